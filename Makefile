@@ -1,0 +1,150 @@
+# Everything here needs Go, git, make, bash, curl and openssl, and nothing else.
+GO ?= go
+TOOL := $(GO) tool -modfile=tools/go.mod
+STACK := $(GO) run ./test/cmd/stack
+# -count=1: a test that starts processes is never answered from the cache.
+TEST := $(GO) test -count=1
+# Every module of the repository, in which `go mod tidy` must have nothing to do.
+MODULES := . tools tools/golangci-lint $(wildcard test/parts/*)
+
+# golangci-lint is built once for each version and kept apart from the others' builds.
+LINT_KEY := $(shell cat tools/golangci-lint/go.mod tools/golangci-lint/go.sum | cksum | cut -d' ' -f1)
+LINT := .cache/bin/golangci-lint-$(LINT_KEY)
+# golangci-lint remembers a file by its content, and its findings by the path it had
+# then: shared by two clones, its cache answers one with the other's paths, on which
+# no exclusion matches.
+export GOLANGCI_LINT_CACHE = $(CURDIR)/.cache/golangci-lint
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+.PHONY: help
+help: ## Show the targets
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##@ Build
+
+.PHONY: build
+build: ## Build both programs into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
+
+.PHONY: generate
+generate: ## Generate deep copies and the CRD from api/, then dist/install.yaml
+	$(TOOL) controller-gen object paths=./api/... crd:generateEmbeddedObjectMeta=false output:crd:dir=manifests/crd
+	@$(MAKE) --no-print-directory dist
+
+.PHONY: dist
+dist: ## Generate dist/install.yaml from manifests/default
+	@mkdir -p dist
+	$(TOOL) kustomize build manifests/default > dist/install.yaml.new
+	mv dist/install.yaml.new dist/install.yaml
+
+.PHONY: clean
+clean: down ## Stop the local stack and remove all that was built, its parts included
+	rm -rf bin .cache .dev
+
+##@ Check
+
+.PHONY: verify
+verify: verify-generated verify-format verify-modules vet lint verify-docs vulncheck ## Check everything that needs no test to run
+
+.PHONY: verify-generated
+verify-generated: ## Check that `make generate` changes nothing
+	hack/verify-generated.sh
+
+.PHONY: verify-format
+verify-format: ## Check that all Go files are formatted
+	@unformatted=$$(git ls-files -co --exclude-standard -- '*.go' | while read -r file; do [ ! -e "$$file" ] || echo "$$file"; done | xargs gofmt -l); \
+	if [ -n "$$unformatted" ]; then echo "not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
+
+.PHONY: verify-modules
+verify-modules: ## Check that `go mod tidy` changes nothing, in every module
+	@for module in $(MODULES); do \
+		(cd $$module && $(GO) mod tidy -diff) || { echo "not tidy; run: (cd $$module && go mod tidy)"; exit 1; }; \
+	done
+
+.PHONY: verify-docs
+verify-docs: ## Check that the documentation agrees with the code
+	$(GO) run ./hack/docscheck
+
+.PHONY: format
+format: $(LINT) ## Format all Go files, the order of their imports included
+	$(LINT) fmt ./...
+
+.PHONY: vet
+vet: ## Run go vet
+	$(GO) vet ./...
+
+.PHONY: lint
+lint: $(LINT) ## Run golangci-lint, building it the first time
+	$(LINT) run ./...
+
+$(LINT):
+	@mkdir -p $(@D)
+	@echo "building golangci-lint; this is done once"
+	cd tools/golangci-lint && CGO_ENABLED=0 GOWORK=off $(GO) build -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+.PHONY: vulncheck
+vulncheck: ## Look for known vulnerabilities, if their database can be reached
+	hack/vulncheck.sh
+
+##@ Test
+
+.PHONY: test
+test: parts test-unit test-stack test-integration test-random test-e2e ## Run every test
+
+.PHONY: parts
+parts: ## Build the parts of the local stack into .cache/, each once
+	$(STACK) build
+
+.PHONY: test-unit
+test-unit: ## Run the tests that need no process
+	$(TEST) -timeout=10m ./api/... ./internal/... ./cmd/... ./hack/... ./test/bench/...
+
+.PHONY: test-stack
+test-stack: ## Test the local stack itself
+	$(TEST) -timeout=20m ./test/stack/...
+
+.PHONY: test-integration
+test-integration: ## Test both programs on a real API server
+	$(STACK) build --profile=api
+	$(TEST) -timeout=30m ./test/integration/...
+
+.PHONY: test-random
+test-random: ## Play random runs on a real API server against the oracle (MUSTER_SEED, MUSTER_SEEDS, MUSTER_STEPS)
+	$(STACK) build --profile=api
+	$(TEST) -timeout=60m ./test/oracle/... ./test/random/...
+
+.PHONY: test-e2e
+test-e2e: ## Test the whole: Cluster API, Fleet and Muster
+	$(STACK) build
+	$(TEST) -timeout=30m ./test/e2e/...
+
+##@ Benchmark
+
+.PHONY: bench-admission
+bench-admission: ## Measure what the stamp costs against a webhook that does nothing (BENCH_FLAGS=-creates=N, -output=FILE)
+	$(STACK) build --profile=api
+	$(GO) run ./test/bench/admission $(BENCH_FLAGS)
+
+##@ Local stack
+
+.PHONY: demo
+demo: ## Start the local stack and play the main story on it
+	@$(GO) run ./test/cmd/demo check-clean || $(STACK) down
+	$(STACK) up $(UP_FLAGS)
+	@$(GO) run ./test/cmd/demo
+
+.PHONY: up
+up: ## Start the local stack, return when it is ready (UP_FLAGS=--downstream: with a cluster to deploy to)
+	$(STACK) up $(UP_FLAGS)
+
+.PHONY: down
+down: ## Stop the local stack
+	$(STACK) down
+
+.PHONY: status
+status: ## Show what of the local stack runs, and where its logs are
+	$(STACK) status

@@ -1,0 +1,252 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+var (
+	makeTarget = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`)
+	helpFlag   = regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z][a-z0-9-]*)`)
+	reason     = regexp.MustCompile(`^[A-Z][A-Za-z]+$`)
+)
+
+// makeTargets returns the targets of a Makefile that people may name.
+func makeTargets(path string) ([]string, error) {
+	content, err := os.ReadFile(path)
+	return groups(makeTarget, string(content)), err
+}
+
+// programFlags returns the flags that the programs print with --help.
+func programFlags(root string) ([]string, error) {
+	programs, err := filepath.Glob(filepath.Join(root, "cmd", "*", "main.go"))
+	if err != nil {
+		return nil, err
+	}
+	var flags []string
+	for _, program := range programs {
+		cmd := exec.Command("go", "run", "./"+filepath.Base(filepath.Dir(program)), "--help")
+		cmd.Dir = filepath.Join(root, "cmd")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w\n%s", cmd, err, out)
+		}
+		flags = append(flags, groups(helpFlag, string(out))...)
+	}
+	slices.Sort(flags)
+	return slices.Compact(flags), nil
+}
+
+func groups(pattern *regexp.Regexp, text string) []string {
+	var result []string
+	for _, match := range pattern.FindAllStringSubmatch(text, -1) {
+		result = append(result, match[1])
+	}
+	return result
+}
+
+// settingPaths returns the path of each field of spec and status, down to types that
+// are not ours.
+func settingPaths(crd string) ([]string, error) {
+	content, err := os.ReadFile(crd)
+	if err != nil {
+		return nil, err
+	}
+	var definition struct {
+		Spec struct {
+			Versions []struct {
+				Schema struct {
+					OpenAPIV3Schema schema `json:"openAPIV3Schema"`
+				} `json:"schema"`
+			} `json:"versions"`
+		} `json:"spec"`
+	}
+	if err := yaml.Unmarshal(content, &definition); err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, version := range definition.Spec.Versions {
+		for _, root := range []string{"spec", "status"} {
+			paths = append(paths, leaves(root, version.Schema.OpenAPIV3Schema.Properties[root])...)
+		}
+	}
+	return paths, nil
+}
+
+// schema is what is read of an OpenAPI schema.
+type schema struct {
+	Properties map[string]schema `json:"properties"`
+}
+
+func leaves(path string, schema schema) []string {
+	_, selector := schema.Properties["matchLabels"]
+	_, reference := schema.Properties["resourceVersion"]
+	if len(schema.Properties) == 0 || selector || reference {
+		return []string{path}
+	}
+	var result []string
+	for name, property := range schema.Properties {
+		result = append(result, leaves(path+"."+name, property)...)
+	}
+	return result
+}
+
+// manifestNames returns the names of webhooks, admission policies or roles in manifests.
+// Roles that are aggregated into another are left out.
+func manifestNames(files, what string) ([]string, error) {
+	paths, err := filepath.Glob(files)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		for _, document := range strings.Split(string(content), "\n---\n") {
+			var object struct {
+				Kind     string `json:"kind"`
+				Metadata struct {
+					Name   string            `json:"name"`
+					Labels map[string]string `json:"labels"`
+				} `json:"metadata"`
+				Webhooks []struct {
+					Name string `json:"name"`
+				} `json:"webhooks"`
+			}
+			if err := yaml.Unmarshal([]byte(document), &object); err != nil {
+				return nil, fmt.Errorf("%s: %w", path, err)
+			}
+			switch {
+			case what == "webhook":
+				for _, webhook := range object.Webhooks {
+					names = append(names, webhook.Name)
+				}
+			case what == "policy" && strings.HasSuffix(object.Kind, "AdmissionPolicy"),
+				what == "role" && strings.HasSuffix(object.Kind, "Role") && len(object.Metadata.Labels) == 0:
+				names = append(names, object.Metadata.Name)
+			}
+		}
+	}
+	return names, nil
+}
+
+// inspect walks through the Go files of a directory, tests excepted.
+func inspect(dir string, visit func(ast.Node)) error {
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(node ast.Node) bool {
+			visit(node)
+			return true
+		})
+		return nil
+	})
+}
+
+func stringOf(node ast.Node) string {
+	if literal, ok := node.(*ast.BasicLit); ok && literal.Kind == token.STRING {
+		if text, err := strconv.Unquote(literal.Value); err == nil {
+			return text
+		}
+	}
+	return ""
+}
+
+// literals returns the strings in Go files that match a pattern.
+func literals(dir string, pattern *regexp.Regexp) ([]string, error) {
+	var result []string
+	err := inspect(dir, func(node ast.Node) {
+		if text := stringOf(node); pattern.MatchString(text) {
+			result = append(result, text)
+		}
+	})
+	return result, err
+}
+
+// ourKeys returns the labels and annotations that are written as <name> + Domain or
+// Domain + <name> in Go files.
+func ourKeys(dir string) ([]string, error) {
+	const domain = "fleet.addons.cluster.x-k8s.io"
+	isDomain := func(node ast.Expr) bool {
+		switch node := node.(type) {
+		case *ast.Ident:
+			return node.Name == "Domain"
+		case *ast.SelectorExpr:
+			return node.Sel.Name == "Domain"
+		}
+		return false
+	}
+	var keys []string
+	err := inspect(dir, func(node ast.Node) {
+		if sum, ok := node.(*ast.BinaryExpr); ok && sum.Op == token.ADD {
+			switch {
+			case isDomain(sum.X) && len(stringOf(sum.Y)) > 1:
+				keys = append(keys, domain+stringOf(sum.Y))
+			case isDomain(sum.Y) && stringOf(sum.X) != "":
+				keys = append(keys, stringOf(sum.X)+domain)
+			}
+		}
+		if text := stringOf(node); strings.HasPrefix(text, domain+"/") && !strings.ContainsAny(text, " :") {
+			keys = append(keys, text)
+		}
+	})
+	return keys, err
+}
+
+// conditionWords returns the types and reasons of conditions: constants named
+// …Condition and reason…, what is assigned to a field Reason, and CamelCase words
+// handed to a function whose name starts with notImported.
+func conditionWords(dir string) ([]string, error) {
+	var words []string
+	add := func(node ast.Node) {
+		if text := stringOf(node); reason.MatchString(text) {
+			words = append(words, text)
+		}
+	}
+	err := inspect(dir, func(node ast.Node) {
+		switch node := node.(type) {
+		case *ast.ValueSpec:
+			for i, name := range node.Names {
+				if i < len(node.Values) && (strings.HasSuffix(name.Name, "Condition") || strings.HasPrefix(name.Name, "reason")) {
+					add(node.Values[i])
+				}
+			}
+		case *ast.KeyValueExpr:
+			if key, ok := node.Key.(*ast.Ident); ok && key.Name == "Reason" {
+				add(node.Value)
+			}
+		case *ast.AssignStmt:
+			for i, target := range node.Lhs {
+				if field, ok := target.(*ast.SelectorExpr); ok && field.Sel.Name == "Reason" && i < len(node.Rhs) {
+					add(node.Rhs[i])
+				}
+			}
+		case *ast.CallExpr:
+			if function, ok := node.Fun.(*ast.Ident); ok && strings.HasPrefix(function.Name, "notImported") {
+				for _, argument := range node.Args {
+					add(argument)
+				}
+			}
+		}
+	})
+	return words, err
+}

@@ -1,0 +1,99 @@
+// Command docscheck holds the documentation to the code: the make targets, flags,
+// metrics, settings, keys, conditions and reasons it names exist, those that exist
+// are in the reference, and its internal links resolve.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/muster-fleet/muster/internal/settings"
+)
+
+const (
+	// reference is where everything that a user can set or see must be named.
+	reference = "docs/reference.md"
+	// operations is where everything that decides about requests must be named.
+	operations = "docs/operations.md"
+)
+
+func main() {
+	problems, err := check(".")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "docscheck:", err)
+		os.Exit(1)
+	}
+	for _, problem := range problems {
+		fmt.Println(problem)
+	}
+	if len(problems) > 0 {
+		fmt.Printf("the documentation and the code disagree in %d places\n", len(problems))
+		os.Exit(1)
+	}
+}
+
+// check returns what is wrong with the documentation of the tree at root.
+func check(root string) ([]string, error) {
+	pages, err := readPages(root)
+	if err != nil {
+		return nil, err
+	}
+	problems := checkLinks(root, pages)
+
+	targets, err := makeTargets(filepath.Join(root, "Makefile"))
+	if err != nil {
+		return nil, err
+	}
+	problems = append(problems, named(pages, makeCall, targets, "make target")...)
+
+	flags, err := programFlags(root)
+	if err != nil {
+		return nil, err
+	}
+	problems = append(problems, named(pages, flagSpan, flags, "flag")...)
+	problems = append(problems, missing(pages, reference, flags, "--", "flag")...)
+
+	metrics, err := literals(filepath.Join(root, "internal/metrics"), metricName)
+	if err != nil {
+		return nil, err
+	}
+	problems = append(problems, named(pages, metricName, metrics, "metric")...)
+	problems = append(problems, missing(pages, reference, metrics, "", "metric")...)
+
+	fields, err := settingPaths(filepath.Join(root, "manifests/crd/addons.cluster.x-k8s.io_fleetaddonconfigs.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	problems = append(problems, missing(pages, reference, fields, "", "field")...)
+
+	problems = append(problems, missing(pages, reference, settings.DefaultExclude(), "", "default exclusion")...)
+
+	keys, err := ourKeys(filepath.Join(root, "internal"))
+	if err != nil {
+		return nil, err
+	}
+	problems = append(problems, missing(pages, reference, keys, "", "label or annotation")...)
+
+	reasons, err := conditionWords(filepath.Join(root, "internal/sync"))
+	if err != nil {
+		return nil, err
+	}
+	problems = append(problems, missing(pages, reference, reasons, "", "condition or reason")...)
+
+	for _, decides := range []struct{ files, what string }{
+		{"manifests/webhook/*.yaml", "webhook"},
+		{"manifests/policy/*.yaml", "policy"},
+		{"manifests/rbac/*.yaml", "role"},
+	} {
+		names, err := manifestNames(filepath.Join(root, decides.files), decides.what)
+		if err != nil {
+			return nil, err
+		}
+		problems = append(problems, missing(pages, operations, names, "", decides.what)...)
+	}
+
+	slices.Sort(problems)
+	return slices.Compact(problems), nil
+}
