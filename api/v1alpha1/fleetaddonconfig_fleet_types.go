@@ -1,0 +1,143 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// FleetConfig holds settings of the Fleet installation itself.
+type FleetConfig struct {
+	// server says where Fleet agents reach the management cluster. If missing,
+	// Fleet's own setting is left alone.
+	// +optional
+	Server *Server `json:"server,omitempty"`
+
+	// featureGates turns experimental features of Fleet on or off.
+	// +optional
+	FeatureGates *FeatureGates `json:"featureGates,omitempty"`
+
+	// bootstrapLocalCluster lets Fleet manage the management cluster itself.
+	// +optional
+	BootstrapLocalCluster *bool `json:"bootstrapLocalCluster,omitempty"`
+}
+
+// Server says where Fleet agents reach the management cluster: exactly one of
+// inferLocal and custom.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.inferLocal) != (has(self.custom) || has(self.apiServerUrl) || has(self.apiServerCaConfigRef))",message="set exactly one of inferLocal and custom: inferLocal takes the management cluster's own address, custom takes yours; remove the other"
+// +kubebuilder:validation:XValidation:rule="!has(self.custom) || !(has(self.apiServerUrl) || has(self.apiServerCaConfigRef))",message="move apiServerUrl and apiServerCaConfigRef into custom"
+type Server struct {
+	// inferLocal takes the address and CA of the management cluster's own
+	// "kubernetes" endpoint.
+	// +optional
+	InferLocal *bool `json:"inferLocal,omitempty"`
+
+	// custom gives the address and CA.
+	// +optional
+	Custom *CustomServer `json:"custom,omitempty"`
+
+	// CustomServer's fields directly under server are what CAAPF's guide shows.
+	// They mean the same as under custom; prefer custom.
+	CustomServer `json:",inline"`
+}
+
+// CustomServer is the address of the management cluster as Fleet agents see it.
+type CustomServer struct {
+	// apiServerUrl is an absolute https URL without user, query or fragment.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('https://') && isURL(self) && url(self).getHostname() != '' && !self.contains('?') && !self.contains('#') && !self.contains('@')",message="must be an absolute https URL with a host and without user, query or fragment, for example https://rancher.example.com:6443"
+	APIServerURL *string `json:"apiServerUrl,omitempty"`
+
+	// apiServerCaConfigRef names a ConfigMap or Secret whose key ca.crt holds the
+	// CA certificates, in PEM, that agents trust.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.kind) || self.kind in ['ConfigMap','Secret']",message="kind must be ConfigMap or Secret",fieldPath=".kind"
+	APIServerCAConfigRef *corev1.ObjectReference `json:"apiServerCaConfigRef,omitempty"`
+}
+
+// FeatureGates turns experimental features of Fleet on or off.
+type FeatureGates struct {
+	// experimentalOciStorage keeps bundle contents in an OCI registry.
+	// +optional
+	// +kubebuilder:default=true
+	ExperimentalOCIStorage *bool `json:"experimentalOciStorage,omitempty"`
+
+	// experimentalHelmOps enables HelmOp resources.
+	// +optional
+	// +kubebuilder:default=true
+	ExperimentalHelmOps *bool `json:"experimentalHelmOps,omitempty"`
+
+	// configMap names the ConfigMap that Fleet's values come from where Fleet is
+	// managed by Rancher: the gates are written there.
+	// +optional
+	ConfigMap *FeaturesConfigMap `json:"configMap,omitempty"`
+}
+
+// FeaturesConfigMap names the ConfigMap the feature gates are written to.
+type FeaturesConfigMap struct {
+	// ref is the ConfigMap.
+	// +optional
+	Ref *corev1.ObjectReference `json:"ref,omitempty"`
+}
+
+// FleetInstall asks for Fleet to be installed: exactly one of followLatest and version.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.followLatest) != has(self.version)",message="set exactly one of followLatest and version: followLatest installs the newest release, version the one you name"
+type FleetInstall struct {
+	// followLatest installs the newest release of Fleet.
+	// +optional
+	FollowLatest *bool `json:"followLatest,omitempty"`
+
+	// version installs this release of Fleet, for example 0.16.0. The oldest
+	// supported is 0.12.0.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:XValidation:rule="self.matches('^v?(0|[1-9][0-9]*)[.](0|[1-9][0-9]*)[.](0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?([+][0-9A-Za-z.-]+)?$')",message="must be a semantic version, for example 0.16.0"
+	Version *string `json:"version,omitempty"`
+
+	// repository is the Helm repository (https://…) or OCI registry (oci://…) of
+	// Fleet's charts. If missing, the public one is used.
+	// +optional
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('https://') || self.startsWith('http://') || self.startsWith('oci://')",message="must be a URL that starts with https://, http:// or oci://"
+	Repository *string `json:"repository,omitempty"`
+}
+
+// FleetAddonConfigStatus is what Muster has seen and done.
+type FleetAddonConfigStatus struct {
+	// observedGeneration is the metadata.generation this status was made from.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions: Ready sums up; the others name one concern each.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// installedVersion is the version of Fleet that was installed by this object.
+	// +optional
+	InstalledVersion string `json:"installedVersion,omitempty"`
+
+	// clusters counts CAPI Clusters.
+	// +optional
+	Clusters *ClusterCounts `json:"clusters,omitempty"`
+
+	// classes counts ClusterClasses that have a ClusterGroup.
+	// +optional
+	Classes *int32 `json:"classes,omitempty"`
+}
+
+// ClusterCounts counts CAPI Clusters by what became of them.
+type ClusterCounts struct {
+	// selected is the number of Clusters that both selectors match.
+	Selected int32 `json:"selected"`
+	// imported is the number of Clusters that have their Fleet Cluster.
+	Imported int32 `json:"imported"`
+	// pending is the number of selected Clusters that wait for their control plane or are paused.
+	Pending int32 `json:"pending"`
+	// conflicted is the number of Clusters whose Fleet Cluster name belongs to somebody else.
+	Conflicted int32 `json:"conflicted"`
+}

@@ -1,0 +1,250 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// FleetAddonConfigName is the only name a FleetAddonConfig may have.
+const FleetAddonConfigName = "fleet-addon-config"
+
+// FleetAddonConfig says which Cluster API clusters are imported into Rancher
+// Fleet, and how. There is one, named "fleet-addon-config". Without it, and for
+// every section or field it leaves out, the documented defaults apply: a missing
+// section never means "off".
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=fleetaddonconfigs,scope=Cluster,shortName=fac,categories=cluster-api
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Imported",type=integer,JSONPath=`.status.clusters.imported`
+// +kubebuilder:printcolumn:name="Fleet",type=string,JSONPath=`.status.installedVersion`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name == 'fleet-addon-config'",reason=FieldValueInvalid,message="metadata.name: there is one FleetAddonConfig and its name is fleet-addon-config; rename this one"
+type FleetAddonConfig struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what you want. Everything in it is optional.
+	// +optional
+	// +kubebuilder:default={}
+	Spec FleetAddonConfigSpec `json:"spec,omitempty"`
+	// status is what Muster has seen and done.
+	// +optional
+	Status FleetAddonConfigStatus `json:"status,omitempty"`
+}
+
+// FleetAddonConfigList is a list of FleetAddonConfig.
+//
+// +kubebuilder:object:root=true
+type FleetAddonConfigList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []FleetAddonConfig `json:"items"`
+}
+
+// FleetAddonConfigSpec is what the user wants.
+type FleetAddonConfigSpec struct {
+	// cluster says which CAPI Clusters are imported into Fleet, under which
+	// name, and how their Fleet agent is set up.
+	// +optional
+	Cluster *ClusterConfig `json:"cluster,omitempty"`
+
+	// clusterClass says how ClusterClasses appear in Fleet: each as a
+	// ClusterGroup of the same name in the same namespace.
+	// +optional
+	ClusterClass *ClusterClassConfig `json:"clusterClass,omitempty"`
+
+	// policy says what the admission webhooks refuse.
+	// +optional
+	Policy *PolicyConfig `json:"policy,omitempty"`
+
+	// config holds settings of the Fleet installation itself.
+	// +optional
+	Config *FleetConfig `json:"config,omitempty"`
+
+	// install asks for Fleet to be installed. If it is missing, Fleet is
+	// expected to be there already.
+	// +optional
+	Install *FleetInstall `json:"install,omitempty"`
+}
+
+// ClusterConfig says which CAPI Clusters are imported, and how.
+type ClusterConfig struct {
+	// enabled turns the import of CAPI Clusters on or off. Turned off, nothing
+	// new is imported and what was imported stays as it is.
+	// +optional
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+
+	// applyClassGroup makes a ClusterGroup "<class>.<class namespace>" and a
+	// BundleNamespaceMapping wherever a Cluster uses a ClusterClass of another
+	// namespace, so that bundles beside the class reach the Cluster.
+	// +optional
+	// +kubebuilder:default=true
+	ApplyClassGroup *bool `json:"applyClassGroup,omitempty"`
+
+	// patchResource keeps the Fleet objects of Clusters as they should be. If
+	// false they are created, and created again when deleted, but never changed.
+	// +optional
+	// +kubebuilder:default=true
+	PatchResource *bool `json:"patchResource,omitempty"`
+
+	// setOwnerReferences makes the CAPI Cluster own its Fleet Cluster, so that
+	// deleting the first deletes the second. If false, the Fleet Cluster stays
+	// when its CAPI Cluster is deleted.
+	// +optional
+	// +kubebuilder:default=true
+	SetOwnerReferences *bool `json:"setOwnerReferences,omitempty"`
+
+	// hostNetwork runs the Fleet agent in the host's network, so that it can
+	// deploy the cluster's CNI.
+	// +optional
+	// +kubebuilder:default=true
+	HostNetwork *bool `json:"hostNetwork,omitempty"`
+
+	// agentNamespace is the namespace of the Fleet agent on the imported cluster.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$')",message="must be a namespace name: lower-case letters, digits and '-', starting and ending with a letter or digit, for example fleet-addon-agent"
+	// +kubebuilder:default=fleet-addon-agent
+	AgentNamespace *string `json:"agentNamespace,omitempty"`
+
+	// agentTolerations are the tolerations of the Fleet agent. If missing, the
+	// agent tolerates the NoSchedule taints of a node that is still being set up:
+	// node.kubernetes.io/not-ready, node.cluster.x-k8s.io/uninitialized and
+	// node.cloudprovider.kubernetes.io/uninitialized=true. An empty list means none.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	AgentTolerations *[]corev1.Toleration `json:"agentTolerations,omitempty"`
+
+	// agentEnvVars are extra environment variables of the Fleet agent.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	AgentEnvVars []corev1.EnvVar `json:"agentEnvVars,omitempty"`
+
+	// naming forms the name of a Fleet Cluster: prefix, name of the CAPI Cluster,
+	// suffix. A change affects Clusters imported afterwards only.
+	// +optional
+	Naming *NamingStrategy `json:"naming,omitempty"`
+
+	// selector limits the import to CAPI Clusters with matching labels. If it is
+	// missing or {}, all match. Both selector and namespaceSelector must match.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In','NotIn','Exists','DoesNotExist'])",message="operator must be one of In, NotIn, Exists, DoesNotExist",fieldPath=".matchExpressions"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, !(e.operator in ['In','NotIn']) || (has(e.values) && size(e.values) > 0))",message="an expression with operator In or NotIn needs at least one entry in values; to match any value use Exists or DoesNotExist",fieldPath=".matchExpressions"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, !(e.operator in ['Exists','DoesNotExist']) || !has(e.values) || size(e.values) == 0)",message="an expression with operator Exists or DoesNotExist takes no values; remove them or use In or NotIn",fieldPath=".matchExpressions"
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+
+	// namespaceSelector limits the import to CAPI Clusters in Namespaces with
+	// matching labels. If it is missing or {}, all match. Both selector and
+	// namespaceSelector must match.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In','NotIn','Exists','DoesNotExist'])",message="operator must be one of In, NotIn, Exists, DoesNotExist",fieldPath=".matchExpressions"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, !(e.operator in ['In','NotIn']) || (has(e.values) && size(e.values) > 0))",message="an expression with operator In or NotIn needs at least one entry in values; to match any value use Exists or DoesNotExist",fieldPath=".matchExpressions"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, !(e.operator in ['Exists','DoesNotExist']) || !has(e.values) || size(e.values) == 0)",message="an expression with operator Exists or DoesNotExist takes no values; remove them or use In or NotIn",fieldPath=".matchExpressions"
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+
+	// onDeselect says what happens to an imported Cluster that the selectors no
+	// longer match: Keep leaves its Fleet Cluster frozen as it is, Delete removes
+	// it and with it what Fleet deployed.
+	// +optional
+	// +kubebuilder:default=Keep
+	OnDeselect DeselectPolicy `json:"onDeselect,omitempty"`
+
+	// templateValues says what of the Cluster's own objects Fleet may read in
+	// bundle values as ${ .ClusterValues }.
+	// +optional
+	TemplateValues *TemplateValuesConfig `json:"templateValues,omitempty"`
+}
+
+// DeselectPolicy says what happens to an imported Cluster that no selector matches any more.
+//
+// +kubebuilder:validation:Enum=Keep;Delete
+type DeselectPolicy string
+
+const (
+	// DeselectKeep leaves the Fleet Cluster as it is.
+	DeselectKeep DeselectPolicy = "Keep"
+	// DeselectDelete removes the stamp and the Fleet Cluster.
+	DeselectDelete DeselectPolicy = "Delete"
+)
+
+// NamingStrategy forms the names of Fleet Clusters.
+type NamingStrategy struct {
+	// prefix is put before the name of the CAPI Cluster.
+	// +optional
+	// +kubebuilder:validation:MaxLength=62
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9][-a-z0-9]*)?$')",message="must start with a lower-case letter or digit and hold only lower-case letters, digits and '-', because a Fleet Cluster's name is a DNS label; for example capi-"
+	Prefix string `json:"prefix,omitempty"`
+	// suffix is put after the name of the CAPI Cluster.
+	// +optional
+	// +kubebuilder:validation:MaxLength=62
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([-a-z0-9]*[a-z0-9])?$')",message="must end with a lower-case letter or digit and hold only lower-case letters, digits and '-', because a Fleet Cluster's name is a DNS label; for example -fleet"
+	Suffix string `json:"suffix,omitempty"`
+}
+
+// TemplateValuesConfig says what reaches the template values.
+type TemplateValuesConfig struct {
+	// exclude lists JSON pointers (RFC 6901) into {Cluster, ControlPlane,
+	// InfrastructureCluster, Variables}. What they point to never reaches Fleet;
+	// "*" as a segment matches every list item or key. If missing, the parts of
+	// known control planes that carry secrets are left out: inline files, users,
+	// commands and bootstrap tokens (docs/reference.md lists them). An explicit
+	// list, even an empty one, replaces that default.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:MaxLength=512
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^(/([^~/]|~0|~1)*)+$')",message="must be a JSON pointer that starts with '/', for example /ControlPlane/spec/kubeadmConfigSpec/files"
+	Exclude *[]string `json:"exclude,omitempty"`
+}
+
+// ClusterClassConfig says how ClusterClasses appear in Fleet.
+type ClusterClassConfig struct {
+	// enabled turns the ClusterGroups of ClusterClasses on or off. Turned off,
+	// nothing new is made and what was made stays as it is.
+	// +optional
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+
+	// patchResource keeps the ClusterGroups as they should be. If false they are
+	// created, and created again when deleted, but never changed.
+	// +optional
+	// +kubebuilder:default=true
+	PatchResource *bool `json:"patchResource,omitempty"`
+
+	// setOwnerReferences makes the ClusterClass own its ClusterGroup, so that
+	// deleting the first deletes the second.
+	// +optional
+	// +kubebuilder:default=true
+	SetOwnerReferences *bool `json:"setOwnerReferences,omitempty"`
+}
+
+// PolicyConfig says what the admission webhooks refuse.
+type PolicyConfig struct {
+	// crossNamespaceClass says what happens when somebody creates a Cluster of a
+	// ClusterClass in another namespace without being allowed to get that class.
+	// Such a Cluster receives the bundles of the class's namespace. Enforce
+	// refuses it, Warn lets it through with a warning, "Off" does not ask (write
+	// it in quotes: YAML reads a bare Off as false).
+	// +optional
+	// +kubebuilder:default=Enforce
+	CrossNamespaceClass CrossNamespaceClassPolicy `json:"crossNamespaceClass,omitempty"`
+}
+
+// CrossNamespaceClassPolicy says how strictly the use of a class in another namespace is checked.
+//
+// +kubebuilder:validation:Enum=Enforce;Warn;Off
+type CrossNamespaceClassPolicy string
+
+// The values of CrossNamespaceClassPolicy.
+const (
+	CrossNamespaceClassEnforce CrossNamespaceClassPolicy = "Enforce"
+	CrossNamespaceClassWarn    CrossNamespaceClassPolicy = "Warn"
+	CrossNamespaceClassOff     CrossNamespaceClassPolicy = "Off"
+)

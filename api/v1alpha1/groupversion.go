@@ -1,0 +1,31 @@
+// Package v1alpha1 is the API of Muster: the cluster-scoped singleton
+// FleetAddonConfig in group addons.cluster.x-k8s.io. It is wire-compatible with
+// the API of cluster-api-addon-provider-fleet (CAAPF): every object its users
+// have is accepted and means what their documentation says.
+//
+// The package holds types only. What a missing field means is decided in
+// internal/settings, and what a value must look like in the markers below and in
+// internal/admission.
+//
+// +kubebuilder:object:generate=true
+// +groupName=addons.cluster.x-k8s.io
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion of the types in this package.
+var GroupVersion = schema.GroupVersion{Group: "addons.cluster.x-k8s.io", Version: "v1alpha1"}
+
+var schemeBuilder = runtime.NewSchemeBuilder(func(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion, &FleetAddonConfig{}, &FleetAddonConfigList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+})
+
+// AddToScheme registers the types of this package. It returns an error only if
+// another type is already registered under one of their names.
+var AddToScheme = schemeBuilder.AddToScheme
