@@ -1,0 +1,93 @@
+// Package program is what both programs have in common: logging, diagnostics and the
+// flags for them, in the form that Cluster API's own programs have.
+package program
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/go-logr/zapr"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/flags"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// Flags are the flags that both programs have.
+type Flags struct {
+	HealthAddress string
+	LogLevel      string
+	LogFormat     string
+	SyncPeriod    time.Duration
+	Manager       flags.ManagerOptions
+}
+
+// AddTo adds the flags to a flag set.
+func (f *Flags) AddTo(fs *pflag.FlagSet) {
+	fs.StringVar(&f.HealthAddress, "health-addr", ":9440", "The address the health endpoints (/healthz, /readyz) bind to.")
+	fs.StringVar(&f.LogLevel, "log-level", "info", "The least severe level that is logged: debug, info, warn or error.")
+	fs.StringVar(&f.LogFormat, "log-format", "json", "The format of the log: json, or console for people.")
+	fs.DurationVar(&f.SyncPeriod, "sync-period", 10*time.Hour, "How often everything is looked at again without an event, for example 10m.")
+	flags.AddManagerOptions(fs, &f.Manager)
+}
+
+// SetUpLogging makes zap the logger of everything, client-go included. The error
+// names the flag that cannot be used.
+func (f *Flags) SetUpLogging() error {
+	level, err := zapcore.ParseLevel(f.LogLevel)
+	if err != nil {
+		return fmt.Errorf("--log-level: %w", err)
+	}
+	var config zap.Config
+	switch f.LogFormat {
+	case "json":
+		config = zap.NewProductionConfig()
+		config.EncoderConfig.TimeKey = "time"
+		config.EncoderConfig.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	case "console":
+		config = zap.NewDevelopmentConfig()
+	default:
+		return fmt.Errorf("--log-format: %q is neither json nor console", f.LogFormat)
+	}
+	config.Level = zap.NewAtomicLevelAt(level)
+	config.DisableStacktrace = true
+	config.Sampling = nil
+	logger, err := config.Build()
+	if err != nil {
+		return fmt.Errorf("building the logger: %w", err)
+	}
+	ctrl.SetLogger(zapr.NewLogger(logger))
+	klog.SetLogger(zapr.NewLogger(logger))
+	return nil
+}
+
+// Scheme returns a scheme with the kinds that Muster reads and writes.
+func Scheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		clientgoscheme.AddToScheme, clusterv1.AddToScheme, fleetv1.AddToScheme, addonsv1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("building the scheme: %w", err)
+		}
+	}
+	return scheme, nil
+}
+
+// Main runs a program until it is told to stop, and exits.
+func Main(name string, run func(ctx context.Context, args []string) error) {
+	if err := run(ctrl.SetupSignalHandler(), os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,169 @@
+// Package settings turns a FleetAddonConfig, whole, partial or missing, into the
+// settings in force. It owns every default: a missing section or field means its
+// default, never "off" (docs/reference.md). It is pure and knows no cluster.
+package settings
+
+import (
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// DefaultAgentNamespace is where the Fleet agent runs on an imported cluster.
+const DefaultAgentNamespace = "fleet-addon-agent"
+
+// Settings are the settings in force.
+type Settings struct {
+	// ConfigName is the name of the FleetAddonConfig that claims Clusters.
+	ConfigName string
+	Cluster    Cluster
+	Class      Class
+	// CrossNamespaceClass says how strictly the use of a class in another namespace is checked.
+	CrossNamespaceClass addonsv1.CrossNamespaceClassPolicy
+}
+
+// Cluster are the settings for CAPI Clusters.
+type Cluster struct {
+	Enabled, ApplyClassGroup, PatchResource, SetOwnerReferences, HostNetwork bool
+
+	AgentNamespace    string
+	AgentTolerations  []corev1.Toleration
+	AgentEnvVars      []corev1.EnvVar
+	Prefix, Suffix    string
+	Selector          labels.Selector
+	NamespaceSelector labels.Selector
+	OnDeselect        addonsv1.DeselectPolicy
+	// Exclude are JSON pointers into the template values.
+	Exclude []string
+}
+
+// Class are the settings for ClusterClasses.
+type Class struct {
+	Enabled, PatchResource, SetOwnerReferences bool
+}
+
+// From returns the settings a FleetAddonConfig asks for; nil stands for no
+// FleetAddonConfig at all and gives the defaults. The error names the field of
+// each selector that cannot be parsed; the settings are unusable then.
+func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
+	var spec addonsv1.FleetAddonConfigSpec
+	if config != nil {
+		spec = config.Spec
+	}
+	cluster := ptr.Deref(spec.Cluster, addonsv1.ClusterConfig{})
+	class := ptr.Deref(spec.ClusterClass, addonsv1.ClusterClassConfig{})
+	naming := ptr.Deref(cluster.Naming, addonsv1.NamingStrategy{})
+	values := ptr.Deref(cluster.TemplateValues, addonsv1.TemplateValuesConfig{})
+
+	selector, err := selectorOrEverything("spec.cluster.selector", cluster.Selector)
+	namespaceSelector, nsErr := selectorOrEverything("spec.cluster.namespaceSelector", cluster.NamespaceSelector)
+	if err := errors.Join(err, nsErr); err != nil {
+		return Settings{}, err
+	}
+
+	return Settings{
+		ConfigName: addonsv1.FleetAddonConfigName,
+		Cluster: Cluster{
+			Enabled:            ptr.Deref(cluster.Enabled, true),
+			ApplyClassGroup:    ptr.Deref(cluster.ApplyClassGroup, true),
+			PatchResource:      ptr.Deref(cluster.PatchResource, true),
+			SetOwnerReferences: ptr.Deref(cluster.SetOwnerReferences, true),
+			HostNetwork:        ptr.Deref(cluster.HostNetwork, true),
+			AgentNamespace:     orDefault(ptr.Deref(cluster.AgentNamespace, ""), DefaultAgentNamespace),
+			AgentTolerations:   tolerations(cluster.AgentTolerations),
+			AgentEnvVars:       cluster.AgentEnvVars,
+			Prefix:             naming.Prefix,
+			Suffix:             naming.Suffix,
+			Selector:           selector,
+			NamespaceSelector:  namespaceSelector,
+			OnDeselect:         orDefault(cluster.OnDeselect, addonsv1.DeselectKeep),
+			Exclude:            ptr.Deref(values.Exclude, DefaultExclude()),
+		},
+		Class: Class{
+			Enabled:            ptr.Deref(class.Enabled, true),
+			PatchResource:      ptr.Deref(class.PatchResource, true),
+			SetOwnerReferences: ptr.Deref(class.SetOwnerReferences, true),
+		},
+		CrossNamespaceClass: orDefault(
+			ptr.Deref(spec.Policy, addonsv1.PolicyConfig{}).CrossNamespaceClass,
+			addonsv1.CrossNamespaceClassEnforce),
+	}, nil
+}
+
+// Default returns the settings in force without a FleetAddonConfig.
+func Default() Settings {
+	defaults, err := From(nil)
+	if err != nil { // From fails on selectors only, and there are none.
+		panic(err)
+	}
+	return defaults
+}
+
+// DefaultExclude returns the JSON pointers that are left out of the template
+// values unless the user lists others: what carries secrets in the control planes
+// of kubeadm, RKE2 and K3s (files, users, commands, inline Ignition and cloud-init,
+// bootstrap tokens and credentials).
+func DefaultExclude() []string {
+	const kubeadm, k3s, rke2 = "/ControlPlane/spec/kubeadmConfigSpec", "/ControlPlane/spec/kthreesConfigSpec", "/ControlPlane/spec"
+	return []string{
+		kubeadm + "/files",
+		kubeadm + "/users",
+		kubeadm + "/bootCommands",
+		kubeadm + "/preKubeadmCommands",
+		kubeadm + "/postKubeadmCommands",
+		kubeadm + "/ignition",
+		kubeadm + "/initConfiguration/bootstrapTokens",
+		kubeadm + "/joinConfiguration/discovery/bootstrapToken",
+		kubeadm + "/joinConfiguration/discovery/tlsBootstrapToken",
+		kubeadm + "/joinConfiguration/discovery/file/kubeConfig/user",
+		k3s + "/files",
+		k3s + "/preK3sCommands",
+		k3s + "/postK3sCommands",
+		rke2 + "/files",
+		rke2 + "/preRKE2Commands",
+		rke2 + "/postRKE2Commands",
+		rke2 + "/agentConfig/additionalUserData",
+	}
+}
+
+// tolerations returns what was asked for, or CAAPF's default: the agent may start
+// on nodes that are still being set up. Its order is CAAPF's, so that an adopted
+// Fleet Cluster does not change.
+func tolerations(asked *[]corev1.Toleration) []corev1.Toleration {
+	if asked != nil {
+		return *asked
+	}
+	return []corev1.Toleration{
+		{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+		{Key: clusterv1.NodeUninitializedTaint.Key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+		{Key: "node.cloudprovider.kubernetes.io/uninitialized", Operator: corev1.TolerationOpEqual, Value: "true", Effect: corev1.TaintEffectNoSchedule},
+	}
+}
+
+// selectorOrEverything parses a label selector; a missing one matches everything.
+// (To apimachinery nil means nothing and {} everything.)
+func selectorOrEverything(path string, selector *metav1.LabelSelector) (labels.Selector, error) {
+	if selector == nil {
+		return labels.Everything(), nil
+	}
+	parsed, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return parsed, nil
+}
+
+func orDefault[T comparable](value, fallback T) T {
+	var zero T
+	if value == zero {
+		return fallback
+	}
+	return value
+}

@@ -1,0 +1,195 @@
+package settings
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// selectors compares parsed selectors by what they print.
+var selectors = cmp.Transformer("Selector", func(selector labels.Selector) string {
+	if selector == nil {
+		return "<nil>"
+	}
+	return selector.String()
+})
+
+// documented are the defaults as the reference states them, written out once more:
+// a default that changes by accident changes every Fleet Cluster there is.
+func documented() Settings {
+	return Settings{
+		ConfigName: "fleet-addon-config",
+		Cluster: Cluster{
+			Enabled: true, ApplyClassGroup: true, PatchResource: true, SetOwnerReferences: true, HostNetwork: true,
+			AgentNamespace: "fleet-addon-agent",
+			AgentTolerations: []corev1.Toleration{
+				{Key: "node.kubernetes.io/not-ready", Operator: "Exists", Effect: "NoSchedule"},
+				{Key: "node.cluster.x-k8s.io/uninitialized", Operator: "Exists", Effect: "NoSchedule"},
+				{Key: "node.cloudprovider.kubernetes.io/uninitialized", Operator: "Equal", Value: "true", Effect: "NoSchedule"},
+			},
+			Selector:          labels.Everything(),
+			NamespaceSelector: labels.Everything(),
+			OnDeselect:        "Keep",
+			Exclude: []string{
+				"/ControlPlane/spec/kubeadmConfigSpec/files",
+				"/ControlPlane/spec/kubeadmConfigSpec/users",
+				"/ControlPlane/spec/kubeadmConfigSpec/bootCommands",
+				"/ControlPlane/spec/kubeadmConfigSpec/preKubeadmCommands",
+				"/ControlPlane/spec/kubeadmConfigSpec/postKubeadmCommands",
+				"/ControlPlane/spec/kubeadmConfigSpec/ignition",
+				"/ControlPlane/spec/kubeadmConfigSpec/initConfiguration/bootstrapTokens",
+				"/ControlPlane/spec/kubeadmConfigSpec/joinConfiguration/discovery/bootstrapToken",
+				"/ControlPlane/spec/kubeadmConfigSpec/joinConfiguration/discovery/tlsBootstrapToken",
+				"/ControlPlane/spec/kubeadmConfigSpec/joinConfiguration/discovery/file/kubeConfig/user",
+				"/ControlPlane/spec/kthreesConfigSpec/files",
+				"/ControlPlane/spec/kthreesConfigSpec/preK3sCommands",
+				"/ControlPlane/spec/kthreesConfigSpec/postK3sCommands",
+				"/ControlPlane/spec/files",
+				"/ControlPlane/spec/preRKE2Commands",
+				"/ControlPlane/spec/postRKE2Commands",
+				"/ControlPlane/spec/agentConfig/additionalUserData",
+			},
+		},
+		Class:               Class{Enabled: true, PatchResource: true, SetOwnerReferences: true},
+		CrossNamespaceClass: "Enforce",
+	}
+}
+
+func parsed(t *testing.T, text string) labels.Selector {
+	t.Helper()
+	selector, err := labels.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return selector
+}
+
+// A missing section or field means its default and leaves the others alone, in
+// whichever way it is missing.
+func TestFrom(t *testing.T) {
+	tests := map[string]struct {
+		spec string
+		// want changes the documented defaults.
+		want func(*Settings)
+	}{
+		"empty spec":                  {spec: `{}`},
+		"empty cluster":               {spec: `cluster: {}`},
+		"null cluster":                {spec: `cluster: null`},
+		"empty class":                 {spec: `clusterClass: {}`},
+		"null class":                  {spec: `clusterClass: null`},
+		"empty policy":                {spec: `policy: {}`},
+		"null policy":                 {spec: `policy: null`},
+		"config and install only":     {spec: `{config: {server: {inferLocal: true}}, install: {followLatest: true}}`},
+		"every section null":          {spec: `{cluster: null, clusterClass: null, policy: null, config: null, install: null}`},
+		"fields of the cluster null":  {spec: `cluster: {enabled: null, applyClassGroup: null, patchResource: null, setOwnerReferences: null, hostNetwork: null, agentNamespace: null, agentTolerations: null, agentEnvVars: null, naming: null, selector: null, namespaceSelector: null, onDeselect: null, templateValues: null}`},
+		"fields of the class null":    {spec: `clusterClass: {enabled: null, patchResource: null, setOwnerReferences: null}`},
+		"empty naming":                {spec: `cluster: {naming: {}}`},
+		"null naming parts":           {spec: `cluster: {naming: {prefix: null, suffix: null}}`},
+		"empty templateValues":        {spec: `cluster: {templateValues: {}}`},
+		"null exclude":                {spec: `cluster: {templateValues: {exclude: null}}`},
+		"empty agentNamespace":        {spec: `cluster: {agentNamespace: ""}`},
+		"empty selector":              {spec: `cluster: {selector: {}}`},
+		"empty namespaceSelector":     {spec: `cluster: {namespaceSelector: {}}`},
+		"empty maps in a selector":    {spec: `cluster: {selector: {matchLabels: {}, matchExpressions: []}}`},
+		"explicit truth":              {spec: `{cluster: {enabled: true, applyClassGroup: true, patchResource: true, setOwnerReferences: true, hostNetwork: true}, clusterClass: {enabled: true, patchResource: true, setOwnerReferences: true}}`},
+		"cluster.enabled":             {spec: `cluster: {enabled: false}`, want: func(s *Settings) { s.Cluster.Enabled = false }},
+		"cluster.applyClassGroup":     {spec: `cluster: {applyClassGroup: false}`, want: func(s *Settings) { s.Cluster.ApplyClassGroup = false }},
+		"cluster.patchResource":       {spec: `cluster: {patchResource: false}`, want: func(s *Settings) { s.Cluster.PatchResource = false }},
+		"cluster.setOwnerReferences":  {spec: `cluster: {setOwnerReferences: false}`, want: func(s *Settings) { s.Cluster.SetOwnerReferences = false }},
+		"cluster.hostNetwork":         {spec: `cluster: {hostNetwork: false}`, want: func(s *Settings) { s.Cluster.HostNetwork = false }},
+		"cluster.agentNamespace":      {spec: `cluster: {agentNamespace: cattle-fleet-system}`, want: func(s *Settings) { s.Cluster.AgentNamespace = "cattle-fleet-system" }},
+		"cluster.agentEnvVars":        {spec: `cluster: {agentEnvVars: [{name: A, value: b}]}`, want: func(s *Settings) { s.Cluster.AgentEnvVars = []corev1.EnvVar{{Name: "A", Value: "b"}} }},
+		"no tolerations":              {spec: `cluster: {agentTolerations: []}`, want: func(s *Settings) { s.Cluster.AgentTolerations = []corev1.Toleration{} }},
+		"other tolerations":           {spec: `cluster: {agentTolerations: [{operator: Exists}]}`, want: func(s *Settings) { s.Cluster.AgentTolerations = []corev1.Toleration{{Operator: "Exists"}} }},
+		"prefix":                      {spec: `cluster: {naming: {prefix: capi-}}`, want: func(s *Settings) { s.Cluster.Prefix = "capi-" }},
+		"suffix":                      {spec: `cluster: {naming: {suffix: -fleet}}`, want: func(s *Settings) { s.Cluster.Suffix = "-fleet" }},
+		"selector only":               {spec: `cluster: {selector: {matchLabels: {import: "true"}}}`, want: func(s *Settings) { s.Cluster.Selector = parsed(t, "import=true") }},
+		"namespaceSelector only":      {spec: `cluster: {namespaceSelector: {matchLabels: {import: "true"}}}`, want: func(s *Settings) { s.Cluster.NamespaceSelector = parsed(t, "import=true") }},
+		"all operators":               {spec: `cluster: {selector: {matchExpressions: [{key: a, operator: In, values: [x, z]}, {key: b, operator: NotIn, values: [w]}, {key: c, operator: Exists}, {key: d, operator: DoesNotExist}]}}`, want: func(s *Settings) { s.Cluster.Selector = parsed(t, "a in (x,z),b notin (w),c,!d") }},
+		"onDeselect":                  {spec: `cluster: {onDeselect: Delete}`, want: func(s *Settings) { s.Cluster.OnDeselect = "Delete" }},
+		"exclude":                     {spec: `cluster: {templateValues: {exclude: [/Cluster/spec]}}`, want: func(s *Settings) { s.Cluster.Exclude = []string{"/Cluster/spec"} }},
+		"exclude nothing":             {spec: `cluster: {templateValues: {exclude: []}}`, want: func(s *Settings) { s.Cluster.Exclude = []string{} }},
+		"clusterClass.enabled":        {spec: `clusterClass: {enabled: false}`, want: func(s *Settings) { s.Class.Enabled = false }},
+		"clusterClass.patchResource":  {spec: `clusterClass: {patchResource: false}`, want: func(s *Settings) { s.Class.PatchResource = false }},
+		"clusterClass.setOwnerRefs":   {spec: `clusterClass: {setOwnerReferences: false}`, want: func(s *Settings) { s.Class.SetOwnerReferences = false }},
+		"policy.crossNamespaceClass":  {spec: `policy: {crossNamespaceClass: Warn}`, want: func(s *Settings) { s.CrossNamespaceClass = "Warn" }},
+		"one section leaves the rest": {spec: `{clusterClass: {patchResource: false}, cluster: {hostNetwork: false}}`, want: func(s *Settings) { s.Class.PatchResource, s.Cluster.HostNetwork = false, false }},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			config := &addonsv1.FleetAddonConfig{}
+			if err := yaml.UnmarshalStrict([]byte(test.spec), &config.Spec); err != nil {
+				t.Fatal(err)
+			}
+			got, err := From(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := documented()
+			if test.want != nil {
+				test.want(&want)
+			}
+			if diff := cmp.Diff(want, got, selectors); diff != "" {
+				t.Errorf("From (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestWithoutConfig(t *testing.T) {
+	if diff := cmp.Diff(documented(), Default(), selectors); diff != "" {
+		t.Errorf("Default (-want +got):\n%s", diff)
+	}
+	if !Default().Cluster.Selector.Empty() || !Default().Cluster.NamespaceSelector.Empty() {
+		t.Error("the default selectors do not match everything")
+	}
+}
+
+// Nobody who changes what it was given changes the defaults of everybody else.
+func TestDefaultsAreNotShared(t *testing.T) {
+	first := Default()
+	first.Cluster.AgentTolerations[0].Key = "changed"
+	first.Cluster.Exclude[0] = "changed"
+	if diff := cmp.Diff(documented(), Default(), selectors); diff != "" {
+		t.Errorf("Default after a change (-want +got):\n%s", diff)
+	}
+}
+
+func TestUnparsableSelectors(t *testing.T) {
+	bad := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Is"}}}
+	tests := map[string]struct {
+		cluster addonsv1.ClusterConfig
+		want    []string
+	}{
+		"unknown operator":        {cluster: addonsv1.ClusterConfig{Selector: bad}, want: []string{`spec.cluster.selector: "Is" is not a valid label selector operator`}},
+		"namespaceSelector":       {cluster: addonsv1.ClusterConfig{NamespaceSelector: bad}, want: []string{"spec.cluster.namespaceSelector: "}},
+		"both":                    {cluster: addonsv1.ClusterConfig{Selector: bad, NamespaceSelector: bad}, want: []string{"spec.cluster.selector: ", "spec.cluster.namespaceSelector: "}},
+		"In without values":       {cluster: addonsv1.ClusterConfig{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "In"}}}}, want: []string{"spec.cluster.selector: "}},
+		"no label key":            {cluster: addonsv1.ClusterConfig{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a b": "c"}}}, want: []string{"spec.cluster.selector: "}},
+		"the rest does not count": {cluster: addonsv1.ClusterConfig{Selector: bad, Enabled: ptr.To(false)}, want: []string{"spec.cluster.selector: "}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := From(&addonsv1.FleetAddonConfig{Spec: addonsv1.FleetAddonConfigSpec{Cluster: &test.cluster}})
+			if err == nil {
+				t.Fatal("From returned no error")
+			}
+			for _, part := range test.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("the error %q does not say %q", err, part)
+				}
+			}
+			if diff := cmp.Diff(Settings{}, got, selectors); diff != "" {
+				t.Errorf("settings beside an error (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,77 @@
+package stamp
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/muster-fleet/muster/internal/settings"
+)
+
+// hashLength is how many hex digits of a SHA-256 tell shortened names apart.
+const hashLength = 8
+
+// FleetName returns the name of the Fleet Cluster for a CAPI Cluster: prefix +
+// name + suffix. It becomes part of a Namespace's name and a label value in Fleet,
+// so it must be a DNS-1123 label; what is none is shortened, and shortened says so.
+func FleetName(cluster settings.Cluster, name string) (fleetName string, shortened bool) {
+	full := cluster.Prefix + name + cluster.Suffix
+	if IsFleetName(full) {
+		return full, false
+	}
+	return shorten(full, validation.DNS1123LabelMaxLength, isLowerAlphanumeric), true
+}
+
+// IsFleetName reports whether Fleet can use the name for a Cluster.
+func IsFleetName(name string) bool {
+	return len(validation.IsDNS1123Label(name)) == 0
+}
+
+// LabelValue returns the name as a label value, shortened if it does not fit.
+func LabelValue(name string) (value string, shortened bool) {
+	if len(validation.IsValidLabelValue(name)) == 0 {
+		return name, false
+	}
+	return shorten(name, validation.LabelValueMaxLength, func(r rune) bool {
+		return isLowerAlphanumeric(r) || 'A' <= r && r <= 'Z' || r == '.' || r == '_'
+	}), true
+}
+
+// GroupName returns the name of the ClusterGroup for clusters whose class lives in
+// another namespace: "<class>.<class namespace>".
+func GroupName(class, classNamespace string) string {
+	name := class + "." + classNamespace
+	if len(name) <= validation.DNS1123SubdomainMaxLength {
+		return name
+	}
+	return shorten(name, validation.DNS1123SubdomainMaxLength, func(r rune) bool {
+		return isLowerAlphanumeric(r) || r == '.'
+	})
+}
+
+// shorten makes a name of at most limit characters: what is not allowed becomes
+// '-', the rest is cut, and the hash of the full name keeps different names apart.
+func shorten(full string, limit int, allowed func(rune) bool) string {
+	sum := sha256.Sum256([]byte(full))
+	hash := hex.EncodeToString(sum[:])[:hashLength]
+
+	readable := strings.Map(func(r rune) rune {
+		if allowed(r) {
+			return r
+		}
+		return '-'
+	}, full)
+	readable = strings.TrimLeft(readable, "-._")
+	readable = readable[:min(len(readable), limit-hashLength-1)]
+	readable = strings.TrimRight(readable, "-._")
+	if readable == "" {
+		return hash
+	}
+	return readable + "-" + hash
+}
+
+func isLowerAlphanumeric(r rune) bool {
+	return 'a' <= r && r <= 'z' || '0' <= r && r <= '9'
+}
