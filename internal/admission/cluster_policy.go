@@ -1,0 +1,77 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/apply"
+)
+
+// nameTaken says why a new Cluster cannot have its name in Fleet, and what to do;
+// empty if it can.
+func nameTaken(ctx context.Context, others inventory, in settings.Settings, namespace string, subject stamp.Subject) (string, error) {
+	name := stamp.OnCreate(in, subject).Pin.ClusterName
+	if name == "" {
+		return "", nil // Not selected, or not named yet.
+	}
+	instead := "name this Cluster differently"
+	if usual, _ := stamp.FleetName(in.Cluster, subject.Name); usual != name {
+		instead += fmt.Sprintf(", or remove its annotation %s", stamp.ClusterNameAnnotation)
+	}
+
+	cluster := &object{}
+	cluster.Namespace, cluster.Name = namespace, subject.Name
+	fleetCluster, err := others.fleetCluster(ctx, types.NamespacedName{Namespace: namespace, Name: name})
+	if err != nil {
+		return "", err
+	}
+	if fleetCluster != nil && fleetCluster.DeletionTimestamp.IsZero() {
+		if ours, why := apply.BelongsTo(fleetCluster, cluster); !ours {
+			return fmt.Sprintf("%s; or %s", why, instead), nil
+		}
+	}
+	pinned, err := others.pinnedTo(ctx, namespace, name)
+	if err != nil {
+		return "", err
+	}
+	for _, other := range pinned {
+		if other.Name != subject.Name && other.DeletionTimestamp.IsZero() {
+			return fmt.Sprintf("Cluster %q of this namespace has the Fleet Cluster %q, which would be this Cluster's as well; %s", other.Name, name, instead), nil
+		}
+	}
+	return "", nil
+}
+
+// notImported says why a Cluster is not imported, and what becomes of what it is
+// pinned to; empty if it is imported.
+func notImported(in settings.Settings, subject stamp.Subject, pin stamp.Pin) string {
+	selected, why := stamp.Selected(in.Cluster, stamp.WithClassLabels(subject.Labels, subject.Class), subject.NamespaceLabels)
+	switch {
+	case selected:
+		return ""
+	case !pin.IsComplete():
+		return "this Cluster is not imported into Fleet: " + why
+	case in.Cluster.Enabled && in.Cluster.OnDeselect == addonsv1.DeselectDelete:
+		return fmt.Sprintf("this Cluster is taken out of Fleet, its Fleet Cluster %q deleted (spec.cluster.onDeselect is Delete): %s", pin.ClusterName, why)
+	default:
+		return fmt.Sprintf("this Cluster's Fleet Cluster %q stays as it is from now on: %s", pin.ClusterName, why)
+	}
+}
+
+// classMissing says that the class of a Cluster does not exist (yet); empty if it
+// does, or if nobody can tell.
+func classMissing(ctx context.Context, others inventory, class types.NamespacedName) (string, error) {
+	if class.Name == "" {
+		return "", nil
+	}
+	found, known, err := others.hasClass(ctx, class)
+	if err != nil || found || !known {
+		return "", err
+	}
+	return fmt.Sprintf("ClusterClass %q does not exist in namespace %q (yet): until it does, Cluster API makes no control plane and the Cluster is not imported into Fleet", class.Name, class.Namespace), nil
+}

@@ -1,0 +1,82 @@
+package admission
+
+import (
+	"context"
+	"maps"
+	"net/http"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// ClusterValidator is the validating webhook for the names of Clusters in Fleet, and for
+// warnings. It reads from caches only, and what it cannot decide it lets through: the
+// syncer finds a conflict that it did not see.
+type ClusterValidator struct {
+	// Reader is the cached FleetAddonConfig and the cached metadata of Namespaces.
+	Reader client.Reader
+	// Others is what else there is.
+	Others inventory
+}
+
+var _ admission.Handler = (*ClusterValidator)(nil)
+
+// Handle answers one admission request. Only a create is refused: a Cluster that exists
+// must stay changeable, whatever has become of its name.
+func (v *ClusterValidator) Handle(ctx context.Context, req admission.Request) admission.Response {
+	cluster, err := parseCluster(req.Object.Raw)
+	if err != nil {
+		return admission.Errored(http.StatusBadRequest, err)
+	}
+	before, created := &clusterRequest{}, req.Operation == admissionv1.Create
+	if req.Operation == admissionv1.Update {
+		if before, err = parseCluster(req.OldObject.Raw); err != nil {
+			return admission.Errored(http.StatusBadRequest, err)
+		}
+	}
+	subject := cluster.subject(req.Namespace)
+	response := admission.Allowed("")
+	undecided := func(err error) {
+		ctrl.LoggerFrom(ctx).Error(err, "Left something of a Cluster unchecked", "namespace", req.Namespace, "name", req.Name)
+	}
+
+	current, err := currentSettings(ctx, v.Reader)
+	if err == nil && !current.Cluster.NamespaceSelector.Empty() {
+		subject.NamespaceLabels, err = namespaceLabels(ctx, v.Reader, req.Namespace)
+	}
+	if err != nil {
+		undecided(err)
+	} else {
+		if created {
+			refusal, err := nameTaken(ctx, v.Others, current, req.Namespace, subject)
+			if err != nil {
+				undecided(err)
+			}
+			if refusal != "" {
+				response = admission.Denied(refusal)
+			}
+		}
+		if created || subject.Class != before.class(req.Namespace) || !maps.Equal(subject.Labels, before.Metadata.Labels) {
+			response.Warnings = appendText(response.Warnings, notImported(current, subject, stamp.PinOf(before.Metadata.Annotations)))
+		}
+	}
+	if created || subject.Class != before.class(req.Namespace) {
+		missing, err := classMissing(ctx, v.Others, subject.Class)
+		if err != nil {
+			undecided(err)
+		}
+		response.Warnings = appendText(response.Warnings, missing)
+	}
+	return response
+}
+
+func appendText(texts []string, text string) []string {
+	if text == "" {
+		return texts
+	}
+	return append(texts, text)
+}

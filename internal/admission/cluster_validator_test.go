@@ -1,0 +1,224 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+// others is an inventory of what a test names; unknown stands for kinds that are not served.
+type others struct {
+	fleetClusters, pinned []object
+	classes               []types.NamespacedName
+	unknown               bool
+	err                   error
+}
+
+func (o *others) fleetCluster(_ context.Context, key types.NamespacedName) (*object, error) {
+	for i := range o.fleetClusters {
+		if !o.unknown && client.ObjectKeyFromObject(&o.fleetClusters[i]) == key {
+			return &o.fleetClusters[i], o.err
+		}
+	}
+	return nil, o.err
+}
+
+func (o *others) pinnedTo(_ context.Context, namespace, fleetCluster string) ([]object, error) {
+	var result []object
+	for i, cluster := range o.pinned {
+		if !o.unknown && cluster.Namespace == namespace && pinOf(&o.pinned[i])[0] == fleetCluster {
+			result = append(result, cluster)
+		}
+	}
+	return result, o.err
+}
+
+func (o *others) hasClass(_ context.Context, key types.NamespacedName) (found, known bool, err error) {
+	for _, class := range o.classes {
+		found = found || class == key
+	}
+	return found, !o.unknown && o.err == nil, o.err
+}
+
+func (o *others) clusters(context.Context) (all []object, known bool, err error) {
+	return o.pinned, !o.unknown, o.err
+}
+
+func made(name string, change func(*object)) object {
+	result := object{}
+	result.Namespace, result.Name = "team", name
+	if change != nil {
+		change(&result)
+	}
+	return result
+}
+
+func annotated(key, value string) func(*object) {
+	return func(o *object) { o.Annotations = map[string]string{key: value} }
+}
+
+func pinnedCluster(name, pin string) object {
+	return made(name, func(o *object) {
+		o.Annotations = map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: pin}
+	})
+}
+
+func TestClusterValidator(t *testing.T) {
+	const (
+		plain    = `{"metadata":{"name":"prod","namespace":"team"}}`
+		labeled  = `{"metadata":{"name":"prod","namespace":"team","labels":{"import":"true"}}}`
+		pinned   = `{"metadata":{"name":"prod","namespace":"team","annotations":{"fleet.addons.cluster.x-k8s.io/cluster-name":"prod","fleet.addons.cluster.x-k8s.io/owned-by":"fleet-addon-config"}}}`
+		restored = `{"metadata":{"name":"prod","namespace":"team","annotations":{"fleet.addons.cluster.x-k8s.io/cluster-name":"old"}}}`
+		classy   = `{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"standard"}}}}`
+		beta1    = `{"metadata":{"name":"prod"},"spec":{"topology":{"class":"standard","classNamespace":"classes"}}}`
+
+		foreign    = `Fleet Cluster "prod" was made by somebody else; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`
+		unselected = `this Cluster is not imported into Fleet: its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`
+		missing    = `ClusterClass "standard" does not exist in namespace "team" (yet): until it does, Cluster API makes no control plane and the Cluster is not imported into Fleet`
+	)
+	taken := &others{fleetClusters: []object{made("prod", nil)}}
+	fleetClusterBeing := func(change func(*object)) *others { return &others{fleetClusters: []object{made("prod", change)}} }
+	selecting := configured(t, `cluster: {selector: {matchLabels: {import: "true"}}}`)
+	now := metav1.Now()
+	going := func(o *object) { o.DeletionTimestamp = &now }
+	tests := map[string]struct {
+		reader   client.Reader
+		others   *others
+		request  admission.Request
+		refused  string
+		warnings []string
+	}{
+		"alone":                 {request: create(plain)},
+		"somebody's":            {others: taken, request: create(plain), refused: foreign},
+		"somebody's, going":     {others: fleetClusterBeing(going), request: create(plain)},
+		"somebody's, elsewhere": {others: fleetClusterBeing(func(o *object) { o.Namespace = "elsewhere" }), request: create(plain)},
+		"handed over":           {others: fleetClusterBeing(annotated(stamp.AdoptAnnotation, "true")), request: create(plain)},
+		"made from it before": {others: fleetClusterBeing(func(o *object) {
+			annotated(desired.ImportedFromAnnotation, "prod")(o)
+			o.Labels = map[string]string{desired.ManagedByLabel: "muster"}
+		}), request: create(plain)},
+		"made from another": {others: fleetClusterBeing(annotated(desired.ImportedFromAnnotation, "pr.od")), request: create(plain), refused: `Fleet Cluster "prod" is that of Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
+		"owned by another": {others: fleetClusterBeing(func(o *object) {
+			o.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", Name: "pr.od", UID: "1"}}
+		}), request: create(plain), refused: `Fleet Cluster "prod" belongs to Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
+		"pinned by another":                {others: &others{pinned: []object{pinnedCluster("pr.od", "prod")}}, request: create(plain), refused: `Cluster "pr.od" of this namespace has the Fleet Cluster "prod", which would be this Cluster's as well; name this Cluster differently`},
+		"pinned by another, going":         {others: &others{pinned: []object{func() object { o := pinnedCluster("pr.od", "prod"); going(&o); return o }()}}, request: create(plain)},
+		"pinned by itself":                 {others: &others{pinned: []object{pinnedCluster("prod", "prod")}}, request: create(plain)},
+		"with its pin":                     {others: &others{pinned: []object{pinnedCluster("pr.od", "old")}}, request: create(restored), refused: `Cluster "pr.od" of this namespace has the Fleet Cluster "old", which would be this Cluster's as well; name this Cluster differently, or remove its annotation fleet.addons.cluster.x-k8s.io/cluster-name`},
+		"with a prefix":                    {reader: configured(t, `cluster: {naming: {prefix: p-}}`), others: &others{fleetClusters: []object{made("p-prod", nil)}}, request: create(plain), refused: strings.Replace(foreign, `"prod"`, `"p-prod"`, 1)},
+		"not served yet":                   {others: &others{unknown: true, fleetClusters: taken.fleetClusters}, request: create(classy)},
+		"inventory broken":                 {others: &others{err: errors.New("broken")}, request: create(classy)},
+		"settings unreadable":              {reader: &cached{err: errors.New("broken")}, others: taken, request: create(plain)},
+		"Namespace unknown":                {reader: &cached{config: configured(t, `cluster: {namespaceSelector: {matchLabels: {team: a}}}`).config}, others: taken, request: create(plain)},
+		"an update is never refused":       {others: taken, request: update(plain, labeled)},
+		"not selected":                     {reader: selecting, others: taken, request: create(plain), warnings: []string{unselected}},
+		"selected":                         {reader: selecting, request: create(labeled)},
+		"its Namespace is not":             {reader: configured(t, `cluster: {namespaceSelector: {matchLabels: {team: b}}}`), request: create(plain), warnings: []string{`this Cluster is not imported into Fleet: the labels of its Namespace do not match spec.cluster.namespaceSelector of the FleetAddonConfig (team=b)`}},
+		"nothing is imported":              {reader: configured(t, `cluster: {enabled: false}`), request: create(plain), warnings: []string{"this Cluster is not imported into Fleet: spec.cluster.enabled of the FleetAddonConfig is false"}},
+		"relabelled out":                   {reader: selecting, request: update(labeled, plain), warnings: []string{unselected}},
+		"relabelled out, kept":             {reader: selecting, request: update(strings.Replace(pinned, `"annotations"`, `"labels":{"import":"true"},"annotations"`, 1), pinned), warnings: []string{`this Cluster's Fleet Cluster "prod" stays as it is from now on: its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`}},
+		"relabelled out, deleted":          {reader: configured(t, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}}`), request: update(strings.Replace(pinned, `"annotations"`, `"labels":{"import":"true"},"annotations"`, 1), pinned), warnings: []string{`this Cluster is taken out of Fleet, its Fleet Cluster "prod" deleted (spec.cluster.onDeselect is Delete): its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`}},
+		"an update of something else":      {reader: selecting, request: update(plain, restored)},
+		"class missing":                    {request: create(classy), warnings: []string{missing}},
+		"class missing, settings as well":  {reader: &cached{err: errors.New("broken")}, request: create(classy), warnings: []string{missing}},
+		"class there":                      {others: &others{classes: []types.NamespacedName{{Namespace: "team", Name: "standard"}}}, request: create(classy)},
+		"class there, v1beta1":             {others: &others{classes: []types.NamespacedName{{Namespace: "classes", Name: "standard"}}}, request: create(beta1)},
+		"rebased to one that is missing":   {request: update(plain, classy), warnings: []string{missing}},
+		"class still missing":              {request: update(classy, classy)},
+		"refused and warned":               {others: taken, request: create(classy), refused: foreign, warnings: []string{missing}},
+		"shortened: the Stamper said that": {request: create(`{"metadata":{"name":"prod.eu"}}`)},
+		"without a name":                   {others: taken, request: create(`{"metadata":{"generateName":"prod"}}`)},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if test.reader == nil {
+				test.reader = &cached{}
+			}
+			if test.others == nil {
+				test.others = &others{}
+			}
+			response := (&ClusterValidator{Reader: test.reader, Others: test.others}).Handle(t.Context(), test.request)
+			refused := ""
+			if !response.Allowed {
+				refused = response.Result.Message
+			}
+			if diff := cmp.Diff(test.refused, refused); diff != "" {
+				t.Errorf("refusal (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.warnings, response.Warnings); diff != "" {
+				t.Errorf("warnings (-want +got):\n%s", diff)
+			}
+			if len(response.Patches) > 0 {
+				t.Errorf("a validating webhook answers with %v", response.Patches)
+			}
+		})
+	}
+}
+
+func TestClusterValidatorRefusesWhatIsNoCluster(t *testing.T) {
+	for name, req := range map[string]admission.Request{"now": create(`[]`), "before": update(``, `{}`)} {
+		response := (&ClusterValidator{Reader: &cached{}, Others: &others{}}).Handle(t.Context(), req)
+		if response.Allowed || response.Result.Code != 400 {
+			t.Errorf("%s: the answer is %+v", name, response.AdmissionResponse)
+		}
+	}
+}
+
+func FuzzClusterValidator(f *testing.F) {
+	f.Add([]byte(`{}`), []byte(`{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"standard"}}}}`), "team")
+	f.Add([]byte(`[]`), []byte(`{"metadata":{"name":"prod.eu","labels":{"a":"b"},"annotations":{"fleet.addons.cluster.x-k8s.io/cluster-name":"x"}}}`), "")
+	validators := []*ClusterValidator{
+		{Reader: &cached{}, Others: &others{fleetClusters: []object{made("prod", nil)}, pinned: []object{pinnedCluster("x", "x")}}},
+		{Reader: configured(f, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}, naming: {prefix: p-}}`), Others: &others{}},
+	}
+	f.Fuzz(func(t *testing.T, old, object []byte, namespace string) {
+		for _, validator := range validators {
+			req := update(string(old), string(object))
+			req.Namespace = namespace
+			if response := validator.Handle(t.Context(), req); !response.Allowed && response.Result.Code != 400 {
+				t.Errorf("an update is refused: %v", response.Result)
+			}
+			req.Operation = admissionv1.Create
+			if response := validator.Handle(t.Context(), req); !response.Allowed && response.Result.Message == "" {
+				t.Error("refused without a word")
+			}
+		}
+	})
+}
+
+func TestTrim(t *testing.T) {
+	meta := func(kind string) *object {
+		result := &object{TypeMeta: metav1.TypeMeta{APIVersion: map[string]string{"capi": "cluster.x-k8s.io/v1beta2", "fleet": "fleet.cattle.io/v1alpha1"}[kind], Kind: "Cluster"}}
+		result.Labels = map[string]string{"env": "prod", desired.ManagedByLabel: "muster"}
+		result.Annotations = map[string]string{"note": "long", stamp.ClusterNameAnnotation: "prod", desired.ImportedFromAnnotation: "prod"}
+		result.Finalizers = []string{"f"}
+		result.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}, {Manager: "prod-" + desired.FieldManager}}
+		return result
+	}
+	ours := map[string]string{stamp.ClusterNameAnnotation: "prod", desired.ImportedFromAnnotation: "prod"}
+	manager := []metav1.ManagedFieldsEntry{{Manager: desired.FieldManager}}
+	for kind, labels := range map[string]map[string]string{
+		"capi":  {"env": "prod", desired.ManagedByLabel: "muster"},
+		"fleet": {desired.ManagedByLabel: "muster"},
+	} {
+		got, err := trim(meta(kind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := metav1.ObjectMeta{Labels: labels, Annotations: ours, ManagedFields: manager}
+		if diff := cmp.Diff(want, got.(*object).ObjectMeta); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", kind, diff)
+		}
+	}
+}

@@ -1,0 +1,294 @@
+package admission
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// configOf returns a FleetAddonConfig with this spec.
+func configOf(t testing.TB, spec string) *addonsv1.FleetAddonConfig {
+	t.Helper()
+	config := &addonsv1.FleetAddonConfig{}
+	config.Name = addonsv1.FleetAddonConfigName
+	if err := yaml.UnmarshalStrict([]byte(spec), &config.Spec); err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+// problem is an error as it is expected; message is a part of its sentence.
+type problem struct {
+	Type    field.ErrorType
+	Field   string
+	message string
+}
+
+func checkProblems(t *testing.T, want []problem, got field.ErrorList) {
+	t.Helper()
+	var found []problem
+	for _, err := range got {
+		found = append(found, problem{Type: err.Type, Field: err.Field})
+	}
+	if diff := cmp.Diff(want, found, cmpopts.IgnoreUnexported(problem{})); diff != "" {
+		t.Fatalf("problems (-want +got):\n%s\n%v", diff, got)
+	}
+	for i := range want {
+		if !strings.Contains(got[i].Error(), want[i].message) {
+			t.Errorf("%q does not say %q", got[i].Error(), want[i].message)
+		}
+	}
+}
+
+const (
+	wrong        = field.ErrorTypeInvalid
+	required     = field.ErrorTypeRequired
+	duplicate    = field.ErrorTypeDuplicate
+	forbidden    = field.ErrorTypeForbidden
+	notSupported = field.ErrorTypeNotSupported
+)
+
+func TestValidateConfigRefuses(t *testing.T) {
+	const (
+		notDNS    = "a DNS label, which a Fleet Cluster's name must be"
+		noRoom    = "together leave no room"
+		namespace = "must be a namespace name"
+		url       = "must be an absolute https URL with a host and without user, query or fragment"
+		oneServer = "set exactly one of inferLocal and custom"
+		oneOf     = "set exactly one of followLatest and version"
+		semver    = "must be a semantic version"
+		pointer   = "must be a JSON pointer that starts with '/'"
+		repo      = "must be a URL that starts with https://, http:// or oci://"
+	)
+	s62 := strings.Repeat("p", 62)
+	tests := []struct {
+		name, spec string
+		want       []problem
+	}{
+		{"selector: In without values", `cluster: {selector: {matchExpressions: [{key: a, operator: In}]}}`, []problem{{required, "spec.cluster.selector.matchExpressions[0].values", "must be specified when `operator` is 'In' or 'NotIn'"}}},
+		{"selector: NotIn with no values", `cluster: {selector: {matchExpressions: [{key: a, operator: NotIn, values: []}]}}`, []problem{{required, "spec.cluster.selector.matchExpressions[0].values", "must be specified"}}},
+		{"selector: Exists with values", `cluster: {selector: {matchExpressions: [{key: a, operator: Exists, values: [x]}]}}`, []problem{{forbidden, "spec.cluster.selector.matchExpressions[0].values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"}}},
+		{"selector: DoesNotExist with values", `cluster: {selector: {matchExpressions: [{key: a, operator: DoesNotExist, values: [x]}]}}`, []problem{{forbidden, "spec.cluster.selector.matchExpressions[0].values", "may not be specified"}}},
+		{"selector: unknown operator", `cluster: {selector: {matchExpressions: [{key: a, operator: Is, values: [x]}]}}`, []problem{{wrong, "spec.cluster.selector.matchExpressions[0].operator", "not a valid selector operator"}}},
+		{"selector: operator in lower case", `cluster: {selector: {matchExpressions: [{key: a, operator: exists}]}}`, []problem{{wrong, "spec.cluster.selector.matchExpressions[0].operator", "not a valid selector operator"}}},
+		{"selector: no operator", `cluster: {selector: {matchExpressions: [{key: a}]}}`, []problem{{wrong, "spec.cluster.selector.matchExpressions[0].operator", "not a valid selector operator"}}},
+		{"selector: no key", `cluster: {selector: {matchExpressions: [{operator: Exists}]}}`, []problem{{wrong, "spec.cluster.selector.matchExpressions[0].key", "name part must be non-empty"}, {wrong, "spec.cluster.selector.matchExpressions[0].key", ""}}},
+		{"selector: key with a space", `cluster: {selector: {matchExpressions: [{key: a b, operator: Exists}]}}`, []problem{{wrong, "spec.cluster.selector.matchExpressions[0].key", "name part must consist of"}}},
+		{"selector: value is no label value", `cluster: {selector: {matchExpressions: [{key: a, operator: In, values: ["x y"]}]}}`, []problem{{wrong, "spec.cluster.selector.matchExpressions[0].values[0]", "a valid label must be"}}},
+		{"selector: the second expression", `cluster: {selector: {matchExpressions: [{key: a, operator: Exists}, {key: b, operator: In}]}}`, []problem{{required, "spec.cluster.selector.matchExpressions[1].values", "must be specified"}}},
+		{"selector: matchLabels key", `cluster: {selector: {matchLabels: {"a b": x}}}`, []problem{{wrong, "spec.cluster.selector.matchLabels", "name part must consist of"}}},
+		{"selector: matchLabels value", `cluster: {selector: {matchLabels: {a: "x/y"}}}`, []problem{{wrong, "spec.cluster.selector.matchLabels", "a valid label must be"}}},
+		{"selector: matchLabels value too long", `cluster: {selector: {matchLabels: {a: ` + s62 + `xx}}}`, []problem{{wrong, "spec.cluster.selector.matchLabels", "must be no more than 63"}}},
+		{"namespaceSelector: In without values", `cluster: {namespaceSelector: {matchExpressions: [{key: a, operator: In}]}}`, []problem{{required, "spec.cluster.namespaceSelector.matchExpressions[0].values", "must be specified"}}},
+		{"namespaceSelector: unknown operator", `cluster: {namespaceSelector: {matchExpressions: [{key: a, operator: Gt, values: ["1"]}]}}`, []problem{{wrong, "spec.cluster.namespaceSelector.matchExpressions[0].operator", "not a valid selector operator"}}},
+
+		{"prefix: upper case", `cluster: {naming: {prefix: Capi-}}`, []problem{{wrong, "spec.cluster.naming.prefix", "no name that starts with it is " + notDNS}}},
+		{"prefix: dot", `cluster: {naming: {prefix: capi.}}`, []problem{{wrong, "spec.cluster.naming.prefix", notDNS}}},
+		{"prefix: dash first", `cluster: {naming: {prefix: -capi}}`, []problem{{wrong, "spec.cluster.naming.prefix", "starting with a letter or digit, for example capi-"}}},
+		{"prefix: underscore", `cluster: {naming: {prefix: capi_}}`, []problem{{wrong, "spec.cluster.naming.prefix", notDNS}}},
+		{"prefix: too long", `cluster: {naming: {prefix: ` + s62 + `p}}`, []problem{{wrong, "spec.cluster.naming.prefix", notDNS}, {wrong, "spec.cluster.naming", noRoom}}},
+		{"suffix: upper case", `cluster: {naming: {suffix: -Fleet}}`, []problem{{wrong, "spec.cluster.naming.suffix", "no name that ends with it is " + notDNS}}},
+		{"suffix: dot", `cluster: {naming: {suffix: .fleet}}`, []problem{{wrong, "spec.cluster.naming.suffix", notDNS}}},
+		{"suffix: dash last", `cluster: {naming: {suffix: fleet-}}`, []problem{{wrong, "spec.cluster.naming.suffix", "ending with a letter or digit, for example -fleet"}}},
+		{"naming: no room between", `cluster: {naming: {prefix: ` + s62 + `, suffix: s}}`, []problem{{wrong, "spec.cluster.naming", noRoom}}},
+		{"naming: both", `cluster: {naming: {prefix: A, suffix: B}}`, []problem{{wrong, "spec.cluster.naming.prefix", notDNS}, {wrong, "spec.cluster.naming.suffix", notDNS}}},
+
+		{"agentNamespace: upper case", `cluster: {agentNamespace: Fleet}`, []problem{{wrong, "spec.cluster.agentNamespace", namespace}}},
+		{"agentNamespace: dot", `cluster: {agentNamespace: fleet.system}`, []problem{{wrong, "spec.cluster.agentNamespace", namespace}}},
+		{"agentNamespace: dash last", `cluster: {agentNamespace: fleet-}`, []problem{{wrong, "spec.cluster.agentNamespace", "for example fleet-addon-agent"}}},
+		{"agentNamespace: too long", `cluster: {agentNamespace: ` + s62 + `pp}`, []problem{{wrong, "spec.cluster.agentNamespace", namespace}}},
+
+		{"toleration: key", `cluster: {agentTolerations: [{key: "a b", operator: Exists}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].key", "name part must consist of"}}},
+		{"toleration: no key, Equal", `cluster: {agentTolerations: [{operator: Equal, value: x}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].operator", "must be Exists when key is empty"}}},
+		{"toleration: nothing", `cluster: {agentTolerations: [{}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].operator", "must be Exists when key is empty"}}},
+		{"toleration: Exists with a value", `cluster: {agentTolerations: [{key: a, operator: Exists, value: x}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].value", "must be empty when operator is Exists"}}},
+		{"toleration: value is no label value", `cluster: {agentTolerations: [{key: a, operator: Equal, value: "x y"}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].value", "a valid label must be"}}},
+		{"toleration: unknown operator", `cluster: {agentTolerations: [{key: a, operator: In, value: x}]}`, []problem{{notSupported, "spec.cluster.agentTolerations[0].operator", `supported values: "Equal", "Exists"`}}},
+		{"toleration: unknown effect", `cluster: {agentTolerations: [{key: a, operator: Exists, effect: NoRun}]}`, []problem{{notSupported, "spec.cluster.agentTolerations[0].effect", `supported values: "NoSchedule", "PreferNoSchedule", "NoExecute"`}}},
+		{"toleration: seconds without NoExecute", `cluster: {agentTolerations: [{key: a, operator: Exists, effect: NoSchedule, tolerationSeconds: 5}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].effect", "must be NoExecute when tolerationSeconds is set"}}},
+		{"toleration: seconds without effect", `cluster: {agentTolerations: [{key: a, operator: Exists, tolerationSeconds: 5}]}`, []problem{{wrong, "spec.cluster.agentTolerations[0].effect", "must be NoExecute"}}},
+		{"toleration: the third", `cluster: {agentTolerations: [{operator: Exists}, {key: a}, {key: a, effect: X}]}`, []problem{{notSupported, "spec.cluster.agentTolerations[2].effect", "supported values"}}},
+
+		{"env: no name", `cluster: {agentEnvVars: [{value: x}]}`, []problem{{required, "spec.cluster.agentEnvVars[0].name", "name the environment variable"}}},
+		{"env: name with =", `cluster: {agentEnvVars: [{name: "A=B", value: x}]}`, []problem{{wrong, "spec.cluster.agentEnvVars[0].name", "a valid environment variable name"}}},
+		{"env: duplicate", `cluster: {agentEnvVars: [{name: A, value: x}, {name: A, value: y}]}`, []problem{{duplicate, "spec.cluster.agentEnvVars[1].name", `Duplicate value: "A"`}}},
+		{"env: value and valueFrom", `cluster: {agentEnvVars: [{name: A, value: x, valueFrom: {secretKeyRef: {name: s, key: k}}}]}`, []problem{{wrong, "spec.cluster.agentEnvVars[0].valueFrom", "may not be set together with value"}}},
+		{"env: valueFrom nothing", `cluster: {agentEnvVars: [{name: A, valueFrom: {}}]}`, []problem{{wrong, "spec.cluster.agentEnvVars[0].valueFrom", "must name exactly one source"}}},
+		{"env: valueFrom twice", `cluster: {agentEnvVars: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}, fieldRef: {fieldPath: spec.nodeName}}}]}`, []problem{{wrong, "spec.cluster.agentEnvVars[0].valueFrom", "must name exactly one source"}}},
+
+		{"onDeselect", `cluster: {onDeselect: Orphan}`, []problem{{notSupported, "spec.cluster.onDeselect", `supported values: "Keep", "Delete"`}}},
+		{"exclude: no slash", `cluster: {templateValues: {exclude: [ControlPlane/spec]}}`, []problem{{wrong, "spec.cluster.templateValues.exclude[0]", pointer}}},
+		{"exclude: empty", `cluster: {templateValues: {exclude: [""]}}`, []problem{{wrong, "spec.cluster.templateValues.exclude[0]", pointer}}},
+		{"exclude: dots", `cluster: {templateValues: {exclude: [/Cluster, .spec.users]}}`, []problem{{wrong, "spec.cluster.templateValues.exclude[1]", "for example /ControlPlane/spec/kubeadmConfigSpec/files"}}},
+		{"exclude: bad escape", `cluster: {templateValues: {exclude: [/Cluster/a~2b]}}`, []problem{{wrong, "spec.cluster.templateValues.exclude[0]", "~0 for ~ and ~1 for /"}}},
+		{"exclude: tilde at the end", `cluster: {templateValues: {exclude: [/Cluster/a~]}}`, []problem{{wrong, "spec.cluster.templateValues.exclude[0]", pointer}}},
+		{"exclude: tilde before an escape", `cluster: {templateValues: {exclude: [/Cluster/~~01]}}`, []problem{{wrong, "spec.cluster.templateValues.exclude[0]", pointer}}},
+
+		{"policy", `policy: {crossNamespaceClass: Deny}`, []problem{{notSupported, "spec.policy.crossNamespaceClass", `supported values: "Enforce", "Warn", "Off"`}}},
+
+		{"server: neither", `config: {server: {}}`, []problem{{wrong, "spec.config.server", oneServer}}},
+		{"server: both", `config: {server: {inferLocal: true, custom: {apiServerUrl: "https://a"}}}`, []problem{{wrong, "spec.config.server", oneServer}}},
+		{"server: inferLocal false and custom", `config: {server: {inferLocal: false, custom: {apiServerUrl: "https://a"}}}`, []problem{{wrong, "spec.config.server", oneServer}}},
+		{"server: inferLocal and shorthand", `config: {server: {inferLocal: true, apiServerUrl: "https://a"}}`, []problem{{wrong, "spec.config.server", oneServer}}},
+		{"server: custom and shorthand", `config: {server: {custom: {apiServerUrl: "https://a"}, apiServerUrl: "https://b"}}`, []problem{{wrong, "spec.config.server", "move apiServerUrl and apiServerCaConfigRef into custom"}}},
+		{"url: http", `config: {server: {custom: {apiServerUrl: "http://a"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
+		{"url: no scheme", `config: {server: {custom: {apiServerUrl: rancher.example.com}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
+		{"url: scheme in upper case", `config: {server: {custom: {apiServerUrl: "HTTPS://a"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
+		{"url: empty", `config: {server: {custom: {apiServerUrl: ""}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
+		{"url: no host", `config: {server: {custom: {apiServerUrl: "https://:6443"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
+		{"url: user", `config: {server: {custom: {apiServerUrl: "https://u:p@a"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
+		{"url: query", `config: {server: {custom: {apiServerUrl: "https://a/?b=c"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
+		{"url: empty query", `config: {server: {custom: {apiServerUrl: "https://a?"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
+		{"url: fragment", `config: {server: {custom: {apiServerUrl: "https://a#b"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
+		{"url: does not parse", `config: {server: {custom: {apiServerUrl: "https://[::1"}}}`, []problem{{wrong, "spec.config.server.custom.apiServerUrl", url}}},
+		{"url: in the shorthand", `config: {server: {apiServerUrl: "http://a"}}`, []problem{{wrong, "spec.config.server.apiServerUrl", "for example https://rancher.example.com:6443"}}},
+		{"CA: kind", `config: {server: {custom: {apiServerCaConfigRef: {kind: Service, name: a, namespace: b}}}}`, []problem{{notSupported, "spec.config.server.custom.apiServerCaConfigRef.kind", `supported values: "ConfigMap", "Secret"`}}},
+		{"CA: name", `config: {server: {custom: {apiServerCaConfigRef: {kind: Secret, namespace: b}}}}`, []problem{{required, "spec.config.server.custom.apiServerCaConfigRef.name", "key ca.crt holds the CA"}}},
+		{"CA: namespace", `config: {server: {custom: {apiServerCaConfigRef: {name: a}}}}`, []problem{{required, "spec.config.server.custom.apiServerCaConfigRef.namespace", "key ca.crt holds the CA"}}},
+		{"CA: in the shorthand", `config: {server: {apiServerCaConfigRef: {}}}`, []problem{{required, "spec.config.server.apiServerCaConfigRef.name", ""}, {required, "spec.config.server.apiServerCaConfigRef.namespace", ""}}},
+
+		{"gates: no ref", `config: {featureGates: {configMap: {}}}`, []problem{{required, "spec.config.featureGates.configMap.ref", "name and namespace of the ConfigMap"}}},
+		{"gates: no namespace", `config: {featureGates: {configMap: {ref: {name: a}}}}`, []problem{{required, "spec.config.featureGates.configMap.ref", "name and namespace"}}},
+		{"gates: no name", `config: {featureGates: {configMap: {ref: {namespace: a}}}}`, []problem{{required, "spec.config.featureGates.configMap.ref", "name and namespace"}}},
+		{"gates: with install", `{config: {featureGates: {configMap: {ref: {name: a, namespace: b}}}}, install: {followLatest: true}}`, []problem{{forbidden, "spec.config.featureGates.configMap.ref", "remove configMap, or install"}}},
+
+		{"install: neither", `install: {}`, []problem{{wrong, "spec.install", oneOf}}},
+		{"install: both", `install: {followLatest: true, version: 0.16.0}`, []problem{{wrong, "spec.install", oneOf}}},
+		{"install: repository only", `install: {repository: "https://a"}`, []problem{{wrong, "spec.install", oneOf}}},
+		{"version: a word", `install: {version: latest}`, []problem{{wrong, "spec.install.version", semver}}},
+		{"version: two parts", `install: {version: "0.16"}`, []problem{{wrong, "spec.install.version", semver}}},
+		{"version: a range", `install: {version: ">=0.16.0"}`, []problem{{wrong, "spec.install.version", semver}}},
+		{"version: empty", `install: {version: ""}`, []problem{{wrong, "spec.install.version", semver}}},
+		{"version: too old", `install: {version: 0.11.9}`, []problem{{wrong, "spec.install.version", "the oldest supported Fleet is 0.12.0"}}},
+		{"version: too old, a release candidate", `install: {version: v0.11.0-rc.1}`, []problem{{wrong, "spec.install.version", "the oldest supported Fleet is 0.12.0"}}},
+		{"repository: no scheme", `install: {followLatest: true, repository: rancher.github.io/fleet-helm-charts}`, []problem{{wrong, "spec.install.repository", repo}}},
+		{"repository: a file", `install: {followLatest: true, repository: "file:///charts"}`, []problem{{wrong, "spec.install.repository", repo}}},
+		{"repository: no host", `install: {followLatest: true, repository: "oci://"}`, []problem{{wrong, "spec.install.repository", repo}}},
+
+		{"all at once", `{cluster: {agentNamespace: A, agentEnvVars: [{}]}, config: {server: {}}, install: {}}`, []problem{
+			{wrong, "spec.cluster.agentNamespace", namespace},
+			{required, "spec.cluster.agentEnvVars[0].name", ""},
+			{wrong, "spec.config.server", oneServer},
+			{wrong, "spec.install", oneOf},
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			checkProblems(t, test.want, validateConfig(configOf(t, test.spec)))
+		})
+	}
+
+	t.Run("another name", func(t *testing.T) {
+		config := configOf(t, `{}`)
+		config.Name = "mine"
+		checkProblems(t, []problem{{wrong, "metadata.name", "its name is fleet-addon-config; rename this one"}}, validateConfig(config))
+	})
+}
+
+func TestValidateConfigAccepts(t *testing.T) {
+	s61 := strings.Repeat("p", 61)
+	for name, spec := range map[string]string{
+		"nothing":                     `{}`,
+		"sections null":               `{cluster: null, clusterClass: null, policy: null, config: null, install: null}`,
+		"sections empty":              `{cluster: {}, clusterClass: {}, policy: {}, config: {}}`,
+		"fields null":                 `{cluster: {selector: null, namespaceSelector: null, naming: null, agentNamespace: null, agentTolerations: null, agentEnvVars: null}, config: {server: null, featureGates: null}}`,
+		"selector":                    `cluster: {selector: {matchLabels: {import: "true"}}}`,
+		"selector {}":                 `cluster: {selector: {}, namespaceSelector: {}}`,
+		"namespaceSelector":           `cluster: {namespaceSelector: {matchLabels: {import: ""}}}`,
+		"all operators":               `cluster: {selector: {matchExpressions: [{key: a, operator: In, values: [x]}, {key: b/c, operator: NotIn, values: [x, ""]}, {key: d, operator: Exists}, {key: e, operator: DoesNotExist, values: []}]}}`,
+		"prefix":                      `cluster: {naming: {prefix: capi-}}`,
+		"a digit as prefix":           `cluster: {naming: {prefix: "1"}}`,
+		"suffix":                      `cluster: {naming: {suffix: -fleet}}`,
+		"naming with room for one":    `cluster: {naming: {prefix: ` + s61 + `, suffix: s}}`,
+		"agentNamespace":              `cluster: {agentNamespace: cattle-fleet-system}`,
+		"agentNamespace of 63":        `cluster: {agentNamespace: ` + s61 + `pp}`,
+		"no tolerations":              `cluster: {agentTolerations: []}`,
+		"tolerations of the guide":    `cluster: {agentTolerations: [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 600}]}`,
+		"tolerate all":                `cluster: {agentTolerations: [{operator: Exists}]}`,
+		"tolerate, shortest":          `cluster: {agentTolerations: [{key: a}, {key: a, value: x, effect: PreferNoSchedule}, {key: a, operator: Exists, effect: NoExecute, tolerationSeconds: -1}]}`,
+		"env":                         `cluster: {agentEnvVars: [{name: HTTP_PROXY, value: "http://proxy.example.com:8080"}, {name: EMPTY}, {name: S, valueFrom: {secretKeyRef: {name: s, key: k}}}]}`,
+		"onDeselect":                  `cluster: {onDeselect: Delete}`,
+		"exclude":                     `cluster: {templateValues: {exclude: [/Cluster, /ControlPlane/spec/a~1b~0c, /Variables/*/x, /]}}`,
+		"exclude nothing":             `cluster: {templateValues: {exclude: []}}`,
+		"clusterClass":                `clusterClass: {patchResource: false, setOwnerReferences: false, enabled: false}`,
+		"policy":                      `policy: {crossNamespaceClass: "Off"}`,
+		"inferLocal":                  `config: {server: {inferLocal: true}}`,
+		"inferLocal false":            `config: {server: {inferLocal: false}}`,
+		"custom":                      `config: {server: {custom: {apiServerUrl: "https://public-url.io", apiServerCaConfigRef: {apiVersion: v1, kind: ConfigMap, name: kube-root-ca.crt, namespace: default}}}}`,
+		"custom, nothing in it":       `config: {server: {custom: {}}}`,
+		"custom, CA only":             `config: {server: {custom: {apiServerCaConfigRef: {kind: Secret, name: a, namespace: b}}}}`,
+		"custom, IPv6, port and path": `config: {server: {custom: {apiServerUrl: "https://[fd00::1]:6443/k8s/clusters/local"}}}`,
+		"the guide's shorthand":       `config: {server: {apiServerUrl: "https://public-url.io", apiServerCaConfigRef: {name: a, namespace: b}}}`,
+		"gates":                       `config: {featureGates: {experimentalOciStorage: false, experimentalHelmOps: true}}`,
+		"gates in a ConfigMap":        `config: {featureGates: {configMap: {ref: {apiVersion: v1, kind: ConfigMap, name: rancher-config, namespace: cattle-system}}}}`,
+		"bootstrapLocalCluster":       `config: {bootstrapLocalCluster: true}`,
+		"followLatest":                `install: {followLatest: true}`,
+		"followLatest false":          `install: {followLatest: false}`,
+		"the oldest version":          `install: {version: 0.12.0}`,
+		"the readme's version":        `install: {version: v0.12.0-alpha.6}`,
+		"a release candidate":         `install: {version: v0.14.2-rc.2}`,
+		"build metadata":              `install: {version: 0.16.0+up1}`,
+		"repository":                  `install: {followLatest: true, repository: "https://rancher.github.io/fleet-helm-charts/"}`,
+		"oci repository":              `install: {version: 0.16.0, repository: "oci://registry.example.com:5000/charts"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if errs := validateConfig(configOf(t, spec)); len(errs) > 0 {
+				t.Errorf("refused: %v", errs)
+			}
+		})
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	const (
+		notActedOn  = "spec.install and spec.config are accepted but not acted on in this release; install and configure Fleet with its own charts"
+		noInstall   = "spec.config.bootstrapLocalCluster has no effect without spec.install"
+		latestFalse = "spec.install.followLatest: false installs nothing; remove install, or set version"
+	)
+	for name, test := range map[string]struct {
+		spec string
+		want []string
+	}{
+		"nothing":                       {spec: `{}`},
+		"cluster only":                  {spec: `cluster: {selector: {}}`},
+		"empty config":                  {spec: `config: {}`},
+		"followLatest false":            {spec: `install: {followLatest: false}`, want: []string{latestFalse, notActedOn}},
+		"bootstrap without install":     {spec: `config: {bootstrapLocalCluster: true}`, want: []string{noInstall, notActedOn}},
+		"bootstrap with install":        {spec: `{config: {bootstrapLocalCluster: true}, install: {version: 0.16.0}}`, want: []string{notActedOn}},
+		"no bootstrap, said explicitly": {spec: `config: {bootstrapLocalCluster: false}`},
+		"server":                        {spec: `config: {server: {inferLocal: true}}`, want: []string{notActedOn}},
+		"gates":                         {spec: `config: {featureGates: {}}`, want: []string{notActedOn}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, warnings(configOf(t, test.spec))); diff != "" {
+				t.Errorf("warnings (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The policy copes with whatever a FleetAddonConfig may hold, and with what it let
+// through the selectors can be parsed.
+func FuzzValidateConfig(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `{"metadata":{"name":"mine"}}`,
+		`{"spec":{"cluster":{"selector":{"matchExpressions":[{"key":"a","operator":"In"}]},"namespaceSelector":{"matchLabels":{"a":"b"}},"naming":{"prefix":"A.","suffix":"-"}}}}`,
+		`{"spec":{"cluster":{"agentNamespace":"","agentTolerations":[{"key":"a","operator":"Exists","effect":"NoExecute","tolerationSeconds":-1},{}],"agentEnvVars":[{"name":"A","valueFrom":{}},{"name":"A","value":"b"}]}}}`,
+		`{"spec":{"cluster":{"onDeselect":"Delete","templateValues":{"exclude":["/a/~0~1/*","","~"]}},"policy":{"crossNamespaceClass":"Off"}}}`,
+		`{"spec":{"config":{"server":{"inferLocal":true,"custom":{"apiServerUrl":"https://u@[::1]:6443/?a#b","apiServerCaConfigRef":{}}},"featureGates":{"configMap":{"ref":{"name":"a"}}},"bootstrapLocalCluster":true}}}`,
+		`{"spec":{"config":{"server":{"apiServerUrl":"%zz"},"featureGates":{"configMap":null}},"install":{"version":"v0.12.0-alpha.6+x","repository":"oci://a"}}}`,
+		`{"spec":{"install":{"followLatest":false,"version":"99999999999999999999.0.0"}}}`,
+		`{"spec":{"cluster":null,"clusterClass":null,"policy":null,"config":null,"install":null}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		checkConfig(t, raw)
+	})
+}

@@ -1,0 +1,70 @@
+package admission
+
+import (
+	"context"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// ConfigValidator is the validating webhook for FleetAddonConfigs. Its zero value looks
+// at the FleetAddonConfig alone and not at the cluster.
+type ConfigValidator struct {
+	// Others is what Clusters there are.
+	Others inventory
+	// Namespaces is their cached metadata.
+	Namespaces client.Reader
+	// Live reads the one ConfigMap that a FleetAddonConfig may refer to, past all caches.
+	Live client.Reader
+}
+
+var _ admission.Validator[*addonsv1.FleetAddonConfig] = ConfigValidator{}
+
+// ValidateCreate refuses a FleetAddonConfig that would go wrong later.
+func (v ConfigValidator) ValidateCreate(ctx context.Context, config *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
+	authorities, unsure := v.checkAuthorities(ctx, config)
+	return slices.Concat(warnings(config), unsure, v.surprises(ctx, &addonsv1.FleetAddonConfig{}, config)),
+		invalid(config, append(validateConfig(config), authorities...))
+}
+
+// ValidateUpdate refuses what an update makes wrong. What was wrong before, in the
+// same field with the same value, is not held against it.
+func (v ConfigValidator) ValidateUpdate(ctx context.Context, old, config *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
+	known := map[string]bool{}
+	for _, err := range validateConfig(old) {
+		known[err.Error()] = true
+	}
+	var news field.ErrorList
+	for _, err := range validateConfig(config) {
+		if !known[err.Error()] {
+			news = append(news, err)
+		}
+	}
+	warned := warnings(config)
+	authorities, unsure := v.checkAuthorities(ctx, config)
+	for _, err := range authorities {
+		if sameAuthority(err.Field, old, config) { // What it refers to went wrong, not this update.
+			warned = append(warned, err.Error())
+		} else {
+			news = append(news, err)
+		}
+	}
+	return slices.Concat(warned, unsure, v.surprises(ctx, old, config)), invalid(config, news)
+}
+
+// ValidateDelete lets every deletion through and says what it means: the defaults return.
+func (v ConfigValidator) ValidateDelete(ctx context.Context, _ *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
+	return v.deletion(ctx), nil
+}
+
+func invalid(config *addonsv1.FleetAddonConfig, errs field.ErrorList) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	return apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("FleetAddonConfig").GroupKind(), config.Name, errs)
+}

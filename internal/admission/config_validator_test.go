@@ -1,0 +1,125 @@
+package admission
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/settings"
+)
+
+// checkConfig puts JSON through the webhook as a create and as an update to itself.
+func checkConfig(t *testing.T, raw []byte) {
+	t.Helper()
+	config := &addonsv1.FleetAddonConfig{}
+	if json.Unmarshal(raw, config) != nil {
+		return
+	}
+	validator := ConfigValidator{}
+	_, refusal := validator.ValidateCreate(t.Context(), config)
+	if refusal != nil && (!apierrors.IsInvalid(refusal) || refusal.Error() == "") {
+		t.Errorf("refused with %v", refusal)
+	}
+	if _, err := settings.From(config); err != nil && refusal == nil {
+		t.Errorf("accepted, but not usable: %v", err)
+	}
+	if _, err := validator.ValidateUpdate(t.Context(), config, config.DeepCopy()); err != nil {
+		t.Errorf("an update that changes nothing is refused: %v", err)
+	}
+}
+
+// What was wrong before may stay wrong; what an update makes wrong may not.
+func TestValidateUpdate(t *testing.T) {
+	const wrong = `config: {server: {custom: {apiServerUrl: "http://a"}}}`
+	for name, test := range map[string]struct {
+		old, spec string
+		want      []string // fields that are refused
+	}{
+		"good to good":                {old: `{}`, spec: `cluster: {enabled: false}`},
+		"good to wrong":               {old: `{}`, spec: wrong, want: []string{"spec.config.server.custom.apiServerUrl"}},
+		"wrong to good":               {old: wrong, spec: `{}`},
+		"wrong as before":             {old: wrong, spec: wrong},
+		"wrong as before, other good": {old: wrong, spec: `{config: {server: {custom: {apiServerUrl: "http://a"}}}, cluster: {agentNamespace: fine}}`},
+		"wrong as before, more wrong": {old: wrong, spec: `{config: {server: {custom: {apiServerUrl: "http://a"}}}, cluster: {agentNamespace: NotFine}}`, want: []string{"spec.cluster.agentNamespace"}},
+		"wrong in another way":        {old: wrong, spec: `config: {server: {custom: {apiServerUrl: "http://b"}}}`, want: []string{"spec.config.server.custom.apiServerUrl"}},
+		"wrong in another place":      {old: wrong, spec: `config: {server: {apiServerUrl: "http://a"}}`, want: []string{"spec.config.server.apiServerUrl"}},
+		"one more of the same kind":   {old: `cluster: {agentEnvVars: [{name: "A="}]}`, spec: `cluster: {agentEnvVars: [{name: "A="}, {name: "B="}]}`, want: []string{"spec.cluster.agentEnvVars[1].name"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ConfigValidator{}.ValidateUpdate(t.Context(), configOf(t, test.old), configOf(t, test.spec))
+			if diff := cmp.Diff(test.want, refusedFields(t, err)); diff != "" {
+				t.Errorf("refused fields (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestValidateCreateAndDelete(t *testing.T) {
+	warned, err := ConfigValidator{}.ValidateCreate(t.Context(), configOf(t, `{cluster: {agentNamespace: A, onDeselect: B}, install: {followLatest: false}}`))
+	if diff := cmp.Diff([]string{"spec.cluster.agentNamespace", "spec.cluster.onDeselect"}, refusedFields(t, err)); diff != "" {
+		t.Errorf("refused fields (-want +got):\n%s", diff)
+	}
+	if len(warned) == 0 || !strings.HasPrefix(warned[0], "spec.install.followLatest: false") {
+		t.Errorf("warnings beside a refusal: %v", warned)
+	}
+	if warned, err := (ConfigValidator{}).ValidateDelete(t.Context(), configOf(t, `cluster: {agentNamespace: A}`)); err != nil || warned != nil {
+		t.Errorf("ValidateDelete = %v, %v", warned, err)
+	}
+}
+
+// refusedFields returns the fields an error names, which must be an Invalid of the
+// API server for this object.
+func refusedFields(t *testing.T, err error) []string {
+	t.Helper()
+	if err == nil {
+		return nil
+	}
+	status, ok := err.(apierrors.APIStatus)
+	if !ok || !apierrors.IsInvalid(err) {
+		t.Fatalf("%T: %v", err, err)
+	}
+	details := status.Status().Details
+	want := metav1.StatusDetails{Group: "addons.cluster.x-k8s.io", Kind: "FleetAddonConfig", Name: "fleet-addon-config", Causes: details.Causes}
+	if diff := cmp.Diff(want, *details); diff != "" {
+		t.Errorf("details (-want +got):\n%s", diff)
+	}
+	var fields []string
+	for _, cause := range details.Causes {
+		fields = append(fields, cause.Field)
+	}
+	return fields
+}
+
+// Over the wire the answer carries every problem, and the warnings.
+func TestConfigValidatorOverTheWire(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	webhook := admission.WithValidator(scheme, ConfigValidator{})
+	const review = `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u1","kind":{"group":"addons.cluster.x-k8s.io","version":"v1alpha1","kind":"FleetAddonConfig"},` +
+		`"resource":{"group":"addons.cluster.x-k8s.io","version":"v1alpha1","resource":"fleetaddonconfigs"},"name":"fleet-addon-config","operation":"CREATE","userInfo":{},` +
+		`"object":{"apiVersion":"addons.cluster.x-k8s.io/v1alpha1","kind":"FleetAddonConfig","metadata":{"name":"fleet-addon-config"},"spec":%s}}}`
+
+	refused := post(t, webhook, fmt.Sprintf(review, `{"install":{"version":"0.11.0"},"cluster":{"agentNamespace":"A"}}`)).Response
+	if refused.Allowed || refused.Result.Reason != metav1.StatusReasonInvalid || refused.Result.Code != 422 {
+		t.Errorf("the answer is %+v", refused)
+	}
+	for _, part := range []string{`spec.cluster.agentNamespace: Invalid value: "A"`, `spec.install.version: Invalid value: "0.11.0": the oldest supported Fleet is 0.12.0`} {
+		if !strings.Contains(refused.Result.Message, part) {
+			t.Errorf("%q does not say %q", refused.Result.Message, part)
+		}
+	}
+	accepted := post(t, webhook, fmt.Sprintf(review, `{"install":{"version":"0.16.0"}}`)).Response
+	if !accepted.Allowed || len(accepted.Warnings) != 1 {
+		t.Errorf("the answer is %+v", accepted)
+	}
+}

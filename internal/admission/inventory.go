@@ -1,0 +1,219 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+const (
+	servedInterval = 2 * time.Second
+	syncedInterval = 100 * time.Millisecond
+	pinIndex       = "pin"
+)
+
+var (
+	clusterKind      = clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind)
+	classKind        = clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind)
+	fleetClusterKind = fleetv1.SchemeGroupVersion.WithKind("Cluster")
+)
+
+// object is what policies see of other objects: their metadata.
+type object = metav1.PartialObjectMetadata
+
+// inventory is what else there is beside the object that is being judged. Where nobody
+// can tell, nothing is found or known is false, and nothing is refused or warned of.
+type inventory interface {
+	fleetCluster(ctx context.Context, key types.NamespacedName) (*object, error)
+	// pinnedTo returns the Clusters of a namespace that are pinned to a Fleet Cluster.
+	pinnedTo(ctx context.Context, namespace, fleetCluster string) ([]object, error)
+	hasClass(ctx context.Context, key types.NamespacedName) (found, known bool, err error)
+	// clusters returns all Clusters, which must not be changed.
+	clusters(ctx context.Context) (all []object, known bool, err error)
+}
+
+// Inventory is the metadata of the CAPI Clusters, ClusterClasses and Fleet Clusters
+// that exist. Its informers have a cache of their own and start when their kind is
+// served: Cluster API and Fleet may come later, and until then the webhook is ready
+// and what needs them is not checked.
+type Inventory struct {
+	cache  cache.Cache
+	mapper meta.RESTMapper
+
+	mu     sync.RWMutex
+	synced map[schema.GroupVersionKind]bool
+}
+
+var _ inventory = (*Inventory)(nil)
+
+// NewInventory returns the inventory of a manager's API server. It is one of the
+// manager's Runnables.
+func NewInventory(mgr ctrl.Manager) (*Inventory, error) {
+	objects, err := cache.New(mgr.GetConfig(), cache.Options{
+		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
+		DefaultTransform:            trim,
+		ReaderFailOnMissingInformer: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("creating the cache of Clusters: %w", err)
+	}
+	return &Inventory{cache: objects, mapper: mgr.GetRESTMapper(), synced: map[schema.GroupVersionKind]bool{}}, nil
+}
+
+// Start fills the inventory and keeps it current until the context ends.
+func (i *Inventory) Start(ctx context.Context) error {
+	for _, kind := range []schema.GroupVersionKind{clusterKind, classKind, fleetClusterKind} {
+		go i.watch(ctx, kind)
+	}
+	return i.cache.Start(ctx)
+}
+
+// watch starts the informer of a kind once it is served.
+func (i *Inventory) watch(ctx context.Context, kind schema.GroupVersionKind) {
+	log := ctrl.LoggerFrom(ctx).WithName("inventory").WithValues("kind", kind.GroupKind().String())
+	var informer cache.Informer
+	waiting := false
+	err := wait.PollUntilContextCancel(ctx, servedInterval, true, func(ctx context.Context) (bool, error) {
+		var err error
+		if _, err = i.mapper.RESTMapping(kind.GroupKind(), kind.Version); err == nil {
+			informer, err = i.cache.GetInformer(ctx, ofKind(kind), cache.BlockUntilSynced(false))
+		}
+		if err != nil && !waiting {
+			waiting = true
+			log.Info("Not checking what needs this kind until it is served", "reason", err.Error())
+		}
+		return err == nil, nil
+	})
+	if err != nil {
+		return // The program stops.
+	}
+	if kind == clusterKind {
+		if err := i.cache.IndexField(ctx, ofKind(kind), pinIndex, pinOf); err != nil {
+			log.Error(err, "Not checking names, as the index of pins cannot be made")
+			return
+		}
+	}
+	if wait.PollUntilContextCancel(ctx, syncedInterval, true, func(context.Context) (bool, error) { return informer.HasSynced(), nil }) != nil {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.synced[kind] = true
+	if waiting {
+		log.Info("Checking what needs this kind from now on")
+	}
+}
+
+func (i *Inventory) knows(kind schema.GroupVersionKind) bool {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return i.synced[kind]
+}
+
+func (i *Inventory) get(ctx context.Context, kind schema.GroupVersionKind, key types.NamespacedName) (*object, error) {
+	found := ofKind(kind)
+	if err := i.cache.Get(ctx, key, found); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("reading the cached %s: %w", kind.Kind, err)
+	}
+	return found, nil
+}
+
+func (i *Inventory) fleetCluster(ctx context.Context, key types.NamespacedName) (*object, error) {
+	if !i.knows(fleetClusterKind) {
+		return nil, nil
+	}
+	return i.get(ctx, fleetClusterKind, key)
+}
+
+func (i *Inventory) hasClass(ctx context.Context, key types.NamespacedName) (found, known bool, err error) {
+	if !i.knows(classKind) {
+		return false, false, nil
+	}
+	class, err := i.get(ctx, classKind, key)
+	return class != nil, err == nil, err
+}
+
+func (i *Inventory) pinnedTo(ctx context.Context, namespace, fleetCluster string) ([]object, error) {
+	all, _, err := i.list(ctx, client.InNamespace(namespace), client.MatchingFields{pinIndex: fleetCluster})
+	return all, err
+}
+
+func (i *Inventory) clusters(ctx context.Context) (all []object, known bool, err error) {
+	return i.list(ctx)
+}
+
+func (i *Inventory) list(ctx context.Context, options ...client.ListOption) (all []object, known bool, err error) {
+	if !i.knows(clusterKind) {
+		return nil, false, nil
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(clusterKind.GroupVersion().WithKind(clusterKind.Kind + "List"))
+	if err := i.cache.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+		return nil, false, fmt.Errorf("listing the cached Clusters: %w", err)
+	}
+	return list.Items, true, nil
+}
+
+func ofKind(kind schema.GroupVersionKind) *object {
+	result := &object{}
+	result.SetGroupVersionKind(kind)
+	return result
+}
+
+func pinOf(cluster client.Object) []string {
+	if name := stamp.PinOf(cluster.GetAnnotations()).ClusterName; name != "" {
+		return []string{name}
+	}
+	return nil
+}
+
+// trim is the cache's transform. Beyond what nobody reads it drops what policies do not
+// ask for: of annotations all but our own, of labels those of what is not selected by
+// them, and of managers all but ours.
+func trim(cached any) (any, error) {
+	cached, err := apply.TrimCached(cached)
+	trimmed, ok := cached.(*object)
+	if err != nil || !ok {
+		return cached, err
+	}
+	managed := apply.IsManager(trimmed)
+	trimmed.ManagedFields = nil
+	if managed {
+		trimmed.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: desired.FieldManager}}
+	}
+	trimmed.Finalizers = nil
+	trimmed.Annotations = only(trimmed.Annotations, func(key string) bool { return strings.HasPrefix(key, stamp.Domain+"/") })
+	if trimmed.GroupVersionKind().GroupKind() != clusterKind.GroupKind() {
+		trimmed.Labels = only(trimmed.Labels, func(key string) bool { return key == desired.ManagedByLabel })
+	}
+	return trimmed, nil
+}
+
+func only(values map[string]string, keep func(key string) bool) map[string]string {
+	maps.DeleteFunc(values, func(key, _ string) bool { return !keep(key) })
+	if len(values) == 0 {
+		return nil
+	}
+	return maps.Clone(values) // A map never shrinks.
+}

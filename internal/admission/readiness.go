@@ -1,0 +1,69 @@
+package admission
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+)
+
+const dialTimeout = time.Second
+
+// Readiness says whether this replica can answer admission requests: its informers
+// have synced, and the certificate it serves is the one that is mounted.
+type Readiness struct {
+	Cache   cache.Cache
+	Port    int
+	CertDir string
+}
+
+// Check is a readiness check; its error says what is missing.
+func (r *Readiness) Check(req *http.Request) error {
+	ctx, cancel := context.WithTimeout(req.Context(), dialTimeout)
+	defer cancel()
+	if !r.Cache.WaitForCacheSync(ctx) {
+		return errors.New("informers have not synced")
+	}
+	mounted, err := os.ReadFile(filepath.Join(r.CertDir, "tls.crt"))
+	if err != nil {
+		return fmt.Errorf("reading the mounted certificate: %w", err)
+	}
+	block, _ := pem.Decode(mounted)
+	if block == nil {
+		return fmt.Errorf("%s holds no certificate", filepath.Join(r.CertDir, "tls.crt"))
+	}
+	served, err := r.served(ctx)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(served, block.Bytes) {
+		return errors.New("the certificate that is served is not the mounted one")
+	}
+	return nil
+}
+
+// served returns the certificate that a client of this replica is shown.
+func (r *Readiness) served(ctx context.Context) ([]byte, error) {
+	// Nothing is sent; who answers is what is being asked.
+	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // The certificate is compared, not trusted.
+	connection, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("localhost", strconv.Itoa(r.Port)))
+	if err != nil {
+		return nil, fmt.Errorf("the webhook server does not answer: %w", err)
+	}
+	defer connection.Close() //nolint:errcheck // Nothing was sent.
+	certificates := connection.(*tls.Conn).ConnectionState().PeerCertificates
+	if len(certificates) == 0 {
+		return nil, errors.New("the webhook server shows no certificate")
+	}
+	return certificates[0].Raw, nil
+}

@@ -1,0 +1,69 @@
+package admission
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/json"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// clusterRequest is what of a CAPI Cluster in an admission request decides about the
+// stamp, in the field names of v1beta2 (classRef) and v1beta1 (class, classNamespace).
+// Everything else in the object is neither read nor touched, whatever CAPI adds.
+type clusterRequest struct {
+	Metadata struct {
+		Name         string            `json:"name"`
+		GenerateName string            `json:"generateName"`
+		Namespace    string            `json:"namespace"`
+		Labels       map[string]string `json:"labels"`
+		Annotations  map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		Topology struct {
+			ClassRef struct {
+				Name      string `json:"name"`
+				Namespace string `json:"namespace"`
+			} `json:"classRef"`
+			Class          string `json:"class"`
+			ClassNamespace string `json:"classNamespace"`
+		} `json:"topology"`
+	} `json:"spec"`
+}
+
+// parseCluster reads a Cluster as the API server sent it. Field names are matched
+// case-sensitively, as the API server does.
+func parseCluster(raw []byte) (*clusterRequest, error) {
+	cluster := &clusterRequest{}
+	if err := json.UnmarshalCaseSensitivePreserveInts(raw, cluster); err != nil {
+		return nil, fmt.Errorf("decoding Cluster: %w", err)
+	}
+	return cluster, nil
+}
+
+// class returns the ClusterClass the topology names, its namespace filled in; zero for none.
+func (c *clusterRequest) class(namespace string) types.NamespacedName {
+	topology := c.Spec.Topology
+	class := types.NamespacedName{Namespace: topology.ClassRef.Namespace, Name: topology.ClassRef.Name}
+	if class.Name == "" {
+		class = types.NamespacedName{Namespace: topology.ClassNamespace, Name: topology.Class}
+	}
+	if class.Name == "" {
+		return types.NamespacedName{}
+	}
+	if class.Namespace == "" {
+		class.Namespace = namespace
+	}
+	return class
+}
+
+// subject returns what the stamp is computed from, without the labels of its Namespace.
+func (c *clusterRequest) subject(namespace string) stamp.Subject {
+	return stamp.Subject{
+		Name:        c.Metadata.Name,
+		Labels:      c.Metadata.Labels,
+		Annotations: c.Metadata.Annotations,
+		Class:       c.class(namespace),
+	}
+}

@@ -1,0 +1,48 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// Paths of the webhooks, as the shipped webhook configurations have them.
+const (
+	StampPath          = "/stamp-cluster"
+	ClassAccessPath    = "/validate-class-access"
+	ClusterPath        = "/validate-cluster"
+	ValidateConfigPath = "/validate-fleetaddonconfig"
+)
+
+// Setup adds the webhooks to a manager, and starts the informers they read.
+func Setup(mgr ctrl.Manager) error {
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	for _, object := range []client.Object{namespace, &addonsv1.FleetAddonConfig{}} {
+		if _, err := mgr.GetCache().GetInformer(context.Background(), object); err != nil {
+			return fmt.Errorf("watching %T: %w", object, err)
+		}
+	}
+	others, err := NewInventory(mgr)
+	if err != nil {
+		return err
+	}
+	if err := mgr.Add(others); err != nil {
+		return err
+	}
+	server := mgr.GetWebhookServer()
+	server.Register(StampPath, &admission.Webhook{Handler: &Stamper{Reader: mgr.GetClient()}})
+	server.Register(ClassAccessPath, &admission.Webhook{Handler: &ClassAccess{Reader: mgr.GetClient(), Reviewer: mgr.GetClient()}})
+	server.Register(ClusterPath, &admission.Webhook{Handler: &ClusterValidator{Reader: mgr.GetClient(), Others: others}})
+	server.Register(ValidateConfigPath, admission.WithValidator(mgr.GetScheme(), ConfigValidator{
+		Others: others, Namespaces: mgr.GetClient(), Live: mgr.GetAPIReader(),
+	}))
+	return nil
+}

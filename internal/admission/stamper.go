@@ -1,0 +1,141 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"gomodules.xyz/jsonpatch/v2"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// Stamper is the mutating webhook for CAPI Clusters: it stamps them as they are
+// created and keeps the stamp whole as they are updated. It reads from caches only.
+type Stamper struct {
+	// Reader is the cached FleetAddonConfig and the cached metadata of Namespaces.
+	Reader client.Reader
+}
+
+var _ admission.Handler = (*Stamper)(nil)
+
+// Handle answers one admission request with a patch of the stamp's keys. What it
+// cannot decide it lets through unpinned: the syncer pins later.
+func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.Response {
+	cluster, err := parseCluster(req.Object.Raw)
+	if err != nil {
+		return admission.Errored(http.StatusBadRequest, err)
+	}
+	subject := cluster.subject(req.Namespace)
+	current, err := currentSettings(ctx, s.Reader)
+	if err == nil && !current.Cluster.NamespaceSelector.Empty() {
+		subject.NamespaceLabels, err = namespaceLabels(ctx, s.Reader, req.Namespace)
+	}
+	undecided := err != nil
+	if undecided {
+		// The class needs no settings, and neither does keeping a pin. The syncer
+		// pins, when it can tell.
+		ctrl.LoggerFrom(ctx).Error(err, "Left the pin of a Cluster as it is", "namespace", req.Namespace, "name", req.Name)
+		current = settings.Default()
+	}
+
+	wanted := stamp.Stamp{}
+	switch req.Operation {
+	case admissionv1.Create:
+		if undecided { // What keeps a pin and makes none will do.
+			wanted = stamp.OnUpdate(current, subject, stamp.Pin{})
+		} else {
+			wanted = stamp.OnCreate(current, subject)
+		}
+	case admissionv1.Update:
+		old, err := parseCluster(req.OldObject.Raw)
+		if err != nil {
+			return admission.Errored(http.StatusBadRequest, err)
+		}
+		wanted = stamp.OnUpdate(current, subject, stamp.PinOf(old.Metadata.Annotations))
+	default:
+		return admission.Allowed("")
+	}
+
+	response := admission.Patched("", patches(cluster, wanted)...)
+	if wanted.Shortened {
+		response.Warnings = append(response.Warnings, nameShortened(wanted))
+	}
+	return response
+}
+
+func nameShortened(wanted stamp.Stamp) string {
+	return fmt.Sprintf("the Cluster's name does not fit Fleet, which wants a DNS label of at most 63 characters: its Fleet Cluster will be named %q", wanted.Pin.ClusterName)
+}
+
+// patches returns the JSON patch that gives a Cluster its stamp: one operation for
+// each key that differs, and nothing else of the object is mentioned.
+func patches(cluster *clusterRequest, wanted stamp.Stamp) []jsonpatch.Operation {
+	return slices.Concat(
+		mapPatches("/metadata/labels", cluster.Metadata.Labels, wanted.LabelValues()),
+		mapPatches("/metadata/annotations", cluster.Metadata.Annotations, wanted.AnnotationValues()))
+}
+
+func mapPatches(path string, current, wanted map[string]string) []jsonpatch.Operation {
+	changes := stamp.Changes(current, wanted)
+	if len(changes) == 0 {
+		return nil
+	}
+	var operations []jsonpatch.Operation
+	if current == nil {
+		operations = append(operations, jsonpatch.NewOperation("add", path, map[string]string{}))
+	}
+	for _, key := range sortedKeys(changes) {
+		target := path + "/" + escape(key)
+		if value := changes[key]; value != nil {
+			operations = append(operations, jsonpatch.NewOperation("add", target, *value))
+		} else {
+			operations = append(operations, jsonpatch.NewOperation("remove", target, nil))
+		}
+	}
+	return operations
+}
+
+// escape writes a key as a segment of a JSON pointer (RFC 6901).
+func escape(key string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(key) }
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// currentSettings reads the settings in force from the cached FleetAddonConfig.
+func currentSettings(ctx context.Context, reader client.Reader) (settings.Settings, error) {
+	var config addonsv1.FleetAddonConfig
+	err := reader.Get(ctx, client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, &config)
+	if client.IgnoreNotFound(err) != nil {
+		return settings.Settings{}, fmt.Errorf("reading FleetAddonConfig: %w", err)
+	}
+	if err != nil {
+		return settings.From(nil)
+	}
+	return settings.From(&config)
+}
+
+func namespaceLabels(ctx context.Context, reader client.Reader, name string) (map[string]string, error) {
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := reader.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
+		return nil, fmt.Errorf("reading Namespace: %w", err)
+	}
+	return namespace.Labels, nil
+}
