@@ -1,0 +1,114 @@
+// Command syncer makes Rancher Fleet's objects follow from Cluster API's Clusters.
+// With the argument render it prints those objects for given manifests, without a cluster.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/util/flags"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/sync"
+	"github.com/muster-fleet/muster/internal/sync/apply"
+)
+
+type options struct {
+	program.Flags
+	sync.Options
+	namespace     string
+	leaderElect   bool
+	leaseDuration time.Duration
+	renewDeadline time.Duration
+	retryPeriod   time.Duration
+}
+
+func (o *options) addTo(fs *pflag.FlagSet) {
+	o.Flags.AddTo(fs)
+	fs.StringVar(&o.namespace, "namespace", "", "The only namespace whose Clusters are looked at; all if empty.")
+	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Look only at Clusters and ClusterClasses whose label cluster.x-k8s.io/watch-filter has this value; at all if empty.")
+	fs.IntVar(&o.ClusterConcurrency, "cluster-concurrency", 10, "How many Clusters are reconciled at once.")
+	fs.IntVar(&o.ClassConcurrency, "clusterclass-concurrency", 4, "How many ClusterGroups, and how many BundleNamespaceMappings, are reconciled at once.")
+	fs.BoolVar(&o.leaderElect, "leader-elect", false, "Let only one of several replicas write.")
+	fs.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long a standby waits before it takes over from a leader that is silent.")
+	fs.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long a leader tries to renew before it gives up.")
+	fs.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How often leadership is tried for and renewed.")
+}
+
+func main() { program.Main("syncer", run) }
+
+func run(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == "render" {
+		return runRender(args[1:], os.Stdin, os.Stdout, os.Stderr)
+	}
+	var o options
+	fs := pflag.NewFlagSet("syncer", pflag.ContinueOnError)
+	o.addTo(fs)
+	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if err := o.SetUpLogging(); err != nil {
+		return err
+	}
+	mgr, err := newManager(&o)
+	if err != nil {
+		return err
+	}
+	if err := sync.Setup(mgr, o.Options); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+func newManager(o *options) (ctrl.Manager, error) {
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, err
+	}
+	scheme, err := program.Scheme()
+	if err != nil {
+		return nil, err
+	}
+	_, metrics, err := flags.GetManagerOptions(o.Manager)
+	if err != nil {
+		return nil, err
+	}
+	managerOptions := ctrl.Options{
+		Scheme: scheme,
+		Cache:  cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: apply.TrimCached},
+		// The objects that Clusters refer to are of kinds known at run time only.
+		Client:                        client.Options{Cache: &client.CacheOptions{Unstructured: true}},
+		Metrics:                       *metrics,
+		HealthProbeBindAddress:        o.HealthAddress,
+		LeaderElection:                o.leaderElect,
+		LeaderElectionID:              "muster-syncer",
+		LeaderElectionNamespace:       os.Getenv("POD_NAMESPACE"),
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 &o.leaseDuration,
+		RenewDeadline:                 &o.renewDeadline,
+		RetryPeriod:                   &o.retryPeriod,
+		GracefulShutdownTimeout:       ptr.To(10 * time.Second),
+	}
+	if o.namespace != "" {
+		managerOptions.Cache.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}
+	}
+	mgr, err := ctrl.NewManager(config, managerOptions)
+	if err != nil {
+		return nil, fmt.Errorf("creating the manager: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, err
+	}
+	return mgr, mgr.AddReadyzCheck("ping", healthz.Ping)
+}

@@ -1,0 +1,173 @@
+// Package render says, without a cluster, which Fleet objects given manifests would
+// lead to: for review and for CI. It calls the same pure functions as the syncer.
+package render
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+// Result is what manifests lead to.
+type Result struct {
+	// Objects are the Fleet objects, in the order of kind, namespace and name. UIDs
+	// are unknown and left out of owner references.
+	Objects []map[string]any
+	// Notes say what a reader would otherwise miss: Clusters that are not imported and
+	// why, names that are shortened, references that are not among the manifests.
+	Notes []string
+}
+
+// Render returns what the manifests lead to once every Cluster's control plane is
+// initialized. The error names manifests that cannot be used, and Clusters that would
+// share a Fleet Cluster.
+func Render(in *Manifests) (*Result, error) {
+	current, err := settings.From(in.Config)
+	if err != nil {
+		return nil, err
+	}
+	r := &renderer{in: in, settings: current, result: &Result{}, seen: map[string]string{}}
+	for _, class := range in.Classes {
+		if current.Class.Enabled {
+			if err := r.add(desired.ClassGroup(current, class), "ClusterClass "+class.Name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, cluster := range in.Clusters {
+		if err := r.cluster(cluster); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortStableFunc(r.result.Objects, func(a, b map[string]any) int { return cmp.Compare(identity(a), identity(b)) })
+	return r.result, nil
+}
+
+type renderer struct {
+	in       *Manifests
+	settings settings.Settings
+	result   *Result
+	// seen maps an object's identity to what made it, where only one may.
+	seen map[string]string
+}
+
+func (r *renderer) note(format string, args ...any) {
+	r.result.Notes = append(r.result.Notes, fmt.Sprintf(format, args...))
+}
+
+func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
+	key := client.ObjectKeyFromObject(cluster).String()
+	subject := stamp.Subject{
+		Name: cluster.Name, Labels: cluster.Labels, Annotations: cluster.Annotations,
+		NamespaceLabels: r.in.namespaceLabels(cluster.Namespace), Class: cluster.GetClassKey(),
+	}
+	if selected, why := stamp.Selected(r.settings.Cluster, stamp.WithClassLabels(subject.Labels, subject.Class), subject.NamespaceLabels); !selected {
+		r.note("Cluster %s is not imported: %s", key, why)
+		return nil
+	}
+	wanted := stamp.OnCreate(r.settings, subject)
+	if !wanted.Pin.IsComplete() {
+		r.note("Cluster %s has no name yet (generateName); its Fleet Cluster is named when it has", key)
+		return nil
+	}
+	if wanted.Shortened {
+		r.note("Cluster %s: the name does not fit Fleet and becomes %q", key, wanted.Pin.ClusterName)
+	}
+	cluster = cluster.DeepCopy()
+	cluster.Labels = set(cluster.Labels, wanted.LabelValues())
+	cluster.Annotations = set(cluster.Annotations, wanted.AnnotationValues())
+
+	classKey := cluster.GetClassKey()
+	class := r.in.class(classKey)
+	if classKey.Name != "" && class == nil {
+		r.note("Cluster %s: ClusterClass %s is not among the manifests; its labels are missing below", key, classKey)
+	}
+	if classKey.Name != "" && classKey.Namespace != cluster.Namespace && r.settings.Cluster.ApplyClassGroup {
+		if err := r.add(desired.CrossNamespaceGroup(cluster.Namespace, classKey, class), ""); err != nil {
+			return err
+		}
+		if err := r.add(desired.Mapping(classKey.Namespace, cluster.Namespace), ""); err != nil {
+			return err
+		}
+	}
+	values, err := desired.Values(cluster,
+		r.referenced(key, cluster.Namespace, cluster.Spec.ControlPlaneRef),
+		r.referenced(key, cluster.Namespace, cluster.Spec.InfrastructureRef), r.settings.Cluster.Exclude)
+	if err != nil {
+		return fmt.Errorf("Cluster %s: %w", key, err) //nolint:staticcheck // Cluster is the name of a kind.
+	}
+	return r.add(desired.FleetCluster(r.settings, cluster, class, values), "Cluster "+key)
+}
+
+func (r *renderer) referenced(cluster, namespace string, ref clusterv1.ContractVersionedObjectReference) map[string]any {
+	if !ref.IsDefined() {
+		return nil
+	}
+	object := r.in.Others[reference{ref.APIGroup, ref.Kind, types.NamespacedName{Namespace: namespace, Name: ref.Name}}]
+	if object == nil {
+		r.note("Cluster %s: %s %s is not among the manifests; the template values below lack it", cluster, ref.Kind, ref.Name)
+		return nil
+	}
+	return object.Object
+}
+
+// add puts an object into the result. By says what it is made for; empty for objects
+// that several Clusters share.
+func (r *renderer) add(object client.Object, by string) error {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return err
+	}
+	delete(fields, "status")
+	metadata := fields["metadata"].(map[string]any)
+	delete(metadata, "creationTimestamp")
+	if annotations, ok := metadata["annotations"].(map[string]any); ok {
+		delete(annotations, desired.HashAnnotation)
+		if len(annotations) == 0 {
+			delete(metadata, "annotations")
+		}
+	}
+	if owners, ok := metadata["ownerReferences"].([]any); ok {
+		for _, owner := range owners {
+			delete(owner.(map[string]any), "uid")
+		}
+	}
+	id := identity(fields)
+	first, found := r.seen[id]
+	switch {
+	case !found:
+		r.seen[id] = by
+		r.result.Objects = append(r.result.Objects, fields)
+	case by != "" && first != "":
+		return fmt.Errorf("%s and %s would share %s; rename one of them", first, by, id)
+	}
+	return nil
+}
+
+func identity(fields map[string]any) string {
+	metadata := fields["metadata"].(map[string]any)
+	return fmt.Sprintf("%v %v/%v", fields["kind"], metadata["namespace"], metadata["name"])
+}
+
+func set(target, values map[string]string) map[string]string {
+	if target == nil {
+		target = map[string]string{}
+	}
+	for key, value := range values {
+		if value == "" {
+			delete(target, key)
+		} else {
+			target[key] = value
+		}
+	}
+	return target
+}

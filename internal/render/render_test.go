@@ -1,0 +1,201 @@
+package render
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	class = `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: ClusterClass
+metadata: {name: standard, namespace: classes, labels: {tier: gold}}
+`
+	cluster = `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Cluster
+metadata: {name: prod, namespace: team, labels: {env: prod}}
+spec: {topology: {classRef: {name: standard, namespace: classes}, version: v1.36.3}}
+`
+	plain = `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Cluster
+metadata: {name: prod, namespace: team}
+`
+	configHead = `
+apiVersion: addons.cluster.x-k8s.io/v1alpha1
+kind: FleetAddonConfig
+metadata: {name: fleet-addon-config}
+spec: `
+)
+
+func read(documents ...string) (*Manifests, error) {
+	manifests := &Manifests{}
+	return manifests, manifests.Read(strings.NewReader(strings.Join(documents, "\n---\n")))
+}
+
+// render returns the objects, as kind namespace/name, and the notes.
+func render(t *testing.T, documents ...string) (objects, notes []string, result *Result) {
+	t.Helper()
+	manifests, err := read(documents...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result, err = Render(manifests); err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range result.Objects {
+		objects = append(objects, identity(object))
+	}
+	return objects, result.Notes, result
+}
+
+func TestRender(t *testing.T) {
+	const noClass = "Cluster team/prod: ClusterClass classes/standard is not among the manifests; its labels are missing below"
+	for name, test := range map[string]struct {
+		documents      []string
+		objects, notes []string
+	}{
+		"nothing":                     {documents: []string{"", "# nothing"}},
+		"a class":                     {documents: []string{class}, objects: []string{"ClusterGroup classes/standard"}},
+		"a Cluster without topology":  {documents: []string{plain}, objects: []string{"Cluster team/prod"}},
+		"a class of elsewhere":        {documents: []string{cluster, class}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "ClusterGroup classes/standard", "ClusterGroup team/standard.classes"}},
+		"two users of it":             {documents: []string{cluster, strings.Replace(cluster, "prod", "test", 1), class}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "Cluster team/test", "ClusterGroup classes/standard", "ClusterGroup team/standard.classes"}},
+		"its class is not there":      {documents: []string{cluster}, objects: []string{"BundleNamespaceMapping classes/team", "Cluster team/prod", "ClusterGroup team/standard.classes"}, notes: []string{noClass}},
+		"applyClassGroup off":         {documents: []string{cluster, class, configHead + `{cluster: {applyClassGroup: false}}`}, objects: []string{"Cluster team/prod", "ClusterGroup classes/standard"}},
+		"clusterClass off":            {documents: []string{class, configHead + `{clusterClass: {enabled: false}}`}},
+		"cluster off":                 {documents: []string{plain, configHead + `{cluster: {enabled: false}}`}, notes: []string{"Cluster team/prod is not imported: spec.cluster.enabled of the FleetAddonConfig is false"}},
+		"not selected":                {documents: []string{plain, configHead + `{cluster: {selector: {matchLabels: {a: b}}}}`}, notes: []string{"Cluster team/prod is not imported: its labels do not match spec.cluster.selector of the FleetAddonConfig (a=b)"}},
+		"selected by its Namespace":   {documents: []string{plain, "{apiVersion: v1, kind: Namespace, metadata: {name: team, labels: {a: b}}}", configHead + `{cluster: {namespaceSelector: {matchLabels: {a: b}}}}`}, objects: []string{"Cluster team/prod"}},
+		"selected by Namespace name":  {documents: []string{plain, configHead + `{cluster: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: team}}}}`}, objects: []string{"Cluster team/prod"}},
+		"selected by class":           {documents: []string{strings.Replace(cluster, "classes", "team", 1), configHead + `{cluster: {selector: {matchLabels: {clusterclass-name.fleet.addons.cluster.x-k8s.io: standard}}}}`}, objects: []string{"Cluster team/prod"}, notes: []string{strings.Replace(noClass, "classes/", "team/", 1)}},
+		"naming":                      {documents: []string{plain, configHead + `{cluster: {naming: {prefix: a-, suffix: -b}}}`}, objects: []string{"Cluster team/a-prod-b"}},
+		"shortened":                   {documents: []string{strings.Replace(plain, "prod", "prod.eu", 1)}, objects: []string{"Cluster team/prod-eu-2740657d"}, notes: []string{`Cluster team/prod.eu: the name does not fit Fleet and becomes "prod-eu-2740657d"`}},
+		"generateName":                {documents: []string{strings.Replace(plain, "name: prod", "generateName: prod-", 1)}, notes: []string{"Cluster team/ has no name yet (generateName); its Fleet Cluster is named when it has"}},
+		"without a namespace":         {documents: []string{strings.Replace(plain, ", namespace: team", "", 1)}, objects: []string{"Cluster default/prod"}},
+		"a reference that is missing": {documents: []string{plain + "spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: KubeadmControlPlane, name: cp}}"}, objects: []string{"Cluster team/prod"}, notes: []string{"Cluster team/prod: KubeadmControlPlane cp is not among the manifests; the template values below lack it"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects, notes, _ := render(t, test.documents...)
+			if diff := cmp.Diff(test.objects, objects); diff != "" {
+				t.Errorf("objects (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.notes, notes); diff != "" {
+				t.Errorf("notes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRenderRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		documents []string
+		want      string
+	}{
+		"two Clusters of one name":  {[]string{strings.Replace(plain, "prod", "a-b", 1), strings.Replace(plain, "{name: prod,", `{name: other, annotations: {fleet.addons.cluster.x-k8s.io/cluster-name: a-b},`, 1)}, "Cluster team/a-b and Cluster team/other would share Cluster team/a-b; rename one of them"},
+		"a Cluster twice":           {[]string{plain, plain}, "Cluster team/prod and Cluster team/prod would share Cluster team/prod"},
+		"a class twice":             {[]string{class, class}, "ClusterClass standard and ClusterClass standard would share ClusterGroup classes/standard"},
+		"selectors that do not fit": {[]string{configHead + `{cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`}, "spec.cluster.selector: "},
+		"v1beta1":                   {[]string{strings.Replace(plain, "v1beta2", "v1beta1", 1)}, "document 1, Cluster prod: is cluster.x-k8s.io/v1beta1; convert it"},
+		"a second config":           {[]string{configHead + `{}`, configHead + `{}`}, "document 2, FleetAddonConfig fleet-addon-config: is the second FleetAddonConfig"},
+		"an unknown field":          {[]string{configHead + `{cluster: {namming: {}}}`}, `unknown field "spec.cluster.namming"`},
+		"no YAML":                   {[]string{"a: b: c"}, "document 1: "},
+		"no Cluster":                {[]string{strings.Replace(plain, "{name: prod", "{labels: [], name: prod", 1)}, "document 1, Cluster prod: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			manifests, err := read(test.documents...)
+			if err == nil {
+				_, err = Render(manifests)
+			}
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("the error is %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// A Fleet Cluster as a reviewer reads it: no server's fields, no UIDs, no secrets.
+func TestRenderedFleetCluster(t *testing.T) {
+	const controlPlane = `
+apiVersion: controlplane.cluster.x-k8s.io/v1beta2
+kind: KubeadmControlPlane
+metadata: {name: cp, namespace: team}
+spec: {replicas: 3, kubeadmConfigSpec: {files: [{path: /a, content: secret}]}}
+`
+	_, _, result := render(t, class, controlPlane, strings.TrimSuffix(cluster, "}\n")+
+		", controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: KubeadmControlPlane, name: cp}}\n",
+		configHead+`{cluster: {agentTolerations: []}}`)
+	var got string
+	for _, object := range result.Objects {
+		if object["kind"] == "Cluster" {
+			text, err := yaml.Marshal(object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = string(text)
+		}
+	}
+	const want = `
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Cluster
+metadata:
+  annotations:
+    fleet.addons.cluster.x-k8s.io/imported-from: prod
+  labels:
+    app.kubernetes.io/managed-by: muster
+    clusterclass-name.fleet.addons.cluster.x-k8s.io: standard
+    clusterclass-namespace.fleet.addons.cluster.x-k8s.io: classes
+    env: prod
+    tier: gold
+  name: prod
+  namespace: team
+  ownerReferences:
+  - apiVersion: cluster.x-k8s.io/v1beta2
+    kind: Cluster
+    name: prod
+spec:
+  agentNamespace: fleet-addon-agent
+  hostNetwork: true
+  kubeConfigSecret: prod-kubeconfig
+  templateValues:
+    Cluster:
+      apiVersion: cluster.x-k8s.io/v1beta2
+      kind: Cluster
+      metadata:
+        annotations:
+          fleet.addons.cluster.x-k8s.io/cluster-name: prod
+          fleet.addons.cluster.x-k8s.io/owned-by: fleet-addon-config
+        labels:
+          clusterclass-name.fleet.addons.cluster.x-k8s.io: standard
+          clusterclass-namespace.fleet.addons.cluster.x-k8s.io: classes
+          env: prod
+        name: prod
+        namespace: team
+      spec:
+        controlPlaneRef:
+          apiGroup: controlplane.cluster.x-k8s.io
+          kind: KubeadmControlPlane
+          name: cp
+        topology:
+          classRef:
+            name: standard
+            namespace: classes
+          version: v1.36.3
+    ControlPlane:
+      apiVersion: controlplane.cluster.x-k8s.io/v1beta2
+      kind: KubeadmControlPlane
+      metadata:
+        name: cp
+        namespace: team
+      spec:
+        kubeadmConfigSpec: {}
+        replicas: 3
+    Variables: {}
+`
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), got); diff != "" {
+		t.Errorf("Fleet Cluster (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,131 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+// Result says what Applier.Apply did.
+type Result string
+
+// The results of Apply.
+const (
+	Unchanged Result = "unchanged"
+	Created   Result = "created"
+	Updated   Result = "updated"
+	Kept      Result = "kept" // it differs, and must not be changed
+)
+
+// Applier brings objects to their desired state.
+type Applier struct {
+	Client client.Client
+	// Live reads past the cache.
+	Live  client.Reader
+	Store *Store
+}
+
+// Apply makes the object as wanted. Have is the live object, nil if there is none;
+// if patch is false an existing object is left as it is. An unchanged object costs
+// no request. The error is the API server's.
+func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch bool) (Result, error) {
+	result := Created
+	if have != nil {
+		switch {
+		case !Differs(want, have):
+			if patch && hasLegacyManager(have) {
+				return Updated, a.dropLegacy(ctx, want)
+			}
+			return Unchanged, nil
+		case !patch:
+			return Kept, nil
+		}
+		result = Updated
+	}
+	err := a.apply(ctx, want)
+	metrics.Applied(kindOf(want), string(result), err)
+	if err != nil {
+		return "", fmt.Errorf("applying %s %s: %w", kindOf(want), client.ObjectKeyFromObject(want), err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Applied", "kind", kindOf(want), "object", client.ObjectKeyFromObject(want).String(), "result", result)
+	if have != nil && hasLegacyManager(have) {
+		return result, a.dropLegacy(ctx, want)
+	}
+	return result, nil
+}
+
+func (a *Applier) apply(ctx context.Context, want client.Object) error {
+	object, err := configuration(want)
+	if err != nil {
+		return err
+	}
+	if err := a.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object),
+		client.FieldOwner(desired.FieldManager), client.ForceOwnership); err != nil {
+		return err
+	}
+	written := want.DeepCopyObject().(client.Object)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, written); err != nil {
+		return err
+	}
+	if cluster, ok := written.(*fleetv1.Cluster); ok && Differs(want, cluster) {
+		if err := a.dropAdded(ctx, want.(*fleetv1.Cluster), cluster); err != nil {
+			return err
+		}
+	}
+	if _, err := TrimCached(written); err != nil {
+		return err
+	}
+	return a.Store.Wrote(written)
+}
+
+// dropAdded removes what others added to fields that are wholly ours: template values,
+// tolerations and environment. An apply leaves what it does not mention.
+func (a *Applier) dropAdded(ctx context.Context, want, written *fleetv1.Cluster) error {
+	before := written.DeepCopy()
+	if want.Spec.TemplateValues != nil {
+		written.Spec.TemplateValues = want.Spec.TemplateValues.DeepCopy()
+	}
+	written.Spec.AgentTolerations, written.Spec.AgentEnvVars = want.Spec.AgentTolerations, want.Spec.AgentEnvVars
+	return a.Client.Patch(ctx, written, client.MergeFrom(before), client.FieldOwner(desired.FieldManager))
+}
+
+// Delete deletes the object as it was seen: one that was replaced meanwhile stays.
+func (a *Applier) Delete(ctx context.Context, object client.Object) error {
+	err := a.Client.Delete(ctx, object, client.Preconditions{UID: ptr.To(object.GetUID())})
+	metrics.Applied(kindOf(object), "deleted", client.IgnoreNotFound(err))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting %s %s: %w", kindOf(object), client.ObjectKeyFromObject(object), err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Deleted", "kind", kindOf(object), "object", client.ObjectKeyFromObject(object).String())
+	if len(object.GetFinalizers()) > 0 {
+		return nil // It lives until its finalizers are gone, and the cache will tell.
+	}
+	return a.Store.Deleted(object)
+}
+
+// configuration returns the desired object as a server-side apply configuration:
+// only the fields that are wanted.
+func configuration(want client.Object) (*unstructured.Unstructured, error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
+	if err != nil {
+		return nil, err
+	}
+	delete(fields, "status")
+	if metadata, ok := fields["metadata"].(map[string]any); ok {
+		delete(metadata, "creationTimestamp")
+	}
+	return &unstructured.Unstructured{Object: fields}, nil
+}
+
+// kindOf names the Go type, which is the kind: objects from a cache carry no TypeMeta.
+func kindOf(object client.Object) string { return reflect.TypeOf(object).Elem().Name() }

@@ -1,0 +1,151 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+// server plays the API server for one kind of request at a time.
+type server struct {
+	client.Client
+	err     error
+	applied []client.ApplyOptions
+	deleted []client.DeleteOptions
+}
+
+func (s *server) Apply(_ context.Context, configuration runtime.ApplyConfiguration, options ...client.ApplyOption) error {
+	applied := client.ApplyOptions{}
+	applied.ApplyOptions(options)
+	s.applied = append(s.applied, applied)
+	if s.err != nil {
+		return s.err
+	}
+	// client-go decodes the answer into what was sent.
+	object := configuration.(interface{ UnstructuredContent() map[string]any }).UnstructuredContent()
+	answer := &unstructured.Unstructured{Object: object}
+	answer.SetUID("assigned")
+	answer.SetResourceVersion("100")
+	return nil
+}
+
+func (s *server) Delete(_ context.Context, _ client.Object, options ...client.DeleteOption) error {
+	deleted := client.DeleteOptions{}
+	deleted.ApplyOptions(options)
+	s.deleted = append(s.deleted, deleted)
+	return s.err
+}
+
+func newApplier(t *testing.T, server *server, shows *fleetv1.Cluster) *Applier {
+	t.Helper()
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Applier{Client: server, Store: NewStore(&lagging{shows: shows}, scheme)}
+}
+
+func TestApply(t *testing.T) {
+	altered := stored(t, wantedCluster(), func(have *fleetv1.Cluster) { have.Labels["env"] = "test" })
+	tests := map[string]struct {
+		have   client.Object
+		patch  bool
+		err    error
+		want   Result
+		writes int
+	}{
+		"absent":                {patch: true, want: Created, writes: 1},
+		"absent, never patch":   {want: Created, writes: 1},
+		"as it should be":       {have: stored(t, wantedCluster(), nil), patch: true, want: Unchanged},
+		"as it is, never patch": {have: stored(t, wantedCluster(), nil), want: Unchanged},
+		"altered":               {have: altered, patch: true, want: Updated, writes: 1},
+		"altered, never patch":  {have: altered, want: Kept},
+		"refused":               {patch: true, err: errors.New("no"), writes: 1},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			server := &server{err: test.err}
+			applier := newApplier(t, server, nil)
+			got, err := applier.Apply(t.Context(), wantedCluster(), test.have, test.patch)
+			if !errors.Is(err, test.err) || test.err != nil && !strings.HasPrefix(err.Error(), "applying Cluster team/prod: ") {
+				t.Fatalf("the error is %v", err)
+			}
+			if got != test.want || len(server.applied) != test.writes {
+				t.Errorf("Apply = %q with %d writes, want %q with %d", got, len(server.applied), test.want, test.writes)
+			}
+			for _, options := range server.applied {
+				if options.FieldManager != desired.FieldManager || !ptr.Deref(options.Force, false) {
+					t.Errorf("applied with %+v", options)
+				}
+			}
+
+			var seen fleetv1.Cluster
+			found, err := applier.Store.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "prod"}, &seen)
+			if err != nil || found != (test.writes > 0 && test.err == nil) {
+				t.Fatalf("the Store has it: %v, %v", found, err)
+			}
+			if !found {
+				return
+			}
+			if seen.UID != "assigned" || seen.ResourceVersion != "100" {
+				t.Errorf("the Store has %s of %s", seen.ResourceVersion, seen.UID)
+			}
+			if _, trimmed := seen.Spec.TemplateValues.Data[desired.HashAnnotation]; !trimmed {
+				t.Errorf("the Store keeps whole template values: %v", seen.Spec.TemplateValues.Data)
+			}
+			// So the event of this very write makes no second one.
+			if again, err := applier.Apply(t.Context(), wantedCluster(), &seen, true); err != nil || again != Unchanged {
+				t.Errorf("the second Apply = %q, %v", again, err)
+			}
+		})
+	}
+}
+
+func TestDelete(t *testing.T) {
+	gone := apierrors.NewNotFound(schema.GroupResource{}, "prod")
+	tests := map[string]struct {
+		finalizers []string
+		err        error
+		wantErr    bool
+		found      bool
+	}{
+		"at once":                   {},
+		"gone already":              {err: gone},
+		"held by Fleet":             {finalizers: []string{"fleet.cattle.io/cluster-finalizer"}, found: true},
+		"refused":                   {err: errors.New("no"), wantErr: true, found: true},
+		"replaced in the meanwhile": {err: apierrors.NewConflict(schema.GroupResource{}, "prod", errors.New("uid")), wantErr: true, found: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			object := version("a", "10")
+			object.Finalizers = test.finalizers
+			server := &server{err: test.err}
+			applier := newApplier(t, server, object)
+			if err := applier.Delete(t.Context(), object); (err != nil) != test.wantErr {
+				t.Errorf("the error is %v", err)
+			}
+			uid := types.UID("a")
+			if diff := cmp.Diff(&uid, server.deleted[0].Preconditions.UID); diff != "" {
+				t.Errorf("precondition (-want +got):\n%s", diff)
+			}
+			found, err := applier.Store.Get(t.Context(), client.ObjectKeyFromObject(object), &fleetv1.Cluster{})
+			if err != nil || found != test.found {
+				t.Errorf("the Store has it: %v, %v", found, err)
+			}
+		})
+	}
+}

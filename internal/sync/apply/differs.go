@@ -1,0 +1,79 @@
+package apply
+
+import (
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+// templateValuesHash is the only key of the template values that TrimCached leaves.
+const templateValuesHash = desired.HashAnnotation
+
+// Differs reports whether applying the desired object would change the live one: a
+// field we want is missing or altered, or (by the hash of what was applied last) we
+// applied something that we no longer want. What others added does not count.
+func Differs(want, have client.Object) bool {
+	if !contains(have.GetLabels(), want.GetLabels()) || !contains(have.GetAnnotations(), want.GetAnnotations()) {
+		return true
+	}
+	if !containsOwners(have.GetOwnerReferences(), want.GetOwnerReferences()) {
+		return true
+	}
+	switch want := want.(type) {
+	case *fleetv1.Cluster:
+		return clusterSpecDiffers(want.Spec, have.(*fleetv1.Cluster).Spec)
+	case *fleetv1.ClusterGroup:
+		return !equality.Semantic.DeepEqual(want.Spec.Selector, have.(*fleetv1.ClusterGroup).Spec.Selector)
+	case *fleetv1.BundleNamespaceMapping:
+		have := have.(*fleetv1.BundleNamespaceMapping)
+		return !equality.Semantic.DeepEqual(want.BundleSelector, have.BundleSelector) ||
+			!equality.Semantic.DeepEqual(want.NamespaceSelector, have.NamespaceSelector)
+	default:
+		return true
+	}
+}
+
+func clusterSpecDiffers(want, have fleetv1.ClusterSpec) bool {
+	return want.KubeConfigSecret != have.KubeConfigSecret ||
+		want.AgentNamespace != have.AgentNamespace ||
+		!equality.Semantic.DeepEqual(want.AgentTolerations, have.AgentTolerations) ||
+		!equality.Semantic.DeepEqual(want.AgentEnvVars, have.AgentEnvVars) ||
+		!equality.Semantic.DeepEqual(want.HostNetwork, have.HostNetwork) ||
+		want.TemplateValues != nil && hashOf(want.TemplateValues) != hashOf(have.TemplateValues)
+}
+
+// hashOf returns the hash of template values, whole or trimmed.
+func hashOf(values *fleetv1.GenericMap) string {
+	if values == nil {
+		return ""
+	}
+	if hash, ok := values.Data[templateValuesHash].(string); ok && len(values.Data) == 1 {
+		return hash
+	}
+	return desired.Hash(values)
+}
+
+func contains(have, want map[string]string) bool {
+	for key, value := range want {
+		if got, ok := have[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+func containsOwners(have, want []metav1.OwnerReference) bool {
+	for _, owner := range want {
+		found := false
+		for _, candidate := range have {
+			found = found || equality.Semantic.DeepEqual(owner, candidate)
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,149 @@
+// Package apply reads and writes the objects that package desired describes. It
+// owns server-side apply, the comparison that spares writes, and reading one's own
+// writes; it does not know why an object should exist.
+package apply
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+)
+
+// lag is how long a write is remembered while the cache has not shown it. A cache
+// that lags longer has lost its watch, and what it shows after the relist is true.
+const lag = 30 * time.Second
+
+// Store reads objects from the cache, but never older than what was written
+// through it. Without that, the event of a first write would make a second.
+type Store struct {
+	reader client.Reader
+	scheme *runtime.Scheme
+	now    func() time.Time
+
+	mu     sync.Mutex
+	writes map[storeKey]write
+}
+
+type storeKey struct {
+	schema.GroupKind
+	types.NamespacedName
+}
+
+type write struct {
+	object  client.Object // as the cache would show it
+	deleted bool
+	expires time.Time
+}
+
+// NewStore returns a Store over a cached reader.
+func NewStore(reader client.Reader, scheme *runtime.Scheme) *Store {
+	return &Store{reader: reader, scheme: scheme, now: time.Now, writes: map[storeKey]write{}}
+}
+
+// Get reads an object into object and reports whether it exists. Like any object
+// from a cache it may lag behind the API server, but not behind our own writes.
+func (s *Store) Get(ctx context.Context, key client.ObjectKey, object client.Object) (bool, error) {
+	err := s.reader.Get(ctx, key, object)
+	if client.IgnoreNotFound(err) != nil {
+		return false, err
+	}
+	found := err == nil
+
+	storeKey, err := s.key(object, key)
+	if err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, ok := s.writes[storeKey]
+	if !ok {
+		return found, nil
+	}
+	if s.now().After(last.expires) || found && caughtUp(object, last) {
+		delete(s.writes, storeKey)
+		return found, nil
+	}
+	if last.deleted {
+		return false, nil
+	}
+	return true, copyInto(last.object, object)
+}
+
+// caughtUp reports whether what the cache shows is at least as new as the write.
+func caughtUp(cached client.Object, last write) bool {
+	if last.deleted {
+		return cached.GetUID() != last.object.GetUID()
+	}
+	order, err := resourceversion.CompareResourceVersion(cached.GetResourceVersion(), last.object.GetResourceVersion())
+	return err != nil || order >= 0
+}
+
+// Wrote remembers the object as the API server returned it.
+func (s *Store) Wrote(object client.Object) error { return s.remember(object, false) }
+
+// Deleted remembers that the object is gone.
+func (s *Store) Deleted(object client.Object) error { return s.remember(object, true) }
+
+// Saw forgets a write that the cache has caught up with; gone says that the
+// cache's news is the object's deletion. To be called for every event.
+func (s *Store) Saw(object client.Object, gone bool) {
+	storeKey, err := s.key(object, client.ObjectKeyFromObject(object))
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, ok := s.writes[storeKey]
+	if !ok {
+		return
+	}
+	// A deletion of the object we wrote, or a newer state of it, is newer news. The
+	// deletion of a predecessor is not.
+	if gone && object.GetUID() == last.object.GetUID() || !gone && caughtUp(object, last) {
+		delete(s.writes, storeKey)
+	}
+}
+
+func (s *Store) remember(object client.Object, deleted bool) error {
+	storeKey, err := s.key(object, client.ObjectKeyFromObject(object))
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	s.writes[storeKey] = write{object: object.DeepCopyObject().(client.Object), deleted: deleted, expires: now.Add(lag)}
+	return nil
+}
+
+func (s *Store) key(object client.Object, name client.ObjectKey) (storeKey, error) {
+	gvk, err := apiutil.GVKForObject(object, s.scheme)
+	return storeKey{GroupKind: gvk.GroupKind(), NamespacedName: name}, err
+}
+
+// copyInto deep-copies one object into another of the same type.
+func copyInto(from, to client.Object) error {
+	source, target := reflect.ValueOf(from.DeepCopyObject()), reflect.ValueOf(to)
+	if source.Type() != target.Type() {
+		return fmt.Errorf("reading a %s into a %s", source.Type(), target.Type())
+	}
+	target.Elem().Set(source.Elem())
+	return nil
+}
+
+// IsAbsent reports whether an error says that there is nothing (any more) to write
+// to: the object or its namespace is gone or going, or its kind is not served.
+func IsAbsent(err error) bool {
+	return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) || apierrors.HasStatusCause(err, "NamespaceTerminating")
+}

@@ -1,0 +1,54 @@
+package apply
+
+import (
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// TrimCached is a cache transform: it drops what nobody here reads, so that thousands
+// of objects fit in little memory. Of managedFields the managers' names stay, of a
+// Fleet Cluster's template values their hash, and of metadata-only objects what
+// selects and owns.
+func TrimCached(object any) (any, error) {
+	accessor, ok := object.(client.Object)
+	if !ok {
+		return object, nil
+	}
+	accessor.SetManagedFields(managers(accessor.GetManagedFields()))
+	if annotations := accessor.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
+		delete(annotations, corev1.LastAppliedConfigAnnotation)
+		accessor.SetAnnotations(annotations)
+	}
+	switch typed := object.(type) {
+	case *fleetv1.Cluster:
+		if values := typed.Spec.TemplateValues; values != nil {
+			typed.Spec.TemplateValues = &fleetv1.GenericMap{Data: map[string]any{templateValuesHash: hashOf(values)}}
+		}
+		typed.Status = fleetv1.ClusterStatus{Conditions: typed.Status.Conditions}
+	case *fleetv1.ClusterGroup:
+		typed.Status = fleetv1.ClusterGroupStatus{}
+	case *clusterv1.Cluster:
+		typed.ManagedFields = nil
+		typed.Status = clusterv1.ClusterStatus{
+			Conditions:     typed.Status.Conditions,
+			Initialization: typed.Status.Initialization,
+		}
+	case *unstructured.Unstructured:
+		// The objects that Clusters refer to: only what can reach the template values.
+		typed.SetManagedFields(nil)
+		delete(typed.Object, "status")
+	}
+	return object, nil
+}
+
+func managers(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+	var trimmed []metav1.ManagedFieldsEntry
+	for _, entry := range entries {
+		trimmed = append(trimmed, metav1.ManagedFieldsEntry{Manager: entry.Manager, Operation: entry.Operation})
+	}
+	return trimmed
+}

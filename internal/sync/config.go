@@ -1,0 +1,167 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+// Conditions on the FleetAddonConfig.
+const (
+	// ReadyCondition sums up the others.
+	ReadyCondition = "Ready"
+	// ConfigValidCondition says whether the settings can be used.
+	ConfigValidCondition = "ConfigValid"
+	// APIsAvailableCondition says whether the CRDs of Cluster API and Fleet are served.
+	APIsAvailableCondition = "APIsAvailable"
+	// ClustersImportedCondition says whether a Cluster is kept out by a conflict or a failure.
+	ClustersImportedCondition = "ClustersImported"
+	// FleetManagedCondition says whether config and install are acted on.
+	FleetManagedCondition = "FleetManaged"
+)
+
+// statusInterval is how often counts are written at most while they change.
+const statusInterval = 2 * time.Second
+
+// configReconciler writes the status of the FleetAddonConfig.
+type configReconciler struct {
+	client.Client
+	settings *settingsReader
+	tally    *Tally
+	gate     *Gate
+	now      func() time.Time
+}
+
+// Reconcile writes the status if it has news.
+func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
+	config, err := r.settings.config(ctx)
+	if err != nil || config == nil {
+		return ctrl.Result{}, err
+	}
+	wanted := r.status(config)
+	if wanted.Classes, err = r.classes(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	if equality.Semantic.DeepEqual(config.Status, wanted) {
+		return ctrl.Result{}, nil
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&wanted)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": addonsv1.GroupVersion.String(),
+		"kind":       "FleetAddonConfig",
+		"metadata":   map[string]any{"name": config.Name},
+		"status":     fields,
+	}}
+	err = r.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(object),
+		client.FieldOwner(desired.FieldManager), client.ForceOwnership)
+	// Counts may be changing many times a second: the next look waits.
+	return ctrl.Result{}, client.IgnoreNotFound(err)
+}
+
+// status returns the status as it should be; times of transitions that did not
+// happen stay.
+func (r *configReconciler) status(config *addonsv1.FleetAddonConfig) addonsv1.FleetAddonConfigStatus {
+	counts := r.tally.Counts()
+	status := *config.Status.DeepCopy()
+	status.ObservedGeneration = config.Generation
+	status.Clusters = &addonsv1.ClusterCounts{
+		Selected:   int32(counts[StateImported] + counts[StatePending] + counts[StateConflicted] + counts[StateFailed]),
+		Imported:   int32(counts[StateImported]),
+		Pending:    int32(counts[StatePending]),
+		Conflicted: int32(counts[StateConflicted]),
+	}
+
+	conditions := []metav1.Condition{r.apisAvailable(), configValid(config), clustersImported(counts), fleetManaged(config)}
+	conditions = append([]metav1.Condition{summary(conditions)}, conditions...)
+	status.Conditions = nil
+	for _, condition := range conditions {
+		if old := meta.FindStatusCondition(config.Status.Conditions, condition.Type); old != nil && old.Status == condition.Status {
+			condition.LastTransitionTime = old.LastTransitionTime
+		} else {
+			condition.LastTransitionTime = metav1.NewTime(r.now().Truncate(time.Second))
+		}
+		condition.ObservedGeneration = config.Generation
+		status.Conditions = append(status.Conditions, condition)
+	}
+	return status
+}
+
+// classes counts the ClusterGroups of ClusterClasses; nil while they are not watched yet.
+func (r *configReconciler) classes(ctx context.Context) (*int32, error) {
+	if r.gate.Missing() != "" {
+		return nil, nil
+	}
+	var groups fleetv1.ClusterGroupList
+	if err := r.List(ctx, &groups, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing ClusterGroups: %w", err)
+	}
+	var count int32
+	for i := range groups.Items {
+		if apply.IsOurs(&groups.Items[i]) && !isCrossNamespaceGroup(&groups.Items[i]) {
+			count++
+		}
+	}
+	return &count, nil
+}
+
+func (r *configReconciler) apisAvailable() metav1.Condition {
+	if missing := r.gate.Missing(); missing != "" {
+		return metav1.Condition{Type: APIsAvailableCondition, Status: metav1.ConditionFalse, Reason: "Waiting",
+			Message: "not served yet: " + missing + "; install Cluster API and Fleet, nothing needs to be restarted"}
+	}
+	return metav1.Condition{Type: APIsAvailableCondition, Status: metav1.ConditionTrue, Reason: "Available"}
+}
+
+func configValid(config *addonsv1.FleetAddonConfig) metav1.Condition {
+	if _, err := settings.From(config); err != nil {
+		return metav1.Condition{Type: ConfigValidCondition, Status: metav1.ConditionFalse, Reason: "Invalid", Message: err.Error()}
+	}
+	return metav1.Condition{Type: ConfigValidCondition, Status: metav1.ConditionTrue, Reason: "Valid"}
+}
+
+func clustersImported(counts map[State]int) metav1.Condition {
+	if stuck := counts[StateConflicted] + counts[StateFailed]; stuck > 0 {
+		return metav1.Condition{Type: ClustersImportedCondition, Status: metav1.ConditionFalse, Reason: "ClustersStuck",
+			Message: fmt.Sprintf("%d conflicted, %d failed; see the condition %s of the Clusters", counts[StateConflicted], counts[StateFailed], ImportedCondition)}
+	}
+	return metav1.Condition{Type: ClustersImportedCondition, Status: metav1.ConditionTrue, Reason: "NoneStuck"}
+}
+
+// fleetManaged says plainly that settings of the Fleet installation are accepted,
+// for the sake of CAAPF's users, but not acted on.
+func fleetManaged(config *addonsv1.FleetAddonConfig) metav1.Condition {
+	condition := metav1.Condition{Type: FleetManagedCondition, Status: metav1.ConditionFalse, Reason: "NotRequested"}
+	fleet := ptr.Deref(config.Spec.Config, addonsv1.FleetConfig{})
+	if config.Spec.Install != nil || fleet.Server != nil || ptr.Deref(fleet.BootstrapLocalCluster, false) || fleet.FeatureGates != nil {
+		condition.Reason = "NotImplemented"
+		condition.Message = "spec.install and spec.config are accepted but not acted on in this release; install and configure Fleet with its own charts"
+	}
+	return condition
+}
+
+func summary(conditions []metav1.Condition) metav1.Condition {
+	for _, condition := range conditions {
+		if condition.Status == metav1.ConditionFalse && condition.Type != FleetManagedCondition {
+			return metav1.Condition{Type: ReadyCondition, Status: metav1.ConditionFalse, Reason: condition.Reason, Message: condition.Message}
+		}
+	}
+	return metav1.Condition{Type: ReadyCondition, Status: metav1.ConditionTrue, Reason: "Ready"}
+}

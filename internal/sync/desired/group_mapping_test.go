@@ -1,0 +1,146 @@
+package desired
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+func TestGroups(t *testing.T) {
+	key := types.NamespacedName{Namespace: "classes", Name: "standard"}
+	class := makeClass("classes", "standard", map[string]string{
+		"tier": "gold", "fleet.cattle.io/shard-ref": "x", "management.cattle.io/x": "x", "app.kubernetes.io/managed-by": "Helm", stamp.ClassNameLabel: "forged",
+	})
+	stamped := map[string]string{stamp.ClassNameLabel: "standard", stamp.ClassNamespaceLabel: "classes"}
+	long := types.NamespacedName{Namespace: "classes", Name: strings.Repeat("c", 64)}
+	longStamped := map[string]string{stamp.ClassNameLabel: long.Name[:54] + "-52b6419d", stamp.ClassNamespaceLabel: "classes"}
+	with := func(labels map[string]string, more ...string) map[string]string {
+		result := map[string]string{"app.kubernetes.io/managed-by": "muster"}
+		for key, value := range labels {
+			result[key] = value
+		}
+		for i := 0; i < len(more); i += 2 {
+			result[more[i]] = more[i+1]
+		}
+		return result
+	}
+	owner := []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "ClusterClass", Name: "standard", UID: "uid-of-standard"}}
+	tests := map[string]struct {
+		got  *fleetv1.ClusterGroup
+		want fleetv1.ClusterGroup
+	}{
+		"of a class": {
+			got: ClassGroup(settings.Default(), class),
+			want: fleetv1.ClusterGroup{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "classes", Name: "standard", Labels: with(stamped, "tier", "gold"), OwnerReferences: owner},
+				Spec:       fleetv1.ClusterGroupSpec{Selector: &metav1.LabelSelector{MatchLabels: stamped}},
+			},
+		},
+		"of a class, no owner": {
+			got: ClassGroup(settingsOf(t, `clusterClass: {setOwnerReferences: false}`), class),
+			want: fleetv1.ClusterGroup{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "classes", Name: "standard", Labels: with(stamped, "tier", "gold")},
+				Spec:       fleetv1.ClusterGroupSpec{Selector: &metav1.LabelSelector{MatchLabels: stamped}},
+			},
+		},
+		"the Clusters' owner setting is another": {
+			got: ClassGroup(settingsOf(t, `cluster: {setOwnerReferences: false}`), class),
+			want: fleetv1.ClusterGroup{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "classes", Name: "standard", Labels: with(stamped, "tier", "gold"), OwnerReferences: owner},
+				Spec:       fleetv1.ClusterGroupSpec{Selector: &metav1.LabelSelector{MatchLabels: stamped}},
+			},
+		},
+		"beside the Clusters": {
+			got: CrossNamespaceGroup("team", key, class),
+			want: fleetv1.ClusterGroup{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "standard.classes", Labels: with(stamped, "tier", "gold")},
+				Spec:       fleetv1.ClusterGroupSpec{Selector: &metav1.LabelSelector{MatchLabels: stamped}},
+			},
+		},
+		"of a class that is not there yet": {
+			got: CrossNamespaceGroup("team", key, nil),
+			want: fleetv1.ClusterGroup{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "standard.classes", Labels: with(stamped)},
+				Spec:       fleetv1.ClusterGroupSpec{Selector: &metav1.LabelSelector{MatchLabels: stamped}},
+			},
+		},
+		"of a class with a long name": {
+			got: CrossNamespaceGroup("team", long, nil),
+			want: fleetv1.ClusterGroup{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: long.Name + ".classes", Labels: with(longStamped)},
+				Spec:       fleetv1.ClusterGroupSpec{Selector: &metav1.LabelSelector{MatchLabels: longStamped}},
+			},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			test.want.TypeMeta = metav1.TypeMeta{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "ClusterGroup"}
+			if annotations := withoutHash(t, test.got.Annotations); len(annotations) > 0 {
+				t.Errorf("annotations: %v", annotations)
+			}
+			test.got.Annotations = nil
+			if diff := cmp.Diff(&test.want, test.got); diff != "" {
+				t.Errorf("ClusterGroup (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A group selects exactly the Fleet Clusters of its class, whatever their labels were.
+func TestGroupsSelectTheirClusters(t *testing.T) {
+	long := strings.Repeat("c", 64)
+	for _, name := range []string{"standard", "standard.v1", long} {
+		cluster := FleetCluster(settings.Default(), makeCluster("team", "prod").Class("classes", name).Label(stamp.ClassNameLabel, "forged").Obj(), nil, nil)
+		other := FleetCluster(settings.Default(), makeCluster("team", "prod").Class("classes", name+"x").Obj(), nil, nil)
+		elsewhere := FleetCluster(settings.Default(), makeCluster("team", "prod").Class("", name).Obj(), nil, nil)
+		group := CrossNamespaceGroup("team", types.NamespacedName{Namespace: "classes", Name: name}, nil)
+		selector, err := metav1.LabelSelectorAsSelector(group.Spec.Selector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !selector.Matches(labels.Set(cluster.Labels)) || selector.Matches(labels.Set(other.Labels)) || selector.Matches(labels.Set(elsewhere.Labels)) {
+			t.Errorf("the group of %s selects by %s", name, selector)
+		}
+	}
+}
+
+func TestMapping(t *testing.T) {
+	want := fleetv1.BundleNamespaceMapping{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "BundleNamespaceMapping"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "classes", Name: "team", Labels: map[string]string{"app.kubernetes.io/managed-by": "muster"}},
+	}
+	retired := RetiredMapping("classes", "team")
+	withoutHash(t, retired.Annotations)
+	retiredHash := retired.Annotations[HashAnnotation]
+	retired.Annotations = nil
+	if diff := cmp.Diff(&want, retired); diff != "" {
+		t.Errorf("RetiredMapping (-want +got):\n%s", diff)
+	}
+
+	mapping := Mapping("classes", "team")
+	if mapping.Annotations[HashAnnotation] == retiredHash {
+		t.Error("a retired mapping has the hash of one in force")
+	}
+	mapping.Annotations = nil
+	want.BundleSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "objectset.rio.cattle.io/hash", Operator: "DoesNotExist"}}}
+	want.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "team"}}
+	if diff := cmp.Diff(&want, mapping); diff != "" {
+		t.Errorf("Mapping (-want +got):\n%s", diff)
+	}
+
+	selector, err := metav1.LabelSelectorAsSelector(mapping.BundleSelector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if selector.Matches(labels.Set{"objectset.rio.cattle.io/hash": "x", "a": "b"}) || !selector.Matches(labels.Set{"a": "b"}) || !selector.Matches(labels.Set{}) {
+		t.Errorf("bundles are selected by %s", selector)
+	}
+}

@@ -1,0 +1,110 @@
+package desired
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/settings"
+)
+
+// The hash is stored on objects: one that changes between releases makes every
+// object be written once more.
+func TestHashIsGolden(t *testing.T) {
+	for value, want := range map[any]string{
+		"a":  "ac8d8342bbb2362d13f0a559a3621bb4",
+		1:    "6b86b273ff34fce19d6b804eff5a3f57",
+		true: "b5bea41b6c623f7c09f1bf24dcae58eb",
+	} {
+		if got := Hash(value); got != want {
+			t.Errorf("Hash(%v) = %s, want %s", value, got, want)
+		}
+	}
+}
+
+func TestHashOfWhatIsTheSame(t *testing.T) {
+	same := []any{
+		map[string]any{"a": int64(3), "b": []any{int64(1), "x"}, "c": map[string]any{"y": nil, "z": true}},
+		map[string]any{"c": map[string]any{"z": true, "y": nil}, "b": []any{float64(1), "x"}, "a": float64(3)},
+		map[string]any{"a": int32(3), "b": []any{uint8(1), "x"}, "c": map[string]any{"y": nil, "z": true}},
+		json.RawMessage(`{ "c":{"z":true, "y":null}, "a":3.0, "b":[1e0,"x"] }`),
+		&fleetv1.GenericMap{Data: map[string]any{"a": 3, "b": []any{1, "x"}, "c": map[string]any{"y": nil, "z": true}}},
+	}
+	for i, value := range same[1:] {
+		if Hash(value) != Hash(same[0]) {
+			t.Errorf("value %d hashes differently from the first", i+1)
+		}
+	}
+	different := []any{
+		map[string]any{"a": int64(3)}, map[string]any{"a": int64(4)}, map[string]any{"a": "3"}, map[string]any{"a": 3.5}, map[string]any{"a": nil}, map[string]any{},
+		map[string]any{"a": []any{1, 2}}, map[string]any{"a": []any{2, 1}}, map[string]any{"a": []any{}}, map[string]any{"b": int64(3)}, nil, "", 0, false,
+	}
+	seen := map[string]any{}
+	for _, value := range different {
+		if other, taken := seen[Hash(value)]; taken {
+			t.Errorf("%v and %v hash alike", value, other)
+		}
+		seen[Hash(value)] = value
+	}
+}
+
+// Each thing that is wanted is in the hash: dropping it must be noticed.
+func TestSealCoversEverything(t *testing.T) {
+	hashOf := func(spec string, change func(*clusterBuilder)) string {
+		cluster := makeCluster("team", "prod").Label("a", "1").Annotation("b", "2").Class("classes", "standard")
+		if change != nil {
+			change(cluster)
+		}
+		return FleetCluster(settingsOf(t, spec), cluster.Obj(), makeClass("classes", "standard", map[string]string{"c": "3"}), map[string]any{"v": 1}).Annotations[HashAnnotation]
+	}
+	seen := map[string]string{hashOf(`{}`, nil): "unchanged"}
+	if seen[hashOf(`{}`, nil)] == "" {
+		t.Fatal("the same Cluster has another hash the second time")
+	}
+	for name, hash := range map[string]string{
+		"label gone":      hashOf(`{}`, func(b *clusterBuilder) { delete(b.Cluster.Labels, "a") }),
+		"annotation gone": hashOf(`{}`, func(b *clusterBuilder) { delete(b.Cluster.Annotations, "b") }),
+		"class gone":      hashOf(`{}`, func(b *clusterBuilder) { b.Class("", "") }),
+		"owner gone":      hashOf(`cluster: {setOwnerReferences: false}`, nil),
+		"tolerations":     hashOf(`cluster: {agentTolerations: []}`, nil),
+		"environment":     hashOf(`cluster: {agentEnvVars: [{name: A}]}`, nil),
+		"namespace":       hashOf(`cluster: {agentNamespace: a}`, nil),
+		"host network":    hashOf(`cluster: {hostNetwork: false}`, nil),
+	} {
+		if other := seen[hash]; other != "" {
+			t.Errorf("%s has the hash of %s", name, other)
+		}
+		seen[hash] = name
+	}
+}
+
+func TestMarkTargets(t *testing.T) {
+	fresh := func() *fleetv1.Cluster {
+		return FleetCluster(settings.Default(), makeCluster("team", "prod").Obj(), nil, nil)
+	}
+	marked := func(group, mapping string) map[string]string {
+		cluster := fresh()
+		MarkTargets(cluster, types.UID(group), types.UID(mapping))
+		return cluster.Annotations
+	}
+	if diff := cmp.Diff(fresh().Annotations, marked("", "")); diff != "" {
+		t.Errorf("no targets (-want +got):\n%s", diff)
+	}
+	seen := map[string]bool{}
+	for _, pair := range [][2]string{{"g", ""}, {"", "g"}, {"g", "m"}, {"m", "g"}, {"g2", "m"}, {"g", "m2"}} {
+		annotations := marked(pair[0], pair[1])
+		if annotations[TargetingAnnotation] == "" || seen[annotations[TargetingAnnotation]] {
+			t.Errorf("the note of %v is %q", pair, annotations[TargetingAnnotation])
+		}
+		if annotations[HashAnnotation] == fresh().Annotations[HashAnnotation] || seen[annotations[HashAnnotation]] {
+			t.Errorf("the hash of %v does not cover the note", pair)
+		}
+		seen[annotations[TargetingAnnotation]], seen[annotations[HashAnnotation]] = true, true
+		if diff := cmp.Diff(annotations, marked(pair[0], pair[1])); diff != "" {
+			t.Errorf("%v the second time (-first +second):\n%s", pair, diff)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package desired
+
+import (
+	"maps"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// Keys that every object we make carries.
+const (
+	ManagedByLabel = "app.kubernetes.io/managed-by"
+	ManagedBy      = "muster"
+
+	// HashAnnotation holds the hash of what was last applied. It tells a field
+	// that we no longer want from one that somebody else added, without keeping
+	// managedFields in memory.
+	HashAnnotation = stamp.Domain + "/applied-hash"
+	// ImportedFromAnnotation holds the name of the CAPI Cluster that a Fleet
+	// Cluster was made from.
+	ImportedFromAnnotation = stamp.Domain + "/imported-from"
+	// ReleasedAnnotation is on a Fleet Cluster whose owner reference was taken off
+	// while its Cluster is paused. One that is left over by clusterctl move keeps it.
+	ReleasedAnnotation = stamp.Domain + "/released"
+	// ClassAnnotation holds the full class name of a Fleet Cluster whose label holds a shortened one.
+	ClassAnnotation = stamp.ClassFullNameAnnotation
+
+	// FieldManager is the field manager of every write: CAAPF's, so that its
+	// objects are adopted in place.
+	FieldManager = "addon-provider-fleet"
+)
+
+// reserved are the prefixes of labels and annotations that are never copied to a
+// Fleet object: they steer Fleet and Rancher (fleet.cattle.io/cluster-management
+// makes Fleet ignore a cluster), or speak of the object they were copied from.
+var reserved = []string{
+	"fleet.cattle.io/",
+	"management.cattle.io/",
+	"objectset.rio.cattle.io/",
+	"kubectl.kubernetes.io/last-applied-configuration",
+	"meta.helm.sh/",
+	stamp.Domain + "/",
+}
+
+func isReserved(key string) bool {
+	for _, prefix := range reserved {
+		if strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// copied returns the entries of the maps that may be copied to a Fleet object;
+// where maps share a key the last one wins.
+func copied(sources ...map[string]string) map[string]string {
+	result := map[string]string{}
+	for _, source := range sources {
+		maps.Copy(result, source)
+	}
+	maps.DeleteFunc(result, func(key, _ string) bool { return isReserved(key) })
+	return result
+}
+
+// Class is what of a ClusterClass is used: its metadata. Nil stands for a class
+// that does not exist (yet).
+type Class = metav1.PartialObjectMetadata
+
+func classLabels(class *Class) map[string]string {
+	if class == nil {
+		return nil
+	}
+	return class.Labels
+}

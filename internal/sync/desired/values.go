@@ -1,0 +1,131 @@
+package desired
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// Keys of the template values, read in a bundle as ${ .ClusterValues.<key> }.
+const (
+	ClusterValue        = "Cluster"
+	ControlPlaneValue   = "ControlPlane"
+	InfrastructureValue = "InfrastructureCluster"
+	VariablesValue      = "Variables"
+)
+
+// Values returns the template values of a Cluster: the Cluster, its control plane
+// and its infrastructure cluster without status and what the API server keeps for
+// itself, and the topology's variables as a map. What the exclude pointers name is
+// left out. A nil control plane or infrastructure cluster stands for a Cluster that
+// refers to none.
+func Values(cluster *clusterv1.Cluster, controlPlane, infrastructure map[string]any, exclude []string) (map[string]any, error) {
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cluster)
+	if err != nil {
+		return nil, fmt.Errorf("converting Cluster: %w", err)
+	}
+	object["apiVersion"] = clusterv1.GroupVersion.String()
+	object["kind"] = clusterv1.ClusterKind
+
+	variables, err := variables(cluster)
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]any{ClusterValue: Source(object), VariablesValue: variables}
+	if controlPlane != nil {
+		values[ControlPlaneValue] = Source(runtime.DeepCopyJSON(controlPlane))
+	}
+	if infrastructure != nil {
+		values[InfrastructureValue] = Source(runtime.DeepCopyJSON(infrastructure))
+	}
+	for _, pointer := range exclude {
+		remove(values, segments(pointer))
+	}
+	dropNulls(values)
+	return values, nil
+}
+
+// Source strips an object, in place, of what never reaches the template values:
+// status and what changes without the user changing anything.
+func Source(object map[string]any) map[string]any {
+	delete(object, "status")
+	metadata, _ := object["metadata"].(map[string]any)
+	for _, key := range []string{"managedFields", "resourceVersion", "generation"} {
+		delete(metadata, key)
+	}
+	if annotations, ok := metadata["annotations"].(map[string]any); ok {
+		delete(annotations, "kubectl.kubernetes.io/last-applied-configuration")
+	}
+	return object
+}
+
+func variables(cluster *clusterv1.Cluster) (map[string]any, error) {
+	result := map[string]any{}
+	for _, variable := range cluster.Spec.Topology.Variables {
+		var value any
+		if err := json.Unmarshal(variable.Value.Raw, &value); err != nil {
+			return nil, fmt.Errorf("variable %q of the topology: %w", variable.Name, err)
+		}
+		result[variable.Name] = value
+	}
+	return result, nil
+}
+
+// segments splits a JSON pointer (RFC 6901) and unescapes its segments.
+func segments(pointer string) []string {
+	parts := strings.Split(strings.TrimPrefix(pointer, "/"), "/")
+	for i := range parts {
+		parts[i] = strings.NewReplacer("~1", "/", "~0", "~").Replace(parts[i])
+	}
+	return parts
+}
+
+// remove deletes what the path points to; "*" stands for every key or item. An item of
+// a list becomes null, so that the others keep their positions.
+func remove(node any, path []string) {
+	switch typed := node.(type) {
+	case map[string]any:
+		for key, child := range typed {
+			switch {
+			case path[0] != "*" && path[0] != key:
+			case len(path) == 1:
+				delete(typed, key)
+			default:
+				remove(child, path[1:])
+			}
+		}
+	case []any:
+		for i, child := range typed {
+			switch {
+			case path[0] != "*" && path[0] != strconv.Itoa(i):
+			case len(path) == 1:
+				typed[i] = nil
+			default:
+				remove(child, path[1:])
+			}
+		}
+	}
+}
+
+// dropNulls removes null fields: to the API server they mean "absent", so a value
+// that holds them would never equal what was stored.
+func dropNulls(node any) {
+	switch typed := node.(type) {
+	case map[string]any:
+		for key, child := range typed {
+			if child == nil {
+				delete(typed, key)
+			} else {
+				dropNulls(child)
+			}
+		}
+	case []any:
+		for _, child := range typed {
+			dropNulls(child)
+		}
+	}
+}

@@ -1,0 +1,224 @@
+package sync
+
+import (
+	"context"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+// enqueuer says which keys an object's change concerns. On an update it is asked
+// for the object as it was and as it is, so that both the old and the new class of
+// a Cluster are looked at.
+type enqueuer struct {
+	client.Reader
+	store *apply.Store
+}
+
+func requests(keys ...types.NamespacedName) []reconcile.Request {
+	var result []reconcile.Request
+	for _, key := range keys {
+		if key.Name != "" {
+			result = append(result, reconcile.Request{NamespacedName: key})
+		}
+	}
+	return result
+}
+
+// groupOfCluster returns the groups that a Cluster may want, and that its Fleet Cluster
+// uses, which counts as long as the Cluster exists.
+func (e *enqueuer) groupOfCluster(ctx context.Context, object client.Object) []reconcile.Request {
+	result := crossGroup(object.GetNamespace(), wishOf(object.(*clusterv1.Cluster)))
+	for _, cluster := range e.fleetClustersOf(ctx, object) {
+		result = append(result, e.groupOfFleetCluster(ctx, &cluster)...)
+	}
+	return result
+}
+
+func (e *enqueuer) groupOfFleetCluster(_ context.Context, object client.Object) []reconcile.Request {
+	return crossGroup(object.GetNamespace(), useOfFleet(object.(*fleetv1.Cluster)))
+}
+
+func crossGroup(namespace string, class types.NamespacedName) []reconcile.Request {
+	if class.Name == "" {
+		return nil
+	}
+	return requests(types.NamespacedName{Namespace: namespace, Name: stamp.GroupName(class.Name, class.Namespace)})
+}
+
+func (e *enqueuer) mappingOfCluster(ctx context.Context, object client.Object) []reconcile.Request {
+	result := mappingKey(object.GetNamespace(), wishOf(object.(*clusterv1.Cluster)))
+	for _, cluster := range e.fleetClustersOf(ctx, object) {
+		result = append(result, e.mappingOfFleetCluster(ctx, &cluster)...)
+	}
+	return result
+}
+
+func (e *enqueuer) mappingOfFleetCluster(_ context.Context, object client.Object) []reconcile.Request {
+	return mappingKey(object.GetNamespace(), useOfFleet(object.(*fleetv1.Cluster)))
+}
+
+func mappingKey(namespace string, class types.NamespacedName) []reconcile.Request {
+	if class.Name == "" {
+		return nil
+	}
+	return requests(types.NamespacedName{Namespace: class.Namespace, Name: namespace})
+}
+
+func (e *enqueuer) namespaceOf(_ context.Context, object client.Object) []reconcile.Request {
+	return requests(types.NamespacedName{Name: object.GetNamespace()})
+}
+
+// groupsOfClass returns the class's own group and those of its users elsewhere.
+func (e *enqueuer) groupsOfClass(ctx context.Context, object client.Object) []reconcile.Request {
+	result := requests(client.ObjectKeyFromObject(object))
+	for _, cluster := range e.clusters(ctx, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()}) {
+		result = append(result, crossGroup(cluster.Namespace, useOf(&cluster))...)
+	}
+	// A frozen or moved Cluster's Fleet Cluster may be the only user left.
+	for _, cluster := range e.fleetClusters(ctx, client.MatchingFields{byGroup: stamp.GroupName(object.GetName(), object.GetNamespace())}) {
+		result = append(result, crossGroup(cluster.Namespace, useOfFleet(&cluster))...)
+	}
+	return result
+}
+
+func (e *enqueuer) clustersOfClass(ctx context.Context, object client.Object) []reconcile.Request {
+	return e.clusterRequests(ctx, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()})
+}
+
+func (e *enqueuer) clustersInNamespace(ctx context.Context, object client.Object) []reconcile.Request {
+	return e.clusterRequests(ctx, client.InNamespace(object.GetName()))
+}
+
+// clustersOfGroup returns the Clusters that a group was made for: their Fleet
+// Clusters note its UID.
+func (e *enqueuer) clustersOfGroup(ctx context.Context, object client.Object) []reconcile.Request {
+	return append(
+		e.clusterRequests(ctx, client.InNamespace(object.GetNamespace()), client.MatchingFields{byGroup: object.GetName()}),
+		e.clusterRequests(ctx, client.InNamespace(object.GetNamespace()), client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()})...)
+}
+
+func (e *enqueuer) clustersOfMapping(ctx context.Context, object client.Object) []reconcile.Request {
+	return e.clusterRequests(ctx, client.InNamespace(object.GetName()), client.MatchingFields{byClassNamespace: object.GetNamespace()})
+}
+
+func (e *enqueuer) clustersReferringTo(ctx context.Context, object client.Object) []reconcile.Request {
+	kind := object.GetObjectKind().GroupVersionKind()
+	return e.clusterRequests(ctx, client.InNamespace(object.GetNamespace()),
+		client.MatchingFields{byReference: referenceKey(kind.Group, kind.Kind, object.GetName())})
+}
+
+// clusterOfFleetCluster returns the Cluster a Fleet Cluster was made from, and the
+// one that may be waiting for its name.
+func (e *enqueuer) clusterOfFleetCluster(ctx context.Context, object client.Object) []reconcile.Request {
+	namespace := object.GetNamespace()
+	keys := []types.NamespacedName{{Namespace: namespace, Name: object.GetAnnotations()[desired.ImportedFromAnnotation]}}
+	for _, owner := range object.GetOwnerReferences() {
+		if owner.Kind == clusterv1.ClusterKind {
+			keys = append(keys, types.NamespacedName{Namespace: namespace, Name: owner.Name})
+		}
+	}
+	return append(requests(keys...),
+		e.clusterRequests(ctx, client.InNamespace(namespace), client.MatchingFields{byPin: object.GetName()})...)
+}
+
+func (e *enqueuer) allClusters(ctx context.Context, _ client.Object) []reconcile.Request {
+	return e.clusterRequests(ctx)
+}
+
+func (e *enqueuer) allGroups(ctx context.Context, _ client.Object) []reconcile.Request {
+	var result []reconcile.Request
+	var groups fleetv1.ClusterGroupList
+	e.list(ctx, &groups)
+	for i := range groups.Items {
+		result = append(result, requests(client.ObjectKeyFromObject(&groups.Items[i]))...)
+	}
+	for _, cluster := range e.clusters(ctx) {
+		result = append(result, crossGroup(cluster.Namespace, useOf(&cluster))...)
+	}
+	for _, cluster := range e.fleetClusters(ctx) {
+		result = append(result, crossGroup(cluster.Namespace, useOfFleet(&cluster))...)
+	}
+	classes := classMetadataList()
+	e.list(ctx, classes)
+	for i := range classes.Items {
+		result = append(result, requests(client.ObjectKeyFromObject(&classes.Items[i]))...)
+	}
+	return result
+}
+
+func (e *enqueuer) allMappings(ctx context.Context, _ client.Object) []reconcile.Request {
+	var result []reconcile.Request
+	var mappings fleetv1.BundleNamespaceMappingList
+	e.list(ctx, &mappings)
+	for i := range mappings.Items {
+		result = append(result, requests(client.ObjectKeyFromObject(&mappings.Items[i]))...)
+	}
+	for _, cluster := range e.clusters(ctx) {
+		result = append(result, mappingKey(cluster.Namespace, useOf(&cluster))...)
+	}
+	for _, cluster := range e.fleetClusters(ctx) {
+		result = append(result, mappingKey(cluster.Namespace, useOfFleet(&cluster))...)
+	}
+	return result
+}
+
+func (e *enqueuer) allNamespaces(ctx context.Context, _ client.Object) []reconcile.Request {
+	var result []reconcile.Request
+	for _, cluster := range e.clusters(ctx) {
+		result = append(result, requests(types.NamespacedName{Name: cluster.Namespace})...)
+	}
+	// And those whose Clusters went while the import was turned off.
+	namespaces := &metav1.PartialObjectMetadataList{}
+	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
+	e.list(ctx, namespaces)
+	for i := range namespaces.Items {
+		if _, annotated := namespaces.Items[i].Annotations[workspaceAnnotation]; annotated {
+			result = append(result, requests(types.NamespacedName{Name: namespaces.Items[i].Name})...)
+		}
+	}
+	return result
+}
+
+func (e *enqueuer) clusterRequests(ctx context.Context, options ...client.ListOption) []reconcile.Request {
+	var result []reconcile.Request
+	for _, cluster := range e.clusters(ctx, options...) {
+		result = append(result, requests(client.ObjectKeyFromObject(&cluster))...)
+	}
+	return result
+}
+
+// clusters lists Clusters from the cache, to be read only.
+func (e *enqueuer) clusters(ctx context.Context, options ...client.ListOption) []clusterv1.Cluster {
+	var clusters clusterv1.ClusterList
+	e.list(ctx, &clusters, options...)
+	return clusters.Items
+}
+
+// fleetClustersOf lists the Fleet Clusters that say they were made from a Cluster.
+func (e *enqueuer) fleetClustersOf(ctx context.Context, cluster client.Object) []fleetv1.Cluster {
+	return e.fleetClusters(ctx, client.InNamespace(cluster.GetNamespace()), client.MatchingFields{byOrigin: originName(cluster.GetName())})
+}
+
+// fleetClusters lists Fleet Clusters from the cache, to be read only.
+func (e *enqueuer) fleetClusters(ctx context.Context, options ...client.ListOption) []fleetv1.Cluster {
+	var clusters fleetv1.ClusterList
+	e.list(ctx, &clusters, options...)
+	return clusters.Items
+}
+
+func (e *enqueuer) list(ctx context.Context, list client.ObjectList, options ...client.ListOption) {
+	if err := e.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing from the cache failed; the change is missed until the next resync", "list", list.GetObjectKind())
+	}
+}

@@ -1,0 +1,74 @@
+package sync
+
+import (
+	"context"
+	"strings"
+	gosync "sync"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+const gateInterval = 2 * time.Second
+
+// required are the kinds without which nothing can be synced.
+var required = []schema.GroupVersionKind{
+	clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind),
+	clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind),
+	fleetv1.SchemeGroupVersion.WithKind("Cluster"),
+	fleetv1.SchemeGroupVersion.WithKind("ClusterGroup"),
+	fleetv1.SchemeGroupVersion.WithKind("BundleNamespaceMapping"),
+}
+
+// Gate holds the reconcilers back until the kinds they watch are served, so that
+// Muster, Cluster API and Fleet may be installed in any order.
+type Gate struct {
+	mapper meta.RESTMapper
+	open   func(context.Context) error
+
+	mu      gosync.Mutex
+	missing []string
+}
+
+// Start waits for the kinds, then opens. It is a manager's Runnable.
+func (g *Gate) Start(ctx context.Context) error {
+	log := ctrl.LoggerFrom(ctx).WithName("gate")
+	said := ""
+	err := wait.PollUntilContextCancel(ctx, gateInterval, true, func(context.Context) (bool, error) {
+		missing := g.look()
+		if missing != said {
+			log.Info("Waiting for Cluster API and Fleet", "missing", missing)
+			said = missing
+		}
+		return missing == "", nil
+	})
+	if err != nil {
+		return nil // The program stops.
+	}
+	return g.open(ctx)
+}
+
+// Missing names the kinds that are not served yet, or returns "".
+func (g *Gate) Missing() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return strings.Join(g.missing, ", ")
+}
+
+func (g *Gate) look() string {
+	var missing []string
+	for _, kind := range required {
+		if _, err := g.mapper.RESTMapping(kind.GroupKind(), kind.Version); err != nil {
+			missing = append(missing, kind.GroupKind().String())
+		}
+	}
+	g.mu.Lock()
+	g.missing = missing
+	g.mu.Unlock()
+	return strings.Join(missing, ", ")
+}

@@ -1,0 +1,113 @@
+package sync
+
+import (
+	"cmp"
+	"fmt"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Conditions on a CAPI Cluster. Both may be named in spec.availabilityGates.
+const (
+	// ImportedCondition says whether the Cluster is in Fleet, and if not, why.
+	ImportedCondition = "FleetImported"
+	// BundlesReadyCondition mirrors the Fleet Cluster's Ready condition.
+	BundlesReadyCondition = "FleetBundlesReady"
+)
+
+// Reasons of ImportedCondition that more than one place uses.
+const (
+	reasonImported   = "Imported"
+	reasonPaused     = "Paused"
+	reasonConflict   = "NameConflict"
+	reasonUnresolved = "TemplateValuesUnresolved"
+	reasonFailed     = "Failed"
+	reasonDeselected = "Deselected"
+	reasonWaiting    = "WaitingForControlPlane"
+)
+
+// outcome is what a reconcile has to tell the Cluster's reader. Without conditions
+// there is nothing to tell, and conditions told earlier are taken back.
+type outcome struct {
+	state      State
+	conditions []metav1.Condition
+	// keep leaves the conditions as they are, apart from those given.
+	keep bool
+}
+
+func notImported(state State, reason, message string) outcome {
+	return outcome{state: state, conditions: []metav1.Condition{
+		{Type: ImportedCondition, Status: metav1.ConditionFalse, Reason: reason, Message: message},
+	}}
+}
+
+func conflicting(message string) outcome {
+	return notImported(StateConflicted, reasonConflict, message)
+}
+
+func failed(err error) outcome {
+	result := notImported(StateFailed, reasonFailed, err.Error())
+	result.keep = true
+	return result
+}
+
+// paused is the outcome for a paused Cluster: in Fleet or not, as it was.
+func paused(imported bool) outcome {
+	return frozen(StatePending, imported, reasonPaused, "the Cluster is paused; nothing is changed in Fleet until it is unpaused")
+}
+
+// unselected is the outcome for a Cluster that no selector matches: frozen if it was
+// claimed, and otherwise none of our business.
+func unselected(claimed, imported bool, why string) outcome {
+	if !claimed {
+		return outcome{state: StateUnselected}
+	}
+	return frozen(StateUnselected, imported, reasonDeselected, "what Fleet has of it is kept as it was: "+why)
+}
+
+// frozen is the outcome for a Cluster of which nothing is changed for now.
+func frozen(state State, imported bool, reason, message string) outcome {
+	result := notImported(state, reason, message)
+	if imported {
+		result.conditions[0].Status = metav1.ConditionTrue
+	}
+	result.keep = true
+	return result
+}
+
+// imported is the outcome for a Cluster whose Fleet Cluster is as it should be.
+// It has this name there. Unresolved, if not empty, says why its template values are those of earlier.
+func imported(name string, live *fleetv1.Cluster, unresolved string) outcome {
+	condition := metav1.Condition{
+		Type: ImportedCondition, Status: metav1.ConditionTrue, Reason: reasonImported,
+		Message: fmt.Sprintf("in Fleet as Cluster %q", name),
+	}
+	if unresolved != "" {
+		condition.Reason = reasonUnresolved
+		condition.Message = "the last good template values are kept: " + unresolved
+	}
+	return outcome{state: StateImported, conditions: []metav1.Condition{condition, bundlesReady(live)}}
+}
+
+func bundlesReady(live *fleetv1.Cluster) metav1.Condition {
+	result := metav1.Condition{
+		Type: BundlesReadyCondition, Status: metav1.ConditionUnknown, Reason: "WaitingForFleet",
+		Message: "Fleet has not reported on the Cluster's bundles yet",
+	}
+	for _, condition := range live.Status.Conditions {
+		if condition.Type != "Ready" {
+			continue
+		}
+		result.Message = condition.Message
+		switch condition.Status {
+		case corev1.ConditionTrue:
+			result.Status, result.Reason = metav1.ConditionTrue, "BundlesReady"
+		case corev1.ConditionFalse:
+			result.Status = metav1.ConditionFalse
+			result.Reason, result.Message = "BundlesNotReady", cmp.Or(condition.Message, "Fleet reports the Cluster's bundles as not ready")
+		}
+	}
+	return result
+}

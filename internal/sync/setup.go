@@ -1,0 +1,229 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/external"
+	"sigs.k8s.io/cluster-api/util/predicates"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+// Options are the settings of the program, as opposed to those of the FleetAddonConfig.
+type Options struct {
+	// WatchFilter limits the syncer to Clusters and ClusterClasses whose label
+	// cluster.x-k8s.io/watch-filter has this value; empty for all.
+	WatchFilter string
+	// ClusterConcurrency and ClassConcurrency are how many Clusters, or ClusterGroups
+	// and mappings, are reconciled at once.
+	ClusterConcurrency, ClassConcurrency int
+}
+
+// Setup adds the syncer to a manager. Its reconcilers start when the kinds they
+// watch are served.
+func Setup(mgr ctrl.Manager, options Options) error {
+	tally := NewTally()
+	gate := &Gate{mapper: mgr.GetRESTMapper(), missing: []string{"not looked yet"}}
+	gate.open = func(ctx context.Context) error { return setupReconcilers(ctx, mgr, options, tally) }
+	if err := mgr.Add(everywhere{gate}); err != nil {
+		return err
+	}
+
+	counts := make(chan event.TypedGenericEvent[*addonsv1.FleetAddonConfig])
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return relay(ctx, tally.Changed(), counts) })); err != nil {
+		return err
+	}
+	status := &configReconciler{
+		Client: mgr.GetClient(), settings: &settingsReader{mgr.GetClient()}, tally: tally, gate: gate, now: time.Now,
+	}
+	return ctrl.NewControllerManagedBy(mgr).Named("fleetaddonconfig").
+		For(&addonsv1.FleetAddonConfig{}).
+		WatchesRawSource(source.Channel(counts, &handler.TypedEnqueueRequestForObject[*addonsv1.FleetAddonConfig]{})).
+		Complete(status)
+}
+
+// everywhere runs a Runnable in every replica, so that a standby's caches are warm.
+type everywhere struct{ manager.Runnable }
+
+func (everywhere) NeedLeaderElection() bool { return false }
+
+// relay turns changes of the counts into events, at most one in a statusInterval.
+func relay(ctx context.Context, changed <-chan struct{}, out chan<- event.TypedGenericEvent[*addonsv1.FleetAddonConfig]) error {
+	config := &addonsv1.FleetAddonConfig{}
+	config.Name = addonsv1.FleetAddonConfigName
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case out <- event.TypedGenericEvent[*addonsv1.FleetAddonConfig]{Object: config}:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(statusInterval):
+		}
+	}
+}
+
+func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, tally *Tally) error {
+	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	store := apply.NewStore(mgr.GetClient(), mgr.GetScheme())
+	if err := forgetSeen(ctx, mgr, store); err != nil {
+		return err
+	}
+	applier := &apply.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store}
+	settings := &settingsReader{mgr.GetClient()}
+	users := users{Reader: mgr.GetClient(), store: store}
+	queues := &enqueuer{Reader: mgr.GetClient(), store: store}
+	groups := &groupReconciler{Reader: mgr.GetClient(), Applier: applier, users: users, settings: settings, watchFilter: options.WatchFilter}
+	mappings := &mappingReconciler{
+		Reader: mgr.GetClient(), Applier: applier, live: mgr.GetAPIReader(), users: users, settings: settings,
+		rounds: map[types.NamespacedName]int{},
+	}
+
+	classKind := &desired.Class{}
+	classKind.SetGroupVersionKind(clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind))
+	filter := predicates.ResourceHasFilterLabel(mgr.GetScheme(), mgr.GetLogger(), options.WatchFilter)
+	concurrency := controller.Options{MaxConcurrentReconciles: options.ClassConcurrency}
+	enqueue := handler.EnqueueRequestsFromMapFunc
+
+	if err := ctrl.NewControllerManagedBy(mgr).Named("clustergroup").WithOptions(concurrency).
+		For(&fleetv1.ClusterGroup{}).
+		WatchesMetadata(classKind, enqueue(queues.groupsOfClass), builder.WithPredicates(filter)).
+		Watches(&clusterv1.Cluster{}, enqueue(queues.groupOfCluster)).
+		Watches(&fleetv1.Cluster{}, enqueue(queues.groupOfFleetCluster), builder.WithPredicates(labelsOrExistence)).
+		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allGroups), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Complete(groups); err != nil {
+		return fmt.Errorf("setting up ClusterGroups: %w", err)
+	}
+	if err := ctrl.NewControllerManagedBy(mgr).Named("bundlenamespacemapping").WithOptions(concurrency).
+		For(&fleetv1.BundleNamespaceMapping{}).
+		Watches(&clusterv1.Cluster{}, enqueue(queues.mappingOfCluster)).
+		Watches(&fleetv1.Cluster{}, enqueue(queues.mappingOfFleetCluster), builder.WithPredicates(labelsOrExistence)).
+		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allMappings), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Complete(mappings); err != nil {
+		return fmt.Errorf("setting up BundleNamespaceMappings: %w", err)
+	}
+	if err := ctrl.NewControllerManagedBy(mgr).Named("namespace").WithOptions(concurrency).
+		For(namespaceMetadata(), builder.OnlyMetadata).
+		Watches(&clusterv1.Cluster{}, enqueue(queues.namespaceOf), builder.WithPredicates(labelsOrExistence)).
+		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allNamespaces), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Complete(&namespaceReconciler{Client: mgr.GetClient(), users: users, settings: settings}); err != nil {
+		return fmt.Errorf("setting up Namespaces: %w", err)
+	}
+	if err := ctrl.NewControllerManagedBy(mgr).Named("clusterclass").WithOptions(concurrency).
+		For(classKind, builder.OnlyMetadata, builder.WithPredicates(filter)).
+		Complete(&classReconciler{mgr.GetClient()}); err != nil {
+		return fmt.Errorf("setting up ClusterClasses: %w", err)
+	}
+
+	sources := &sources{Client: mgr.GetClient(), handler: enqueue(queues.clustersReferringTo), access: map[schema.GroupResource]access{}}
+	clusters, err := ctrl.NewControllerManagedBy(mgr).Named("cluster").
+		WithOptions(controller.Options{MaxConcurrentReconciles: options.ClusterConcurrency}).
+		For(&clusterv1.Cluster{}, builder.WithPredicates(filter)).
+		Watches(&fleetv1.Cluster{}, enqueue(queues.clusterOfFleetCluster), builder.WithPredicates(fleetClusterNews)).
+		WatchesMetadata(classKind, enqueue(queues.clustersOfClass), builder.WithPredicates(labelsOrExistence)).
+		WatchesMetadata(namespaceMetadata(), enqueue(queues.clustersInNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&fleetv1.ClusterGroup{}, enqueue(queues.clustersOfGroup), builder.WithPredicates(existence)).
+		Watches(&fleetv1.BundleNamespaceMapping{}, enqueue(queues.clustersOfMapping), builder.WithPredicates(existence)).
+		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allClusters), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Build(&clusterReconciler{
+			Client: mgr.GetClient(), live: mgr.GetAPIReader(), applier: applier, settings: settings, sources: sources,
+			groups: groups, mappings: mappings, tally: tally, watchFilter: options.WatchFilter,
+			reporter: &reporter{Client: mgr.GetClient(), store: store, recorder: mgr.GetEventRecorder("muster-syncer"), now: time.Now},
+		})
+	if err != nil {
+		return fmt.Errorf("setting up Clusters: %w", err)
+	}
+	logger := mgr.GetLogger()
+	sources.tracker = external.ObjectTracker{Controller: clusters, Cache: mgr.GetCache(), Scheme: mgr.GetScheme(), PredicateLogger: &logger}
+	return nil
+}
+
+// classReconciler removes CAAPF's finalizer from ClusterClasses; their groups are
+// groupReconciler's.
+type classReconciler struct{ client.Client }
+
+// Reconcile looks at one ClusterClass.
+func (r *classReconciler) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
+	class, err := classMetadata(ctx, r.Client, req.NamespacedName)
+	if err != nil || class == nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{}, removeLegacyFinalizer(ctx, r.Client, class)
+}
+
+// forgetSeen lets the store forget a write as soon as the cache has it.
+func forgetSeen(ctx context.Context, mgr ctrl.Manager, store *apply.Store) error {
+	for _, object := range []client.Object{
+		&clusterv1.Cluster{}, &fleetv1.Cluster{}, &fleetv1.ClusterGroup{}, &fleetv1.BundleNamespaceMapping{},
+	} {
+		informer, err := mgr.GetCache().GetInformer(ctx, object)
+		if err != nil {
+			return fmt.Errorf("watching %T: %w", object, err)
+		}
+		saw := func(news any, gone bool) {
+			if last, ok := news.(toolscache.DeletedFinalStateUnknown); ok {
+				news = last.Obj
+			}
+			if object, ok := news.(client.Object); ok {
+				store.Saw(object, gone)
+			}
+		}
+		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(object any) { saw(object, false) },
+			UpdateFunc: func(_, object any) { saw(object, false) },
+			DeleteFunc: func(object any) { saw(object, true) },
+		}); err != nil {
+			return fmt.Errorf("watching %T: %w", object, err)
+		}
+	}
+	return nil
+}
+
+// existence passes objects that appear and disappear.
+var existence = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
+}
+
+// labelsOrExistence passes objects that appear, disappear, or change labels or annotations.
+var labelsOrExistence = predicate.Or[client.Object](existence, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{})
+
+// fleetClusterNews passes what concerns a Fleet Cluster's CAPI Cluster: any change
+// but those of a status that is not mirrored.
+var fleetClusterNews = predicate.Or[client.Object](labelsOrExistence, predicate.GenerationChangedPredicate{}, predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	DeleteFunc: func(event.DeleteEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		before, after := e.ObjectOld.(*fleetv1.Cluster), e.ObjectNew.(*fleetv1.Cluster)
+		return bundlesReady(before) != bundlesReady(after) ||
+			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+			len(before.OwnerReferences) != len(after.OwnerReferences)
+	},
+})
