@@ -1,0 +1,86 @@
+package integration
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Metrics are for those who may read them, and hold Muster's own.
+func TestMetrics(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	s.imported(g, "one")
+	address := "https://127.0.0.1:" + diagnosticsPort(g) + "/metrics"
+
+	code, _ := scrape(g, address, "")
+	g.Expect(code).To(Equal(http.StatusUnauthorized))
+
+	// A refusal is remembered for a while: who is refused is not who is let in later.
+	code, _ = scrape(g, address, tokenOf(g, s.namespace, "stranger"))
+	g.Expect(code).To(Equal(http.StatusForbidden))
+
+	token := tokenOf(g, s.namespace, "scraper")
+	g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: scraper}
+rules: [{nonResourceURLs: [/metrics], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: scraper}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: scraper}
+subjects: [{kind: ServiceAccount, namespace: %s, name: scraper}]
+`, s.namespace))).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		code, body := scrape(g, address, token)
+		g.Expect(code).To(Equal(http.StatusOK))
+		g.Expect(body).To(MatchRegexp(`muster_clusters\{state="imported"\} [1-9]`))
+		g.Expect(body).To(MatchRegexp(`muster_apply_total\{kind="Cluster",result="created"\} [1-9]`))
+		g.Expect(body).To(ContainSubstring("muster_import_latency_seconds_count"))
+	}).Should(Succeed())
+}
+
+// tokenOf creates a ServiceAccount and returns a token of it.
+func tokenOf(g Gomega, namespace, name string) string {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	g.Expect(admin.Create(ctx, account)).To(Succeed())
+	token := &authenticationv1.TokenRequest{}
+	g.Expect(admin.SubResource("token").Create(ctx, account, token)).To(Succeed())
+	return token.Status.Token
+}
+
+func scrape(g Gomega, address, token string) (int, string) {
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, address, http.NoBody)
+	g.Expect(err).NotTo(HaveOccurred())
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := client.Do(request)
+	g.Expect(err).NotTo(HaveOccurred())
+	defer response.Body.Close() //nolint:errcheck // It was only read.
+	body, err := io.ReadAll(response.Body)
+	g.Expect(err).NotTo(HaveOccurred())
+	return response.StatusCode, string(body)
+}
+
+// diagnosticsPort finds the port the syncer was given: the first line of its log says.
+func diagnosticsPort(g Gomega) string {
+	log, err := os.ReadFile(env.LogPath(syncerProcess))
+	g.Expect(err).NotTo(HaveOccurred())
+	all := regexp.MustCompile(`--diagnostics-address=:(\d+)`).FindAllSubmatch(log, -1)
+	g.Expect(all).NotTo(BeEmpty())
+	return string(all[len(all)-1][1])
+}

@@ -1,0 +1,152 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// caapf applies an object as CAAPF did: server-side, under one of its field managers.
+func caapf(g Gomega, manager, text string) {
+	object := object(g, text)
+	g.Expect(admin.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(manager), client.ForceOwnership)).To(Succeed())
+}
+
+// What CAAPF leaves on a cluster is adopted in place: same objects, without the
+// finalizers, managers and owner references that made trouble.
+func TestMigrationFromCAAPF(t *testing.T) {
+	g := NewWithT(t)
+	startSyncer := stop(t, g, syncerProcess)
+	classNamespace, namespace := newNamespace(t, g, "classes", nil), newNamespace(t, g, "team", nil)
+	class := newClass(g, classNamespace, "standard", map[string]string{"tier": "gold"})
+
+	var clusters []*clusterv1.Cluster
+	for _, name := range []string{"one", "two"} {
+		cluster := topologyCluster(namespace, name, "standard", classNamespace)
+		cluster.Labels = map[string]string{"env": "prod"}
+		cluster.Finalizers = []string{stamp.LegacyFinalizer}
+		g.Expect(admin.Create(ctx, cluster)).To(Succeed())
+		initialize(g, cluster)
+		unstamp(t, g, cluster)
+		clusters = append(clusters, cluster)
+		leaveCAAPFObjects(g, cluster, classNamespace)
+	}
+	before := class.DeepCopy()
+	class.Finalizers = []string{stamp.LegacyFinalizer}
+	g.Expect(admin.Patch(ctx, class, client.MergeFrom(before))).To(Succeed())
+	uids := uidsOf(g, classNamespace, namespace)
+
+	startSyncer()
+	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{Naming: &addonsv1.NamingStrategy{Prefix: "capi-"}}})
+
+	g.Eventually(func(g Gomega) {
+		for _, cluster := range clusters {
+			current := get(g, &clusterv1.Cluster{}, namespace, cluster.Name)
+			g.Expect(current.Finalizers).NotTo(ContainElement(stamp.LegacyFinalizer))
+			g.Expect(stamp.PinOf(current.Annotations).ClusterName).To(Equal("capi-" + cluster.Name))
+			imported := fleetCluster(g, namespace, "capi-"+cluster.Name)
+			g.Expect(imported.Labels).To(And(HaveKeyWithValue("tier", "gold"), HaveKeyWithValue("env", "prod"), Not(HaveKey("stale"))))
+			g.Expect(imported.OwnerReferences).To(HaveLen(1))
+			g.Expect(imported.Spec.TemplateValues.Data).To(HaveKey("InfrastructureCluster"))
+		}
+		g.Expect(get(g, &clusterv1.ClusterClass{}, classNamespace, "standard").Finalizers).To(BeEmpty())
+		for _, shared := range []client.Object{
+			&fleetv1.ClusterGroup{}, &fleetv1.BundleNamespaceMapping{},
+		} {
+			key := types.NamespacedName{Namespace: namespace, Name: "standard." + classNamespace}
+			if _, mapping := shared.(*fleetv1.BundleNamespaceMapping); mapping {
+				key = types.NamespacedName{Namespace: classNamespace, Name: namespace}
+			}
+			g.Expect(admin.Get(ctx, key, shared)).To(Succeed())
+			g.Expect(shared.GetOwnerReferences()).To(BeEmpty())
+			for _, entry := range shared.GetManagedFields() {
+				g.Expect(entry.Manager).NotTo(HaveSuffix("-addon-provider-fleet"), "on %T", shared)
+			}
+		}
+	}).Should(Succeed())
+	g.Expect(uidsOf(g, classNamespace, namespace)).To(Equal(uids))
+
+	t.Run("and everything goes with its last user", func(t *testing.T) {
+		g := NewWithT(t)
+		deleteNow(g, clusters[0], clusters[1], class)
+		g.Eventually(func(g Gomega) {
+			var groups fleetv1.ClusterGroupList
+			g.Expect(admin.List(ctx, &groups, client.InNamespace(namespace))).To(Succeed())
+			g.Expect(groups.Items).To(BeEmpty())
+			g.Expect(get(g, &corev1.Namespace{}, "", namespace).Annotations).To(BeEmpty())
+		}).Should(Succeed())
+	})
+}
+
+// unstamp takes off a Cluster what the webhook put on it, as if it were from before.
+func unstamp(t *testing.T, g Gomega, cluster *clusterv1.Cluster) {
+	t.Helper()
+	defer stop(t, g, webhookProcess)()
+	before := cluster.DeepCopy()
+	delete(cluster.Annotations, stamp.OwnedByAnnotation)
+	delete(cluster.Annotations, stamp.ClusterNameAnnotation)
+	delete(cluster.Labels, stamp.ClassNameLabel)
+	delete(cluster.Labels, stamp.ClassNamespaceLabel)
+	g.Expect(admin.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+	g.Expect(stamp.PinOf(cluster.Annotations)).To(Equal(stamp.Pin{}))
+}
+
+// leaveCAAPFObjects makes what CAAPF makes of a Cluster, with a naming prefix.
+func leaveCAAPFObjects(g Gomega, cluster *clusterv1.Cluster, classNamespace string) {
+	owner := fmt.Sprintf("[{apiVersion: cluster.x-k8s.io/v1beta1, kind: Cluster, name: %s, uid: %s}]", cluster.Name, cluster.UID)
+	classLabels := fmt.Sprintf("%s: standard, %s: %s", stamp.ClassNameLabel, stamp.ClassNamespaceLabel, classNamespace)
+	perCluster := "cluster-capi-" + cluster.Name + "-addon-provider-fleet"
+	caapf(g, "addon-provider-fleet", fmt.Sprintf(`
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Cluster
+metadata: {namespace: %s, name: capi-%s, labels: {%s, env: prod, stale: label}, ownerReferences: %s}
+spec:
+  kubeConfigSecret: %s-kubeconfig
+  agentNamespace: fleet-addon-agent
+  hostNetwork: true
+  templateValues: {Cluster: {apiVersion: cluster.x-k8s.io/v1beta1, kind: Cluster}, ControlPlane: {spec: {kubeadmConfigSpec: {files: [{content: hunter2}]}}}}
+`, cluster.Namespace, cluster.Name, classLabels, owner, cluster.Name))
+	caapf(g, perCluster, fmt.Sprintf(`
+apiVersion: fleet.cattle.io/v1alpha1
+kind: ClusterGroup
+metadata: {namespace: %s, name: standard.%s, labels: {%s}, ownerReferences: %s}
+spec: {selector: {matchLabels: {%s}}}
+`, cluster.Namespace, classNamespace, classLabels, owner, classLabels))
+	caapf(g, perCluster, fmt.Sprintf(`
+apiVersion: fleet.cattle.io/v1alpha1
+kind: BundleNamespaceMapping
+metadata: {namespace: %s, name: %s}
+bundleSelector: {}
+namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %s}}
+`, classNamespace, cluster.Namespace, cluster.Namespace))
+	caapf(g, "namespace-addon-provider-fleet", fmt.Sprintf(`
+apiVersion: v1
+kind: Namespace
+metadata: {name: %s, annotations: {field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace: "true"}}
+`, cluster.Namespace))
+}
+
+// uidsOf returns the UIDs of the Fleet objects of namespaces.
+func uidsOf(g Gomega, classNamespace, namespace string) map[string]types.UID {
+	uids := map[string]types.UID{}
+	for _, object := range []struct{ kind, namespace, name string }{
+		{"Cluster", namespace, "capi-one"}, {"Cluster", namespace, "capi-two"},
+		{"ClusterGroup", namespace, "standard." + classNamespace}, {"BundleNamespaceMapping", classNamespace, namespace},
+	} {
+		found := &unstructured.Unstructured{}
+		found.SetAPIVersion("fleet.cattle.io/v1alpha1")
+		found.SetKind(object.kind)
+		uids[object.kind+"/"+object.name] = get(g, found, object.namespace, object.name).GetUID()
+	}
+	return uids
+}

@@ -1,0 +1,216 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// thiefAgent is the user agent of requests made with the syncer's token by somebody else.
+const thiefAgent = "thief"
+
+// thief returns a client with a token of the syncer's ServiceAccount.
+func thief(g Gomega) client.Client {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: "muster-syncer"}}
+	token := &authenticationv1.TokenRequest{}
+	g.Expect(admin.SubResource("token").Create(ctx, account, token)).To(Succeed())
+	config, err := env.RESTConfig()
+	g.Expect(err).NotTo(HaveOccurred())
+	config = rest.AnonymousClientConfig(config)
+	config.BearerToken, config.UserAgent = token.Status.Token, thiefAgent
+	result, err := client.New(config, client.Options{Scheme: admin.Scheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	return result
+}
+
+// target refers to an object by its kind and key alone.
+func target(apiVersion, kind, namespace, name string) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetAPIVersion(apiVersion)
+	object.SetKind(kind)
+	object.SetNamespace(namespace)
+	object.SetName(name)
+	return object
+}
+
+func mergePatch(body string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(body)) }
+
+const (
+	capiVersion  = "cluster.x-k8s.io/v1beta2"
+	fleetVersion = "fleet.cattle.io/v1alpha1"
+)
+
+// Who has the syncer's token can do what the syncer does, and no more. RBAC lets all of
+// these pass but where the test says so: it is the shipped policies that refuse them.
+func TestSyncerToken(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	s.imported(g, "one")
+	syncer := thief(g)
+	g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Cluster
+metadata: {namespace: %[1]s, name: foreign}
+---
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Cluster
+metadata: {namespace: %[1]s, name: handed-over, annotations: {fleet.addons.cluster.x-k8s.io/adopt: "true"}}
+---
+apiVersion: fleet.cattle.io/v1alpha1
+kind: ClusterGroup
+metadata: {namespace: %[1]s, name: foreign}
+spec: {selector: {}}
+---
+apiVersion: fleet.cattle.io/v1alpha1
+kind: BundleNamespaceMapping
+metadata: {namespace: %[1]s, name: foreign}
+---
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Bundle
+metadata: {namespace: %[1]s, name: bundle}
+spec: {resources: []}
+---
+apiVersion: v1
+kind: Secret
+metadata: {namespace: %[1]s, name: secret}
+`, s.namespace))).To(Succeed())
+
+	foreign := func(kind string) *unstructured.Unstructured {
+		return target(fleetVersion, kind, s.namespace, "foreign")
+	}
+	cluster := func() *unstructured.Unstructured { return target(capiVersion, "Cluster", s.namespace, "one") }
+	class := func() *unstructured.Unstructured {
+		return target(capiVersion, "ClusterClass", s.classNamespace, "standard")
+	}
+	bundle := func() *unstructured.Unstructured { return target(fleetVersion, "Bundle", s.namespace, "bundle") }
+	namespace := func() *unstructured.Unstructured { return target("v1", "Namespace", "", s.namespace) }
+	patch := func(object client.Object, body string) func() error {
+		return func() error {
+			return syncer.Patch(ctx, object.DeepCopyObject().(client.Object), mergePatch(body), client.DryRunAll)
+		}
+	}
+	label := `{"metadata":{"labels":{"a":"b"}}}`
+	annotation := `{"metadata":{"annotations":{"a":"b"}}}`
+	finalizer := `{"metadata":{"finalizers":["a.example/b"]}}`
+	owner := `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"x","uid":"x"}]}}`
+	condition := `{"status":{"conditions":[{"type":"Available","status":"True","reason":"Test","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
+
+	for _, test := range []struct {
+		name    string
+		try     func() error
+		message string
+	}{
+		{"label a foreign Fleet Cluster", patch(foreign("Cluster"), label), "may not change a Fleet object that is not Muster's"},
+		{"claim a foreign Fleet Cluster", patch(foreign("Cluster"), `{"metadata":{"labels":{"app.kubernetes.io/managed-by":"muster"}}}`), "may not change a Fleet object that is not Muster's"},
+		{"adopt a foreign Fleet Cluster", patch(foreign("Cluster"), `{"metadata":{"annotations":{"fleet.addons.cluster.x-k8s.io/adopt":"true"}}}`), "may not change a Fleet object that is not Muster's"},
+		{"edit the spec of a foreign Fleet Cluster", patch(foreign("Cluster"), `{"spec":{"kubeConfigSecret":"x"}}`), "may not change a Fleet object that is not Muster's"},
+		{"apply over a foreign Fleet Cluster", func() error {
+			object := foreign("Cluster")
+			object.SetLabels(map[string]string{"app.kubernetes.io/managed-by": "muster"})
+			return syncer.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("addon-provider-fleet"), client.ForceOwnership)
+		}, "may not change a Fleet object that is not Muster's"},
+		{"delete a foreign Fleet Cluster", func() error { return syncer.Delete(ctx, foreign("Cluster"), client.DryRunAll) }, "may not delete a Fleet object that is not Muster's"},
+		{"edit a foreign ClusterGroup", patch(foreign("ClusterGroup"), label), "may not change a Fleet object that is not Muster's"},
+		{"edit a foreign BundleNamespaceMapping", patch(foreign("BundleNamespaceMapping"), `{"bundleSelector":{}}`), "may not change a Fleet object that is not Muster's"},
+		{"delete a foreign BundleNamespaceMapping", func() error { return syncer.Delete(ctx, foreign("BundleNamespaceMapping"), client.DryRunAll) }, "may not delete a Fleet object that is not Muster's"},
+		{"create a Fleet Cluster that is nobody's", func() error {
+			return syncer.Create(ctx, target(fleetVersion, "Cluster", s.namespace, "new"), client.DryRunAll)
+		}, "only with the label app.kubernetes.io/managed-by=muster"},
+
+		{"edit a Bundle's spec", patch(bundle(), `{"spec":{"paused":true}}`), "may not change a Bundle's spec"},
+		{"label a Bundle", patch(bundle(), label), "may change of a Bundle only the annotation"},
+		{"annotate a Bundle otherwise", patch(bundle(), annotation), "may change of a Bundle only the annotation"},
+
+		{"edit a CAPI Cluster's spec", patch(cluster(), `{"spec":{"topology":{"version":"v1.99.0"}}}`), "may not change a Cluster's spec"},
+		{"take a CAPI Cluster's topology off", patch(cluster(), `{"spec":{"topology":null}}`), "may not change a Cluster's spec"},
+		{"change a CAPI Cluster's class", patch(cluster(), `{"spec":{"topology":{"classRef":{"name":"x"}}}}`), "may not change a Cluster's spec"},
+		{"pause a CAPI Cluster", patch(cluster(), `{"spec":{"paused":true}}`), "may not change a Cluster's spec"},
+		{"edit it as v1beta1", patch(target("cluster.x-k8s.io/v1beta1", "Cluster", s.namespace, "one"), `{"spec":{"paused":true}}`), "may not change a Cluster's spec"},
+		{"put a foreign label on a CAPI Cluster", patch(cluster(), label), "only those of Muster's stamp"},
+		{"put a foreign annotation on a CAPI Cluster", patch(cluster(), annotation), "only those of Muster's stamp"},
+		{"put a finalizer on a CAPI Cluster", patch(cluster(), finalizer), "put none on"},
+		{"put an owner on a CAPI Cluster", patch(cluster(), owner), "may not change a Cluster's owners"},
+		{"set another condition of a CAPI Cluster", func() error {
+			return syncer.Status().Patch(ctx, cluster(), mergePatch(condition), client.DryRunAll)
+		}, "only FleetImported and FleetBundlesReady"},
+		{"set another status of a CAPI Cluster", func() error {
+			return syncer.Status().Patch(ctx, cluster(), mergePatch(`{"status":{"initialization":{"controlPlaneInitialized":false}}}`), client.DryRunAll)
+		}, "may change of a Cluster's status only"},
+
+		{"edit a ClusterClass's spec", patch(class(), `{"spec":{"infrastructure":{"templateRef":{"name":"x"}}}}`), "may not change a ClusterClass's spec"},
+		{"label a ClusterClass", patch(class(), label), "may change of a ClusterClass only its finalizers"},
+		{"put a finalizer on a ClusterClass", patch(class(), finalizer), "put none on"},
+
+		{"label a Namespace", patch(namespace(), `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"privileged"}}}`), "may change of a Namespace only the annotation"},
+		{"annotate a Namespace otherwise", patch(namespace(), annotation), "may change of a Namespace only the annotation"},
+	} {
+		t.Run("may not "+test.name, func(t *testing.T) {
+			g := NewWithT(t)
+			err := test.try()
+			g.Expect(err).To(MatchError(ContainSubstring(test.message)))
+			g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
+			g.Expect(err).To(MatchError(ContainSubstring("ValidatingAdmissionPolicy 'muster-syncer-")))
+		})
+	}
+
+	for name, try := range map[string]func() error{
+		"read a Secret": func() error {
+			object := target("v1", "Secret", s.namespace, "secret")
+			return syncer.Get(ctx, client.ObjectKeyFromObject(object), object)
+		},
+		"patch a Secret":  patch(target("v1", "Secret", s.namespace, "secret"), `{"data":{"a":"Yg=="}}`),
+		"create a Secret": func() error { return syncer.Create(ctx, target("v1", "Secret", s.namespace, "new"), client.DryRunAll) },
+		"delete a Secret": func() error {
+			return syncer.Delete(ctx, target("v1", "Secret", s.namespace, "secret"), client.DryRunAll)
+		},
+	} {
+		t.Run("has no right to "+name, func(t *testing.T) {
+			g := NewWithT(t)
+			err := try()
+			g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
+			g.Expect(err).To(MatchError(ContainSubstring("secrets")))
+		})
+	}
+
+	for name, try := range map[string]func() error{
+		"change what it made":         patch(target(fleetVersion, "Cluster", s.namespace, "one"), label),
+		"change what was handed over": patch(target(fleetVersion, "Cluster", s.namespace, "handed-over"), label),
+		"retarget a Bundle":           patch(bundle(), `{"metadata":{"annotations":{"fleet.addons.cluster.x-k8s.io/retarget":"1"}}}`),
+		"stamp a Cluster":             patch(cluster(), `{"metadata":{"labels":{"`+stamp.ClassNameLabel+`":null}}}`),
+		"annotate a Namespace":        patch(namespace(), `{"metadata":{"annotations":{"field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace":null}}}`),
+	} {
+		t.Run("may "+name, func(t *testing.T) { NewWithT(t).Expect(try()).To(Succeed()) })
+	}
+
+	// A right that somebody adds to the syncer's roles is not one to write.
+	t.Run("may not write what a role was added for", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(env.Apply(ctx, `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: test-generous
+  labels: {fleet.addons.cluster.x-k8s.io/aggregate-to-muster-syncer: "true"}
+rules: [{apiGroups: [""], resources: [secrets], verbs: [patch]}]
+`)).To(Succeed())
+		t.Cleanup(func() {
+			_, err := env.Kubectl(ctx, "delete", "clusterrole", "test-generous")
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		g.Eventually(patch(target("v1", "Secret", s.namespace, "secret"), `{"data":{"a":"Yg=="}}`)).
+			Should(MatchError(ContainSubstring("muster-syncer has no business to update secrets")))
+	})
+}

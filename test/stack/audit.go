@@ -1,0 +1,134 @@
+package stack
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// AuditEvent is one request the API server answered.
+type AuditEvent struct {
+	User      string
+	UserAgent string
+	Verb      string
+	Group     string
+	Resource  string
+	// Subresource is "status", for example.
+	Subresource string
+	Namespace   string
+	Name        string
+	// URI tells what the other fields do not, such as dryRun and fieldManager.
+	URI  string
+	Code int
+	// Reason is why authorization refused, or allowed by which binding.
+	Reason string
+	// Received is when the request arrived, Completed when it was answered.
+	Received  time.Time
+	Completed time.Time
+}
+
+// String renders an event as one line.
+func (e AuditEvent) String() string {
+	resource := e.Resource
+	if e.Subresource != "" {
+		resource += "/" + e.Subresource
+	}
+	return fmt.Sprintf("%s %s %s %s %s/%s -> %d", e.Received.Format("15:04:05.000"), e.User, e.Verb, resource, e.Namespace, e.Name, e.Code)
+}
+
+// AuditFilter selects events; each field that is set must match.
+type AuditFilter struct {
+	// User is a full user name; see ServiceAccount.
+	User string
+	// Since and Until bound the time a request was received.
+	Since, Until time.Time
+	// Where is any further condition.
+	Where func(AuditEvent) bool
+}
+
+// ServiceAccount is the user name of a ServiceAccount.
+func ServiceAccount(namespace, name string) string {
+	return "system:serviceaccount:" + namespace + ":" + name
+}
+
+func (f AuditFilter) matches(event AuditEvent) bool {
+	switch {
+	case f.User != "" && event.User != f.User:
+		return false
+	case !f.Since.IsZero() && event.Received.Before(f.Since):
+		return false
+	case !f.Until.IsZero() && event.Received.After(f.Until):
+		return false
+	}
+	return f.Where == nil || f.Where(event)
+}
+
+// AuditLog returns the selected requests in the order they were answered. A request
+// is in the log before its answer is sent; watches appear when they end.
+func (s *Stack) AuditLog(filter AuditFilter) ([]AuditEvent, error) {
+	file, err := os.Open((&controlPlane{dir: s.planeDir("")}).auditLog())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	return readAudit(file, filter)
+}
+
+// rawAuditEvent is the part of an audit.k8s.io/v1 Event that is of use here.
+type rawAuditEvent struct {
+	Verb       string `json:"verb"`
+	RequestURI string `json:"requestURI"`
+	UserAgent  string `json:"userAgent"`
+	User       struct {
+		Username string `json:"username"`
+	} `json:"user"`
+	ObjectRef struct {
+		APIGroup    string `json:"apiGroup"`
+		Resource    string `json:"resource"`
+		Subresource string `json:"subresource"`
+		Namespace   string `json:"namespace"`
+		Name        string `json:"name"`
+	} `json:"objectRef"`
+	ResponseStatus struct {
+		Code int `json:"code"`
+	} `json:"responseStatus"`
+	Annotations struct {
+		Reason string `json:"authorization.k8s.io/reason"`
+	} `json:"annotations"`
+	Received  time.Time `json:"requestReceivedTimestamp"`
+	Completed time.Time `json:"stageTimestamp"`
+}
+
+func readAudit(from io.Reader, filter AuditFilter) ([]AuditEvent, error) {
+	var events []AuditEvent
+	reader := bufio.NewReader(from)
+	for number := 1; ; number++ {
+		line, err := reader.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			// What has no line end yet is still being written, or was when the API
+			// server was killed.
+			return events, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		var raw rawAuditEvent
+		if err := json.Unmarshal(line, &raw); err != nil {
+			return nil, fmt.Errorf("audit log, line %d: %w", number, err)
+		}
+		event := AuditEvent{
+			User: raw.User.Username, UserAgent: raw.UserAgent, Verb: raw.Verb,
+			Group: raw.ObjectRef.APIGroup, Resource: raw.ObjectRef.Resource, Subresource: raw.ObjectRef.Subresource,
+			Namespace: raw.ObjectRef.Namespace, Name: raw.ObjectRef.Name,
+			URI: raw.RequestURI, Code: raw.ResponseStatus.Code, Reason: raw.Annotations.Reason,
+			Received: raw.Received, Completed: raw.Completed,
+		}
+		if filter.matches(event) {
+			events = append(events, event)
+		}
+	}
+}

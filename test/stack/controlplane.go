@@ -1,0 +1,223 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// auditPolicy records every request once, when it is complete: it is how requests
+// are counted and how forbidden ones are found.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived, ResponseStarted]
+rules: [{level: Metadata}]
+`
+
+// controlPlane is an API server and what it needs.
+type controlPlane struct {
+	// prefix tells the processes of several control planes apart.
+	prefix string
+	dir    string
+	server string
+	pki    *pki
+	admin  *clientcmdapi.Config
+	client *kubernetes.Clientset
+}
+
+// startControlPlane starts etcd and kube-apiserver. Somebody outside may take a
+// port between choosing it and listening on it; then it tries again with others.
+func (s *Stack) startControlPlane(ctx context.Context, prefix string) (*controlPlane, error) {
+	const attempts = 3
+	for attempt := 1; ; attempt++ {
+		plane, err := s.tryControlPlane(ctx, prefix)
+		if err == nil {
+			return plane, nil
+		}
+		if attempt == attempts || !strings.Contains(err.Error(), "address already in use") {
+			return nil, err
+		}
+		s.say("a port was taken meanwhile, trying others")
+		for _, name := range []string{"kube-apiserver", "etcd"} {
+			if p, err := s.process(prefix + name); err == nil {
+				_ = p.signalAndWait(syscall.SIGKILL)
+				s.drop(p)
+			}
+		}
+	}
+}
+
+func (s *Stack) tryControlPlane(ctx context.Context, prefix string) (*controlPlane, error) {
+	c := &controlPlane{prefix: prefix, dir: s.planeDir(prefix)}
+	if err := os.RemoveAll(c.dir); err != nil {
+		return nil, err
+	}
+	var ports [3]int
+	for i := range ports {
+		port, err := s.leases.port(0)
+		if err != nil {
+			return nil, err
+		}
+		ports[i] = port
+	}
+	securePort, clientPort, peerPort := ports[0], ports[1], ports[2]
+	c.server = fmt.Sprintf("https://127.0.0.1:%d", securePort)
+	if err := c.prepare(); err != nil {
+		return nil, err
+	}
+	etcdURL, peerURL := fmt.Sprintf("http://127.0.0.1:%d", clientPort), fmt.Sprintf("http://127.0.0.1:%d", peerPort)
+	err := s.run(ctx, processSpec{
+		name: prefix + "etcd", path: s.tools.Bin("etcd"), port: clientPort,
+		args: []string{
+			"--name=e", "--data-dir=" + filepath.Join(c.dir, "etcd"), "--unsafe-no-fsync",
+			"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL,
+			"--listen-peer-urls=" + peerURL, "--initial-advertise-peer-urls=" + peerURL, "--initial-cluster=e=" + peerURL,
+		},
+		ready: httpOK(http.DefaultClient, etcdURL+"/readyz"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c, s.run(ctx, processSpec{
+		name: prefix + "kube-apiserver", path: s.tools.Bin("kube-apiserver"), port: securePort,
+		args: []string{
+			"--etcd-servers=" + etcdURL,
+			"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", securePort),
+			"--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.0.0.0/24",
+			"--tls-cert-file=" + c.pki.path("apiserver.crt"), "--tls-private-key-file=" + c.pki.path("apiserver.key"),
+			"--client-ca-file=" + c.pki.path("ca.crt"), "--authorization-mode=RBAC",
+			"--service-account-issuer=https://kubernetes.default.svc",
+			"--service-account-key-file=" + c.pki.path("sa.pub"), "--service-account-signing-key-file=" + c.pki.path("sa.key"),
+			"--audit-policy-file=" + filepath.Join(c.dir, "audit-policy.yaml"),
+			// One file, never rotated: counting needs all of it.
+			"--audit-log-path=" + c.auditLog(), "--audit-log-maxsize=100000",
+			"--allow-privileged", "--profiling=false",
+		},
+		ready: c.ready,
+	})
+}
+
+func (s *Stack) planeDir(prefix string) string { return filepath.Join(s.dir, prefix+"control-plane") }
+
+func (c *controlPlane) auditLog() string { return filepath.Join(c.dir, "audit.log") }
+
+// prepare writes the files the processes read and makes the administrator's client.
+func (c *controlPlane) prepare() error {
+	var err error
+	if c.pki, err = newPKI(filepath.Join(c.dir, "pki")); err != nil {
+		return err
+	}
+	if err := c.pki.issue("apiserver", "kube-apiserver"); err != nil {
+		return err
+	}
+	if c.admin, err = c.userConfig("admin", "system:masters"); err != nil {
+		return err
+	}
+	config, err := clientcmd.NewDefaultClientConfig(*c.admin, nil).ClientConfig()
+	if err != nil {
+		return err
+	}
+	config.QPS = -1
+	if c.client, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(c.dir, "audit-policy.yaml"), []byte(auditPolicy), 0o600)
+}
+
+// userConfig makes a kubeconfig for a user of these groups.
+func (c *controlPlane) userConfig(user string, groups ...string) (*clientcmdapi.Config, error) {
+	file := strings.ReplaceAll(user, ":", "-")
+	if err := c.pki.issue(file, user, groups...); err != nil {
+		return nil, err
+	}
+	auth, err := c.pki.certificateUser(file)
+	if err != nil {
+		return nil, err
+	}
+	return kubeconfigFor(c.server, c.pki.caPEM(), auth), nil
+}
+
+// userKubeconfig writes a kubeconfig for a user and returns its path. Every part
+// is a user of its own, so that the audit log says who did what.
+func (c *controlPlane) userKubeconfig(user string, groups ...string) (string, error) {
+	config, err := c.userConfig(user, groups...)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(c.dir, "kubeconfigs", strings.ReplaceAll(user, ":", "-"))
+	return path, writeKubeconfig(path, config)
+}
+
+func (c *controlPlane) ready(ctx context.Context) error {
+	body, err := c.client.RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, lastLines(string(body), 40))
+	}
+	return nil
+}
+
+// controllerManagerSpec is the process without whose controllers ServiceAccounts,
+// garbage collection and namespace deletion do not work.
+func (s *Stack) controllerManagerSpec(c *controlPlane) (processSpec, error) {
+	kubeconfig, err := c.userKubeconfig("system:kube-controller-manager")
+	return processSpec{
+		name: c.prefix + "kube-controller-manager", path: s.tools.Bin("kube-controller-manager"),
+		args: []string{
+			"--kubeconfig=" + kubeconfig, "--use-service-account-credentials=true", "--leader-elect=false", "--secure-port=0",
+			"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller,serviceaccount-token-controller,root-ca-certificate-publisher-controller,clusterrole-aggregation-controller",
+			"--service-account-private-key-file=" + c.pki.path("sa.key"), "--root-ca-file=" + c.pki.path("ca.crt"),
+		},
+		// It serves nothing; that its controllers work is seen in their objects.
+		ready: func(ctx context.Context) error {
+			_, account := c.client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
+			_, root := c.client.CoreV1().ConfigMaps("default").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+			return errors.Join(account, root)
+		},
+	}, err
+}
+
+func (s *Stack) hubControllerManagerSpec() ([]processSpec, error) {
+	spec, err := s.controllerManagerSpec(s.hub)
+	return []processSpec{spec}, err
+}
+
+// ensureNamespace creates a namespace unless it exists.
+func (c *controlPlane) ensureNamespace(ctx context.Context, name string) error {
+	_, err := c.client.CoreV1().Namespaces().Create(ctx, namespaceNamed(name), metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// httpOK is a condition: a GET answers 200.
+func httpOK(client *http.Client, url string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = response.Body.Close() }()
+		if response.StatusCode != http.StatusOK {
+			body, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
+			return fmt.Errorf("%s: %s: %s", url, response.Status, strings.TrimSpace(string(body)))
+		}
+		return nil
+	}
+}

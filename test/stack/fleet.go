@@ -1,0 +1,97 @@
+package stack
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+const (
+	fleetNamespace = "cattle-fleet-system"
+	fleetVersion   = "v0.16.0"
+)
+
+// configureFleet writes what Fleet's chart would: without the URL of the API server
+// Fleet cannot import a cluster.
+func (s *Stack) configureFleet(ctx context.Context) error {
+	if err := s.hub.ensureNamespace(ctx, fleetNamespace); err != nil {
+		return err
+	}
+	config, err := json.Marshal(map[string]any{
+		"agentImage":                      "rancher/fleet-agent:" + fleetVersion,
+		"agentImagePullPolicy":            "IfNotPresent",
+		"apiServerURL":                    s.hub.server,
+		"apiServerCA":                     s.hub.pki.caPEM(),
+		"agentCheckinInterval":            "15m",
+		"agentTLSMode":                    "system-store",
+		"agentWorkers":                    map[string]string{"bundledeployment": "50", "drift": "50"},
+		"garbageCollectionInterval":       "15m",
+		"ignoreClusterRegistrationLabels": false,
+		// "-" means that the local cluster is not managed.
+		"bootstrap": map[string]string{"namespace": "-"},
+	})
+	if err != nil {
+		return err
+	}
+	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: "fleet-controller"},
+		Data:       map[string]string{"config": string(config)},
+	})
+	if err != nil {
+		return err
+	}
+	return s.client.applyObject(ctx, &unstructured.Unstructured{Object: object})
+}
+
+// fleetSpecs are Fleet's controllers. Each wants its environment whole: the
+// election settings even without election.
+func (s *Stack) fleetSpecs() ([]processSpec, error) {
+	kubeconfig, err := s.hub.userKubeconfig("fleet-controller", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	port, err := s.leases.port(0)
+	if err != nil {
+		return nil, err
+	}
+	health := fmt.Sprintf("127.0.0.1:%d", port)
+	env := append(electionEnv(),
+		"HOME="+s.dir, "TMPDIR="+s.dir, "KUBECONFIG="+kubeconfig, "NAMESPACE="+fleetNamespace)
+	for _, kind := range []string{"BUNDLE", "BUNDLEDEPLOYMENT", "CLUSTER", "CLUSTERGROUP", "HELMOPS"} {
+		// Unset means one worker.
+		env = append(env, kind+"_RECONCILER_WORKERS=50")
+	}
+	binary := s.tools.Bin("fleetcontroller")
+	return []processSpec{{
+		name: "fleet-controller", path: binary, port: port,
+		args:  []string{"--leader-elect=false", "--disable-metrics"},
+		env:   append(env[:len(env):len(env)], "FLEET_HEALTHPROBE_BIND_ADDRESS="+health),
+		ready: httpOK(http.DefaultClient, "http://"+health+"/readyz"),
+	}, {
+		name: "fleet-agentmanagement", path: binary,
+		args:    []string{"agentmanagement", "--disable-bootstrap"},
+		env:     append(env[:len(env):len(env)], "FLEET_HEALTHPROBE_BIND_ADDRESS=0"),
+		logsays: "Starting fleet.cattle.io/v1alpha1, Kind=Cluster controller",
+	}, {
+		name: "fleet-helmops", path: binary,
+		args:    []string{"helmops", "--leader-elect=false", "--disable-metrics"},
+		env:     append(env[:len(env):len(env)], "FLEET_HEALTHPROBE_BIND_ADDRESS=0"),
+		logsays: "Starting workers",
+	}}, nil
+}
+
+// electionEnv are settings Fleet's programs parse whether they elect or not.
+func electionEnv() []string {
+	var env []string
+	for _, prefix := range []string{"CATTLE", "FLEET_AGENT"} {
+		env = append(env, prefix+"_ELECTION_LEASE_DURATION=12s", prefix+"_ELECTION_RETRY_PERIOD=2s", prefix+"_ELECTION_RENEW_DEADLINE=8s")
+	}
+	return env
+}

@@ -1,0 +1,232 @@
+package stack
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// workload is one replica of a Deployment, run as a host process.
+type workload struct {
+	stack      *Stack
+	deployment string
+	namespace  string
+	name       string
+	dir        string
+	ports      map[int]int
+	identity   *identity
+	volumes    []*volume
+	// stopFollowing ends the upkeep of token and volumes of the previous start.
+	stopFollowing context.CancelFunc
+}
+
+// startMuster applies the shipped manifests and runs the Deployments in them.
+func (s *Stack) startMuster(ctx context.Context) error {
+	if err := s.ApplyMuster(ctx); err != nil {
+		return err
+	}
+	for _, object := range s.shipped {
+		if object.GetKind() != "Deployment" {
+			continue
+		}
+		if _, err := s.startReplica(ctx, object.GetNamespace(), object.GetName(), 0); err != nil {
+			return err
+		}
+	}
+	return s.routeWebhooks(ctx)
+}
+
+// ApplyMuster applies Muster's manifests with kubectl, as a user would. When Muster
+// runs already, its processes see the change after a Restart.
+func (s *Stack) ApplyMuster(ctx context.Context) error {
+	manifests := s.options.Manifests
+	if manifests == "" {
+		manifests = filepath.Join(s.tools.root, "manifests", "default")
+	}
+	rendered, err := s.Kubectl(ctx, "kustomize", manifests)
+	if err != nil {
+		return err
+	}
+	if s.shipped, err = decode([]byte(rendered)); err != nil {
+		return err
+	}
+	if _, err := s.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", manifests); err != nil {
+		return err
+	}
+	for _, object := range s.shipped {
+		if object.GetKind() == "CustomResourceDefinition" {
+			if err := s.waitEstablished(ctx, object.GetName()); err != nil {
+				return err
+			}
+		}
+	}
+	s.say("applied %d objects of %s", len(s.shipped), filepath.Base(filepath.Dir(manifests))+"/"+filepath.Base(manifests))
+	return nil
+}
+
+// Reload builds Muster again, applies its manifests and restarts its processes.
+func (s *Stack) Reload(ctx context.Context) error {
+	if s.remote != nil {
+		return s.remote.do(ctx, "reload", "", nil)
+	}
+	if s.options.Binaries == nil {
+		if err := s.tools.BuildMuster(ctx, s.options.Progress); err != nil {
+			return err
+		}
+	}
+	if err := s.ApplyMuster(ctx); err != nil {
+		return err
+	}
+	for _, w := range s.workloads {
+		if err := s.Restart(ctx, w.name); err != nil {
+			return err
+		}
+	}
+	return s.routeWebhooks(ctx)
+}
+
+// StartReplica runs one more replica of a Deployment of Muster, on ports of its own,
+// and returns the name of its process. Webhooks stay routed to the first one.
+func (s *Stack) StartReplica(ctx context.Context, deployment string) (string, error) {
+	if s.remote != nil {
+		var name string
+		return name, s.remote.do(ctx, "start-replica", deployment, &name)
+	}
+	count, namespace := 0, ""
+	for _, w := range s.workloads {
+		if w.deployment == deployment {
+			count, namespace = count+1, w.namespace
+		}
+	}
+	if count == 0 {
+		return "", fmt.Errorf("no Deployment %q runs here", deployment)
+	}
+	return s.startReplica(ctx, namespace, deployment, count)
+}
+
+func (s *Stack) startReplica(ctx context.Context, namespace, deployment string, index int) (string, error) {
+	w := &workload{stack: s, deployment: deployment, namespace: namespace, name: deployment, ports: map[int]int{}}
+	if index > 0 {
+		w.name = fmt.Sprintf("%s-%d", deployment, index+1)
+	}
+	w.dir = filepath.Join(s.dir, "pods", w.name)
+	s.mu.Lock()
+	s.workloads = append(s.workloads, w)
+	s.mu.Unlock()
+	// It reads the Deployment back on every start, as a new pod would.
+	return w.name, s.run(ctx, processSpec{name: w.name, prepare: w.prepare})
+}
+
+// prepare makes everything a kubelet would, and says what to run.
+func (w *workload) prepare(ctx context.Context, spec *processSpec) error {
+	if w.stopFollowing != nil {
+		w.stopFollowing()
+	}
+	plane := w.stack.hub
+	deployment, err := plane.client.AppsV1().Deployments(w.namespace).Get(ctx, w.deployment, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if err := w.leasePorts(deployment); err != nil {
+		return err
+	}
+	plan, err := planPod(deployment, hostPlace{podName: w.name + "-0", dir: filepath.Join(w.dir, "volumes"), ports: w.ports})
+	if err != nil {
+		return fmt.Errorf("deployment %s/%s: %w", w.namespace, w.deployment, err)
+	}
+	w.identity = &identity{namespace: w.namespace, account: plan.serviceAccount, dir: filepath.Join(w.dir, "identity")}
+	if err := w.identity.write(ctx, plane); err != nil {
+		return err
+	}
+	w.volumes = w.volumes[:0]
+	for _, volumePlan := range plan.volumes {
+		v := &volume{plan: volumePlan}
+		if err := v.mount(ctx, plane.client, w.namespace); err != nil {
+			return err
+		}
+		w.volumes = append(w.volumes, v)
+	}
+	w.follow()
+	return w.fill(spec, plan)
+}
+
+// follow keeps token and volumes up to date until the next start or the end.
+func (w *workload) follow() {
+	ctx, cancel := context.WithCancel(w.stack.ctx)
+	w.stopFollowing = cancel
+	client := w.stack.hub.client
+	identity := w.identity
+	w.stack.wait.Go(func() { identity.follow(ctx, client) })
+	for _, v := range w.volumes {
+		w.stack.wait.Go(func() { v.follow(ctx, client, w.namespace) })
+	}
+}
+
+func (w *workload) fill(spec *processSpec, plan *podPlan) error {
+	var err error
+	if spec.path, err = w.stack.musterBinary(w.deployment, plan.command); err != nil {
+		return err
+	}
+	spec.args, spec.dir = plan.args, w.dir
+	// In a pod the client finds its identity at a fixed path; on a host this variable
+	// leads it there.
+	spec.env = append([]string{"KUBECONFIG=" + w.identity.kubeconfig()}, plan.env...)
+	spec.env = append(spec.env, w.stack.options.MusterEnv...)
+	if plan.ready == nil {
+		return nil
+	}
+	spec.port = plan.ready.port
+	// Kubelets do not verify certificates of probes either.
+	client := &http.Client{Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
+		DisableKeepAlives: true,
+	}}
+	spec.ready = httpOK(client, fmt.Sprintf("%s://127.0.0.1:%d%s", plan.ready.scheme, plan.ready.port, plan.ready.path))
+	return nil
+}
+
+// leasePorts gives each declared port the same number on the host if it is free.
+func (w *workload) leasePorts(deployment *appsv1.Deployment) error {
+	container, err := onlyContainer(deployment)
+	if err != nil {
+		return err
+	}
+	for _, port := range declaredPorts(container) {
+		if _, done := w.ports[port]; done {
+			continue
+		}
+		if w.ports[port], err = w.stack.leases.port(port); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// musterBinary finds the program of a container: by its command, or, when the image
+// decides, by the last word of the Deployment's name.
+func (s *Stack) musterBinary(deployment, command string) (string, error) {
+	if command == "" {
+		command = deployment[strings.LastIndex(deployment, "-")+1:]
+	}
+	if binary, ok := s.options.Binaries[command]; ok {
+		return binary, nil
+	}
+	if binary := s.tools.Bin(command); binary != "" && s.options.Binaries == nil {
+		return binary, nil
+	}
+	return "", fmt.Errorf("deployment %s runs %q, but no such program was built", deployment, command)
+}
+
+// shippedAs reads a shipped object into its Go type.
+func shippedAs[T any](object *unstructured.Unstructured) (*T, error) {
+	typed := new(T)
+	return typed, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed)
+}

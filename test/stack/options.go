@@ -1,0 +1,65 @@
+package stack
+
+import (
+	"io"
+	"os"
+)
+
+// Profile says which systems run.
+type Profile string
+
+const (
+	// API runs etcd, kube-apiserver, kube-controller-manager and cert-manager, with
+	// the CRDs of Cluster API and Fleet but none of their controllers.
+	API Profile = "api"
+	// Full runs Cluster API's and Fleet's controllers as well.
+	Full Profile = "full"
+)
+
+// Options say what a stack consists of.
+type Options struct {
+	// Profile defaults to API.
+	Profile Profile
+	// Dir holds everything the stack writes. Empty means a temporary directory that
+	// Down removes.
+	Dir string
+	// WithoutCertManager leaves cert-manager's process out; its CRDs are there anyway.
+	WithoutCertManager bool
+	// Muster applies the shipped manifests and runs Muster's own Deployments.
+	Muster bool
+	// Manifests is the kustomization to apply for Muster; manifests/default if empty.
+	Manifests string
+	// Binaries names the programs to run for Muster by the name of their command,
+	// instead of those built from cmd/.
+	Binaries map[string]string
+	// MusterEnv is added to the environment of Muster's processes, for what belongs
+	// to the test and not to the product (GOCOVERDIR, say).
+	MusterEnv []string
+	// Progress is where to say what happens; nil means nowhere.
+	Progress io.Writer
+	// Tools are what an earlier Build returned; nil means build now.
+	Tools *Tools
+
+	// changed is called when the list of processes has changed.
+	changed func(*Stack)
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Profile == "" {
+		o.Profile = API
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	if o.changed == nil {
+		o.changed = func(*Stack) {}
+	}
+	if o.Dir == "" {
+		dir, err := os.MkdirTemp("", "muster-stack-")
+		if err != nil {
+			return o, err
+		}
+		o.Dir = dir
+	}
+	return o, os.MkdirAll(o.Dir, 0o755)
+}

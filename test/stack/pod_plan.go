@@ -1,0 +1,210 @@
+package stack
+
+import (
+	"fmt"
+	"path"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// podPlan is what a Deployment's pod template asks of a host process.
+type podPlan struct {
+	namespace      string
+	serviceAccount string
+	// command is the base name of the program, empty if the image decides.
+	command string
+	args    []string
+	env     []string
+	volumes []volumePlan
+	// ready is the readiness probe, nil if there is none.
+	ready *probePlan
+}
+
+// volumePlan is a directory the kubelet would mount.
+type volumePlan struct {
+	name      string
+	hostDir   string
+	secret    string
+	configMap string
+	optional  bool
+	items     []corev1.KeyToPath
+	mode      int32
+}
+
+type probePlan struct {
+	scheme string
+	path   string
+	port   int
+}
+
+// hostPlace is where on the host a pod goes.
+type hostPlace struct {
+	podName string
+	// dir holds the volumes.
+	dir string
+	// ports maps the ports the container declares to those it gets.
+	ports map[int]int
+}
+
+// planPod translates a pod template. What it cannot give a host process it refuses:
+// a test must not pass because a setting was ignored silently. Not translated are
+// resources, security context and scheduling, which a process has no use for.
+func planPod(deployment *appsv1.Deployment, place hostPlace) (*podPlan, error) {
+	container, err := onlyContainer(deployment)
+	if err != nil {
+		return nil, err
+	}
+	spec := deployment.Spec.Template.Spec
+	plan := &podPlan{namespace: deployment.Namespace, serviceAccount: spec.ServiceAccountName}
+	if plan.serviceAccount == "" {
+		plan.serviceAccount = "default"
+	}
+	mounts, err := plan.mountVolumes(spec.Volumes, container, place.dir)
+	if err != nil {
+		return nil, err
+	}
+	rewrite := rewriter{mounts: mounts, ports: place.ports}
+	values := map[string]string{}
+	for _, variable := range container.Env {
+		value, err := envValue(variable, plan, place, values)
+		if err != nil {
+			return nil, err
+		}
+		values[variable.Name] = rewrite.value(value)
+		plan.env = append(plan.env, variable.Name+"="+values[variable.Name])
+	}
+	if len(container.Command) > 0 {
+		plan.command = path.Base(container.Command[0])
+		plan.args = append(plan.args, container.Command[1:]...)
+	}
+	plan.args = append(plan.args, container.Args...)
+	for i, arg := range plan.args {
+		plan.args[i] = rewrite.arg(expand(arg, values))
+	}
+	plan.ready, err = planProbe(container, place.ports)
+	return plan, err
+}
+
+func onlyContainer(deployment *appsv1.Deployment) (*corev1.Container, error) {
+	spec := deployment.Spec.Template.Spec
+	if len(spec.Containers) != 1 || len(spec.InitContainers) != 0 {
+		return nil, fmt.Errorf("a host process stands for one container, there are %d and %d init containers",
+			len(spec.Containers), len(spec.InitContainers))
+	}
+	if len(spec.Containers[0].EnvFrom) > 0 {
+		return nil, fmt.Errorf("envFrom is not translated")
+	}
+	return &spec.Containers[0], nil
+}
+
+// declaredPorts are the ports a container says it listens on.
+func declaredPorts(container *corev1.Container) []int {
+	var ports []int
+	for _, port := range container.Ports {
+		ports = append(ports, int(port.ContainerPort))
+	}
+	for _, probe := range []*corev1.Probe{container.ReadinessProbe, container.LivenessProbe, container.StartupProbe} {
+		if probe != nil && probe.HTTPGet != nil && probe.HTTPGet.Port.Type == intstr.Int {
+			ports = append(ports, probe.HTTPGet.Port.IntValue())
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
+}
+
+// containerPort resolves a port by number or by name.
+func containerPort(container *corev1.Container, port intstr.IntOrString) (int, error) {
+	if port.Type == intstr.Int {
+		return port.IntValue(), nil
+	}
+	for _, declared := range container.Ports {
+		if declared.Name == port.StrVal {
+			return int(declared.ContainerPort), nil
+		}
+	}
+	return 0, fmt.Errorf("the container declares no port named %q", port.StrVal)
+}
+
+// mountVolumes plans the volumes and returns where each mount path is on the host.
+func (p *podPlan) mountVolumes(volumes []corev1.Volume, container *corev1.Container, dir string) (map[string]string, error) {
+	mounts := map[string]string{}
+	for _, mount := range container.VolumeMounts {
+		if mount.SubPath != "" || mount.SubPathExpr != "" {
+			return nil, fmt.Errorf("mount %s: subPath is not translated", mount.MountPath)
+		}
+		i := slices.IndexFunc(volumes, func(v corev1.Volume) bool { return v.Name == mount.Name })
+		if i < 0 {
+			return nil, fmt.Errorf("mount %s: there is no volume %q", mount.MountPath, mount.Name)
+		}
+		volume := volumePlan{name: mount.Name, hostDir: path.Join(dir, mount.Name)}
+		switch source := volumes[i].VolumeSource; {
+		case source.Secret != nil:
+			volume.secret, volume.items = source.Secret.SecretName, source.Secret.Items
+			volume.optional = source.Secret.Optional != nil && *source.Secret.Optional
+			if source.Secret.DefaultMode != nil {
+				volume.mode = *source.Secret.DefaultMode
+			}
+		case source.ConfigMap != nil:
+			volume.configMap, volume.items = source.ConfigMap.Name, source.ConfigMap.Items
+			volume.optional = source.ConfigMap.Optional != nil && *source.ConfigMap.Optional
+			if source.ConfigMap.DefaultMode != nil {
+				volume.mode = *source.ConfigMap.DefaultMode
+			}
+		case source.EmptyDir != nil:
+		default:
+			return nil, fmt.Errorf("volume %q: only secret, configMap and emptyDir are translated", mount.Name)
+		}
+		if volume.mode == 0 {
+			volume.mode = 0o644
+		}
+		p.volumes = append(p.volumes, volume)
+		mounts[path.Clean(mount.MountPath)] = volume.hostDir
+	}
+	return mounts, nil
+}
+
+func envValue(variable corev1.EnvVar, plan *podPlan, place hostPlace, earlier map[string]string) (string, error) {
+	if variable.ValueFrom == nil {
+		return expand(variable.Value, earlier), nil
+	}
+	if variable.ValueFrom.FieldRef == nil {
+		return "", fmt.Errorf("env %s: only value and fieldRef are translated", variable.Name)
+	}
+	switch field := variable.ValueFrom.FieldRef.FieldPath; field {
+	case "metadata.namespace":
+		return plan.namespace, nil
+	case "metadata.name":
+		return place.podName, nil
+	case "spec.serviceAccountName":
+		return plan.serviceAccount, nil
+	case "status.podIP":
+		return "127.0.0.1", nil
+	default:
+		return "", fmt.Errorf("env %s: field %s is not translated", variable.Name, field)
+	}
+}
+
+func planProbe(container *corev1.Container, ports map[int]int) (*probePlan, error) {
+	if container.ReadinessProbe == nil {
+		return nil, nil
+	}
+	get := container.ReadinessProbe.HTTPGet
+	if get == nil {
+		return nil, fmt.Errorf("only httpGet readiness probes are translated")
+	}
+	port, err := containerPort(container, get.Port)
+	if err != nil {
+		return nil, fmt.Errorf("readiness probe: %w", err)
+	}
+	if moved, ok := ports[port]; ok {
+		port = moved
+	}
+	scheme := "http"
+	if get.Scheme == corev1.URISchemeHTTPS {
+		scheme = "https"
+	}
+	return &probePlan{scheme: scheme, path: get.Path, port: port}, nil
+}

@@ -1,0 +1,191 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+)
+
+const dataLink = "..data"
+
+// volume keeps a directory like the kubelet does: files are links through one
+// link that is swapped whole, so that a reader never sees a certificate with the
+// key of another.
+type volume struct {
+	plan volumePlan
+	last map[string][]byte
+}
+
+// mount fills the directory before the process starts. Like a pod, it waits for a
+// Secret that does not exist yet.
+func (v *volume) mount(ctx context.Context, client kubernetes.Interface, namespace string) error {
+	if err := os.MkdirAll(v.plan.hostDir, 0o755); err != nil {
+		return err
+	}
+	if v.plan.secret == "" && v.plan.configMap == "" {
+		return nil
+	}
+	return WaitFor(ctx, v.what(namespace), 2*time.Minute, func(ctx context.Context) error {
+		data, err := v.get(ctx, client, namespace)
+		if apierrors.IsNotFound(err) && v.plan.optional {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return v.write(data)
+	})
+}
+
+func (v *volume) what(namespace string) string {
+	if v.plan.secret != "" {
+		return "Secret " + namespace + "/" + v.plan.secret
+	}
+	return "ConfigMap " + namespace + "/" + v.plan.configMap
+}
+
+func (v *volume) get(ctx context.Context, client kubernetes.Interface, namespace string) (map[string][]byte, error) {
+	if v.plan.secret != "" {
+		secret, err := client.CoreV1().Secrets(namespace).Get(ctx, v.plan.secret, metav1.GetOptions{})
+		return dataOf(secret), err
+	}
+	configMap, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, v.plan.configMap, metav1.GetOptions{})
+	return dataOf(configMap), err
+}
+
+func dataOf(object runtime.Object) map[string][]byte {
+	switch source := object.(type) {
+	case *corev1.Secret:
+		return source.Data
+	case *corev1.ConfigMap:
+		data := maps.Clone(source.BinaryData)
+		if data == nil {
+			data = map[string][]byte{}
+		}
+		for key, value := range source.Data {
+			data[key] = []byte(value)
+		}
+		return data
+	}
+	return nil
+}
+
+// follow rewrites the directory on every change until ctx ends. A watch that asks
+// for no version begins with what exists now, so nothing is missed in between.
+func (v *volume) follow(ctx context.Context, client kubernetes.Interface, namespace string) {
+	if v.plan.secret == "" && v.plan.configMap == "" {
+		return
+	}
+	for ctx.Err() == nil {
+		events, err := v.watch(ctx, client, namespace)
+		if err == nil {
+			for event := range events.ResultChan() {
+				if event.Type == watch.Added || event.Type == watch.Modified {
+					_ = v.write(dataOf(event.Object))
+				}
+			}
+			events.Stop()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+func (v *volume) watch(ctx context.Context, client kubernetes.Interface, namespace string) (watch.Interface, error) {
+	options := func(name string) metav1.ListOptions {
+		return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
+	}
+	if v.plan.secret != "" {
+		return client.CoreV1().Secrets(namespace).Watch(ctx, options(v.plan.secret))
+	}
+	return client.CoreV1().ConfigMaps(namespace).Watch(ctx, options(v.plan.configMap))
+}
+
+func (v *volume) files(data map[string][]byte) (map[string][]byte, error) {
+	if len(v.plan.items) == 0 {
+		return data, nil
+	}
+	files := map[string][]byte{}
+	for _, item := range v.plan.items {
+		content, ok := data[item.Key]
+		if !ok && !v.plan.optional {
+			return nil, fmt.Errorf("there is no key %q", item.Key)
+		}
+		files[item.Path] = content
+	}
+	return files, nil
+}
+
+// write puts the files into a new directory and swaps the link to it.
+func (v *volume) write(data map[string][]byte) error {
+	files, err := v.files(data)
+	if err != nil {
+		return err
+	}
+	same := func(a, b []byte) bool { return string(a) == string(b) }
+	if v.last != nil && maps.EqualFunc(files, v.last, same) {
+		return nil
+	}
+	fresh, err := os.MkdirTemp(v.plan.hostDir, time.Now().Format("..2006_01_02_15_04_05."))
+	if err != nil {
+		return err
+	}
+	for name, content := range files {
+		path := filepath.Join(fresh, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, content, os.FileMode(v.plan.mode)); err != nil {
+			return err
+		}
+	}
+	link := filepath.Join(v.plan.hostDir, dataLink)
+	old, _ := os.Readlink(link)
+	if err := swapLink(filepath.Base(fresh), link); err != nil {
+		return err
+	}
+	var problems []error
+	for name := range files {
+		if path := filepath.Join(v.plan.hostDir, name); !exists(path) {
+			problems = append(problems, os.Symlink(filepath.Join(dataLink, name), path))
+		}
+	}
+	if v.last != nil {
+		for name := range v.last {
+			if _, stays := files[name]; !stays {
+				problems = append(problems, os.Remove(filepath.Join(v.plan.hostDir, name)))
+			}
+		}
+	}
+	if old != "" {
+		problems = append(problems, os.RemoveAll(filepath.Join(v.plan.hostDir, old)))
+	}
+	v.last = maps.Clone(files)
+	return errors.Join(problems...)
+}
+
+// swapLink points a link elsewhere in one step.
+func swapLink(target, link string) error {
+	temporary := link + "_tmp"
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(target, temporary); err != nil {
+		return err
+	}
+	return os.Rename(temporary, link)
+}

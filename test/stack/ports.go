@@ -1,0 +1,113 @@
+package stack
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// Ports come from below the kernel's range for outgoing connections, which could
+// take one between choosing and listening, and below the in-memory provider's.
+const (
+	firstPort = 10000
+	lastPort  = 18999
+)
+
+// leases are ports and loopback addresses held for one stack. Other stacks on
+// this machine see them through locked files, also before anything listens.
+type leases struct {
+	dir   string
+	locks []func()
+}
+
+func newLeases() *leases { return &leases{dir: leaseDir()} }
+
+func leaseDir() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("muster-stack-leases-%d", os.Getuid()))
+}
+
+// release gives everything back. The kernel does the same when the process dies.
+func (l *leases) release() {
+	for _, unlock := range l.locks {
+		unlock()
+	}
+	l.locks = nil
+}
+
+// port leases the preferred port if it is free, else any other one. A preferred
+// port of 0 means any.
+func (l *leases) port(preferred int) (int, error) {
+	if preferred != 0 && l.try(preferred) {
+		return preferred, nil
+	}
+	for range 1000 {
+		if port := firstPort + rand.IntN(lastPort-firstPort+1); l.try(port) {
+			return port, nil
+		}
+	}
+	return 0, errors.New("found no free port")
+}
+
+func (l *leases) try(port int) bool {
+	unlock, err := tryLockFile(filepath.Join(l.dir, strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	if !portFree(port) {
+		unlock()
+		return false
+	}
+	l.locks = append(l.locks, unlock)
+	return true
+}
+
+// portFree tells whether a port can be listened on, on loopback and everywhere.
+func portFree(port int) bool {
+	for _, host := range []string{"127.0.0.1", ""} {
+		listener, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+		if err != nil {
+			return false
+		}
+		_ = listener.Close()
+	}
+	return true
+}
+
+// inMemoryPorts are where the in-memory provider listens first: for debugging, and
+// for its first cluster.
+var inMemoryPorts = []string{"19000", "20000"}
+
+// address leases a loopback address. The in-memory provider always listens on
+// the same ports, so two of them need an address each.
+func (l *leases) address() (string, error) {
+	var last error
+	for host := 1; host < 255; host++ {
+		address := fmt.Sprintf("127.0.0.%d", host)
+		unlock, err := tryLockFile(filepath.Join(l.dir, address))
+		if err != nil {
+			continue
+		}
+		if last = listenable(address, inMemoryPorts); last != nil {
+			unlock()
+			continue
+		}
+		l.locks = append(l.locks, unlock)
+		return address, nil
+	}
+	return "", fmt.Errorf("no loopback address has ports %v free: %w", inMemoryPorts, last)
+}
+
+func listenable(address string, ports []string) error {
+	for _, port := range ports {
+		listener, err := net.Listen("tcp", net.JoinHostPort(address, port))
+		if err != nil {
+			return err
+		}
+		_ = listener.Close()
+	}
+	return nil
+}

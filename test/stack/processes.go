@@ -1,0 +1,222 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// defaultReadyTimeout fits a loaded machine with few cores.
+const defaultReadyTimeout = 2 * time.Minute
+
+// run adds a process to the stack, starts it and waits until it is ready.
+func (s *Stack) run(ctx context.Context, spec processSpec) error {
+	p := s.add(spec)
+	return s.startProcess(ctx, p)
+}
+
+// runAll starts all processes first and then waits for each: most of a start is
+// waiting for others.
+func (s *Stack) runAll(ctx context.Context, specs []processSpec) error {
+	begin := time.Now()
+	started := make([]*process, 0, len(specs))
+	for _, spec := range specs {
+		p := s.add(spec)
+		if err := p.start(); err != nil {
+			return err
+		}
+		s.options.changed(s)
+		started = append(started, p)
+	}
+	for _, p := range started {
+		if err := s.ready(ctx, p); err != nil {
+			return err
+		}
+		s.say("%s ready (%s)", p.spec.name, since(begin))
+	}
+	return nil
+}
+
+// add makes a process known to the stack.
+func (s *Stack) add(spec processSpec) *process {
+	if spec.timeout == 0 {
+		spec.timeout = defaultReadyTimeout
+	}
+	if spec.env == nil {
+		spec.env = []string{"HOME=" + s.dir, "TMPDIR=" + s.dir}
+	}
+	if spec.dir == "" {
+		spec.dir = s.dir
+	}
+	p := &process{spec: spec, log: s.logPath(spec.name)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.processes = append(s.processes, p)
+	return p
+}
+
+// drop makes the stack forget a process that has ended.
+func (s *Stack) drop(p *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, known := range s.processes {
+		if known == p {
+			s.processes = append(s.processes[:i], s.processes[i+1:]...)
+			return
+		}
+	}
+}
+
+func (s *Stack) startProcess(ctx context.Context, p *process) error {
+	if p.running() {
+		return nil
+	}
+	if s.ctx.Err() != nil {
+		return errors.New("the stack is going down")
+	}
+	begin := time.Now()
+	if p.spec.prepare != nil {
+		spec := p.spec
+		if err := spec.prepare(ctx, &spec); err != nil {
+			return fmt.Errorf("prepare %s: %w", p.spec.name, err)
+		}
+		p.mu.Lock()
+		p.spec = spec
+		p.mu.Unlock()
+	}
+	if err := p.start(); err != nil {
+		return err
+	}
+	s.options.changed(s)
+	if err := s.ready(ctx, p); err != nil {
+		return err
+	}
+	s.say("%s ready (%s)", p.spec.name, since(begin))
+	return nil
+}
+
+// ready waits for a started process; a dead one fails at once with the end of its log.
+func (s *Stack) ready(ctx context.Context, p *process) error {
+	ready := p.spec.ready
+	switch {
+	case p.spec.logsays != "":
+		ready = p.logSays
+	case ready == nil:
+		return p.deathNote()
+	}
+	err := waitFor(ctx, p.spec.name, p.spec.timeout, ready, p.deathNote)
+	if err != nil && p.running() {
+		return fmt.Errorf("%w\nend of %s:\n%s", err, p.log, p.tail())
+	}
+	return err
+}
+
+// Start starts a stopped process and waits until it is ready.
+func (s *Stack) Start(ctx context.Context, name string) error {
+	if s.remote != nil {
+		return s.remote.do(ctx, "start", name, nil)
+	}
+	p, err := s.process(name)
+	if err != nil {
+		return err
+	}
+	return s.startProcess(ctx, p)
+}
+
+// Stop ends a process with SIGTERM and returns when it has exited.
+func (s *Stack) Stop(ctx context.Context, name string) error {
+	return s.end(ctx, "stop", name, syscall.SIGTERM)
+}
+
+// Kill ends a process with SIGKILL and returns when it has exited.
+func (s *Stack) Kill(ctx context.Context, name string) error {
+	return s.end(ctx, "kill", name, syscall.SIGKILL)
+}
+
+func (s *Stack) end(ctx context.Context, verb, name string, signal syscall.Signal) error {
+	if s.remote != nil {
+		return s.remote.do(ctx, verb, name, nil)
+	}
+	p, err := s.process(name)
+	if err != nil {
+		return err
+	}
+	defer s.options.changed(s)
+	return p.signalAndWait(signal)
+}
+
+// Signal sends any signal to a process without waiting; SIGSTOP and SIGCONT freeze
+// and thaw one.
+func (s *Stack) Signal(name string, signal syscall.Signal) error {
+	for _, status := range s.Processes() {
+		if status.Name == name && status.Running {
+			return syscall.Kill(status.PID, signal)
+		}
+	}
+	return fmt.Errorf("%s is not running", name)
+}
+
+// Restart stops a process, starts it and waits until it is ready.
+func (s *Stack) Restart(ctx context.Context, name string) error {
+	if err := s.Stop(ctx, name); err != nil {
+		return err
+	}
+	return s.Start(ctx, name)
+}
+
+// StartDead starts every process that has ended, in the order of the first start.
+func (s *Stack) StartDead(ctx context.Context) error {
+	if s.remote != nil {
+		return s.remote.do(ctx, "start-dead", "", nil)
+	}
+	for _, status := range s.Processes() {
+		if !status.Running {
+			if err := s.Start(ctx, status.Name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Processes lists the processes of the stack in the order they were started.
+func (s *Stack) Processes() []ProcessStatus {
+	if s.remote != nil {
+		return s.remote.processes()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]ProcessStatus, 0, len(s.processes))
+	for _, p := range s.processes {
+		list = append(list, p.status())
+	}
+	return list
+}
+
+// LogPath returns the file a process logs to.
+func (s *Stack) LogPath(name string) string { return s.logPath(name) }
+
+// LogTail returns the end of the log of a process, for messages.
+func (s *Stack) LogTail(name string) string {
+	p := &process{log: s.logPath(name)}
+	return p.tail()
+}
+
+func (s *Stack) logPath(name string) string { return filepath.Join(s.dir, "logs", name+".log") }
+
+func (s *Stack) process(name string) (*process, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := make([]string, 0, len(s.processes))
+	for _, p := range s.processes {
+		if p.spec.name == name {
+			return p, nil
+		}
+		known = append(known, p.spec.name)
+	}
+	return nil, fmt.Errorf("there is no process %q; there are: %s", name, strings.Join(known, ", "))
+}

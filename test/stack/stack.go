@@ -1,0 +1,243 @@
+package stack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Stack is a running set of processes around one API server.
+type Stack struct {
+	// Kubeconfig is the path of the administrator's kubeconfig.
+	Kubeconfig string
+
+	options Options
+	dir     string
+	tools   *Tools
+	leases  *leases
+	// remove says that the directory is the stack's own to remove.
+	remove bool
+	begin  time.Time
+
+	hub        *controlPlane
+	downstream *controlPlane
+	client     *applier
+	capi       capiPorts
+
+	// ctx ends when the stack goes down; background work hangs on it.
+	ctx    context.Context
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+
+	mu        sync.Mutex
+	processes []*process
+	workloads []*workload
+	// shipped are the objects of Muster's manifests as they ship.
+	shipped []*unstructured.Unstructured
+
+	// remote is set on a stack that another process holds.
+	remote *remote
+}
+
+// Up builds what is needed and starts a stack; it returns when everything is ready.
+// Call Down when done. The processes die with the calling process in any case.
+func Up(ctx context.Context, options Options) (*Stack, error) {
+	temporary := options.Dir == ""
+	options, err := options.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	tools := options.Tools
+	if tools == nil {
+		if tools, err = Build(ctx, options.Profile, options.Progress); err != nil {
+			return nil, err
+		}
+	}
+	if options.Muster && options.Binaries == nil {
+		if err := tools.BuildMuster(ctx, options.Progress); err != nil {
+			return nil, err
+		}
+	}
+	s := &Stack{options: options, dir: options.Dir, tools: tools, leases: newLeases(), remove: temporary, begin: time.Now()}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	if err := s.startAll(ctx); err != nil {
+		// The directory stays: its logs say what went wrong.
+		s.remove = false
+		return nil, errors.Join(err, s.Down())
+	}
+	return s, nil
+}
+
+func (s *Stack) startAll(ctx context.Context) error {
+	s.Kubeconfig = filepath.Join(s.dir, "kubeconfig")
+	var err error
+	if s.hub, err = s.startControlPlane(ctx, ""); err != nil {
+		return err
+	}
+	if err := writeKubeconfig(s.Kubeconfig, s.hub.admin); err != nil {
+		return err
+	}
+	config, err := s.RESTConfig()
+	if err != nil {
+		return err
+	}
+	if s.client, err = newApplier(config); err != nil {
+		return err
+	}
+	if s.options.Profile == Full {
+		if err := s.chooseCAPIPorts(); err != nil {
+			return err
+		}
+	}
+	if err := s.installCRDs(ctx); err != nil {
+		return err
+	}
+	if err := s.startControllers(ctx); err != nil {
+		return err
+	}
+	if s.options.Muster {
+		if err := s.startMuster(ctx); err != nil {
+			return err
+		}
+	}
+	s.say("ready (%s)", since(s.begin))
+	return nil
+}
+
+// startControllers starts everything that works on the API server, at once.
+func (s *Stack) startControllers(ctx context.Context) error {
+	plan := []func() ([]processSpec, error){s.hubControllerManagerSpec, s.certManagerSpecs}
+	if s.options.Profile == Full {
+		if err := s.configureFleet(ctx); err != nil {
+			return err
+		}
+		plan = append(plan, s.capiSpecs, s.fleetSpecs)
+	}
+	var specs []processSpec
+	for _, add := range plan {
+		more, err := add()
+		if err != nil {
+			return err
+		}
+		specs = append(specs, more...)
+	}
+	if err := s.runAll(ctx, specs); err != nil || s.options.Profile != Full {
+		return err
+	}
+	return s.installCAPIWebhooks(ctx)
+}
+
+// Down stops every process, clients first, and returns when all have exited.
+func (s *Stack) Down() error {
+	if s.remote != nil {
+		return errors.New("this stack is held by a supervisor: stop it with `stack down`")
+	}
+	s.cancel()
+	// What works in the background might start something again.
+	s.wait.Wait()
+	s.mu.Lock()
+	processes := slices.Clone(s.processes)
+	s.mu.Unlock()
+	begin := time.Now()
+	problems := stopInLayers(processes)
+	s.say("stopped (%s)", since(begin))
+	s.leases.release()
+	if s.remove {
+		problems = append(problems, os.RemoveAll(s.dir))
+	}
+	return errors.Join(problems...)
+}
+
+// stopInLayers ends clients before the API servers they would complain about, and
+// those before their etcd.
+func stopInLayers(processes []*process) []error {
+	layer := func(p *process) int {
+		switch {
+		case strings.HasSuffix(p.spec.name, "etcd"):
+			return 2
+		case strings.HasSuffix(p.spec.name, "kube-apiserver"):
+			return 1
+		default:
+			return 0
+		}
+	}
+	var (
+		mu       sync.Mutex
+		problems []error
+	)
+	for number := range 3 {
+		var wait sync.WaitGroup
+		for _, p := range slices.Backward(processes) {
+			if layer(p) != number {
+				continue
+			}
+			wait.Go(func() {
+				if err := p.signalAndWait(syscall.SIGTERM); err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					problems = append(problems, err)
+				}
+			})
+		}
+		wait.Wait()
+	}
+	return problems
+}
+
+// Dir is where the stack keeps its files.
+func (s *Stack) Dir() string { return s.dir }
+
+// RESTConfig returns the administrator's configuration, without client-side limits.
+func (s *Stack) RESTConfig() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1
+	return config, nil
+}
+
+// Kubectl runs kubectl as the administrator and returns what it printed. An error
+// holds what it printed as errors.
+func (s *Stack) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return s.kubectl(ctx, s.Kubeconfig, "", args...)
+}
+
+// KubectlInput is Kubectl with something to read on standard input.
+func (s *Stack) KubectlInput(ctx context.Context, input string, args ...string) (string, error) {
+	return s.kubectl(ctx, s.Kubeconfig, input, args...)
+}
+
+func (s *Stack) kubectl(ctx context.Context, kubeconfig, input string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, s.tools.Bin("kubectl"), args...)
+	cmd.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=" + filepath.Join(s.dir, "home"), "PATH=" + os.Getenv("PATH")}
+	cmd.Stdin = strings.NewReader(input)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+// Apply applies every object of a YAML stream on the server's side.
+func (s *Stack) Apply(ctx context.Context, yaml string) error {
+	return s.client.apply(ctx, []byte(yaml))
+}
+
+func (s *Stack) say(format string, args ...any) {
+	fmt.Fprintf(s.options.Progress, "%6s  %s\n", time.Since(s.begin).Round(100*time.Millisecond), fmt.Sprintf(format, args...))
+}
