@@ -1,0 +1,88 @@
+package oracle
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// settings are what a FleetAddonConfig asks for. What it does not mention, and all of
+// it if there is none, has its default; off is always explicit.
+type settings struct {
+	enabled, classGroup, patch, owners, hostNetwork bool
+	agentNamespace, prefix, suffix                  string
+	tolerations                                     []corev1.Toleration
+	envVars                                         []corev1.EnvVar
+	selector, namespaceSelector                     labels.Selector
+	deletesDeselected                               bool
+	exclude                                         []string
+
+	classEnabled, classPatch, classOwners bool
+}
+
+func settingsOf(config *addonsv1.FleetAddonConfig) settings {
+	spec := addonsv1.FleetAddonConfigSpec{}
+	if config != nil {
+		spec = config.Spec
+	}
+	cluster, class := ptr.Deref(spec.Cluster, addonsv1.ClusterConfig{}), ptr.Deref(spec.ClusterClass, addonsv1.ClusterClassConfig{})
+	naming := ptr.Deref(cluster.Naming, addonsv1.NamingStrategy{})
+	isOn := func(value *bool) bool { return ptr.Deref(value, true) }
+	return settings{
+		enabled: isOn(cluster.Enabled), classGroup: isOn(cluster.ApplyClassGroup), patch: isOn(cluster.PatchResource),
+		owners: isOn(cluster.SetOwnerReferences), hostNetwork: isOn(cluster.HostNetwork),
+		agentNamespace: ptr.Deref(cluster.AgentNamespace, "fleet-addon-agent"),
+		prefix:         naming.Prefix, suffix: naming.Suffix,
+		tolerations: ptr.Deref(cluster.AgentTolerations, []corev1.Toleration{
+			{Key: "node.kubernetes.io/not-ready", Operator: "Exists", Effect: "NoSchedule"},
+			{Key: "node.cluster.x-k8s.io/uninitialized", Operator: "Exists", Effect: "NoSchedule"},
+			{Key: "node.cloudprovider.kubernetes.io/uninitialized", Operator: "Equal", Value: "true", Effect: "NoSchedule"},
+		}),
+		envVars:  cluster.AgentEnvVars,
+		selector: parse(cluster.Selector), namespaceSelector: parse(cluster.NamespaceSelector),
+		deletesDeselected: cluster.OnDeselect == "Delete",
+		exclude:           ptr.Deref(ptr.Deref(cluster.TemplateValues, addonsv1.TemplateValuesConfig{}).Exclude, secretive),
+		classEnabled:      isOn(class.Enabled), classPatch: isOn(class.PatchResource), classOwners: isOn(class.SetOwnerReferences),
+	}
+}
+
+// secretive is what kubeadm's control planes, RKE2's and K3s's may carry secrets in.
+var secretive = []string{
+	"/ControlPlane/spec/kubeadmConfigSpec/files", "/ControlPlane/spec/kubeadmConfigSpec/users",
+	"/ControlPlane/spec/kubeadmConfigSpec/bootCommands", "/ControlPlane/spec/kubeadmConfigSpec/preKubeadmCommands",
+	"/ControlPlane/spec/kubeadmConfigSpec/postKubeadmCommands", "/ControlPlane/spec/kubeadmConfigSpec/ignition",
+	"/ControlPlane/spec/kubeadmConfigSpec/initConfiguration/bootstrapTokens",
+	"/ControlPlane/spec/kubeadmConfigSpec/joinConfiguration/discovery/bootstrapToken",
+	"/ControlPlane/spec/kubeadmConfigSpec/joinConfiguration/discovery/tlsBootstrapToken",
+	"/ControlPlane/spec/kubeadmConfigSpec/joinConfiguration/discovery/file/kubeConfig/user",
+	"/ControlPlane/spec/kthreesConfigSpec/files", "/ControlPlane/spec/kthreesConfigSpec/preK3sCommands",
+	"/ControlPlane/spec/kthreesConfigSpec/postK3sCommands",
+	"/ControlPlane/spec/files", "/ControlPlane/spec/preRKE2Commands", "/ControlPlane/spec/postRKE2Commands",
+	"/ControlPlane/spec/agentConfig/additionalUserData",
+}
+
+// parse returns a selector; a missing one matches everything, as an empty one does.
+func parse(selector *metav1.LabelSelector) labels.Selector {
+	if selector == nil {
+		return labels.Everything()
+	}
+	parsed, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		return labels.Nothing() // The API server lets none of these through.
+	}
+	return parsed
+}
+
+// selects: both selectors match. The Cluster's selector may name the class labels.
+func (in settings) selects(cluster *clusterv1.Cluster, namespace *corev1.Namespace) bool {
+	if !in.enabled {
+		return false
+	}
+	stamped := cluster.DeepCopy()
+	stampClass(stamped)
+	return in.selector.Matches(labels.Set(stamped.Labels)) && in.namespaceSelector.Matches(labels.Set(namespace.Labels))
+}

@@ -1,0 +1,187 @@
+package oracle
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// Key names an object.
+type Key = types.NamespacedName
+
+// Reference names an object that a Cluster refers to.
+type Reference struct {
+	Group, Kind string
+	Key
+}
+
+// State is everything that Muster reads and writes, at one moment.
+type State struct {
+	Config     *addonsv1.FleetAddonConfig // nil if there is none
+	Namespaces map[string]*corev1.Namespace
+	Classes    map[Key]*clusterv1.ClusterClass
+	Clusters   map[Key]*clusterv1.Cluster
+	Referenced map[Reference]*unstructured.Unstructured
+
+	FleetClusters map[Key]*fleetv1.Cluster
+	Groups        map[Key]*fleetv1.ClusterGroup
+	Mappings      map[Key]*fleetv1.BundleNamespaceMapping
+}
+
+// NewState returns a state without objects.
+func NewState() State {
+	return State{
+		Namespaces: map[string]*corev1.Namespace{}, Classes: map[Key]*clusterv1.ClusterClass{},
+		Clusters: map[Key]*clusterv1.Cluster{}, Referenced: map[Reference]*unstructured.Unstructured{},
+		FleetClusters: map[Key]*fleetv1.Cluster{}, Groups: map[Key]*fleetv1.ClusterGroup{},
+		Mappings: map[Key]*fleetv1.BundleNamespaceMapping{},
+	}
+}
+
+// Copy returns a copy that shares nothing with the state.
+func (s *State) Copy() State {
+	return State{
+		Config: s.Config.DeepCopy(), Namespaces: copyMap(s.Namespaces), Classes: copyMap(s.Classes),
+		Clusters: copyMap(s.Clusters), Referenced: copyMap(s.Referenced),
+		FleetClusters: copyMap(s.FleetClusters), Groups: copyMap(s.Groups), Mappings: copyMap(s.Mappings),
+	}
+}
+
+func copyMap[K comparable, V interface{ DeepCopy() V }](from map[K]V) map[K]V {
+	to := make(map[K]V, len(from))
+	for key, value := range from {
+		to[key] = value.DeepCopy()
+	}
+	return to
+}
+
+// Keys that Muster writes or heeds.
+const (
+	domain            = "fleet.addons.cluster.x-k8s.io"
+	classLabel        = "clusterclass-name." + domain
+	classNsLabel      = "clusterclass-namespace." + domain
+	fullClass         = domain + "/clusterclass-name" // where the label holds a shortened name
+	ownedBy           = domain + "/owned-by"
+	pinnedName        = domain + "/cluster-name"
+	importedFrom      = domain + "/imported-from"
+	released          = domain + "/released"
+	adopt             = domain + "/adopt"
+	legacyFinalizer   = domain
+	manager           = "addon-provider-fleet"
+	managedBy         = "app.kubernetes.io/managed-by"
+	workspace         = "field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace"
+	pauseAnnotation   = "cluster.x-k8s.io/paused"
+	importedCondition = "FleetImported"
+
+	// Others is the domain of the labels and annotations that others put on Fleet
+	// objects. They stay.
+	Others = "others.example/"
+)
+
+// isOurs: Muster or CAAPF made the object, or its maker handed it over.
+func isOurs(object client.Object) bool {
+	return object.GetLabels()[managedBy] == "muster" || object.GetAnnotations()[adopt] == "true" || isManager(object)
+}
+
+func isManager(object client.Object) bool {
+	return slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+		return entry.Manager == manager || strings.HasSuffix(entry.Manager, "-"+manager)
+	})
+}
+
+// belongs: the Fleet Cluster is that of the Cluster, and not somebody else's.
+func belongs(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
+	if isOwner(fleet, cluster.UID) || fleet.Annotations[adopt] == "true" {
+		return true
+	}
+	return isOurs(fleet) && originOf(fleet) == cluster.Name
+}
+
+// originOf returns the name of the Cluster that a Fleet Cluster was made from.
+func originOf(fleet *fleetv1.Cluster) string {
+	if name := fleet.Annotations[importedFrom]; name != "" {
+		return name
+	}
+	for _, owner := range fleet.OwnerReferences {
+		if owner.Kind == "Cluster" {
+			return owner.Name
+		}
+	}
+	return ""
+}
+
+func isOwner(object client.Object, uid types.UID) bool {
+	return slices.ContainsFunc(object.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return owner.UID == uid })
+}
+
+func isClaimed(cluster *clusterv1.Cluster) bool {
+	return cluster.Annotations[ownedBy] != "" && isDNSLabel(cluster.Annotations[pinnedName])
+}
+
+// classOf returns the class that a Cluster's topology names; no namespace is the Cluster's own.
+func classOf(cluster *clusterv1.Cluster) Key {
+	class := Key{Namespace: cluster.Spec.Topology.ClassRef.Namespace, Name: cluster.Spec.Topology.ClassRef.Name}
+	if class.Name == "" {
+		return Key{}
+	}
+	if class.Namespace == "" {
+		class.Namespace = cluster.Namespace
+	}
+	return class
+}
+
+// groupedBy returns the class whose labels an object of Fleet carries.
+func groupedBy(object client.Object) Key {
+	class := Key{Namespace: object.GetLabels()[classNsLabel], Name: object.GetLabels()[classLabel]}
+	if full := object.GetAnnotations()[fullClass]; full != "" {
+		class.Name = full
+	}
+	return class
+}
+
+func set(object map[string]string, key, value string) map[string]string {
+	if object == nil {
+		object = map[string]string{}
+	}
+	if object[key] = value; value == "" {
+		delete(object, key)
+	}
+	return object
+}
+
+// copied returns what may be copied to a Fleet object: nothing that steers Fleet or
+// Rancher, that speaks of the original, or that is our own note. The last map wins.
+func copied(sources ...map[string]string) map[string]string {
+	result := map[string]string{}
+	for _, source := range sources {
+		maps.Copy(result, source)
+	}
+	maps.DeleteFunc(result, func(key, _ string) bool {
+		return slices.ContainsFunc([]string{
+			"fleet.cattle.io/", "management.cattle.io/", "objectset.rio.cattle.io/",
+			"kubectl.kubernetes.io/last-applied-configuration", "meta.helm.sh/", domain + "/",
+		}, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+	})
+	return result
+}
+
+// othersIn returns what others put there, which stays.
+func othersIn(have map[string]string) map[string]string {
+	result := map[string]string{}
+	for key, value := range have {
+		if strings.HasPrefix(key, Others) || key == adopt {
+			result[key] = value
+		}
+	}
+	return result
+}

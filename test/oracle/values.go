@@ -1,0 +1,116 @@
+package oracle
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"regexp"
+	"strings"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// templateValues returns what bundles read as ${ .ClusterValues }: the Cluster, what
+// it refers to, and the variables of its topology; false if a reference leads nowhere.
+func (s *State) templateValues(in settings, cluster *clusterv1.Cluster) (map[string]any, bool) {
+	object := plain(cluster)
+	object["apiVersion"], object["kind"] = "cluster.x-k8s.io/v1beta2", "Cluster"
+	variables := map[string]any{}
+	for _, variable := range cluster.Spec.Topology.Variables {
+		variables[variable.Name] = plain(map[string]any{"value": variable.Value})["value"]
+	}
+	values := map[string]any{"Cluster": lasting(object), "Variables": variables}
+
+	for name, ref := range map[string]clusterv1.ContractVersionedObjectReference{
+		"ControlPlane": cluster.Spec.ControlPlaneRef, "InfrastructureCluster": cluster.Spec.InfrastructureRef,
+	} {
+		if ref.Name == "" {
+			continue
+		}
+		referenced := s.Referenced[Reference{Group: ref.APIGroup, Kind: ref.Kind, Key: Key{Namespace: cluster.Namespace, Name: ref.Name}}]
+		if referenced == nil {
+			return nil, false
+		}
+		values[name] = lasting(plain(referenced))
+	}
+	for _, pointer := range in.exclude {
+		exclude(values, strings.Split(pointer, "/")[1:])
+	}
+	return values, true
+}
+
+// lasting drops what changes without the user changing anything.
+func lasting(object map[string]any) map[string]any {
+	delete(object, "status")
+	metadata := object["metadata"].(map[string]any)
+	for _, field := range []string{"managedFields", "resourceVersion", "generation"} {
+		delete(metadata, field)
+	}
+	if annotations, ok := metadata["annotations"].(map[string]any); ok {
+		delete(annotations, "kubectl.kubernetes.io/last-applied-configuration")
+	}
+	return object
+}
+
+// exclude removes what the segments of a JSON pointer lead to; * is every key or item.
+func exclude(node any, path []string) {
+	switch typed := node.(type) {
+	case map[string]any:
+		for key, child := range maps.Clone(typed) {
+			if path[0] != key && path[0] != "*" {
+				continue
+			}
+			if len(path) == 1 {
+				delete(typed, key)
+			} else {
+				exclude(child, path[1:])
+			}
+		}
+	case []any:
+		for _, child := range typed {
+			if path[0] == "*" && len(path) > 1 {
+				exclude(child, path[1:])
+			}
+		}
+	}
+}
+
+// plain returns a value as its JSON reads.
+func plain(value any) map[string]any {
+	var result map[string]any
+	data, err := json.Marshal(value)
+	if err == nil {
+		err = json.Unmarshal(data, &result)
+	}
+	if err != nil {
+		panic(err) // All of it came from JSON.
+	}
+	return result
+}
+
+var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+func isDNSLabel(name string) bool { return dnsLabel.MatchString(name) }
+
+// fleetName returns a name that Fleet can use: a DNS label.
+func fleetName(full string) string {
+	if isDNSLabel(full) {
+		return full
+	}
+	return shortened(strings.ReplaceAll(full, ".", "-"), full)
+}
+
+// labelValue returns a name as a label's value.
+func labelValue(name string) string {
+	if len(name) <= 63 {
+		return name
+	}
+	return shortened(name, name)
+}
+
+// shortened cuts a name and tells it apart by the hash of what it was.
+func shortened(readable, full string) string {
+	sum := sha256.Sum256([]byte(full))
+	return strings.TrimRight(readable[:min(len(readable), 54)], "-._") + "-" + hex.EncodeToString(sum[:])[:8]
+}

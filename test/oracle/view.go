@@ -1,0 +1,92 @@
+package oracle
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+)
+
+// View writes down all of a state that Muster may touch, in an order of its own, so
+// that two states can be compared byte for byte. What only the API server writes, and
+// Muster's notes about its own work, are left out.
+func View(s State) string {
+	documents := map[string]map[string]any{}
+	add := func(kind string, object client.Object, parts map[string]any) {
+		annotations := map[string]string{}
+		for key, value := range object.GetAnnotations() {
+			if key != domain+"/applied-hash" && key != domain+"/targeting" {
+				annotations[key] = value
+			}
+		}
+		parts["labels"], parts["annotations"] = object.GetLabels(), annotations
+		parts["owners"], parts["finalizers"] = object.GetOwnerReferences(), object.GetFinalizers()
+		documents[kind+" "+client.ObjectKeyFromObject(object).String()] = parts
+	}
+	for _, object := range s.Namespaces {
+		add("Namespace", object, map[string]any{})
+	}
+	for _, object := range s.Classes {
+		add("ClusterClass", object, map[string]any{"spec": object.Spec})
+	}
+	for _, object := range s.Clusters {
+		condition := ""
+		if found := meta.FindStatusCondition(object.Status.Conditions, importedCondition); found != nil {
+			condition = fmt.Sprintf("%s, %s", found.Status, found.Reason)
+		}
+		add("Cluster", object, map[string]any{"spec": object.Spec, importedCondition: condition})
+	}
+	for _, object := range s.FleetClusters {
+		add("Fleet Cluster", object, map[string]any{"spec": object.Spec})
+	}
+	for _, object := range s.Groups {
+		add("ClusterGroup", object, map[string]any{"spec": object.Spec})
+	}
+	for _, object := range s.Mappings {
+		add("BundleNamespaceMapping", object, map[string]any{
+			"bundleSelector": object.BundleSelector, "namespaceSelector": object.NamespaceSelector,
+		})
+	}
+
+	var text strings.Builder
+	for _, name := range sortedKeys(documents) {
+		body := plain(documents[name])
+		for key, value := range body {
+			if isEmpty(value) {
+				delete(body, key)
+			}
+		}
+		content, err := yaml.Marshal(body)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Fprintf(&text, "--- %s\n%s", name, content)
+	}
+	return text.String()
+}
+
+func isEmpty(value any) bool {
+	switch typed := value.(type) {
+	case nil:
+		return true
+	case string:
+		return typed == ""
+	case map[string]any:
+		return len(typed) == 0
+	case []any:
+		return len(typed) == 0
+	}
+	return false
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}

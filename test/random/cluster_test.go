@@ -1,0 +1,474 @@
+package random
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/test/oracle"
+)
+
+const (
+	domain = "fleet.addons.cluster.x-k8s.io"
+	pinKey = domain + "/cluster-name"
+	ownKey = domain + "/owned-by"
+	// finalizer stands for Cluster API's own: its Clusters take their time to go.
+	finalizer = "cluster.cluster.x-k8s.io"
+)
+
+var clusterOperations = []operation{
+	{name: "CreateCluster", weight: 12, draw: drawCreateCluster, do: createCluster, racy: func(r *run, step Step) bool {
+		return r.deleted[oracle.Key{Namespace: r.namespace(step.Namespace), Name: slotName(step.Cluster)}]
+	}},
+	{name: "DeleteCluster", weight: 4, draw: drawSlot, do: deleteCluster, racy: leavesSomething},
+	{name: "FinishDeletion", weight: 4, draw: drawSlot, do: finishDeletion, racy: leavesSomething},
+	{name: "Rebase", weight: 7, draw: func(rng *rand.Rand, step *Step) { drawSlot(rng, step); drawClass(rng, step) }, do: rebase, racy: mayDeselect},
+	{name: "LabelCluster", weight: 7, draw: func(rng *rand.Rand, step *Step) {
+		drawSlot(rng, step)
+		step.Key = oneOf(rng, "env", "both", "env", "fleet.cattle.io/shard-ref", "clusterclass-name."+domain, "clusterclass-namespace."+domain)
+		step.Value = oneOf(rng, "", "prod", "dev")
+	}, do: labelCluster, racy: mayDeselect},
+	{name: "AnnotateCluster", weight: 4, draw: func(rng *rand.Rand, step *Step) {
+		drawSlot(rng, step)
+		step.Key = oneOf(rng, "note", "meta.helm.sh/release-name", "kubectl.kubernetes.io/last-applied-configuration")
+		step.Value = oneOf(rng, "", "a", "b")
+	}, do: annotateCluster},
+	{name: "DropPin", weight: 2, draw: func(rng *rand.Rand, step *Step) {
+		drawSlot(rng, step)
+		step.Key = oneOf(rng, pinKey, ownKey, "")
+		step.Value = oneOf(rng, "", "", "forged")
+	}, do: dropPin, racy: always},
+	{name: "Initialize", weight: 10, draw: func(rng *rand.Rand, step *Step) {
+		drawSlot(rng, step)
+		step.Kind = oneOf(rng, "", "", "", "NoReferences", "Dangling")
+	}, do: initialize, racy: func(r *run, step Step) bool { return step.Kind == "Dangling" }},
+	{name: "Uninitialize", weight: 1, draw: drawSlot, do: uninitialize, racy: always},
+	{name: "ScaleControlPlane", weight: 4, draw: func(rng *rand.Rand, step *Step) {
+		drawSlot(rng, step)
+		step.Value = oneOf(rng, "1", "3", "5")
+	}, do: scaleControlPlane},
+	{name: "DeleteReferenced", weight: 2, draw: drawReferenced, do: deleteReferenced, racy: always},
+	{name: "CreateReferenced", weight: 3, draw: drawReferenced, do: createReferenced},
+	{name: "Pause", weight: 4, draw: drawPause, do: pause("true"), racy: always},
+	{name: "Unpause", weight: 6, draw: drawPause, do: pause("")},
+	{name: "LegacyFinalizer", weight: 1, draw: drawSlot, do: legacyFinalizer},
+}
+
+func drawSlot(rng *rand.Rand, step *Step) { step.Cluster = rng.IntN(slotCount) }
+
+func drawClass(rng *rand.Rand, step *Step) {
+	step.Class = oneOf(rng, 0, 0, 1, 2, noClass)
+	step.ClassNamespace = oneOf(rng, 0, 1, 2, 3, 0, 1, 2, 3, namespaceCount, ownNamespace)
+}
+
+func drawCreateCluster(rng *rand.Rand, step *Step) {
+	drawSlot(rng, step)
+	drawClass(rng, step)
+	step.Namespace = rng.IntN(namespaceCount)
+	step.Key = oneOf(rng, "", "", "env", "both")
+	step.Value = oneOf(rng, "prod", "dev")
+	step.Kind = oneOf(rng, "", "", "", "", "", "GenerateName", "Paused", "Finalizer", "Finalizer", "Pinned")
+}
+
+func drawReferenced(rng *rand.Rand, step *Step) {
+	drawSlot(rng, step)
+	step.Kind = oneOf(rng, "ControlPlane", "Infrastructure")
+}
+
+func drawPause(rng *rand.Rand, step *Step) {
+	drawSlot(rng, step)
+	step.Kind = oneOf(rng, "Spec", "Annotation")
+}
+
+// slotName returns the name of a slot's Cluster. Some share it, in other namespaces;
+// one is none that Fleet could use.
+func slotName(slot int) string {
+	return [slotCount]string{"one", "two", "three.dotted", "one", "two", "six"}[slot]
+}
+
+func createCluster(r *run, step Step) (bool, error) {
+	if r.cluster(step) != nil {
+		return false, nil
+	}
+	cluster := &clusterv1.Cluster{}
+	cluster.Namespace, cluster.Name = r.namespace(step.Namespace), slotName(step.Cluster)
+	if step.Key != "" {
+		cluster.Labels = map[string]string{step.Key: step.Value}
+	}
+	switch step.Kind {
+	case "GenerateName":
+		cluster.GenerateName, cluster.Name = cluster.Name+"-", ""
+	case "Paused":
+		cluster.Spec.Paused = ptr.To(true)
+	case "Finalizer":
+		cluster.Finalizers = []string{finalizer}
+	case "Pinned":
+		cluster.Annotations = map[string]string{pinKey: "pinned-" + fmt.Sprint(step.Cluster)}
+	}
+	cluster.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.7.0.0/16"}
+	if step.Class != noClass {
+		cluster.Spec.Topology = clusterv1.Topology{
+			ClassRef: clusterv1.ClusterClassRef{Name: r.className(step)}, Version: "v1.36.3",
+			Variables: []clusterv1.ClusterVariable{{Name: "size"}},
+		}
+		cluster.Spec.Topology.Variables[0].Value.Raw = []byte(`{"cpus":2}`)
+		if step.ClassNamespace != ownNamespace {
+			cluster.Spec.Topology.ClassRef.Namespace = r.namespace(step.ClassNamespace)
+		}
+	}
+	requested := cluster.DeepCopy()
+	if err := admin.Create(ctx, cluster); err != nil {
+		return false, err
+	}
+	key := client.ObjectKeyFromObject(cluster)
+	r.slots[step.Cluster], r.state.Clusters[key] = key, cluster
+	if r.webhookUp {
+		return true, sameStamp("the answer to CREATE", oracle.Admitted(r.state, requested), cluster)
+	}
+	return true, nil
+}
+
+// sameStamp compares labels and annotations.
+func sameStamp(what string, want, got *clusterv1.Cluster) error {
+	view := func(cluster *clusterv1.Cluster) string {
+		all := map[string]string{}
+		for key, value := range cluster.Labels {
+			all["label "+key] = value
+		}
+		for key, value := range cluster.Annotations {
+			all["annotation "+key] = value
+		}
+		text, err := yaml.Marshal(all)
+		if err != nil {
+			panic(err)
+		}
+		return string(text)
+	}
+	if diff := oracle.Diff(view(want), view(got)); diff != "" {
+		return &oracleError{what + " of Cluster " + client.ObjectKeyFromObject(got).String() + ":\n" + diff}
+	}
+	return nil
+}
+
+// changeCluster patches the Cluster of a step's slot.
+func (r *run) changeCluster(step Step, change map[string]any) (bool, error) {
+	before := r.cluster(step)
+	if before == nil {
+		return false, nil
+	}
+	cluster := before.DeepCopy()
+	if err := patch(cluster, change); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	r.state.Clusters[r.slots[step.Cluster]] = cluster
+	return true, nil
+}
+
+// leavesSomething: the Cluster or its Fleet Cluster does not go at once, and stays as it was.
+func leavesSomething(r *run, step Step) bool {
+	cluster := r.cluster(step)
+	if cluster == nil {
+		return false
+	}
+	if len(cluster.Finalizers) > 0 && cluster.DeletionTimestamp.IsZero() {
+		return true
+	}
+	if r.state.Config != nil && r.state.Config.Spec.Cluster != nil && isFalse(r.state.Config.Spec.Cluster.SetOwnerReferences) {
+		return true
+	}
+	for _, fleet := range r.state.FleetClusters {
+		if fleet.Namespace == cluster.Namespace && len(fleet.OwnerReferences) == 0 {
+			return true
+		}
+	}
+	return ptr.Deref(cluster.Spec.Paused, false)
+}
+
+func deleteCluster(r *run, step Step) (bool, error) {
+	cluster := r.cluster(step)
+	if cluster == nil || !cluster.DeletionTimestamp.IsZero() {
+		return false, nil
+	}
+	if err := admin.Delete(ctx, cluster.DeepCopy()); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return true, r.wentOrWaits(cluster)
+}
+
+// wentOrWaits takes note of a Cluster that was deleted, or waits for its finalizer.
+func (r *run) wentOrWaits(cluster *clusterv1.Cluster) error {
+	key := client.ObjectKeyFromObject(cluster)
+	r.deleted[key] = true
+	current := &clusterv1.Cluster{}
+	if err := admin.Get(ctx, key, current); err == nil {
+		r.state.Clusters[key] = current
+		return nil
+	} else if client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	delete(r.state.Clusters, key)
+	return r.waitGone(cluster)
+}
+
+func finishDeletion(r *run, step Step) (bool, error) {
+	cluster := r.cluster(step)
+	if cluster == nil || cluster.DeletionTimestamp.IsZero() {
+		return false, nil
+	}
+	rest := slices.DeleteFunc(slices.Clone(cluster.Finalizers), func(name string) bool { return name == finalizer })
+	if err := patch(cluster.DeepCopy(), map[string]any{"metadata": map[string]any{"finalizers": rest}}); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	return true, r.wentOrWaits(cluster)
+}
+
+// mayDeselect: a selector is in force, so that the Cluster may be frozen or withdrawn.
+func mayDeselect(r *run, _ Step) bool {
+	if r.state.Config == nil || r.state.Config.Spec.Cluster == nil {
+		return false
+	}
+	return r.state.Config.Spec.Cluster.Selector != nil || r.state.Config.Spec.Cluster.NamespaceSelector != nil
+}
+
+func rebase(r *run, step Step) (bool, error) {
+	if step.Class == noClass {
+		return r.changeStamped(step, map[string]any{"spec": map[string]any{"topology": nil}})
+	}
+	ref := map[string]any{"name": r.className(step), "namespace": nil}
+	if step.ClassNamespace != ownNamespace {
+		ref["namespace"] = r.namespace(step.ClassNamespace)
+	}
+	return r.changeStamped(step, map[string]any{"spec": map[string]any{"topology": map[string]any{"version": "v1.36.3", "classRef": ref}}})
+}
+
+func labelCluster(r *run, step Step) (bool, error) {
+	return r.changeStamped(step, metadata("labels", step.Key, step.Value))
+}
+
+func annotateCluster(r *run, step Step) (bool, error) {
+	return r.changeStamped(step, metadata("annotations", step.Key, step.Value))
+}
+
+// changeStamped changes a Cluster in a way that the webhook sees, and checks that its
+// class labels are right at once.
+func (r *run) changeStamped(step Step, change map[string]any) (bool, error) {
+	before := r.cluster(step)
+	done, err := r.changeCluster(step, change)
+	if !done || err != nil || !r.webhookUp || r.cluster(step).ResourceVersion == before.ResourceVersion {
+		return done, err // An update that changes nothing is not shown to the webhook.
+	}
+	return true, sameUpdate(r.cluster(step), r.cluster(step))
+}
+
+// sameUpdate checks the answer to an update: the labels are those of the class, and
+// the pin is that of another Cluster.
+func sameUpdate(cluster, pinned *clusterv1.Cluster) error {
+	unselected := oracle.NewState()
+	unselected.Config = &addonsv1.FleetAddonConfig{Spec: addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{Enabled: ptr.To(false)}}}
+	want := oracle.Admitted(unselected, cluster)
+	for _, key := range []string{pinKey, ownKey} {
+		if value, ok := pinned.Annotations[key]; ok {
+			metav1.SetMetaDataAnnotation(&want.ObjectMeta, key, value)
+		}
+	}
+	return sameStamp("the answer to UPDATE", want, cluster)
+}
+
+func dropPin(r *run, step Step) (bool, error) {
+	before := r.cluster(step)
+	if before == nil || before.Annotations[pinKey] == "" || step.Value != "" && !r.webhookUp {
+		return false, nil // A forged pin that nobody saw come is the pin.
+	}
+	// Of a Cluster that two Fleet Clusters say they came from, the pin alone knows which is meant.
+	from := 0
+	for _, fleet := range r.state.FleetClusters {
+		if fleet.Namespace == before.Namespace && fleet.Annotations[domain+"/imported-from"] == before.Name {
+			from++
+		}
+	}
+	if from > 1 && !r.webhookUp {
+		return false, nil
+	}
+	var value any
+	if step.Value != "" {
+		value = step.Value
+	}
+	change := map[string]any{pinKey: value, ownKey: value}
+	switch step.Key {
+	case pinKey:
+		delete(change, ownKey)
+	case ownKey:
+		delete(change, pinKey)
+	}
+	done, err := r.changeCluster(step, map[string]any{"metadata": map[string]any{"annotations": change}})
+	if !done || err != nil || !r.webhookUp || r.mayLosePin() {
+		return done, err
+	}
+	return true, sameUpdate(r.cluster(step), before)
+}
+
+// mayLosePin: the one way to lose a pin is to be deselected with the Delete policy.
+func (r *run) mayLosePin() bool {
+	config := r.state.Config
+	return config != nil && config.Spec.Cluster != nil && config.Spec.Cluster.OnDeselect == "Delete"
+}
+
+func initialize(r *run, step Step) (bool, error) {
+	cluster := r.cluster(step)
+	if cluster == nil || !cluster.DeletionTimestamp.IsZero() || ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
+		return false, nil
+	}
+	if step.Kind == "" {
+		for _, kind := range []string{"ControlPlane", "Infrastructure"} {
+			if _, err := createReferenced(r, Step{Cluster: step.Cluster, Kind: kind}); err != nil {
+				return false, err
+			}
+		}
+	}
+	if step.Kind != "NoReferences" {
+		controlPlane, infrastructure := referenceTo("ControlPlane", cluster), referenceTo("Infrastructure", cluster)
+		done, err := r.changeCluster(step, map[string]any{"spec": map[string]any{
+			"controlPlaneRef":   map[string]any{"apiGroup": controlPlane.Group, "kind": controlPlane.Kind, "name": controlPlane.Name},
+			"infrastructureRef": map[string]any{"apiGroup": infrastructure.Group, "kind": infrastructure.Kind, "name": infrastructure.Name},
+		}})
+		if !done || err != nil {
+			return done, err
+		}
+	}
+	return r.changeStatus(step, true)
+}
+
+func uninitialize(r *run, step Step) (bool, error) {
+	if cluster := r.cluster(step); cluster == nil || !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
+		return false, nil
+	}
+	return r.changeStatus(step, false)
+}
+
+func (r *run) changeStatus(step Step, initialized bool) (bool, error) {
+	cluster := r.cluster(step).DeepCopy()
+	text, err := json.Marshal(map[string]any{"status": map[string]any{"initialization": map[string]any{"controlPlaneInitialized": initialized}}})
+	if err != nil {
+		return false, err
+	}
+	if err := admin.Status().Patch(ctx, cluster, client.RawPatch("application/merge-patch+json", text)); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	r.state.Clusters[r.slots[step.Cluster]] = cluster
+	return true, nil
+}
+
+func referenceTo(kind string, cluster *clusterv1.Cluster) oracle.Reference {
+	if kind == "ControlPlane" {
+		return oracle.Reference{Group: "controlplane.cluster.x-k8s.io", Kind: "KubeadmControlPlane",
+			Key: oracle.Key{Namespace: cluster.Namespace, Name: cluster.Name + "-cp"}}
+	}
+	return oracle.Reference{Group: "infrastructure.cluster.x-k8s.io", Kind: "DevCluster",
+		Key: oracle.Key{Namespace: cluster.Namespace, Name: cluster.Name + "-infra"}}
+}
+
+const referencedYAML = `
+ControlPlane:
+  version: v1.36.3
+  replicas: 1
+  machineTemplate:
+    spec:
+      infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: DevMachineTemplate, name: m}
+  kubeadmConfigSpec:
+    files: [{path: /etc/secret, content: hunter2}]
+    users: [{name: root, passwd: hunter2}]
+    preKubeadmCommands: [echo hunter2]
+    clusterConfiguration:
+      apiServer: {extraArgs: [{name: profiling, value: "false"}]}
+Infrastructure:
+  backend: {inMemory: {}}
+`
+
+func createReferenced(r *run, step Step) (bool, error) {
+	cluster := r.cluster(step)
+	if cluster == nil {
+		return false, nil
+	}
+	ref := referenceTo(step.Kind, cluster)
+	if r.state.Referenced[ref] != nil {
+		return false, nil
+	}
+	specs := map[string]any{}
+	if err := yaml.Unmarshal([]byte(referencedYAML), &specs); err != nil {
+		return false, err
+	}
+	object := &unstructured.Unstructured{Object: map[string]any{"spec": specs[step.Kind]}}
+	object.SetAPIVersion(ref.Group + "/v1beta2")
+	object.SetKind(ref.Kind)
+	object.SetNamespace(ref.Namespace)
+	object.SetName(ref.Name)
+	if err := admin.Create(ctx, object); err != nil {
+		return false, err
+	}
+	r.state.Referenced[ref] = object
+	return true, nil
+}
+
+func scaleControlPlane(r *run, step Step) (bool, error) {
+	cluster := r.cluster(step)
+	if cluster == nil {
+		return false, nil
+	}
+	ref := referenceTo("ControlPlane", cluster)
+	if r.state.Referenced[ref] == nil {
+		return false, nil
+	}
+	object := r.state.Referenced[ref].DeepCopy()
+	if err := patch(object, map[string]any{"spec": map[string]any{"replicas": json.Number(step.Value)}}); err != nil {
+		return false, err
+	}
+	r.state.Referenced[ref] = object
+	return true, nil
+}
+
+func deleteReferenced(r *run, step Step) (bool, error) {
+	cluster := r.cluster(step)
+	if cluster == nil {
+		return false, nil
+	}
+	ref := referenceTo(step.Kind, cluster)
+	object := r.state.Referenced[ref]
+	if object == nil {
+		return false, nil
+	}
+	delete(r.state.Referenced, ref)
+	return true, client.IgnoreNotFound(admin.Delete(ctx, object))
+}
+
+// pause sets one of the two ways to pause a Cluster; an empty value unsets it.
+func pause(value string) func(*run, Step) (bool, error) {
+	return func(r *run, step Step) (bool, error) {
+		if step.Kind == "Annotation" {
+			return r.changeCluster(step, metadata("annotations", "cluster.x-k8s.io/paused", value))
+		}
+		var paused any
+		if value != "" {
+			paused = true
+		}
+		return r.changeCluster(step, map[string]any{"spec": map[string]any{"paused": paused}})
+	}
+}
+
+// legacyFinalizer puts CAAPF's finalizer on a Cluster.
+func legacyFinalizer(r *run, step Step) (bool, error) {
+	cluster := r.cluster(step)
+	if cluster == nil || !cluster.DeletionTimestamp.IsZero() {
+		return false, nil
+	}
+	rest := slices.DeleteFunc(slices.Clone(cluster.Finalizers), func(name string) bool { return name == domain })
+	return r.changeCluster(step, map[string]any{"metadata": map[string]any{"finalizers": append(rest, domain)}})
+}

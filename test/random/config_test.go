@@ -1,0 +1,209 @@
+package random
+
+import (
+	"math/rand/v2"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/test/oracle"
+)
+
+var classOperations = []operation{
+	{name: "CreateClass", weight: 8, draw: func(rng *rand.Rand, step *Step) {
+		drawOneClass(rng, step)
+		step.Key = oneOf(rng, "", "tier", "both")
+		step.Value = oneOf(rng, "gold", "iron")
+	}, do: createClass, racy: func(r *run, step Step) bool { return r.deleted[r.classKey(step, "")] }},
+	{name: "DeleteClass", weight: 3, draw: drawOneClass, do: deleteClass, racy: func(r *run, _ Step) bool {
+		config := r.state.Config
+		return config != nil && config.Spec.ClusterClass != nil && isFalse(config.Spec.ClusterClass.SetOwnerReferences)
+	}},
+	{name: "LabelClass", weight: 5, draw: func(rng *rand.Rand, step *Step) {
+		drawOneClass(rng, step)
+		step.Key = oneOf(rng, "tier", "both", "management.cattle.io/cluster-display-name")
+		step.Value = oneOf(rng, "", "gold", "iron")
+	}, do: labelClass},
+}
+
+var configOperations = []operation{
+	{name: "SetConfig", weight: 7, draw: drawConfig, do: setConfig, racy: always},
+	{name: "DeleteConfig", weight: 2, draw: func(*rand.Rand, *Step) {}, do: deleteConfig, racy: always},
+	{name: "LabelNamespace", weight: 4, draw: func(rng *rand.Rand, step *Step) {
+		step.Namespace = rng.IntN(namespaceCount)
+		step.Key, step.Value = "team", oneOf(rng, "", "red", "blue")
+	}, do: labelNamespace, racy: mayDeselect},
+}
+
+func drawOneClass(rng *rand.Rand, step *Step) {
+	step.Class, step.ClassNamespace = oneOf(rng, 0, 0, 1, 2), rng.IntN(namespaceCount)
+}
+
+func createClass(r *run, step Step) (bool, error) {
+	key := r.classKey(step, "")
+	template := func(kind, group string) clusterv1.ClusterClassTemplateReference {
+		return clusterv1.ClusterClassTemplateReference{Kind: kind, APIVersion: group + "/v1beta2", Name: "any"}
+	}
+	class := &clusterv1.ClusterClass{}
+	class.Namespace, class.Name = key.Namespace, key.Name
+	if step.Key != "" {
+		class.Labels = map[string]string{step.Key: step.Value}
+	}
+	class.Spec.Infrastructure.TemplateRef = template("DevClusterTemplate", "infrastructure.cluster.x-k8s.io")
+	class.Spec.ControlPlane.TemplateRef = template("KubeadmControlPlaneTemplate", "controlplane.cluster.x-k8s.io")
+	if r.state.Classes[key] != nil {
+		return false, nil
+	}
+	if err := admin.Create(ctx, class); err != nil {
+		return false, err
+	}
+	r.state.Classes[key] = class
+	return true, nil
+}
+
+func deleteClass(r *run, step Step) (bool, error) {
+	key := r.classKey(step, "")
+	class := r.state.Classes[key]
+	if class == nil {
+		return false, nil
+	}
+	if err := admin.Delete(ctx, class); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	delete(r.state.Classes, key)
+	r.deleted[key] = true
+	return true, r.waitGone(class)
+}
+
+func labelClass(r *run, step Step) (bool, error) {
+	key := r.classKey(step, "")
+	if r.state.Classes[key] == nil {
+		return false, nil
+	}
+	class := r.state.Classes[key].DeepCopy()
+	if err := patch(class, metadata("labels", step.Key, step.Value)); err != nil {
+		return false, err
+	}
+	r.state.Classes[key] = class
+	return true, nil
+}
+
+func labelNamespace(r *run, step Step) (bool, error) {
+	namespace := r.state.Namespaces[r.namespace(step.Namespace)].DeepCopy()
+	if err := patch(namespace, metadata("labels", step.Key, step.Value)); err != nil {
+		return false, err
+	}
+	r.state.Namespaces[namespace.Name] = namespace
+	return true, r.waitForWebhook()
+}
+
+func drawConfig(rng *rand.Rand, step *Step) {
+	step.Config = &addonsv1.FleetAddonConfigSpec{}
+	if rng.Float64() < 0.85 {
+		step.Config.Cluster = &addonsv1.ClusterConfig{
+			Enabled:            maybe(rng, 0.85, true, false, false),
+			ApplyClassGroup:    maybe(rng, 0.7, true, false, false),
+			PatchResource:      maybe(rng, 0.85, true, false, false),
+			SetOwnerReferences: maybe(rng, 0.7, true, false, false),
+			HostNetwork:        maybe(rng, 0.7, true, false),
+			AgentNamespace:     maybe(rng, 0.7, "agents", "fleet-addon-agent"),
+			AgentTolerations:   maybe(rng, 0.7, []corev1.Toleration{}, []corev1.Toleration{{Key: "a", Operator: "Exists"}}),
+			Naming:             maybe(rng, 0.6, addonsv1.NamingStrategy{Prefix: "capi-"}, addonsv1.NamingStrategy{Suffix: "-x"}, addonsv1.NamingStrategy{}),
+			Selector:           maybe(rng, 0.6, selectors...),
+			NamespaceSelector:  maybe(rng, 0.7, namespaceSelectors...),
+			OnDeselect:         oneOf(rng, "", addonsv1.DeselectKeep, addonsv1.DeselectDelete, addonsv1.DeselectDelete),
+			TemplateValues:     maybe(rng, 0.7, templateValues...),
+		}
+		if rng.Float64() < 0.2 {
+			step.Config.Cluster.AgentEnvVars = []corev1.EnvVar{{Name: "HTTPS_PROXY", Value: "http://proxy.example"}}
+		}
+	}
+	if rng.Float64() < 0.5 {
+		step.Config.ClusterClass = &addonsv1.ClusterClassConfig{
+			Enabled:            maybe(rng, 0.85, true, false, false),
+			PatchResource:      maybe(rng, 0.85, true, false, false),
+			SetOwnerReferences: maybe(rng, 0.7, true, false, false),
+		}
+	}
+}
+
+var (
+	selectors = []metav1.LabelSelector{
+		{},
+		{MatchLabels: map[string]string{"env": "prod"}},
+		{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "env", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"dev"}}}},
+		{MatchLabels: map[string]string{"clusterclass-name." + domain: "small"}},
+	}
+	namespaceSelectors = []metav1.LabelSelector{
+		{},
+		{MatchLabels: map[string]string{"team": "red"}},
+		{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "team", Operator: metav1.LabelSelectorOpDoesNotExist}}},
+	}
+	templateValues = []addonsv1.TemplateValuesConfig{
+		{},
+		{Exclude: &[]string{}},
+		{Exclude: &[]string{"/Cluster/metadata/annotations", "/ControlPlane/spec/machineTemplate", "/Variables/*"}},
+	}
+)
+
+func setConfig(r *run, step Step) (bool, error) {
+	config := &addonsv1.FleetAddonConfig{}
+	config.Name = addonsv1.FleetAddonConfigName
+	config.Spec = *step.Config.DeepCopy()
+	err := admin.Create(ctx, config)
+	if apierrors.IsAlreadyExists(err) {
+		err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // Its status may just be written.
+			if err := admin.Get(ctx, client.ObjectKeyFromObject(config), config); err != nil {
+				return err
+			}
+			config.Spec = *step.Config.DeepCopy()
+			return admin.Update(ctx, config)
+		})
+	}
+	if err != nil {
+		return false, err
+	}
+	r.state.Config = config
+	return true, r.waitForWebhook()
+}
+
+func deleteConfig(r *run, _ Step) (bool, error) {
+	if r.state.Config == nil {
+		return false, nil
+	}
+	if err := admin.Delete(ctx, r.state.Config); err != nil {
+		return false, err
+	}
+	r.state.Config = nil
+	return true, r.waitForWebhook()
+}
+
+// waitForWebhook waits until the webhook has seen the last change of settings and
+// Namespaces, by asking it for stamps.
+func (r *run) waitForWebhook() error {
+	if !r.webhookUp {
+		return nil
+	}
+	return try(r.patience, func() error {
+		for i := range namespaceCount {
+			probe := &clusterv1.Cluster{}
+			probe.Namespace, probe.Name = r.namespace(i), "probe"
+			probe.Labels = map[string]string{"env": "prod"}
+			probe.Spec.Topology.ClassRef.Name = classNames[0]
+			probe.Spec.Topology.Version = "v1.36.3"
+			want := oracle.Admitted(r.state, probe)
+			if err := admin.Create(ctx, probe, client.DryRunAll); err != nil {
+				return err
+			}
+			if err := sameStamp("the answer to a dry-run CREATE", want, probe); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,203 @@
+package random
+
+import (
+	"math/rand/v2"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/oracle"
+)
+
+// What others do to objects of Fleet. Muster has to be at rest before each, because
+// an object may be about to be frozen, or to go.
+var foreignOperations = []operation{
+	{name: "ForeignLabel", weight: 4, draw: func(rng *rand.Rand, step *Step) {
+		drawTarget(rng, step)
+		step.Key = oneOf(rng, oracle.Others+"a", "app.kubernetes.io/managed-by", "clusterclass-name."+domain, "clusterclass-namespace."+domain, "env", "tier")
+		step.Value = oneOf(rng, "", "theirs")
+	}, do: foreignLabel, racy: always},
+	{name: "ForeignSpec", weight: 4, draw: func(rng *rand.Rand, step *Step) {
+		drawTarget(rng, step)
+		step.Value = oneOf(rng, foreignSpecs[step.Kind]...)
+	}, do: foreignSpec, racy: always},
+	{name: "ForeignDelete", weight: 4, draw: drawTarget, do: foreignDelete, racy: always},
+	{name: "ForeignCreate", weight: 3, draw: drawTarget, do: foreignCreate, racy: always},
+	{name: "Adopt", weight: 3, draw: drawTarget, do: foreignAdopt, racy: always},
+	{name: "ForeignNamespace", weight: 1, draw: func(rng *rand.Rand, step *Step) { step.Namespace = rng.IntN(namespaceCount) },
+		do: foreignNamespace, racy: always},
+}
+
+const (
+	fleetClusterKind = "Cluster"
+	classGroupKind   = "ClassGroup"
+	crossGroupKind   = "CrossNamespaceGroup"
+	mappingKind      = "Mapping"
+)
+
+func drawTarget(rng *rand.Rand, step *Step) {
+	step.Kind = oneOf(rng, fleetClusterKind, fleetClusterKind, classGroupKind, crossGroupKind, mappingKind)
+	drawSlot(rng, step)
+	drawOneClass(rng, step)
+	step.Namespace = rng.IntN(namespaceCount)
+}
+
+// target returns the object of Fleet that a step is about, as it was seen last, or an
+// empty one with its name if there is none.
+func (r *run) target(step Step) (object client.Object, found bool) {
+	class := r.classKey(step, "")
+	key := oracle.Key{Namespace: r.namespace(step.Namespace)}
+	switch step.Kind {
+	case fleetClusterKind:
+		key.Name = slotName(step.Cluster)
+		if cluster := r.cluster(step); cluster != nil && cluster.Annotations[pinKey] != "" {
+			key = oracle.Key{Namespace: cluster.Namespace, Name: cluster.Annotations[pinKey]}
+		}
+		return pick(r.state.FleetClusters, key, &fleetv1.Cluster{})
+	case classGroupKind:
+		return pick(r.state.Groups, class, &fleetv1.ClusterGroup{})
+	case crossGroupKind:
+		key.Name = class.Name + "." + class.Namespace
+		return pick(r.state.Groups, key, &fleetv1.ClusterGroup{})
+	default:
+		return pick(r.state.Mappings, oracle.Key{Namespace: class.Namespace, Name: key.Namespace}, &fleetv1.BundleNamespaceMapping{})
+	}
+}
+
+func pick[T client.Object](from map[oracle.Key]T, key oracle.Key, empty T) (client.Object, bool) {
+	if object, ok := from[key]; ok {
+		return object.DeepCopyObject().(client.Object), true
+	}
+	empty.SetNamespace(key.Namespace)
+	empty.SetName(key.Name)
+	return empty, false
+}
+
+func (r *run) remember(object client.Object) {
+	key := client.ObjectKeyFromObject(object)
+	switch object := object.(type) {
+	case *fleetv1.Cluster:
+		r.state.FleetClusters[key] = object
+	case *fleetv1.ClusterGroup:
+		r.state.Groups[key] = object
+	case *fleetv1.BundleNamespaceMapping:
+		r.state.Mappings[key] = object
+	}
+}
+
+func foreignLabel(r *run, step Step) (bool, error) {
+	object, found := r.target(step)
+	if !found {
+		return false, nil
+	}
+	if _, has := object.GetLabels()[step.Key]; step.Key != oracle.Others+"a" && !has {
+		return false, nil
+	}
+	// What somebody sets while we look away is theirs afterwards; what they remove is not.
+	if step.Key != oracle.Others+"a" && !r.isKept(step) {
+		step.Value = ""
+	}
+	if err := patch(object, metadata("labels", step.Key, step.Value)); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	r.remember(object)
+	return true, nil
+}
+
+// isKept reports whether Muster puts a Fleet Cluster back at once.
+func (r *run) isKept(step Step) bool {
+	cluster := r.cluster(step)
+	if step.Kind != fleetClusterKind || cluster == nil || r.createsOnly() {
+		return false
+	}
+	condition := meta.FindStatusCondition(cluster.Status.Conditions, "FleetImported")
+	return condition != nil && condition.Reason == "Imported"
+}
+
+// foreignSpecs are merge patches.
+var foreignSpecs = map[string][]string{
+	fleetClusterKind: {
+		`{"spec":{"agentNamespace":"elsewhere"}}`, `{"spec":{"kubeConfigSecret":null}}`, `{"spec":{"hostNetwork":null}}`,
+		`{"spec":{"agentTolerations":null}}`, `{"spec":{"clientID":"fleet"}}`, `{"spec":{"templateValues":null}}`,
+		`{"spec":{"templateValues":{"Cluster":{"metadata":{"name":"theirs"}}}}}`, `{"spec":{"templateValues":{"Theirs":"x"}}}`,
+		`{"spec":{"agentEnvVars":[{"name":"THEIRS","value":"x"}]}}`,
+	},
+	classGroupKind: {`{"spec":{"selector":{"matchLabels":{"theirs":"x"}}}}`, `{"spec":{"selector":null}}`},
+	crossGroupKind: {`{"spec":{"selector":{"matchLabels":{"theirs":"x"}}}}`, `{"spec":{"selector":null}}`},
+	mappingKind: {
+		`{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":null}}}`, `{"bundleSelector":null}`,
+		`{"bundleSelector":{"matchLabels":{"theirs":"x"}}}`,
+	},
+}
+
+func foreignSpec(r *run, step Step) (bool, error) {
+	object, found := r.target(step)
+	if !found {
+		return false, nil
+	}
+	if err := admin.Patch(ctx, object, client.RawPatch("application/merge-patch+json", []byte(step.Value))); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	r.remember(object)
+	return true, nil
+}
+
+func foreignDelete(r *run, step Step) (bool, error) {
+	object, found := r.target(step)
+	if !found {
+		return false, nil
+	}
+	if err := admin.Delete(ctx, object); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	key := client.ObjectKeyFromObject(object)
+	switch step.Kind {
+	case fleetClusterKind:
+		delete(r.state.FleetClusters, key)
+	case mappingKind:
+		delete(r.state.Mappings, key)
+	default:
+		delete(r.state.Groups, key)
+	}
+	return true, nil
+}
+
+// foreignCreate takes a name before Muster does.
+func foreignCreate(r *run, step Step) (bool, error) {
+	object, found := r.target(step)
+	if found || r.state.Namespaces[object.GetNamespace()] == nil {
+		return false, nil
+	}
+	object.SetLabels(map[string]string{oracle.Others + "made": "true"})
+	if err := admin.Create(ctx, object); err != nil {
+		return false, err
+	}
+	r.remember(object)
+	return true, nil
+}
+
+func foreignAdopt(r *run, step Step) (bool, error) {
+	object, found := r.target(step)
+	if !found {
+		return false, nil
+	}
+	if err := patch(object, metadata("annotations", domain+"/adopt", "true")); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	r.remember(object)
+	return true, nil
+}
+
+func foreignNamespace(r *run, step Step) (bool, error) {
+	const workspace = "field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace"
+	namespace := r.state.Namespaces[r.namespace(step.Namespace)].DeepCopy()
+	if namespace.Annotations[workspace] == "" {
+		return false, nil
+	}
+	if err := patch(namespace, metadata("annotations", workspace, "")); err != nil {
+		return false, err
+	}
+	r.state.Namespaces[namespace.Name] = namespace
+	return true, nil
+}

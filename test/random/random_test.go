@@ -1,0 +1,273 @@
+package random
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/test/oracle"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+const (
+	webhookProcess = "muster-webhook"
+	syncerProcess  = "muster-syncer"
+	// patience is how long Muster may take to come to rest. A reference of a kind that
+	// nobody had is looked for again after 15 s.
+	patience = 40 * time.Second
+)
+
+var (
+	ctx   = context.Background()
+	env   *stack.Stack
+	admin client.Client
+)
+
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) (code int) {
+	log.SetLogger(logr.Discard())
+	var err error
+	if env, err = stack.Up(ctx, stack.Options{Profile: stack.API, Muster: true, Progress: os.Stderr, Dir: os.Getenv("MUSTER_TEST_DIR")}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() {
+		if err := env.Down(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}()
+	if admin, err = adminClient(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+func adminClient() (client.Client, error) {
+	config, err := env.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	scheme, err := program.Scheme()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(config, client.Options{Scheme: scheme})
+}
+
+// TestRandom plays runs of random steps.
+func TestRandom(t *testing.T) {
+	if path := os.Getenv("MUSTER_REPLAY"); path != "" {
+		replay(t, path)
+		return
+	}
+	first, seeds, count := number(t, "MUSTER_SEED", 1), number(t, "MUSTER_SEEDS", 3), number(t, "MUSTER_STEPS", 60)
+	total := 0
+	begin := time.Now()
+	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			begin := time.Now()
+			r, err := playSeed(seed, count)
+			total += r.count
+			t.Logf("seed %d: %d steps in %s", seed, r.count, time.Since(begin).Round(time.Second))
+			if err == nil {
+				return
+			}
+			t.Errorf("seed %d fails after %d steps: %v", seed, r.count, err)
+			var difference *oracleError
+			if !errors.As(err, &difference) {
+				t.Logf("the steps:\n%s\nthe end of the syncer's log:\n%s", formatSteps(r.done), env.LogTail(syncerProcess))
+				return
+			}
+			steps, err := shrink(t, r.done)
+			t.Logf("%d steps are enough (MUSTER_REPLAY plays a file of them):\n%s\n%v", len(steps), formatSteps(steps), err)
+		})
+	}
+	fmt.Fprintf(os.Stderr, "%d steps over %d seeds in %s\n", total, seeds, time.Since(begin).Round(time.Second))
+}
+
+func replay(t *testing.T, path string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, err := parseSteps(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := playSteps("replay", steps, patience, true); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func number(t *testing.T, name string, fallback int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return fallback
+	}
+	value, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return value
+}
+
+// playSeed draws steps until enough of them were done.
+func playSeed(seed, count int) (*run, error) {
+	r, err := newRun(fmt.Sprintf("s%d", seed), patience)
+	if err != nil {
+		return r, err
+	}
+	rng := rand.New(rand.NewPCG(uint64(seed), 0))
+	for r.count < count && err == nil {
+		_, err = r.play(drawStep(rng))
+	}
+	if err == nil {
+		err = r.quiet()
+	}
+	return r, errors.Join(err, r.finish(err == nil))
+}
+
+// playSteps plays recorded steps, and checks what is left in the end if it is told to.
+func playSteps(id string, steps []Step, patience time.Duration, toTheEnd bool) error {
+	r, err := newRun(id, patience)
+	if err != nil {
+		return err
+	}
+	for _, step := range steps {
+		if _, err = r.play(step); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = r.quiet()
+	}
+	return errors.Join(err, r.finish(err == nil && toTheEnd))
+}
+
+// finish removes everything. If all went well so far, what is left over when all
+// Clusters and classes are gone is what the oracle says; and when that is gone too,
+// there must be nothing.
+func (r *run) finish(check bool) error {
+	if err := errors.Join(r.startSyncer(), r.startWebhook()); err != nil {
+		return err
+	}
+	if r.state.Config != nil {
+		if _, err := deleteConfig(r, Step{}); err != nil {
+			return err
+		}
+	}
+	if check {
+		if err := r.quiet(); err != nil {
+			return fmt.Errorf("without a FleetAddonConfig: %w", err)
+		}
+	}
+	for _, cluster := range r.state.Clusters {
+		if err := r.forceDelete(cluster); err != nil {
+			return err
+		}
+	}
+	for _, class := range r.state.Classes {
+		if err := r.forceDelete(class); err != nil {
+			return err
+		}
+	}
+	for _, referenced := range r.state.Referenced {
+		if err := r.forceDelete(referenced); err != nil {
+			return err
+		}
+	}
+	clear(r.state.Clusters)
+	clear(r.state.Classes)
+	clear(r.state.Referenced)
+	if check {
+		if err := r.quiet(); err != nil {
+			return fmt.Errorf("without Clusters and classes: %w", err)
+		}
+	}
+	return r.sweep(check)
+}
+
+// sweep deletes what Muster leaves on purpose or did not make, and then looks for orphans.
+func (r *run) sweep(check bool) error {
+	deadline := time.Now().Add(r.patience)
+	for {
+		seen, err := r.look()
+		if err != nil {
+			return err
+		}
+		if len(seen.FleetClusters)+len(seen.Groups)+len(seen.Mappings) == 0 {
+			r.state = seen
+			break
+		}
+		if time.Now().After(deadline) {
+			return &oracleError{"these come back, though nobody needs them:\n" + oracle.View(seen)}
+		}
+		for _, objects := range [][]client.Object{values(seen.FleetClusters), values(seen.Groups), values(seen.Mappings)} {
+			for _, object := range objects {
+				if err := admin.Delete(ctx, object); client.IgnoreNotFound(err) != nil {
+					return err
+				}
+			}
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	if check {
+		time.Sleep(time.Second)
+		if err := r.quiet(); err != nil {
+			return fmt.Errorf("with nothing left: %w", err)
+		}
+	}
+	for _, namespace := range r.state.Namespaces {
+		if err := admin.Delete(ctx, &corev1.Namespace{ObjectMeta: namespace.ObjectMeta}); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func values[T client.Object](objects map[oracle.Key]T) []client.Object {
+	var result []client.Object
+	for _, object := range objects {
+		result = append(result, object)
+	}
+	return result
+}
+
+// forceDelete deletes an object and its finalizers.
+func (r *run) forceDelete(object client.Object) error {
+	object = object.DeepCopyObject().(client.Object)
+	if err := patch(object, map[string]any{"metadata": map[string]any{"finalizers": nil}}); client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	if err := admin.Delete(ctx, object); client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	return r.waitGone(object)
+}
+
+func try(timeout time.Duration, what func() error) error {
+	deadline := time.Now().Add(timeout)
+	for {
+		err := what()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

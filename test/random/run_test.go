@@ -1,0 +1,325 @@
+package random
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/test/oracle"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+const (
+	namespaceCount = 4 // Number 4 is a namespace that does not exist.
+	slotCount      = 6
+	// ownNamespace as ClassNamespace means that the reference names none.
+	ownNamespace = namespaceCount + 1
+	noClass      = 3
+)
+
+// classNames are the classes; the last does not fit a label value.
+var classNames = [noClass]string{"small", "large", "long." + strings.Repeat("x", 70)}
+
+// run is one sequence of steps in namespaces of its own.
+type run struct {
+	id       string
+	patience time.Duration
+	// state is all there is, as it was seen last: as the API server answered the last
+	// write, and at the last quiet point.
+	state oracle.State
+	slots map[int]oracle.Key
+	// done are the steps that were done, count is their number without those that look only.
+	done  []Step
+	count int
+
+	syncerUp, webhookUp bool
+	// dirty says that Muster may not be at rest; clean that it was when it was stopped.
+	dirty, clean bool
+	// deleted are the objects that were deleted since the last quiet point.
+	deleted map[oracle.Key]bool
+}
+
+func newRun(id string, patience time.Duration) (*run, error) {
+	r := &run{
+		id: id, patience: patience, state: oracle.NewState(), slots: map[int]oracle.Key{},
+		syncerUp: true, webhookUp: true, deleted: map[oracle.Key]bool{},
+	}
+	for i := range namespaceCount {
+		namespace := &corev1.Namespace{}
+		namespace.Name = r.namespace(i)
+		if err := admin.Create(ctx, namespace); err != nil {
+			return nil, err
+		}
+		r.state.Namespaces[namespace.Name] = namespace
+	}
+	return r, nil
+}
+
+func (r *run) namespace(number int) string { return fmt.Sprintf("%s-n%d", r.id, number) }
+
+// className returns the class a step names, or none.
+func (r *run) className(step Step) string {
+	if step.Class == noClass {
+		return ""
+	}
+	return classNames[step.Class]
+}
+
+// classKey returns the class a step names, seen from a namespace.
+func (r *run) classKey(step Step, from string) oracle.Key {
+	key := oracle.Key{Namespace: from, Name: r.className(step)}
+	if step.ClassNamespace != ownNamespace {
+		key.Namespace = r.namespace(step.ClassNamespace)
+	}
+	return key
+}
+
+// cluster returns the Cluster in a step's slot as it was seen last, or nil.
+func (r *run) cluster(step Step) *clusterv1.Cluster { return r.state.Clusters[r.slots[step.Cluster]] }
+
+// play does a step. It returns false if the step could not be done, and an
+// *oracleError if Muster does not do what the oracle says.
+func (r *run) play(step Step) (bool, error) {
+	if step.Op == quiet {
+		r.done = append(r.done, step)
+		return true, r.quiet()
+	}
+	operation := operationOf(step.Op)
+	racy := !strings.HasPrefix(step.Op, "Syncer") && (operation.racy != nil && operation.racy(r, step) || r.createsOnly())
+	if racy && (r.syncerUp && r.dirty || !r.syncerUp && !r.clean) {
+		r.done = append(r.done, Step{Op: quiet})
+		if err := r.quiet(); err != nil {
+			return false, err
+		}
+	}
+	done, err := operation.do(r, step)
+	if isRefused(err) {
+		done, err = false, nil
+	}
+	if !done && err == nil {
+		return false, nil
+	}
+	r.done, r.count = append(r.done, step), r.count+1
+	r.dirty = true
+	if err != nil {
+		return true, fmt.Errorf("%s: %w", step, err)
+	}
+	if racy && r.syncerUp {
+		return true, r.quiet()
+	}
+	return true, nil
+}
+
+// createsOnly reports whether objects are made and then left as they are: then it
+// matters when they are made.
+func (r *run) createsOnly() bool {
+	if r.state.Config == nil {
+		return false
+	}
+	cluster, class := r.state.Config.Spec.Cluster, r.state.Config.Spec.ClusterClass
+	return cluster != nil && isFalse(cluster.PatchResource) || class != nil && isFalse(class.PatchResource)
+}
+
+func isFalse(value *bool) bool { return value != nil && !*value }
+
+// isRefused reports whether somebody said no: the API server, a policy of ours, or
+// one of our webhooks by being down.
+func isRefused(err error) bool {
+	return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsAlreadyExists(err) || apierrors.IsBadRequest(err) ||
+		err != nil && strings.Contains(err.Error(), "failed calling webhook")
+}
+
+// oracleError says where Muster differs from the oracle.
+type oracleError struct{ text string }
+
+func (e *oracleError) Error() string { return e.text }
+
+// calm is for how long Muster must leave alone what is right already.
+const calm = 100 * time.Millisecond
+
+// quiet waits until Muster has made what the oracle says, and fails if it does not.
+func (r *run) quiet() error {
+	if err := r.startSyncer(); err != nil {
+		return err
+	}
+	want := oracle.View(oracle.Settle(r.state))
+	deadline := time.Now().Add(r.patience)
+	for calmSince := (time.Time{}); ; {
+		seen, err := r.look()
+		if err != nil {
+			return err
+		}
+		got := oracle.View(seen)
+		observed, err := r.configObserved()
+		if err != nil {
+			return err
+		}
+		switch {
+		case want != got || !observed:
+			calmSince = time.Time{}
+		case calmSince.IsZero():
+			calmSince = time.Now()
+		case time.Since(calmSince) >= calm:
+			r.state, r.dirty = seen, false
+			clear(r.deleted)
+			return nil
+		}
+		if time.Now().After(deadline) {
+			diff := oracle.Diff(want, got)
+			if diff == "" {
+				diff = "the status of the FleetAddonConfig does not show its generation"
+			}
+			return &oracleError{diff}
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// look reads what Muster writes; the rest is known.
+func (r *run) look() (oracle.State, error) {
+	seen := oracle.NewState()
+	seen.Config, seen.Referenced = r.state.Config, r.state.Referenced
+	var (
+		clusters      clusterv1.ClusterList
+		classes       clusterv1.ClusterClassList
+		fleetClusters fleetv1.ClusterList
+		groups        fleetv1.ClusterGroupList
+		mappings      fleetv1.BundleNamespaceMappingList
+		namespaces    corev1.NamespaceList
+	)
+	for _, list := range []client.ObjectList{&clusters, &classes, &fleetClusters, &groups, &mappings, &namespaces} {
+		if err := admin.List(ctx, list); err != nil {
+			return seen, err
+		}
+	}
+	keep(r, seen.Clusters, clusters.Items)
+	keep(r, seen.Classes, classes.Items)
+	keep(r, seen.FleetClusters, fleetClusters.Items)
+	keep(r, seen.Groups, groups.Items)
+	keep(r, seen.Mappings, mappings.Items)
+	for i := range namespaces.Items {
+		if namespace := &namespaces.Items[i]; r.state.Namespaces[namespace.Name] != nil {
+			seen.Namespaces[namespace.Name] = namespace
+		}
+	}
+	return seen, nil
+}
+
+// keep keeps the objects of the run's namespaces.
+func keep[T any, P interface {
+	*T
+	client.Object
+}](r *run, into map[oracle.Key]P, items []T) {
+	for i := range items {
+		if object := P(&items[i]); strings.HasPrefix(object.GetNamespace(), r.id+"-") {
+			into[client.ObjectKeyFromObject(object)] = object
+		}
+	}
+}
+
+func (r *run) configObserved() (bool, error) {
+	if r.state.Config == nil {
+		return true, nil
+	}
+	var config addonsv1.FleetAddonConfig
+	err := admin.Get(ctx, client.ObjectKeyFromObject(r.state.Config), &config)
+	return config.Status.ObservedGeneration == config.Generation, err
+}
+
+// startSyncer starts the syncer if it is down, and lets it begin.
+func (r *run) startSyncer() error {
+	if r.syncerUp {
+		return nil
+	}
+	r.syncerUp = true
+	if err := env.Start(ctx, syncerProcess); err != nil {
+		return err
+	}
+	lease := &coordinationv1.Lease{}
+	err := stack.WaitFor(ctx, "the syncer to lead", time.Minute, func(context.Context) error {
+		if err := admin.Get(ctx, client.ObjectKey{Namespace: "muster-system", Name: syncerProcess}, lease); err != nil {
+			return err
+		}
+		if ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
+			return errors.New("nobody holds the lease")
+		}
+		return nil
+	})
+	time.Sleep(5 * calm) // Its caches fill.
+	return err
+}
+
+func (r *run) stopSyncer(end func(context.Context, string) error) (bool, error) {
+	if !r.syncerUp {
+		return false, nil
+	}
+	r.syncerUp, r.clean = false, !r.dirty
+	if err := end(ctx, syncerProcess); err != nil {
+		return false, err
+	}
+	// The lease of a leader that was killed lapses in some seconds. We do not wait for that.
+	lease := &coordinationv1.Lease{}
+	lease.Namespace, lease.Name = "muster-system", syncerProcess
+	return true, client.IgnoreNotFound(admin.Delete(ctx, lease))
+}
+
+// patch changes an object by a merge patch, in place.
+func patch(object client.Object, change map[string]any) error {
+	text, err := json.Marshal(change)
+	if err != nil {
+		return err
+	}
+	return admin.Patch(ctx, object, client.RawPatch(types.MergePatchType, text))
+}
+
+func metadata(field, key, value string) map[string]any {
+	var entry any
+	if value != "" {
+		entry = value
+	}
+	return map[string]any{"metadata": map[string]any{field: map[string]any{key: entry}}}
+}
+
+// waitGone waits until the API server has deleted an object, and with it what it owned.
+func (r *run) waitGone(object client.Object) error {
+	return stack.WaitFor(ctx, "what was deleted to be gone", 30*time.Second, func(context.Context) error {
+		current := object.DeepCopyObject().(client.Object)
+		if err := admin.Get(ctx, client.ObjectKeyFromObject(object), current); err == nil && current.GetUID() == object.GetUID() {
+			return fmt.Errorf("%T is there", object)
+		} else if client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		seen, err := r.look()
+		if err != nil {
+			return err
+		}
+		for key, fleet := range seen.FleetClusters {
+			for _, owner := range fleet.OwnerReferences {
+				if owner.UID == object.GetUID() {
+					return fmt.Errorf("Fleet Cluster %s is there", key)
+				}
+			}
+		}
+		for key, group := range seen.Groups {
+			for _, owner := range group.OwnerReferences {
+				if owner.UID == object.GetUID() {
+					return fmt.Errorf("ClusterGroup %s is there", key)
+				}
+			}
+		}
+		return nil
+	})
+}
