@@ -1,0 +1,257 @@
+// Command admission measures what Muster's stamp costs the creation of a Cluster,
+// against a webhook that does nothing on the same server and TLS setup, in one run: the
+// two take turns, round by round.
+//
+// Clusters are created with dryRun=All: the API server calls webhooks without side
+// effects for those as for any other create, and only the write to etcd is left out.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/bench/metrics"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+const (
+	stampWebhook = "stamp.clusters.fleet.addons.cluster.x-k8s.io"
+	noopWebhook  = "noop.bench.example.com"
+	// armLabel is on the namespaces of the benchmark and says which webhook is called.
+	armLabel = "muster-bench"
+	roundOf  = 100
+)
+
+// arms are the namespaces that take turns: Muster's stamp, the no-op, and neither.
+var arms = []string{"bench-stamp", "bench-noop", "bench-none"}
+
+type options struct {
+	creates   int
+	output    string
+	serveNoop string
+	port      int
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.creates, "creates", 5000, "creates for each webhook")
+	flag.StringVar(&o.output, "output", filepath.Join(".dev", "bench-admission.json"), "where to write the figures as JSON")
+	flag.StringVar(&o.serveNoop, "serve-noop", "", "serve the no-op webhook with the certificate in this directory (for the benchmark itself)")
+	flag.IntVar(&o.port, "port", 0, "the port of the no-op webhook")
+	flag.Parse()
+	log.SetLogger(logr.Discard())
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-admission:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options) error {
+	if o.serveNoop != "" {
+		return serveNoop(ctx, o.serveNoop, o.port)
+	}
+	env, err := stack.Up(ctx, stack.Options{Profile: stack.API, Muster: true, Progress: os.Stderr})
+	if err != nil {
+		return err
+	}
+	report, err := measure(ctx, env, o.creates)
+	if down := env.Down(); err == nil {
+		err = down
+	}
+	if err != nil {
+		return err
+	}
+	report.print(os.Stdout)
+	content, err := json.MarshalIndent(report, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(o.output), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(o.output, append(content, '\n'), 0o600)
+}
+
+// bench is one run.
+type bench struct {
+	env       *stack.Stack
+	admin     client.Client
+	kube      *kubernetes.Clientset
+	latencies map[string][]time.Duration
+}
+
+func measure(ctx context.Context, env *stack.Stack, creates int) (*report, error) {
+	config, err := env.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	scheme, err := program.Scheme()
+	if err != nil {
+		return nil, err
+	}
+	b := &bench{env: env, latencies: map[string][]time.Duration{}}
+	if b.admin, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+		return nil, err
+	}
+	if b.kube, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	port, stop, err := startNoop(ctx, env, b.admin)
+	if stop != nil {
+		defer stop()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := b.configure(ctx, int32(port)); err != nil {
+		return nil, err
+	}
+	if err := b.rounds(ctx, 2*roundOf); err != nil { // To warm up.
+		return nil, err
+	}
+	b.latencies = map[string][]time.Duration{}
+	begin := time.Now()
+	before, err := metrics.Scrape(ctx, b.kube.RESTClient())
+	if err != nil {
+		return nil, err
+	}
+	if err := b.rounds(ctx, creates); err != nil {
+		return nil, err
+	}
+	after, err := metrics.Scrape(ctx, b.kube.RESTClient())
+	if err != nil {
+		return nil, err
+	}
+	calls, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-webhook"), Since: begin, Until: time.Now()})
+	if err != nil {
+		return nil, err
+	}
+	return newReport(b, before, after, len(calls), time.Since(begin))
+}
+
+// configure makes the namespaces, gives the no-op its own, and keeps the stamp out of
+// all but the first.
+func (b *bench) configure(ctx context.Context, port int32) error {
+	for _, arm := range arms {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: arm, Labels: map[string]string{armLabel: arm}}}
+		if err := b.admin.Create(ctx, namespace); err != nil {
+			return err
+		}
+	}
+	shipped := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	if err := b.admin.Get(ctx, client.ObjectKey{Name: "muster-mutating-webhook"}, shipped); err != nil {
+		return err
+	}
+	if len(shipped.Webhooks) != 1 || shipped.Webhooks[0].Name != stampWebhook {
+		return fmt.Errorf("the shipped configuration is not that of the stamp alone")
+	}
+	// As the stamp ships, rules and match conditions included; only who answers differs.
+	noop := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{
+		Name: "bench-noop", Annotations: map[string]string{"cert-manager.io/inject-ca-from": "muster-system/bench-noop"}}}
+	hook := shipped.Webhooks[0].DeepCopy()
+	hook.Name = noopWebhook
+	path := noopPath
+	hook.ClientConfig = admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
+		Namespace: "muster-system", Name: "bench-noop", Path: &path, Port: &port}}
+	hook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{armLabel: arms[1]}}
+	noop.Webhooks = []admissionregistrationv1.MutatingWebhook{*hook}
+	if err := b.admin.Create(ctx, noop); err != nil {
+		return err
+	}
+	before := shipped.DeepCopy()
+	shipped.Webhooks[0].NamespaceSelector.MatchExpressions = append(shipped.Webhooks[0].NamespaceSelector.MatchExpressions,
+		metav1.LabelSelectorRequirement{Key: armLabel, Operator: metav1.LabelSelectorOpNotIn, Values: arms[1:]})
+	if err := b.admin.Patch(ctx, shipped, client.MergeFrom(before)); err != nil {
+		return err
+	}
+	return stack.WaitFor(ctx, "each webhook in its own namespace", time.Minute, b.routed)
+}
+
+// routed tells whether the stamp is called in its namespace only, and the no-op in its.
+func (b *bench) routed(ctx context.Context) error {
+	for _, arm := range arms {
+		start, err := metrics.Scrape(ctx, b.kube.RESTClient())
+		if err != nil {
+			return err
+		}
+		if _, err := b.create(ctx, arm); err != nil {
+			return err
+		}
+		end, err := metrics.Scrape(ctx, b.kube.RESTClient())
+		if err != nil {
+			return err
+		}
+		called := func(name string) bool { return answered(start, end, name) == 1 }
+		if called(stampWebhook) != (arm == arms[0]) || called(noopWebhook) != (arm == arms[1]) {
+			return fmt.Errorf("in %s, stamp called: %v, no-op called: %v", arm, called(stampWebhook), called(noopWebhook))
+		}
+	}
+	return nil
+}
+
+// answered counts the calls of a webhook that it answered well.
+func answered(before, after metrics.Snapshot, name string) float64 {
+	good := func(labels map[string]string) bool { return labels["name"] == name && labels["code"] == "200" }
+	failed := func(labels map[string]string) bool { return labels["name"] == name }
+	const total, open = "apiserver_admission_webhook_request_total", "apiserver_admission_webhook_fail_open_count"
+	return after.Sum(total, good) - before.Sum(total, good) - (after.Sum(open, failed) - before.Sum(open, failed))
+}
+
+// rounds creates this many Clusters in each namespace, in turns, every other time in
+// the opposite order.
+func (b *bench) rounds(ctx context.Context, creates int) error {
+	for done := 0; done < creates; done += roundOf {
+		order := slices.Clone(arms)
+		if done/roundOf%2 == 1 {
+			slices.Reverse(order)
+		}
+		for _, arm := range order {
+			for range min(roundOf, creates-done) {
+				latency, err := b.create(ctx, arm)
+				if err != nil {
+					return err
+				}
+				b.latencies[arm] = append(b.latencies[arm], latency)
+			}
+		}
+	}
+	return nil
+}
+
+// create creates one Cluster, and checks that it was stamped where it should be.
+func (b *bench) create(ctx context.Context, arm string) (time.Duration, error) {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: arm, Name: "one", Labels: map[string]string{"env": "prod"}}}
+	cluster.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.7.0.0/16"}
+	cluster.Spec.Topology.ClassRef.Name = "standard"
+	cluster.Spec.Topology.Version = "v1.36.3"
+	begin := time.Now()
+	if err := b.admin.Create(ctx, cluster, client.DryRunAll); err != nil {
+		return 0, err
+	}
+	latency := time.Since(begin)
+	if stamped := stamp.PinOf(cluster.Annotations).IsComplete(); stamped != (arm == arms[0]) {
+		return 0, fmt.Errorf("a Cluster in %s is stamped: %v", arm, stamped)
+	}
+	return latency, nil
+}

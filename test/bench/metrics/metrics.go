@@ -1,0 +1,66 @@
+// Package metrics reads the metrics of the API server, for tests and benchmarks that
+// judge it by what it counted itself.
+package metrics
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"k8s.io/client-go/rest"
+)
+
+// Sample is one line of what a server exposes.
+type Sample struct {
+	Name   string
+	Labels map[string]string
+	Value  float64
+}
+
+// Snapshot is all that a server exposed at one time.
+type Snapshot []Sample
+
+// Scrape reads the metrics of the API server.
+func Scrape(ctx context.Context, client rest.Interface) (Snapshot, error) {
+	body, err := client.Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the API server's metrics: %w", err)
+	}
+	return parse(string(body), "apiserver_admission_webhook_")
+}
+
+// parse reads the text format; labels whose values hold quotes or commas do not occur
+// in the metrics with this prefix.
+func parse(text, prefix string) (Snapshot, error) {
+	var snapshot Snapshot
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, prefix) {
+			continue
+		}
+		end := strings.LastIndexByte(line, ' ')
+		value, err := strconv.ParseFloat(strings.TrimSpace(line[end+1:]), 64)
+		if err != nil {
+			return nil, fmt.Errorf("metrics line %q: %w", line, err)
+		}
+		name, labels, _ := strings.Cut(strings.TrimSuffix(strings.TrimSpace(line[:end]), "}"), "{")
+		sample := Sample{Name: name, Labels: map[string]string{}, Value: value}
+		for pair := range strings.SplitSeq(labels, ",") {
+			key, quoted, _ := strings.Cut(pair, "=")
+			sample.Labels[key] = strings.Trim(quoted, `"`)
+		}
+		snapshot = append(snapshot, sample)
+	}
+	return snapshot, nil
+}
+
+// Sum adds up the samples of a name whose labels pass; nil lets all pass.
+func (s Snapshot) Sum(name string, pass func(labels map[string]string) bool) float64 {
+	total := 0.0
+	for _, sample := range s {
+		if sample.Name == name && (pass == nil || pass(sample.Labels)) {
+			total += sample.Value
+		}
+	}
+	return total
+}
