@@ -46,6 +46,8 @@ type AuditFilter struct {
 	User string
 	// Since and Until bound the time a request was received.
 	Since, Until time.Time
+	// From is where in the log to begin; see AuditMark.
+	From int64
 	// Where is any further condition.
 	Where func(AuditEvent) bool
 }
@@ -75,7 +77,31 @@ func (s *Stack) AuditLog(filter AuditFilter) ([]AuditEvent, error) {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	return readAudit(file, filter)
+	if filter.From == 0 {
+		return readAudit(file, filter)
+	}
+	// One byte earlier, up to the end of that line: a mark may be within a line.
+	if _, err := file.Seek(filter.From-1, io.SeekStart); err != nil {
+		return nil, err
+	}
+	reader := bufio.NewReader(file)
+	if _, err := reader.ReadBytes('\n'); err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	return readAudit(reader, filter)
+}
+
+// AuditMark returns the present end of the audit log. A long log is not read from its
+// beginning for every question when the filter says From where.
+func (s *Stack) AuditMark() (int64, error) {
+	info, err := os.Stat((&controlPlane{dir: s.planeDir("")}).auditLog())
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
 }
 
 // rawAuditEvent is the part of an audit.k8s.io/v1 Event that is of use here.
