@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
@@ -84,13 +85,13 @@ func (s *sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field
 	if err := s.watch(ctx, object); err != nil {
 		return nil, err
 	}
-	return object.Object, nil
+	return apply.Expand(object)
 }
 
 func (s *sources) watch(ctx context.Context, object *unstructured.Unstructured) error {
 	kind := &unstructured.Unstructured{}
 	kind.SetGroupVersionKind(object.GroupVersionKind())
-	return s.tracker.Watch(ctrl.LoggerFrom(ctx), kind, s.handler)
+	return s.tracker.Watch(ctrl.LoggerFrom(ctx), kind, s.handler, apply.CompactedChanged)
 }
 
 // mayRead asks, once per kind, whether our ServiceAccount may read it. Without the

@@ -213,10 +213,6 @@ func TestTrimCached(t *testing.T) {
 				Status:     clusterv1.ClusterStatus{Conditions: conditions, Initialization: initialized},
 			},
 		},
-		"a control plane": {
-			given: &unstructured.Unstructured{Object: map[string]any{"kind": "X", "spec": map[string]any{"a": "b"}, "status": map[string]any{"c": "d"}, "metadata": map[string]any{"name": "x", "managedFields": []any{}}}},
-			want:  &unstructured.Unstructured{Object: map[string]any{"kind": "X", "spec": map[string]any{"a": "b"}, "metadata": map[string]any{"name": "x"}}},
-		},
 		"what is no object": {given: "tombstone", want: "tombstone"},
 	}
 	for name, test := range tests {

@@ -11,8 +11,8 @@ import (
 
 // TrimCached is a cache transform: it drops what nobody here reads, so that thousands
 // of objects fit in little memory. Of managedFields the managers' names stay, of a
-// Fleet Cluster's template values their hash, and of metadata-only objects what
-// selects and owns.
+// Fleet Cluster's template values their hash, of metadata-only objects what selects and
+// owns, and what is read as unstructured is compacted.
 func TrimCached(object any) (any, error) {
 	accessor, ok := object.(client.Object)
 	if !ok {
@@ -38,9 +38,8 @@ func TrimCached(object any) (any, error) {
 			Initialization: typed.Status.Initialization,
 		}
 	case *unstructured.Unstructured:
-		// The objects that Clusters refer to: only what can reach the template values.
-		typed.SetManagedFields(nil)
-		delete(typed.Object, "status")
+		// The objects that Clusters refer to, the largest of all.
+		return object, Compact(typed)
 	}
 	return object, nil
 }
