@@ -2,6 +2,7 @@ package stack
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,8 +47,6 @@ type AuditFilter struct {
 	User string
 	// Since and Until bound the time a request was received.
 	Since, Until time.Time
-	// From is where in the log to begin; see AuditMark.
-	From int64
 	// Where is any further condition.
 	Where func(AuditEvent) bool
 }
@@ -77,31 +76,49 @@ func (s *Stack) AuditLog(filter AuditFilter) ([]AuditEvent, error) {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	if filter.From == 0 {
-		return readAudit(file, filter)
-	}
-	// One byte earlier, up to the end of that line: a mark may be within a line.
-	if _, err := file.Seek(filter.From-1, io.SeekStart); err != nil {
-		return nil, err
-	}
-	reader := bufio.NewReader(file)
-	if _, err := reader.ReadBytes('\n'); err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil, nil
-		}
-		return nil, err
-	}
-	return readAudit(reader, filter)
+	return readAudit(file, filter)
 }
 
-// AuditMark returns the present end of the audit log. A long log is not read from its
-// beginning for every question when the filter says From where.
-func (s *Stack) AuditMark() (int64, error) {
-	info, err := os.Stat((&controlPlane{dir: s.planeDir("")}).auditLog())
+// AuditTail reads the audit log from where it stopped last: of a long log not all is read
+// again for every question.
+type AuditTail struct {
+	path string
+	next int64
+}
+
+// AuditTail begins at the present end of the log.
+func (s *Stack) AuditTail() (*AuditTail, error) {
+	tail := &AuditTail{path: (&controlPlane{dir: s.planeDir("")}).auditLog()}
+	file, err := os.Open(tail.path)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return info.Size(), nil
+	defer func() { _ = file.Close() }()
+	const longerThanALine = 1 << 16
+	end, err := file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, err
+	}
+	tail.next = max(0, end-longerThanALine)
+	last, err := io.ReadAll(io.NewSectionReader(file, tail.next, end-tail.next))
+	// What follows the last line end is being written.
+	tail.next += int64(bytes.LastIndexByte(last, '\n') + 1)
+	return tail, err
+}
+
+// Read returns the selected requests that were answered since the last Read.
+func (t *AuditTail) Read(filter AuditFilter) ([]AuditEvent, error) {
+	file, err := os.Open(t.path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	if _, err := file.Seek(t.next, io.SeekStart); err != nil {
+		return nil, err
+	}
+	events, length, err := readAuditLines(file, filter)
+	t.next += length
+	return events, err
 }
 
 // rawAuditEvent is the part of an audit.k8s.io/v1 Event that is of use here.
@@ -130,21 +147,27 @@ type rawAuditEvent struct {
 }
 
 func readAudit(from io.Reader, filter AuditFilter) ([]AuditEvent, error) {
-	var events []AuditEvent
+	events, _, err := readAuditLines(from, filter)
+	return events, err
+}
+
+// readAuditLines also returns how long the whole lines are that it read.
+func readAuditLines(from io.Reader, filter AuditFilter) (events []AuditEvent, length int64, err error) {
 	reader := bufio.NewReader(from)
 	for number := 1; ; number++ {
 		line, err := reader.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
 			// What has no line end yet is still being written, or was when the API
 			// server was killed.
-			return events, nil
+			return events, length, nil
 		}
 		if err != nil {
-			return nil, err
+			return nil, length, err
 		}
+		length += int64(len(line))
 		var raw rawAuditEvent
 		if err := json.Unmarshal(line, &raw); err != nil {
-			return nil, fmt.Errorf("audit log, line %d: %w", number, err)
+			return nil, length, fmt.Errorf("audit log, line %d: %w", number, err)
 		}
 		event := AuditEvent{
 			User: raw.User.Username, UserAgent: raw.UserAgent, Verb: raw.Verb,

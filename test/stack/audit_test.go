@@ -1,6 +1,8 @@
 package stack
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -38,5 +40,27 @@ func TestAuditLogIsReadAndFiltered(t *testing.T) {
 	}
 	if got, err := readAudit(strings.NewReader(auditLines), AuditFilter{Until: received}); err != nil || len(got) != 1 || got[0].Code != 403 {
 		t.Errorf("until: got %v (%v)", got, err)
+	}
+}
+
+// A tail reads every line once, one that is being written when it is whole.
+func TestAuditTail(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	tail := &AuditTail{path: path}
+	var users []string
+	for _, written := range []string{auditLines, auditLines + `","user":{"username":"late"}}` + "\n"} {
+		if err := os.WriteFile(path, []byte(written), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		events, err := tail.Read(AuditFilter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, event := range events {
+			users = append(users, event.User)
+		}
+	}
+	if diff := cmp.Diff([]string{ServiceAccount("muster-system", "muster-syncer"), "admin", "late"}, users); diff != "" {
+		t.Error(diff)
 	}
 }

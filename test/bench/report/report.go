@@ -1,0 +1,159 @@
+package report
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Report is what a run found out.
+type Report struct {
+	Name string `json:"name"`
+	// Measured is when the run ended, Elapsed how long it took.
+	Measured string  `json:"measured"`
+	Elapsed  string  `json:"elapsed"`
+	Machine  Machine `json:"machine"`
+	// Settings are what the run was asked for.
+	Settings map[string]string `json:"settings,omitempty"`
+	Tables   []Table           `json:"tables"`
+	// Good says that every figure with a bar reached it.
+	Good bool `json:"ok"`
+
+	begin time.Time
+}
+
+// Table is a group of figures.
+type Table struct {
+	Title   string   `json:"title"`
+	Notes   []string `json:"notes,omitempty"`
+	Figures []Figure `json:"figures"`
+}
+
+// New begins a report.
+func New(name string) *Report {
+	return &Report{Name: name, Machine: thisMachine(), Good: true, begin: time.Now()}
+}
+
+// Note adds a sentence on how the table was measured.
+func (t *Table) Note(format string, args ...any) {
+	t.Notes = append(t.Notes, fmt.Sprintf(format, args...))
+}
+
+// Add adds figures.
+func (t *Table) Add(figures ...Figure) { t.Figures = append(t.Figures, figures...) }
+
+// Add adds a table.
+func (r *Report) Add(table Table) {
+	r.Tables = append(r.Tables, table)
+	for _, figure := range table.Figures {
+		r.Good = r.Good && figure.Verdict != Short
+	}
+	r.Measured, r.Elapsed = time.Now().UTC().Format(time.RFC3339), time.Since(r.begin).Round(time.Second).String()
+}
+
+// Print writes a table for people, one line for each figure.
+func (t *Table) Print(out io.Writer) error {
+	fmt.Fprintf(out, "\n%s\n", t.Title)
+	for _, note := range t.Notes {
+		fmt.Fprintln(out, "#", note)
+	}
+	lines := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(lines, strings.Join(header, "\t"))
+	for _, figure := range t.Figures {
+		fmt.Fprintln(lines, strings.Join(figure.cells(), "\t"))
+	}
+	return lines.Flush()
+}
+
+// Write writes the report as JSON.
+func (r *Report) Write(path string) error {
+	content, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(content, '\n'), 0o600)
+}
+
+// Read reads a report that Write wrote.
+func Read(path string) (*Report, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	report := &Report{}
+	if err := json.Unmarshal(content, report); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return report, nil
+}
+
+// Markdown writes the report for a page.
+func (r *Report) Markdown(out io.Writer) {
+	fmt.Fprintf(out, "Measured %s in %s: %s.\n", r.Measured, r.Elapsed, r.Machine)
+	for _, table := range r.Tables {
+		fmt.Fprintf(out, "\n### %s\n\n", table.Title)
+		for _, note := range table.Notes {
+			fmt.Fprintf(out, "- %s\n", note)
+		}
+		if len(table.Notes) > 0 {
+			fmt.Fprintln(out)
+		}
+		fmt.Fprintf(out, "| %s |\n|---|--:|--:|--:|--:|---|\n", strings.Join(header, " | "))
+		for _, figure := range table.Figures {
+			fmt.Fprintf(out, "| %s |\n", strings.Join(figure.cells(), " | "))
+		}
+	}
+}
+
+var header = []string{"name", "value", "baseline", "ratio", "bar", "verdict"}
+
+func (f Figure) cells() []string {
+	cells := []string{f.Name, number(f.Value, f.Unit), "-", "-", "-", cmp.Or(f.Verdict, "-")}
+	if f.Baseline != nil {
+		cells[2] = number(*f.Baseline, f.Unit)
+	}
+	if f.Ratio != nil {
+		cells[3] = fmt.Sprintf("%.2f", *f.Ratio)
+	}
+	if f.Bar != nil {
+		cells[4] = f.Bar.String()
+	}
+	return cells
+}
+
+// String returns a bar as ≤ 3× or ≤ 300: of the ratio, or of the value in its unit.
+func (b Bar) String() string {
+	sign, times := "≤", ""
+	if b.AtLeast {
+		sign = "≥"
+	}
+	if b.OfRatio {
+		times = "×"
+	}
+	return fmt.Sprintf("%s %g%s", sign, b.Limit, times)
+}
+
+// number keeps about three figures, and whole counts whole.
+func number(value float64, unit string) string {
+	format := "%.2f"
+	switch magnitude := max(value, -value); {
+	case value == float64(int64(value)):
+		format = "%.0f"
+	case magnitude >= 100:
+		format = "%.0f"
+	case magnitude >= 10:
+		format = "%.1f"
+	case magnitude < 1:
+		format = "%.3f"
+	}
+	return strings.TrimSpace(fmt.Sprintf(format, value) + " " + unit)
+}
