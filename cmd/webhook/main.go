@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/muster-fleet/muster/internal/admission"
+	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 )
@@ -57,9 +58,14 @@ func run(ctx context.Context, args []string) error {
 	if err := admission.Setup(mgr); err != nil {
 		return err
 	}
-	if err := mgr.AddReadyzCheck("serving", (&admission.Readiness{
-		Cache: mgr.GetCache(), Port: o.port, CertDir: o.certDir,
-	}).Check); err != nil {
+	readiness := &admission.Readiness{Cache: mgr.GetCache(), Port: o.port, CertDir: o.certDir}
+	if err := mgr.AddReadyzCheck("serving", readiness.Check); err != nil {
+		return err
+	}
+	if err := metrics.Certificate("mounted", readiness.MountedUntil); err != nil {
+		return err
+	}
+	if err := metrics.Certificate("served", readiness.ServedUntil); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
@@ -74,14 +80,14 @@ func newManager(o *options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	tlsOptions, metrics, err := flags.GetManagerOptions(o.Manager)
+	tlsOptions, diagnostics, err := flags.GetManagerOptions(o.Manager)
 	if err != nil {
 		return nil, err
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                 scheme,
 		Cache:                  cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: apply.TrimCached},
-		Metrics:                *metrics,
+		Metrics:                *diagnostics,
 		HealthProbeBindAddress: o.HealthAddress,
 		WebhookServer:          webhook.NewServer(webhook.Options{Port: o.port, CertDir: o.certDir, TLSOpts: tlsOptions}),
 	})

@@ -1,9 +1,9 @@
 package admission
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -34,26 +34,59 @@ func (r *Readiness) Check(req *http.Request) error {
 	if !r.Cache.WaitForCacheSync(ctx) {
 		return errors.New("informers have not synced")
 	}
-	mounted, err := os.ReadFile(filepath.Join(r.CertDir, "tls.crt"))
+	mounted, err := r.mounted()
 	if err != nil {
-		return fmt.Errorf("reading the mounted certificate: %w", err)
-	}
-	block, _ := pem.Decode(mounted)
-	if block == nil {
-		return fmt.Errorf("%s holds no certificate", filepath.Join(r.CertDir, "tls.crt"))
+		return err
 	}
 	served, err := r.served(ctx)
 	if err != nil {
 		return err
 	}
-	if !bytes.Equal(served, block.Bytes) {
+	if !served.Equal(mounted) {
 		return errors.New("the certificate that is served is not the mounted one")
 	}
 	return nil
 }
 
+// MountedUntil returns when the mounted certificate ends.
+func (r *Readiness) MountedUntil() (time.Time, error) {
+	certificate, err := r.mounted()
+	if err != nil {
+		return time.Time{}, err
+	}
+	return certificate.NotAfter, nil
+}
+
+// ServedUntil returns when the certificate ends that this replica serves.
+func (r *Readiness) ServedUntil() (time.Time, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
+	defer cancel()
+	certificate, err := r.served(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return certificate.NotAfter, nil
+}
+
+func (r *Readiness) mounted() (*x509.Certificate, error) {
+	path := filepath.Join(r.CertDir, "tls.crt")
+	content, err := os.ReadFile(path) //nolint:gosec // The flag names the directory.
+	if err != nil {
+		return nil, fmt.Errorf("reading the mounted certificate: %w", err)
+	}
+	block, _ := pem.Decode(content)
+	if block == nil {
+		return nil, fmt.Errorf("%s holds no certificate", path)
+	}
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("reading the mounted certificate: %w", err)
+	}
+	return certificate, nil
+}
+
 // served returns the certificate that a client of this replica is shown.
-func (r *Readiness) served(ctx context.Context) ([]byte, error) {
+func (r *Readiness) served(ctx context.Context) (*x509.Certificate, error) {
 	// Nothing is sent; who answers is what is being asked.
 	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // The certificate is compared, not trusted.
 	connection, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("localhost", strconv.Itoa(r.Port)))
@@ -65,5 +98,5 @@ func (r *Readiness) served(ctx context.Context) ([]byte, error) {
 	if len(certificates) == 0 {
 		return nil, errors.New("the webhook server shows no certificate")
 	}
-	return certificates[0].Raw, nil
+	return certificates[0], nil
 }

@@ -37,12 +37,16 @@ func Setup(mgr ctrl.Manager) error {
 	if err := mgr.Add(others); err != nil {
 		return err
 	}
-	server := mgr.GetWebhookServer()
-	server.Register(StampPath, &admission.Webhook{Handler: &Stamper{Reader: mgr.GetClient()}})
-	server.Register(ClassAccessPath, &admission.Webhook{Handler: &ClassAccess{Reader: mgr.GetClient(), Reviewer: mgr.GetClient()}})
-	server.Register(ClusterPath, &admission.Webhook{Handler: &ClusterValidator{Reader: mgr.GetClient(), Others: others}})
-	server.Register(ValidateConfigPath, admission.WithValidator(mgr.GetScheme(), ConfigValidator{
+	config := admission.WithValidator(mgr.GetScheme(), ConfigValidator{
 		Others: others, Namespaces: mgr.GetClient(), Live: mgr.GetAPIReader(),
-	}))
+	})
+	for path, handler := range map[string]admission.Handler{
+		StampPath:          &Stamper{Reader: mgr.GetClient()},
+		ClassAccessPath:    &ClassAccess{Reader: mgr.GetClient(), Reviewer: mgr.GetClient()},
+		ClusterPath:        &ClusterValidator{Reader: mgr.GetClient(), Others: others},
+		ValidateConfigPath: config.Handler,
+	} {
+		mgr.GetWebhookServer().Register(path, &admission.Webhook{Handler: count(path, handler)})
+	}
 	return nil
 }

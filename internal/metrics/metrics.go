@@ -15,6 +15,16 @@ var (
 		Help: "CAPI Clusters by what became of them: imported, pending, conflicted, failed, unselected.",
 	}, []string{"state"})
 
+	reasons = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "muster_clusters_by_reason",
+		Help: "CAPI Clusters by the reason of their condition FleetImported. Clusters without the condition are left out.",
+	}, []string{"reason"})
+
+	conditions = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "muster_config_condition",
+		Help: "1 if what a condition of the FleetAddonConfig says holds, 0 if not: APIsAvailable, ConfigValid. Without a FleetAddonConfig, too.",
+	}, []string{"condition"})
+
 	applies = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "muster_apply_total",
 		Help: "Writes of Fleet objects, by kind and result: created, updated, deleted, error.",
@@ -25,10 +35,15 @@ var (
 		Help:    "Time from a Cluster's control plane being initialized to its Fleet Cluster being applied for the first time, in seconds.",
 		Buckets: prometheus.ExponentialBuckets(0.05, 2, 14),
 	})
+
+	admissions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "muster_admission_total",
+		Help: "Answers of the webhook, by the path it was called at and result: allowed, denied, or error if it could not decide.",
+	}, []string{"webhook", "result"})
 )
 
 func init() {
-	ctrlmetrics.Registry.MustRegister(clusters, applies, importLatency)
+	ctrlmetrics.Registry.MustRegister(clusters, reasons, conditions, applies, importLatency, admissions)
 }
 
 // Applied counts a write of a Fleet object, and its failure as "error".
@@ -44,3 +59,33 @@ func Imported(latency time.Duration) { importLatency.Observe(latency.Seconds()) 
 
 // Clusters sets the number of Clusters in a state.
 func Clusters(state string, count int) { clusters.WithLabelValues(state).Set(float64(count)) }
+
+// Reasons sets the number of Clusters whose condition has a reason.
+func Reasons(reason string, count int) { reasons.WithLabelValues(reason).Set(float64(count)) }
+
+// Condition sets whether what a condition says holds.
+func Condition(condition string, holds bool) {
+	value := 0.0
+	if holds {
+		value = 1
+	}
+	conditions.WithLabelValues(condition).Set(value)
+}
+
+// Results of an admission request.
+const (
+	Allowed = "allowed"
+	Denied  = "denied"
+	Error   = "error"
+)
+
+// Admits begins to count the answers of a webhook, at zero: the first error is then a
+// rise, and not the beginning of a series, which looks like none.
+func Admits(webhook string) {
+	for _, result := range []string{Allowed, Denied, Error} {
+		admissions.WithLabelValues(webhook, result)
+	}
+}
+
+// Admitted counts an answer of a webhook.
+func Admitted(webhook, result string) { admissions.WithLabelValues(webhook, result).Inc() }

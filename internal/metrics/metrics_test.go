@@ -50,14 +50,46 @@ func TestMetrics(t *testing.T) {
 	Applied("Cluster", "created", nil)
 	Applied("Cluster", "updated", errors.New("no"))
 	Imported(1500 * time.Millisecond)
+	Reasons("NameConflict", 4)
+	Condition("ConfigValid", true)
+	Condition("APIsAvailable", true)
+	Condition("APIsAvailable", false)
+	Admits("/stamp-cluster")
+	Admitted("/stamp-cluster", Denied)
 
 	for name, want := range map[string]map[string]float64{
 		"muster_clusters":               {"state=imported ": 2, "state=pending ": 0},
 		"muster_apply_total":            {"kind=Cluster result=created ": 2, "kind=Cluster result=error ": 1},
 		"muster_import_latency_seconds": {"count": 1, "sum": 1.5},
+		"muster_clusters_by_reason":     {"reason=NameConflict ": 4},
+		"muster_config_condition":       {"condition=APIsAvailable ": 0, "condition=ConfigValid ": 1},
+		"muster_admission_total": {
+			"result=allowed webhook=/stamp-cluster ": 0, "result=denied webhook=/stamp-cluster ": 1, "result=error webhook=/stamp-cluster ": 0,
+		},
 	} {
 		if diff := cmp.Diff(want, gathered(t, name)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+// A certificate that cannot be read has no end, rather than one in 1970.
+func TestCertificate(t *testing.T) {
+	const name = "muster_webhook_certificate_expiry_timestamp_seconds"
+	var problem error
+	for certificate, end := range map[string]func() (time.Time, error){
+		"mounted": func() (time.Time, error) { return time.Unix(1700000000, 0), nil },
+		"served":  func() (time.Time, error) { return time.Unix(1600000000, 0), problem },
+	} {
+		if err := Certificate(certificate, end); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(map[string]float64{"certificate=mounted ": 1.7e9, "certificate=served ": 1.6e9}, gathered(t, name)); diff != "" {
+		t.Errorf("both are read (-want +got):\n%s", diff)
+	}
+	problem = errors.New("nobody answers")
+	if diff := cmp.Diff(map[string]float64{"certificate=mounted ": 1.7e9}, gathered(t, name)); diff != "" {
+		t.Errorf("one is not read (-want +got):\n%s", diff)
 	}
 }

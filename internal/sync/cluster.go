@@ -90,7 +90,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		}
 		outcome = failed(err)
 	}
-	r.tally.Set(req.NamespacedName, outcome.state)
+	r.tally.Set(req.NamespacedName, outcome.state, outcome.reason())
 	return result, errors.Join(err, r.reporter.report(ctx, cluster, outcome))
 }
 
@@ -219,7 +219,7 @@ func (r *clusterReconciler) importCluster(ctx context.Context, in settings.Setti
 			return ctrl.Result{}, conflicting(why), nil
 		}
 		if !live.DeletionTimestamp.IsZero() {
-			return ctrl.Result{}, notImported(StatePending, "FleetClusterDeleting", "the Fleet Cluster is being deleted; it is made again when it is gone"), nil
+			return ctrl.Result{}, notImported(StatePending, reasonDeleting, "the Fleet Cluster is being deleted; it is made again when it is gone"), nil
 		}
 	} else if !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
 		return ctrl.Result{}, notImported(StatePending, reasonWaiting, "the control plane is not initialized yet; the Cluster is imported into Fleet when it is"), nil

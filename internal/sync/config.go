@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
@@ -50,8 +51,13 @@ type configReconciler struct {
 // Reconcile writes the status if it has news.
 func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	config, err := r.settings.config(ctx)
-	if err != nil || config == nil {
+	if err != nil {
 		return ctrl.Result{}, err
+	}
+	_, invalid := settings.From(config)
+	metrics.Condition(ConfigValidCondition, invalid == nil)
+	if config == nil {
+		return ctrl.Result{}, nil
 	}
 	wanted := r.status(config)
 	if wanted.Classes, err = r.classes(ctx); err != nil {

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/muster-fleet/muster/internal/metrics"
 )
 
 const gateInterval = 2 * time.Second
@@ -70,5 +72,6 @@ func (g *Gate) look() string {
 	g.mu.Lock()
 	g.missing = missing
 	g.mu.Unlock()
+	metrics.Condition(APIsAvailableCondition, len(missing) == 0)
 	return strings.Join(missing, ", ")
 }

@@ -6,6 +6,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -17,7 +18,7 @@ const (
 	BundlesReadyCondition = "FleetBundlesReady"
 )
 
-// Reasons of ImportedCondition that more than one place uses.
+// Reasons of ImportedCondition.
 const (
 	reasonImported   = "Imported"
 	reasonPaused     = "Paused"
@@ -26,7 +27,12 @@ const (
 	reasonFailed     = "Failed"
 	reasonDeselected = "Deselected"
 	reasonWaiting    = "WaitingForControlPlane"
+	reasonDeleting   = "FleetClusterDeleting"
 )
+
+var reasons = []string{
+	reasonImported, reasonPaused, reasonConflict, reasonUnresolved, reasonFailed, reasonDeselected, reasonWaiting, reasonDeleting,
+}
 
 // outcome is what a reconcile has to tell the Cluster's reader. Without conditions
 // there is nothing to tell, and conditions told earlier are taken back.
@@ -35,6 +41,14 @@ type outcome struct {
 	conditions []metav1.Condition
 	// keep leaves the conditions as they are, apart from those given.
 	keep bool
+}
+
+// reason returns the reason of ImportedCondition, or "" if there is none to tell.
+func (o outcome) reason() string {
+	if condition := meta.FindStatusCondition(o.conditions, ImportedCondition); condition != nil {
+		return condition.Reason
+	}
+	return ""
 }
 
 func notImported(state State, reason, message string) outcome {

@@ -22,44 +22,62 @@ const (
 
 var states = []State{StateImported, StatePending, StateConflicted, StateFailed, StateUnselected}
 
-// Tally counts Clusters by state, so that nobody needs to walk through them.
+// Tally counts Clusters by state, and by the reason of their condition, so that nobody
+// needs to walk through them.
 type Tally struct {
 	mu      gosync.Mutex
-	states  map[types.NamespacedName]State
+	entries map[types.NamespacedName]entry
 	counts  map[State]int
+	reasons map[string]int
 	changed chan struct{}
+}
+
+type entry struct {
+	state  State
+	reason string
 }
 
 // NewTally returns an empty Tally.
 func NewTally() *Tally {
 	return &Tally{
-		states:  map[types.NamespacedName]State{},
+		entries: map[types.NamespacedName]entry{},
 		counts:  map[State]int{},
+		reasons: map[string]int{},
 		changed: make(chan struct{}, 1),
 	}
 }
 
-// Set notes the state of a Cluster.
-func (t *Tally) Set(key types.NamespacedName, state State) { t.replace(key, state) }
+// Set notes the state of a Cluster, and the reason of its condition, if it has one.
+func (t *Tally) Set(key types.NamespacedName, state State, reason string) {
+	t.replace(key, entry{state, reason})
+}
 
 // Forget drops a Cluster that is gone.
-func (t *Tally) Forget(key types.NamespacedName) { t.replace(key, "") }
+func (t *Tally) Forget(key types.NamespacedName) { t.replace(key, entry{}) }
 
-func (t *Tally) replace(key types.NamespacedName, state State) {
+func (t *Tally) replace(key types.NamespacedName, now entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before := t.states[key]
-	if before == state {
+	before := t.entries[key]
+	if before == now {
 		return
 	}
-	if before != "" {
-		t.counts[before]--
+	if before.state != "" {
+		t.counts[before.state]--
+		t.reasons[before.reason]--
 	}
-	if state == "" {
-		delete(t.states, key)
+	if now.state == "" {
+		delete(t.entries, key)
 	} else {
-		t.states[key] = state
-		t.counts[state]++
+		t.entries[key] = now
+		t.counts[now.state]++
+		t.reasons[now.reason]++
+	}
+	for _, reason := range reasons {
+		metrics.Reasons(reason, t.reasons[reason])
+	}
+	if before.state == now.state {
+		return
 	}
 	for _, state := range states {
 		metrics.Clusters(string(state), t.counts[state])
