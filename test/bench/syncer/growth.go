@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/muster-fleet/muster/test/bench/load"
+	"github.com/muster-fleet/muster/test/bench/report"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+// level is what was measured with a number of imported Clusters.
+type level struct {
+	n       int
+	imports burst
+	latency []time.Duration
+	// syncer and webhook are their memory after the imports; restarted is the syncer's
+	// after it started with all of them there.
+	syncer, webhook, restarted memory
+	apiserver, etcd            memory
+
+	unchanged unchanged
+	changed   changed
+	fanOut    burst
+	values    []time.Duration
+	restart   restart
+}
+
+// measureGrowth imports Clusters up to each of three numbers and measures there.
+func measureGrowth(ctx context.Context, o options) (tables []report.Table, err error) {
+	s, err := open(ctx, o, stack.API)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if down := s.env.Down(); err == nil {
+			err = down
+		}
+	}()
+	if err := s.configure(ctx, true); err != nil {
+		return nil, err
+	}
+	g := s.generator()
+	have, err := s.warmUp(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	if s.canary, err = newCanary(ctx, s); err != nil {
+		return nil, err
+	}
+	var levels []level
+	for i, n := range []int{o.n / 10, o.n * 2 / 5, o.n} {
+		if n-have < 2 {
+			return nil, fmt.Errorf("-n %d is too small: %d Clusters are there before anything is measured", o.n, have)
+		}
+		l, err := s.measureLevel(ctx, g, have, n, i == 0)
+		if err != nil {
+			return growthTables(o, levels), err
+		}
+		levels, have = append(levels, l), n
+	}
+	return growthTables(o, levels), nil
+}
+
+func (s *session) measureLevel(ctx context.Context, g *load.Generator, have, n int, first bool) (l level, err error) {
+	l.n = n
+	steady := min((n-have)/2, s.steady)
+	atOnce := n - have - steady
+	if err := s.resetPeaks(); err != nil {
+		return l, err
+	}
+	s.say("%d Clusters: import %d at once, then %d at %g/s", n, atOnce, steady, s.rate)
+	if err := s.create(ctx, g, have, n); err != nil {
+		return l, err
+	}
+	if l.imports, err = s.importAtOnce(ctx, g, have, have+atOnce, fmt.Sprintf("import-cpu-%d.pprof", n)); err != nil {
+		return l, err
+	}
+	if l.latency, err = s.importSteadily(ctx, g, have+atOnce, n, nil); err != nil {
+		return l, err
+	}
+	s.say("%d Clusters: memory", n)
+	if err := s.settledMemory(ctx, &l); err != nil {
+		return l, err
+	}
+	s.say("%d Clusters: nothing changes", n)
+	if l.unchanged, err = s.measureUnchanged(ctx, g, n, first); err != nil {
+		return l, err
+	}
+	s.say("%d Clusters: one changes, a class changes, control planes change", n)
+	if l.changed, err = s.measureChanges(ctx, g, n); err != nil {
+		return l, err
+	}
+	if l.fanOut, err = s.measureFanOut(ctx, g, n); err != nil {
+		return l, err
+	}
+	if l.values, err = s.measureValues(ctx, g, n); err != nil {
+		return l, err
+	}
+	s.say("%d Clusters: restart", n)
+	if l.restart, err = s.measureRestart(ctx); err != nil {
+		return l, err
+	}
+	l.restarted, err = s.restartedMemory(ctx, n)
+	return l, err
+}
+
+func (s *session) resetPeaks() error {
+	for _, name := range []string{syncer, webhook} {
+		id, err := pid(s.env, name)
+		if err != nil {
+			return err
+		}
+		if err := resetPeak(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settledMemory waits until the syncer holds no less than before: Go gives memory back
+// some time after it was used.
+func (s *session) settledMemory(ctx context.Context, l *level) error {
+	if err := s.settle(ctx); err != nil {
+		return err
+	}
+	for name, into := range map[string]*memory{
+		syncer: &l.syncer, webhook: &l.webhook, "kube-apiserver": &l.apiserver, "etcd": &l.etcd,
+	} {
+		var err error
+		if *into, err = s.memory(name); err != nil {
+			return err
+		}
+	}
+	if err := s.save(ctx, webhook, "heap", fmt.Sprintf("webhook-heap-%d.pprof", l.n)); err != nil {
+		return err
+	}
+	return s.save(ctx, syncer, "heap", fmt.Sprintf("heap-%d.pprof", l.n))
+}
+
+func (s *session) restartedMemory(ctx context.Context, n int) (memory, error) {
+	if err := s.settle(ctx); err != nil {
+		return memory{}, err
+	}
+	if err := s.save(ctx, syncer, "heap", fmt.Sprintf("heap-%d-restarted.pprof", n)); err != nil {
+		return memory{}, err
+	}
+	return s.memory(syncer)
+}
+
+func (s *session) settle(ctx context.Context) error {
+	if err := s.quiet(ctx); err != nil {
+		return err
+	}
+	const look, looks, hardly = 5 * time.Second, 6, 0.01
+	before, err := s.memory(syncer)
+	if err != nil {
+		return err
+	}
+	for range looks {
+		if err := sleep(ctx, look); err != nil {
+			return err
+		}
+		now, err := s.memory(syncer)
+		if err != nil {
+			return err
+		}
+		if before.now-now.now < hardly*before.now {
+			return nil
+		}
+		before = now
+	}
+	return nil
+}

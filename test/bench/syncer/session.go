@@ -1,0 +1,305 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/test/bench/load"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+const (
+	syncer  = "muster-syncer"
+	webhook = "muster-webhook"
+	// adminUser is who plays Cluster API and its users.
+	adminUser = "admin"
+	// armLabel is on namespaces and says who imports the Clusters in them.
+	armLabel = "muster-bench"
+	armBare  = "bare"
+	// patience is how long anything may take.
+	patience = 15 * time.Minute
+)
+
+// session is a stack with Clusters on it.
+type session struct {
+	options
+	env      *stack.Stack
+	admin    client.Client
+	begin    time.Time
+	profiler *profiler
+	// canary makes Clusters that tell when a syncer has started to work.
+	canary *canary
+}
+
+func open(ctx context.Context, o options, profile stack.Profile) (*session, error) {
+	env, err := stack.Up(ctx, stack.Options{Profile: profile, Muster: true, Progress: os.Stderr, Dir: o.dir})
+	if err != nil {
+		return nil, err
+	}
+	s := &session{options: o, env: env, begin: time.Now()}
+	if err := s.connect(ctx); err != nil {
+		_ = env.Down()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *session) connect(ctx context.Context) error {
+	config, err := s.env.RESTConfig()
+	if err != nil {
+		return err
+	}
+	scheme, err := program.Scheme()
+	if err != nil {
+		return err
+	}
+	if s.admin, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+		return err
+	}
+	if s.profiles != "" {
+		s.profiler, err = newProfiler(ctx, s)
+	}
+	return err
+}
+
+func (s *session) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "%7s  %s\n", time.Since(s.begin).Round(100*time.Millisecond), fmt.Sprintf(format, args...))
+}
+
+// generator returns one for Clusters that the syncer imports.
+func (s *session) generator() *load.Generator {
+	return &load.Generator{
+		Client: s.admin, Concurrency: s.concurrency,
+		Shape: load.Shape{Prefix: "bench", Namespaces: s.namespaces, Classes: s.classes},
+	}
+}
+
+// configure turns the import on or off. Whoever is initialized while it is off is imported
+// at once when it is turned on: by one write, with nothing else going on.
+func (s *session) configure(ctx context.Context, enabled bool) error {
+	return s.setConfig(ctx, func(cluster *addonsv1.ClusterConfig) { cluster.Enabled = &enabled })
+}
+
+// touchConfig changes the FleetAddonConfig to what means the same, after which every
+// Cluster is looked at again.
+func (s *session) touchConfig(ctx context.Context) error {
+	return s.setConfig(ctx, func(cluster *addonsv1.ClusterConfig) {
+		if cluster.HostNetwork == nil {
+			cluster.HostNetwork = ptr.To(true) // Its default.
+		} else {
+			cluster.HostNetwork = nil
+		}
+	})
+}
+
+func (s *session) setConfig(ctx context.Context, change func(*addonsv1.ClusterConfig)) error {
+	config := &addonsv1.FleetAddonConfig{}
+	config.Name = addonsv1.FleetAddonConfigName
+	_, err := controllerutil.CreateOrPatch(ctx, s.admin, config, func() error {
+		if config.Spec.Cluster == nil {
+			config.Spec.Cluster = &addonsv1.ClusterConfig{NamespaceSelector: &metav1.LabelSelector{
+				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: armLabel, Operator: metav1.LabelSelectorOpNotIn, Values: []string{armBare}}},
+			}}
+		}
+		change(config.Spec.Cluster)
+		return nil
+	})
+	return err
+}
+
+// phase is what somebody asked of the API server since it began.
+type phase struct {
+	session *session
+	user    string
+	tail    *stack.AuditTail
+	start   time.Time
+	cpu     time.Duration
+	// requests are the user's, in the order they were answered.
+	requests requests
+	// changes are when each object was last changed by the administrator.
+	changes map[client.ObjectKey]change
+}
+
+// follow begins a phase of a user of the API server.
+func (s *session) follow(user string) (*phase, error) {
+	p := &phase{session: s, user: user, changes: map[client.ObjectKey]change{}, start: time.Now()}
+	var err error
+	if user == syncerUser {
+		if p.cpu, err = s.syncerCPU(); err != nil {
+			return nil, err
+		}
+	}
+	p.tail, err = s.env.AuditTail()
+	return p, err
+}
+
+var syncerUser = stack.ServiceAccount("muster-system", syncer)
+
+// followSyncer begins a phase of the syncer.
+func (s *session) followSyncer() (*phase, error) { return s.follow(syncerUser) }
+
+// read takes in what was answered meanwhile, and returns how many requests of the user
+// were not for itself.
+func (p *phase) read() (int, error) {
+	events, err := p.tail.Read(stack.AuditFilter{})
+	if err != nil {
+		return 0, err
+	}
+	news := 0
+	for _, e := range events {
+		switch {
+		case e.User == p.user:
+			p.requests = append(p.requests, e)
+			if kindOf(e, false) != own {
+				news++
+			}
+		case e.User == adminUser && e.Verb == "patch" && e.Namespace != "":
+			p.changes[client.ObjectKey{Namespace: e.Namespace, Name: e.Name}] = change{e.Received, e.Completed}
+		}
+	}
+	return news, nil
+}
+
+// quiet returns when the syncer has asked nothing and hardly worked for a while.
+func (p *phase) quiet(ctx context.Context) error {
+	const (
+		look = 500 * time.Millisecond
+		// idle is a twentieth of a core: probes, leader election.
+		idle   = look / 20
+		enough = 3
+	)
+	deadline := time.Now().Add(patience)
+	before, err := p.session.syncerCPU()
+	if err != nil {
+		return err
+	}
+	for looks := 0; looks < enough; {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the syncer is not quiet after %s: %s", patience, p.requests)
+		}
+		if err := sleep(ctx, look); err != nil {
+			return err
+		}
+		news, err := p.read()
+		if err != nil {
+			return err
+		}
+		now, err := p.session.syncerCPU()
+		if err != nil {
+			return err
+		}
+		if looks++; news > 0 || now-before > idle {
+			looks = 0
+		}
+		before = now
+	}
+	return nil
+}
+
+// startSyncer starts the syncer, and waits until it leads and has nothing to do.
+func (s *session) startSyncer(ctx context.Context) error {
+	begin := metav1.NowMicro()
+	if err := s.env.Start(ctx, syncer); err != nil {
+		return err
+	}
+	if err := stack.WaitFor(ctx, "the syncer to lead", time.Minute, func(ctx context.Context) error {
+		lease := &coordinationv1.Lease{}
+		if err := s.admin.Get(ctx, client.ObjectKey{Namespace: "muster-system", Name: syncer}, lease); err != nil {
+			return err
+		}
+		if ptr.Deref(lease.Spec.HolderIdentity, "") == "" || lease.Spec.RenewTime.Before(&begin) {
+			return errors.New("nobody leads")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	return s.quiet(ctx)
+}
+
+// quiet waits for the syncer to have nothing to do.
+func (s *session) quiet(ctx context.Context) error {
+	p, err := s.followSyncer()
+	if err != nil {
+		return err
+	}
+	return p.quiet(ctx)
+}
+
+// written waits until the Fleet Cluster of each key was written after its time.
+func (p *phase) written(ctx context.Context, after map[client.ObjectKey]time.Time) error {
+	deadline := time.Now().Add(patience)
+	for {
+		if _, err := p.read(); err != nil {
+			return err
+		}
+		done := len(p.requests.fleetWrites(after))
+		if done == len(after) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("after %s only %d of %d Fleet Clusters are written", patience, done, len(after))
+		}
+		if err := sleep(ctx, 250*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// latencies waits until the Fleet Cluster of each key is written, and returns how long
+// after the change of the object of that name it was.
+func (p *phase) latencies(ctx context.Context, after map[client.ObjectKey]time.Time) ([]time.Duration, error) {
+	if err := p.written(ctx, after); err != nil {
+		return nil, err
+	}
+	changes := make(map[client.ObjectKey]change, len(after))
+	for key := range after {
+		var known bool
+		if changes[key], known = p.changes[key]; !known {
+			return nil, fmt.Errorf("the audit log does not say when %s was changed", key)
+		}
+	}
+	return p.requests.latencies(changes)
+}
+
+// work returns the processor time that the syncer has used since the phase began.
+func (p *phase) work() (time.Duration, error) {
+	now, err := p.session.syncerCPU()
+	return now - p.cpu, err
+}
+
+func (s *session) syncerCPU() (time.Duration, error) {
+	id, err := pid(s.env, syncer)
+	if err != nil {
+		return 0, err
+	}
+	return cpuOf(id)
+}
+
+func (s *session) memory(name string) (memory, error) {
+	id, err := pid(s.env, name)
+	if err != nil {
+		return memory{}, err
+	}
+	return memoryOf(id)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
