@@ -170,7 +170,7 @@ func FuzzFleetName(f *testing.F) {
 		if shortened == (value == full) {
 			t.Errorf("%q became the label value %q; shortened: %v", full, value, shortened)
 		}
-		if group := GroupName(name, suffix); len(group) > 253 || !utf8.ValidString(group) && utf8.ValidString(name+suffix) {
+		if group := GroupName(name, suffix); len(group) > 253 || !utf8.ValidString(group) && utf8.ValidString(name) && utf8.ValidString(suffix) {
 			t.Errorf("the ClusterGroup's name %q is too long or broken", group)
 		}
 	})

@@ -1,0 +1,196 @@
+package admission
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/muster-fleet/muster/internal/program"
+)
+
+// served returns the webhooks by path as the server has them, except that a panic is
+// not turned into an answer.
+func served(t testing.TB) map[string]*admission.Webhook {
+	t.Helper()
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := configured(t, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}, naming: {prefix: p-}}`)
+	webhooks := map[string]*admission.Webhook{
+		StampPath:          {Handler: &Stamper{Reader: config}},
+		ClassAccessPath:    {Handler: &ClassAccess{Reader: config, Reviewer: &reviewer{}}},
+		ClusterPath:        {Handler: &ClusterValidator{Reader: config, Others: &others{fleetClusters: []object{made("prod", nil)}}}},
+		ValidateConfigPath: admission.WithValidator(scheme, ConfigValidator{Others: &others{}, Namespaces: config, Live: &configMaps{}}),
+	}
+	for _, webhook := range webhooks {
+		webhook.RecoverPanic = ptr.To(false)
+	}
+	return webhooks
+}
+
+// send posts bytes to a webhook and returns its answer.
+func send(t *testing.T, webhook http.Handler, body []byte) *admissionv1.AdmissionResponse {
+	t.Helper()
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", bytes.NewReader(body))
+	req.Header.Set("Content-Type", "application/json")
+	recorder := httptest.NewRecorder()
+	webhook.ServeHTTP(recorder, req)
+	answer := &admissionv1.AdmissionReview{}
+	if err := json.Unmarshal(recorder.Body.Bytes(), answer); err != nil || recorder.Code != http.StatusOK || answer.Response == nil {
+		t.Fatalf("%d: %q: %v", recorder.Code, recorder.Body, err)
+	}
+	return answer.Response
+}
+
+// Whatever bytes are sent to whatever webhook, there is an answer in the protocol, and
+// a refusal says why.
+func FuzzAdmissionReview(f *testing.F) {
+	for _, seed := range []string{
+		``, `{}`, `null`, `[]`, `{"request":null}`,
+		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","namespace":"team","userInfo":{"username":"ann"},"object":{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"standard","namespace":"classes"}}}}}}`,
+		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"UPDATE","namespace":"team","dryRun":true,"oldObject":{"metadata":{}},"object":{"metadata":{"name":"prod","annotations":{}},"spec":{"topology":{"class":"standard","classNamespace":"classes"}}}}}`,
+		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","object":{"apiVersion":"addons.cluster.x-k8s.io/v1alpha1","kind":"FleetAddonConfig","metadata":{"name":"fleet-addon-config"},"spec":{"cluster":{"naming":{"prefix":"P"}},"config":{"server":{"custom":{}}}}}}}`,
+		`{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{"uid":"1","operation":"DELETE","oldObject":{"spec":7}}}`,
+		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CONNECT","object":"x"}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	webhooks := served(f)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for path, webhook := range webhooks {
+			answer := send(t, webhook, body)
+			if !answer.Allowed && (answer.Result == nil || answer.Result.Message == "") {
+				t.Errorf("%s: refused without a word: %s", path, body)
+			}
+			if len(answer.Patch) > 0 && path != StampPath {
+				t.Errorf("%s: patches: %s", path, answer.Patch)
+			}
+		}
+	})
+}
+
+// Whatever a Cluster of a class is called and holds, in both versions of the API: it
+// gets the same stamp, once, loses nothing else, and is accepted with it.
+func FuzzStampThroughReviews(f *testing.F) {
+	f.Add("prod", "team", "standard", "classes", "spec", "later", `{"a":[1,2.50,9007199254740993]}`)
+	f.Add("prod.eu", "team", "standard", "", "metadata", "finalizers", `["a"]`)
+	f.Add("<&>", "", "", "", "status", "phase", `"Provisioned"`)
+	f.Add(strings.Repeat("n", 80), "team", strings.Repeat("c", 70), "classes", "x", "y", `null`)
+	webhooks := served(f)
+	webhooks[StampPath] = &admission.Webhook{Handler: &Stamper{Reader: &cached{}}, RecoverPanic: ptr.To(false)}
+	webhooks[ClusterPath] = &admission.Webhook{Handler: &ClusterValidator{Reader: &cached{}, Others: &others{}}, RecoverPanic: ptr.To(false)}
+	f.Fuzz(func(t *testing.T, name, namespace, class, classNamespace, part, field, value string) {
+		for _, text := range []string{name, namespace, class, classNamespace, part, field} {
+			if !utf8.ValidString(text) {
+				return // The API server passes none on.
+			}
+		}
+		if part == "apiVersion" || part == "kind" || field == "topology" || field == "name" || !json.Valid([]byte(value)) {
+			return
+		}
+		classRef := map[string]any{"classRef": map[string]any{"name": class, "namespace": classNamespace}}
+		v1beta1 := map[string]any{"class": class, "classNamespace": classNamespace}
+		var stamps []map[string]string
+		for version, topology := range map[string]map[string]any{"v1beta2": classRef, "v1beta1": v1beta1} {
+			document := map[string]any{
+				"apiVersion": "cluster.x-k8s.io/" + version, "kind": "Cluster",
+				"metadata": map[string]any{"name": name, "namespace": namespace},
+				"spec":     map[string]any{"topology": topology},
+			}
+			if document[part] == nil {
+				document[part] = map[string]any{}
+			}
+			document[part].(map[string]any)[field] = json.RawMessage(value)
+			stamp, accepted := stampThroughReviews(t, webhooks, namespace, document)
+			if !accepted {
+				return // A 400: the labels are no labels, say.
+			}
+			stamps = append(stamps, stamp)
+		}
+		if diff := cmp.Diff(stamps[0], stamps[1]); diff != "" {
+			t.Errorf("the versions get different stamps:\n%s", diff)
+		}
+	})
+}
+
+func stampThroughReviews(t *testing.T, webhooks map[string]*admission.Webhook, namespace string, document map[string]any) (stamp map[string]string, accepted bool) {
+	t.Helper()
+	object := marshal(t, document)
+	answer := send(t, webhooks[StampPath], review(t, namespace, object))
+	if !answer.Allowed {
+		return nil, false
+	}
+	stamped := object
+	if len(answer.Patch) > 0 {
+		patch, err := jsonpatch.DecodePatch(answer.Patch)
+		if err == nil {
+			options := jsonpatch.NewApplyOptions()
+			options.EscapeHTML = false
+			stamped, err = patch.ApplyWithOptions(object, options)
+		}
+		if err != nil {
+			t.Fatalf("%s on %s: %v", answer.Patch, object, err)
+		}
+	}
+	if again := send(t, webhooks[StampPath], review(t, namespace, stamped)); !again.Allowed || len(again.Patch) > 0 && string(again.Patch) != "[]" {
+		t.Errorf("stamped again with %s: %s", again.Patch, stamped)
+	}
+	if answer := send(t, webhooks[ClusterPath], review(t, namespace, stamped)); !answer.Allowed {
+		t.Errorf("the stamped Cluster is refused: %v: %s", answer.Result, stamped)
+	}
+	stamp = stampOf(t, string(stamped))
+	if diff := cmp.Diff(without(t, object, stamp), without(t, stamped, stamp)); diff != "" {
+		t.Errorf("more than the stamp changed (-before +after):\n%s", diff)
+	}
+	return stamp, true
+}
+
+// without returns a document without the keys of a stamp, and without labels and
+// annotations that are empty then. Numbers stay as they are written.
+func without(t *testing.T, raw []byte, stamp map[string]string) map[string]any {
+	t.Helper()
+	var document map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	if err := decoder.Decode(&document); err != nil {
+		t.Fatal(err)
+	}
+	metadata := document["metadata"].(map[string]any)
+	for _, key := range []string{"labels", "annotations"} {
+		values, _ := metadata[key].(map[string]any)
+		maps.DeleteFunc(values, func(key string, _ any) bool { _, ours := stamp[key]; return ours })
+		if len(values) == 0 {
+			delete(metadata, key)
+		}
+	}
+	return document
+}
+
+func review(t *testing.T, namespace string, object []byte) []byte {
+	t.Helper()
+	return marshal(t, map[string]any{
+		"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+		"request": map[string]any{"uid": "1", "operation": "CREATE", "namespace": namespace, "object": json.RawMessage(object)},
+	})
+}
+
+func marshal(t *testing.T, value any) []byte {
+	t.Helper()
+	raw, err := json.Marshal(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
