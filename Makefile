@@ -124,10 +124,16 @@ test-e2e: ## Test the whole: Cluster API, Fleet and Muster
 
 ##@ Benchmark
 
-.PHONY: bench-admission
-bench-admission: ## Measure what the stamp costs against a webhook that does nothing (BENCH_FLAGS=-creates=N, -output=FILE)
+.PHONY: bench
+bench: ## Measure imports, requests, memory and admission (BENCH_FLAGS=-n=500: quickly, see -help)
 	$(STACK) build --profile=api
-	$(GO) run ./test/bench/admission $(BENCH_FLAGS)
+	$(GO) run ./test/bench/syncer $(BENCH_FLAGS)
+	$(GO) run ./test/bench/admission $(ADMISSION_FLAGS)
+
+.PHONY: bench-admission
+bench-admission: ## Measure what the stamp costs against a webhook that does nothing (ADMISSION_FLAGS=-creates=N, -output=FILE)
+	$(STACK) build --profile=api
+	$(GO) run ./test/bench/admission $(ADMISSION_FLAGS)
 
 ##@ Local stack
 
