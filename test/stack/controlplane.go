@@ -109,6 +109,10 @@ func (s *Stack) tryControlPlane(ctx context.Context, prefix string) (*controlPla
 	})
 }
 
+func (c *controlPlane) address() APIServer {
+	return APIServer{URL: c.server, CAFile: c.pki.path("ca.crt"), CertFile: c.pki.path("apiserver.crt"), KeyFile: c.pki.path("apiserver.key")}
+}
+
 func (s *Stack) planeDir(prefix string) string { return filepath.Join(s.dir, prefix+"control-plane") }
 
 func (c *controlPlane) auditLog() string { return filepath.Join(c.dir, "audit.log") }

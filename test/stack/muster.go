@@ -24,6 +24,11 @@ type workload struct {
 	ports      map[int]int
 	identity   *identity
 	volumes    []*volume
+	// server is where it finds the API server.
+	server string
+	// ready is its readiness probe, nil if it has none; timing is how a kubelet uses it.
+	ready  func(context.Context) error
+	timing probeTiming
 	// stopFollowing ends the upkeep of token and volumes of the previous start.
 	stopFollowing context.CancelFunc
 }
@@ -94,7 +99,8 @@ func (s *Stack) Reload(ctx context.Context) error {
 }
 
 // StartReplica runs one more replica of a Deployment of Muster, on ports of its own,
-// and returns the name of its process. Webhooks stay routed to the first one.
+// and returns the name of its process. A Service that selects it is balanced from then
+// on over all replicas that are ready.
 func (s *Stack) StartReplica(ctx context.Context, deployment string) (string, error) {
 	if s.remote != nil {
 		var name string
@@ -109,7 +115,11 @@ func (s *Stack) StartReplica(ctx context.Context, deployment string) (string, er
 	if count == 0 {
 		return "", fmt.Errorf("no Deployment %q runs here", deployment)
 	}
-	return s.startReplica(ctx, namespace, deployment, count)
+	name, err := s.startReplica(ctx, namespace, deployment, count)
+	if err != nil {
+		return name, err
+	}
+	return name, s.routeWebhooks(ctx)
 }
 
 func (s *Stack) startReplica(ctx context.Context, namespace, deployment string, index int) (string, error) {
@@ -117,7 +127,13 @@ func (s *Stack) startReplica(ctx context.Context, namespace, deployment string, 
 	if index > 0 {
 		w.name = fmt.Sprintf("%s-%d", deployment, index+1)
 	}
-	w.dir = filepath.Join(s.dir, "pods", w.name)
+	w.dir, w.server = filepath.Join(s.dir, "pods", w.name), s.hub.server
+	if s.options.Front != nil {
+		var err error
+		if w.server, err = s.options.Front(w.name, s.hub.address()); err != nil {
+			return "", err
+		}
+	}
 	s.mu.Lock()
 	s.workloads = append(s.workloads, w)
 	s.mu.Unlock()
@@ -142,7 +158,7 @@ func (w *workload) prepare(ctx context.Context, spec *processSpec) error {
 	if err != nil {
 		return fmt.Errorf("deployment %s/%s: %w", w.namespace, w.deployment, err)
 	}
-	w.identity = &identity{namespace: w.namespace, account: plan.serviceAccount, dir: filepath.Join(w.dir, "identity")}
+	w.identity = &identity{server: w.server, namespace: w.namespace, account: plan.serviceAccount, dir: filepath.Join(w.dir, "identity")}
 	if err := w.identity.write(ctx, plane); err != nil {
 		return err
 	}
@@ -190,6 +206,7 @@ func (w *workload) fill(spec *processSpec, plan *podPlan) error {
 		DisableKeepAlives: true,
 	}}
 	spec.ready = httpOK(client, fmt.Sprintf("%s://127.0.0.1:%d%s", plan.ready.scheme, plan.ready.port, plan.ready.path))
+	w.ready, w.timing = spec.ready, plan.ready.timing
 	return nil
 }
 

@@ -106,7 +106,7 @@ func (s *Stack) routeService(ctx context.Context, reference map[string]any) (int
 	if service == nil {
 		return 0, fmt.Errorf("its Service %s/%s is not among the manifests", namespace, name)
 	}
-	port, err := s.portBehind(service, asked)
+	port, err := s.portBehind(ctx, service, asked)
 	if err != nil {
 		return 0, fmt.Errorf("service %s/%s: %w", namespace, name, err)
 	}
@@ -125,7 +125,7 @@ func (s *Stack) routeService(ctx context.Context, reference map[string]any) (int
 
 // portBehind follows a Service's port to the Deployment it selects and from there
 // to the port the process got on this host.
-func (s *Stack) portBehind(service *corev1.Service, asked int64) (int, error) {
+func (s *Stack) portBehind(ctx context.Context, service *corev1.Service, asked int64) (int, error) {
 	selector := labels.SelectorFromSet(service.Spec.Selector)
 	for _, port := range service.Spec.Ports {
 		if int64(port.Port) != asked {
@@ -146,30 +146,19 @@ func (s *Stack) portBehind(service *corev1.Service, asked int64) (int, error) {
 			if !selector.Matches(labels.Set(deployment.Spec.Template.Labels)) {
 				continue
 			}
-			return s.hostPort(deployment, target)
+			container, err := onlyContainer(deployment)
+			if err != nil {
+				return 0, err
+			}
+			port, err := containerPort(container, target)
+			if err != nil {
+				return 0, err
+			}
+			return s.hostPort(ctx, deployment, port)
 		}
 		return 0, fmt.Errorf("it selects no Deployment of the manifests")
 	}
 	return 0, fmt.Errorf("it has no port %d", asked)
-}
-
-func (s *Stack) hostPort(deployment *appsv1.Deployment, target intstr.IntOrString) (int, error) {
-	container, err := onlyContainer(deployment)
-	if err != nil {
-		return 0, err
-	}
-	port, err := containerPort(container, target)
-	if err != nil {
-		return 0, err
-	}
-	for _, w := range s.workloads {
-		if w.deployment == deployment.Name && w.namespace == deployment.Namespace {
-			if moved, ok := w.ports[port]; ok {
-				return moved, nil
-			}
-		}
-	}
-	return 0, fmt.Errorf("deployment %s declares no port %d", deployment.Name, port)
 }
 
 // dialWebhooks does what the API server will: connect, and verify the name with the

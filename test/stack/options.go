@@ -35,6 +35,9 @@ type Options struct {
 	// MusterEnv is added to the environment of Muster's processes, for what belongs
 	// to the test and not to the product (GOCOVERDIR, say).
 	MusterEnv []string
+	// Front, if set, returns the address at which one of Muster's processes is to find
+	// the API server: for what a test puts between the two.
+	Front func(process string, server APIServer) (address string, err error)
 	// Progress is where to say what happens; nil means nowhere.
 	Progress io.Writer
 	// Tools are what an earlier Build returned; nil means build now.
@@ -42,6 +45,14 @@ type Options struct {
 
 	// changed is called when the list of processes has changed.
 	changed func(*Stack)
+}
+
+// APIServer is how to reach an API server, and what is needed to pass for it.
+type APIServer struct {
+	URL string
+	// CAFile holds the certificate authority of the certificate it serves, which is in
+	// the other two.
+	CAFile, CertFile, KeyFile string
 }
 
 func (o Options) withDefaults() (Options, error) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +39,7 @@ type probePlan struct {
 	scheme string
 	path   string
 	port   int
+	timing probeTiming
 }
 
 // hostPlace is where on the host a pod goes.
@@ -206,5 +208,20 @@ func planProbe(container *corev1.Container, ports map[int]int) (*probePlan, erro
 	if get.Scheme == corev1.URISchemeHTTPS {
 		scheme = "https"
 	}
-	return &probePlan{scheme: scheme, path: get.Path, port: port}, nil
+	return &probePlan{scheme: scheme, path: get.Path, port: port, timing: timingOf(container.ReadinessProbe)}, nil
+}
+
+// timingOf fills in what the API server fills in.
+func timingOf(probe *corev1.Probe) probeTiming {
+	orElse := func(value, fallback int32) int32 {
+		if value == 0 {
+			return fallback
+		}
+		return value
+	}
+	return probeTiming{
+		period:   time.Duration(orElse(probe.PeriodSeconds, 10)) * time.Second,
+		timeout:  time.Duration(orElse(probe.TimeoutSeconds, 1)) * time.Second,
+		failures: int(orElse(probe.FailureThreshold, 3)),
+	}
 }

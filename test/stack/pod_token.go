@@ -16,6 +16,7 @@ import (
 // identity is a ServiceAccount's token in a file, and a kubeconfig that reads it:
 // what a pod finds under /var/run/secrets/kubernetes.io.
 type identity struct {
+	server    string
 	namespace string
 	account   string
 	dir       string
@@ -27,7 +28,7 @@ func (i *identity) token() string      { return filepath.Join(i.dir, "token") }
 
 // write makes the kubeconfig and a first token.
 func (i *identity) write(ctx context.Context, plane *controlPlane) error {
-	config := kubeconfigFor(plane.server, plane.pki.caPEM(), &clientcmdapi.AuthInfo{TokenFile: i.token()})
+	config := kubeconfigFor(i.server, plane.pki.caPEM(), &clientcmdapi.AuthInfo{TokenFile: i.token()})
 	if err := writeKubeconfig(i.kubeconfig(), config); err != nil {
 		return err
 	}

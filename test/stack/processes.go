@@ -160,6 +160,19 @@ func (s *Stack) Signal(name string, signal syscall.Signal) error {
 	return fmt.Errorf("%s is not running", name)
 }
 
+// Respawn starts a process that has ended once more as it was, and does not wait for
+// it: what a kubelet does with a container, which needs no API server.
+func (s *Stack) Respawn(name string) error {
+	p, err := s.process(name)
+	if err != nil {
+		return err
+	}
+	if s.ctx.Err() != nil {
+		return errors.New("the stack is going down")
+	}
+	return p.start()
+}
+
 // Restart stops a process, starts it and waits until it is ready.
 func (s *Stack) Restart(ctx context.Context, name string) error {
 	if err := s.Stop(ctx, name); err != nil {

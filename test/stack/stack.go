@@ -45,6 +45,8 @@ type Stack struct {
 	mu        sync.Mutex
 	processes []*process
 	workloads []*workload
+	// balancers are in front of Deployments with several replicas.
+	balancers map[servedPort]*balancer
 	// shipped are the objects of Muster's manifests as they ship.
 	shipped []*unstructured.Unstructured
 

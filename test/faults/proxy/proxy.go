@@ -1,0 +1,247 @@
+// Package proxy stands between a client and an API server, passes everything on as it
+// is, tokens included, and on request lets some of it go wrong.
+//
+// What goes wrong is drawn from a seed. It is what a client has to live with anyway:
+// conflicts, throttling, errors of the server, and connections that end before a
+// request has arrived or before its answer has.
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"log"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Plan says what goes wrong.
+type Plan struct {
+	// Writes is the share of write requests that go wrong, each of Kinds as often.
+	Writes float64
+	// Watches is the share of watches that are told that their version is too old,
+	// after which a client has to list again.
+	Watches float64
+}
+
+// Kind is a way to go wrong.
+type Kind string
+
+// The ways in which a write goes wrong, and the one of a watch.
+const (
+	Conflict  Kind = "409"
+	Throttled Kind = "429"
+	Broken    Kind = "500"
+	// CutBefore ends the connection instead of passing the request on; CutAfter passes
+	// it on and withholds the answer, so that the client cannot know.
+	CutBefore Kind = "cut before"
+	CutAfter  Kind = "cut after"
+	TooOld    Kind = "410"
+)
+
+// Kinds are the ways in which a write goes wrong.
+var Kinds = []Kind{Conflict, Throttled, Broken, CutBefore, CutAfter}
+
+// Proxy is an http.Handler in front of an API server.
+type Proxy struct {
+	reverse *httputil.ReverseProxy
+
+	mu          sync.Mutex
+	random      *rand.Rand
+	plan        Plan
+	counts      map[Kind]int
+	connections map[net.Conn]struct{}
+}
+
+// New returns a proxy in front of the API server at a URL, reached through a transport.
+func New(server *url.URL, transport http.RoundTripper) *Proxy {
+	return &Proxy{
+		random: rand.New(rand.NewPCG(0, 0)), counts: map[Kind]int{}, connections: map[net.Conn]struct{}{},
+		reverse: &httputil.ReverseProxy{
+			Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(server) },
+			Transport:     transport,
+			FlushInterval: -1, // Events of a watch are passed on as they come.
+			// An API server that is away looks to the client as it does without a proxy.
+			ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+			ErrorLog:     log.New(discard{}, "", 0),
+		},
+	}
+}
+
+type discard struct{}
+
+func (discard) Write(text []byte) (int, error) { return len(text), nil }
+
+// Inject lets things go wrong from now on, drawn from a seed. The empty plan ends it.
+func (p *Proxy) Inject(plan Plan, seed uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.plan, p.random = plan, rand.New(rand.NewPCG(seed, 0))
+	clear(p.counts)
+}
+
+// Counts returns how often what went wrong since the last Inject.
+func (p *Proxy) Counts() map[Kind]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.counts)
+}
+
+// ServeHTTP passes a request on, or lets it go wrong.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch kind := p.draw(r); kind {
+	case "":
+		p.reverse.ServeHTTP(w, r)
+	case CutBefore:
+		p.hangUp(r)
+		panic(http.ErrAbortHandler)
+	case CutAfter:
+		p.reverse.ServeHTTP(&forgetful{header: http.Header{}}, r)
+		panic(http.ErrAbortHandler)
+	default:
+		refuse(w, kind)
+	}
+}
+
+func (p *Proxy) draw(r *http.Request) Kind {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kind := Kind("")
+	switch {
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		if p.plan.Writes > 0 && p.random.Float64() < p.plan.Writes {
+			kind = Kinds[p.random.IntN(len(Kinds))]
+		}
+	case isWatch(r):
+		if p.plan.Watches > 0 && p.random.Float64() < p.plan.Watches {
+			kind = TooOld
+		}
+	}
+	if kind != "" {
+		p.counts[kind]++
+	}
+	return kind
+}
+
+func isWatch(r *http.Request) bool {
+	watch := r.URL.Query().Get("watch")
+	return r.Method == http.MethodGet && (watch == "1" || watch == "true")
+}
+
+// refuse answers as the API server would.
+func refuse(w http.ResponseWriter, kind Kind) {
+	var err *apierrors.StatusError
+	switch kind {
+	case Conflict:
+		err = apierrors.NewConflict(schema.GroupResource{Resource: "any"}, "any", errors.New("injected"))
+	case Throttled:
+		err = apierrors.NewTooManyRequests("injected", 1)
+		w.Header().Set("Retry-After", "1")
+	case TooOld:
+		err = apierrors.NewResourceExpired("injected: too old resource version")
+	default:
+		err = apierrors.NewInternalError(errors.New("injected"))
+	}
+	status := err.Status()
+	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(int(status.Code))
+	// The client may have hung up.
+	_ = json.NewEncoder(w).Encode(status)
+}
+
+// forgetful is a ResponseWriter whose client never gets the answer.
+type forgetful struct{ header http.Header }
+
+func (f *forgetful) Header() http.Header            { return f.header }
+func (f *forgetful) WriteHeader(int)                {}
+func (f *forgetful) Write(text []byte) (int, error) { return len(text), nil }
+
+type connectionKey struct{}
+
+// hangUp ends the connection of a request, and with it all others that share it.
+func (p *Proxy) hangUp(r *http.Request) {
+	if connection, ok := r.Context().Value(connectionKey{}).(net.Conn); ok {
+		reset(connection)
+	}
+}
+
+// Cut ends every connection, watches included, and returns how many there were.
+func (p *Proxy) Cut() int {
+	p.mu.Lock()
+	connections := slices.Collect(maps.Keys(p.connections))
+	p.mu.Unlock()
+	for _, connection := range connections {
+		reset(connection)
+	}
+	return len(connections)
+}
+
+func reset(connection net.Conn) {
+	if tcp, ok := connection.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = connection.Close()
+}
+
+// Serve puts a proxy in front of the API server at an address until ctx ends, and
+// returns the address of the proxy.
+func Serve(ctx context.Context, server string, roots *x509.CertPool, certificate tls.Certificate) (*Proxy, string, error) {
+	target, err := url.Parse(server)
+	if err != nil {
+		return nil, "", err
+	}
+	p := New(target, &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
+		// A request that hangs is the client's to give up.
+		DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+	})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, "", err
+	}
+	front := &http.Server{
+		Handler: p, ReadHeaderTimeout: 10 * time.Second, ErrorLog: log.New(discard{}, "", 0),
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12},
+		ConnState: p.note,
+		ConnContext: func(ctx context.Context, connection net.Conn) context.Context {
+			return context.WithValue(ctx, connectionKey{}, plainOf(connection))
+		},
+	}
+	context.AfterFunc(ctx, func() { _ = front.Close() })
+	go func() { _ = front.ServeTLS(listener, "", "") }()
+	return p, "https://" + listener.Addr().String(), nil
+}
+
+// note keeps the list of open connections.
+func (p *Proxy) note(connection net.Conn, state http.ConnState) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		p.connections[plainOf(connection)] = struct{}{}
+	case http.StateClosed, http.StateHijacked:
+		delete(p.connections, plainOf(connection))
+	}
+}
+
+// plainOf returns the connection under TLS: closing that one says no goodbye.
+func plainOf(connection net.Conn) net.Conn {
+	if encrypted, ok := connection.(*tls.Conn); ok {
+		return encrypted.NetConn()
+	}
+	return connection
+}

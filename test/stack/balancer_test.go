@@ -1,0 +1,146 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// fakeReplica answers each connection with its name, and can be dead or not ready.
+type fakeReplica struct {
+	name        string
+	listener    net.Listener
+	dead, unfit atomic.Bool
+}
+
+func newFakeReplica(t *testing.T, name string) *fakeReplica {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &fakeReplica{name: name, listener: listener}
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				fmt.Fprintln(connection, name)
+				_, _ = io.Copy(io.Discard, connection) // Open until the client is gone.
+			}()
+		}
+	}()
+	t.Cleanup(func() { _ = listener.Close() })
+	return r
+}
+
+func (r *fakeReplica) endpoint() *endpoint {
+	return &endpoint{
+		name: r.name, address: r.listener.Addr().String(),
+		alive: func() bool { return !r.dead.Load() },
+		probe: func(context.Context) error {
+			if r.unfit.Load() {
+				return errors.New("not ready")
+			}
+			return nil
+		},
+		timing: probeTiming{period: 50 * time.Millisecond, timeout: time.Second, failures: 2},
+	}
+}
+
+func TestBalancer(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	defer cancel()
+	leases := newLeases()
+	defer leases.release()
+	port, err := leases.port(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := newBalancer("127.0.0.1", port)
+	one, two := newFakeReplica(t, "one"), newFakeReplica(t, "two")
+	for _, r := range []*fakeReplica{one, two} {
+		b.add(ctx, &wait, r.endpoint())
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	dial := func() (net.Conn, string, error) {
+		connection, err := net.Dial("tcp", address)
+		if err != nil {
+			return nil, "", err
+		}
+		_ = connection.SetDeadline(time.Now().Add(2 * time.Second))
+		var name string
+		_, err = fmt.Fscanln(connection, &name)
+		return connection, name, err
+	}
+	// eventually waits until 30 connections in a row reached these replicas, each of them.
+	eventually := func(want ...string) {
+		t.Helper()
+		err := WaitFor(ctx, fmt.Sprintf("connections to %v", want), 5*time.Second, func(context.Context) error {
+			seen := map[string]int{}
+			for range 30 {
+				connection, name, err := dial()
+				if err != nil {
+					return err
+				}
+				_ = connection.Close()
+				seen[name]++
+			}
+			for _, name := range want {
+				if seen[name] == 0 {
+					return fmt.Errorf("connections went to %v", seen)
+				}
+			}
+			if len(seen) != len(want) {
+				return fmt.Errorf("connections went to %v", seen)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+
+	eventually("one", "two")
+	one.unfit.Store(true)
+	eventually("two")
+	one.unfit.Store(false)
+	eventually("one", "two")
+	two.dead.Store(true)
+	eventually("one")
+
+	kept, _, err := dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = kept.Close() }()
+	one.unfit.Store(true)
+	if err := WaitFor(ctx, "connections to be refused", 5*time.Second, func(context.Context) error {
+		if connection, _, err := dial(); err == nil {
+			_ = connection.Close()
+			return errors.New("there is an answer")
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	if count := b.cut(); count != 1 {
+		t.Errorf("%d connections were cut, not the one that was made before", count)
+	}
+	if _, err := io.ReadAll(kept); err == nil {
+		t.Error("a connection that was cut ended in order")
+	}
+	one.unfit.Store(false)
+	two.dead.Store(false)
+	eventually("one", "two")
+}
