@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -33,11 +34,7 @@ func measureGrowth(ctx context.Context, o options) (tables []report.Table, err e
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if down := s.env.Down(); err == nil {
-			err = down
-		}
-	}()
+	defer func() { err = errors.Join(err, s.close(tables)) }()
 	if err := s.configure(ctx, true); err != nil {
 		return nil, err
 	}

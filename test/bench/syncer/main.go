@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/muster-fleet/muster/test/bench/report"
+	"github.com/muster-fleet/muster/test/stack"
 )
 
 // specified is the number of Clusters that the bars of memory are for.
@@ -28,8 +29,8 @@ type options struct {
 	rate                 float64
 	namespaces, classes  int
 	workers, concurrency int
-	profile              string
 	only                 string
+	profile              stack.Profile
 	profiles             string
 	dir                  string
 	output               string
@@ -46,7 +47,7 @@ func (o *options) addTo(flags *flag.FlagSet) {
 	flags.IntVar(&o.workers, "workers", 10, "imports at a time of the bare client; the syncer's --cluster-concurrency as shipped")
 	flags.IntVar(&o.concurrency, "concurrency", 8, "requests at a time of whoever makes the Clusters")
 	flags.StringVar(&o.only, "only", "", "measure only this: throughput or growth")
-	flags.StringVar(&o.profile, "profile", "api", "which stack: api, or full, where Cluster API provisions and Fleet targets (-n 50, say)")
+	flags.StringVar((*string)(&o.profile), "profile", string(stack.API), "which stack: api, or full, where Cluster API provisions and Fleet targets; -n=50, say")
 	flags.StringVar(&o.profiles, "pprof", "", "save profiles of the syncer in this directory")
 	flags.StringVar(&o.dir, "dir", "", "keep the files and logs of the stack in this directory; use with -only")
 	flags.StringVar(&o.output, "output", filepath.Join(".dev", "bench.json"), "where to write the figures as JSON")
@@ -84,8 +85,8 @@ func run(ctx context.Context, o options, args []string) error {
 	for _, part := range []struct {
 		name    string
 		measure func(context.Context, options) ([]report.Table, error)
-	}{{"throughput", measureThroughput}, {"growth", measureGrowth}} {
-		if o.only != "" && o.only != part.name {
+	}{{"throughput", measureThroughput}, {"growth", measureGrowth}, {"full", measureFull}} {
+		if full := o.profile == stack.Full; full != (part.name == "full") || o.only != "" && o.only != part.name {
 			continue
 		}
 		tables, err := part.measure(ctx, o)

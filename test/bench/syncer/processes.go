@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/muster-fleet/muster/test/stack"
@@ -70,9 +71,11 @@ func cpuOf(pid int) (time.Duration, error) {
 	return parseCPU(content)
 }
 
+// ticksPerSecond is USER_HZ, on every architecture that Go runs on.
+const ticksPerSecond = 100
+
 // parseCPU reads utime and stime; the name before them may hold blanks and parentheses.
 func parseCPU(stat []byte) (time.Duration, error) {
-	const ticksPerSecond = 100 // USER_HZ, on every architecture that Go runs on.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("not a stat line: %q", stat)
@@ -84,6 +87,61 @@ func parseCPU(stat []byte) (time.Duration, error) {
 			return 0, err
 		}
 		ticks += n
+	}
+	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
+}
+
+// processorTime is what the processors did until now: altogether, and for the benchmark and all the
+// processes it started.
+type processorTime struct{ busy, ours time.Duration }
+
+// processorsUntilNow reads /proc. Processes that have ended count through their parent,
+// which is this one.
+func processorsUntilNow(env *stack.Stack) (processorTime, error) {
+	var t processorTime
+	content, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return t, err
+	}
+	if t.busy, err = parseBusy(string(content)); err != nil {
+		return t, err
+	}
+	own := syscall.Rusage{}
+	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
+		if err := syscall.Getrusage(who, &own); err != nil {
+			return t, err
+		}
+		t.ours += time.Duration(own.Utime.Nano() + own.Stime.Nano())
+	}
+	for _, status := range env.Processes() {
+		if !status.Running {
+			continue
+		}
+		// One that has just ended counts as a child.
+		if used, err := cpuOf(status.PID); err == nil {
+			t.ours += used
+		}
+	}
+	return t, nil
+}
+
+// parseBusy adds up the first line of /proc/stat but for idle and waiting for a disk. What
+// a hypervisor gave to others counts: we did not have it.
+func parseBusy(stat string) (time.Duration, error) {
+	line, _, _ := strings.Cut(stat, "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return 0, fmt.Errorf("not the line of all processors: %q", line)
+	}
+	var ticks int64
+	for i, field := range fields[1:9] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		if idle := i == 3 || i == 4; !idle {
+			ticks += n
+		}
 	}
 	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
 }

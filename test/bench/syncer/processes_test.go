@@ -28,3 +28,13 @@ func TestParseCPU(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestParseBusy(t *testing.T) {
+	got, err := parseBusy("cpu  100 20 30 9999 888 1 2 47 0 0\ncpu0 1 2 3\n")
+	if err != nil || got != 2*time.Second {
+		t.Errorf("got %s (%v)", got, err)
+	}
+	if _, err := parseBusy("intr 1"); err == nil {
+		t.Error("any line will do")
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -16,6 +17,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/test/bench/load"
+	"github.com/muster-fleet/muster/test/bench/report"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -34,10 +36,12 @@ const (
 // session is a stack with Clusters on it.
 type session struct {
 	options
-	env      *stack.Stack
-	admin    client.Client
-	begin    time.Time
-	profiler *profiler
+	env   *stack.Stack
+	admin client.Client
+	begin time.Time
+	// processors is what they had done then.
+	processors processorTime
+	profiler   *profiler
 	// canary makes Clusters that tell when a syncer has started to work.
 	canary *canary
 }
@@ -52,7 +56,20 @@ func open(ctx context.Context, o options, profile stack.Profile) (*session, erro
 		_ = env.Down()
 		return nil, err
 	}
-	return s, nil
+	s.processors, err = processorsUntilNow(env)
+	return s, err
+}
+
+// close stops the stack and adds to the first table how much of the machine somebody else
+// had meanwhile: figures of time from a machine that is not quiet mean little.
+func (s *session) close(tables []report.Table) error {
+	now, err := processorsUntilNow(s.env)
+	if err == nil && len(tables) > 0 {
+		others := (now.busy - s.processors.busy) - (now.ours - s.processors.ours)
+		share := others.Seconds() / (time.Since(s.begin).Seconds() * float64(runtime.NumCPU()))
+		tables[0].Note("others had %.0f%% of the processors meanwhile", 100*max(0, share))
+	}
+	return errors.Join(err, s.env.Down())
 }
 
 func (s *session) connect(ctx context.Context) error {

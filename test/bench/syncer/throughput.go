@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/muster-fleet/muster/test/bench/report"
@@ -23,11 +24,7 @@ func measureThroughput(ctx context.Context, o options) (tables []report.Table, e
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if down := s.env.Down(); err == nil {
-			err = down
-		}
-	}()
+	defer func() { err = errors.Join(err, s.close(tables)) }()
 	g := s.generator()
 	if err := s.configure(ctx, true); err != nil {
 		return nil, err
