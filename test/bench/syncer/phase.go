@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+// phase is what somebody asked of the API server since it began.
+type phase struct {
+	session *session
+	user    string
+	tail    *stack.AuditTail
+	start   time.Time
+	cpu     time.Duration
+	// requests are the user's, in the order they were answered.
+	requests requests
+	// changes are when each object was last changed by the administrator.
+	changes map[client.ObjectKey]change
+}
+
+// follow begins a phase of a user of the API server.
+func (s *session) follow(user string) (*phase, error) {
+	p := &phase{session: s, user: user, changes: map[client.ObjectKey]change{}, start: time.Now()}
+	var err error
+	if user == syncerUser {
+		if p.cpu, err = s.syncerCPU(); err != nil {
+			return nil, err
+		}
+	}
+	p.tail, err = s.env.AuditTail()
+	return p, err
+}
+
+var syncerUser = stack.ServiceAccount("muster-system", syncer)
+
+// followSyncer begins a phase of the syncer.
+func (s *session) followSyncer() (*phase, error) { return s.follow(syncerUser) }
+
+// read takes in what was answered meanwhile, and returns how many requests of the user
+// were not for itself.
+func (p *phase) read() (int, error) {
+	events, err := p.tail.Read(stack.AuditFilter{})
+	if err != nil {
+		return 0, err
+	}
+	news := 0
+	for _, e := range events {
+		switch {
+		case e.User == p.user:
+			p.requests = append(p.requests, e)
+			if kindOf(e, false) != own {
+				news++
+			}
+		case e.User == adminUser && e.Verb == "patch" && e.Namespace != "":
+			p.changes[client.ObjectKey{Namespace: e.Namespace, Name: e.Name}] = change{e.Received, e.Completed}
+		}
+	}
+	return news, nil
+}
+
+// quiet returns when the syncer has asked nothing and hardly worked for a while.
+func (p *phase) quiet(ctx context.Context) error {
+	const (
+		look = 500 * time.Millisecond
+		// idle is a twentieth of a core: probes, leader election.
+		idle   = look / 20
+		enough = 3
+	)
+	deadline := time.Now().Add(patience)
+	before, err := p.session.syncerCPU()
+	if err != nil {
+		return err
+	}
+	for looks := 0; looks < enough; {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the syncer is not quiet after %s: %s", patience, p.requests)
+		}
+		if err := sleep(ctx, look); err != nil {
+			return err
+		}
+		news, err := p.read()
+		if err != nil {
+			return err
+		}
+		now, err := p.session.syncerCPU()
+		if err != nil {
+			return err
+		}
+		if looks++; news > 0 || now-before > idle {
+			looks = 0
+		}
+		before = now
+	}
+	return nil
+}
+
+// written waits until the Fleet Cluster of each key was written after its time.
+func (p *phase) written(ctx context.Context, after map[client.ObjectKey]time.Time) error {
+	deadline := time.Now().Add(patience)
+	for {
+		if _, err := p.read(); err != nil {
+			return err
+		}
+		done := len(p.requests.fleetWrites(after))
+		if done == len(after) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("after %s only %d of %d Fleet Clusters are written", patience, done, len(after))
+		}
+		if err := sleep(ctx, 250*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// latencies waits until the Fleet Cluster of each key is written, and returns how long
+// after the change of the object of that name it was.
+func (p *phase) latencies(ctx context.Context, after map[client.ObjectKey]time.Time) ([]time.Duration, error) {
+	if err := p.written(ctx, after); err != nil {
+		return nil, err
+	}
+	changes := make(map[client.ObjectKey]change, len(after))
+	for key := range after {
+		var known bool
+		if changes[key], known = p.changes[key]; !known {
+			return nil, fmt.Errorf("the audit log does not say when %s was changed", key)
+		}
+	}
+	return p.requests.latencies(changes)
+}
+
+// work returns the processor time that the syncer has used since the phase began.
+func (p *phase) work() (time.Duration, error) {
+	now, err := p.session.syncerCPU()
+	return now - p.cpu, err
+}
