@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 )
@@ -38,4 +39,13 @@ func thisMachine() Machine {
 		}
 	}
 	return machine
+}
+
+// revision asks git for the commit; "-dirty" says that there is more than that.
+func revision() string {
+	out, err := exec.Command("git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
 }

@@ -19,6 +19,8 @@ type Report struct {
 	Measured string  `json:"measured"`
 	Elapsed  string  `json:"elapsed"`
 	Machine  Machine `json:"machine"`
+	// Revision is what was measured.
+	Revision string `json:"revision"`
 	// Settings are what the run was asked for.
 	Settings map[string]string `json:"settings,omitempty"`
 	Tables   []Table           `json:"tables"`
@@ -37,7 +39,7 @@ type Table struct {
 
 // New begins a report.
 func New(name string) *Report {
-	return &Report{Name: name, Machine: thisMachine(), Good: true, begin: time.Now()}
+	return &Report{Name: name, Machine: thisMachine(), Revision: revision(), Good: true, begin: time.Now()}
 }
 
 // Note adds a sentence on how the table was measured.
@@ -98,7 +100,7 @@ func Read(path string) (*Report, error) {
 
 // Markdown writes the report for a page.
 func (r *Report) Markdown(out io.Writer) {
-	fmt.Fprintf(out, "Measured %s in %s: %s.\n", r.Measured, r.Elapsed, r.Machine)
+	fmt.Fprintf(out, "Measured %s in %s, revision %s: %s.\n", r.Measured, r.Elapsed, r.Revision, r.Machine)
 	for _, table := range r.Tables {
 		fmt.Fprintf(out, "\n### %s\n\n", table.Title)
 		for _, note := range table.Notes {

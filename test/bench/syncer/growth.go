@@ -53,7 +53,7 @@ func measureGrowth(ctx context.Context, o options) (tables []report.Table, err e
 		}
 		l, err := s.measureLevel(ctx, g, have, n, i == 0)
 		if err != nil {
-			return growthTables(o, levels), err
+			return growthTables(o, levels), fmt.Errorf("with %d Clusters: %w", n, err)
 		}
 		levels, have = append(levels, l), n
 	}
