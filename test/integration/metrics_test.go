@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -30,19 +29,7 @@ func TestMetrics(t *testing.T) {
 	code, _ = scrape(g, address, tokenOf(g, s.namespace, "stranger"))
 	g.Expect(code).To(Equal(http.StatusForbidden))
 
-	token := tokenOf(g, s.namespace, "scraper")
-	g.Expect(env.Apply(ctx, fmt.Sprintf(`
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: scraper}
-rules: [{nonResourceURLs: [/metrics], verbs: [get]}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: scraper}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: scraper}
-subjects: [{kind: ServiceAccount, namespace: %s, name: scraper}]
-`, s.namespace))).To(Succeed())
+	token := readerToken(g)
 	g.Eventually(func(g Gomega) {
 		code, body := scrape(g, address, token)
 		g.Expect(code).To(Equal(http.StatusOK))
