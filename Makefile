@@ -5,7 +5,7 @@ STACK := $(GO) run ./test/cmd/stack
 # -count=1: a test that starts processes is never answered from the cache.
 TEST := $(GO) test -count=1
 # Every module of the repository, in which `go mod tidy` must have nothing to do.
-MODULES := . tools tools/golangci-lint $(wildcard test/parts/*)
+MODULES := . tools tools/golangci-lint test/monitoring $(wildcard test/parts/*)
 
 # golangci-lint is built once for each version and kept apart from the others' builds.
 LINT_KEY := $(shell cat tools/golangci-lint/go.mod tools/golangci-lint/go.sum | cksum | cut -d' ' -f1)
@@ -31,15 +31,17 @@ build: ## Build both programs into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
 
 .PHONY: generate
-generate: ## Generate deep copies and the CRD from api/, then dist/install.yaml
+generate: ## Generate deep copies and the CRD from api/, then dist/
 	$(TOOL) controller-gen object paths=./api/... crd:generateEmbeddedObjectMeta=false output:crd:dir=manifests/crd
 	@$(MAKE) --no-print-directory dist
 
 .PHONY: dist
-dist: ## Generate dist/install.yaml from manifests/default
+dist: ## Generate dist/install.yaml and dist/monitoring.yaml from manifests/
 	@mkdir -p dist
 	$(TOOL) kustomize build manifests/default > dist/install.yaml.new
 	mv dist/install.yaml.new dist/install.yaml
+	$(TOOL) kustomize build manifests/monitoring > dist/monitoring.yaml.new
+	mv dist/monitoring.yaml.new dist/monitoring.yaml
 
 .PHONY: clean
 clean: down ## Stop the local stack and remove all that was built, its parts included
@@ -76,10 +78,12 @@ format: $(LINT) ## Format all Go files, the order of their imports included
 .PHONY: vet
 vet: ## Run go vet
 	$(GO) vet ./...
+	cd test/monitoring && $(GO) vet ./...
 
 .PHONY: lint
 lint: $(LINT) ## Run golangci-lint, building it the first time
 	$(LINT) run ./...
+	cd test/monitoring && $(CURDIR)/$(LINT) run ./...
 
 $(LINT):
 	@mkdir -p $(@D)
@@ -93,7 +97,7 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 ##@ Test
 
 .PHONY: test
-test: parts test-unit test-stack test-integration test-random test-e2e ## Run every test
+test: parts test-unit test-monitoring test-stack test-integration test-random test-e2e ## Run every test
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
@@ -102,6 +106,10 @@ parts: ## Build the parts of the local stack into .cache/, each once
 .PHONY: test-unit
 test-unit: ## Run the tests that need no process
 	$(TEST) -timeout=10m ./api/... ./internal/... ./cmd/... ./hack/... ./test/bench/...
+
+.PHONY: test-monitoring
+test-monitoring: ## Test alerts and dashboard with Prometheus's own engine (MONITORING_FLAGS=-update)
+	cd test/monitoring && $(TEST) -timeout=10m ./... $(MONITORING_FLAGS)
 
 .PHONY: test-stack
 test-stack: ## Test the local stack itself
