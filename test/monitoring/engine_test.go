@@ -35,12 +35,11 @@ type alert struct {
 }
 
 // firing evaluates a rule from the beginning up to a time, as Prometheus would, and
-// returns what fires then. (Prometheus's own package for this would bring the clients of
-// every cloud.)
-func firing(t *testing.T, rule rulefmt.Rule, stored *series, at time.Duration) []alert {
+// returns what fires then, and whether anything ever did. (Prometheus's own package for
+// this would bring the clients of every cloud.)
+func firing(t *testing.T, rule rulefmt.Rule, stored *series, at time.Duration) (result []alert, ever bool) {
 	t.Helper()
 	since := map[uint64]time.Duration{}
-	var result []alert
 	for now := time.Duration(0); now <= at; now += interval {
 		query, err := engine.NewInstantQuery(t.Context(), stored, nil, rule.Expr, epoch.Add(now))
 		if err != nil {
@@ -59,13 +58,14 @@ func firing(t *testing.T, rule rulefmt.Rule, stored *series, at time.Duration) [
 				active[key] = begin
 			}
 			if now-active[key] >= time.Duration(rule.For) {
+				ever = true
 				result = append(result, expand(t, rule, sample, now))
 			}
 		}
 		since = active
 		query.Close()
 	}
-	return result
+	return result, ever
 }
 
 // expand fills in the templates of a rule.
@@ -199,7 +199,8 @@ func TestFiring(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, one := range firing(t, rule, stored, 5*interval) {
+			alerts, _ := firing(t, rule, stored, 5*interval)
+			for _, one := range alerts {
 				got = append(got, one.annotations["s"])
 			}
 			if strings.Join(got, ",") != test.want {
