@@ -113,6 +113,10 @@ func (p *phase) written(ctx context.Context, after map[client.ObjectKey]time.Tim
 		if time.Now().After(deadline) {
 			return fmt.Errorf("after %s only %d of %d Fleet Clusters are written", patience, done, len(after))
 		}
+		// Nobody starts it again here, as a kubelet would: what it did would not be one run.
+		if _, err := pid(p.session.env, syncer); err != nil && p.user == syncerUser {
+			return fmt.Errorf("%w; the end of its log:\n%s", err, p.session.env.LogTail(syncer))
+		}
 		if err := sleep(ctx, 250*time.Millisecond); err != nil {
 			return err
 		}
