@@ -105,34 +105,41 @@ func (s *session) generator() *load.Generator {
 // configure turns the import on or off. Whoever is initialized while it is off is imported
 // at once when it is turned on: by one write, with nothing else going on.
 func (s *session) configure(ctx context.Context, enabled bool) error {
-	return s.setConfig(ctx, func(cluster *addonsv1.ClusterConfig) { cluster.Enabled = &enabled })
+	_, err := s.setConfig(ctx, func(spec *addonsv1.FleetAddonConfigSpec) { spec.Cluster.Enabled = &enabled })
+	return err
 }
 
-// touchConfig changes the FleetAddonConfig to what means the same, after which every
-// Cluster is looked at again.
+// touchConfig changes what concerns the webhook only, after which the syncer looks at every
+// Cluster again and finds each as it should be.
 func (s *session) touchConfig(ctx context.Context) error {
-	return s.setConfig(ctx, func(cluster *addonsv1.ClusterConfig) {
-		if cluster.HostNetwork == nil {
-			cluster.HostNetwork = ptr.To(true) // Its default.
+	changed, err := s.setConfig(ctx, func(spec *addonsv1.FleetAddonConfigSpec) {
+		if spec.Policy == nil || spec.Policy.CrossNamespaceClass != addonsv1.CrossNamespaceClassWarn {
+			spec.Policy = &addonsv1.PolicyConfig{CrossNamespaceClass: addonsv1.CrossNamespaceClassWarn}
 		} else {
-			cluster.HostNetwork = nil
+			spec.Policy.CrossNamespaceClass = addonsv1.CrossNamespaceClassEnforce
 		}
 	})
+	if err == nil && !changed {
+		return errors.New("the FleetAddonConfig did not change")
+	}
+	return err
 }
 
-func (s *session) setConfig(ctx context.Context, change func(*addonsv1.ClusterConfig)) error {
+func (s *session) setConfig(ctx context.Context, change func(*addonsv1.FleetAddonConfigSpec)) (changed bool, err error) {
 	config := &addonsv1.FleetAddonConfig{}
 	config.Name = addonsv1.FleetAddonConfigName
-	_, err := controllerutil.CreateOrPatch(ctx, s.admin, config, func() error {
+	var before int64
+	_, err = controllerutil.CreateOrPatch(ctx, s.admin, config, func() error {
+		before = config.Generation
 		if config.Spec.Cluster == nil {
 			config.Spec.Cluster = &addonsv1.ClusterConfig{NamespaceSelector: &metav1.LabelSelector{
 				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: armLabel, Operator: metav1.LabelSelectorOpNotIn, Values: []string{armBare}}},
 			}}
 		}
-		change(config.Spec.Cluster)
+		change(&config.Spec)
 		return nil
 	})
-	return err
+	return config.Generation != before, err
 }
 
 // startSyncer starts the syncer, and waits until it leads and has nothing to do.

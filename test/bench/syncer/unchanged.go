@@ -13,8 +13,8 @@ import (
 
 // unchanged is what the syncer does while there is nothing to do.
 type unchanged struct {
-	// touched are the requests after the FleetAddonConfig changed to what means the same:
-	// every Cluster is looked at. They took this much processor time.
+	// touched are the requests after a change of the FleetAddonConfig, after which every
+	// Cluster is looked at; that took this much processor time.
 	touched requests
 	cpu     time.Duration
 	// status are the requests after the status of control planes and Clusters changed.
