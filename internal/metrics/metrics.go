@@ -32,7 +32,7 @@ var (
 
 	importLatency = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "muster_import_latency_seconds",
-		Help:    "Time from a Cluster's control plane being initialized to its Fleet Cluster being applied for the first time, in seconds.",
+		Help:    "Time from a Cluster's control plane being initialized to its Fleet Cluster being made, in seconds, where it waited for nothing else.",
 		Buckets: prometheus.ExponentialBuckets(0.05, 2, 14),
 	})
 

@@ -20,7 +20,7 @@ import (
 // compacted is the only field beside type and identity of an object that Compact has
 // seen: the rest of it as JSON, deflated. A control plane of 12 KiB takes about 90 KiB
 // as maps and 3 KiB like this, and is read only when its Cluster is reconciled.
-const compacted = "fleet.addons.cluster.x-k8s.io/compacted"
+const compacted = "compacted"
 
 // deflaters are kept because each is over half a megabyte.
 var deflaters = sync.Pool{New: func() any {
