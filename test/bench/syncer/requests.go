@@ -29,8 +29,8 @@ func kindOf(e stack.AuditEvent, starting bool) string {
 	switch {
 	case e.Resource == "leases", e.Namespace == "muster-system", e.Resource == "fleetaddonconfigs",
 		strings.HasSuffix(e.Resource, "accessreviews"), e.Resource == "tokenreviews", e.Resource == "":
-		// Leader election, the status of the FleetAddonConfig (at most one a second), who
-		// may read what and who may read metrics, discovery.
+		// Leader election, the status of the FleetAddonConfig, who may read what and who
+		// may read metrics, discovery.
 		return own
 	case e.Verb == "watch", starting && e.Verb == "list" && e.Name == "" && e.Namespace == "":
 		return informer
@@ -87,6 +87,12 @@ func isInformersList(e stack.AuditEvent) bool {
 
 // isQuestion tells whether a request asks what the syncer may do itself.
 func isQuestion(e stack.AuditEvent) bool { return e.Resource == "selfsubjectaccessreviews" }
+
+// isConfig tells whether a request is about the FleetAddonConfig; what informers ask is
+// not.
+func isConfig(e stack.AuditEvent) bool {
+	return e.Resource == "fleetaddonconfigs" && e.Verb != "watch" && e.Verb != "list"
+}
 
 // isFleetWrite tells whether a request wrote a Fleet Cluster.
 func isFleetWrite(e stack.AuditEvent) bool {

@@ -48,6 +48,7 @@ func requestsTable(levels []level) report.Table {
 			report.Value("writes at a restart"+at, "", float64(len(l.restart.requests.of(write, true)))).AtMost(0),
 			report.Value("GETs at a restart"+at, "", float64(len(l.restart.requests.of(read, true)))).AtMost(0),
 			report.Value("LISTs of informers at a restart"+at, "", float64(len(l.restart.requests.where(isInformersList)))),
+			report.Value("writes of the FleetAddonConfig's status at a restart"+at, "", float64(len(l.restart.requests.where(isConfig)))),
 			report.Value("questions about access at a restart"+at, "", float64(len(l.restart.requests.where(isQuestion)))),
 		)
 		table.Add(perChange(l, at).Against(perChange(levels[0], at).Value).RatioAtMost(1))
