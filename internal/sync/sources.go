@@ -100,9 +100,10 @@ func (s *sources) mayRead(ctx context.Context, field string, kind schema.GroupKi
 	plural, _, _ := strings.Cut(contract.CalculateCRDName(kind.Group, kind.Kind), ".")
 	resource := schema.GroupResource{Group: kind.Group, Resource: plural}
 
+	// Those who wait meanwhile would have asked the same.
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	known, ok := s.access[resource]
-	s.mu.Unlock()
 	if !ok || !known.allowed && time.Now().After(known.until) {
 		known = access{allowed: true, until: time.Now().Add(accessTTL)}
 		for _, verb := range []string{"get", "list", "watch"} {
@@ -114,9 +115,7 @@ func (s *sources) mayRead(ctx context.Context, field string, kind schema.GroupKi
 			}
 			known.allowed = known.allowed && review.Status.Allowed
 		}
-		s.mu.Lock()
 		s.access[resource] = known
-		s.mu.Unlock()
 	}
 	if !known.allowed {
 		return fmt.Errorf("%w: %s: the syncer may not read %s; give it a ClusterRole with get, list and watch on them, labelled %s: \"true\"",
