@@ -15,6 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"github.com/muster-fleet/muster/internal/program"
@@ -72,7 +73,7 @@ func run(ctx context.Context, args []string) error {
 }
 
 func newManager(o *options) (ctrl.Manager, error) {
-	config, err := ctrl.GetConfig()
+	restConfig, err := ctrl.GetConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -99,11 +100,14 @@ func newManager(o *options) (ctrl.Manager, error) {
 		RenewDeadline:                 &o.renewDeadline,
 		RetryPeriod:                   &o.retryPeriod,
 		GracefulShutdownTimeout:       ptr.To(10 * time.Second),
+		// Requests have no deadline of their own: one whose answer never ends, at whatever
+		// stands in front of the API server, would hold a worker until a restart.
+		Controller: config.Controller{ReconciliationTimeout: 2 * time.Minute},
 	}
 	if o.namespace != "" {
 		managerOptions.Cache.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}
 	}
-	mgr, err := ctrl.NewManager(config, managerOptions)
+	mgr, err := ctrl.NewManager(restConfig, managerOptions)
 	if err != nil {
 		return nil, fmt.Errorf("creating the manager: %w", err)
 	}

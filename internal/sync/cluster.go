@@ -85,10 +85,13 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		switch {
 		case apply.IsAbsent(err): // The Cluster or its namespace is going.
 			return ctrl.Result{}, nil
+		case apply.IsUnserved(err):
+			result, outcome, err = ctrl.Result{RequeueAfter: unservedInterval}, unserved(err), nil
 		case apierrors.IsConflict(err): // We saw an old state; the new one is on its way.
 			return ctrl.Result{RequeueAfter: conflictInterval}, nil
+		default:
+			outcome = failed(err)
 		}
-		outcome = failed(err)
 	}
 	r.tally.Set(req.NamespacedName, outcome.state, outcome.reason())
 	return result, errors.Join(err, r.reporter.report(ctx, cluster, outcome))
@@ -362,7 +365,12 @@ func isWatched(object client.Object, filter string) bool {
 	return filter == "" || capilabels.HasWatchLabel(object, filter)
 }
 
+// observeLatency measures the import of a Cluster that waited for nothing but its
+// control plane. What was selected, unpaused or made again later says nothing of it.
 func observeLatency(cluster *clusterv1.Cluster) {
+	if conditions.GetReason(cluster, ImportedCondition) != reasonWaiting {
+		return
+	}
 	if initialized := conditions.Get(cluster, clusterv1.ClusterControlPlaneInitializedCondition); initialized != nil {
 		metrics.Imported(time.Since(initialized.LastTransitionTime.Time))
 	}

@@ -67,6 +67,11 @@ func failed(err error) outcome {
 	return result
 }
 
+// unserved is the outcome when a CRD was removed under us.
+func unserved(err error) outcome {
+	return failed(fmt.Errorf("a CRD is missing; install it again, nothing needs to be restarted: %w", err))
+}
+
 // paused is the outcome for a paused Cluster: in Fleet or not, as it was.
 func paused(imported bool) outcome {
 	return frozen(StatePending, imported, reasonPaused, "the Cluster is paused; nothing is changed in Fleet until it is unpaused")

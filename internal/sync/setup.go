@@ -119,7 +119,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		Watches(&clusterv1.Cluster{}, enqueue(queues.groupOfCluster)).
 		Watches(&fleetv1.Cluster{}, enqueue(queues.groupOfFleetCluster), builder.WithPredicates(labelsOrExistence)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allGroups), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Complete(groups); err != nil {
+		Complete(patient{groups}); err != nil {
 		return fmt.Errorf("setting up ClusterGroups: %w", err)
 	}
 	if err := ctrl.NewControllerManagedBy(mgr).Named("bundlenamespacemapping").WithOptions(concurrency).
@@ -127,7 +127,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		Watches(&clusterv1.Cluster{}, enqueue(queues.mappingOfCluster)).
 		Watches(&fleetv1.Cluster{}, enqueue(queues.mappingOfFleetCluster), builder.WithPredicates(labelsOrExistence)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allMappings), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Complete(mappings); err != nil {
+		Complete(patient{mappings}); err != nil {
 		return fmt.Errorf("setting up BundleNamespaceMappings: %w", err)
 	}
 	if err := ctrl.NewControllerManagedBy(mgr).Named("namespace").WithOptions(concurrency).

@@ -12,6 +12,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -143,7 +144,16 @@ func copyInto(from, to client.Object) error {
 }
 
 // IsAbsent reports whether an error says that there is nothing (any more) to write
-// to: the object or its namespace is gone or going, or its kind is not served.
+// to: the object or its namespace is gone or going. An event will tell if it returns.
 func IsAbsent(err error) bool {
-	return apierrors.IsNotFound(err) || meta.IsNoMatchError(err) || apierrors.HasStatusCause(err, "NamespaceTerminating")
+	return apierrors.IsNotFound(err) && !IsUnserved(err) || apierrors.HasStatusCause(err, "NamespaceTerminating")
+}
+
+// IsUnserved reports whether an error says that a kind is not served: its CRD is gone
+// or going. No event will tell when it returns, as nothing of that kind is left.
+func IsUnserved(err error) bool {
+	// An API server that does not know a resource answers without a Status, which
+	// tells it from one that does not find an object.
+	unknown := apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+	return unknown || apierrors.IsMethodNotSupported(err) || meta.IsNoMatchError(err)
 }
