@@ -7,11 +7,13 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"io"
 	"log"
 	"maps"
 	"math/rand/v2"
@@ -102,6 +104,14 @@ func (p *Proxy) Counts() map[Kind]int {
 
 // ServeHTTP passes a request on, or lets it go wrong.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// An API server may answer without having read the request, and does so for a kind
+	// that it does not serve. Over HTTP/2 such an answer does not end at the client
+	// while the request still streams through a ReverseProxy.
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	switch kind := p.draw(r); kind {
 	case "":
 		p.reverse.ServeHTTP(w, r)

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -12,6 +13,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -28,6 +30,8 @@ import (
 type server struct {
 	writes, watches, lists atomic.Int64
 	token                  atomic.Value
+	// unread lets it answer before it has read the request.
+	unread bool
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -35,6 +39,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	const object = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"default","name":"one","resourceVersion":"7"}}`
 	switch {
+	case s.unread:
+		http.NotFound(w, r)
 	case r.Method != http.MethodGet:
 		s.writes.Add(1)
 		_, _ = io.WriteString(w, object)
@@ -92,6 +98,29 @@ func TestPassesEverythingOn(t *testing.T) {
 	if err := client.Get().Namespace("default").Resource("configmaps").Do(t.Context()).Into(&list); err != nil || len(list.Items) != 1 {
 		t.Errorf("a list gave %v, %v", list, err)
 	}
+}
+
+// Answers that come before the request was read arrive whole.
+func TestAnswersBeforeTheRequestWasRead(t *testing.T) {
+	backend, _, client := setUp(t)
+	backend.unread = true
+	body := bytes.Repeat([]byte("x"), 6000)
+	ctx, done := context.WithTimeout(t.Context(), 20*time.Second)
+	defer done()
+	var wait sync.WaitGroup
+	for range 10 {
+		wait.Go(func() {
+			for range 2000 {
+				err := client.Patch(types.MergePatchType).MaxRetries(0).
+					Namespace("default").Resource("configmaps").Name("one").Body(body).Do(ctx).Error()
+				if !apierrors.IsNotFound(err) {
+					t.Errorf("got %v", err)
+					return
+				}
+			}
+		})
+	}
+	wait.Wait()
 }
 
 // What goes wrong is told apart by the answer, and by whether the server saw the write.
