@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -46,6 +47,13 @@ type configReconciler struct {
 	tally    *Tally
 	gate     *Gate
 	now      func() time.Time
+	// watchFilter limits which Clusters are counted; empty for all.
+	watchFilter string
+
+	// counted says that every Cluster that was there at the start has been looked at.
+	counted bool
+	// wrote is when the status was written last.
+	wrote time.Time
 }
 
 // Reconcile writes the status if it has news.
@@ -59,12 +67,27 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if config == nil {
 		return ctrl.Result{}, nil
 	}
+	if !r.gate.Looked() {
+		return ctrl.Result{RequeueAfter: gateInterval}, nil
+	}
+	if err := r.count(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	var later ctrl.Result
+	if !r.counted {
+		later.RequeueAfter = statusInterval
+	}
 	wanted := r.status(config)
 	if wanted.Classes, err = r.classes(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
 	if equality.Semantic.DeepEqual(config.Status, wanted) {
-		return ctrl.Result{}, nil
+		return later, nil
+	}
+	// Counts may be changing many times a second. What the user has changed is
+	// answered at once.
+	if wait := statusInterval - r.now().Sub(r.wrote); wait > 0 && config.Status.ObservedGeneration == config.Generation {
+		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&wanted)
 	if err != nil {
@@ -78,8 +101,33 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	}}
 	err = r.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(object),
 		client.FieldOwner(desired.FieldManager), client.ForceOwnership)
-	// Counts may be changing many times a second: the next look waits.
-	return ctrl.Result{}, client.IgnoreNotFound(err)
+	r.wrote = r.now()
+	return later, client.IgnoreNotFound(err)
+}
+
+// count notes whether all Clusters have been looked at since the start. Until then the
+// last status says more than counts that grow from zero.
+func (r *configReconciler) count(ctx context.Context) error {
+	if r.counted || r.gate.Missing() != "" {
+		return nil
+	}
+	current, err := r.settings.current(ctx)
+	if err != nil {
+		return err
+	}
+	var clusters clusterv1.ClusterList
+	if err := r.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing Clusters: %w", err)
+	}
+	waiting := 0
+	for i := range clusters.Items {
+		if isWatched(&clusters.Items[i], r.watchFilter) && clusters.Items[i].DeletionTimestamp.IsZero() {
+			waiting++
+		}
+	}
+	// While the import is off nobody looks, and nothing will change.
+	r.counted = r.tally.Len() >= waiting || !current.Cluster.Enabled
+	return nil
 }
 
 // status returns the status as it should be; times of transitions that did not
@@ -88,14 +136,19 @@ func (r *configReconciler) status(config *addonsv1.FleetAddonConfig) addonsv1.Fl
 	counts := r.tally.Counts()
 	status := *config.Status.DeepCopy()
 	status.ObservedGeneration = config.Generation
-	status.Clusters = &addonsv1.ClusterCounts{
-		Selected:   int32(counts[StateImported] + counts[StatePending] + counts[StateConflicted] + counts[StateFailed]),
-		Imported:   int32(counts[StateImported]),
-		Pending:    int32(counts[StatePending]),
-		Conflicted: int32(counts[StateConflicted]),
+	imported := clustersImported(counts)
+	if r.counted {
+		status.Clusters = &addonsv1.ClusterCounts{
+			Selected:   int32(counts[StateImported] + counts[StatePending] + counts[StateConflicted] + counts[StateFailed]),
+			Imported:   int32(counts[StateImported]),
+			Pending:    int32(counts[StatePending]),
+			Conflicted: int32(counts[StateConflicted]),
+		}
+	} else if last := meta.FindStatusCondition(status.Conditions, imported.Type); last != nil {
+		imported.Status, imported.Reason, imported.Message = last.Status, last.Reason, last.Message
 	}
 
-	conditions := []metav1.Condition{r.apisAvailable(), configValid(config), clustersImported(counts), fleetManaged(config)}
+	conditions := []metav1.Condition{r.apisAvailable(), configValid(config), imported, fleetManaged(config)}
 	conditions = append([]metav1.Condition{summary(conditions)}, conditions...)
 	status.Conditions = nil
 	for _, condition := range conditions {

@@ -34,6 +34,7 @@ type Gate struct {
 	open   func(context.Context) error
 
 	mu      gosync.Mutex
+	looked  bool
 	missing []string
 }
 
@@ -62,6 +63,13 @@ func (g *Gate) Missing() string {
 	return strings.Join(g.missing, ", ")
 }
 
+// Looked reports whether the kinds have been looked for at all.
+func (g *Gate) Looked() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.looked
+}
+
 func (g *Gate) look() string {
 	var missing []string
 	for _, kind := range required {
@@ -70,7 +78,7 @@ func (g *Gate) look() string {
 		}
 	}
 	g.mu.Lock()
-	g.missing = missing
+	g.looked, g.missing = true, missing
 	g.mu.Unlock()
 	metrics.Condition(APIsAvailableCondition, len(missing) == 0)
 	return strings.Join(missing, ", ")

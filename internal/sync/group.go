@@ -7,6 +7,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,10 +26,15 @@ type groupReconciler struct {
 	settings *settingsReader
 	// watchFilter limits which classes are looked at; empty for all.
 	watchFilter string
+	// busy keeps apart those who look at the same group: its own events, and the
+	// Clusters that need it. The second finds in the store what the first has written.
+	busy keymutex.KeyMutex
 }
 
 // Reconcile makes one ClusterGroup as it should be, or deletes it.
 func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	r.busy.LockKey(req.String())
+	defer func() { _ = r.busy.UnlockKey(req.String()) }() // It fails never.
 	current, err := r.settings.current(ctx)
 	if err != nil {
 		return ctrl.Result{}, err

@@ -11,6 +11,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,6 +44,8 @@ type mappingReconciler struct {
 	live     client.Reader
 	users    users
 	settings *settingsReader
+	// busy keeps apart those who look at the same mapping, as groupReconciler's does.
+	busy keymutex.KeyMutex
 
 	mu     gosync.Mutex
 	rounds map[types.NamespacedName]int
@@ -50,6 +53,8 @@ type mappingReconciler struct {
 
 // Reconcile makes one mapping as it should be, or retires and then deletes it.
 func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	r.busy.LockKey(req.String())
+	defer func() { _ = r.busy.UnlockKey(req.String()) }() // It fails never.
 	current, err := r.settings.current(ctx)
 	if err != nil || !current.Cluster.Enabled {
 		return ctrl.Result{}, err

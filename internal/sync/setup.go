@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/external"
 	"sigs.k8s.io/cluster-api/util/predicates"
@@ -54,6 +55,7 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	}
 	status := &configReconciler{
 		Client: mgr.GetClient(), settings: &settingsReader{mgr.GetClient()}, tally: tally, gate: gate, now: time.Now,
+		watchFilter: options.WatchFilter,
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("fleetaddonconfig").
 		For(&addonsv1.FleetAddonConfig{}).
@@ -101,10 +103,10 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	settings := &settingsReader{mgr.GetClient()}
 	users := users{Reader: mgr.GetClient(), store: store}
 	queues := &enqueuer{Reader: mgr.GetClient(), store: store}
-	groups := &groupReconciler{Reader: mgr.GetClient(), Applier: applier, users: users, settings: settings, watchFilter: options.WatchFilter}
+	groups := &groupReconciler{Reader: mgr.GetClient(), Applier: applier, users: users, settings: settings, watchFilter: options.WatchFilter, busy: keymutex.NewHashed(64)}
 	mappings := &mappingReconciler{
 		Reader: mgr.GetClient(), Applier: applier, live: mgr.GetAPIReader(), users: users, settings: settings,
-		rounds: map[types.NamespacedName]int{},
+		busy: keymutex.NewHashed(64), rounds: map[types.NamespacedName]int{},
 	}
 
 	classKind := &desired.Class{}

@@ -88,6 +88,13 @@ func (t *Tally) replace(key types.NamespacedName, now entry) {
 	}
 }
 
+// Len returns the number of Clusters that are counted.
+func (t *Tally) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.entries)
+}
+
 // Counts returns the number of Clusters in each state.
 func (t *Tally) Counts() map[State]int {
 	t.mu.Lock()

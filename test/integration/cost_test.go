@@ -9,8 +9,11 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -110,4 +113,37 @@ func TestUnchangedCostsNothing(t *testing.T) {
 	for what, times := range lists {
 		g.Expect(times).To(Equal(1), "an informer lists once: %s", what)
 	}
+}
+
+// A restart leaves the status of the FleetAddonConfig as it was: counts that grow from
+// zero would say that Clusters were lost.
+func TestRestartKeepsTheStatus(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	setConfig(t, g, addonsv1.FleetAddonConfigSpec{})
+	for _, name := range []string{"one", "two", "three"} {
+		s.imported(g, name)
+	}
+	status := func(g Gomega) addonsv1.FleetAddonConfigStatus {
+		return get(g, &addonsv1.FleetAddonConfig{}, "", addonsv1.FleetAddonConfigName).Status
+	}
+	g.Eventually(func(g Gomega) {
+		g.Expect(status(g).Clusters).NotTo(BeNil())
+		g.Expect(status(g).Clusters.Imported).To(BeNumerically(">=", 3))
+		g.Expect(status(g).Clusters.Pending).To(BeZero())
+	}).Should(Succeed())
+	quiet(g)
+	before := status(g)
+
+	since := time.Now()
+	g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
+	// A change that counts nothing has to get through.
+	class := get(g, &clusterv1.ClusterClass{}, s.classNamespace, "standard")
+	g.Expect(admin.Patch(ctx, class, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"canary":"sings"}}}`)))).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(fleetCluster(g, s.namespace, "three").Labels).To(HaveKey("canary"))
+	}).Should(Succeed())
+	quiet(g)
+	g.Expect(requests(g, since, func(e stack.AuditEvent) bool { return e.Resource == "fleetaddonconfigs" && isWrite(e) })).To(BeEmpty())
+	g.Expect(status(g)).To(Equal(before))
 }

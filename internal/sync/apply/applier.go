@@ -77,13 +77,22 @@ func (a *Applier) apply(ctx context.Context, want client.Object) error {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, written); err != nil {
 		return err
 	}
-	if cluster, ok := written.(*fleetv1.Cluster); ok && Differs(want, cluster) {
-		if err := a.dropAdded(ctx, want.(*fleetv1.Cluster), cluster); err != nil {
-			return err
-		}
+	whole := written
+	if cluster, ok := written.(*fleetv1.Cluster); ok {
+		short := *cluster // TrimCached replaces what it trims, so the rest may be shared.
+		whole = &short
 	}
 	if _, err := TrimCached(written); err != nil {
 		return err
+	}
+	if cluster, ok := whole.(*fleetv1.Cluster); ok && Differs(want, written) {
+		if err := a.dropAdded(ctx, want.(*fleetv1.Cluster), cluster); err != nil {
+			return err
+		}
+		if _, err := TrimCached(cluster); err != nil {
+			return err
+		}
+		written = cluster
 	}
 	return a.Store.Wrote(written)
 }

@@ -3,8 +3,6 @@ package desired
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"fmt"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,27 +17,30 @@ func seal[T client.Object](object T) T {
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations[HashAnnotation] = Hash(object)
+	annotations[HashAnnotation] = Hash(summary(object))
 	object.SetAnnotations(annotations)
 	return object
 }
 
+// summary stands for an object as it is hashed: with the hash of its template values,
+// which are most of it, in their place.
+func summary(object client.Object) client.Object {
+	cluster, ok := object.(*fleetv1.Cluster)
+	if !ok || cluster.Spec.TemplateValues == nil {
+		return object
+	}
+	short := *cluster
+	short.Spec.TemplateValues = &fleetv1.GenericMap{Data: map[string]any{HashAnnotation: Hash(cluster.Spec.TemplateValues)}}
+	return &short
+}
+
+// usualSize is what template values seldom exceed, in bytes.
+const usualSize = 16 << 10
+
 // Hash returns a hash of a value's canonical JSON: the same for values that are
 // equal once they have been through an API server.
 func Hash(value any) string {
-	data, err := json.Marshal(value)
-	if err != nil { // Only values that came from JSON are hashed.
-		panic(fmt.Sprintf("hashing %T: %v", value, err))
-	}
-	// Through JSON once more: an int64 and the float64 that a cache decodes it to
-	// are the same number.
-	var plain any
-	if err := json.Unmarshal(data, &plain); err == nil {
-		if again, err := json.Marshal(plain); err == nil {
-			data = again
-		}
-	}
-	sum := sha256.Sum256(data)
+	sum := sha256.Sum256(appendCanonical(make([]byte, 0, usualSize), value))
 	return hex.EncodeToString(sum[:16])
 }
 

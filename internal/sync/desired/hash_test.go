@@ -1,12 +1,15 @@
 package desired
 
 import (
+	"crypto/sha256"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/muster-fleet/muster/internal/settings"
 )
@@ -107,4 +110,79 @@ func TestMarkTargets(t *testing.T) {
 			t.Errorf("%v the second time (-first +second):\n%s", pair, diff)
 		}
 	}
+}
+
+// What is hashed is what encoding/json makes of a value that has been through JSON
+// once, whatever is in it.
+func FuzzCanonical(f *testing.F) {
+	for _, seed := range []string{
+		`null`, `true`, `"a"`, `"\u2028<&>\"\\\u0000ä日本"`, `-0`, `1e21`, `1e-7`, `0.1`, `9007199254740992`, `-9007199254740993`, `9223372036854775807`,
+		`[]`, `{}`, `{"b":[1,2.5,{"a":null}],"a":{"":"x"},"ä":[[]]}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, document []byte) {
+		var floats, integers any
+		if json.Unmarshal(document, &floats) != nil {
+			return
+		}
+		want, err := json.Marshal(positiveZeros(floats))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := appendCanonical(nil, floats); string(got) != string(want) {
+			t.Errorf("%s, want %s", got, want)
+		}
+		// As the caches of unstructured objects decode it.
+		if utiljson.Unmarshal(document, &integers) != nil {
+			return
+		}
+		if got := appendCanonical(nil, integers); string(got) != string(want) {
+			t.Errorf("with integers %s, want %s", got, want)
+		}
+		if got := appendCanonical(nil, json.RawMessage(document)); string(got) != string(want) {
+			t.Errorf("raw %s, want %s", got, want)
+		}
+	})
+}
+
+// positiveZeros replaces -0, which is 0 where integers are told from floats.
+func positiveZeros(value any) any {
+	switch typed := value.(type) {
+	case float64:
+		if typed == 0 {
+			return 0.0
+		}
+	case map[string]any:
+		for key, child := range typed {
+			typed[key] = positiveZeros(child)
+		}
+	case []any:
+		for i, child := range typed {
+			typed[i] = positiveZeros(child)
+		}
+	}
+	return value
+}
+
+func BenchmarkHash(b *testing.B) {
+	files := []any{}
+	for range 40 {
+		files = append(files, map[string]any{"path": "/etc/kubernetes/x.yaml", "owner": "root:root", "permissions": "0600", "mode": int64(384), "content": strings.Repeat("line of a file\n", 12)})
+	}
+	values := &fleetv1.GenericMap{Data: map[string]any{"ControlPlane": map[string]any{"spec": map[string]any{"files": files}}}}
+	b.Run("canonical", func(b *testing.B) {
+		for b.Loop() {
+			Hash(values)
+		}
+	})
+	b.Run("through JSON twice", func(b *testing.B) {
+		for b.Loop() {
+			var plain any
+			if err := json.Unmarshal(encode(values), &plain); err != nil {
+				b.Fatal(err)
+			}
+			sha256.Sum256(encode(plain))
+		}
+	})
 }
