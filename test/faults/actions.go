@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/oracle"
+)
+
+const (
+	controlPlaneGroup   = "controlplane.cluster.x-k8s.io"
+	infrastructureGroup = "infrastructure.cluster.x-k8s.io"
+	classLabel          = "clusterclass-name.fleet.addons.cluster.x-k8s.io"
+	pinAnnotation       = "fleet.addons.cluster.x-k8s.io/cluster-name"
+)
+
+func create(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
+	cluster.Labels = map[string]string{"env": []string{"prod", "prod", "test", "dev"}[p.rng.IntN(4)]}
+	cluster.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.7.0.0/16"}
+	class := p.class(p.rng)
+	if class.Name != "" {
+		cluster.Spec.Topology = clusterv1.Topology{ClassRef: class, Version: "v1.36.3"}
+	}
+	created, answered := cluster, false
+	if !p.ask(ctx, request{what: "creating Cluster " + cluster.Name, admission: true, mayClose: class.Namespace != "",
+		do: func(ctx context.Context, again bool) error {
+			created = cluster.DeepCopy()
+			err := p.author.Create(ctx, created)
+			if answered = err == nil; again && apierrors.IsAlreadyExists(err) {
+				return p.author.Get(ctx, client.ObjectKeyFromObject(cluster), created)
+			}
+			return err
+		}}) {
+		return
+	}
+	selected := cluster.Labels["env"] != "dev"
+	if answered && (selected && created.Annotations[pinAnnotation] == "" || created.Labels[classLabel] != class.Name) {
+		p.unstamped.Add(1)
+	}
+	p.remember(created)
+}
+
+func (p *person) remember(cluster *clusterv1.Cluster) {
+	p.change(func(s *oracle.State) { s.Clusters[client.ObjectKeyFromObject(cluster)] = cluster })
+}
+
+// patch changes a Cluster, or its status.
+func (p *person) patch(ctx context.Context, what string, mayClose bool, cluster *clusterv1.Cluster, patch any, status bool) bool {
+	text, err := json.Marshal(patch)
+	if err != nil {
+		panic(err)
+	}
+	ok := p.ask(ctx, request{what: what + " Cluster " + cluster.Name, admission: !status, mayClose: mayClose,
+		do: func(ctx context.Context, _ bool) error {
+			if status {
+				return p.author.Status().Patch(ctx, cluster, client.RawPatch(types.MergePatchType, text))
+			}
+			return p.author.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, text))
+		}})
+	if ok {
+		p.remember(cluster)
+	}
+	return ok
+}
+
+// object is nested maps, for patches.
+type object = map[string]any
+
+func rebase(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
+	class := p.class(p.rng)
+	var topology any
+	if class.Name != "" {
+		ref := object{"name": class.Name, "namespace": nil}
+		if class.Namespace != "" {
+			ref["namespace"] = class.Namespace
+		}
+		topology = object{"version": "v1.36.3", "classRef": ref}
+	}
+	p.patch(ctx, "rebasing", class.Namespace != "", cluster, object{"spec": object{"topology": topology}}, false)
+}
+
+func relabel(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
+	value := []any{"prod", "test", "dev", nil}[p.rng.IntN(4)]
+	p.patch(ctx, "relabelling", false, cluster, object{"metadata": object{"labels": object{"env": value}}}, false)
+}
+
+func annotate(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
+	value := []any{"a", "b", nil}[p.rng.IntN(3)]
+	p.patch(ctx, "annotating", false, cluster, object{"metadata": object{"annotations": object{"note": value}}}, false)
+}
+
+// initialize plays Cluster API.
+func initialize(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
+	if ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
+		return
+	}
+	for _, referenced := range []*unstructured.Unstructured{controlPlaneOf(cluster), infrastructureOf(cluster)} {
+		p.ask(ctx, request{what: "creating " + referenced.GetKind() + " " + referenced.GetName(), do: func(ctx context.Context, again bool) error {
+			created := referenced.DeepCopy()
+			err := p.author.Create(ctx, created)
+			if again && apierrors.IsAlreadyExists(err) {
+				err = p.author.Get(ctx, client.ObjectKeyFromObject(created), created)
+			}
+			if err == nil {
+				p.refer(created)
+			}
+			return err
+		}})
+	}
+	reference := func(group, kind, suffix string) object {
+		return object{"apiGroup": group, "kind": kind, "name": cluster.Name + suffix}
+	}
+	if p.patch(ctx, "completing", false, cluster, object{"spec": object{
+		"controlPlaneRef":   reference(controlPlaneGroup, "KubeadmControlPlane", "-cp"),
+		"infrastructureRef": reference(infrastructureGroup, "DevCluster", "-infra"),
+	}}, false) {
+		p.patch(ctx, "initializing", false, cluster, object{"status": object{"initialization": object{"controlPlaneInitialized": true}}}, true)
+	}
+}
+
+// refer takes note of an object that a Cluster refers to.
+func (p *person) refer(referenced *unstructured.Unstructured) {
+	p.change(func(s *oracle.State) { s.Referenced[referenceTo(referenced)] = referenced })
+}
+
+func referenceTo(referenced *unstructured.Unstructured) oracle.Reference {
+	kind := referenced.GroupVersionKind()
+	return oracle.Reference{Group: kind.Group, Kind: kind.Kind, Key: client.ObjectKeyFromObject(referenced)}
+}
+
+func controlPlaneOf(cluster *clusterv1.Cluster) *unstructured.Unstructured {
+	return newReferenced(cluster, controlPlaneGroup, "KubeadmControlPlane", "-cp", object{
+		"version": "v1.36.3", "replicas": int64(1),
+		"machineTemplate": object{"spec": object{"infrastructureRef": object{
+			"apiGroup": infrastructureGroup, "kind": "DevMachineTemplate", "name": "m"}}},
+		"kubeadmConfigSpec": object{
+			"files":                []any{object{"path": "/etc/secret", "content": "hunter2"}},
+			"clusterConfiguration": object{"apiServer": object{"extraArgs": []any{object{"name": "profiling", "value": "false"}}}},
+		},
+	})
+}
+
+func infrastructureOf(cluster *clusterv1.Cluster) *unstructured.Unstructured {
+	return newReferenced(cluster, infrastructureGroup, "DevCluster", "-infra", object{"backend": object{"inMemory": object{}}})
+}
+
+func newReferenced(cluster *clusterv1.Cluster, group, kind, suffix string, spec object) *unstructured.Unstructured {
+	referenced := &unstructured.Unstructured{Object: object{"spec": spec}}
+	referenced.SetAPIVersion(group + "/v1beta2")
+	referenced.SetKind(kind)
+	referenced.SetNamespace(cluster.Namespace)
+	referenced.SetName(cluster.Name + suffix)
+	return referenced
+}
+
+func scaleControlPlane(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
+	if !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
+		return
+	}
+	scaled := controlPlaneOf(cluster)
+	patch := `{"spec":{"replicas":` + strconv.Itoa(1+2*p.rng.IntN(3)) + `}}`
+	if p.ask(ctx, request{what: "scaling " + scaled.GetName(), do: func(ctx context.Context, _ bool) error {
+		return p.author.Patch(ctx, scaled, client.RawPatch(types.MergePatchType, []byte(patch)))
+	}}) {
+		p.refer(scaled)
+	}
+}
+
+// remove deletes a Cluster, and then what it referred to.
+func remove(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
+	if !p.delete(ctx, cluster.DeepCopy()) {
+		return
+	}
+	p.change(func(s *oracle.State) { delete(s.Clusters, client.ObjectKeyFromObject(cluster)) })
+	for _, referenced := range []*unstructured.Unstructured{controlPlaneOf(cluster), infrastructureOf(cluster)} {
+		p.delete(ctx, referenced)
+		p.change(func(s *oracle.State) { delete(s.Referenced, referenceTo(referenced)) })
+	}
+}
+
+func (p *person) delete(ctx context.Context, object client.Object) bool {
+	return p.ask(ctx, request{what: "deleting " + object.GetName(), do: func(ctx context.Context, _ bool) error {
+		return client.IgnoreNotFound(p.author.Delete(ctx, object))
+	}})
+}
+
+// removeFleetCluster deletes what Muster made. It is not what they wish for: it comes back.
+func removeFleetCluster(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
+	if !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
+		return
+	}
+	fleetCluster := &fleetv1.Cluster{}
+	fleetCluster.Namespace, fleetCluster.Name = cluster.Namespace, cluster.Name
+	p.delete(ctx, fleetCluster)
+}
+
+func relabelClass(ctx context.Context, p *person, _ *clusterv1.Cluster) {
+	class := &clusterv1.ClusterClass{}
+	class.Namespace, class.Name = p.namespace(platform), []string{"small", "large"}[p.rng.IntN(2)]
+	patch := []string{`"gold"`, `"iron"`, `null`}[p.rng.IntN(3)]
+	if p.ask(ctx, request{what: "relabelling ClusterClass " + class.Name, do: func(ctx context.Context, _ bool) error {
+		return p.author.Patch(ctx, class, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"tier":`+patch+`}}}`)))
+	}}) {
+		p.change(func(s *oracle.State) { s.Classes[client.ObjectKeyFromObject(class)] = class })
+	}
+}
+
+func editConfig(ctx context.Context, p *person, _ *clusterv1.Cluster) {
+	config := newConfig()
+	value := []string{`"agents-a"`, `"agents-b"`, `null`}[p.rng.IntN(3)]
+	if p.ask(ctx, request{what: "changing the FleetAddonConfig", admission: true, mayClose: true, do: func(ctx context.Context, _ bool) error {
+		return p.author.Patch(ctx, config, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"cluster":{"agentNamespace":`+value+`}}}`)))
+	}}) {
+		p.change(func(s *oracle.State) { s.Config = config })
+	}
+}
+
+// useForbiddenClass lets somebody name a class that they may not see.
+func useForbiddenClass(ctx context.Context, p *person, _ *clusterv1.Cluster) {
+	cluster := p.forbidden()
+	p.tryForbidden(ctx, "a Cluster with a class that its author may not get", func(ctx context.Context) error {
+		return p.intruder.Create(ctx, cluster, client.DryRunAll)
+	})
+}
+
+func (w *world) forbidden() *clusterv1.Cluster {
+	cluster := &clusterv1.Cluster{}
+	cluster.Namespace, cluster.Name = w.namespace(teams[0]), "forbidden"
+	cluster.Spec.Topology = clusterv1.Topology{
+		ClassRef: clusterv1.ClusterClassRef{Name: "small", Namespace: w.namespace(platform)}, Version: "v1.36.3",
+	}
+	return cluster
+}
+
+// breakConfig tries a selector that does not parse.
+func breakConfig(ctx context.Context, p *person, _ *clusterv1.Cluster) {
+	const patch = `{"spec":{"cluster":{"selector":{"matchExpressions":[{"key":"env","operator":"In"}]}}}}`
+	p.tryForbidden(ctx, "a FleetAddonConfig with a selector that does not parse", func(ctx context.Context) error {
+		return p.author.Patch(ctx, newConfig(), client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
+	})
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+const (
+	apiServerAway = 30 * time.Second
+	etcdAway      = 20 * time.Second
+)
+
+// stopAPIServer kills the API server, and starts it again after a time that is longer
+// than any lease.
+func stopAPIServer(ctx context.Context, r *run) (time.Time, error) {
+	r.apiDown.Store(true)
+	if err := r.kill(ctx, apiServer); err != nil {
+		return time.Time{}, err
+	}
+	if err := sleep(ctx, apiServerAway); err != nil {
+		return time.Time{}, err
+	}
+	over := time.Now()
+	if err := r.env.Start(ctx, apiServer); err != nil {
+		return over, err
+	}
+	return over, r.restartControllers(ctx)
+}
+
+// stopEtcd freezes etcd, or kills it: in the one case the API server waits for
+// answers, in the other it has none.
+func stopEtcd(ctx context.Context, r *run) (over time.Time, err error) {
+	r.apiDown.Store(true)
+	if r.rng.IntN(2) == 0 {
+		if err := r.env.Signal(etcd, syscall.SIGSTOP); err != nil {
+			return over, err
+		}
+		err := sleep(ctx, etcdAway)
+		over = time.Now()
+		if err := errors.Join(err, r.env.Signal(etcd, syscall.SIGCONT)); err != nil {
+			return over, err
+		}
+	} else {
+		if err := r.kill(ctx, etcd); err != nil {
+			return over, err
+		}
+		err := sleep(ctx, etcdAway)
+		over = time.Now()
+		if err := errors.Join(err, r.env.Start(ctx, etcd)); err != nil {
+			return over, err
+		}
+	}
+	// The API server may have given up.
+	if err := r.env.Start(ctx, apiServer); err != nil {
+		return over, err
+	}
+	if err := stack.WaitFor(ctx, "the API server to read and write", time.Minute, func(ctx context.Context) error {
+		return r.admin.Get(ctx, client.ObjectKeyFromObject(newConfig()), newConfig())
+	}); err != nil {
+		return over, err
+	}
+	return over, r.restartControllers(ctx)
+}
+
+// removeFleetCRDs uninstalls Fleet's CRDs, and with them every object of Fleet, and
+// installs them again.
+func removeFleetCRDs(ctx context.Context, r *run) (time.Time, error) {
+	crds, err := r.fleetCRDs(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	for i := range crds {
+		if err := r.admin.Delete(ctx, crds[i].DeepCopy()); err != nil {
+			return time.Time{}, err
+		}
+	}
+	if err := stack.WaitFor(ctx, "Fleet's CRDs to be gone", time.Minute, func(ctx context.Context) error {
+		left, err := r.fleetCRDs(ctx)
+		if err == nil && len(left) > 0 {
+			err = errors.New(left[0].GetName() + " is there")
+		}
+		return err
+	}); err != nil {
+		return time.Time{}, err
+	}
+	if err := sleep(ctx, r.between(500*time.Millisecond, 8*time.Second)); err != nil {
+		return time.Time{}, err
+	}
+	for i := range crds {
+		crds[i].SetResourceVersion("")
+		crds[i].SetUID("")
+		crds[i].SetManagedFields(nil)
+		unstructured.RemoveNestedField(crds[i].Object, "status")
+		if err := r.admin.Create(ctx, &crds[i]); err != nil && !apierrors.IsAlreadyExists(err) {
+			return time.Time{}, err
+		}
+	}
+	over := time.Now()
+	return over, stack.WaitFor(ctx, "Fleet's CRDs to be served", time.Minute, func(ctx context.Context) error {
+		_, err := r.look(ctx, r.admin)
+		return err
+	})
+}
+
+// fleetCRDs are the CRDs of Fleet that Muster writes objects of, or reads.
+func (r *run) fleetCRDs(ctx context.Context) ([]unstructured.Unstructured, error) {
+	var crds []unstructured.Unstructured
+	for _, kind := range []string{"clusters", "clustergroups", "bundlenamespacemappings", "bundles", "bundledeployments"} {
+		crd := unstructured.Unstructured{}
+		crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+		err := r.admin.Get(ctx, client.ObjectKey{Name: kind + ".fleet.cattle.io"}, &crd)
+		if client.IgnoreNotFound(err) != nil && !meta.IsNoMatchError(err) {
+			return nil, err
+		}
+		if err == nil {
+			crds = append(crds, crd)
+		}
+	}
+	return crds, nil
+}

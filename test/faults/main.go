@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+type options struct {
+	runs     int
+	faults   string
+	seed     uint64
+	stacks   int
+	output   string
+	from     string
+	markdown bool
+	hold     bool
+}
+
+// errBad says that Muster did not pass; the table says where.
+var errBad = errors.New("not every fault passed as if nothing had been")
+
+func main() {
+	var o options
+	var names []string
+	for _, f := range faults {
+		names = append(names, f.name)
+	}
+	flag.IntVar(&o.runs, "runs", 20, "how often each fault strikes")
+	flag.StringVar(&o.faults, "faults", strings.Join(names, ","), "the faults that strike")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().Unix()), "the seed of the first run of each fault; the next run has the next one")
+	flag.IntVar(&o.stacks, "stacks", 2, "how many stacks run side by side")
+	flag.StringVar(&o.output, "output", filepath.Join(".dev", "faults.json"), "where to write all of it as JSON; logs of runs that went wrong go beside it")
+	flag.StringVar(&o.from, "from", "", "let nothing strike, and print what an earlier call wrote to this file")
+	flag.BoolVar(&o.markdown, "markdown", false, "print the table as Markdown")
+	flag.BoolVar(&o.hold, "hold", false, "leave the stack as it is when a run has gone wrong, until interrupted")
+	flag.Parse()
+	log.SetLogger(logr.Discard())
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := runFaults(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "faults:", err)
+		os.Exit(1)
+	}
+}
+
+func runFaults(ctx context.Context, o options) error {
+	result, err := o.result(ctx)
+	if err != nil {
+		return err
+	}
+	result.print(os.Stdout, o.markdown)
+	if !result.Good {
+		return errBad
+	}
+	return nil
+}
+
+func (o options) result(ctx context.Context) (*report, error) {
+	if o.from != "" {
+		return readReport(o.from)
+	}
+	var plan []strikeOnce
+	for _, name := range strings.Split(o.faults, ",") {
+		f, err := faultNamed(name)
+		if err != nil {
+			return nil, err
+		}
+		for number := range o.runs {
+			plan = append(plan, strikeOnce{f, o.seed + uint64(number)})
+		}
+	}
+	parts, clean, err := build(ctx, os.Stderr)
+	if err != nil {
+		return nil, err
+	}
+	defer clean()
+	result, err := strikeAll(ctx, parts, plan, o, os.Stderr)
+	result.Seed = o.seed
+	if err != nil {
+		return nil, err
+	}
+	return result, result.write(o.output)
+}
+
+// parts are what stacks run from.
+type parts struct {
+	tools *stack.Tools
+	// programs are copies of Muster's: what is built meanwhile is not what is tested.
+	programs map[string]string
+}
+
+func build(ctx context.Context, progress io.Writer) (parts, func(), error) {
+	clean := func() {}
+	tools, err := stack.Build(ctx, stack.API, progress)
+	if err != nil {
+		return parts{}, clean, err
+	}
+	if err := tools.BuildMuster(ctx, progress); err != nil {
+		return parts{}, clean, err
+	}
+	dir, err := os.MkdirTemp("", "muster-faults-")
+	if err != nil {
+		return parts{}, clean, err
+	}
+	clean = func() { _ = os.RemoveAll(dir) }
+	p := parts{tools: tools, programs: map[string]string{}}
+	for _, name := range []string{"syncer", "webhook"} {
+		content, err := os.ReadFile(tools.Bin(name))
+		if err != nil {
+			return p, clean, err
+		}
+		p.programs[name] = filepath.Join(dir, name)
+		if err := os.WriteFile(p.programs[name], content, 0o755); err != nil {
+			return p, clean, err
+		}
+	}
+	return p, clean, nil
+}
+
+// strikeOnce is one run that is planned.
+type strikeOnce struct {
+	fault fault
+	seed  uint64
+}
+
+// strikeAll lets everything strike that is planned, on several stacks side by side. A
+// stack on which a run went wrong is replaced.
+func strikeAll(ctx context.Context, p parts, plan []strikeOnce, o options, progress io.Writer) (*report, error) {
+	begin := time.Now()
+	result := &report{Measured: begin.UTC().Format(time.RFC3339)}
+	// The long ones first, so that no stack is left alone with one in the end.
+	slices.SortStableFunc(plan, func(a, b strikeOnce) int { return int(b.fault.length - a.fault.length) })
+	ctx, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	var (
+		mu       sync.Mutex
+		wait     sync.WaitGroup
+		problems []error
+	)
+	next := func() *strikeOnce {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(plan) == 0 || ctx.Err() != nil {
+			return nil
+		}
+		s := plan[0]
+		plan = plan[1:]
+		return &s
+	}
+	for range min(o.stacks, len(plan)) {
+		wait.Go(func() {
+			err := strikeSome(ctx, p, next, o, progress, func(rec *record) {
+				mu.Lock()
+				defer mu.Unlock()
+				result.Runs = append(result.Runs, rec)
+				fmt.Fprintf(progress, "%s  %s (%d to go)\n", time.Now().UTC().Format(time.TimeOnly), rec, len(plan))
+			})
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				problems = append(problems, err)
+				giveUp()
+			}
+		})
+	}
+	wait.Wait()
+	result.Elapsed = time.Since(begin).Round(time.Second).String()
+	result.Good = !slices.ContainsFunc(result.Runs, func(rec *record) bool { return !rec.good() })
+	if len(problems) == 0 {
+		problems = append(problems, context.Cause(ctx))
+	}
+	return result, errors.Join(problems...)
+}
+
+func strikeSome(ctx context.Context, p parts, next func() *strikeOnce, o options, progress io.Writer, done func(*record)) (err error) {
+	var l *lab
+	defer func() {
+		if l != nil {
+			err = errors.Join(err, l.close())
+		}
+	}()
+	for s := next(); s != nil; s = next() {
+		if l == nil {
+			if l, err = newLab(ctx, p, io.Discard); err != nil {
+				return err
+			}
+		}
+		rec, err := l.play(ctx, s.fault, s.seed)
+		if err == nil {
+			done(rec)
+		}
+		if err == nil && rec.good() {
+			continue
+		}
+		path, saveErr := l.save(filepath.Dir(o.output), rec)
+		fmt.Fprintf(progress, "the logs and what was wrong are in %s\n", path)
+		if o.hold {
+			fmt.Fprintf(progress, "the stack is left as it is; KUBECONFIG=%s\n", l.env.Kubeconfig)
+			<-ctx.Done()
+		}
+		err = errors.Join(err, saveErr, l.close())
+		l = nil
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// save keeps what helps to understand a run that went wrong.
+func (l *lab) save(dir string, rec *record) (string, error) {
+	path := filepath.Join(dir, "faults", fmt.Sprintf("%s-%d", rec.Fault, rec.Seed))
+	if err := os.RemoveAll(path); err != nil {
+		return path, err
+	}
+	if err := os.CopyFS(path, os.DirFS(filepath.Join(l.env.Dir(), "logs"))); err != nil {
+		return path, err
+	}
+	text := fmt.Sprintf("%s\n\nwrongly failed:\n%s\n\nlost: %v\norphaned: %v\n\n%s\n", rec, strings.Join(rec.Wrong, "\n"), rec.Lost, rec.Orphaned, rec.Problem)
+	return path, os.WriteFile(filepath.Join(path, "what-was-wrong.txt"), []byte(text), 0o600)
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/test/oracle"
+)
+
+// world is what people wish for in a run: what they were told is there. Of what Muster
+// makes of it, it knows nothing.
+type world struct {
+	id string
+
+	mu    sync.Mutex
+	state oracle.State
+}
+
+// Namespaces of a run: two for Clusters, and one whose classes they share.
+var (
+	teams    = []string{"red", "blue"}
+	platform = "platform"
+)
+
+func (w *world) namespace(name string) string { return w.id + "-" + name }
+
+// classes are the references that Clusters choose from; no name is no topology.
+func (w *world) class(rng *rand.Rand) clusterv1.ClusterClassRef {
+	shared := w.namespace(platform)
+	return []clusterv1.ClusterClassRef{
+		{Name: "own"}, {Name: "small", Namespace: shared}, {Name: "large", Namespace: shared}, {},
+	}[rng.IntN(4)]
+}
+
+// newWorld makes the namespaces and classes of a run.
+func newWorld(ctx context.Context, admin client.Client, id string) (*world, error) {
+	w := &world{id: id, state: oracle.NewState()}
+	for _, name := range append([]string{platform}, teams...) {
+		namespace := &corev1.Namespace{}
+		namespace.Name = w.namespace(name)
+		if err := admin.Create(ctx, namespace); err != nil {
+			return nil, err
+		}
+		w.state.Namespaces[namespace.Name] = namespace
+	}
+	for _, key := range []oracle.Key{
+		{Namespace: w.namespace(platform), Name: "small"}, {Namespace: w.namespace(platform), Name: "large"},
+		{Namespace: w.namespace("red"), Name: "own"}, {Namespace: w.namespace("blue"), Name: "own"},
+	} {
+		template := func(kind, group string) clusterv1.ClusterClassTemplateReference {
+			return clusterv1.ClusterClassTemplateReference{Kind: kind, APIVersion: group + "/v1beta2", Name: "any"}
+		}
+		class := &clusterv1.ClusterClass{}
+		class.Namespace, class.Name = key.Namespace, key.Name
+		class.Spec.Infrastructure.TemplateRef = template("DevClusterTemplate", "infrastructure.cluster.x-k8s.io")
+		class.Spec.ControlPlane.TemplateRef = template("KubeadmControlPlaneTemplate", "controlplane.cluster.x-k8s.io")
+		if err := admin.Create(ctx, class); err != nil {
+			return nil, err
+		}
+		w.state.Classes[key] = class
+	}
+	config := newConfig()
+	if err := admin.Get(ctx, client.ObjectKeyFromObject(config), config); err != nil {
+		return nil, err
+	}
+	w.state.Config = config
+	return w, nil
+}
+
+// change changes the wishes.
+func (w *world) change(how func(*oracle.State)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	how(&w.state)
+}
+
+// expected returns what has to be there in the end: what the oracle makes of the
+// wishes, starting without any object of Fleet, stamp or condition.
+func (w *world) expected() oracle.State {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wishes := w.state.Copy()
+	for key, cluster := range wishes.Clusters {
+		wishes.Clusters[key] = oracle.AsRequested(cluster)
+	}
+	return oracle.Settle(wishes)
+}
+
+// look reads what is there.
+func (w *world) look(ctx context.Context, admin client.Client) (oracle.State, error) {
+	seen := oracle.NewState()
+	var (
+		clusters      clusterv1.ClusterList
+		classes       clusterv1.ClusterClassList
+		fleetClusters fleetv1.ClusterList
+		groups        fleetv1.ClusterGroupList
+		mappings      fleetv1.BundleNamespaceMappingList
+		namespaces    corev1.NamespaceList
+	)
+	for _, list := range []client.ObjectList{&clusters, &classes, &fleetClusters, &groups, &mappings, &namespaces} {
+		if err := admin.List(ctx, list); err != nil {
+			return seen, err
+		}
+	}
+	keep(w, seen.Clusters, clusters.Items)
+	keep(w, seen.Classes, classes.Items)
+	keep(w, seen.FleetClusters, fleetClusters.Items)
+	keep(w, seen.Groups, groups.Items)
+	keep(w, seen.Mappings, mappings.Items)
+	for i := range namespaces.Items {
+		if namespace := &namespaces.Items[i]; w.state.Namespaces[namespace.Name] != nil {
+			seen.Namespaces[namespace.Name] = namespace
+		}
+	}
+	return seen, nil
+}
+
+// keep keeps the objects of the run's namespaces.
+func keep[T any, P interface {
+	*T
+	client.Object
+}](w *world, into map[oracle.Key]P, items []T) {
+	for i := range items {
+		if object := P(&items[i]); strings.HasPrefix(object.GetNamespace(), w.id+"-") {
+			into[client.ObjectKeyFromObject(object)] = object
+		}
+	}
+}
+
+// configObserved tells whether the syncer has seen the FleetAddonConfig as it is.
+func configObserved(ctx context.Context, admin client.Client) error {
+	config := &addonsv1.FleetAddonConfig{}
+	if err := admin.Get(ctx, client.ObjectKeyFromObject(newConfig()), config); err != nil {
+		return err
+	}
+	if config.Status.ObservedGeneration != config.Generation {
+		return fmt.Errorf("the status of the FleetAddonConfig is that of generation %d, not %d", config.Status.ObservedGeneration, config.Generation)
+	}
+	return nil
+}
