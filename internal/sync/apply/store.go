@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"strings"
 	"sync"
 	"time"
 
@@ -155,5 +156,7 @@ func IsUnserved(err error) bool {
 	// An API server that does not know a resource answers without a Status, which
 	// tells it from one that does not find an object.
 	unknown := apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-	return unknown || apierrors.IsMethodNotSupported(err) || meta.IsNoMatchError(err)
+	// Its words for an apply that would create have no reason of their own.
+	terminating := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "custom resource definition is terminating")
+	return unknown || terminating || apierrors.IsMethodNotSupported(err) || meta.IsNoMatchError(err)
 }

@@ -204,6 +204,7 @@ func TestWhyNothingCanBeWritten(t *testing.T) {
 		"namespace going":      {err: fmt.Errorf("applying: %w", terminating), absent: true},
 		"kind not known":       {err: fmt.Errorf("applying: %w", &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "fleet.cattle.io", Kind: "Cluster"}}), unserved: true},
 		"CRD gone":             {err: fmt.Errorf("applying: %w", unknown), unserved: true},
+		"CRD going, on apply":  {err: fmt.Errorf("applying: %w", apierrors.NewForbidden(resource, "prod", errors.New("create not allowed while custom resource definition is terminating"))), unserved: true},
 		"CRD going":            {err: fmt.Errorf("applying: %w", apierrors.NewMethodNotSupported(resource, "create")), unserved: true},
 		"forbidden":            {err: apierrors.NewForbidden(resource, "prod", errors.New("no"))},
 		"conflict":             {err: apierrors.NewConflict(resource, "prod", errors.New("no"))},
