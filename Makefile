@@ -97,7 +97,7 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 ##@ Test
 
 .PHONY: test
-test: parts test-unit test-monitoring test-stack test-integration test-random test-e2e ## Run every test
+test: parts test-unit test-monitoring test-stack test-integration test-random test-faults test-e2e ## Run every test
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
@@ -125,10 +125,22 @@ test-random: ## Play random runs on a real API server against the oracle (MUSTER
 	$(STACK) build --profile=api
 	$(TEST) -timeout=60m ./test/oracle/... ./test/random/...
 
+.PHONY: test-faults
+test-faults: ## Let two faults strike a running Muster, once each
+	$(STACK) build --profile=api
+	$(TEST) -timeout=15m ./test/faults/...
+
 .PHONY: test-e2e
 test-e2e: ## Test the whole: Cluster API, Fleet and Muster
 	$(STACK) build
 	$(TEST) -timeout=30m ./test/e2e/...
+
+##@ Faults
+
+.PHONY: faults
+faults: ## Let every fault strike a running Muster, 20 times each (FAULTS_FLAGS=-runs=N, -faults=NAME,NAME, see -help)
+	$(STACK) build --profile=api
+	$(GO) run ./test/faults $(FAULTS_FLAGS)
 
 ##@ Benchmark
 
