@@ -53,7 +53,8 @@ type hostPlace struct {
 
 // planPod translates a pod template. What it cannot give a host process it refuses:
 // a test must not pass because a setting was ignored silently. Not translated are
-// resources, security context and scheduling, which a process has no use for.
+// resources, security context and scheduling, which a process has no use for, and
+// lifecycle: whoever ends a process here decides himself who is told first.
 func planPod(deployment *appsv1.Deployment, place hostPlace) (*podPlan, error) {
 	container, err := onlyContainer(deployment)
 	if err != nil {
