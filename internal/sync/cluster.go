@@ -85,6 +85,8 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		switch {
 		case apply.IsAbsent(err): // The Cluster or its namespace is going.
 			return ctrl.Result{}, nil
+		case errors.Is(err, errSyncing):
+			return ctrl.Result{RequeueAfter: syncingInterval}, nil
 		case apply.IsUnserved(err):
 			result, outcome, err = ctrl.Result{RequeueAfter: unservedInterval}, unserved(err), nil
 		case apierrors.IsConflict(err): // We saw an old state; the new one is on its way.

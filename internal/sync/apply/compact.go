@@ -5,6 +5,7 @@ import (
 	"compress/flate"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -30,6 +31,9 @@ var deflaters = sync.Pool{New: func() any {
 	}
 	return deflater
 }}
+
+// inflaters are kept, too.
+var inflaters = sync.Pool{New: func() any { return flate.NewReader(nil) }}
 
 // Compact makes an object small, in place: of it stay its type, its identity, whether
 // it is paused, and a string from which Expand restores what can reach the template
@@ -71,7 +75,7 @@ func Expand(object *unstructured.Unstructured) (map[string]any, error) {
 	}
 	var document map[string]any
 	err := func() error {
-		inflated, err := io.ReadAll(flate.NewReader(bytes.NewReader([]byte(small))))
+		inflated, err := inflate(small)
 		if err != nil {
 			return err
 		}
@@ -104,4 +108,16 @@ func deflate(document []byte) string {
 	_, _ = deflater.Write(document)
 	_ = deflater.Close()
 	return result.String()
+}
+
+func inflate(small string) ([]byte, error) {
+	inflater := inflaters.Get().(io.ReadCloser)
+	defer inflaters.Put(inflater)
+	if err := inflater.(flate.Resetter).Reset(strings.NewReader(small), nil); err != nil {
+		return nil, err
+	}
+	var result bytes.Buffer
+	result.Grow(4 * len(small))
+	_, err := result.ReadFrom(inflater)
+	return result.Bytes(), err
 }

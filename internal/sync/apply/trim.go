@@ -1,6 +1,8 @@
 package apply
 
 import (
+	"strings"
+
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,7 +36,7 @@ func TrimCached(object any) (any, error) {
 	case *clusterv1.Cluster:
 		typed.ManagedFields = nil
 		typed.Status = clusterv1.ClusterStatus{
-			Conditions:     typed.Status.Conditions,
+			Conditions:     conditionsRead(typed.Status.Conditions),
 			Initialization: typed.Status.Initialization,
 		}
 	case *unstructured.Unstructured:
@@ -50,4 +52,16 @@ func managers(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 		trimmed = append(trimmed, metav1.ManagedFieldsEntry{Manager: entry.Manager, Operation: entry.Operation})
 	}
 	return trimmed
+}
+
+// conditionsRead returns the conditions of a CAPI Cluster that are read here. There are
+// a dozen others, with long messages.
+func conditionsRead(all []metav1.Condition) []metav1.Condition {
+	var read []metav1.Condition
+	for _, condition := range all {
+		if condition.Type == clusterv1.ClusterControlPlaneInitializedCondition || strings.HasPrefix(condition.Type, "Fleet") {
+			read = append(read, condition)
+		}
+	}
+	return read
 }

@@ -75,11 +75,13 @@ func variables(cluster *clusterv1.Cluster) (map[string]any, error) {
 	return result, nil
 }
 
+var unescape = strings.NewReplacer("~1", "/", "~0", "~")
+
 // segments splits a JSON pointer (RFC 6901) and unescapes its segments.
 func segments(pointer string) []string {
 	parts := strings.Split(strings.TrimPrefix(pointer, "/"), "/")
 	for i := range parts {
-		parts[i] = strings.NewReplacer("~1", "/", "~0", "~").Replace(parts[i])
+		parts[i] = unescape.Replace(parts[i])
 	}
 	return parts
 }
