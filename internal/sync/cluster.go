@@ -263,6 +263,12 @@ func (r *clusterReconciler) importCluster(ctx context.Context, in settings.Setti
 	}
 	if result == apply.Created {
 		observeLatency(cluster)
+		if written := (&fleetv1.Cluster{}); !found {
+			if _, err := r.applier.Store.Get(ctx, key, written); err != nil {
+				return ctrl.Result{}, outcome{}, err
+			}
+			r.reporter.echoes.wrote(written)
+		}
 	}
 	if found {
 		if _, err := r.applier.Store.Get(ctx, key, &live); err != nil {

@@ -2,6 +2,7 @@ package sync
 
 import (
 	"context"
+	"slices"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -22,7 +23,8 @@ import (
 // a Cluster are looked at.
 type enqueuer struct {
 	client.Reader
-	store *apply.Store
+	store  *apply.Store
+	echoes *echoes
 }
 
 func requests(keys ...types.NamespacedName) []reconcile.Request {
@@ -122,14 +124,18 @@ func (e *enqueuer) clustersReferringTo(ctx context.Context, object client.Object
 // one that may be waiting for its name.
 func (e *enqueuer) clusterOfFleetCluster(ctx context.Context, object client.Object) []reconcile.Request {
 	namespace := object.GetNamespace()
-	keys := []types.NamespacedName{{Namespace: namespace, Name: object.GetAnnotations()[desired.ImportedFromAnnotation]}}
+	origin := types.NamespacedName{Namespace: namespace, Name: object.GetAnnotations()[desired.ImportedFromAnnotation]}
+	waiting := e.clusterRequests(ctx, client.InNamespace(namespace), client.MatchingFields{byPin: object.GetName()})
+	if e.echoes.heard(object) {
+		return slices.DeleteFunc(waiting, func(req reconcile.Request) bool { return req.NamespacedName == origin })
+	}
+	keys := []types.NamespacedName{origin}
 	for _, owner := range object.GetOwnerReferences() {
 		if owner.Kind == clusterv1.ClusterKind {
 			keys = append(keys, types.NamespacedName{Namespace: namespace, Name: owner.Name})
 		}
 	}
-	return append(requests(keys...),
-		e.clusterRequests(ctx, client.InNamespace(namespace), client.MatchingFields{byPin: object.GetName()})...)
+	return append(requests(keys...), waiting...)
 }
 
 func (e *enqueuer) allClusters(ctx context.Context, _ client.Object) []reconcile.Request {

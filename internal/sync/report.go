@@ -22,6 +22,7 @@ import (
 type reporter struct {
 	client.Client
 	store    *apply.Store
+	echoes   *echoes
 	recorder events.EventRecorder
 	now      func() time.Time
 }
@@ -95,6 +96,7 @@ func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted
 	if _, err := apply.TrimCached(written); err != nil {
 		return err
 	}
+	r.echoes.wrote(written)
 	return r.store.Wrote(written)
 }
 

@@ -95,14 +95,14 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	store := apply.NewStore(mgr.GetClient(), mgr.GetScheme())
-	if err := forgetSeen(ctx, mgr, store); err != nil {
+	store, echoes := apply.NewStore(mgr.GetClient(), mgr.GetScheme()), newEchoes()
+	if err := forgetSeen(ctx, mgr, store, echoes); err != nil {
 		return err
 	}
 	applier := &apply.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store}
 	settings := &settingsReader{mgr.GetClient()}
 	users := users{Reader: mgr.GetClient(), store: store}
-	queues := &enqueuer{Reader: mgr.GetClient(), store: store}
+	queues := &enqueuer{Reader: mgr.GetClient(), store: store, echoes: echoes}
 	groups := &groupReconciler{Reader: mgr.GetClient(), Applier: applier, users: users, settings: settings, watchFilter: options.WatchFilter, busy: keymutex.NewHashed(64)}
 	mappings := &mappingReconciler{
 		Reader: mgr.GetClient(), Applier: applier, live: mgr.GetAPIReader(), users: users, settings: settings,
@@ -118,7 +118,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	if err := ctrl.NewControllerManagedBy(mgr).Named("clustergroup").WithOptions(concurrency).
 		For(&fleetv1.ClusterGroup{}).
 		WatchesMetadata(classKind, enqueue(queues.groupsOfClass), builder.WithPredicates(filter)).
-		Watches(&clusterv1.Cluster{}, enqueue(queues.groupOfCluster)).
+		Watches(&clusterv1.Cluster{}, enqueue(queues.groupOfCluster), builder.WithPredicates(specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(queues.groupOfFleetCluster), builder.WithPredicates(labelsOrExistence)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allGroups), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(patient{groups}); err != nil {
@@ -126,7 +126,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	}
 	if err := ctrl.NewControllerManagedBy(mgr).Named("bundlenamespacemapping").WithOptions(concurrency).
 		For(&fleetv1.BundleNamespaceMapping{}).
-		Watches(&clusterv1.Cluster{}, enqueue(queues.mappingOfCluster)).
+		Watches(&clusterv1.Cluster{}, enqueue(queues.mappingOfCluster), builder.WithPredicates(specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(queues.mappingOfFleetCluster), builder.WithPredicates(labelsOrExistence)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allMappings), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(patient{mappings}); err != nil {
@@ -148,7 +148,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	sources := &sources{Client: mgr.GetClient(), handler: enqueue(queues.clustersReferringTo), access: map[schema.GroupResource]access{}, asked: map[schema.GroupVersionKind]time.Time{}}
 	clusters, err := ctrl.NewControllerManagedBy(mgr).Named("cluster").
 		WithOptions(controller.Options{MaxConcurrentReconciles: options.ClusterConcurrency}).
-		For(&clusterv1.Cluster{}, builder.WithPredicates(filter)).
+		For(&clusterv1.Cluster{}, builder.WithPredicates(filter, echoes.unheard())).
 		Watches(&fleetv1.Cluster{}, enqueue(queues.clusterOfFleetCluster), builder.WithPredicates(fleetClusterNews)).
 		WatchesMetadata(classKind, enqueue(queues.clustersOfClass), builder.WithPredicates(labelsOrExistence)).
 		WatchesMetadata(namespaceMetadata(), enqueue(queues.clustersInNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
@@ -158,7 +158,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		Build(&clusterReconciler{
 			Client: mgr.GetClient(), live: mgr.GetAPIReader(), applier: applier, settings: settings, sources: sources,
 			groups: groups, mappings: mappings, tally: tally, watchFilter: options.WatchFilter,
-			reporter: &reporter{Client: mgr.GetClient(), store: store, recorder: mgr.GetEventRecorder("muster-syncer"), now: time.Now},
+			reporter: &reporter{Client: mgr.GetClient(), store: store, echoes: echoes, recorder: mgr.GetEventRecorder("muster-syncer"), now: time.Now},
 		})
 	if err != nil {
 		return fmt.Errorf("setting up Clusters: %w", err)
@@ -182,7 +182,7 @@ func (r *classReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 }
 
 // forgetSeen lets the store forget a write as soon as the cache has it.
-func forgetSeen(ctx context.Context, mgr ctrl.Manager, store *apply.Store) error {
+func forgetSeen(ctx context.Context, mgr ctrl.Manager, store *apply.Store, echoes *echoes) error {
 	for _, object := range []client.Object{
 		&clusterv1.Cluster{}, &fleetv1.Cluster{}, &fleetv1.ClusterGroup{}, &fleetv1.BundleNamespaceMapping{},
 	} {
@@ -196,6 +196,9 @@ func forgetSeen(ctx context.Context, mgr ctrl.Manager, store *apply.Store) error
 			}
 			if object, ok := news.(client.Object); ok {
 				store.Saw(object, gone)
+				if gone {
+					echoes.forget(object)
+				}
 			}
 		}
 		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
@@ -216,6 +219,9 @@ var existence = predicate.Funcs{
 
 // labelsOrExistence passes objects that appear, disappear, or change labels or annotations.
 var labelsOrExistence = predicate.Or[client.Object](existence, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{})
+
+// specOrLabels passes what can change which class a Cluster uses, its deletion included.
+var specOrLabels = predicate.Or[client.Object](labelsOrExistence, predicate.GenerationChangedPredicate{})
 
 // fleetClusterNews passes what concerns a Fleet Cluster's CAPI Cluster: any change
 // but those of a status that is not mirrored.
