@@ -3,6 +3,7 @@ package stack
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -25,7 +26,7 @@ spec:
         - {name: PEER, value: "$(POD_NAME):9443"}
         - {name: CERT, value: /certs/tls.crt}
         ports: [{name: webhook, containerPort: 9443}, {name: health, containerPort: 9440}]
-        readinessProbe: {httpGet: {path: /readyz, port: health, scheme: HTTPS}}
+        readinessProbe: {httpGet: {path: /readyz, port: health, scheme: HTTPS}, periodSeconds: 5}
         volumeMounts: [{name: tls, mountPath: /certs/}]
       volumes: [{name: tls, secret: {secretName: muster-webhook-tls, defaultMode: 0400}}]
 `
@@ -53,9 +54,9 @@ func TestPodPlanIsWhatTheDeploymentSays(t *testing.T) {
 		args:    []string{"serve", "--webhook-port=9443", "--webhook-cert-dir=/host/tls", "--name=muster-webhook-0"},
 		env:     []string{"POD_NAME=muster-webhook-0", "PEER=muster-webhook-0:9443", "CERT=/host/tls/tls.crt"},
 		volumes: []volumePlan{{name: "tls", hostDir: "/host/tls", secret: "muster-webhook-tls", mode: 0o400}},
-		ready:   &probePlan{scheme: "https", path: "/readyz", port: 19440},
+		ready:   &probePlan{scheme: "https", path: "/readyz", port: 19440, timing: probeTiming{period: 5 * time.Second, timeout: time.Second, failures: 3}},
 	}
-	if diff := cmp.Diff(want, plan, cmp.AllowUnexported(podPlan{}, volumePlan{}, probePlan{})); diff != "" {
+	if diff := cmp.Diff(want, plan, cmp.AllowUnexported(podPlan{}, volumePlan{}, probePlan{}, probeTiming{})); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
 }
