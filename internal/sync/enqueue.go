@@ -124,18 +124,25 @@ func (e *enqueuer) clustersReferringTo(ctx context.Context, object client.Object
 // one that may be waiting for its name.
 func (e *enqueuer) clusterOfFleetCluster(ctx context.Context, object client.Object) []reconcile.Request {
 	namespace := object.GetNamespace()
-	origin := types.NamespacedName{Namespace: namespace, Name: object.GetAnnotations()[desired.ImportedFromAnnotation]}
-	waiting := e.clusterRequests(ctx, client.InNamespace(namespace), client.MatchingFields{byPin: object.GetName()})
-	if e.echoes.heard(object) {
-		return slices.DeleteFunc(waiting, func(req reconcile.Request) bool { return req.NamespacedName == origin })
-	}
-	keys := []types.NamespacedName{origin}
+	keys := []types.NamespacedName{{Namespace: namespace, Name: object.GetAnnotations()[desired.ImportedFromAnnotation]}}
 	for _, owner := range object.GetOwnerReferences() {
 		if owner.Kind == clusterv1.ClusterKind {
 			keys = append(keys, types.NamespacedName{Namespace: namespace, Name: owner.Name})
 		}
 	}
-	return append(requests(keys...), waiting...)
+	return append(requests(keys...),
+		e.clusterRequests(ctx, client.InNamespace(namespace), client.MatchingFields{byPin: object.GetName()})...)
+}
+
+// clusterOfNewFleetCluster is for Fleet Clusters that appear: who has just made one need
+// not look at it again.
+func (e *enqueuer) clusterOfNewFleetCluster(ctx context.Context, object client.Object) []reconcile.Request {
+	all := e.clusterOfFleetCluster(ctx, object)
+	if !e.echoes.heard(object) {
+		return all
+	}
+	maker := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetAnnotations()[desired.ImportedFromAnnotation]}
+	return slices.DeleteFunc(all, func(req reconcile.Request) bool { return req.NamespacedName == maker })
 }
 
 func (e *enqueuer) allClusters(ctx context.Context, _ client.Object) []reconcile.Request {

@@ -99,6 +99,11 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	if err := forgetSeen(ctx, mgr, store, echoes); err != nil {
 		return err
 	}
+	unseen := newUnseen(store)
+	if err := mgr.Add(unseen); err != nil {
+		return err
+	}
+	itself := &handler.EnqueueRequestForObject{}
 	applier := &apply.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store}
 	settings := &settingsReader{mgr.GetClient()}
 	users := users{Reader: mgr.GetClient(), store: store}
@@ -121,6 +126,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		Watches(&clusterv1.Cluster{}, enqueue(queues.groupOfCluster), builder.WithPredicates(specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(queues.groupOfFleetCluster), builder.WithPredicates(labelsOrExistence)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allGroups), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Channel(unseen.groups, itself)).
 		Complete(patient{groups}); err != nil {
 		return fmt.Errorf("setting up ClusterGroups: %w", err)
 	}
@@ -129,6 +135,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		Watches(&clusterv1.Cluster{}, enqueue(queues.mappingOfCluster), builder.WithPredicates(specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(queues.mappingOfFleetCluster), builder.WithPredicates(labelsOrExistence)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allMappings), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Channel(unseen.mappings, itself)).
 		Complete(patient{mappings}); err != nil {
 		return fmt.Errorf("setting up BundleNamespaceMappings: %w", err)
 	}
@@ -149,7 +156,10 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	clusters, err := ctrl.NewControllerManagedBy(mgr).Named("cluster").
 		WithOptions(controller.Options{MaxConcurrentReconciles: options.ClusterConcurrency}).
 		For(&clusterv1.Cluster{}, builder.WithPredicates(filter, echoes.unheard())).
-		Watches(&fleetv1.Cluster{}, enqueue(queues.clusterOfFleetCluster), builder.WithPredicates(fleetClusterNews)).
+		Watches(&fleetv1.Cluster{}, enqueue(queues.clusterOfNewFleetCluster), builder.WithPredicates(created)).
+		Watches(&fleetv1.Cluster{}, enqueue(queues.clusterOfFleetCluster), builder.WithPredicates(fleetClusterNews, predicate.Not(created))).
+		WatchesRawSource(source.Channel(unseen.clusters, itself)).
+		WatchesRawSource(source.Channel(unseen.fleetClusters, enqueue(queues.clusterOfFleetCluster))).
 		WatchesMetadata(classKind, enqueue(queues.clustersOfClass), builder.WithPredicates(labelsOrExistence)).
 		WatchesMetadata(namespaceMetadata(), enqueue(queues.clustersInNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&fleetv1.ClusterGroup{}, enqueue(queues.clustersOfGroup), builder.WithPredicates(existence)).
@@ -215,6 +225,14 @@ func forgetSeen(ctx context.Context, mgr ctrl.Manager, store *apply.Store, echoe
 // existence passes objects that appear and disappear.
 var existence = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
+}
+
+// created passes objects that appear.
+var created = predicate.Funcs{
+	CreateFunc:  func(event.CreateEvent) bool { return true },
+	UpdateFunc:  func(event.UpdateEvent) bool { return false },
+	DeleteFunc:  func(event.DeleteEvent) bool { return false },
+	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
 // labelsOrExistence passes objects that appear, disappear, or change labels or annotations.

@@ -24,7 +24,7 @@ import (
 
 // lag is how long a write is remembered while the cache has not shown it. A cache
 // that lags longer has lost its watch, and what it shows after the relist is true.
-const lag = 30 * time.Second
+const lag = 20 * time.Second
 
 // Store reads objects from the cache, but never older than what was written
 // through it. Without that, the event of a first write would make a second.
@@ -72,9 +72,12 @@ func (s *Store) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 	if !ok {
 		return found, nil
 	}
-	if s.now().After(last.expires) || found && caughtUp(object, last) {
+	if found && caughtUp(object, last) {
 		delete(s.writes, storeKey)
 		return found, nil
+	}
+	if s.now().After(last.expires) {
+		return found, nil // Unseen tells of it, and forgets it.
 	}
 	if last.deleted {
 		return false, nil
@@ -115,6 +118,22 @@ func (s *Store) Saw(object client.Object, gone bool) {
 	if gone && object.GetUID() == last.object.GetUID() || !gone && caughtUp(object, last) {
 		delete(s.writes, storeKey)
 	}
+}
+
+// Unseen returns, once, the objects whose last write the cache has not shown in time.
+// It never will if the object was gone again before the cache's watch was back, as with
+// a CRD that is removed; and then no event will tell.
+func (s *Store) Unseen() []client.Object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var unseen []client.Object
+	for key, last := range s.writes {
+		if s.now().After(last.expires) {
+			unseen = append(unseen, last.object)
+			delete(s.writes, key)
+		}
+	}
+	return unseen
 }
 
 func (s *Store) remember(object client.Object, deleted bool) error {

@@ -220,3 +220,34 @@ func TestWhyNothingCanBeWritten(t *testing.T) {
 		})
 	}
 }
+
+// What the cache never shows is said once, when it is overdue, even if somebody has
+// read it meanwhile.
+func TestStoreUnseen(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	store := NewStore(&lagging{}, scheme)
+	store.now = func() time.Time { return now }
+	seen, unseen := version("a", "10"), version("b", "10")
+	seen.Name = "seen"
+	if err := errors.Join(store.Wrote(seen), store.Wrote(unseen)); err != nil {
+		t.Fatal(err)
+	}
+	store.Saw(seen, false)
+	if early := store.Unseen(); len(early) > 0 {
+		t.Errorf("too early: %v", early)
+	}
+	now = now.Add(lag + time.Second)
+	if found, err := store.Get(t.Context(), client.ObjectKeyFromObject(unseen), &fleetv1.Cluster{}); found || err != nil {
+		t.Errorf("an overdue write is read: %v, %v", found, err)
+	}
+	if late := store.Unseen(); len(late) != 1 || late[0].GetUID() != "b" {
+		t.Errorf("overdue: %v", late)
+	}
+	if again := store.Unseen(); len(again) > 0 {
+		t.Errorf("again: %v", again)
+	}
+}
