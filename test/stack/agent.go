@@ -88,7 +88,7 @@ func (a *agent) prepare(ctx context.Context, spec *processSpec) error {
 	if err != nil {
 		return err
 	}
-	who := &identity{namespace: a.namespace, account: agentAccount, dir: filepath.Join(s.dir, "pods", a.name, "identity")}
+	who := &identity{server: s.downstream.server, namespace: a.namespace, account: agentAccount, dir: filepath.Join(s.dir, "pods", a.name, "identity")}
 	if err := who.write(ctx, s.downstream); err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 // identity is a ServiceAccount's token in a file, and a kubeconfig that reads it:
 // what a pod finds under /var/run/secrets/kubernetes.io.
 type identity struct {
+	// server is where the API server is found: its own URL, or what stands before it.
 	server    string
 	namespace string
 	account   string
