@@ -2,13 +2,18 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -98,8 +103,23 @@ func (c *ClassAccess) mayGet(ctx context.Context, user authenticationv1.UserInfo
 			Name:      class.Name,
 		},
 	}}
-	if err := c.Reviewer.Create(ctx, review); err != nil {
+	// A question changes nothing, so it may be asked again: a connection that was cut must
+	// not refuse a Cluster.
+	if err := retry.OnError(askAgain, func(err error) bool { return ctx.Err() == nil && isPassing(err) }, func() error {
+		return c.Reviewer.Create(ctx, review)
+	}); err != nil {
 		return false, fmt.Errorf("asking whether %s may get ClusterClass %s: %w", user.Username, class, err)
 	}
 	return review.Status.Allowed, nil
+}
+
+// askAgain is how often and after what pauses: less than a second in all, as somebody waits.
+var askAgain = wait.Backoff{Steps: 4, Duration: 50 * time.Millisecond, Factor: 3}
+
+// isPassing reports whether an error says nothing about the question: the connection
+// broke, or the API server has no time.
+func isPassing(err error) bool {
+	var status apierrors.APIStatus
+	return !errors.As(err, &status) ||
+		apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsServiceUnavailable(err)
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
@@ -20,6 +22,7 @@ type reviewer struct {
 	client.Client
 	allow bool
 	err   error
+	times int // how often it errs; always if 0
 	asked []authorizationv1.SubjectAccessReviewSpec
 }
 
@@ -29,6 +32,9 @@ func (r *reviewer) Create(_ context.Context, object client.Object, _ ...client.C
 		return fmt.Errorf("created a %T", object)
 	}
 	r.asked = append(r.asked, review.Spec)
+	if r.times > 0 && len(r.asked) > r.times {
+		r.err = nil
+	}
 	review.Status.Allowed = r.allow
 	return r.err
 }
@@ -67,8 +73,10 @@ func TestClassAccess(t *testing.T) {
 		"Off":                             {reader: off, request: create(cross)},
 		"settings unreadable":             {reader: &cached{err: errors.New("broken")}, request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
 		"settings unusable":               {reader: configured(t, `{policy: {crossNamespaceClass: "Off"}, cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`), request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
-		"nobody answers":                  {reviewer: reviewer{allow: true, err: errors.New("broken")}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 1}},
-		"nobody answers, Warn":            {reader: warn, reviewer: reviewer{err: errors.New("broken")}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 1}},
+		"nobody answers":                  {reviewer: reviewer{allow: true, err: errors.New("broken")}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 4}},
+		"nobody may ask":                  {reviewer: reviewer{err: apierrors.NewForbidden(schema.GroupResource{}, "", nil)}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 1}},
+		"a connection is cut":             {reviewer: reviewer{allow: true, err: errors.New("reset"), times: 2}, request: create(cross), want: answer{Asked: 3}},
+		"nobody answers, Warn":            {reader: warn, reviewer: reviewer{err: errors.New("broken")}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 4}},
 		"update: the same":                {request: update(cross, cross)},
 		"update: the same, other version": {request: update(cross, beta1)},
 		"update: another class":           {request: update(cross, another), want: answer{Code: http.StatusForbidden, Asked: 1}},

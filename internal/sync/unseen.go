@@ -14,7 +14,7 @@ import (
 )
 
 // unseenInterval is how often is looked for writes that the cache never showed.
-const unseenInterval = 5 * time.Second
+const unseenInterval = 3 * time.Second
 
 type objectEvents = chan event.TypedGenericEvent[client.Object]
 
@@ -39,7 +39,7 @@ func (u *unseen) Start(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		for _, object := range u.store.Unseen() {
-			ctrl.LoggerFrom(ctx).Info("Looking again at a write that was never seen", "object", client.ObjectKeyFromObject(object).String())
+			ctrl.LoggerFrom(ctx).Info("Looking again at a write that was not seen", "object", client.ObjectKeyFromObject(object).String())
 			select {
 			case <-ctx.Done():
 				return nil

@@ -35,6 +35,9 @@ type Store struct {
 
 	mu     sync.Mutex
 	writes map[storeKey]write
+	// gone holds objects whose deletion came while their last write was remembered:
+	// whoever read them from here in between believes that they exist.
+	gone []client.Object
 }
 
 type storeKey struct {
@@ -117,16 +120,21 @@ func (s *Store) Saw(object client.Object, gone bool) {
 	// deletion of a predecessor is not.
 	if gone && object.GetUID() == last.object.GetUID() || !gone && caughtUp(object, last) {
 		delete(s.writes, storeKey)
+		if gone && !last.deleted {
+			s.gone = append(s.gone, last.object)
+		}
 	}
 }
 
-// Unseen returns, once, the objects whose last write the cache has not shown in time.
-// It never will if the object was gone again before the cache's watch was back, as with
-// a CRD that is removed; and then no event will tell.
+// Unseen returns, once, the objects that have to be looked at again although no event
+// will say so. Of some the cache has not shown the last write in time; it never will if
+// the object was gone again before the cache's watch was back, as with a CRD that is
+// removed. Of others it showed the deletion before the last write.
 func (s *Store) Unseen() []client.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var unseen []client.Object
+	unseen := s.gone
+	s.gone = nil
 	for key, last := range s.writes {
 		if s.now().After(last.expires) {
 			unseen = append(unseen, last.object)

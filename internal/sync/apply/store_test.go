@@ -251,3 +251,24 @@ func TestStoreUnseen(t *testing.T) {
 		t.Errorf("again: %v", again)
 	}
 }
+
+// A deletion that comes before the last write was shown may have been looked at while
+// the write still counted.
+func TestStoreGoneBeforeSeen(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := NewStore(&lagging{}, scheme)
+	if err := store.Wrote(version("a", "10")); err != nil {
+		t.Fatal(err)
+	}
+	store.Saw(version("b", "11"), true) // A predecessor's.
+	if unseen := store.Unseen(); len(unseen) > 0 {
+		t.Errorf("after another's deletion: %v", unseen)
+	}
+	store.Saw(version("a", "9"), true)
+	if unseen := store.Unseen(); len(unseen) != 1 {
+		t.Errorf("after its deletion: %v", unseen)
+	}
+}
