@@ -214,7 +214,9 @@ func (l *load) verify(t *testing.T, g Gomega) {
 		l.answered.Load(), elapsed.Round(time.Millisecond), rate, calls, delta("rejection_count", ours), delta("fail_open_count", ours))
 	g.Expect(l.failed.Load()).To(BeZero(), "the last: %v", l.problem.Load())
 	g.Expect(l.unstamped.Load()).To(BeZero(), "of %d", l.answered.Load())
-	g.Expect(rate).To(BeNumerically(">=", 50))
+	// It is some 80/s on a machine that does nothing else; how fast it is says nothing
+	// about rotation, but a load there must have been.
+	g.Expect(l.answered.Load()).To(BeNumerically(">=", 100))
 	g.Expect(calls).To(BeNumerically(">=", l.answered.Load()))
 	g.Expect(delta("request_total", func(labels map[string]string) bool { return ours(labels) && labels["code"] != "200" })).To(BeZero())
 	// Of any webhook: nothing else is created meanwhile that one should refuse.
