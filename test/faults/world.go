@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 
-	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -97,43 +95,7 @@ func (w *world) expected() oracle.State {
 
 // look reads what is there.
 func (w *world) look(ctx context.Context, admin client.Client) (oracle.State, error) {
-	seen := oracle.NewState()
-	var (
-		clusters      clusterv1.ClusterList
-		classes       clusterv1.ClusterClassList
-		fleetClusters fleetv1.ClusterList
-		groups        fleetv1.ClusterGroupList
-		mappings      fleetv1.BundleNamespaceMappingList
-		namespaces    corev1.NamespaceList
-	)
-	for _, list := range []client.ObjectList{&clusters, &classes, &fleetClusters, &groups, &mappings, &namespaces} {
-		if err := admin.List(ctx, list); err != nil {
-			return seen, err
-		}
-	}
-	keep(w, seen.Clusters, clusters.Items)
-	keep(w, seen.Classes, classes.Items)
-	keep(w, seen.FleetClusters, fleetClusters.Items)
-	keep(w, seen.Groups, groups.Items)
-	keep(w, seen.Mappings, mappings.Items)
-	for i := range namespaces.Items {
-		if namespace := &namespaces.Items[i]; w.state.Namespaces[namespace.Name] != nil {
-			seen.Namespaces[namespace.Name] = namespace
-		}
-	}
-	return seen, nil
-}
-
-// keep keeps the objects of the run's namespaces.
-func keep[T any, P interface {
-	*T
-	client.Object
-}](w *world, into map[oracle.Key]P, items []T) {
-	for i := range items {
-		if object := P(&items[i]); strings.HasPrefix(object.GetNamespace(), w.id+"-") {
-			into[client.ObjectKeyFromObject(object)] = object
-		}
-	}
+	return oracle.Look(ctx, admin, w.id+"-", w.state.Namespaces)
 }
 
 // configObserved tells whether the syncer has seen the FleetAddonConfig as it is.

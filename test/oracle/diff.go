@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// context is how many equal lines are shown around a difference.
-const context = 3
+// linesAround is how many equal lines are shown around a difference.
+const linesAround = 3
 
 // Diff returns a unified diff of two views, or "" if they are equal.
 func Diff(want, got string) string {
@@ -55,7 +55,7 @@ func hunks(lines, headings []string) string {
 	last := -1
 	for i := range lines {
 		near := false
-		for k := max(0, i-context); k <= min(len(lines)-1, i+context); k++ {
+		for k := max(0, i-linesAround); k <= min(len(lines)-1, i+linesAround); k++ {
 			near = near || lines[k][0] != ' '
 		}
 		if !near {

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -190,44 +189,9 @@ func (r *run) quiet() error {
 
 // look reads what Muster writes; the rest is known.
 func (r *run) look() (oracle.State, error) {
-	seen := oracle.NewState()
+	seen, err := oracle.Look(ctx, admin, r.id+"-", r.state.Namespaces)
 	seen.Config, seen.Referenced = r.state.Config, r.state.Referenced
-	var (
-		clusters      clusterv1.ClusterList
-		classes       clusterv1.ClusterClassList
-		fleetClusters fleetv1.ClusterList
-		groups        fleetv1.ClusterGroupList
-		mappings      fleetv1.BundleNamespaceMappingList
-		namespaces    corev1.NamespaceList
-	)
-	for _, list := range []client.ObjectList{&clusters, &classes, &fleetClusters, &groups, &mappings, &namespaces} {
-		if err := admin.List(ctx, list); err != nil {
-			return seen, err
-		}
-	}
-	keep(r, seen.Clusters, clusters.Items)
-	keep(r, seen.Classes, classes.Items)
-	keep(r, seen.FleetClusters, fleetClusters.Items)
-	keep(r, seen.Groups, groups.Items)
-	keep(r, seen.Mappings, mappings.Items)
-	for i := range namespaces.Items {
-		if namespace := &namespaces.Items[i]; r.state.Namespaces[namespace.Name] != nil {
-			seen.Namespaces[namespace.Name] = namespace
-		}
-	}
-	return seen, nil
-}
-
-// keep keeps the objects of the run's namespaces.
-func keep[T any, P interface {
-	*T
-	client.Object
-}](r *run, into map[oracle.Key]P, items []T) {
-	for i := range items {
-		if object := P(&items[i]); strings.HasPrefix(object.GetNamespace(), r.id+"-") {
-			into[client.ObjectKeyFromObject(object)] = object
-		}
-	}
+	return seen, err
 }
 
 func (r *run) configObserved() (bool, error) {
