@@ -152,7 +152,10 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		return fmt.Errorf("setting up ClusterClasses: %w", err)
 	}
 
-	sources := &sources{Client: mgr.GetClient(), handler: enqueue(queues.clustersReferringTo), access: map[schema.GroupResource]access{}, asked: map[schema.GroupVersionKind]time.Time{}}
+	sources := &sources{
+		Client: mgr.GetClient(), handler: enqueue(queues.clustersReferringTo), reads: newReads(),
+		access: map[schema.GroupResource]access{}, asked: map[schema.GroupVersionKind]time.Time{},
+	}
 	clusters, err := ctrl.NewControllerManagedBy(mgr).Named("cluster").
 		WithOptions(controller.Options{MaxConcurrentReconciles: options.ClusterConcurrency}).
 		For(&clusterv1.Cluster{}, builder.WithPredicates(filter, echoes.unheard())).

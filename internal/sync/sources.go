@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,6 +50,7 @@ type sources struct {
 	client.Client
 	tracker external.ObjectTracker
 	handler handler.EventHandler
+	reads   *reads
 
 	mu     gosync.Mutex
 	access map[schema.GroupResource]access
@@ -65,11 +67,12 @@ type access struct {
 // says which reference is missing and what to do about it.
 func (s *sources) values(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (map[string]any, error) {
 	controlPlane, err := s.resolve(ctx, cluster, "spec.controlPlaneRef", cluster.Spec.ControlPlaneRef)
-	if err != nil {
+	if err != nil && !errors.Is(err, errSyncing) {
 		return nil, err
 	}
-	infrastructure, err := s.resolve(ctx, cluster, "spec.infrastructureRef", cluster.Spec.InfrastructureRef)
-	if err != nil {
+	// Both kinds are listed at the same time.
+	infrastructure, other := s.resolve(ctx, cluster, "spec.infrastructureRef", cluster.Spec.InfrastructureRef)
+	if err := cmp.Or(err, other); err != nil {
 		return nil, err
 	}
 	values, err := desired.Values(cluster, controlPlane, infrastructure, in.Cluster.Exclude)
@@ -110,6 +113,14 @@ func (l listed) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 		if err := l.look(ctx, object.GetObjectKind().GroupVersionKind()); err != nil {
 			return err
 		}
+		// Noted before it is read: a state that arrives meanwhile is news.
+		noted := objectKey{object.GetObjectKind().GroupVersionKind().GroupKind(), key}
+		l.reads.begin(noted)
+		if err := l.Client.Get(ctx, key, object, options...); err != nil {
+			return err
+		}
+		l.reads.end(noted, object)
+		return nil
 	}
 	return l.Client.Get(ctx, key, object, options...)
 }
@@ -138,7 +149,7 @@ func (s *sources) look(ctx context.Context, gvk schema.GroupVersionKind) error {
 func (s *sources) watch(ctx context.Context, object *unstructured.Unstructured) error {
 	kind := &unstructured.Unstructured{}
 	kind.SetGroupVersionKind(object.GroupVersionKind())
-	return s.tracker.Watch(ctrl.LoggerFrom(ctx), kind, s.handler, apply.CompactedChanged)
+	return s.tracker.Watch(ctrl.LoggerFrom(ctx), kind, s.handler, apply.CompactedChanged, s.reads.news())
 }
 
 // mayRead asks, once per kind, whether our ServiceAccount may read it. Without the
