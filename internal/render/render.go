@@ -105,7 +105,7 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 	if err != nil {
 		return fmt.Errorf("Cluster %s: %w", key, err) //nolint:staticcheck // Cluster is the name of a kind.
 	}
-	return r.add(desired.FleetCluster(r.settings, cluster, class, values), "Cluster "+key)
+	return r.add(desired.FleetCluster(r.settings, cluster, class, values, desired.Targets{}), "Cluster "+key)
 }
 
 func (r *renderer) referenced(cluster, namespace string, ref clusterv1.ContractVersionedObjectReference) map[string]any {

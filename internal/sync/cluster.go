@@ -249,10 +249,11 @@ func (r *clusterReconciler) importCluster(ctx context.Context, in settings.Setti
 	if err != nil {
 		return ctrl.Result{}, outcome{}, err
 	}
-	want := desired.FleetCluster(in, cluster, class, values)
-	if err := r.markTargets(ctx, want, cluster); err != nil {
+	targets, err := r.targets(ctx, cluster)
+	if err != nil {
 		return ctrl.Result{}, outcome{}, err
 	}
+	want := desired.FleetCluster(in, cluster, class, values, targets)
 	var have client.Object
 	if found {
 		have = &live
@@ -300,25 +301,24 @@ func (r *clusterReconciler) lastGoodValues(ctx context.Context, key types.Namesp
 	return live.Spec.TemplateValues.Data, nil
 }
 
-// markTargets notes on the Fleet Cluster which group and mapping it is targeted
-// through. If one of them is made anew, the note changes, and with it Fleet looks at
+// targets returns which group and mapping a Fleet Cluster is targeted through. They are
+// noted on it: if one of them is made anew, the note changes, and with it Fleet looks at
 // the cluster's bundles again.
-func (r *clusterReconciler) markTargets(ctx context.Context, want *fleetv1.Cluster, cluster *clusterv1.Cluster) error {
+func (r *clusterReconciler) targets(ctx context.Context, cluster *clusterv1.Cluster) (desired.Targets, error) {
 	groupKey, mappingKey := targetKeys(cluster)
 	var group fleetv1.ClusterGroup
 	var mapping fleetv1.BundleNamespaceMapping
 	if groupKey.Name != "" {
 		if _, err := r.applier.Store.Get(ctx, groupKey, &group); err != nil {
-			return err
+			return desired.Targets{}, err
 		}
 	}
 	if mappingKey.Name != "" {
 		if _, err := r.applier.Store.Get(ctx, mappingKey, &mapping); err != nil {
-			return err
+			return desired.Targets{}, err
 		}
 	}
-	desired.MarkTargets(want, group.UID, mapping.UID)
-	return nil
+	return desired.Targets{Group: group.UID, Mapping: mapping.UID}, nil
 }
 
 // withdraw undoes an import: the Fleet Cluster first, then the pin, so that an

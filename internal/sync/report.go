@@ -2,14 +2,14 @@ package sync
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -71,26 +71,21 @@ func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []meta
 }
 
 func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted []metav1.Condition) error {
-	list := make([]any, 0, len(wanted))
-	for i := range wanted {
-		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&wanted[i])
-		if err != nil {
-			return err
-		}
-		list = append(list, fields)
+	if wanted == nil {
+		wanted = []metav1.Condition{}
 	}
-	object := &unstructured.Unstructured{Object: map[string]any{
+	configuration, err := json.Marshal(map[string]any{
 		"apiVersion": clusterv1.GroupVersion.String(),
 		"kind":       clusterv1.ClusterKind,
 		"metadata":   map[string]any{"namespace": cluster.Namespace, "name": cluster.Name},
-		"status":     map[string]any{"conditions": list},
-	}}
-	if err := r.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(object),
-		client.FieldOwner(desired.FieldManager), client.ForceOwnership); err != nil {
+		"status":     map[string]any{"conditions": wanted},
+	})
+	if err != nil {
 		return err
 	}
-	written := &clusterv1.Cluster{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, written); err != nil {
+	written := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
+	if err := r.Status().Patch(ctx, written, client.RawPatch(types.ApplyPatchType, configuration),
+		client.FieldOwner(desired.FieldManager), client.ForceOwnership); err != nil {
 		return err
 	}
 	if _, err := apply.TrimCached(written); err != nil {

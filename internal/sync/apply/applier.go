@@ -2,12 +2,14 @@ package apply
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"reflect"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -52,7 +54,11 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 		}
 		result = Updated
 	}
-	err := a.apply(ctx, want)
+	write := a.create
+	if have != nil {
+		write = a.update
+	}
+	err := write(ctx, want)
 	metrics.Applied(kindOf(want), string(result), err)
 	if err != nil {
 		return "", fmt.Errorf("applying %s %s: %w", kindOf(want), client.ObjectKeyFromObject(want), err)
@@ -64,23 +70,43 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 	return result, nil
 }
 
-func (a *Applier) apply(ctx context.Context, want client.Object) error {
-	object, err := configuration(want)
-	if err != nil {
+// create makes an object that was not seen. Of the answer only the metadata is asked for:
+// the rest is what was sent.
+func (a *Applier) create(ctx context.Context, want client.Object) error {
+	answer := &metav1.PartialObjectMetadata{}
+	answer.SetGroupVersionKind(want.GetObjectKind().GroupVersionKind())
+	answer.Namespace, answer.Name = want.GetNamespace(), want.GetName()
+	if err := a.send(ctx, want, answer); err != nil {
 		return err
 	}
-	if err := a.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object),
-		client.FieldOwner(desired.FieldManager), client.ForceOwnership); err != nil {
-		return err
+	if answer.Generation > 1 {
+		return a.update(ctx, want) // It was there after all: what others added may be in the way.
 	}
-	written := want.DeepCopyObject().(client.Object)
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, written); err != nil {
-		return err
-	}
-	whole := written
-	if cluster, ok := written.(*fleetv1.Cluster); ok {
+	written := want
+	if cluster, ok := want.(*fleetv1.Cluster); ok {
 		short := *cluster // TrimCached replaces what it trims, so the rest may be shared.
-		whole = &short
+		written = &short
+	} else {
+		written = want.DeepCopyObject().(client.Object)
+	}
+	reflect.ValueOf(written).Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(answer.ObjectMeta))
+	if _, err := TrimCached(written); err != nil {
+		return err
+	}
+	return a.Store.Wrote(written)
+}
+
+func (a *Applier) update(ctx context.Context, want client.Object) error {
+	whole := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
+	whole.SetNamespace(want.GetNamespace())
+	whole.SetName(want.GetName())
+	if err := a.send(ctx, want, whole); err != nil {
+		return err
+	}
+	written := whole
+	if cluster, ok := whole.(*fleetv1.Cluster); ok {
+		short := *cluster
+		written = &short
 	}
 	if _, err := TrimCached(written); err != nil {
 		return err
@@ -95,6 +121,16 @@ func (a *Applier) apply(ctx context.Context, want client.Object) error {
 		written = cluster
 	}
 	return a.Store.Wrote(written)
+}
+
+// send applies an object; the API server's answer is decoded into another one.
+func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
+	body, err := configuration(want)
+	if err != nil {
+		return err
+	}
+	return a.Client.Patch(ctx, answer, client.RawPatch(types.ApplyPatchType, body),
+		client.FieldOwner(desired.FieldManager), client.ForceOwnership)
 }
 
 // dropAdded removes what others added to fields that are wholly ours: template values,
@@ -122,9 +158,17 @@ func (a *Applier) Delete(ctx context.Context, object client.Object) error {
 	return a.Store.Deleted(object)
 }
 
-// configuration returns the desired object as a server-side apply configuration:
-// only the fields that are wanted.
-func configuration(want client.Object) (*unstructured.Unstructured, error) {
+// configuration returns the desired object as a server-side apply configuration in
+// JSON: only the fields that are wanted.
+func configuration(want client.Object) ([]byte, error) {
+	// Template values are maps already, and most of it all.
+	var values map[string]any
+	if cluster, ok := want.(*fleetv1.Cluster); ok && cluster.Spec.TemplateValues != nil {
+		values = cluster.Spec.TemplateValues.Data
+		short := *cluster
+		short.Spec.TemplateValues = nil
+		want = &short
+	}
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
 	if err != nil {
 		return nil, err
@@ -133,7 +177,10 @@ func configuration(want client.Object) (*unstructured.Unstructured, error) {
 	if metadata, ok := fields["metadata"].(map[string]any); ok {
 		delete(metadata, "creationTimestamp")
 	}
-	return &unstructured.Unstructured{Object: fields}, nil
+	if spec, ok := fields["spec"].(map[string]any); ok && values != nil {
+		spec["templateValues"] = values
+	}
+	return json.Marshal(fields)
 }
 
 // kindOf names the Go type, which is the kind: objects from a cache carry no TypeMeta.

@@ -2,15 +2,15 @@ package apply
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -23,23 +23,33 @@ import (
 // server plays the API server for one kind of request at a time.
 type server struct {
 	client.Client
-	err     error
-	applied []client.ApplyOptions
-	deleted []client.DeleteOptions
+	err error
+	// generation is that of the answer to an apply.
+	generation int64
+	applied    []client.PatchOptions
+	deleted    []client.DeleteOptions
 }
 
-func (s *server) Apply(_ context.Context, configuration runtime.ApplyConfiguration, options ...client.ApplyOption) error {
-	applied := client.ApplyOptions{}
+func (s *server) Patch(_ context.Context, answer client.Object, patch client.Patch, options ...client.PatchOption) error {
+	applied := client.PatchOptions{}
 	applied.ApplyOptions(options)
 	s.applied = append(s.applied, applied)
 	if s.err != nil {
 		return s.err
 	}
-	// client-go decodes the answer into what was sent.
-	object := configuration.(interface{ UnstructuredContent() map[string]any }).UnstructuredContent()
-	answer := &unstructured.Unstructured{Object: object}
+	if patch.Type() != types.ApplyPatchType {
+		return fmt.Errorf("not an apply but %s", patch.Type())
+	}
+	body, err := patch.Data(answer)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, answer); err != nil {
+		return err
+	}
 	answer.SetUID("assigned")
 	answer.SetResourceVersion("100")
+	answer.SetGeneration(s.generation)
 	return nil
 }
 
@@ -67,9 +77,12 @@ func TestApply(t *testing.T) {
 		err    error
 		want   Result
 		writes int
+		// generation is what the object has afterwards, if it is not 1.
+		generation int64
 	}{
 		"absent":                {patch: true, want: Created, writes: 1},
 		"absent, never patch":   {want: Created, writes: 1},
+		"there, but not seen":   {patch: true, want: Created, writes: 2, generation: 2},
 		"as it should be":       {have: stored(t, wantedCluster(), nil), patch: true, want: Unchanged},
 		"as it is, never patch": {have: stored(t, wantedCluster(), nil), want: Unchanged},
 		"altered":               {have: altered, patch: true, want: Updated, writes: 1},
@@ -78,7 +91,7 @@ func TestApply(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			server := &server{err: test.err}
+			server := &server{err: test.err, generation: max(1, test.generation)}
 			applier := newApplier(t, server, nil)
 			got, err := applier.Apply(t.Context(), wantedCluster(), test.have, test.patch)
 			if !errors.Is(err, test.err) || test.err != nil && !strings.HasPrefix(err.Error(), "applying Cluster team/prod: ") {

@@ -15,11 +15,12 @@ import (
 
 // FleetCluster returns the Fleet Cluster of a stamped CAPI Cluster. Labels are the
 // Cluster's and its class's, the Cluster's winning, so that bundles can be targeted
-// by either; values are its template values (see Values), nil for none.
+// by either; values are its template values (see Values), nil for none; targets are noted
+// on it, so that it changes with them.
 //
 // Fields that Fleet itself writes (spec.clientID, spec.agentSchedulingCustomization)
 // are left to it.
-func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class, values map[string]any) *fleetv1.Cluster {
+func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets) *fleetv1.Cluster {
 	classKey := cluster.GetClassKey()
 	labels := copied(classLabels(class), cluster.Labels)
 	delete(labels, stamp.ClassNameLabel)
@@ -31,6 +32,9 @@ func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class
 	annotations[ImportedFromAnnotation] = cluster.Name
 	if _, shortened := stamp.LabelValue(classKey.Name); shortened && classKey.Name != "" {
 		annotations[ClassAnnotation] = classKey.Name
+	}
+	if noted := targets.annotation(); noted != "" {
+		annotations[TargetingAnnotation] = noted
 	}
 
 	fleetCluster := &fleetv1.Cluster{

@@ -48,11 +48,14 @@ func Hash(value any) string {
 // BundleNamespaceMapping it is targeted through.
 const TargetingAnnotation = stamp.Domain + "/targeting"
 
-// MarkTargets notes the UIDs of group and mapping on a Fleet Cluster; empty for none.
-func MarkTargets(cluster *fleetv1.Cluster, group, mapping types.UID) {
-	delete(cluster.Annotations, HashAnnotation)
-	if group != "" || mapping != "" {
-		cluster.Annotations[TargetingAnnotation] = Hash([]types.UID{group, mapping})
+// Targets are the UIDs of the ClusterGroup and the BundleNamespaceMapping that a Fleet
+// Cluster is targeted through; empty for none.
+type Targets struct{ Group, Mapping types.UID }
+
+// annotation returns the value of the TargetingAnnotation; empty if there are no targets.
+func (t Targets) annotation() string {
+	if t == (Targets{}) {
+		return ""
 	}
-	seal(cluster)
+	return Hash([]types.UID{t.Group, t.Mapping})
 }

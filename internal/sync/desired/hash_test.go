@@ -61,7 +61,7 @@ func TestSealCoversEverything(t *testing.T) {
 		if change != nil {
 			change(cluster)
 		}
-		return FleetCluster(settingsOf(t, spec), cluster.Obj(), makeClass("classes", "standard", map[string]string{"c": "3"}), map[string]any{"v": 1}).Annotations[HashAnnotation]
+		return FleetCluster(settingsOf(t, spec), cluster.Obj(), makeClass("classes", "standard", map[string]string{"c": "3"}), map[string]any{"v": 1}, Targets{}).Annotations[HashAnnotation]
 	}
 	seen := map[string]string{hashOf(`{}`, nil): "unchanged"}
 	if seen[hashOf(`{}`, nil)] == "" {
@@ -84,17 +84,14 @@ func TestSealCoversEverything(t *testing.T) {
 	}
 }
 
-func TestMarkTargets(t *testing.T) {
-	fresh := func() *fleetv1.Cluster {
-		return FleetCluster(settings.Default(), makeCluster("team", "prod").Obj(), nil, nil)
-	}
+func TestTargetsAreNoted(t *testing.T) {
 	marked := func(group, mapping string) map[string]string {
-		cluster := fresh()
-		MarkTargets(cluster, types.UID(group), types.UID(mapping))
-		return cluster.Annotations
+		targets := Targets{Group: types.UID(group), Mapping: types.UID(mapping)}
+		return FleetCluster(settings.Default(), makeCluster("team", "prod").Obj(), nil, nil, targets).Annotations
 	}
-	if diff := cmp.Diff(fresh().Annotations, marked("", "")); diff != "" {
-		t.Errorf("no targets (-want +got):\n%s", diff)
+	none := marked("", "")
+	if value, ok := none[TargetingAnnotation]; ok {
+		t.Errorf("the note of no targets is %q", value)
 	}
 	seen := map[string]bool{}
 	for _, pair := range [][2]string{{"g", ""}, {"", "g"}, {"g", "m"}, {"m", "g"}, {"g2", "m"}, {"g", "m2"}} {
@@ -102,7 +99,7 @@ func TestMarkTargets(t *testing.T) {
 		if annotations[TargetingAnnotation] == "" || seen[annotations[TargetingAnnotation]] {
 			t.Errorf("the note of %v is %q", pair, annotations[TargetingAnnotation])
 		}
-		if annotations[HashAnnotation] == fresh().Annotations[HashAnnotation] || seen[annotations[HashAnnotation]] {
+		if annotations[HashAnnotation] == none[HashAnnotation] || seen[annotations[HashAnnotation]] {
 			t.Errorf("the hash of %v does not cover the note", pair)
 		}
 		seen[annotations[TargetingAnnotation]], seen[annotations[HashAnnotation]] = true, true
