@@ -28,7 +28,8 @@ import (
 const (
 	servedInterval = 2 * time.Second
 	syncedInterval = 100 * time.Millisecond
-	pinIndex       = "pin"
+	// pinIndex finds Clusters that are pinned to another name than their own.
+	pinIndex = "pin"
 )
 
 var (
@@ -107,7 +108,7 @@ func (i *Inventory) watch(ctx context.Context, kind schema.GroupVersionKind) {
 		return // The program stops.
 	}
 	if kind == clusterKind {
-		if err := i.cache.IndexField(ctx, ofKind(kind), pinIndex, pinOf); err != nil {
+		if err := i.cache.IndexField(ctx, ofKind(kind), pinIndex, pinElsewhere); err != nil {
 			log.Error(err, "Not checking names, as the index of pins cannot be made")
 			return
 		}
@@ -155,8 +156,19 @@ func (i *Inventory) hasClass(ctx context.Context, key types.NamespacedName) (fou
 }
 
 func (i *Inventory) pinnedTo(ctx context.Context, namespace, fleetCluster string) ([]object, error) {
-	all, _, err := i.list(ctx, client.InNamespace(namespace), client.MatchingFields{pinIndex: fleetCluster})
-	return all, err
+	all, known, err := i.list(ctx, client.InNamespace(namespace), client.MatchingFields{pinIndex: fleetCluster})
+	if err != nil || !known {
+		return nil, err
+	}
+	// Nearly every Cluster is pinned to its own name, and is not in the index.
+	namesake, err := i.get(ctx, clusterKind, types.NamespacedName{Namespace: namespace, Name: fleetCluster})
+	if err != nil {
+		return nil, err
+	}
+	if namesake != nil && stamp.PinOf(namesake.Annotations).ClusterName == fleetCluster {
+		all = append(all, *namesake)
+	}
+	return all, nil
 }
 
 func (i *Inventory) clusters(ctx context.Context) (all []object, known bool, err error) {
@@ -181,34 +193,46 @@ func ofKind(kind schema.GroupVersionKind) *object {
 	return result
 }
 
-func pinOf(cluster client.Object) []string {
-	if name := stamp.PinOf(cluster.GetAnnotations()).ClusterName; name != "" {
+func pinElsewhere(cluster client.Object) []string {
+	if name := stamp.PinOf(cluster.GetAnnotations()).ClusterName; name != "" && name != cluster.GetName() {
 		return []string{name}
 	}
 	return nil
 }
 
-// trim is the cache's transform. Beyond what nobody reads it drops what policies do not
-// ask for: of annotations all but our own, of labels those of what is not selected by
-// them, and of managers all but ours.
+// trim is the cache's transform: it leaves what policies ask for. Of a Cluster these are
+// its labels, by which it may be selected, and our annotations; of a Fleet Cluster, whose
+// it is; of a ClusterClass, that it is there.
 func trim(cached any) (any, error) {
 	cached, err := apply.TrimCached(cached)
 	trimmed, ok := cached.(*object)
 	if err != nil || !ok {
 		return cached, err
 	}
-	managed := apply.IsManager(trimmed)
-	trimmed.ManagedFields = nil
-	if managed {
-		trimmed.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: desired.FieldManager}}
+	before := trimmed.ObjectMeta
+	trimmed.ObjectMeta = metav1.ObjectMeta{
+		Namespace: before.Namespace, Name: before.Name,
+		UID: before.UID, ResourceVersion: before.ResourceVersion, DeletionTimestamp: before.DeletionTimestamp,
 	}
-	trimmed.Finalizers = nil
-	trimmed.Annotations = only(trimmed.Annotations, func(key string) bool { return strings.HasPrefix(key, stamp.Domain+"/") })
-	if trimmed.GroupVersionKind().GroupKind() != clusterKind.GroupKind() {
-		trimmed.Labels = only(trimmed.Labels, func(key string) bool { return key == desired.ManagedByLabel })
+	switch trimmed.GroupVersionKind().GroupKind() {
+	case clusterKind.GroupKind():
+		trimmed.Labels = before.Labels
+		trimmed.Annotations = only(before.Annotations, func(key string) bool { return strings.HasPrefix(key, stamp.Domain+"/") })
+	case fleetClusterKind.GroupKind():
+		trimmed.OwnerReferences = before.OwnerReferences
+		trimmed.Annotations = only(before.Annotations, func(key string) bool {
+			return key == desired.ImportedFromAnnotation || key == stamp.AdoptAnnotation
+		})
+		if before := (&object{ObjectMeta: before}); apply.IsOurs(before) {
+			trimmed.ManagedFields = oursAlone
+		}
 	}
 	return trimmed, nil
 }
+
+// oursAlone stands for all ways in which a Fleet Cluster says that it is ours. Thousands
+// share it.
+var oursAlone = []metav1.ManagedFieldsEntry{{Manager: desired.FieldManager}}
 
 func only(values map[string]string, keep func(key string) bool) map[string]string {
 	maps.DeleteFunc(values, func(key, _ string) bool { return !keep(key) })
