@@ -103,7 +103,7 @@ func (s *Stack) tryControlPlane(ctx context.Context, prefix string) (*controlPla
 			"--audit-policy-file=" + filepath.Join(c.dir, "audit-policy.yaml"),
 			// One file, never rotated: counting needs all of it.
 			"--audit-log-path=" + c.auditLog(), "--audit-log-maxsize=100000",
-			"--allow-privileged", "--profiling=false",
+			"--allow-privileged",
 		},
 		ready: c.ready,
 	})

@@ -32,7 +32,7 @@ type changed struct {
 	count    int
 	requests requests
 	cpu      time.Duration
-	latency  []time.Duration
+	latency  latencies
 }
 
 // measureChanges changes a label of some Clusters, one after the other.
@@ -93,7 +93,7 @@ func (s *session) measureFanOut(ctx context.Context, g *load.Generator, n int) (
 
 // measureValues changes control planes at a rate, and checks that the Fleet Clusters'
 // template values have the last change.
-func (s *session) measureValues(ctx context.Context, g *load.Generator, n int) ([]time.Duration, error) {
+func (s *session) measureValues(ctx context.Context, g *load.Generator, n int) (latencies, error) {
 	const perSecond = 25
 	count := min(n, 250)
 	p, err := s.followSyncer()

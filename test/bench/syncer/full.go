@@ -185,8 +185,8 @@ func fullTable(o options, p *phase, seen *sightings, keys map[client.ObjectKey]t
 	var imported, deployed []time.Duration
 	for key := range keys {
 		// What was seen late was so earlier: then it took no time.
-		imported = append(imported, max(0, written[key].Sub(seen.initialized[key])))
-		deployed = append(deployed, max(0, seen.deployed[key].Sub(written[key])))
+		imported = append(imported, max(0, written[key].completed.Sub(seen.initialized[key])))
+		deployed = append(deployed, max(0, seen.deployed[key].Sub(written[key].completed)))
 	}
 	table := report.Table{Title: "The whole: Cluster API provisions, Fleet targets"}
 	table.Note("%d Clusters of the in-memory provider at once, in one namespace, their class in another; one bundle that matches all", o.n)

@@ -15,7 +15,7 @@ import (
 type level struct {
 	n       int
 	imports burst
-	latency []time.Duration
+	latency latencies
 	// syncer and webhook are their memory after the imports; restarted is the syncer's
 	// after it started with all of them there.
 	syncer, webhook, restarted memory
@@ -24,7 +24,7 @@ type level struct {
 	unchanged unchanged
 	changed   changed
 	fanOut    burst
-	values    []time.Duration
+	values    latencies
 	restart   restart
 }
 
@@ -74,7 +74,7 @@ func (s *session) measureLevel(ctx context.Context, g *load.Generator, have, n i
 	if l.imports, err = s.importAtOnce(ctx, g, have, have+atOnce, fmt.Sprintf("import-cpu-%d.pprof", n)); err != nil {
 		return l, err
 	}
-	if l.latency, err = s.importSteadily(ctx, g, have+atOnce, n, nil); err != nil {
+	if l.latency, err = s.importSteadily(ctx, g, have+atOnce, n, s.rate, nil); err != nil {
 		return l, err
 	}
 	s.say("%d Clusters: memory", n)
@@ -123,7 +123,7 @@ func (s *session) settledMemory(ctx context.Context, l *level) error {
 		return err
 	}
 	for name, into := range map[string]*memory{
-		syncer: &l.syncer, webhook: &l.webhook, "kube-apiserver": &l.apiserver, "etcd": &l.etcd,
+		syncer: &l.syncer, webhook: &l.webhook, apiserver: &l.apiserver, "etcd": &l.etcd,
 	} {
 		var err error
 		if *into, err = s.memory(name); err != nil {

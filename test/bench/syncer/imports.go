@@ -15,7 +15,8 @@ type burst struct {
 	count    int
 	elapsed  time.Duration
 	requests requests
-	cpu      time.Duration
+	// cpu and apiserver are the processor time that the syncer and the API server used.
+	cpu, apiserver time.Duration
 }
 
 func (b burst) perSecond() float64 { return float64(b.count) / b.elapsed.Seconds() }
@@ -43,9 +44,14 @@ func (s *session) importAtOnce(ctx context.Context, g *load.Generator, from, to 
 	var profiling errgroup.Group
 	if profile != "" {
 		profiling.Go(func() error { return s.save(ctx, syncer, "profile?seconds=5", profile) })
+		profiling.Go(func() error { return s.save(ctx, apiserver, "profile?seconds=5", "apiserver-"+profile) })
 		if err := sleep(ctx, 200*time.Millisecond); err != nil {
 			return burst{}, err
 		}
+	}
+	apiserverBefore, err := s.cpu(apiserver)
+	if err != nil {
+		return burst{}, err
 	}
 	p.start = time.Now()
 	if err := s.configure(ctx, true); err != nil {
@@ -54,10 +60,14 @@ func (s *session) importAtOnce(ctx context.Context, g *load.Generator, from, to 
 	if err := p.written(ctx, keysAt(g, from, to, p.start)); err != nil {
 		return burst{}, err
 	}
+	apiserverAfter, err := s.cpu(apiserver)
+	if err != nil {
+		return burst{}, err
+	}
 	if err := p.quiet(ctx); err != nil {
 		return burst{}, err
 	}
-	result := burst{count: to - from, elapsed: p.requests.lastWrite().Sub(p.start), requests: p.requests}
+	result := burst{count: to - from, elapsed: p.requests.lastWrite().Sub(p.start), requests: p.requests, apiserver: apiserverAfter - apiserverBefore}
 	if result.cpu, err = p.work(); err != nil {
 		return burst{}, err
 	}
@@ -75,7 +85,7 @@ func keysAt(g *load.Generator, from, to int, at time.Time) map[client.ObjectKey]
 // importSteadily initializes control planes at a rate, and returns how long after each its
 // Fleet Cluster was written. Who imports is the syncer, if importer is nil, or a client
 // that knows as soon as the control plane is initialized.
-func (s *session) importSteadily(ctx context.Context, g *load.Generator, from, to int, importer *bare) ([]time.Duration, error) {
+func (s *session) importSteadily(ctx context.Context, g *load.Generator, from, to int, rate float64, importer *bare) (latencies, error) {
 	user := syncerUser
 	if importer != nil {
 		user = bareUser
@@ -84,7 +94,7 @@ func (s *session) importSteadily(ctx context.Context, g *load.Generator, from, t
 	if err != nil {
 		return nil, err
 	}
-	if err := load.Pace(ctx, s.rate, from, to, func(ctx context.Context, i int) error {
+	if err := load.Pace(ctx, rate, from, to, func(ctx context.Context, i int) error {
 		if err := g.Initialize(ctx, i); err != nil || importer == nil {
 			return err
 		}

@@ -20,15 +20,15 @@ type phase struct {
 	// requests are the user's, in the order they were answered.
 	requests requests
 	// changes are when each object was last changed by the administrator.
-	changes map[client.ObjectKey]change
+	changes map[client.ObjectKey]request
 }
 
 // follow begins a phase of a user of the API server.
 func (s *session) follow(user string) (*phase, error) {
-	p := &phase{session: s, user: user, changes: map[client.ObjectKey]change{}, start: time.Now()}
+	p := &phase{session: s, user: user, changes: map[client.ObjectKey]request{}, start: time.Now()}
 	var err error
 	if user == syncerUser {
-		if p.cpu, err = s.syncerCPU(); err != nil {
+		if p.cpu, err = s.cpu(syncer); err != nil {
 			return nil, err
 		}
 	}
@@ -57,7 +57,7 @@ func (p *phase) read() (int, error) {
 				news++
 			}
 		case e.User == adminUser && e.Verb == "patch" && e.Namespace != "":
-			p.changes[client.ObjectKey{Namespace: e.Namespace, Name: e.Name}] = change{e.Received, e.Completed}
+			p.changes[client.ObjectKey{Namespace: e.Namespace, Name: e.Name}] = request{e.Received, e.Completed}
 		}
 	}
 	return news, nil
@@ -72,7 +72,7 @@ func (p *phase) quiet(ctx context.Context) error {
 		enough = 3
 	)
 	deadline := time.Now().Add(patience)
-	before, err := p.session.syncerCPU()
+	before, err := p.session.cpu(syncer)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (p *phase) quiet(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		now, err := p.session.syncerCPU()
+		now, err := p.session.cpu(syncer)
 		if err != nil {
 			return err
 		}
@@ -124,12 +124,12 @@ func (p *phase) written(ctx context.Context, after map[client.ObjectKey]time.Tim
 }
 
 // latencies waits until the Fleet Cluster of each key is written, and returns how long
-// after the change of the object of that name it was.
-func (p *phase) latencies(ctx context.Context, after map[client.ObjectKey]time.Time) ([]time.Duration, error) {
+// after the change of the object of that name that was.
+func (p *phase) latencies(ctx context.Context, after map[client.ObjectKey]time.Time) (latencies, error) {
 	if err := p.written(ctx, after); err != nil {
 		return nil, err
 	}
-	changes := make(map[client.ObjectKey]change, len(after))
+	changes := make(map[client.ObjectKey]request, len(after))
 	for key := range after {
 		var known bool
 		if changes[key], known = p.changes[key]; !known {
@@ -141,6 +141,6 @@ func (p *phase) latencies(ctx context.Context, after map[client.ObjectKey]time.T
 
 // work returns the processor time that the syncer has used since the phase began.
 func (p *phase) work() (time.Duration, error) {
-	now, err := p.session.syncerCPU()
+	now, err := p.session.cpu(syncer)
 	return now - p.cpu, err
 }

@@ -14,10 +14,11 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 )
 
-// profiler saves profiles that the syncer serves to those who may read them.
+// profiler saves profiles that programs serve to those who may read them.
 type profiler struct {
 	session *session
 	token   string
@@ -57,30 +58,21 @@ func (s *session) token(ctx context.Context, namespace, name string) (string, er
 	return token.Status.Token, err
 }
 
-// save writes a profile of the syncer or the webhook into the directory of profiles; what
-// is "heap", or "profile?seconds=5". Without such a directory it does nothing.
+// save writes a profile of a process into the directory of profiles; what is "heap", or
+// "profile?seconds=5". Without such a directory it does nothing.
 func (s *session) save(ctx context.Context, process, what, file string) error {
 	if s.profiler == nil {
 		return nil
 	}
-	port := ""
-	for _, status := range s.env.Processes() {
-		for _, arg := range status.Args {
-			if address, ok := strings.CutPrefix(arg, "--diagnostics-address=:"); ok && status.Name == process {
-				port = address
-			}
-		}
+	server, client, err := s.profiler.reach(process)
+	if err != nil {
+		return err
 	}
-	if port == "" {
-		return fmt.Errorf("%s has no diagnostics address", process)
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%s/debug/pprof/%s", port, what), http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server+"/debug/pprof/"+what, http.NoBody)
 	if err != nil {
 		return err
 	}
 	request.Header.Set("Authorization", "Bearer "+s.profiler.token)
-	// Its certificate is its own: it is on this host, and has nothing secret to say.
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	if err != nil {
 		return err
@@ -94,4 +86,27 @@ func (s *session) save(ctx context.Context, process, what, file string) error {
 		return fmt.Errorf("profile of %s: %s: %s", process, response.Status, body)
 	}
 	return os.WriteFile(filepath.Join(s.profiles, file), body, 0o600)
+}
+
+// reach returns where a process serves its profiles, and a client for that.
+func (p *profiler) reach(process string) (server string, _ *http.Client, _ error) {
+	if process == apiserver {
+		config, err := p.session.env.RESTConfig()
+		if err != nil {
+			return "", nil, err
+		}
+		client, err := rest.HTTPClientFor(rest.AnonymousClientConfig(config))
+		return config.Host, client, err
+	}
+	for _, status := range p.session.env.Processes() {
+		for _, arg := range status.Args {
+			if port, ok := strings.CutPrefix(arg, "--diagnostics-address=:"); ok && status.Name == process {
+				// Its certificate is its own: it is on this host, and has nothing secret to say.
+				return "https://127.0.0.1:" + port, &http.Client{Transport: &http.Transport{
+					TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true,
+				}}, nil
+			}
+		}
+	}
+	return "", nil, fmt.Errorf("%s has no diagnostics address", process)
 }

@@ -100,15 +100,16 @@ func isFleetWrite(e stack.AuditEvent) bool {
 		kindOf(e, false) == write && e.Code < 300
 }
 
-// fleetWrites returns when the Fleet Cluster of each key was first written by a request
-// that was received after a time that the caller has for it; other keys are left out.
-func (r requests) fleetWrites(after map[client.ObjectKey]time.Time) map[client.ObjectKey]time.Time {
-	result := map[client.ObjectKey]time.Time{}
+// fleetWrites returns the request by which the Fleet Cluster of each key was first written,
+// of those that were received after a time that the caller has for it; other keys are left
+// out.
+func (r requests) fleetWrites(after map[client.ObjectKey]time.Time) map[client.ObjectKey]request {
+	result := map[client.ObjectKey]request{}
 	for _, e := range r {
 		key := client.ObjectKey{Namespace: e.Namespace, Name: e.Name}
 		since, asked := after[key]
 		if _, done := result[key]; asked && !done && isFleetWrite(e) && e.Received.After(since) {
-			result[key] = e.Completed
+			result[key] = request{e.Received, e.Completed}
 		}
 	}
 	return result
@@ -125,25 +126,49 @@ func (r requests) lastWrite() time.Time {
 	return last
 }
 
-// change is when a request of the administrator was received and answered.
-type change struct{ received, completed time.Time }
+// request is when a request was received and answered.
+type request struct{ received, completed time.Time }
 
-// latencies returns how long after the answer to each change the Fleet Cluster of its key
-// was written. That may be before the answer: then it took no time. It fails for those
-// that never were.
-func (r requests) latencies(changes map[client.ObjectKey]change) ([]time.Duration, error) {
+// latency is how long after the answer to a change the Fleet Cluster was asked to be
+// written, and was written. Either may be before that answer: then it took no time.
+type latency struct{ asked, written time.Duration }
+
+type latencies []latency
+
+func (l latencies) asked() []time.Duration {
+	return l.each(func(one latency) time.Duration { return one.asked })
+}
+
+func (l latencies) written() []time.Duration {
+	return l.each(func(one latency) time.Duration { return one.written })
+}
+
+func (l latencies) each(value func(latency) time.Duration) []time.Duration {
+	result := make([]time.Duration, 0, len(l))
+	for _, one := range l {
+		result = append(result, value(one))
+	}
+	return result
+}
+
+// latencies returns the latency of each change, by its key. It fails for those that were
+// never written.
+func (r requests) latencies(changes map[client.ObjectKey]request) (latencies, error) {
 	received := make(map[client.ObjectKey]time.Time, len(changes))
 	for key, change := range changes {
 		received[key] = change.received
 	}
-	written := r.fleetWrites(received)
-	result := make([]time.Duration, 0, len(changes))
+	writes := r.fleetWrites(received)
+	result := make(latencies, 0, len(changes))
 	for key, change := range changes {
-		at, ok := written[key]
+		write, ok := writes[key]
 		if !ok {
-			return nil, fmt.Errorf("%s was never written; of %d changed, %d were", key, len(changes), len(written))
+			return nil, fmt.Errorf("%s was never written; of %d changed, %d were", key, len(changes), len(writes))
 		}
-		result = append(result, max(0, at.Sub(change.completed)))
+		result = append(result, latency{
+			asked:   max(0, write.received.Sub(change.completed)),
+			written: max(0, write.completed.Sub(change.completed)),
+		})
 	}
 	return result, nil
 }

@@ -1,11 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/stack"
@@ -51,16 +52,16 @@ func TestLatencies(t *testing.T) {
 		apply("fast", 1, 2, 200),
 		apply("other", 1, 2, 200),
 	}
-	changes := map[client.ObjectKey]change{key("one"): {at(0), at(1)}, key("fast"): {at(0), at(3)}}
+	changes := map[client.ObjectKey]request{key("one"): {at(0), at(1)}, key("fast"): {at(0), at(3)}}
 	got, err := all.latencies(changes)
 	if err != nil {
 		t.Fatal(err)
 	}
-	slices.Sort(got)
-	if diff := cmp.Diff([]time.Duration{0, 4 * time.Second}, got); diff != "" {
+	slices.SortFunc(got, func(a, b latency) int { return cmp.Compare(a.written, b.written) })
+	if diff := gocmp.Diff(latencies{{}, {asked: 2 * time.Second, written: 4 * time.Second}}, got, gocmp.AllowUnexported(latency{})); diff != "" {
 		t.Error(diff)
 	}
-	changes[key("two")] = change{at(0), at(1)}
+	changes[key("two")] = request{at(0), at(1)}
 	if _, err := all.latencies(changes); err == nil {
 		t.Error("one that was never written is not missed")
 	}

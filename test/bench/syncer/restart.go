@@ -57,8 +57,8 @@ func (s *session) measureRestart(ctx context.Context) (r restart, err error) {
 	if err := p.quiet(ctx); err != nil {
 		return r, err
 	}
-	r.elapsed = p.requests.fleetWrites(keysAt(c.Generator, number, number+1, begin))[c.Key(number)].Sub(begin)
+	r.elapsed = p.requests.fleetWrites(keysAt(c.Generator, number, number+1, begin))[c.Key(number)].completed.Sub(begin)
 	r.requests = p.requests.where(func(e stack.AuditEvent) bool { return e.Namespace != c.Namespace(number) })
-	r.cpu, err = s.syncerCPU()
+	r.cpu, err = s.cpu(syncer)
 	return r, err
 }

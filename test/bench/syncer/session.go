@@ -22,8 +22,9 @@ import (
 )
 
 const (
-	syncer  = "muster-syncer"
-	webhook = "muster-webhook"
+	syncer    = "muster-syncer"
+	webhook   = "muster-webhook"
+	apiserver = "kube-apiserver"
 	// adminUser is who plays Cluster API and its users.
 	adminUser = "admin"
 	// armLabel is on namespaces and says who imports the Clusters in them.
@@ -172,8 +173,9 @@ func (s *session) quiet(ctx context.Context) error {
 	return p.quiet(ctx)
 }
 
-func (s *session) syncerCPU() (time.Duration, error) {
-	id, err := pid(s.env, syncer)
+// cpu returns the processor time that a process has used.
+func (s *session) cpu(name string) (time.Duration, error) {
+	id, err := pid(s.env, name)
 	if err != nil {
 		return 0, err
 	}

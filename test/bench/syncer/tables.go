@@ -85,8 +85,8 @@ func valuesTable(levels []level) report.Table {
 	table.Note("from the answer to the change of the KubeadmControlPlane until that to the write of the Fleet Cluster, at 25 changes/s; each Fleet Cluster was checked to have the change")
 	for _, l := range levels {
 		table.Add(
-			report.Value(fmt.Sprintf("changed to template values, p50, %d Clusters", l.n), "ms", report.Milliseconds(report.Quantile(l.values, .5))),
-			report.Value(fmt.Sprintf("changed to template values, p99, %d Clusters", l.n), "ms", report.Milliseconds(report.Quantile(l.values, .99))).AtMost(maxValuesP99),
+			report.Value(fmt.Sprintf("changed to template values, p50, %d Clusters", l.n), "ms", report.Milliseconds(report.Quantile(l.values.written(), .5))),
+			report.Value(fmt.Sprintf("changed to template values, p99, %d Clusters", l.n), "ms", report.Milliseconds(report.Quantile(l.values.written(), .99))).AtMost(maxValuesP99),
 		)
 	}
 	return table
@@ -112,7 +112,7 @@ func memoryTable(levels []level) report.Table {
 			bar(report.Value("syncer, peak of a restart"+at, "MiB", l.restarted.peak), maxSyncer),
 			bar(report.Value("webhook, settled"+at, "MiB", l.webhook.now), maxWebhook),
 			bar(report.Value("webhook, peak"+at, "MiB", l.webhook.peak), maxWebhook),
-			report.Value("kube-apiserver"+at, "MiB", l.apiserver.now),
+			report.Value(apiserver+at, "MiB", l.apiserver.now),
 			report.Value("etcd"+at, "MiB", l.etcd.now),
 		)
 		settled = append(settled, report.Point{X: float64(l.n), Y: l.syncer.now * 1024})
@@ -140,13 +140,13 @@ func growthTable(o options, levels []level) report.Table {
 	}{
 		{"imports at once", "1/s", func(l level) float64 { return l.imports.perSecond() }},
 		{"processor time of an import", "ms", func(l level) float64 { return perOne(l.imports.cpu, l.imports.count) }},
-		{"initialized to imported at a rate, p50", "ms", func(l level) float64 { return report.Milliseconds(report.Quantile(l.latency, .5)) }},
-		{"initialized to imported at a rate, p99", "ms", func(l level) float64 { return report.Milliseconds(report.Quantile(l.latency, .99)) }},
+		{"initialized to imported at a rate, p50", "ms", func(l level) float64 { return report.Milliseconds(report.Quantile(l.latency.written(), .5)) }},
+		{"initialized to imported at a rate, p99", "ms", func(l level) float64 { return report.Milliseconds(report.Quantile(l.latency.written(), .99)) }},
 		{"processor time of looking at one unchanged", "ms", func(l level) float64 { return perOne(l.unchanged.cpu, l.n) }},
-		{"one Cluster's change to Fleet, p50", "ms", func(l level) float64 { return report.Milliseconds(report.Quantile(l.changed.latency, .5)) }},
+		{"one Cluster's change to Fleet, p50", "ms", func(l level) float64 { return report.Milliseconds(report.Quantile(l.changed.latency.written(), .5)) }},
 		{"processor time of one Cluster's change", "ms", func(l level) float64 { return perOne(l.changed.cpu, l.changed.count) }},
 		{"a class's change, time per Cluster", "ms", func(l level) float64 { return perOne(l.fanOut.elapsed, l.n) }},
-		{"control plane to template values, p99", "ms", func(l level) float64 { return report.Milliseconds(report.Quantile(l.values, .99)) }},
+		{"control plane to template values, p99", "ms", func(l level) float64 { return report.Milliseconds(report.Quantile(l.values.written(), .99)) }},
 		{"start until a Cluster is imported", "s", func(l level) float64 { return l.restart.elapsed.Seconds() }},
 		{"processor time of a start", "s", func(l level) float64 { return l.restart.cpu.Seconds() }},
 	} {
