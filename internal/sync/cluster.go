@@ -268,7 +268,9 @@ func (r *clusterReconciler) importCluster(ctx context.Context, in settings.Setti
 			if _, err := r.applier.Store.Get(ctx, key, written); err != nil {
 				return ctrl.Result{}, outcome{}, err
 			}
-			r.reporter.echoes.wrote(written)
+			if len(written.ManagedFields) == 1 { // Nobody else has written to it.
+				r.reporter.echoes.wrote(written)
+			}
 		}
 	}
 	if found {

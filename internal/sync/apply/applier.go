@@ -82,7 +82,7 @@ func (a *Applier) create(ctx context.Context, want client.Object) error {
 	if answer.Generation > 1 {
 		return a.update(ctx, want) // It was there after all: what others added may be in the way.
 	}
-	written := want
+	var written client.Object
 	if cluster, ok := want.(*fleetv1.Cluster); ok {
 		short := *cluster // TrimCached replaces what it trims, so the rest may be shared.
 		written = &short
