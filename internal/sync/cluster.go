@@ -86,7 +86,8 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		case apply.IsAbsent(err): // The Cluster or its namespace is going.
 			return ctrl.Result{}, nil
 		case errors.Is(err, errSyncing):
-			return ctrl.Result{RequeueAfter: syncingInterval}, nil
+			// The list brings it back, and this time what has gone wrong with the list.
+			return ctrl.Result{RequeueAfter: listedPatience}, nil
 		case apply.IsUnserved(err):
 			result, outcome, err = ctrl.Result{RequeueAfter: unservedInterval}, unserved(err), nil
 		case apierrors.IsConflict(err): // We saw an old state; the new one is on its way.

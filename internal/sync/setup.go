@@ -153,8 +153,11 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	}
 
 	sources := &sources{
-		Client: mgr.GetClient(), handler: enqueue(queues.clustersReferringTo), reads: newReads(),
-		access: map[schema.GroupResource]access{}, asked: map[schema.GroupVersionKind]time.Time{},
+		Client: mgr.GetClient(), handler: enqueue(queues.clustersReferringTo), lists: newLists(mgr.GetCache()), reads: newReads(),
+		access: map[schema.GroupResource]access{},
+	}
+	if err := mgr.Add(sources.lists); err != nil {
+		return err
 	}
 	clusters, err := ctrl.NewControllerManagedBy(mgr).Named("cluster").
 		WithOptions(controller.Options{MaxConcurrentReconciles: options.ClusterConcurrency}).
@@ -163,6 +166,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		Watches(&fleetv1.Cluster{}, enqueue(queues.clusterOfFleetCluster), builder.WithPredicates(fleetClusterNews, predicate.Not(created))).
 		WatchesRawSource(source.Channel(unseen.clusters, itself)).
 		WatchesRawSource(source.Channel(unseen.fleetClusters, enqueue(queues.clusterOfFleetCluster))).
+		WatchesRawSource(source.Channel(sources.lists.complete, atItsOwnPriority)).
 		WatchesMetadata(classKind, enqueue(queues.clustersOfClass), builder.WithPredicates(labelsOrExistence)).
 		WatchesMetadata(namespaceMetadata(), enqueue(queues.clustersInNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&fleetv1.ClusterGroup{}, enqueue(queues.clustersOfGroup), builder.WithPredicates(existence)).

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/external"
 	"sigs.k8s.io/cluster-api/util/contract"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
@@ -25,23 +24,12 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
-const (
-	// syncingInterval is how often is looked whether the first list of a kind is there.
-	syncingInterval = time.Second
-	// syncingPatience is how long the first list of a kind may take until its absence is
-	// reported. Thousands of control planes take a while.
-	syncingPatience = 2 * time.Minute
-	// accessTTL is how long a refused access is believed before it is asked for again.
-	accessTTL = 30 * time.Second
-)
+// accessTTL is how long a refused access is believed before it is asked for again.
+const accessTTL = 30 * time.Second
 
 // errUnresolved marks an error that means: a reference of the Cluster cannot be
 // read now. It is reported on the Cluster.
 var errUnresolved = errors.New("template values cannot be resolved")
-
-// errSyncing says that a kind was not read before and is being listed. It is nobody's
-// fault: nothing is reported, and the Cluster is looked at again in a moment.
-var errSyncing = errors.New("the objects that the Cluster refers to are being listed")
 
 // sources reads the objects that a Cluster refers to, from a cache that starts to
 // watch each kind when it is first needed. A change of such an object brings its
@@ -50,12 +38,11 @@ type sources struct {
 	client.Client
 	tracker external.ObjectTracker
 	handler handler.EventHandler
+	lists   *lists
 	reads   *reads
 
 	mu     gosync.Mutex
 	access map[schema.GroupResource]access
-	// asked is since when each kind is being read.
-	asked map[schema.GroupVersionKind]time.Time
 }
 
 type access struct {
@@ -89,7 +76,7 @@ func (s *sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field
 	if err := s.mayRead(ctx, field, ref.GroupKind()); err != nil {
 		return nil, err
 	}
-	object, err := external.GetObjectFromContractVersionedRef(ctx, listed{s}, ref, cluster.Namespace)
+	object, err := external.GetObjectFromContractVersionedRef(ctx, listed{s, client.ObjectKeyFromObject(cluster)}, ref, cluster.Namespace)
 	switch {
 	case errors.Is(err, errSyncing):
 		return nil, errSyncing
@@ -102,15 +89,17 @@ func (s *sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field
 	return apply.Expand(object)
 }
 
-// listed reads unstructured objects once all of their kind are in the cache, and says
-// so if they are not yet. A worker that waits would keep Clusters waiting that do not
-// refer to the kind.
-type listed struct{ *sources }
+// listed reads unstructured objects for a Cluster once all of their kind are in the
+// cache, and says so if they are not yet.
+type listed struct {
+	*sources
+	cluster client.ObjectKey
+}
 
 // Get reads an object.
 func (l listed) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 	if _, ok := object.(*unstructured.Unstructured); ok {
-		if err := l.look(ctx, object.GetObjectKind().GroupVersionKind()); err != nil {
+		if err := l.lists.need(ctx, object.GetObjectKind().GroupVersionKind(), l.cluster); err != nil {
 			return err
 		}
 		// Noted before it is read: a state that arrives meanwhile is news.
@@ -123,27 +112,6 @@ func (l listed) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 		return nil
 	}
 	return l.Client.Get(ctx, key, object, options...)
-}
-
-func (s *sources) look(ctx context.Context, gvk schema.GroupVersionKind) error {
-	kind := &unstructured.Unstructured{}
-	kind.SetGroupVersionKind(gvk)
-	informer, err := s.tracker.Cache.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
-	if err != nil || informer.HasSynced() {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	since, ok := s.asked[gvk]
-	if !ok {
-		since = time.Now()
-		s.asked[gvk] = since
-	}
-	if waited := time.Since(since); waited > syncingPatience {
-		return fmt.Errorf("the API server has not listed %s in %s; its log, or that of the kind's conversion webhook, says why",
-			gvk.GroupKind(), waited.Round(time.Second))
-	}
-	return errSyncing
 }
 
 func (s *sources) watch(ctx context.Context, object *unstructured.Unstructured) error {
