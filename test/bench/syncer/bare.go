@@ -38,6 +38,8 @@ type bare struct {
 	*load.Generator
 	writes client.Client
 	events kubernetes.Interface
+	// workers holds a token for each import that may be under way.
+	workers chan struct{}
 	// prepared are the writes, by number of the Cluster.
 	prepared map[int]*preparedImport
 }
@@ -84,7 +86,7 @@ subjects: [{kind: ServiceAccount, namespace: %[1]s, name: bare}]
 	if err != nil {
 		return nil, err
 	}
-	b := &bare{Generator: s.generator(), prepared: map[int]*preparedImport{}}
+	b := &bare{Generator: s.generator(), workers: make(chan struct{}, s.options.workers), prepared: map[int]*preparedImport{}}
 	b.Prefix, b.Labels = bareNamespace, map[string]string{armLabel: armBare}
 	if b.writes, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return nil, err
@@ -160,8 +162,10 @@ func (b *bare) prepare(i int, cluster *clusterv1.Cluster) (*preparedImport, erro
 	}, nil
 }
 
-// importOne makes the three writes, one after the other.
+// importOne makes the three writes, one after the other, as soon as a worker is free.
 func (b *bare) importOne(ctx context.Context, i int) error {
+	b.workers <- struct{}{}
+	defer func() { <-b.workers }()
 	prepared := b.prepared[i]
 	if err := b.writes.Apply(ctx, client.ApplyConfigurationFromUnstructured(prepared.fleetCluster),
 		client.FieldOwner(bareManager), client.ForceOwnership); err != nil {
@@ -177,10 +181,10 @@ func (b *bare) importOne(ctx context.Context, i int) error {
 	return nil
 }
 
-// importAll imports Clusters with a number of workers, and returns how long that took.
-func (b *bare) importAll(ctx context.Context, from, to, workers int) (time.Duration, error) {
+// importAll imports Clusters as fast as its workers can, and returns how long that took.
+func (b *bare) importAll(ctx context.Context, from, to int) (time.Duration, error) {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(workers)
+	group.SetLimit(cap(b.workers))
 	begin := time.Now()
 	for i := from; i < to; i++ {
 		group.Go(func() error { return b.importOne(ctx, i) })

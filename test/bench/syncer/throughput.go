@@ -98,7 +98,7 @@ func (s *session) compareSteadily(ctx context.Context, g *load.Generator, arms *
 	if err != nil {
 		return table, err
 	}
-	return latencyTable(count, rate, ours, append(first, second...)), nil
+	return latencyTable(count, s.workers, rate, ours, append(first, second...)), nil
 }
 
 // turns is what the bare client did when it was its turn.
@@ -134,7 +134,7 @@ func (t *turns) bareAtOnce(ctx context.Context, count int, measured bool) error 
 		if err != nil {
 			return err
 		}
-		elapsed, err := t.bare.importAll(ctx, from, to, t.workers)
+		elapsed, err := t.bare.importAll(ctx, from, to)
 		if err != nil {
 			return err
 		}
@@ -172,10 +172,10 @@ func importTable(o options, ours burst, arms *turns) report.Table {
 	return table
 }
 
-func latencyTable(count int, rate float64, ours, bare latencies) report.Table {
+func latencyTable(count, workers int, rate float64, ours, bare latencies) report.Table {
 	table := report.Table{Title: fmt.Sprintf("Import: at %g/s", rate)}
 	table.Note("%d control planes initialized at %g/s; from the answer to that until the answer to the write of the Fleet Cluster, by the API server's audit log", count, rate)
-	table.Note("baseline: a client that is told by whoever initializes the control plane, and makes the same three writes")
+	table.Note("baseline: a client that is told by whoever initializes the control plane, and makes the same three writes, %d imports at a time", workers)
 	compare := func(name string, at float64, ours, bare []time.Duration) report.Figure {
 		return report.Value(name, "ms", report.Milliseconds(report.Quantile(ours, at))).
 			Against(report.Milliseconds(report.Quantile(bare, at)))
