@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -81,37 +82,22 @@ func (l *lists) need(ctx context.Context, gvk schema.GroupVersionKind, cluster t
 
 // Start brings Clusters back until the context ends. It is a manager's Runnable.
 func (l *lists) Start(ctx context.Context) error {
-	ticker := time.NewTicker(listedInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		for _, key := range l.ready() {
-			cluster := &clusterv1.Cluster{}
-			cluster.Namespace, cluster.Name = key.Namespace, key.Name
-			select {
-			case <-ctx.Done():
-				return nil
-			case l.complete <- event.GenericEvent{Object: cluster}:
-			}
-		}
-	}
+	return feed(ctx, listedInterval, l.ready, func(client.Object) objectEvents { return l.complete })
 }
 
 // ready returns, once, the Clusters whose wait is over.
-func (l *lists) ready() []types.NamespacedName {
+func (l *lists) ready() []client.Object {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var ready []types.NamespacedName
+	var ready []client.Object
 	for _, kind := range l.kinds {
 		if len(kind.waiting) == 0 || !kind.informer.HasSynced() && l.now().Sub(kind.since) <= listedPatience {
 			continue
 		}
 		for key := range kind.waiting {
-			ready = append(ready, key)
+			cluster := &clusterv1.Cluster{}
+			cluster.Namespace, cluster.Name = key.Namespace, key.Name
+			ready = append(ready, cluster)
 		}
 		kind.waiting = map[types.NamespacedName]struct{}{}
 	}
@@ -122,7 +108,7 @@ func (l *lists) ready() []types.NamespacedName {
 // queue already: thousands that come back must not stand before one that has just changed.
 var atItsOwnPriority = handler.Funcs{
 	GenericFunc: func(_ context.Context, e event.GenericEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-		request := reconcile.Request{NamespacedName: types.NamespacedName{Namespace: e.Object.GetNamespace(), Name: e.Object.GetName()}}
+		request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)}
 		if prioritized, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
 			prioritized.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, request)
 			return

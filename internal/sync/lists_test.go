@@ -50,8 +50,8 @@ func TestLists(t *testing.T) {
 	wantReady := func(when string, want ...string) {
 		t.Helper()
 		var got []string
-		for _, key := range lists.ready() {
-			got = append(got, key.Name)
+		for _, cluster := range lists.ready() {
+			got = append(got, cluster.GetName())
 		}
 		slices.Sort(got)
 		if !slices.Equal(got, want) {

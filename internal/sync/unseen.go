@@ -8,15 +8,12 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/muster-fleet/muster/internal/sync/apply"
 )
 
 // unseenInterval is how often is looked for writes that the cache never showed.
 const unseenInterval = 3 * time.Second
-
-type objectEvents = chan event.TypedGenericEvent[client.Object]
 
 // unseen brings back, by an event of our own, what we wrote and no event was seen of.
 type unseen struct {
@@ -30,23 +27,10 @@ func newUnseen(store *apply.Store) *unseen {
 
 // Start looks until the context ends. It is a manager's Runnable.
 func (u *unseen) Start(ctx context.Context) error {
-	ticker := time.NewTicker(unseenInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-		for _, object := range u.store.Unseen() {
-			ctrl.LoggerFrom(ctx).Info("Looking again at a write that was not seen", "object", client.ObjectKeyFromObject(object).String())
-			select {
-			case <-ctx.Done():
-				return nil
-			case u.of(object) <- event.TypedGenericEvent[client.Object]{Object: object}:
-			}
-		}
-	}
+	return feed(ctx, unseenInterval, u.store.Unseen, func(object client.Object) objectEvents {
+		ctrl.LoggerFrom(ctx).Info("Looking again at a write that was not seen", "object", client.ObjectKeyFromObject(object).String())
+		return u.of(object)
+	})
 }
 
 func (u *unseen) of(object client.Object) objectEvents {
