@@ -263,21 +263,16 @@ func (r *clusterReconciler) importCluster(ctx context.Context, in settings.Setti
 	if err != nil {
 		return ctrl.Result{}, outcome{}, err
 	}
+	if _, err := r.applier.Store.Get(ctx, key, &live); err != nil {
+		return ctrl.Result{}, outcome{}, err
+	}
 	if result == apply.Created {
 		observeLatency(cluster)
-		if written := (&fleetv1.Cluster{}); !found {
-			if _, err := r.applier.Store.Get(ctx, key, written); err != nil {
-				return ctrl.Result{}, outcome{}, err
-			}
-			if len(written.ManagedFields) == 1 { // Nobody else has written to it.
-				r.reporter.echoes.wrote(written)
-			}
+		if len(live.ManagedFields) == 1 { // Nobody else has written to it.
+			r.reporter.echoes.wrote(&live)
 		}
 	}
 	if found {
-		if _, err := r.applier.Store.Get(ctx, key, &live); err != nil {
-			return ctrl.Result{}, outcome{}, err
-		}
 		if err := r.disown(ctx, in, cluster, &live); err != nil {
 			return ctrl.Result{}, outcome{}, err
 		}

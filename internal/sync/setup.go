@@ -250,7 +250,7 @@ var specOrLabels = predicate.Or[client.Object](labelsOrExistence, predicate.Gene
 
 // fleetClusterNews passes what concerns a Fleet Cluster's CAPI Cluster: any change
 // but those of a status that is not mirrored.
-var fleetClusterNews = predicate.Or[client.Object](labelsOrExistence, predicate.GenerationChangedPredicate{}, predicate.Funcs{
+var fleetClusterNews = predicate.Or[client.Object](specOrLabels, predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	DeleteFunc: func(event.DeleteEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {

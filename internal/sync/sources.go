@@ -98,20 +98,21 @@ type listed struct {
 
 // Get reads an object.
 func (l listed) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	if _, ok := object.(*unstructured.Unstructured); ok {
-		if err := l.lists.need(ctx, object.GetObjectKind().GroupVersionKind(), l.cluster); err != nil {
-			return err
-		}
-		// Noted before it is read: a state that arrives meanwhile is news.
-		noted := objectKey{object.GetObjectKind().GroupVersionKind().GroupKind(), key}
-		l.reads.begin(noted)
-		if err := l.Client.Get(ctx, key, object, options...); err != nil {
-			return err
-		}
-		l.reads.end(noted, object)
-		return nil
+	if _, ok := object.(*unstructured.Unstructured); !ok {
+		return l.Client.Get(ctx, key, object, options...)
 	}
-	return l.Client.Get(ctx, key, object, options...)
+	gvk := object.GetObjectKind().GroupVersionKind()
+	if err := l.lists.need(ctx, gvk, l.cluster); err != nil {
+		return err
+	}
+	// Noted before it is read: a state that arrives meanwhile is news.
+	noted := objectKey{gvk.GroupKind(), key}
+	l.reads.begin(noted)
+	if err := l.Client.Get(ctx, key, object, options...); err != nil {
+		return err
+	}
+	l.reads.end(noted, object)
+	return nil
 }
 
 func (s *sources) watch(ctx context.Context, object *unstructured.Unstructured) error {

@@ -41,7 +41,7 @@ type Applier struct {
 // if patch is false an existing object is left as it is. An unchanged object costs
 // no request. The error is the API server's.
 func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch bool) (Result, error) {
-	result := Created
+	result, write := Created, a.create
 	if have != nil {
 		switch {
 		case !Differs(want, have):
@@ -52,11 +52,7 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 		case !patch:
 			return Kept, nil
 		}
-		result = Updated
-	}
-	write := a.create
-	if have != nil {
-		write = a.update
+		result, write = Updated, a.update
 	}
 	err := write(ctx, want)
 	metrics.Applied(kindOf(want), string(result), err)
@@ -82,13 +78,7 @@ func (a *Applier) create(ctx context.Context, want client.Object) error {
 	if answer.Generation > 1 {
 		return a.update(ctx, want) // It was there after all: what others added may be in the way.
 	}
-	var written client.Object
-	if cluster, ok := want.(*fleetv1.Cluster); ok {
-		short := *cluster // TrimCached replaces what it trims, so the rest may be shared.
-		written = &short
-	} else {
-		written = want.DeepCopyObject().(client.Object)
-	}
+	written := shallowCopy(want)
 	reflect.ValueOf(written).Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(answer.ObjectMeta))
 	if _, err := TrimCached(written); err != nil {
 		return err
@@ -103,11 +93,7 @@ func (a *Applier) update(ctx context.Context, want client.Object) error {
 	if err := a.send(ctx, want, whole); err != nil {
 		return err
 	}
-	written := whole
-	if cluster, ok := whole.(*fleetv1.Cluster); ok {
-		short := *cluster
-		written = &short
-	}
+	written := shallowCopy(whole)
 	if _, err := TrimCached(written); err != nil {
 		return err
 	}
@@ -121,6 +107,14 @@ func (a *Applier) update(ctx context.Context, want client.Object) error {
 		written = cluster
 	}
 	return a.Store.Wrote(written)
+}
+
+// shallowCopy returns a copy to trim: TrimCached replaces what it trims, so the rest may
+// be shared.
+func shallowCopy(object client.Object) client.Object {
+	result := reflect.New(reflect.TypeOf(object).Elem())
+	result.Elem().Set(reflect.ValueOf(object).Elem())
+	return result.Interface().(client.Object)
 }
 
 // send applies an object; the API server's answer is decoded into another one.
