@@ -204,10 +204,9 @@ func pinElsewhere(cluster client.Object) []string {
 // its labels, by which it may be selected, and our annotations; of a Fleet Cluster, whose
 // it is; of a ClusterClass, that it is there.
 func trim(cached any) (any, error) {
-	cached, err := apply.TrimCached(cached)
 	trimmed, ok := cached.(*object)
-	if err != nil || !ok {
-		return cached, err
+	if !ok {
+		return cached, nil
 	}
 	before := trimmed.ObjectMeta
 	trimmed.ObjectMeta = metav1.ObjectMeta{
