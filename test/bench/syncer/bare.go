@@ -86,7 +86,7 @@ subjects: [{kind: ServiceAccount, namespace: %[1]s, name: bare}]
 	if err != nil {
 		return nil, err
 	}
-	b := &bare{Generator: s.generator(), workers: make(chan struct{}, s.options.workers), prepared: map[int]*preparedImport{}}
+	b := &bare{Generator: s.generator(), workers: make(chan struct{}, s.workers), prepared: map[int]*preparedImport{}}
 	b.Prefix, b.Labels = bareNamespace, map[string]string{armLabel: armBare}
 	if b.writes, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
 		return nil, err
@@ -184,7 +184,6 @@ func (b *bare) importOne(ctx context.Context, i int) error {
 // importAll imports Clusters as fast as its workers can, and returns how long that took.
 func (b *bare) importAll(ctx context.Context, from, to int) (time.Duration, error) {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(cap(b.workers))
 	begin := time.Now()
 	for i := from; i < to; i++ {
 		group.Go(func() error { return b.importOne(ctx, i) })
