@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"regexp"
 	"strings"
 
@@ -275,6 +276,12 @@ func (m *Manifests) pinnedTo(_ context.Context, namespace, fleetCluster string) 
 		}
 	}
 	return result, nil
+}
+
+func (m *Manifests) hasCluster(_ context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
+	return slices.ContainsFunc(m.created, func(cluster manifest[*clusterRequest]) bool {
+		return cluster.Namespace == key.Namespace && cluster.object.Metadata.Name == key.Name && uid == ""
+	}), nil
 }
 
 func (m *Manifests) hasClass(_ context.Context, key types.NamespacedName) (found, known bool, err error) {

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -9,7 +10,6 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
 )
 
 // nameTaken says why a new Cluster cannot have its name in Fleet, and what to do;
@@ -31,7 +31,16 @@ func nameTaken(ctx context.Context, others inventory, in settings.Settings, name
 		return "", err
 	}
 	if fleetCluster != nil && fleetCluster.DeletionTimestamp.IsZero() {
-		if ours, why := apply.BelongsTo(fleetCluster, cluster); !ours {
+		var failed error
+		relation, why := stamp.RelationOf(fleetCluster, cluster, func(other string, uid types.UID) bool {
+			lives, err := others.hasCluster(ctx, types.NamespacedName{Namespace: namespace, Name: other}, uid)
+			failed = errors.Join(failed, err)
+			return lives
+		})
+		if failed != nil {
+			return "", failed
+		}
+		if relation == stamp.Foreign {
 			return fmt.Sprintf("%s; or %s", why, instead), nil
 		}
 	}

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
@@ -35,6 +34,15 @@ func (o *others) fleetCluster(_ context.Context, key types.NamespacedName) (*obj
 		}
 	}
 	return nil, o.err
+}
+
+func (o *others) hasCluster(_ context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
+	for i := range o.pinned {
+		if !o.unknown && client.ObjectKeyFromObject(&o.pinned[i]) == key && (uid == "" || o.pinned[i].UID == uid) {
+			return true, o.err
+		}
+	}
+	return false, o.err
 }
 
 func (o *others) pinnedTo(_ context.Context, namespace, fleetCluster string) ([]object, error) {
@@ -113,8 +121,8 @@ func TestClusterValidator(t *testing.T) {
 		}), request: create(plain)},
 		"made from another": {others: fleetClusterBeing(annotated(desired.ImportedFromAnnotation, "pr.od")), request: create(plain), refused: `Fleet Cluster "prod" is that of Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
 		"owned by another": {others: fleetClusterBeing(func(o *object) {
-			o.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", Name: "pr.od", UID: "1"}}
-		}), request: create(plain), refused: `Fleet Cluster "prod" belongs to Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
+			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "pr.od", UID: "1"}}
+		}), request: create(plain), refused: `Fleet Cluster "prod" is that of Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
 		"pinned by another":                {others: &others{pinned: []object{pinnedCluster("pr.od", "prod")}}, request: create(plain), refused: `Cluster "pr.od" of this namespace has the Fleet Cluster "prod", which would be this Cluster's as well; name this Cluster differently`},
 		"pinned by another, going":         {others: &others{pinned: []object{func() object { o := pinnedCluster("pr.od", "prod"); going(&o); return o }()}}, request: create(plain)},
 		"pinned by itself":                 {others: &others{pinned: []object{pinnedCluster("prod", "prod")}}, request: create(plain)},
@@ -206,7 +214,7 @@ func TestTrim(t *testing.T) {
 		Labels:          map[string]string{"env": "prod", desired.ManagedByLabel: "muster"},
 		Annotations:     map[string]string{"note": "long", stamp.ClusterNameAnnotation: "prod", desired.ImportedFromAnnotation: "prod", desired.HashAnnotation: "1", stamp.AdoptAnnotation: "true"},
 		Finalizers:      []string{"f"},
-		OwnerReferences: []metav1.OwnerReference{{Kind: "Cluster", Name: "prod"}},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "prod"}},
 		ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "kubectl"}, {Manager: "prod-" + desired.FieldManager}},
 	}
 	identity := metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "uid", ResourceVersion: "7", DeletionTimestamp: &metav1.Time{}}
@@ -248,10 +256,10 @@ func TestTrimmedBelongsToTheSame(t *testing.T) {
 		"imported from it": func(o *object) { o.Annotations = map[string]string{desired.ImportedFromAnnotation: "prod"} },
 		"another's":        func(o *object) { o.Annotations = map[string]string{desired.ImportedFromAnnotation: "other"} },
 		"owned": func(o *object) {
-			o.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", Name: "prod", UID: "uid"}}
+			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "prod", UID: "uid"}}
 		},
 		"owned by another": func(o *object) {
-			o.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", Name: "other", UID: "other"}}
+			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "other", UID: "other"}}
 		},
 		"ours, but another": func(o *object) {
 			o.Labels = map[string]string{desired.ManagedByLabel: desired.ManagedBy}
@@ -266,9 +274,10 @@ func TestTrimmedBelongsToTheSame(t *testing.T) {
 			t.Fatal(err)
 		}
 		cluster := &object{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "uid"}}
-		wantOurs, wantWhy := apply.BelongsTo(whole, cluster)
-		if ours, why := apply.BelongsTo(trimmed.(*object), cluster); ours != wantOurs || why != wantWhy {
-			t.Errorf("%s: %t %q, want %t %q", name, ours, why, wantOurs, wantWhy)
+		nobody := func(string, types.UID) bool { return false }
+		want, wantWhy := stamp.RelationOf(whole, cluster, nobody)
+		if got, why := stamp.RelationOf(trimmed.(*object), cluster, nobody); got != want || why != wantWhy {
+			t.Errorf("%s: %v, %q of what is cached, %v, %q of the whole", name, got, why, want, wantWhy)
 		}
 	}
 }

@@ -21,8 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 const (
@@ -45,6 +43,8 @@ type object = metav1.PartialObjectMetadata
 // can tell, nothing is found or known is false, and nothing is refused or warned of.
 type inventory interface {
 	fleetCluster(ctx context.Context, key types.NamespacedName) (*object, error)
+	// hasCluster reports whether there is a Cluster, with that UID unless it is empty.
+	hasCluster(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error)
 	// pinnedTo returns the Clusters of a namespace that are pinned to a Fleet Cluster.
 	pinnedTo(ctx context.Context, namespace, fleetCluster string) ([]object, error)
 	hasClass(ctx context.Context, key types.NamespacedName) (found, known bool, err error)
@@ -147,6 +147,14 @@ func (i *Inventory) fleetCluster(ctx context.Context, key types.NamespacedName) 
 	return i.get(ctx, fleetClusterKind, key)
 }
 
+func (i *Inventory) hasCluster(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
+	if !i.knows(clusterKind) {
+		return false, nil
+	}
+	cluster, err := i.get(ctx, clusterKind, key)
+	return cluster != nil && (uid == "" || cluster.UID == uid), err
+}
+
 func (i *Inventory) hasClass(ctx context.Context, key types.NamespacedName) (found, known bool, err error) {
 	if !i.knows(classKind) {
 		return false, false, nil
@@ -220,9 +228,9 @@ func trim(cached any) (any, error) {
 	case fleetClusterKind.GroupKind():
 		trimmed.OwnerReferences = before.OwnerReferences
 		trimmed.Annotations = only(before.Annotations, func(key string) bool {
-			return key == desired.ImportedFromAnnotation || key == stamp.AdoptAnnotation
+			return key == stamp.ImportedFromAnnotation || key == stamp.ImportedUIDAnnotation || key == stamp.AdoptAnnotation
 		})
-		if before := (&object{ObjectMeta: before}); apply.IsOurs(before) {
+		if before := (&object{ObjectMeta: before}); stamp.IsOurs(before) {
 			trimmed.ManagedFields = oursAlone
 		}
 	}
@@ -231,7 +239,7 @@ func trim(cached any) (any, error) {
 
 // oursAlone stands for all ways in which a Fleet Cluster says that it is ours. Thousands
 // share it.
-var oursAlone = []metav1.ManagedFieldsEntry{{Manager: desired.FieldManager}}
+var oursAlone = []metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager}}
 
 func only(values map[string]string, keep func(key string) bool) map[string]string {
 	maps.DeleteFunc(values, func(key, _ string) bool { return !keep(key) })

@@ -5,6 +5,8 @@
 // admission request, so that both programs decide alike.
 package stamp
 
+import "strings"
+
 // Keys of the stamp. The class keys, owned-by's domain and the legacy finalizer
 // are those of CAAPF, whose objects are adopted in place.
 const (
@@ -21,9 +23,32 @@ const (
 
 	// AdoptAnnotation set to "true" on a Fleet object hands it to Muster.
 	AdoptAnnotation = Domain + "/adopt"
+	// ImportedFromAnnotation on a Fleet Cluster holds the name of the CAPI Cluster that it
+	// was made from.
+	ImportedFromAnnotation = Domain + "/imported-from"
+	// ImportedUIDAnnotation holds the UID of that Cluster on a Fleet Cluster without an
+	// owner reference, so that a Cluster made anew under the same name is told from it.
+	ImportedUIDAnnotation = Domain + "/imported-uid"
+	// ReleasedAnnotation is on a Fleet Cluster whose owner reference was taken off
+	// while its Cluster is paused. One that clusterctl move leaves behind keeps it.
+	ReleasedAnnotation = Domain + "/released"
+
+	// ManagedByLabel is on every object that Muster makes.
+	ManagedByLabel = "app.kubernetes.io/managed-by"
+	// ManagedBy is its value there.
+	ManagedBy = "muster"
+	// FieldManager is the field manager of every write: CAAPF's, so that its objects
+	// are adopted in place.
+	FieldManager = "addon-provider-fleet"
+
 	// LegacyFinalizer is the finalizer that CAAPF left on Clusters and ClusterClasses.
 	LegacyFinalizer = Domain
 
 	// Domain prefixes every key of ours.
 	Domain = "fleet.addons.cluster.x-k8s.io"
 )
+
+// IsKey reports whether a label or annotation key is one of Muster's own.
+func IsKey(key string) bool {
+	return strings.HasPrefix(key, Domain+"/") || strings.HasSuffix(key, "."+Domain)
+}

@@ -83,15 +83,14 @@ func OnUpdate(in settings.Settings, subject Subject, old Pin) Stamp {
 	return stamp
 }
 
-// OnSync returns the stamp of a Cluster that exists. A pin it has stays; one that
-// is missing is made if the Cluster is selected: existing is the name of the Fleet
-// Cluster that already belongs to it, or empty if there is none.
+// OnSync returns the stamp of a Cluster that exists. Existing is the name of the Fleet
+// Cluster that belongs to it already, or empty if there is none: a selected Cluster is
+// pinned to that, also where another pin stands, for a pin is the word of whoever may
+// write annotations. Otherwise a pin it has stays, and one that is missing is made. An
+// unselected Cluster is left as it is.
 func OnSync(in settings.Settings, subject Subject, existing string) Stamp {
 	stamp := classStamp(subject.Class)
 	stamp.Pin = PinOf(subject.Annotations)
-	if stamp.Pin.IsComplete() {
-		return stamp
-	}
 	if selected, _ := Selected(in.Cluster, stamp.merge(subject.Labels), subject.NamespaceLabels); !selected {
 		return stamp
 	}

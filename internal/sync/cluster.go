@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	capilabels "sigs.k8s.io/cluster-api/util/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -39,6 +38,7 @@ type clusterReconciler struct {
 	applier  *apply.Applier
 	settings *settingsReader
 	sources  *sources
+	users    users
 	groups   *groupReconciler
 	mappings *mappingReconciler
 	reporter *reporter
@@ -55,239 +55,211 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if !found {
+	if !found || !isWatched(cluster, r.watchFilter) {
 		r.tally.Forget(req.NamespacedName)
-		return ctrl.Result{}, nil
-	}
-	if !isWatched(cluster, r.watchFilter) {
+		r.reporter.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
 	if err := removeLegacyFinalizer(ctx, r.Client, cluster); err != nil {
 		return ctrl.Result{}, err
 	}
-	current, err := r.settings.current(ctx)
-	if err != nil || !current.Cluster.Enabled {
-		return ctrl.Result{}, err
-	}
-	if !cluster.DeletionTimestamp.IsZero() {
-		if !capiannotations.IsPaused(cluster, cluster) {
-			// Paused, deleted, unpaused: its Fleet Cluster must go with it after all.
-			err = r.reclaim(ctx, current, cluster)
-		}
-		if apply.IsAbsent(err) {
-			err = nil
-		}
+	current, usable, err := r.settings.current(ctx)
+	if err != nil || !usable || !current.Cluster.Enabled {
 		return ctrl.Result{}, err
 	}
 
-	result, outcome, err := r.sync(ctx, current, cluster)
-	if err != nil {
-		switch {
-		case apply.IsAbsent(err): // The Cluster or its namespace is going.
-			return ctrl.Result{}, nil
-		case errors.Is(err, errSyncing):
-			// The list brings it back, and this time what has gone wrong with the list.
-			return ctrl.Result{RequeueAfter: listedPatience}, nil
-		case apply.IsUnserved(err):
-			result, outcome, err = ctrl.Result{RequeueAfter: unservedInterval}, unserved(err), nil
-		case apierrors.IsConflict(err): // We saw an old state; the new one is on its way.
-			return ctrl.Result{RequeueAfter: conflictInterval}, nil
-		default:
-			outcome = failed(err)
-		}
+	result, err := r.sync(ctx, current, cluster)
+	switch {
+	case err == nil:
+	case apply.IsAbsent(err): // The Cluster or its namespace is going.
+		return ctrl.Result{}, nil
+	case errors.Is(err, errSyncing):
+		// The list brings it back, and this time what has gone wrong with the list.
+		return ctrl.Result{RequeueAfter: listedPatience}, nil
+	case apply.IsUnserved(err):
+		result, err = unserved(err).again(unservedInterval), nil
+	case apierrors.IsConflict(err): // We saw an old state; the new one is on its way.
+		return ctrl.Result{RequeueAfter: conflictInterval}, nil
+	default:
+		result = failed(err)
 	}
-	r.tally.Set(req.NamespacedName, outcome.state, outcome.reason())
-	return result, errors.Join(err, r.reporter.report(ctx, cluster, outcome))
+	if result.state == "" {
+		return ctrl.Result{}, err // It is going: nobody counts it any more, or reads its conditions.
+	}
+	if r.reporter.isPassing(req.NamespacedName, err) {
+		return ctrl.Result{}, err // It is tried again, and reported if it lasts.
+	}
+	r.tally.Set(req.NamespacedName, entry{result.state, result.reason(), !useOf(cluster).isZero()})
+	damped, reportErr := r.reporter.report(ctx, cluster, result)
+	return ctrl.Result{RequeueAfter: soonest(result.after, damped)}, errors.Join(err, reportErr)
+}
+
+// soonest returns the shorter of two delays; zero means never.
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }
 
 // sync does the work and returns what is to be reported on the Cluster.
-func (r *clusterReconciler) sync(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (ctrl.Result, outcome, error) {
-	selected, why, err := r.selected(ctx, in, cluster)
+func (r *clusterReconciler) sync(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (outcome, error) {
+	v, err := r.visit(ctx, in, cluster)
 	if err != nil {
-		return ctrl.Result{}, outcome{}, err
+		return outcome{}, err
 	}
-	if capiannotations.IsPaused(cluster, cluster) {
-		if !selected && !stamp.PinOf(cluster.Annotations).IsComplete() {
-			return ctrl.Result{}, unselected(false, false, why), nil
+	switch {
+	case !cluster.DeletionTimestamp.IsZero():
+		if v.paused {
+			return outcome{}, nil
 		}
-		return r.pause(ctx, cluster)
+		// Paused, deleted, unpaused: its Fleet Cluster must go with it after all.
+		return outcome{}, r.reclaim(ctx, v)
+	case v.paused && !v.selected && !v.isClaimed():
+		return unselected(false, false, v.why), nil
+	case v.paused:
+		// Everything stays as it is, but for the owner reference.
+		return paused(v.has()), r.release(ctx, v)
+	case !v.selected && v.isClaimed() && in.Cluster.OnDeselect == addonsv1.DeselectDelete:
+		return unselected(false, false, ""), r.withdraw(ctx, v)
 	}
-	if !selected && stamp.PinOf(cluster.Annotations).IsComplete() && in.Cluster.OnDeselect == addonsv1.DeselectDelete {
-		return r.withdraw(ctx, cluster)
+	if err := r.stamp(ctx, v); err != nil {
+		return outcome{}, err
 	}
-	if err := r.stamp(ctx, in, cluster); err != nil {
-		return ctrl.Result{}, outcome{}, err
+	if !v.selected {
+		return unselected(v.isClaimed(), v.has(), v.why), r.reclaim(ctx, v)
 	}
-	if !selected {
-		if err := r.reclaim(ctx, in, cluster); err != nil {
-			return ctrl.Result{}, outcome{}, err
-		}
-		return ctrl.Result{}, unselected(stamp.PinOf(cluster.Annotations).IsComplete(), r.isImported(ctx, cluster), why), nil
-	}
-	if err := r.prepareTargets(ctx, cluster); err != nil {
-		return ctrl.Result{}, outcome{}, err
-	}
-	return r.importCluster(ctx, in, cluster)
-}
-
-// pause leaves everything of a paused Cluster as it is, but for its owner reference.
-func (r *clusterReconciler) pause(ctx context.Context, cluster *clusterv1.Cluster) (ctrl.Result, outcome, error) {
-	if err := r.release(ctx, cluster); err != nil {
-		return ctrl.Result{}, outcome{}, err
-	}
-	return ctrl.Result{}, paused(r.isImported(ctx, cluster)), nil
-}
-
-// isImported reports whether the Cluster's Fleet Cluster exists.
-func (r *clusterReconciler) isImported(ctx context.Context, cluster *clusterv1.Cluster) bool {
-	var live fleetv1.Cluster
-	key := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
-	found, err := r.applier.Store.Get(ctx, key, &live)
-	ours, _ := belongsTo(&live, cluster)
-	return err == nil && found && ours
+	return r.importCluster(ctx, v)
 }
 
 // stamp brings the stamp on the Cluster to what it should be, where the webhook has
 // not done so already.
-func (r *clusterReconciler) stamp(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) error {
-	subject, err := r.subject(ctx, cluster)
-	if err != nil {
+func (r *clusterReconciler) stamp(ctx context.Context, v *visit) error {
+	existing := ""
+	if v.has() {
+		existing = v.fleet.Name
+	}
+	if err := patchStamp(ctx, r.Client, r.applier.Store, v.cluster, stamp.OnSync(v.in, v.subject, existing)); err != nil {
 		return err
 	}
-	existing := ""
-	if !stamp.PinOf(cluster.Annotations).IsComplete() {
-		if existing, err = r.existingName(ctx, cluster); err != nil {
-			return err
-		}
-	}
-	return patchStamp(ctx, r.Client, r.applier.Store, cluster, stamp.OnSync(in, subject, existing))
-}
-
-// existingName returns the name of the Fleet Cluster that already belongs to the
-// Cluster, imported before it was pinned (by CAAPF, or its pin was lost).
-func (r *clusterReconciler) existingName(ctx context.Context, cluster *clusterv1.Cluster) (string, error) {
-	for _, origin := range []string{originUID(cluster.UID), originName(cluster.Name)} {
-		var list fleetv1.ClusterList
-		if err := r.List(ctx, &list, client.InNamespace(cluster.Namespace), client.MatchingFields{byOrigin: origin},
-			client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
-			return "", fmt.Errorf("listing Fleet Clusters: %w", err)
-		}
-		if len(list.Items) > 0 {
-			return list.Items[0].Name, nil
-		}
-	}
-	return "", nil
-}
-
-// prepareTargets makes the groups and the mapping that the Cluster's bundles are
-// targeted through. Fleet does not watch them: they must be there before the Fleet
-// Cluster is, or is changed.
-func (r *clusterReconciler) prepareTargets(ctx context.Context, cluster *clusterv1.Cluster) error {
-	group, mapping := targetKeys(cluster)
-	if group.Name != "" {
-		if _, err := r.groups.Reconcile(ctx, ctrl.Request{NamespacedName: group}); err != nil {
-			return err
-		}
-	}
-	if mapping.Name != "" {
-		if _, err := r.mappings.Reconcile(ctx, ctrl.Request{NamespacedName: mapping}); err != nil {
-			return err
-		}
+	if name := stamp.PinOf(v.cluster.Annotations).ClusterName; v.fleet == nil && name != "" {
+		return r.lookAt(ctx, v, name) // It has only just got its name.
 	}
 	return nil
 }
 
-// targetKeys returns the keys of the ClusterGroup that a Cluster's class gives it
-// in its namespace, and of the mapping if the class lives in another.
-func targetKeys(cluster *clusterv1.Cluster) (group, mapping types.NamespacedName) {
-	class := cluster.GetClassKey()
-	switch {
-	case class.Name == "":
-		return group, mapping
-	case class.Namespace == cluster.Namespace:
-		return class, mapping
-	default:
-		return types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.GroupName(class.Name, class.Namespace)},
-			types.NamespacedName{Namespace: class.Namespace, Name: cluster.Namespace}
-	}
-}
-
 // importCluster brings the Fleet Cluster of a selected, stamped Cluster to what it should be.
-func (r *clusterReconciler) importCluster(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (ctrl.Result, outcome, error) {
-	key := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
-	var live fleetv1.Cluster
-	found, err := r.applier.Store.Get(ctx, key, &live)
-	if err != nil {
-		return ctrl.Result{}, outcome{}, err
+func (r *clusterReconciler) importCluster(ctx context.Context, v *visit) (outcome, error) {
+	used := useOf(v.cluster)
+	if class, err := r.users.displacing(ctx, used); err != nil {
+		return outcome{}, err
+	} else if class != "" {
+		return displaced(v.has(), used, class), nil
 	}
-	if found {
-		if ours, why := belongsTo(&live, cluster); !ours {
-			return ctrl.Result{}, conflicting(why), nil
+	// Fleet does not watch what bundles are targeted through: it must be there before the
+	// Fleet Cluster is, or is changed.
+	targets, err := r.prepareTargets(ctx, v.in, v.cluster, used)
+	if err != nil {
+		return outcome{}, err
+	}
+	if v.fleet != nil {
+		switch {
+		case v.relation == stamp.Foreign:
+			return conflicting(v.whose), nil
+		case !v.fleet.DeletionTimestamp.IsZero():
+			return notImported(StatePending, reasonDeleting, "the Fleet Cluster is being deleted; it is made again when it is gone"), nil
+		case v.relation == stamp.Predecessor:
+			return notImported(StatePending, reasonDeleting, fmt.Sprintf(
+				"Fleet Cluster %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", v.fleet.Name)), nil
 		}
-		if !live.DeletionTimestamp.IsZero() {
-			return ctrl.Result{}, notImported(StatePending, reasonDeleting, "the Fleet Cluster is being deleted; it is made again when it is gone"), nil
-		}
-	} else if !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
-		return ctrl.Result{}, notImported(StatePending, reasonWaiting, "the control plane is not initialized yet; the Cluster is imported into Fleet when it is"), nil
+	}
+	isNew := v.fleet == nil || v.relation == stamp.Orphan
+	if isNew && !ptr.Deref(v.cluster.Status.Initialization.ControlPlaneInitialized, false) {
+		return notImported(StatePending, reasonWaiting, "the control plane is not initialized yet; the Cluster is imported into Fleet when it is"), nil
 	}
 
-	values, err := r.sources.values(ctx, in, cluster)
+	values, err := r.sources.values(ctx, v.in, v.cluster)
 	unresolved := ""
+	var again time.Duration
 	if errors.Is(err, errUnresolved) {
-		unresolved = err.Error()
-		if !found {
+		unresolved, again, err = err.Error(), unresolvedInterval, nil
+		if isNew {
 			// A Fleet Cluster without its values would stop every bundle that reads
 			// them, for all clusters (Fleet targets with missingkey=error).
-			return ctrl.Result{RequeueAfter: unresolvedInterval}, notImported(StatePending, reasonUnresolved, unresolved), nil
+			return notImported(StatePending, reasonUnresolved, unresolved).again(again), nil
 		}
-		values, err = r.lastGoodValues(ctx, key)
 	}
 	if err != nil {
-		return ctrl.Result{}, outcome{}, err
+		return outcome{}, err
 	}
+	if v.relation == stamp.HandedOver || v.relation == stamp.Orphan && v.fleet != nil {
+		if err := r.takeOver(ctx, v); err != nil {
+			return outcome{}, err
+		}
+	}
+	live, err := r.applyFleetCluster(ctx, v, values, unresolved != "", targets)
+	if err != nil {
+		return outcome{}, err
+	}
+	return imported(live.Name, live, unresolved).again(again), nil
+}
 
-	class, err := classMetadata(ctx, r.Client, cluster.GetClassKey())
+// prepareTargets makes the group and the mapping that the Cluster's bundles are targeted
+// through, and returns which they are. They are noted on the Fleet Cluster: if one of
+// them is made anew, the note changes, and with it Fleet looks at the bundles again.
+func (r *clusterReconciler) prepareTargets(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster, used use) (desired.Targets, error) {
+	group, err := r.groups.ensure(ctx, in, cluster.Namespace, cluster.GetClassKey())
 	if err != nil {
-		return ctrl.Result{}, outcome{}, err
+		return desired.Targets{}, err
 	}
-	targets, err := r.targets(ctx, cluster)
+	mapping, err := r.mappings.ensure(ctx, in, used)
+	return desired.Targets{Group: group, Mapping: mapping}, err
+}
+
+// applyFleetCluster applies the Fleet Cluster and returns it as it is then. If its
+// template values cannot be resolved, the last good ones stay.
+func (r *clusterReconciler) applyFleetCluster(ctx context.Context, v *visit, values map[string]any, keepValues bool, targets desired.Targets) (*fleetv1.Cluster, error) {
+	class, err := classMetadata(ctx, r.Client, v.cluster.GetClassKey())
 	if err != nil {
-		return ctrl.Result{}, outcome{}, err
+		return nil, err
 	}
-	want := desired.FleetCluster(in, cluster, class, values, targets)
 	var have client.Object
-	if found {
-		have = &live
+	if v.fleet != nil {
+		have = v.fleet
 	}
-	result, err := r.applier.Apply(ctx, want, have, in.Cluster.PatchResource)
+	if keepValues && v.fleet.Spec.TemplateValues != nil {
+		values = v.fleet.Spec.TemplateValues.Data // Their hash, which is enough to compare.
+	}
+	want := desired.FleetCluster(v.in, v.cluster, class, values, targets)
+	if keepValues && v.in.Cluster.PatchResource && apply.Differs(want, have) {
+		// An apply without them would remove them. They are read past the cache only if
+		// there is something to write.
+		if values, err = r.lastGoodValues(ctx, client.ObjectKeyFromObject(v.fleet)); err != nil {
+			return nil, err
+		}
+		want = desired.FleetCluster(v.in, v.cluster, class, values, targets)
+	}
+	written, result, err := r.applier.Apply(ctx, want, have, v.in.Cluster.PatchResource)
 	if err != nil {
-		return ctrl.Result{}, outcome{}, err
+		return nil, err
 	}
-	if _, err := r.applier.Store.Get(ctx, key, &live); err != nil {
-		return ctrl.Result{}, outcome{}, err
-	}
+	live := written.(*fleetv1.Cluster)
 	if result == apply.Created {
-		observeLatency(cluster)
+		observeLatency(v.cluster)
 		if len(live.ManagedFields) == 1 { // Nobody else has written to it.
-			r.reporter.echoes.wrote(&live)
+			r.reporter.echoes.wrote(live)
 		}
+		return live, nil
 	}
-	if found {
-		if err := r.disown(ctx, in, cluster, &live); err != nil {
-			return ctrl.Result{}, outcome{}, err
-		}
-		if err := r.reclaim(ctx, in, cluster); err != nil {
-			return ctrl.Result{}, outcome{}, err
-		}
+	v.fleet = live
+	if err := r.disown(ctx, v); err != nil {
+		return nil, err
 	}
-	if unresolved != "" {
-		return ctrl.Result{RequeueAfter: unresolvedInterval}, imported(key.Name, &live, unresolved), nil
-	}
-	return ctrl.Result{}, imported(key.Name, &live, ""), nil
+	return v.fleet, r.reclaim(ctx, v)
 }
 
 // lastGoodValues reads the template values that a Fleet Cluster has, past the cache,
-// which holds their hash only. An apply without them would remove them.
+// which holds their hash only.
 func (r *clusterReconciler) lastGoodValues(ctx context.Context, key types.NamespacedName) (map[string]any, error) {
 	var live fleetv1.Cluster
 	if err := r.live.Get(ctx, key, &live); err != nil {
@@ -299,70 +271,15 @@ func (r *clusterReconciler) lastGoodValues(ctx context.Context, key types.Namesp
 	return live.Spec.TemplateValues.Data, nil
 }
 
-// targets returns which group and mapping a Fleet Cluster is targeted through. They are
-// noted on it: if one of them is made anew, the note changes, and with it Fleet looks at
-// the cluster's bundles again.
-func (r *clusterReconciler) targets(ctx context.Context, cluster *clusterv1.Cluster) (desired.Targets, error) {
-	groupKey, mappingKey := targetKeys(cluster)
-	var group fleetv1.ClusterGroup
-	var mapping fleetv1.BundleNamespaceMapping
-	if groupKey.Name != "" {
-		if _, err := r.applier.Store.Get(ctx, groupKey, &group); err != nil {
-			return desired.Targets{}, err
-		}
-	}
-	if mappingKey.Name != "" {
-		if _, err := r.applier.Store.Get(ctx, mappingKey, &mapping); err != nil {
-			return desired.Targets{}, err
-		}
-	}
-	return desired.Targets{Group: group.UID, Mapping: mapping.UID}, nil
-}
-
 // withdraw undoes an import: the Fleet Cluster first, then the pin, so that an
 // interruption is taken up again.
-func (r *clusterReconciler) withdraw(ctx context.Context, cluster *clusterv1.Cluster) (ctrl.Result, outcome, error) {
-	key := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
-	var live fleetv1.Cluster
-	found, err := r.applier.Store.Get(ctx, key, &live)
-	if err != nil {
-		return ctrl.Result{}, outcome{}, err
-	}
-	if ours, _ := belongsTo(&live, cluster); found && ours {
-		if live.DeletionTimestamp.IsZero() {
-			if err := r.applier.Delete(ctx, &live); err != nil {
-				return ctrl.Result{}, outcome{}, err
-			}
+func (r *clusterReconciler) withdraw(ctx context.Context, v *visit) error {
+	if v.has() && v.fleet.DeletionTimestamp.IsZero() {
+		if err := r.applier.Delete(ctx, v.fleet); err != nil {
+			return err
 		}
 	}
-	subject, err := r.subject(ctx, cluster)
-	if err != nil {
-		return ctrl.Result{}, outcome{}, err
-	}
-	return ctrl.Result{}, unselected(false, false, ""), patchStamp(ctx, r.Client, r.applier.Store, cluster, stamp.WithoutPin(subject))
-}
-
-func (r *clusterReconciler) selected(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (bool, string, error) {
-	subject, err := r.subject(ctx, cluster)
-	if err != nil {
-		return false, "", err
-	}
-	selected, why := stamp.Selected(in.Cluster, stamp.WithClassLabels(subject.Labels, subject.Class), subject.NamespaceLabels)
-	return selected, why, nil
-}
-
-func (r *clusterReconciler) subject(ctx context.Context, cluster *clusterv1.Cluster) (stamp.Subject, error) {
-	namespace := namespaceMetadata()
-	if err := r.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); err != nil {
-		return stamp.Subject{}, fmt.Errorf("reading Namespace: %w", err)
-	}
-	return stamp.Subject{
-		Name:            cluster.Name,
-		Labels:          cluster.Labels,
-		Annotations:     cluster.Annotations,
-		NamespaceLabels: namespace.Labels,
-		Class:           cluster.GetClassKey(),
-	}, nil
+	return patchStamp(ctx, r.Client, r.applier.Store, v.cluster, stamp.WithoutPin(v.subject))
 }
 
 // isWatched reports whether an object is ours to look at. Events of other objects lead

@@ -19,7 +19,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/settings"
-	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
@@ -47,7 +47,8 @@ type configReconciler struct {
 	tally    *Tally
 	gate     *Gate
 	now      func() time.Time
-	// watchFilter limits which Clusters are counted; empty for all.
+	// watchFilter limits which Clusters are counted, and which FleetAddonConfig is
+	// reported on; empty for all.
 	watchFilter string
 
 	// counted says that every Cluster that was there at the start has been looked at.
@@ -64,8 +65,8 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	}
 	_, invalid := settings.From(config)
 	metrics.Condition(ConfigValidCondition, invalid == nil)
-	if config == nil {
-		return ctrl.Result{}, nil
+	if config == nil || !isWatched(config, r.watchFilter) {
+		return ctrl.Result{}, nil // Of several instances, the one whose filter it carries reports.
 	}
 	if !r.gate.Looked() {
 		return ctrl.Result{RequeueAfter: gateInterval}, nil
@@ -111,7 +112,7 @@ func (r *configReconciler) count(ctx context.Context) error {
 	if r.counted || r.gate.Missing() != "" {
 		return nil
 	}
-	current, err := r.settings.current(ctx)
+	current, usable, err := r.settings.current(ctx)
 	if err != nil {
 		return err
 	}
@@ -125,8 +126,8 @@ func (r *configReconciler) count(ctx context.Context) error {
 			waiting++
 		}
 	}
-	// While the import is off nobody looks, and nothing will change.
-	r.counted = r.tally.Len() >= waiting || !current.Cluster.Enabled
+	// While the import is off, or cannot be, nobody looks, and nothing will change.
+	r.counted = r.tally.Len() >= waiting || !usable || !current.Cluster.Enabled
 	return nil
 }
 
@@ -174,7 +175,7 @@ func (r *configReconciler) classes(ctx context.Context) (*int32, error) {
 	}
 	var count int32
 	for i := range groups.Items {
-		if apply.IsOurs(&groups.Items[i]) && !isCrossNamespaceGroup(&groups.Items[i]) {
+		if stamp.IsOurs(&groups.Items[i]) && !isCrossNamespaceGroup(&groups.Items[i]) {
 			count++
 		}
 	}

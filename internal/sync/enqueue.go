@@ -15,7 +15,6 @@ import (
 
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 // enqueuer says which keys an object's change concerns. On an update it is asked
@@ -27,6 +26,8 @@ type enqueuer struct {
 	echoes *echoes
 }
 
+// requests returns a request for each key that names something; a use of nothing gives
+// none that does.
 func requests(keys ...types.NamespacedName) []reconcile.Request {
 	var result []reconcile.Request
 	for _, key := range keys {
@@ -40,7 +41,7 @@ func requests(keys ...types.NamespacedName) []reconcile.Request {
 // groupOfCluster returns the groups that a Cluster may want, and that its Fleet Cluster
 // uses, which counts as long as the Cluster exists.
 func (e *enqueuer) groupOfCluster(ctx context.Context, object client.Object) []reconcile.Request {
-	result := crossGroup(object.GetNamespace(), wishOf(object.(*clusterv1.Cluster)))
+	result := requests(useOf(object.(*clusterv1.Cluster)).group())
 	for _, cluster := range e.fleetClustersOf(ctx, object) {
 		result = append(result, e.groupOfFleetCluster(ctx, &cluster)...)
 	}
@@ -48,18 +49,11 @@ func (e *enqueuer) groupOfCluster(ctx context.Context, object client.Object) []r
 }
 
 func (e *enqueuer) groupOfFleetCluster(_ context.Context, object client.Object) []reconcile.Request {
-	return crossGroup(object.GetNamespace(), useOfFleet(object.(*fleetv1.Cluster)))
-}
-
-func crossGroup(namespace string, class types.NamespacedName) []reconcile.Request {
-	if class.Name == "" {
-		return nil
-	}
-	return requests(types.NamespacedName{Namespace: namespace, Name: stamp.GroupName(class.Name, class.Namespace)})
+	return requests(useOfFleet(object.(*fleetv1.Cluster)).group())
 }
 
 func (e *enqueuer) mappingOfCluster(ctx context.Context, object client.Object) []reconcile.Request {
-	result := mappingKey(object.GetNamespace(), wishOf(object.(*clusterv1.Cluster)))
+	result := requests(useOf(object.(*clusterv1.Cluster)).mapping())
 	for _, cluster := range e.fleetClustersOf(ctx, object) {
 		result = append(result, e.mappingOfFleetCluster(ctx, &cluster)...)
 	}
@@ -67,14 +61,38 @@ func (e *enqueuer) mappingOfCluster(ctx context.Context, object client.Object) [
 }
 
 func (e *enqueuer) mappingOfFleetCluster(_ context.Context, object client.Object) []reconcile.Request {
-	return mappingKey(object.GetNamespace(), useOfFleet(object.(*fleetv1.Cluster)))
+	return requests(useOfFleet(object.(*fleetv1.Cluster)).mapping())
 }
 
-func mappingKey(namespace string, class types.NamespacedName) []reconcile.Request {
-	if class.Name == "" {
+// groupsInNamespace returns the groups that the Clusters of a Namespace may want: its
+// labels decide whether they are selected.
+func (e *enqueuer) groupsInNamespace(ctx context.Context, object client.Object) []reconcile.Request {
+	return e.usesInNamespace(ctx, object, use.group)
+}
+
+func (e *enqueuer) mappingsInNamespace(ctx context.Context, object client.Object) []reconcile.Request {
+	return e.usesInNamespace(ctx, object, use.mapping)
+}
+
+func (e *enqueuer) usesInNamespace(ctx context.Context, namespace client.Object, key func(use) types.NamespacedName) []reconcile.Request {
+	var result []reconcile.Request
+	known := map[use]bool{}
+	for _, cluster := range e.clusters(ctx, client.InNamespace(namespace.GetName())) {
+		if used := useOf(&cluster); !known[used] {
+			known[used] = true
+			result = append(result, requests(key(used))...)
+		}
+	}
+	return result
+}
+
+// rivals returns the Clusters that are pinned to the Fleet Cluster of one that goes.
+func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile.Request {
+	name := stamp.PinOf(object.GetAnnotations()).ClusterName
+	if name == "" {
 		return nil
 	}
-	return requests(types.NamespacedName{Namespace: class.Namespace, Name: namespace})
+	return e.clusterRequests(ctx, client.InNamespace(object.GetNamespace()), client.MatchingFields{byPin: name})
 }
 
 func (e *enqueuer) namespaceOf(_ context.Context, object client.Object) []reconcile.Request {
@@ -85,17 +103,20 @@ func (e *enqueuer) namespaceOf(_ context.Context, object client.Object) []reconc
 func (e *enqueuer) groupsOfClass(ctx context.Context, object client.Object) []reconcile.Request {
 	result := requests(client.ObjectKeyFromObject(object))
 	for _, cluster := range e.clusters(ctx, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()}) {
-		result = append(result, crossGroup(cluster.Namespace, useOf(&cluster))...)
+		result = append(result, requests(useOf(&cluster).group())...)
 	}
 	// A frozen or moved Cluster's Fleet Cluster may be the only user left.
 	for _, cluster := range e.fleetClusters(ctx, client.MatchingFields{byGroup: stamp.GroupName(object.GetName(), object.GetNamespace())}) {
-		result = append(result, crossGroup(cluster.Namespace, useOfFleet(&cluster))...)
+		result = append(result, requests(useOfFleet(&cluster).group())...)
 	}
 	return result
 }
 
+// clustersOfClass returns the Clusters of a class, and those whose group it displaces.
 func (e *enqueuer) clustersOfClass(ctx context.Context, object client.Object) []reconcile.Request {
-	return e.clusterRequests(ctx, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()})
+	return append(
+		e.clusterRequests(ctx, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()}),
+		e.clusterRequests(ctx, client.InNamespace(object.GetNamespace()), client.MatchingFields{byGroup: object.GetName()})...)
 }
 
 func (e *enqueuer) clustersInNamespace(ctx context.Context, object client.Object) []reconcile.Request {
@@ -124,7 +145,7 @@ func (e *enqueuer) clustersReferringTo(ctx context.Context, object client.Object
 // one that may be waiting for its name.
 func (e *enqueuer) clusterOfFleetCluster(ctx context.Context, object client.Object) []reconcile.Request {
 	namespace := object.GetNamespace()
-	keys := []types.NamespacedName{{Namespace: namespace, Name: object.GetAnnotations()[desired.ImportedFromAnnotation]}}
+	keys := []types.NamespacedName{{Namespace: namespace, Name: object.GetAnnotations()[stamp.ImportedFromAnnotation]}}
 	for _, owner := range object.GetOwnerReferences() {
 		if owner.Kind == clusterv1.ClusterKind {
 			keys = append(keys, types.NamespacedName{Namespace: namespace, Name: owner.Name})
@@ -141,7 +162,7 @@ func (e *enqueuer) clusterOfNewFleetCluster(ctx context.Context, object client.O
 	if !e.echoes.heard(object) {
 		return all
 	}
-	maker := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetAnnotations()[desired.ImportedFromAnnotation]}
+	maker := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetAnnotations()[stamp.ImportedFromAnnotation]}
 	return slices.DeleteFunc(all, func(req reconcile.Request) bool { return req.NamespacedName == maker })
 }
 
@@ -157,10 +178,10 @@ func (e *enqueuer) allGroups(ctx context.Context, _ client.Object) []reconcile.R
 		result = append(result, requests(client.ObjectKeyFromObject(&groups.Items[i]))...)
 	}
 	for _, cluster := range e.clusters(ctx) {
-		result = append(result, crossGroup(cluster.Namespace, useOf(&cluster))...)
+		result = append(result, requests(useOf(&cluster).group())...)
 	}
 	for _, cluster := range e.fleetClusters(ctx) {
-		result = append(result, crossGroup(cluster.Namespace, useOfFleet(&cluster))...)
+		result = append(result, requests(useOfFleet(&cluster).group())...)
 	}
 	classes := classMetadataList()
 	e.list(ctx, classes)
@@ -178,10 +199,10 @@ func (e *enqueuer) allMappings(ctx context.Context, _ client.Object) []reconcile
 		result = append(result, requests(client.ObjectKeyFromObject(&mappings.Items[i]))...)
 	}
 	for _, cluster := range e.clusters(ctx) {
-		result = append(result, mappingKey(cluster.Namespace, useOf(&cluster))...)
+		result = append(result, requests(useOf(&cluster).mapping())...)
 	}
 	for _, cluster := range e.fleetClusters(ctx) {
-		result = append(result, mappingKey(cluster.Namespace, useOfFleet(&cluster))...)
+		result = append(result, requests(useOfFleet(&cluster).mapping())...)
 	}
 	return result
 }

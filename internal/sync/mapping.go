@@ -12,10 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/keymutex"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
@@ -26,16 +26,19 @@ import (
 const retargetAnnotation = stamp.Domain + "/retarget"
 
 const (
+	// retireInterval is how often, at most, we look whether Fleet has dropped what was
+	// deployed through a mapping, whatever wakes us.
 	retireInterval = time.Second
-	// maxRetireRounds bounds how long a mapping waits for Fleet to drop what was
-	// deployed through it. Fleet looks at every Bundle when it starts, so a Fleet
-	// that is down may safely be left behind.
-	maxRetireRounds = 60
+	// retirePatience bounds how long a mapping waits for that. Fleet looks at every
+	// Bundle when it starts, so a Fleet that is down may safely be left behind.
+	retirePatience = time.Minute
+	// listPage is how many BundleDeployments are listed at a time.
+	listPage = 500
 )
 
 // mappingReconciler keeps BundleNamespaceMappings: one for each pair of a class
-// namespace and a namespace with claimed Clusters that use its classes. Its key is
-// the mapping's own: namespace = class namespace, name = namespace of the Clusters.
+// namespace and a namespace whose Clusters use its classes. Its key is the mapping's
+// own: namespace = class namespace, name = namespace of the Clusters.
 type mappingReconciler struct {
 	client.Reader
 	*apply.Applier
@@ -44,65 +47,104 @@ type mappingReconciler struct {
 	live     client.Reader
 	users    users
 	settings *settingsReader
+	now      func() time.Time
 	// busy keeps apart those who look at the same mapping, as groupReconciler's does.
 	busy keymutex.KeyMutex
 
-	mu     gosync.Mutex
-	rounds map[types.NamespacedName]int
+	mu       gosync.Mutex
+	retiring map[types.NamespacedName]retirement
 }
 
-// Reconcile makes one mapping as it should be, or retires and then deletes it.
+// retirement is how far the retiring of a mapping is.
+type retirement struct {
+	began, next time.Time
+	looks       int
+}
+
+// Reconcile puts one mapping back as it should be, or retires and then deletes it. What
+// Clusters need is made before their Fleet Clusters, by ensure.
 func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	r.busy.LockKey(req.String())
-	defer func() { _ = r.busy.UnlockKey(req.String()) }() // It fails never.
-	current, err := r.settings.current(ctx)
-	if err != nil || !current.Cluster.Enabled {
+	defer func() { _ = r.busy.UnlockKey(req.String()) }() // UnlockKey never fails.
+	current, usable, err := r.settings.current(ctx)
+	if err != nil || !usable || !current.Cluster.Enabled {
 		return ctrl.Result{}, err
 	}
 	var mapping fleetv1.BundleNamespaceMapping
 	found, err := r.Store.Get(ctx, req.NamespacedName, &mapping)
-	if err != nil {
+	if err != nil || found && (!mapping.DeletionTimestamp.IsZero() || !stamp.IsOurs(&mapping)) {
 		return ctrl.Result{}, err
 	}
-	var live client.Object
-	if found {
-		live = &mapping
-		if !mapping.DeletionTimestamp.IsZero() {
-			return ctrl.Result{}, nil
-		}
-		if !apply.IsOurs(&mapping) {
-			ctrl.LoggerFrom(ctx).Info("Left alone a BundleNamespaceMapping that somebody else made; rename it, or annotate it to hand it over",
-				"object", req.String())
-			return ctrl.Result{}, nil
-		}
+	if !found {
+		r.forget(req.NamespacedName)
 	}
-
 	if current.Cluster.ApplyClassGroup {
-		used, err := r.users.class(ctx, req.Name, byClassNamespace, req.Namespace)
+		filter := client.MatchingFields{byClassNamespace: req.Namespace}
+		used, err := r.users.maker(ctx, current, req.Name, filter)
 		if err != nil {
 			return ctrl.Result{}, err
 		}
-		if used.Name != "" {
-			r.setRound(req.NamespacedName, 0)
-			_, err := r.Apply(ctx, desired.Mapping(req.Namespace, req.Name), live, current.Cluster.PatchResource || isRetired(&mapping))
-			if apply.IsAbsent(err) {
-				err = nil // The class's namespace is gone or going: no bundle to map.
-			}
+		if !used.isZero() {
+			_, err := r.write(ctx, current, used.mapping())
 			return ctrl.Result{}, err
+		}
+		// A keeper keeps what maps, as it is; it never makes it map again.
+		if found && isLive(&mapping) {
+			if keeps, err := r.users.keeper(ctx, current, req.Name, filter); err != nil || keeps {
+				return ctrl.Result{}, err
+			}
 		}
 	}
 	if !found {
 		return ctrl.Result{}, nil
 	}
-	if current.Cluster.ApplyClassGroup {
-		awaited, err := r.users.awaited(ctx, current, req.Name, func(cluster *clusterv1.Cluster) bool {
-			return wishOf(cluster).Namespace == req.Namespace
-		})
-		if err != nil || awaited {
-			return ctrl.Result{}, err // Its claim brings us back.
+	return r.retire(ctx, &mapping)
+}
+
+// ensure makes the mapping that a use needs, and returns its UID. It asks nobody who
+// else needs it.
+func (r *mappingReconciler) ensure(ctx context.Context, in settings.Settings, used use) (types.UID, error) {
+	if used.isZero() {
+		return "", nil
+	}
+	key := used.mapping()
+	r.busy.LockKey(key.String())
+	defer func() { _ = r.busy.UnlockKey(key.String()) }()
+	if !in.Cluster.ApplyClassGroup {
+		var mapping fleetv1.BundleNamespaceMapping
+		_, err := r.Store.Get(ctx, key, &mapping)
+		return mapping.UID, err
+	}
+	return r.write(ctx, in, key)
+}
+
+func (r *mappingReconciler) write(ctx context.Context, in settings.Settings, key types.NamespacedName) (types.UID, error) {
+	r.forget(key)
+	var mapping fleetv1.BundleNamespaceMapping
+	found, err := r.Store.Get(ctx, key, &mapping)
+	if err != nil {
+		return "", err
+	}
+	var live client.Object
+	if found {
+		live = &mapping
+		switch {
+		case !mapping.DeletionTimestamp.IsZero():
+			return mapping.UID, nil // Its deletion brings us back.
+		case !stamp.IsOurs(&mapping):
+			ctrl.LoggerFrom(ctx).Info("Left alone a BundleNamespaceMapping that somebody else made; rename it, or hand it over with the annotation "+stamp.AdoptAnnotation+"=true",
+				"object", key.String())
+			return mapping.UID, nil
 		}
 	}
-	return r.retire(ctx, &mapping)
+	written, _, err := r.Apply(ctx, desired.Mapping(key.Namespace, key.Name), live, in.Cluster.PatchResource || found && !isLive(&mapping))
+	if apply.IsAbsent(err) {
+		return "", nil // The class's namespace is gone or going: no bundle to map.
+	}
+	if err != nil {
+		return "", err
+	}
+	return written.GetUID(), nil
 }
 
 // retire takes a mapping away for good: first it maps nothing, then Fleet is made to
@@ -110,59 +152,67 @@ func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 // left the mapping goes. It can be interrupted anywhere: the mapping remembers.
 func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleNamespaceMapping) (ctrl.Result, error) {
 	key := client.ObjectKeyFromObject(mapping)
-	result, err := r.Apply(ctx, desired.RetiredMapping(key.Namespace, key.Name), mapping, true)
+	_, result, err := r.Apply(ctx, desired.RetiredMapping(key.Namespace, key.Name), mapping, true)
 	if err != nil {
 		if apply.IsAbsent(err) {
 			return ctrl.Result{}, client.IgnoreNotFound(r.Delete(ctx, mapping))
 		}
 		return ctrl.Result{}, err
 	}
-	round := r.round(key)
 	if result != apply.Unchanged {
-		round = 0 // Somebody or a former life made it map again.
+		r.forget(key) // Somebody or a former life made it map again.
+	}
+	state, now := r.retirement(key), r.now()
+	if wait := state.next.Sub(now); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 
 	bundles, err := r.deployedThrough(ctx, key)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if len(bundles) == 0 || round >= maxRetireRounds {
+	if len(bundles) == 0 || now.Sub(state.began) >= retirePatience {
 		if len(bundles) > 0 {
 			ctrl.LoggerFrom(ctx).Info("Fleet still deploys bundles of the class namespace; is another BundleNamespaceMapping in force?",
 				"object", key.String(), "bundles", bundles)
 		}
-		r.setRound(key, 0)
+		r.forget(key)
 		return ctrl.Result{}, r.Delete(ctx, mapping)
 	}
 	// Fleet's view of the mapping may lag behind the Bundle's change, so try again
 	// with another value until it has acted; at growing distances.
-	if round&(round-1) == 0 {
+	if state.looks&(state.looks-1) == 0 {
 		for _, bundle := range bundles {
 			if err := r.retarget(ctx, types.NamespacedName{Namespace: key.Namespace, Name: bundle},
-				mapping.ResourceVersion+"-"+strconv.Itoa(round)); err != nil {
+				mapping.ResourceVersion+"-"+strconv.Itoa(state.looks)); err != nil {
 				return ctrl.Result{}, err
 			}
 		}
 	}
-	r.setRound(key, round+1)
+	r.looked(key, state)
 	return ctrl.Result{RequeueAfter: retireInterval}, nil
 }
 
 // deployedThrough returns the names of the Bundles beside the class that Fleet
 // deploys to Clusters of the other namespace.
 func (r *mappingReconciler) deployedThrough(ctx context.Context, key types.NamespacedName) ([]string, error) {
-	var deployments metav1.PartialObjectMetadataList
-	deployments.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("BundleDeploymentList"))
-	if err := r.live.List(ctx, &deployments, client.MatchingLabels{
-		fleetv1.BundleNamespaceLabel:  key.Namespace,
-		fleetv1.ClusterNamespaceLabel: key.Name,
-	}); err != nil {
-		return nil, fmt.Errorf("listing BundleDeployments: %w", err)
-	}
 	var names []string
-	for i := range deployments.Items {
-		if deployments.Items[i].DeletionTimestamp.IsZero() {
-			names = append(names, deployments.Items[i].Labels[fleetv1.BundleLabel])
+	for next := ""; ; {
+		var page metav1.PartialObjectMetadataList
+		page.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("BundleDeploymentList"))
+		if err := r.live.List(ctx, &page, client.MatchingLabels{
+			fleetv1.BundleNamespaceLabel:  key.Namespace,
+			fleetv1.ClusterNamespaceLabel: key.Name,
+		}, client.Limit(listPage), client.Continue(next)); err != nil {
+			return nil, fmt.Errorf("listing BundleDeployments: %w", err)
+		}
+		for i := range page.Items {
+			if page.Items[i].DeletionTimestamp.IsZero() {
+				names = append(names, page.Items[i].Labels[fleetv1.BundleLabel])
+			}
+		}
+		if next = page.Continue; next == "" {
+			break
 		}
 	}
 	slices.Sort(names)
@@ -182,22 +232,32 @@ func (r *mappingReconciler) retarget(ctx context.Context, key types.NamespacedNa
 	return nil
 }
 
-func isRetired(mapping *fleetv1.BundleNamespaceMapping) bool {
-	return mapping.BundleSelector == nil && mapping.NamespaceSelector == nil
+// isLive reports whether a mapping maps anything; to Fleet a missing selector matches nothing.
+func isLive(mapping *fleetv1.BundleNamespaceMapping) bool {
+	return mapping.BundleSelector != nil && mapping.NamespaceSelector != nil
 }
 
-func (r *mappingReconciler) round(key types.NamespacedName) int {
+// retirement returns how far the retiring of a mapping is; it begins now if it is not
+// under way.
+func (r *mappingReconciler) retirement(key types.NamespacedName) retirement {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.rounds[key]
-}
-
-func (r *mappingReconciler) setRound(key types.NamespacedName, round int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if round == 0 {
-		delete(r.rounds, key)
-		return
+	state, ok := r.retiring[key]
+	if !ok {
+		state.began = r.now()
+		r.retiring[key] = state
 	}
-	r.rounds[key] = round
+	return state
+}
+
+func (r *mappingReconciler) looked(key types.NamespacedName, state retirement) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.retiring[key] = retirement{state.began, r.now().Add(retireInterval), state.looks + 1}
+}
+
+func (r *mappingReconciler) forget(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.retiring, key)
 }

@@ -4,15 +4,16 @@ import (
 	"context"
 	"fmt"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
@@ -30,8 +31,8 @@ type namespaceReconciler struct {
 
 // Reconcile sets or removes the annotation on one Namespace.
 func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	current, err := r.settings.current(ctx)
-	if err != nil || !current.Cluster.Enabled {
+	current, usable, err := r.settings.current(ctx)
+	if err != nil || !usable || !current.Cluster.Enabled {
 		return ctrl.Result{}, err
 	}
 	namespace := namespaceMetadata()
@@ -41,21 +42,14 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	if !namespace.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil
 	}
-	claimed, err := r.hasClaimed(ctx, req.Name)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-
 	_, has := namespace.Annotations[workspaceAnnotation]
 	var value string
-	switch {
-	case claimed && !has:
+	switch made, err := r.isMade(ctx, current, namespace, has); {
+	case err != nil:
+		return ctrl.Result{}, err
+	case made && !has:
 		value = `"true"`
-	case !claimed && has && apply.IsManager(namespace):
-		awaited, err := r.users.awaited(ctx, current, req.Name, func(*clusterv1.Cluster) bool { return true })
-		if err != nil || awaited {
-			return ctrl.Result{}, err
-		}
+	case !made && has && stamp.IsManager(namespace):
 		value = "null"
 	default:
 		return ctrl.Result{}, nil
@@ -71,13 +65,34 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
-func (r *namespaceReconciler) hasClaimed(ctx context.Context, namespace string) (bool, error) {
-	var clusters clusterv1.ClusterList
-	if err := r.List(ctx, &clusters, client.InNamespace(namespace), client.MatchingFields{byClaim: "true"},
-		client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("listing Clusters: %w", err)
+// isMade reports whether the annotation is to be there: a maker makes it, and a keeper,
+// or a Fleet Cluster of a Cluster that exists, keeps it.
+func (r *namespaceReconciler) isMade(ctx context.Context, in settings.Settings, namespace *metav1.PartialObjectMetadata, has bool) (bool, error) {
+	clusters, _, err := r.users.clusters(ctx, namespace.Name, nil)
+	if err != nil {
+		return false, err
 	}
-	return len(clusters.Items) > 0, nil
+	for i := range clusters {
+		if isMaker(in, &clusters[i], namespace.Labels) || has && isKeeper(in, &clusters[i], namespace.Labels) {
+			return true, nil
+		}
+	}
+	if !has || len(clusters) == 0 {
+		return false, nil
+	}
+	var fleetClusters fleetv1.ClusterList
+	if err := r.List(ctx, &fleetClusters, client.InNamespace(namespace.Name), client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("listing Fleet Clusters: %w", err)
+	}
+	for i := range fleetClusters.Items {
+		if !stamp.IsOurs(&fleetClusters.Items[i]) {
+			continue
+		}
+		if exists, err := r.users.hasCluster(ctx, &fleetClusters.Items[i]); err != nil || exists {
+			return exists, err
+		}
+	}
+	return false, nil
 }
 
 // namespaceMetadata returns an empty Namespace of which only metadata is read and cached.

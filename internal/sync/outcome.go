@@ -3,6 +3,7 @@ package sync
 import (
 	"cmp"
 	"fmt"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +42,17 @@ type outcome struct {
 	conditions []metav1.Condition
 	// keep leaves the conditions as they are, apart from those given.
 	keep bool
+	// passing leaves the status of ImportedCondition as it is, if there is one.
+	passing bool
+	// after is when the Cluster is to be looked at again if no event brings it back; zero
+	// for never.
+	after time.Duration
+}
+
+// again returns the outcome with a delay after which the Cluster is looked at again.
+func (o outcome) again(after time.Duration) outcome {
+	o.after = after
+	return o
 }
 
 // reason returns the reason of ImportedCondition, or "" if there is none to tell.
@@ -61,10 +73,20 @@ func conflicting(message string) outcome {
 	return notImported(StateConflicted, reasonConflict, message)
 }
 
+// failed is the outcome of an error. A Cluster that is imported stays so: what Fleet has
+// of it is as it was, and availability gates must not close for a moment's trouble.
 func failed(err error) outcome {
 	result := notImported(StateFailed, reasonFailed, err.Error())
-	result.keep = true
+	result.keep, result.passing = true, true
 	return result
+}
+
+// displaced is the outcome for a Cluster whose group would have the name of the group of
+// a class beside it. What is in Fleet stays as it is.
+func displaced(imported bool, used use, class string) outcome {
+	return frozen(StateConflicted, imported, reasonConflict, fmt.Sprintf(
+		"ClusterGroup %q of this namespace is that of ClusterClass %q here, and would be that of ClusterClass %q of namespace %q: bundles for one would reach the other; rename one of the two classes",
+		used.group().Name, class, used.class.Name, used.class.Namespace))
 }
 
 // unserved is the outcome when a CRD was removed under us.

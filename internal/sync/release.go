@@ -14,7 +14,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
@@ -27,51 +26,69 @@ import (
 // was owned would be deleted with the original, and Fleet would uninstall the
 // applications of a cluster that lives on. A paused Cluster is deleted by nobody
 // else: Cluster API does not finish the deletion of one.
-func (r *clusterReconciler) release(ctx context.Context, cluster *clusterv1.Cluster) error {
-	if !ptr.Deref(cluster.Spec.Paused, false) {
+func (r *clusterReconciler) release(ctx context.Context, v *visit) error {
+	if !ptr.Deref(v.cluster.Spec.Paused, false) || !v.has() || !v.fleet.DeletionTimestamp.IsZero() || !isOwner(v.fleet, v.cluster) {
 		return nil
 	}
-	var live fleetv1.Cluster
-	key := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
-	found, err := r.applier.Store.Get(ctx, key, &live)
-	if err != nil || !found || !live.DeletionTimestamp.IsZero() {
-		return err
-	}
-	if !isOwner(&live, cluster) {
-		return nil
-	}
-	return r.patchFleetCluster(ctx, &live, map[string]any{
-		"ownerReferences": withoutOwner(&live, cluster),
-		"annotations":     map[string]any{desired.ReleasedAnnotation: "true"},
-	})
+	return r.patchFleetCluster(ctx, v.fleet, map[string]any{"metadata": map[string]any{
+		"ownerReferences": withoutOwner(v.fleet, v.cluster),
+		"annotations":     map[string]any{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: v.cluster.UID},
+	}})
 }
 
 // reclaim undoes a release when the Cluster is unpaused: the Fleet Cluster has its
 // owner again, if it is to have one, even where nothing else of it may be changed.
-func (r *clusterReconciler) reclaim(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) error {
-	var live fleetv1.Cluster
-	key := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
-	found, err := r.applier.Store.Get(ctx, key, &live)
-	if err != nil || !found || live.Annotations[desired.ReleasedAnnotation] == "" || !live.DeletionTimestamp.IsZero() {
-		return err
-	}
-	if ours, _ := belongsTo(&live, cluster); !ours {
+func (r *clusterReconciler) reclaim(ctx context.Context, v *visit) error {
+	if !v.has() || v.fleet.Annotations[stamp.ReleasedAnnotation] == "" || !v.fleet.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	metadata := map[string]any{"annotations": map[string]any{desired.ReleasedAnnotation: nil}}
-	if in.Cluster.SetOwnerReferences && !isOwner(&live, cluster) {
-		metadata["ownerReferences"] = append(slices.Clone(live.OwnerReferences), desired.Owner(cluster))
+	annotations := map[string]any{stamp.ReleasedAnnotation: nil}
+	metadata := map[string]any{"annotations": annotations}
+	if v.in.Cluster.SetOwnerReferences {
+		annotations[stamp.ImportedUIDAnnotation] = nil
+		if !isOwner(v.fleet, v.cluster) {
+			metadata["ownerReferences"] = append(slices.Clone(v.fleet.OwnerReferences), desired.Owner(v.cluster))
+		}
 	}
-	return r.patchFleetCluster(ctx, &live, metadata)
+	return r.patchFleetCluster(ctx, v.fleet, map[string]any{"metadata": metadata})
+}
+
+// takeOver makes a Fleet Cluster that was handed over, or that an earlier Cluster of the
+// same name left behind, that of the Cluster: by one write that fails if anybody else
+// has written meanwhile, so that of two Clusters one gets it. Fleet believes the agent of
+// one that was left behind to be deployed, and is made to deploy it anew.
+func (r *clusterReconciler) takeOver(ctx context.Context, v *visit) error {
+	annotations := map[string]any{
+		stamp.AdoptAnnotation: nil, stamp.ReleasedAnnotation: nil,
+		stamp.ImportedFromAnnotation: v.cluster.Name, stamp.ImportedUIDAnnotation: nil,
+	}
+	metadata := map[string]any{"annotations": annotations}
+	// Other owners of the kind are Clusters that do not exist any more.
+	owners := slices.DeleteFunc(slices.Clone(v.fleet.OwnerReferences), func(owner metav1.OwnerReference) bool { return owner.Kind == clusterv1.ClusterKind })
+	if v.in.Cluster.SetOwnerReferences {
+		metadata["ownerReferences"] = append(owners, desired.Owner(v.cluster))
+	} else {
+		metadata["ownerReferences"] = owners
+		annotations[stamp.ImportedUIDAnnotation] = v.cluster.UID
+	}
+	change := map[string]any{"metadata": metadata}
+	if v.relation == stamp.Orphan {
+		change["spec"] = map[string]any{"redeployAgentGeneration": v.fleet.Spec.RedeployAgentGeneration + 1}
+	}
+	if err := r.patchFleetCluster(ctx, v.fleet, change); err != nil {
+		return err
+	}
+	v.relation = stamp.Own
+	return nil
 }
 
 // disown takes off an owner reference that is not wanted and that an apply leaves
 // there, because reclaim put it back by a patch.
-func (r *clusterReconciler) disown(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster, live *fleetv1.Cluster) error {
-	if in.Cluster.SetOwnerReferences || !in.Cluster.PatchResource || !isOwner(live, cluster) {
+func (r *clusterReconciler) disown(ctx context.Context, v *visit) error {
+	if v.in.Cluster.SetOwnerReferences || !v.in.Cluster.PatchResource || !isOwner(v.fleet, v.cluster) {
 		return nil
 	}
-	return r.patchFleetCluster(ctx, live, map[string]any{"ownerReferences": withoutOwner(live, cluster)})
+	return r.patchFleetCluster(ctx, v.fleet, map[string]any{"metadata": map[string]any{"ownerReferences": withoutOwner(v.fleet, v.cluster)}})
 }
 
 func isOwner(live *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
@@ -82,9 +99,12 @@ func withoutOwner(live *fleetv1.Cluster, cluster *clusterv1.Cluster) []metav1.Ow
 	return slices.DeleteFunc(slices.Clone(live.OwnerReferences), func(owner metav1.OwnerReference) bool { return owner.UID == cluster.UID })
 }
 
-func (r *clusterReconciler) patchFleetCluster(ctx context.Context, live *fleetv1.Cluster, metadata map[string]any) error {
+// patchFleetCluster changes a Fleet Cluster as it was seen: the write fails if it has
+// changed since. The change has metadata.
+func (r *clusterReconciler) patchFleetCluster(ctx context.Context, live *fleetv1.Cluster, change map[string]any) error {
+	metadata := change["metadata"].(map[string]any)
 	metadata["uid"], metadata["resourceVersion"] = live.UID, live.ResourceVersion
-	patch, err := json.Marshal(map[string]any{"metadata": metadata})
+	patch, err := json.Marshal(change)
 	if err != nil {
 		return err
 	}

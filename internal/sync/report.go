@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	gosync "sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,15 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
+const (
+	// errorPatience is how long a passing error may last until it is reported: the API
+	// server is restarted, a connection is cut.
+	errorPatience = 30 * time.Second
+	// messageInterval is how often, at most, a change of nothing but the message of
+	// BundlesReadyCondition is written: Fleet's messages count bundles as they go.
+	messageInterval = 15 * time.Second
+)
+
 // reporter tells people, on the CAPI Cluster itself, what became of it.
 type reporter struct {
 	client.Client
@@ -25,49 +35,114 @@ type reporter struct {
 	echoes   *echoes
 	recorder events.EventRecorder
 	now      func() time.Time
+
+	mu gosync.Mutex
+	// failing is since when Clusters meet passing errors, messages when a message alone was
+	// written last. Both hold only what is news.
+	failing, messages map[types.NamespacedName]time.Time
 }
 
 // report writes the conditions of an outcome, and an event when FleetImported turns.
-// It costs no request when there is no news.
-func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) error {
+// It costs no request when there is no news. If it puts something off, it says for how long.
+func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) (time.Duration, error) {
 	wanted, news := r.merge(cluster.Status.Conditions, result)
-	if !news {
-		return nil
+	switch {
+	case news == nothing:
+		return 0, nil
+	case news == messageOnly:
+		if wait := r.damp(client.ObjectKeyFromObject(cluster)); wait > 0 {
+			return wait, nil
+		}
 	}
 	before := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
 	if err := r.apply(ctx, cluster, wanted); err != nil {
-		return client.IgnoreNotFound(fmt.Errorf("writing conditions: %w", err))
+		return 0, client.IgnoreNotFound(fmt.Errorf("writing conditions: %w", err))
 	}
 	if after := meta.FindStatusCondition(wanted, ImportedCondition); after != nil &&
 		(before == nil || before.Status != after.Status || before.Reason != after.Reason) {
 		r.event(cluster, after)
 	}
-	return nil
+	return 0, nil
 }
 
+// isPassing reports whether an error is of those that pass, and has not lasted long.
+func (r *reporter) isPassing(key types.NamespacedName, err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil || !apply.IsPassing(err) {
+		delete(r.failing, key)
+		return false
+	}
+	since, known := r.failing[key]
+	if !known {
+		since = r.now()
+		r.failing[key] = since
+	}
+	return r.now().Sub(since) < errorPatience
+}
+
+// damp returns how long a message alone must wait to be written, and notes that it is
+// written now if it need not.
+func (r *reporter) damp(key types.NamespacedName) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	if wait := r.messages[key].Add(messageInterval).Sub(now); wait > 0 {
+		return wait
+	}
+	r.messages[key] = now
+	return 0
+}
+
+// forget drops a Cluster that is gone.
+func (r *reporter) forget(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.failing, key)
+	delete(r.messages, key)
+}
+
+// news says what about the conditions is new.
+type news int
+
+const (
+	nothing news = iota
+	messageOnly
+	everything
+)
+
 // merge returns all conditions of ours as they should be, with the time of their
-// last transition, and whether that is news.
-func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []metav1.Condition, news bool) {
+// last transition, and what is new about them.
+func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []metav1.Condition, what news) {
 	for _, conditionType := range []string{ImportedCondition, BundlesReadyCondition} {
 		old := meta.FindStatusCondition(have, conditionType)
 		want := meta.FindStatusCondition(result.conditions, conditionType)
+		if result.passing && want != nil && old != nil {
+			want.Status = old.Status
+		}
 		switch {
 		case want == nil && old == nil:
 		case want == nil && result.keep:
 			wanted = append(wanted, *old)
 		case want == nil:
-			news = true
+			what = everything
 		case old != nil && old.Status == want.Status:
 			want.LastTransitionTime = old.LastTransitionTime
-			news = news || old.Reason != want.Reason || old.Message != want.Message
+			switch {
+			case old.Reason == want.Reason && old.Message == want.Message:
+			case old.Reason == want.Reason && conditionType == BundlesReadyCondition:
+				what = max(what, messageOnly)
+			default:
+				what = everything
+			}
 			wanted = append(wanted, *want)
 		default:
 			want.LastTransitionTime = metav1.NewTime(r.now().Truncate(time.Second))
-			news = true
+			what = everything
 			wanted = append(wanted, *want)
 		}
 	}
-	return wanted, news
+	return wanted, what
 }
 
 func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted []metav1.Condition) error {

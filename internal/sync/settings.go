@@ -2,7 +2,6 @@ package sync
 
 import (
 	"context"
-	"fmt"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -13,16 +12,16 @@ import (
 // settingsReader reads the settings in force from the cached FleetAddonConfig.
 type settingsReader struct{ client.Reader }
 
-func (r *settingsReader) current(ctx context.Context) (settings.Settings, error) {
+// current returns the settings in force. They are not usable while the FleetAddonConfig
+// is invalid: nothing is changed then until it is not (the condition ConfigValid says
+// so), and its next change brings everything back.
+func (r *settingsReader) current(ctx context.Context) (in settings.Settings, usable bool, err error) {
 	config, err := r.config(ctx)
 	if err != nil {
-		return settings.Settings{}, err
+		return settings.Settings{}, false, err
 	}
-	current, err := settings.From(config)
-	if err != nil {
-		return settings.Settings{}, fmt.Errorf("FleetAddonConfig %s cannot be used: %w", addonsv1.FleetAddonConfigName, err)
-	}
-	return current, nil
+	in, invalid := settings.From(config)
+	return in, invalid == nil, nil
 }
 
 // config returns the FleetAddonConfig, or nil if there is none.

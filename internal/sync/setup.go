@@ -12,7 +12,6 @@ import (
 	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/external"
-	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -111,12 +110,12 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	groups := &groupReconciler{Reader: mgr.GetClient(), Applier: applier, users: users, settings: settings, watchFilter: options.WatchFilter, busy: keymutex.NewHashed(64)}
 	mappings := &mappingReconciler{
 		Reader: mgr.GetClient(), Applier: applier, live: mgr.GetAPIReader(), users: users, settings: settings,
-		busy: keymutex.NewHashed(64), rounds: map[types.NamespacedName]int{},
+		now: time.Now, busy: keymutex.NewHashed(64), retiring: map[types.NamespacedName]retirement{},
 	}
 
 	classKind := &desired.Class{}
 	classKind.SetGroupVersionKind(clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind))
-	filter := predicates.ResourceHasFilterLabel(mgr.GetScheme(), mgr.GetLogger(), options.WatchFilter)
+	filter := watched(options.WatchFilter)
 	concurrency := controller.Options{MaxConcurrentReconciles: options.ClassConcurrency}
 	enqueue := handler.EnqueueRequestsFromMapFunc
 
@@ -126,6 +125,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		Watches(&clusterv1.Cluster{}, enqueue(queues.groupOfCluster), builder.WithPredicates(specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(queues.groupOfFleetCluster), builder.WithPredicates(labelsOrExistence)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allGroups), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(namespaceMetadata(), enqueue(queues.groupsInNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Channel(unseen.groups, itself)).
 		Complete(patient{groups}); err != nil {
 		return fmt.Errorf("setting up ClusterGroups: %w", err)
@@ -135,13 +135,15 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		Watches(&clusterv1.Cluster{}, enqueue(queues.mappingOfCluster), builder.WithPredicates(specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(queues.mappingOfFleetCluster), builder.WithPredicates(labelsOrExistence)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allMappings), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(namespaceMetadata(), enqueue(queues.mappingsInNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Channel(unseen.mappings, itself)).
 		Complete(patient{mappings}); err != nil {
 		return fmt.Errorf("setting up BundleNamespaceMappings: %w", err)
 	}
 	if err := ctrl.NewControllerManagedBy(mgr).Named("namespace").WithOptions(concurrency).
 		For(namespaceMetadata(), builder.OnlyMetadata).
-		Watches(&clusterv1.Cluster{}, enqueue(queues.namespaceOf), builder.WithPredicates(labelsOrExistence)).
+		Watches(&clusterv1.Cluster{}, enqueue(queues.namespaceOf), builder.WithPredicates(specOrLabels)).
+		Watches(&fleetv1.Cluster{}, enqueue(queues.namespaceOf), builder.WithPredicates(removed)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allNamespaces), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(&namespaceReconciler{Client: mgr.GetClient(), users: users, settings: settings}); err != nil {
 		return fmt.Errorf("setting up Namespaces: %w", err)
@@ -162,6 +164,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	clusters, err := ctrl.NewControllerManagedBy(mgr).Named("cluster").
 		WithOptions(controller.Options{MaxConcurrentReconciles: options.ClusterConcurrency}).
 		For(&clusterv1.Cluster{}, builder.WithPredicates(filter, echoes.unheard())).
+		Watches(&clusterv1.Cluster{}, enqueue(queues.rivals), builder.WithPredicates(removed)).
 		Watches(&fleetv1.Cluster{}, enqueue(queues.clusterOfNewFleetCluster), builder.WithPredicates(created)).
 		Watches(&fleetv1.Cluster{}, enqueue(queues.clusterOfFleetCluster), builder.WithPredicates(fleetClusterNews, predicate.Not(created))).
 		WatchesRawSource(source.Channel(unseen.clusters, itself)).
@@ -174,8 +177,9 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allClusters), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Build(&clusterReconciler{
 			Client: mgr.GetClient(), live: mgr.GetAPIReader(), applier: applier, settings: settings, sources: sources,
-			groups: groups, mappings: mappings, tally: tally, watchFilter: options.WatchFilter,
-			reporter: &reporter{Client: mgr.GetClient(), store: store, echoes: echoes, recorder: mgr.GetEventRecorder("muster-syncer"), now: time.Now},
+			users: users, groups: groups, mappings: mappings, tally: tally, watchFilter: options.WatchFilter,
+			reporter: &reporter{Client: mgr.GetClient(), store: store, echoes: echoes, recorder: mgr.GetEventRecorder("muster-syncer"), now: time.Now,
+				failing: map[types.NamespacedName]time.Time{}, messages: map[types.NamespacedName]time.Time{}},
 		})
 	if err != nil {
 		return fmt.Errorf("setting up Clusters: %w", err)
@@ -240,6 +244,24 @@ var created = predicate.Funcs{
 	UpdateFunc:  func(event.UpdateEvent) bool { return false },
 	DeleteFunc:  func(event.DeleteEvent) bool { return false },
 	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// removed passes objects that disappear.
+var removed = predicate.Funcs{
+	CreateFunc:  func(event.CreateEvent) bool { return false },
+	UpdateFunc:  func(event.UpdateEvent) bool { return false },
+	DeleteFunc:  func(event.DeleteEvent) bool { return true },
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+// watched passes objects that the watch filter lets through, and those that have just
+// been relabelled out of it, so that nobody counts them any more.
+func watched(filter string) predicate.Predicate {
+	passes := predicate.NewPredicateFuncs(func(object client.Object) bool { return isWatched(object, filter) })
+	passes.UpdateFunc = func(e event.UpdateEvent) bool {
+		return isWatched(e.ObjectOld, filter) || isWatched(e.ObjectNew, filter)
+	}
+	return passes
 }
 
 // labelsOrExistence passes objects that appear, disappear, or change labels or annotations.

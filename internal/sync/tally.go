@@ -29,12 +29,15 @@ type Tally struct {
 	entries map[types.NamespacedName]entry
 	counts  map[State]int
 	reasons map[string]int
-	changed chan struct{}
+	// crossNamespace counts those that use a class of another namespace.
+	crossNamespace int
+	changed        chan struct{}
 }
 
 type entry struct {
-	state  State
-	reason string
+	state          State
+	reason         string
+	crossNamespace bool
 }
 
 // NewTally returns an empty Tally.
@@ -47,10 +50,8 @@ func NewTally() *Tally {
 	}
 }
 
-// Set notes the state of a Cluster, and the reason of its condition, if it has one.
-func (t *Tally) Set(key types.NamespacedName, state State, reason string) {
-	t.replace(key, entry{state, reason})
-}
+// Set notes what a Cluster counts as.
+func (t *Tally) Set(key types.NamespacedName, now entry) { t.replace(key, now) }
 
 // Forget drops a Cluster that is gone.
 func (t *Tally) Forget(key types.NamespacedName) { t.replace(key, entry{}) }

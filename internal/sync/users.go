@@ -7,89 +7,153 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
-// users answers who uses a class of another namespace: the claimed Clusters that
-// name it, and the Fleet Clusters, of Clusters that exist, that still carry it.
+// users answers who needs what is made in a namespace: for a class of another namespace,
+// or for having Clusters at all. There are two kinds.
+//
+// A maker is a Cluster that is claimed, selected now, neither paused nor going. What it
+// needs is made, put back and revived. Nothing else is a reason to open one namespace to
+// another: labels and annotations are written by tenants.
+//
+// A keeper is whoever may still be deployed to through what is there: a Cluster that is
+// frozen or yet to be claimed, a Fleet Cluster. For it, what is there stays as it is.
 type users struct {
 	client.Reader
 	store *apply.Store
 }
 
-// classes returns the classes that objects of the namespace use, filtered by an
-// index; enough to know one of them.
-func (u users) class(ctx context.Context, namespace, index, value string) (types.NamespacedName, error) {
-	filter := []client.ListOption{client.InNamespace(namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy}
-
-	var clusters clusterv1.ClusterList
-	if err := u.List(ctx, &clusters, append(filter, client.Limit(1))...); err != nil {
-		return types.NamespacedName{}, fmt.Errorf("listing Clusters: %w", err)
+// maker returns what a maker of the namespace uses, filtered by an index; zero if there is none.
+func (u users) maker(ctx context.Context, in settings.Settings, namespace string, filter client.MatchingFields) (use, error) {
+	clusters, labels, err := u.clusters(ctx, namespace, filter)
+	if err != nil {
+		return use{}, err
 	}
-	if len(clusters.Items) > 0 {
-		return useOf(&clusters.Items[0]), nil
-	}
-
-	var fleetClusters fleetv1.ClusterList
-	if err := u.List(ctx, &fleetClusters, filter...); err != nil {
-		return types.NamespacedName{}, fmt.Errorf("listing Fleet Clusters: %w", err)
-	}
-	for i := range fleetClusters.Items {
-		counts, err := u.counts(ctx, &fleetClusters.Items[i])
+	for i := range clusters {
+		makes, err := u.makes(ctx, in, &clusters[i], labels)
 		if err != nil {
-			return types.NamespacedName{}, err
+			return use{}, err
 		}
-		if counts {
-			return useOfFleet(&fleetClusters.Items[i]), nil
+		if makes {
+			return useOf(&clusters[i]), nil
 		}
 	}
-	return types.NamespacedName{}, nil
+	return use{}, nil
 }
 
-// awaited reports whether a Cluster of the namespace is about to be claimed and wishes
-// for what a derived object gives it. What CAAPF made, and what was made before a pin was
-// lost, must not go in the moment before its users are claimed: Fleet would undeploy.
-func (u users) awaited(ctx context.Context, in settings.Settings, namespace string, wishes func(*clusterv1.Cluster) bool) (bool, error) {
-	var unclaimed clusterv1.ClusterList
-	if err := u.List(ctx, &unclaimed, client.InNamespace(namespace), client.MatchingFields{byUnclaimed: "true"}, client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("listing Clusters: %w", err)
-	}
-	if len(unclaimed.Items) == 0 {
+// makes reports whether a Cluster is a maker, and the group that it needs is free.
+func (u users) makes(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) (bool, error) {
+	if !isMaker(in, cluster, namespaceLabels) {
 		return false, nil
 	}
-	labels := namespaceMetadata()
-	if err := u.Get(ctx, types.NamespacedName{Name: namespace}, labels, client.UnsafeDisableDeepCopy); err != nil {
-		return false, client.IgnoreNotFound(err)
+	displaced, err := u.displacing(ctx, useOf(cluster))
+	return displaced == "", err
+}
+
+// isMaker reports whether a Cluster is claimed, selected now, neither paused nor going.
+func isMaker(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) bool {
+	return stamp.PinOf(cluster.Annotations).IsComplete() && cluster.DeletionTimestamp.IsZero() &&
+		!capiannotations.IsPaused(cluster, cluster) && isSelected(in, cluster, namespaceLabels)
+}
+
+func isSelected(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) bool {
+	selected, _ := stamp.Selected(in.Cluster, stamp.WithClassLabels(cluster.Labels, cluster.GetClassKey()), namespaceLabels)
+	return selected
+}
+
+// displacing returns the name of the ClusterClass, beside the Clusters, whose own group
+// has the name of the group that a use needs: class "std.classes" of a namespace, and
+// class "std" of namespace "classes" used there. Fleet would target one through the other.
+func (u users) displacing(ctx context.Context, used use) (string, error) {
+	if used.isZero() {
+		return "", nil
 	}
-	for i := range unclaimed.Items {
-		cluster := &unclaimed.Items[i]
-		if !cluster.DeletionTimestamp.IsZero() || !wishes(cluster) {
-			continue
-		}
-		if selected, _ := stamp.Selected(in.Cluster, stamp.WithClassLabels(cluster.Labels, cluster.GetClassKey()), labels.Labels); selected {
+	class, err := classMetadata(ctx, u.Reader, used.group())
+	if err != nil || class == nil {
+		return "", err
+	}
+	return class.Name, nil
+}
+
+// keeper reports whether something in the namespace keeps what is there, filtered by an
+// index that Clusters and Fleet Clusters have in common.
+func (u users) keeper(ctx context.Context, in settings.Settings, namespace string, filter client.MatchingFields) (bool, error) {
+	clusters, labels, err := u.clusters(ctx, namespace, filter)
+	if err != nil {
+		return false, err
+	}
+	for i := range clusters {
+		if isKeeper(in, &clusters[i], labels) {
 			return true, nil
+		}
+	}
+	var fleetClusters fleetv1.ClusterList
+	if err := u.List(ctx, &fleetClusters, client.InNamespace(namespace), filter, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("listing Fleet Clusters: %w", err)
+	}
+	for i := range fleetClusters.Items {
+		if keeps, err := u.keeps(ctx, &fleetClusters.Items[i]); err != nil || keeps {
+			return keeps, err
 		}
 	}
 	return false, nil
 }
 
-// counts reports whether a Fleet Cluster from the cache still uses a class: it has
+// isKeeper reports whether a Cluster keeps what is there: it is claimed, or about to be.
+// What CAAPF made, and what was made before a pin was lost, must not go in the moment
+// before its users are claimed: Fleet would undeploy.
+func isKeeper(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) bool {
+	return stamp.PinOf(cluster.Annotations).IsComplete() ||
+		cluster.DeletionTimestamp.IsZero() && isSelected(in, cluster, namespaceLabels)
+}
+
+// keeps reports whether a Fleet Cluster from the cache still uses a class: it has
 // not just been relabelled by us, and the Cluster it was made from exists or was moved.
-func (u users) counts(ctx context.Context, cached *fleetv1.Cluster) (bool, error) {
+func (u users) keeps(ctx context.Context, cached *fleetv1.Cluster) (bool, error) {
 	var current fleetv1.Cluster
 	found, err := u.store.Get(ctx, client.ObjectKeyFromObject(cached), &current)
 	if err != nil || !found || useOfFleet(&current) != useOfFleet(cached) {
 		return false, err
 	}
-	if current.Annotations[desired.ReleasedAnnotation] == "true" {
+	if current.Annotations[stamp.ReleasedAnnotation] == "true" {
 		return true, nil // Moved: its applications must stay until somebody deletes it.
 	}
-	key := types.NamespacedName{Namespace: cached.Namespace, Name: cached.Annotations[desired.ImportedFromAnnotation]}
-	err = u.Get(ctx, key, &clusterv1.Cluster{}, client.UnsafeDisableDeepCopy)
+	return u.hasCluster(ctx, &current)
+}
+
+// hasCluster reports whether the Cluster that a Fleet Cluster was made from exists.
+func (u users) hasCluster(ctx context.Context, fleetCluster *fleetv1.Cluster) (bool, error) {
+	origin := stamp.OriginOf(fleetCluster)
+	if origin.Name == "" {
+		return false, nil
+	}
+	err := u.Get(ctx, types.NamespacedName{Namespace: fleetCluster.Namespace, Name: origin.Name}, &clusterv1.Cluster{}, client.UnsafeDisableDeepCopy)
 	return err == nil, client.IgnoreNotFound(err)
+}
+
+// clusters returns the Clusters of a namespace, to be read only, and the labels of the
+// Namespace. One that is not in the cache has no labels, and its Clusters are counted.
+func (u users) clusters(ctx context.Context, namespace string, filter client.MatchingFields) ([]clusterv1.Cluster, map[string]string, error) {
+	options := []client.ListOption{client.InNamespace(namespace), client.UnsafeDisableDeepCopy}
+	if filter != nil {
+		options = append(options, filter)
+	}
+	var list clusterv1.ClusterList
+	if err := u.List(ctx, &list, options...); err != nil {
+		return nil, nil, fmt.Errorf("listing Clusters: %w", err)
+	}
+	if len(list.Items) == 0 {
+		return nil, nil, nil
+	}
+	metadata := namespaceMetadata()
+	if err := u.Get(ctx, types.NamespacedName{Name: namespace}, metadata, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+		return nil, nil, fmt.Errorf("reading Namespace: %w", err)
+	}
+	return list.Items, metadata.Labels, nil
 }

@@ -37,76 +37,76 @@ type Applier struct {
 	Store *Store
 }
 
-// Apply makes the object as wanted. Have is the live object, nil if there is none;
-// if patch is false an existing object is left as it is. An unchanged object costs
-// no request. The error is the API server's.
-func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch bool) (Result, error) {
+// Apply makes the object as wanted and returns it as it is then. Have is the live
+// object, nil if there is none; if patch is false an existing object is left as it is.
+// An unchanged object costs no request. The error is the API server's.
+func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch bool) (client.Object, Result, error) {
 	result, write := Created, a.create
 	if have != nil {
 		switch {
 		case !Differs(want, have):
 			if patch && hasLegacyManager(have) {
-				return Updated, a.dropLegacy(ctx, want)
+				return have, Updated, a.dropLegacy(ctx, want)
 			}
-			return Unchanged, nil
+			return have, Unchanged, nil
 		case !patch:
-			return Kept, nil
+			return have, Kept, nil
 		}
 		result, write = Updated, a.update
 	}
-	err := write(ctx, want)
+	written, err := write(ctx, want)
 	metrics.Applied(kindOf(want), string(result), err)
 	if err != nil {
-		return "", fmt.Errorf("applying %s %s: %w", kindOf(want), client.ObjectKeyFromObject(want), err)
+		return nil, "", fmt.Errorf("applying %s %s: %w", kindOf(want), client.ObjectKeyFromObject(want), err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Applied", "kind", kindOf(want), "object", client.ObjectKeyFromObject(want).String(), "result", result)
 	if have != nil && hasLegacyManager(have) {
-		return result, a.dropLegacy(ctx, want)
+		return written, result, a.dropLegacy(ctx, want)
 	}
-	return result, nil
+	return written, result, nil
 }
 
 // create makes an object that was not seen. Of the answer only the metadata is asked for:
 // the rest is what was sent.
-func (a *Applier) create(ctx context.Context, want client.Object) error {
+func (a *Applier) create(ctx context.Context, want client.Object) (client.Object, error) {
 	answer := &metav1.PartialObjectMetadata{}
 	answer.SetGroupVersionKind(want.GetObjectKind().GroupVersionKind())
 	answer.Namespace, answer.Name = want.GetNamespace(), want.GetName()
 	if err := a.send(ctx, want, answer); err != nil {
-		return err
+		return nil, err
 	}
-	if answer.Generation > 1 {
+	if answer.Generation > 1 || hasStrays(answer, want) {
 		return a.update(ctx, want) // It was there after all: what others added may be in the way.
 	}
 	written := shallowCopy(want)
 	reflect.ValueOf(written).Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(answer.ObjectMeta))
 	if _, err := TrimCached(written); err != nil {
-		return err
+		return nil, err
 	}
-	return a.Store.Wrote(written)
+	return written, a.Store.Wrote(written)
 }
 
-func (a *Applier) update(ctx context.Context, want client.Object) error {
+func (a *Applier) update(ctx context.Context, want client.Object) (client.Object, error) {
 	whole := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
 	whole.SetNamespace(want.GetNamespace())
 	whole.SetName(want.GetName())
 	if err := a.send(ctx, want, whole); err != nil {
-		return err
+		return nil, err
 	}
 	written := shallowCopy(whole)
 	if _, err := TrimCached(written); err != nil {
-		return err
+		return nil, err
 	}
-	if cluster, ok := whole.(*fleetv1.Cluster); ok && Differs(want, written) {
-		if err := a.dropAdded(ctx, want.(*fleetv1.Cluster), cluster); err != nil {
-			return err
+	if Differs(want, written) {
+		if err := a.dropAdded(ctx, want, whole); err != nil {
+			return nil, err
 		}
-		if _, err := TrimCached(cluster); err != nil {
-			return err
+		if _, err := TrimCached(whole); err != nil {
+			return nil, err
 		}
-		written = cluster
+		written = whole
 	}
-	return a.Store.Wrote(written)
+	return written, a.Store.Wrote(written)
 }
 
 // shallowCopy returns a copy to trim: TrimCached replaces what it trims, so the rest may
@@ -127,14 +127,20 @@ func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
 		client.FieldOwner(desired.FieldManager), client.ForceOwnership)
 }
 
-// dropAdded removes what others added to fields that are wholly ours: template values,
-// tolerations and environment. An apply leaves what it does not mention.
-func (a *Applier) dropAdded(ctx context.Context, want, written *fleetv1.Cluster) error {
-	before := written.DeepCopy()
-	if want.Spec.TemplateValues != nil {
-		written.Spec.TemplateValues = want.Spec.TemplateValues.DeepCopy()
+// dropAdded removes what others added to what is wholly ours: template values,
+// tolerations and environment, and the keys of our own domain, by which nobody but us
+// may steer anything. An apply leaves what it does not mention.
+func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) error {
+	before := written.DeepCopyObject().(client.Object)
+	written.SetLabels(withoutStrays(written.GetLabels(), want.GetLabels()))
+	written.SetAnnotations(withoutStrays(written.GetAnnotations(), want.GetAnnotations()))
+	if want, ok := want.(*fleetv1.Cluster); ok {
+		written := written.(*fleetv1.Cluster)
+		if want.Spec.TemplateValues != nil {
+			written.Spec.TemplateValues = want.Spec.TemplateValues.DeepCopy()
+		}
+		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = want.Spec.AgentTolerations, want.Spec.AgentEnvVars
 	}
-	written.Spec.AgentTolerations, written.Spec.AgentEnvVars = want.Spec.AgentTolerations, want.Spec.AgentEnvVars
 	return a.Client.Patch(ctx, written, client.MergeFrom(before), client.FieldOwner(desired.FieldManager))
 }
 

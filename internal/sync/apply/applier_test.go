@@ -93,7 +93,7 @@ func TestApply(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := &server{err: test.err, generation: max(1, test.generation)}
 			applier := newApplier(t, server, nil)
-			got, err := applier.Apply(t.Context(), wantedCluster(), test.have, test.patch)
+			_, got, err := applier.Apply(t.Context(), wantedCluster(), test.have, test.patch)
 			if !errors.Is(err, test.err) || test.err != nil && !strings.HasPrefix(err.Error(), "applying Cluster team/prod: ") {
 				t.Fatalf("the error is %v", err)
 			}
@@ -121,7 +121,7 @@ func TestApply(t *testing.T) {
 				t.Errorf("the Store keeps whole template values: %v", seen.Spec.TemplateValues.Data)
 			}
 			// So the event of this very write makes no second one.
-			if again, err := applier.Apply(t.Context(), wantedCluster(), &seen, true); err != nil || again != Unchanged {
+			if _, again, err := applier.Apply(t.Context(), wantedCluster(), &seen, true); err != nil || again != Unchanged {
 				t.Errorf("the second Apply = %q, %v", again, err)
 			}
 		})

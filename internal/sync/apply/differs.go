@@ -1,21 +1,25 @@
 package apply
 
 import (
+	"maps"
+
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
-// templateValuesHash is the only key of the template values that TrimCached leaves.
-const templateValuesHash = desired.HashAnnotation
-
 // Differs reports whether applying the desired object would change the live one: a
-// field we want is missing or altered, or (by the hash of what was applied last) we
-// applied something that we no longer want. What others added does not count.
+// field we want is missing or altered, (by the hash of what was applied last) we
+// applied something that we no longer want, or there is a key of our own domain that we
+// do not want, whoever wrote it. What else others added does not count.
 func Differs(want, have client.Object) bool {
+	if hasStrays(have, want) {
+		return true
+	}
 	if !contains(have.GetLabels(), want.GetLabels()) || !contains(have.GetAnnotations(), want.GetAnnotations()) {
 		return true
 	}
@@ -50,10 +54,35 @@ func hashOf(values *fleetv1.GenericMap) string {
 	if values == nil {
 		return ""
 	}
-	if hash, ok := values.Data[templateValuesHash].(string); ok && len(values.Data) == 1 {
-		return hash
+	return desired.HashOfValues(values.Data)
+}
+
+// hasStrays reports whether an object has keys of our own domain that are not wanted.
+func hasStrays(have, want client.Object) bool {
+	return anyStray(have.GetLabels(), want.GetLabels()) || anyStray(have.GetAnnotations(), want.GetAnnotations())
+}
+
+func anyStray(have, want map[string]string) bool {
+	for key := range have {
+		if isStray(key, want) {
+			return true
+		}
 	}
-	return desired.Hash(values)
+	return false
+}
+
+func isStray(key string, want map[string]string) bool {
+	if !stamp.IsKey(key) {
+		return false
+	}
+	_, wanted := want[key]
+	return !wanted
+}
+
+func withoutStrays(have, want map[string]string) map[string]string {
+	rest := maps.Clone(have)
+	maps.DeleteFunc(rest, func(key, _ string) bool { return isStray(key, want) })
+	return rest
 }
 
 func contains(have, want map[string]string) bool {

@@ -253,26 +253,3 @@ func TestConfigurationHoldsOnlyWhatIsWanted(t *testing.T) {
 		}
 	}
 }
-
-func TestIsOurs(t *testing.T) {
-	tests := map[string]struct {
-		object metav1.ObjectMeta
-		want   bool
-	}{
-		"nobody's":                 {},
-		"made by us":               {object: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/managed-by": "muster"}}, want: true},
-		"made by Helm":             {object: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/managed-by": "Helm"}}},
-		"handed over":              {object: metav1.ObjectMeta{Annotations: map[string]string{"fleet.addons.cluster.x-k8s.io/adopt": "true"}}, want: true},
-		"not handed over":          {object: metav1.ObjectMeta{Annotations: map[string]string{"fleet.addons.cluster.x-k8s.io/adopt": "false"}}},
-		"made by CAAPF":            {object: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}, {Manager: "addon-provider-fleet"}}}, want: true},
-		"made by CAAPF's managers": {object: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "prod-addon-provider-fleet"}}}, want: true},
-		"a name that ends alike":   {object: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "myaddon-provider-fleet"}, {Manager: "addon-provider-fleet-x"}}}},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			if got := IsOurs(&fleetv1.Cluster{ObjectMeta: test.object}); got != test.want {
-				t.Errorf("IsOurs = %v", got)
-			}
-		})
-	}
-}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -13,17 +12,16 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
-// isLegacyManager recognizes the field managers that CAAPF used beside the one we
+// hasLegacyManager recognizes the field managers that CAAPF used beside the one we
 // share: one per Cluster on groups and mappings that several Clusters use, each with
-// an owner reference of its own. Left alone they hold on to what nobody wants.
-func isLegacyManager(name string) bool { return strings.HasSuffix(name, "-"+desired.FieldManager) }
-
+// an owner reference of its own. Left alone they hold on to what is not wanted any more.
 func hasLegacyManager(object client.Object) bool {
 	return slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
-		return isLegacyManager(entry.Manager)
+		return stamp.IsLegacyManager(entry.Manager)
 	})
 }
 
@@ -37,7 +35,7 @@ func (a *Applier) dropLegacy(ctx context.Context, want client.Object) error {
 		return client.IgnoreNotFound(err)
 	}
 	managed := slices.DeleteFunc(slices.Clone(live.ManagedFields), func(entry metav1.ManagedFieldsEntry) bool {
-		return isLegacyManager(entry.Manager)
+		return stamp.IsLegacyManager(entry.Manager)
 	})
 	owners := slices.DeleteFunc(slices.Clone(live.OwnerReferences), func(owner metav1.OwnerReference) bool {
 		return owner.Kind == clusterv1.ClusterKind && !slices.ContainsFunc(want.GetOwnerReferences(),

@@ -5,7 +5,10 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"reflect"
 	"strings"
 	"sync"
@@ -17,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -186,4 +190,20 @@ func IsUnserved(err error) bool {
 	// Its words for an apply that would create have no reason of their own.
 	terminating := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "custom resource definition is terminating")
 	return unknown || terminating || apierrors.IsMethodNotSupported(err) || meta.IsNoMatchError(err)
+}
+
+// IsPassing reports whether an error says nothing about the request: the connection
+// broke, or the API server has no time. The same request may succeed in a moment.
+func IsPassing(err error) bool {
+	var status apierrors.APIStatus
+	return !errors.As(err, &status) && isConnection(err) ||
+		apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
+}
+
+// isConnection reports whether an error comes from the network or from waiting for it.
+func isConnection(err error) bool {
+	var network net.Error
+	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err)
 }

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 // TrimCached is a cache transform: it drops what nobody here reads, so that thousands
@@ -28,7 +30,7 @@ func TrimCached(object any) (any, error) {
 	switch typed := object.(type) {
 	case *fleetv1.Cluster:
 		if values := typed.Spec.TemplateValues; values != nil {
-			typed.Spec.TemplateValues = &fleetv1.GenericMap{Data: map[string]any{templateValuesHash: hashOf(values)}}
+			typed.Spec.TemplateValues = &fleetv1.GenericMap{Data: desired.ShortValues(values.Data)}
 		}
 		typed.Status = fleetv1.ClusterStatus{Conditions: typed.Status.Conditions}
 	case *fleetv1.ClusterGroup:

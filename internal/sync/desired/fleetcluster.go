@@ -58,6 +58,8 @@ func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class
 	}
 	if in.Cluster.SetOwnerReferences {
 		fleetCluster.OwnerReferences = []metav1.OwnerReference{Owner(cluster)}
+	} else {
+		annotations[stamp.ImportedUIDAnnotation] = string(cluster.UID)
 	}
 	return seal(fleetCluster)
 }

@@ -30,8 +30,22 @@ func summary(object client.Object) client.Object {
 		return object
 	}
 	short := *cluster
-	short.Spec.TemplateValues = &fleetv1.GenericMap{Data: map[string]any{HashAnnotation: Hash(cluster.Spec.TemplateValues)}}
+	short.Spec.TemplateValues = &fleetv1.GenericMap{Data: ShortValues(cluster.Spec.TemplateValues.Data)}
 	return &short
+}
+
+// ShortValues stands for template values by their hash, under HashAnnotation: a cache
+// holds thousands. Values that are short already stay as they are.
+func ShortValues(values map[string]any) map[string]any {
+	return map[string]any{HashAnnotation: HashOfValues(values)}
+}
+
+// HashOfValues returns the hash of template values, whole or short.
+func HashOfValues(values map[string]any) string {
+	if hash, ok := values[HashAnnotation].(string); ok && len(values) == 1 {
+		return hash
+	}
+	return Hash(&fleetv1.GenericMap{Data: values})
 }
 
 // usualSize is what template values seldom exceed, in bytes.

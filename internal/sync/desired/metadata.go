@@ -9,27 +9,20 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Keys that every object we make carries.
+// Keys that every object we make carries, and the field manager of every write.
 const (
-	ManagedByLabel = "app.kubernetes.io/managed-by"
-	ManagedBy      = "muster"
+	ManagedByLabel         = stamp.ManagedByLabel
+	ManagedBy              = stamp.ManagedBy
+	ImportedFromAnnotation = stamp.ImportedFromAnnotation
+	ReleasedAnnotation     = stamp.ReleasedAnnotation
+	FieldManager           = stamp.FieldManager
 
 	// HashAnnotation holds the hash of what was last applied. It tells a field
 	// that we no longer want from one that somebody else added, without keeping
 	// managedFields in memory.
 	HashAnnotation = stamp.Domain + "/applied-hash"
-	// ImportedFromAnnotation holds the name of the CAPI Cluster that a Fleet
-	// Cluster was made from.
-	ImportedFromAnnotation = stamp.Domain + "/imported-from"
-	// ReleasedAnnotation is on a Fleet Cluster whose owner reference was taken off
-	// while its Cluster is paused. One that is left over by clusterctl move keeps it.
-	ReleasedAnnotation = stamp.Domain + "/released"
 	// ClassAnnotation holds the full class name of a Fleet Cluster whose label holds a shortened one.
 	ClassAnnotation = stamp.ClassFullNameAnnotation
-
-	// FieldManager is the field manager of every write: CAAPF's, so that its
-	// objects are adopted in place.
-	FieldManager = "addon-provider-fleet"
 )
 
 // reserved are the prefixes of labels and annotations that are never copied to a

@@ -1,0 +1,147 @@
+package stamp
+
+import (
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// IsOurs reports whether a Fleet object is Muster's to change and delete: Muster made
+// it, CAAPF did, or its owner handed it over with the adopt annotation.
+func IsOurs(object metav1.Object) bool {
+	return object.GetLabels()[ManagedByLabel] == ManagedBy || isHandedOver(object) || IsManager(object)
+}
+
+func isHandedOver(object metav1.Object) bool {
+	return object.GetAnnotations()[AdoptAnnotation] == "true"
+}
+
+// IsManager reports whether Muster or CAAPF wrote fields of the object.
+func IsManager(object metav1.Object) bool {
+	for _, entry := range object.GetManagedFields() {
+		if entry.Manager == FieldManager || IsLegacyManager(entry.Manager) {
+			return true
+		}
+	}
+	return false
+}
+
+// IsLegacyManager recognizes the field managers that CAAPF used beside the one we
+// share: "<something>-addon-provider-fleet", one per Cluster on shared objects.
+func IsLegacyManager(name string) bool { return strings.HasSuffix(name, "-"+FieldManager) }
+
+// Origin says which CAPI Cluster a Fleet Cluster was made from.
+type Origin struct {
+	// Name is empty if nothing on the Fleet Cluster says it.
+	Name string
+	// UID is empty if nothing says it: CAAPF and early versions of Muster made Fleet
+	// Clusters without owner and without a note of the UID.
+	UID types.UID
+	// Owned says that the UID is that of an owner reference, by which the garbage
+	// collector deletes the Fleet Cluster with its Cluster.
+	Owned bool
+}
+
+// OriginOf reads the origin of a Fleet Cluster. An owner reference is believed before
+// an annotation: it is what Kubernetes acts on.
+func OriginOf(fleetCluster metav1.Object) Origin {
+	origin := Origin{Name: fleetCluster.GetAnnotations()[ImportedFromAnnotation]}
+	for _, owner := range fleetCluster.GetOwnerReferences() {
+		if !isCluster(owner) {
+			continue
+		}
+		// Of several owners the one that the annotation names, if there is one.
+		if !origin.Owned || owner.Name == fleetCluster.GetAnnotations()[ImportedFromAnnotation] {
+			origin = Origin{Name: owner.Name, UID: owner.UID, Owned: true}
+		}
+	}
+	if !origin.Owned {
+		origin.UID = types.UID(fleetCluster.GetAnnotations()[ImportedUIDAnnotation])
+	}
+	return origin
+}
+
+func isCluster(owner metav1.OwnerReference) bool {
+	version, err := schema.ParseGroupVersion(owner.APIVersion)
+	return err == nil && version.Group == clusterv1.GroupVersion.Group && owner.Kind == clusterv1.ClusterKind
+}
+
+// Relation says what a Fleet Cluster is to a CAPI Cluster of its namespace.
+type Relation int
+
+// The relations.
+const (
+	// Foreign is somebody else's: never taken over.
+	Foreign Relation = iota
+	// Own was made from the Cluster.
+	Own
+	// HandedOver is somebody's who has handed it over with the adopt annotation.
+	HandedOver
+	// Predecessor was made from an earlier Cluster of the same name and still has it as
+	// its owner: the garbage collector takes it away.
+	Predecessor
+	// Orphan was made from an earlier Cluster of the same name and has no owner. Fleet
+	// believes its agent to be deployed, but to a cluster that may be gone.
+	Orphan
+)
+
+// RelationOf says what a Fleet Cluster is to a CAPI Cluster of its namespace; why
+// says of a foreign one whose it is and how to hand it over. It looks at metadata
+// only. A Cluster that is being created has no UID yet. Lives reports whether there is
+// a Cluster of that name in the namespace, and with that UID unless it is empty.
+func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid types.UID) bool) (relation Relation, why string) {
+	for _, owner := range fleetCluster.GetOwnerReferences() {
+		if owner.UID != "" && owner.UID == cluster.GetUID() {
+			return Own, ""
+		}
+	}
+	origin := OriginOf(fleetCluster)
+	if !origin.Owned && origin.UID != "" && origin.UID == cluster.GetUID() {
+		return Own, ""
+	}
+
+	handOver := fmt.Sprintf("; delete it, or annotate it %s=true to hand it over", AdoptAnnotation)
+	if isHandedOver(fleetCluster) {
+		if owner := livingOwner(fleetCluster, origin, cluster.GetName(), lives); owner != "" {
+			return Foreign, fmt.Sprintf("Fleet Cluster %q is that of Cluster %q, which exists; delete that first, or take it out of Fleet", fleetCluster.GetName(), owner)
+		}
+		return HandedOver, ""
+	}
+	switch {
+	case origin.Name != "" && origin.Name != cluster.GetName():
+		return Foreign, fmt.Sprintf("Fleet Cluster %q is that of Cluster %q%s", fleetCluster.GetName(), origin.Name, handOver)
+	case !IsOurs(fleetCluster):
+		return Foreign, fmt.Sprintf("Fleet Cluster %q was made by somebody else%s", fleetCluster.GetName(), handOver)
+	case origin.Owned:
+		return Predecessor, ""
+	case origin.UID != "", isOlder(fleetCluster, cluster):
+		return Orphan, ""
+	default:
+		return Own, ""
+	}
+}
+
+// livingOwner returns the name of another Cluster that exists and has the Fleet
+// Cluster; empty if there is none.
+func livingOwner(fleetCluster metav1.Object, origin Origin, self string, lives func(string, types.UID) bool) string {
+	for _, owner := range fleetCluster.GetOwnerReferences() {
+		if isCluster(owner) && owner.Name != self && lives(owner.Name, owner.UID) {
+			return owner.Name
+		}
+	}
+	if !origin.Owned && origin.Name != "" && origin.Name != self && lives(origin.Name, origin.UID) {
+		return origin.Name
+	}
+	return ""
+}
+
+// isOlder reports whether one object was there before another was made. Times are whole
+// seconds: of two that were made within the same, neither is.
+func isOlder(one, other metav1.Object) bool {
+	made, since := one.GetCreationTimestamp(), other.GetCreationTimestamp()
+	return !since.IsZero() && made.Before(&since)
+}

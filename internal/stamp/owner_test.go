@@ -1,0 +1,84 @@
+package stamp
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+func TestIsOurs(t *testing.T) {
+	tests := map[string]struct {
+		object metav1.ObjectMeta
+		want   bool
+	}{
+		"nobody's":                 {},
+		"made by us":               {object: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/managed-by": "muster"}}, want: true},
+		"made by Helm":             {object: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/managed-by": "Helm"}}},
+		"handed over":              {object: metav1.ObjectMeta{Annotations: map[string]string{"fleet.addons.cluster.x-k8s.io/adopt": "true"}}, want: true},
+		"not handed over":          {object: metav1.ObjectMeta{Annotations: map[string]string{"fleet.addons.cluster.x-k8s.io/adopt": "false"}}},
+		"made by CAAPF":            {object: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}, {Manager: "addon-provider-fleet"}}}, want: true},
+		"made by CAAPF's managers": {object: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "prod-addon-provider-fleet"}}}, want: true},
+		"a name that ends alike":   {object: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "myaddon-provider-fleet"}, {Manager: "addon-provider-fleet-x"}}}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := IsOurs(&test.object); got != test.want {
+				t.Errorf("IsOurs = %v", got)
+			}
+		})
+	}
+}
+
+// The Cluster is "prod", made at noon, with UID "new". Cluster "other" exists, with UID
+// "lives"; "prod" with any other UID is dead.
+func TestRelationOf(t *testing.T) {
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	cluster := &metav1.ObjectMeta{Name: "prod", UID: "new", CreationTimestamp: metav1.NewTime(noon)}
+	lives := func(name string, uid types.UID) bool { return name == "other" && (uid == "" || uid == "lives") }
+	owner := func(name string, uid types.UID) metav1.OwnerReference {
+		return metav1.OwnerReference{APIVersion: "cluster.x-k8s.io/v1beta1", Kind: "Cluster", Name: name, UID: uid}
+	}
+	ours := map[string]string{ManagedByLabel: ManagedBy}
+	caapf := []metav1.ManagedFieldsEntry{{Manager: FieldManager}}
+	for name, test := range map[string]struct {
+		fleet metav1.ObjectMeta
+		want  Relation
+		why   bool
+	}{
+		"nobody's":                 {want: Foreign, why: true},
+		"with our owner reference": {fleet: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{owner("prod", "new")}}, want: Own},
+		"with a note of our UID":   {fleet: metav1.ObjectMeta{Annotations: map[string]string{ImportedUIDAnnotation: "new"}}, want: Own},
+		"the owner is believed before the note": {fleet: metav1.ObjectMeta{Labels: ours, Annotations: map[string]string{ImportedUIDAnnotation: "new"},
+			OwnerReferences: []metav1.OwnerReference{owner("prod", "old")}}, want: Predecessor},
+		"a dead namesake's, owned":         {fleet: metav1.ObjectMeta{Labels: ours, OwnerReferences: []metav1.OwnerReference{owner("prod", "old")}}, want: Predecessor},
+		"a dead namesake's, made by CAAPF": {fleet: metav1.ObjectMeta{ManagedFields: caapf, OwnerReferences: []metav1.OwnerReference{owner("prod", "old")}}, want: Predecessor},
+		"a dead namesake's, not owned": {fleet: metav1.ObjectMeta{Labels: ours,
+			Annotations: map[string]string{ImportedFromAnnotation: "prod", ImportedUIDAnnotation: "old"}}, want: Orphan},
+		"unknown UID, older":    {fleet: metav1.ObjectMeta{Labels: ours, CreationTimestamp: metav1.NewTime(noon.Add(-time.Second))}, want: Orphan},
+		"unknown UID, same age": {fleet: metav1.ObjectMeta{Labels: ours, CreationTimestamp: metav1.NewTime(noon)}, want: Own},
+		"unknown UID, younger":  {fleet: metav1.ObjectMeta{ManagedFields: caapf, CreationTimestamp: metav1.NewTime(noon.Add(time.Second))}, want: Own},
+		"ours, but another's":   {fleet: metav1.ObjectMeta{Labels: ours, Annotations: map[string]string{ImportedFromAnnotation: "other"}}, want: Foreign, why: true},
+		"owned by another":      {fleet: metav1.ObjectMeta{Labels: ours, OwnerReferences: []metav1.OwnerReference{owner("other", "lives")}}, want: Foreign, why: true},
+		"handed over":           {fleet: metav1.ObjectMeta{Annotations: map[string]string{AdoptAnnotation: "true"}}, want: HandedOver},
+		"handed over, another Cluster owns it": {fleet: metav1.ObjectMeta{Annotations: map[string]string{AdoptAnnotation: "true"},
+			OwnerReferences: []metav1.OwnerReference{owner("other", "lives")}}, want: Foreign, why: true},
+		"handed over, another Cluster is noted": {fleet: metav1.ObjectMeta{Annotations: map[string]string{AdoptAnnotation: "true",
+			ImportedFromAnnotation: "other", ImportedUIDAnnotation: "lives"}}, want: Foreign, why: true},
+		"handed over, the other Cluster is dead": {fleet: metav1.ObjectMeta{Annotations: map[string]string{AdoptAnnotation: "true"},
+			OwnerReferences: []metav1.OwnerReference{owner("other", "dead")}}, want: HandedOver},
+		"handed over, the namesake is dead": {fleet: metav1.ObjectMeta{Annotations: map[string]string{AdoptAnnotation: "true"},
+			OwnerReferences: []metav1.OwnerReference{owner("prod", "old")}}, want: HandedOver},
+		"an owner of another kind": {fleet: metav1.ObjectMeta{Labels: ours, CreationTimestamp: metav1.NewTime(noon),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "prod", UID: "x"}}}, want: Own},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.fleet.Name = "prod"
+			got, why := RelationOf(&test.fleet, cluster, lives)
+			if got != test.want || (why != "") != test.why {
+				t.Errorf("RelationOf = %v, %q, want %v", got, why, test.want)
+			}
+		})
+	}
+}
