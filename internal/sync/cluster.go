@@ -151,7 +151,7 @@ func (r *clusterReconciler) stamp(ctx context.Context, v *visit) error {
 // importCluster brings the Fleet Cluster of a selected, stamped Cluster to what it should be.
 func (r *clusterReconciler) importCluster(ctx context.Context, v *visit) (outcome, error) {
 	used := useOf(v.cluster)
-	if class, err := r.users.displacing(ctx, used); err != nil {
+	if class, err := r.users.displacing(ctx, v.in, used); err != nil {
 		return outcome{}, err
 	} else if class != "" {
 		return displaced(v.has(), used, class), nil

@@ -137,7 +137,7 @@ func (r *mappingReconciler) write(ctx context.Context, in settings.Settings, key
 			return mapping.UID, nil
 		}
 	}
-	written, _, err := r.Apply(ctx, desired.Mapping(key.Namespace, key.Name), live, in.Cluster.PatchResource || found && !isLive(&mapping))
+	written, _, err := r.Apply(ctx, desired.Mapping(key.Namespace, key.Name), live, in.Cluster.PatchResource || found && isRetired(&mapping))
 	if apply.IsAbsent(err) {
 		return "", nil // The class's namespace is gone or going: no bundle to map.
 	}
@@ -230,6 +230,11 @@ func (r *mappingReconciler) retarget(ctx context.Context, key types.NamespacedNa
 	}
 	ctrl.LoggerFrom(ctx).Info("Made Fleet work out a bundle's targets again", "bundle", key.String())
 	return nil
+}
+
+// isRetired reports whether a mapping is as we leave it on its way out.
+func isRetired(mapping *fleetv1.BundleNamespaceMapping) bool {
+	return mapping.BundleSelector == nil && mapping.NamespaceSelector == nil
 }
 
 // isLive reports whether a mapping maps anything; to Fleet a missing selector matches nothing.

@@ -88,7 +88,7 @@ func (r *namespaceReconciler) isMade(ctx context.Context, in settings.Settings, 
 		if !stamp.IsOurs(&fleetClusters.Items[i]) {
 			continue
 		}
-		if exists, err := r.users.hasCluster(ctx, &fleetClusters.Items[i]); err != nil || exists {
+		if exists, err := r.users.hasCluster(ctx, in, &fleetClusters.Items[i]); err != nil || exists {
 			return exists, err
 		}
 	}

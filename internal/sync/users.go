@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
@@ -52,7 +53,7 @@ func (u users) makes(ctx context.Context, in settings.Settings, cluster *cluster
 	if !isMaker(in, cluster, namespaceLabels) {
 		return false, nil
 	}
-	displaced, err := u.displacing(ctx, useOf(cluster))
+	displaced, err := u.displacing(ctx, in, useOf(cluster))
 	return displaced == "", err
 }
 
@@ -70,8 +71,8 @@ func isSelected(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabel
 // displacing returns the name of the ClusterClass, beside the Clusters, whose own group
 // has the name of the group that a use needs: class "std.classes" of a namespace, and
 // class "std" of namespace "classes" used there. Fleet would target one through the other.
-func (u users) displacing(ctx context.Context, used use) (string, error) {
-	if used.isZero() {
+func (u users) displacing(ctx context.Context, in settings.Settings, used use) (string, error) {
+	if used.isZero() || !in.Cluster.ApplyClassGroup {
 		return "", nil
 	}
 	class, err := classMetadata(ctx, u.Reader, used.group())
@@ -98,7 +99,7 @@ func (u users) keeper(ctx context.Context, in settings.Settings, namespace strin
 		return false, fmt.Errorf("listing Fleet Clusters: %w", err)
 	}
 	for i := range fleetClusters.Items {
-		if keeps, err := u.keeps(ctx, &fleetClusters.Items[i]); err != nil || keeps {
+		if keeps, err := u.keeps(ctx, in, &fleetClusters.Items[i]); err != nil || keeps {
 			return keeps, err
 		}
 	}
@@ -115,7 +116,7 @@ func isKeeper(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels 
 
 // keeps reports whether a Fleet Cluster from the cache still uses a class: it has
 // not just been relabelled by us, and the Cluster it was made from exists or was moved.
-func (u users) keeps(ctx context.Context, cached *fleetv1.Cluster) (bool, error) {
+func (u users) keeps(ctx context.Context, in settings.Settings, cached *fleetv1.Cluster) (bool, error) {
 	var current fleetv1.Cluster
 	found, err := u.store.Get(ctx, client.ObjectKeyFromObject(cached), &current)
 	if err != nil || !found || useOfFleet(&current) != useOfFleet(cached) {
@@ -124,17 +125,22 @@ func (u users) keeps(ctx context.Context, cached *fleetv1.Cluster) (bool, error)
 	if current.Annotations[stamp.ReleasedAnnotation] == "true" {
 		return true, nil // Moved: its applications must stay until somebody deletes it.
 	}
-	return u.hasCluster(ctx, &current)
+	return u.hasCluster(ctx, in, &current)
 }
 
-// hasCluster reports whether the Cluster that a Fleet Cluster was made from exists.
-func (u users) hasCluster(ctx context.Context, fleetCluster *fleetv1.Cluster) (bool, error) {
-	origin := stamp.OriginOf(fleetCluster)
-	if origin.Name == "" {
-		return false, nil
+// hasCluster reports whether the Cluster that a Fleet Cluster was made from exists. One
+// of the same name that was made anew is not it.
+func (u users) hasCluster(ctx context.Context, in settings.Settings, fleetCluster *fleetv1.Cluster) (bool, error) {
+	name := stamp.OriginOf(fleetCluster).Name
+	if name == "" { // CAAPF notes nothing, but gives it the expected name.
+		name = strings.TrimSuffix(strings.TrimPrefix(fleetCluster.Name, in.Cluster.Prefix), in.Cluster.Suffix)
 	}
-	err := u.Get(ctx, types.NamespacedName{Namespace: fleetCluster.Namespace, Name: origin.Name}, &clusterv1.Cluster{}, client.UnsafeDisableDeepCopy)
-	return err == nil, client.IgnoreNotFound(err)
+	var cluster clusterv1.Cluster
+	if err := u.Get(ctx, types.NamespacedName{Namespace: fleetCluster.Namespace, Name: name}, &cluster, client.UnsafeDisableDeepCopy); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	relation, _ := stamp.RelationOf(fleetCluster, &cluster, func(string, types.UID) bool { return false })
+	return relation == stamp.Own, nil
 }
 
 // clusters returns the Clusters of a namespace, to be read only, and the labels of the

@@ -139,5 +139,13 @@ func (r *clusterReconciler) existing(ctx context.Context, v *visit, pin stamp.Pi
 		})
 		return best.Name, nil
 	}
-	return "", nil
+	if pin.IsComplete() {
+		return "", nil
+	}
+	// CAAPF without owner references notes nothing, but gives it the expected name.
+	found := &visit{in: v.in, cluster: v.cluster}
+	if err := r.lookAt(ctx, found, expected); err != nil || !found.has() || !found.fleet.DeletionTimestamp.IsZero() || !stamp.IsOurs(found.fleet) {
+		return "", err
+	}
+	return expected, nil
 }
