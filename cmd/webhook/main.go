@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/cluster-api/util/flags"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -24,13 +26,15 @@ import (
 
 type options struct {
 	program.Flags
-	port    int
-	certDir string
+	port          int
+	certDir       string
+	syncerAccount string
 }
 
 func (o *options) addTo(fs *pflag.FlagSet) {
 	o.Flags.AddTo(fs)
 	fs.IntVar(&o.port, "webhook-port", 9443, "The port the webhooks are served on.")
+	fs.StringVar(&o.syncerAccount, "syncer-service-account", "muster-syncer", "The ServiceAccount of the syncer, in the namespace that the environment variable POD_NAMESPACE names. Only its updates may change who a Cluster belongs to.")
 	fs.StringVar(&o.certDir, "webhook-cert-dir", "/etc/muster/webhook-tls", "The directory with tls.crt and tls.key. A renewed certificate is served without a restart.")
 }
 
@@ -51,11 +55,15 @@ func run(ctx context.Context, args []string) error {
 	if err := o.SetUpLogging(); err != nil {
 		return err
 	}
+	syncer, err := syncerUser(o.syncerAccount, os.Getenv(namespaceVariable), namespaceFile)
+	if err != nil {
+		return err
+	}
 	mgr, err := newManager(&o)
 	if err != nil {
 		return err
 	}
-	if err := admission.Setup(mgr); err != nil {
+	if err := admission.Setup(mgr, syncer); err != nil {
 		return err
 	}
 	readiness := &admission.Readiness{Cache: mgr.GetCache(), Port: o.port, CertDir: o.certDir}
@@ -69,6 +77,31 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	return mgr.Start(ctx)
+}
+
+const (
+	namespaceVariable = "POD_NAMESPACE"
+	// namespaceFile is where a pod finds its namespace beside its token.
+	namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+)
+
+// syncerUser returns the name that the API server gives to the syncer's ServiceAccount.
+// Without its namespace nobody could pin, so that is an error.
+func syncerUser(account, namespace, file string) (string, error) {
+	if problems := validation.IsDNS1123Subdomain(account); len(problems) > 0 {
+		return "", fmt.Errorf("--syncer-service-account: %q: %s", account, problems[0])
+	}
+	if namespace == "" {
+		content, err := os.ReadFile(file) //nolint:gosec // It is a constant.
+		if err != nil {
+			return "", fmt.Errorf("the namespace of the syncer's ServiceAccount is not known: set %s, or run in a pod: %w", namespaceVariable, err)
+		}
+		namespace = strings.TrimSpace(string(content))
+	}
+	if problems := validation.IsDNS1123Label(namespace); len(problems) > 0 {
+		return "", fmt.Errorf("%s: %q: %s", namespaceVariable, namespace, problems[0])
+	}
+	return "system:serviceaccount:" + namespace + ":" + account, nil
 }
 
 func newManager(o *options) (ctrl.Manager, error) {

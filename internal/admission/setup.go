@@ -21,8 +21,9 @@ const (
 	ValidateConfigPath = "/validate-fleetaddonconfig"
 )
 
-// Setup adds the webhooks to a manager, and starts the informers they read.
-func Setup(mgr ctrl.Manager) error {
+// Setup adds the webhooks to a manager, and starts the informers they read. Syncer is the
+// name of the user that the syncer is.
+func Setup(mgr ctrl.Manager, syncer string) error {
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	for _, object := range []client.Object{namespace, &addonsv1.FleetAddonConfig{}} {
@@ -41,7 +42,7 @@ func Setup(mgr ctrl.Manager) error {
 		Others: others, Namespaces: mgr.GetClient(), Live: mgr.GetAPIReader(),
 	})
 	for path, handler := range map[string]admission.Handler{
-		StampPath:          &Stamper{Reader: mgr.GetClient()},
+		StampPath:          &Stamper{Reader: mgr.GetClient(), Syncer: syncer},
 		ClassAccessPath:    &ClassAccess{Reader: mgr.GetClient(), Reviewer: mgr.GetClient()},
 		ClusterPath:        &ClusterValidator{Reader: mgr.GetClient(), Others: others},
 		ValidateConfigPath: config.Handler,

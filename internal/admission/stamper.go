@@ -25,6 +25,8 @@ import (
 type Stamper struct {
 	// Reader is the cached FleetAddonConfig and the cached metadata of Namespaces.
 	Reader client.Reader
+	// Syncer is the name of the user that the syncer is, whose updates alone may pin.
+	Syncer string
 }
 
 var _ admission.Handler = (*Stamper)(nil)
@@ -36,33 +38,17 @@ func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.R
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
-	subject := cluster.subject(req.Namespace)
-	current, err := currentSettings(ctx, s.Reader)
-	if err == nil && !current.Cluster.NamespaceSelector.Empty() {
-		subject.NamespaceLabels, err = namespaceLabels(ctx, s.Reader, req.Namespace)
-	}
-	undecided := err != nil
-	if undecided {
-		// The class needs no settings, and neither does keeping a pin. The syncer
-		// pins, when it can tell.
-		ctrl.LoggerFrom(ctx).Error(err, "Left the pin of a Cluster as it is", "namespace", req.Namespace, "name", req.Name)
-		current = settings.Default()
-	}
-
-	wanted := stamp.Stamp{}
+	var wanted stamp.Stamp
 	switch req.Operation {
 	case admissionv1.Create:
-		if undecided { // What keeps a pin and makes none will do.
-			wanted = stamp.OnUpdate(current, subject, stamp.Pin{})
-		} else {
-			wanted = stamp.OnCreate(current, subject)
-		}
+		wanted = s.onCreate(ctx, req, cluster.subject(req.Namespace))
 	case admissionv1.Update:
 		old, err := parseCluster(req.OldObject.Raw)
 		if err != nil {
 			return admission.Errored(http.StatusBadRequest, err)
 		}
-		wanted = stamp.OnUpdate(current, subject, stamp.PinOf(old.Metadata.Annotations))
+		bySyncer := s.Syncer != "" && req.UserInfo.Username == s.Syncer
+		wanted = stamp.OnUpdate(cluster.subject(req.Namespace), stamp.PinOf(old.Metadata.Annotations), bySyncer)
 	default:
 		return admission.Allowed("")
 	}
@@ -72,6 +58,20 @@ func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.R
 		response.Warnings = append(response.Warnings, nameShortened(wanted))
 	}
 	return response
+}
+
+func (s *Stamper) onCreate(ctx context.Context, req admission.Request, subject stamp.Subject) stamp.Stamp {
+	current, err := currentSettings(ctx, s.Reader)
+	if err == nil && !current.Cluster.NamespaceSelector.Empty() {
+		subject.NamespaceLabels, err = namespaceLabels(ctx, s.Reader, req.Namespace)
+	}
+	if err != nil {
+		// The class needs no settings, and neither does a pin that it brings along. The
+		// syncer pins, when it can tell.
+		ctrl.LoggerFrom(ctx).Error(err, "Left the pin of a Cluster as it is", "namespace", req.Namespace, "name", req.Name)
+		return stamp.OnUpdate(subject, stamp.PinOf(subject.Annotations), false)
+	}
+	return stamp.OnCreate(current, subject)
 }
 
 func nameShortened(wanted stamp.Stamp) string {

@@ -75,10 +75,18 @@ func update(old, object string) admission.Request {
 	return req
 }
 
+const syncerUser = "system:serviceaccount:muster-system:muster-syncer"
+
+// bySyncer makes a request the syncer's.
+func bySyncer(req admission.Request) admission.Request {
+	req.UserInfo.Username = syncerUser
+	return req
+}
+
 // handle lets the Stamper answer and applies its patch as the API server does.
 func handle(t testing.TB, reader client.Reader, req admission.Request) (string, admission.Response) {
 	t.Helper()
-	response := (&Stamper{Reader: reader}).Handle(t.Context(), req)
+	response := (&Stamper{Reader: reader, Syncer: syncerUser}).Handle(t.Context(), req)
 	if !response.Allowed {
 		t.Fatalf("refused: %v", response.Result)
 	}
@@ -193,6 +201,7 @@ func TestStamper(t *testing.T) {
 		labeled = `{"metadata":{"name":"prod","namespace":"team","labels":{"import":"true"}}}`
 		pinned  = `{"metadata":{"name":"prod","namespace":"team","annotations":{"fleet.addons.cluster.x-k8s.io/cluster-name":"prod","fleet.addons.cluster.x-k8s.io/owned-by":"fleet-addon-config"}}}`
 		pinned2 = `{"metadata":{"name":"prod","namespace":"team","annotations":{"fleet.addons.cluster.x-k8s.io/cluster-name":"other","fleet.addons.cluster.x-k8s.io/owned-by":"me"}}}`
+		half    = `{"metadata":{"name":"prod","namespace":"team","annotations":{"fleet.addons.cluster.x-k8s.io/cluster-name":"prod"}}}`
 		classed = `{"metadata":{"name":"prod","namespace":"team","labels":{"clusterclass-name.fleet.addons.cluster.x-k8s.io":"forged","clusterclass-namespace.fleet.addons.cluster.x-k8s.io":"forged"}}}`
 	)
 	broken := errors.New("the cache is broken")
@@ -232,9 +241,13 @@ func TestStamper(t *testing.T) {
 		"update: pin dropped":       {reader: &cached{}, request: update(pinned, plain), want: wantStamp("", "", "prod")},
 		"update: pin altered":       {reader: &cached{}, request: update(pinned, pinned2), want: wantStamp("", "", "prod")},
 		"update: no pin invented":   {reader: &cached{}, request: update(plain, labeled), want: wantStamp("", "", "")},
-		"update: the syncer pins":   {reader: &cached{}, request: update(plain, pinned), want: wantStamp("", "", "prod")},
+		"update: pin forged":        {reader: &cached{}, request: update(plain, pinned), want: wantStamp("", "", "")},
+		"update: half a pin forged": {reader: &cached{}, request: update(plain, half), want: wantStamp("", "", "")},
+		"update: the syncer pins":   {reader: &cached{}, request: bySyncer(update(plain, pinned)), want: wantStamp("", "", "prod")},
+		"update: it pins again":     {reader: &cached{}, request: bySyncer(update(pinned2, pinned)), want: wantStamp("", "", "prod")},
+		"update: it unpins":         {reader: &cached{}, request: bySyncer(update(pinned, plain)), want: wantStamp("", "", "")},
 		"update: labels put right":  {reader: &cached{}, request: update(plain, classed), want: wantStamp("", "", "")},
-		"update: withdrawn":         {reader: configured(t, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}}`), request: update(pinned, plain), want: wantStamp("", "", "")},
+		"update: not withdrawn":     {reader: configured(t, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}}`), request: update(pinned, plain), want: wantStamp("", "", "prod")},
 		"update: kept":              {reader: configured(t, `cluster: {onDeselect: Keep, selector: {matchLabels: {import: "true"}}}`), request: update(pinned, plain), want: wantStamp("", "", "prod")},
 		"update: rebased":           {reader: &cached{}, request: update(`{"metadata":{"name":"prod"}}`, `{"metadata":{"name":"prod","labels":{"clusterclass-name.fleet.addons.cluster.x-k8s.io":"old"}},"spec":{"topology":{"classRef":{"name":"new","namespace":"elsewhere"}}}}`), want: wantStamp("new", "elsewhere", "")},
 		"update: topology gone":     {reader: &cached{}, request: update(pinned, classed), want: wantStamp("", "", "prod")},
@@ -393,6 +406,9 @@ func FuzzStamper(f *testing.F) {
 					if err != nil {
 						t.Fatalf("%s of %s: %v", operation, raw, err)
 					}
+					if operation == admissionv1.Update {
+						checkPinStayed(t, req.OldObject.Raw, patched)
+					}
 					req.Object.Raw = patched
 					if again := handler.Handle(t.Context(), req); !again.Allowed || len(again.Patches) > 0 {
 						t.Errorf("%s of %s: patched again with %v: %v", operation, patched, again.Patches, again.Result)
@@ -401,6 +417,22 @@ func FuzzStamper(f *testing.F) {
 			}
 		}
 	})
+}
+
+// checkPinStayed checks that a request that is not the syncer's left the pin as it was.
+func checkPinStayed(t *testing.T, old, patched []byte) {
+	t.Helper()
+	before, err := parseCluster(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := parseCluster(patched)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if was, is := stamp.PinOf(before.Metadata.Annotations), stamp.PinOf(after.Metadata.Annotations); is != was {
+		t.Errorf("an update of %s made the pin %v out of %v", old, is, was)
+	}
 }
 
 // canonical writes JSON as a server that has read it does: no key twice.

@@ -5,7 +5,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
@@ -63,22 +62,16 @@ func OnCreate(in settings.Settings, subject Subject) Stamp {
 	return stamp
 }
 
-// OnUpdate returns the stamp of a Cluster that is being updated from one that had
-// the old pin. A pin the update dropped or altered is restored; none is invented.
-// The one way to lose a pin is to be deselected with the Delete policy.
-func OnUpdate(in settings.Settings, subject Subject, old Pin) Stamp {
+// OnUpdate returns the stamp of a Cluster that is being updated from one that had the
+// old pin. Whatever the request holds, the pin stays what it was: one that is dropped or
+// altered is restored, one that is new goes, and none is made. Only the syncer may pin,
+// pin again and unpin: whoever may write a Cluster may write its annotations, so they
+// prove nothing.
+func OnUpdate(subject Subject, old Pin, bySyncer bool) Stamp {
 	stamp := classStamp(subject.Class)
-	stamp.Pin = PinOf(subject.Annotations)
-	if stamp.Pin == (Pin{}) && in.Cluster.OnDeselect == addonsv1.DeselectDelete {
-		if selected, _ := Selected(in.Cluster, stamp.merge(subject.Labels), subject.NamespaceLabels); !selected {
-			return stamp
-		}
-	}
-	if old.OwnedBy != "" {
-		stamp.Pin.OwnedBy = old.OwnedBy
-	}
-	if old.ClusterName != "" {
-		stamp.Pin.ClusterName = old.ClusterName
+	stamp.Pin = old
+	if bySyncer {
+		stamp.Pin = PinOf(subject.Annotations)
 	}
 	return stamp
 }

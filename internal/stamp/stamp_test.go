@@ -197,13 +197,11 @@ func TestOnCreate(t *testing.T) {
 }
 
 func TestOnUpdate(t *testing.T) {
-	deleting := addonsv1.ClusterConfig{Selector: matching("import", "true"), OnDeselect: addonsv1.DeselectDelete}
-	keeping := addonsv1.ClusterConfig{Selector: matching("import", "true"), OnDeselect: addonsv1.DeselectKeep}
 	pinned := Pin{config, "prod"}
 	tests := map[string]struct {
-		cluster addonsv1.ClusterConfig
 		subject *subject
 		old     Pin
+		syncer  bool // asks
 		want    Stamp
 	}{
 		"nothing changes": {
@@ -218,26 +216,57 @@ func TestOnUpdate(t *testing.T) {
 			subject: makeSubject("prod").Pin(config, ""), old: pinned,
 			want: Stamp{Pin: pinned},
 		},
-		"an altered pin is restored": {
-			subject: makeSubject("prod").Pin("me", "other"), old: pinned,
+		"a dropped owner is restored": {
+			subject: makeSubject("prod").Pin("", "prod"), old: pinned,
 			want: Stamp{Pin: pinned},
 		},
-		"an altered pin is restored, whatever naming says": {
-			cluster: addonsv1.ClusterConfig{Naming: &addonsv1.NamingStrategy{Prefix: "new-"}},
-			subject: makeSubject("prod").Pin(config, "new-prod"), old: pinned,
+		"an altered pin is restored": {
+			subject: makeSubject("prod").Pin("me", "other"), old: pinned,
 			want: Stamp{Pin: pinned},
 		},
 		"no pin is invented": {
 			subject: makeSubject("prod").Class("classes", "standard"),
 			want:    Stamp{ClassName: "standard", ClassNamespace: "classes"},
 		},
-		"the syncer may pin": {
+		"a forged pin goes": {
 			subject: makeSubject("prod").Pin(config, "prod"),
-			want:    Stamp{Pin: pinned},
+			want:    Stamp{},
 		},
-		"a new pin that Fleet cannot use goes": {
+		"a forged owner goes": {
+			subject: makeSubject("prod").Pin(config, ""),
+			want:    Stamp{},
+		},
+		"a forged name goes": {
+			subject: makeSubject("prod").Pin("", "prod"),
+			want:    Stamp{},
+		},
+		"half a pin is not completed by a request": {
+			subject: makeSubject("prod").Pin(config, "prod"), old: Pin{OwnedBy: config},
+			want: Stamp{Pin: Pin{OwnedBy: config}},
+		},
+		"nor is the other half": {
+			subject: makeSubject("prod").Pin(config, "prod"), old: Pin{ClusterName: "prod"},
+			want: Stamp{Pin: Pin{ClusterName: "prod"}},
+		},
+		"a forged pin that Fleet cannot use goes": {
 			subject: makeSubject("prod").Pin(config, "Prod.EU"),
-			want:    Stamp{Pin: Pin{OwnedBy: config}},
+			want:    Stamp{},
+		},
+		"the syncer may pin": {
+			subject: makeSubject("prod").Pin(config, "prod"), syncer: true,
+			want: Stamp{Pin: pinned},
+		},
+		"the syncer may pin again": {
+			subject: makeSubject("prod").Pin(config, "capi-prod"), old: pinned, syncer: true,
+			want: Stamp{Pin: Pin{config, "capi-prod"}},
+		},
+		"the syncer may complete a pin": {
+			subject: makeSubject("prod").Pin(config, "prod"), old: Pin{ClusterName: "prod"}, syncer: true,
+			want: Stamp{Pin: pinned},
+		},
+		"the syncer may remove a pin": {
+			subject: makeSubject("prod").Class("classes", "standard"), old: pinned, syncer: true,
+			want: Stamp{ClassName: "standard", ClassNamespace: "classes"},
 		},
 		"labels follow the class": {
 			subject: makeSubject("prod").Pin(config, "prod").Label(ClassNameLabel, "old").Label(ClassNamespaceLabel, "old").Class("new-ns", "new"), old: pinned,
@@ -247,45 +276,42 @@ func TestOnUpdate(t *testing.T) {
 			subject: makeSubject("prod").Pin(config, "prod").Label(ClassNameLabel, "old").Label(ClassNamespaceLabel, "old").Annotation(ClassFullNameAnnotation, longClass), old: pinned,
 			want: Stamp{Pin: pinned},
 		},
-		"deselected, Keep: the pin stays": {
-			cluster: keeping, subject: makeSubject("prod"), old: pinned,
-			want: Stamp{Pin: pinned},
-		},
-		"deselected, Delete: a pin that is there stays": {
-			cluster: deleting, subject: makeSubject("prod").Pin(config, "prod"), old: pinned,
-			want: Stamp{Pin: pinned},
-		},
-		"deselected, Delete: a dropped pin goes": {
-			cluster: deleting, subject: makeSubject("prod"), old: pinned,
-			want: Stamp{},
-		},
-		"deselected, Delete: half a pin is made whole again": {
-			cluster: deleting, subject: makeSubject("prod").Pin(config, ""), old: pinned,
-			want: Stamp{Pin: pinned},
-		},
-		"selected, Delete: a dropped pin is restored": {
-			cluster: deleting, subject: makeSubject("prod").Label("import", "true"), old: pinned,
-			want: Stamp{Pin: pinned},
-		},
-		"deselected by its class, Delete": {
-			cluster: addonsv1.ClusterConfig{Selector: matching(ClassNameLabel, "old"), OnDeselect: addonsv1.DeselectDelete},
-			subject: makeSubject("prod").Label(ClassNameLabel, "old").Class("classes", "new"), old: pinned,
-			want: Stamp{ClassName: "new", ClassNamespace: "classes"},
+		"labels follow the class for the syncer, too": {
+			subject: makeSubject("prod").Pin(config, "prod").Label(ClassNameLabel, "old").Class("new-ns", "new"), syncer: true,
+			want: Stamp{ClassName: "new", ClassNamespace: "new-ns", Pin: pinned},
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			in := with(t, test.cluster)
-			got := OnUpdate(in, test.subject.Obj(), test.old)
+			got := OnUpdate(test.subject.Obj(), test.old, test.syncer)
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("OnUpdate (-want +got):\n%s", diff)
 			}
-			again := OnUpdate(in, stamped(test.subject.Obj(), got), test.old)
+			again := OnUpdate(stamped(test.subject.Obj(), got), test.old, test.syncer)
 			if diff := cmp.Diff(got, again); diff != "" {
 				t.Errorf("OnUpdate of what it stamped (-first +second):\n%s", diff)
 			}
 		})
 	}
+}
+
+// Whatever a request brings, what an update leaves of the pin is what was there; only
+// the syncer's own request counts.
+func FuzzOnUpdate(f *testing.F) {
+	f.Add("", "", config, "prod")
+	f.Add(config, "prod", "", "")
+	f.Add(config, "prod", "me", "Not.OK")
+	f.Add(config, "", "", "prod")
+	f.Fuzz(func(t *testing.T, oldOwner, oldName, owner, name string) {
+		old := PinOf(makeSubject("prod").Pin(oldOwner, oldName).Annotations)
+		asked := makeSubject("prod").Pin(owner, name).Obj()
+		if got := OnUpdate(asked, old, false).Pin; got != old {
+			t.Errorf("the pin %v became %v", old, got)
+		}
+		if got := OnUpdate(asked, old, true).Pin; got != PinOf(asked.Annotations) {
+			t.Errorf("the syncer asked for %v and got %v", PinOf(asked.Annotations), got)
+		}
+	})
 }
 
 func TestOnSync(t *testing.T) {
@@ -355,7 +381,7 @@ func TestOnSync(t *testing.T) {
 func checkSettled(t *testing.T, in settings.Settings, subject Subject, first Stamp) {
 	t.Helper()
 	current := stamped(subject, first)
-	if changes := changesOf(current, OnUpdate(in, current, first.Pin)); changes != nil {
+	if changes := changesOf(current, OnUpdate(current, first.Pin, false)); changes != nil {
 		t.Errorf("OnUpdate changes what is stamped: %v", changes)
 	}
 	if current.Name == "" {

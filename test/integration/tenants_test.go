@@ -6,12 +6,15 @@ import (
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // tenant is a client of a user with these groups, as the API server knows impersonation.
@@ -130,5 +133,87 @@ spec: {topology: {class: standard, classNamespace: %s, version: v1.36.3}}
 			setConfig(t, g, addonsv1.FleetAddonConfigSpec{Policy: &addonsv1.PolicyConfig{CrossNamespaceClass: policy}})
 			g.Eventually(func() error { return ben.Create(ctx, cross(fmt.Sprintf("lax-%d", i))) }).Should(Succeed(), string(policy))
 		}
+	})
+}
+
+// Who may write a Cluster may write its annotations: with those of the pin an unselected
+// one must not become claimed, for what is claimed is a user of its class.
+func TestPinForgedByAnUpdate(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"fleet": "wanted"}},
+	}})
+	g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {namespace: %[1]s, name: forger}
+rules: [{apiGroups: [cluster.x-k8s.io], resources: [clusters], verbs: ["*"]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {namespace: %[1]s, name: forger}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: forger}
+subjects: [{kind: User, name: mallory}]
+`, s.namespace))).To(Succeed())
+	var cluster *clusterv1.Cluster
+	g.Eventually(func(g Gomega) { // Until the webhook has seen the settings.
+		cluster = topologyCluster(s.namespace, "forged", "standard", s.classNamespace)
+		g.Expect(client.IgnoreNotFound(admin.Delete(ctx, cluster.DeepCopy()))).To(Succeed())
+		g.Expect(admin.Create(ctx, cluster)).To(Succeed())
+		g.Expect(stamp.PinOf(cluster.Annotations)).To(Equal(stamp.Pin{}))
+	}).Should(Succeed())
+	initialize(g, cluster)
+
+	mallory := tenant(g, "mallory")
+	for name, pin := range map[string]stamp.Pin{
+		"both":  {OwnedBy: "fleet-addon-config", ClusterName: "forged"},
+		"owner": {OwnedBy: "fleet-addon-config"},
+		"name":  {ClusterName: "forged"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			var patched clusterv1.Cluster
+			g.Eventually(func() error {
+				if err := mallory.Get(ctx, client.ObjectKeyFromObject(cluster), &patched); err != nil {
+					return err
+				}
+				before := patched.DeepCopy()
+				metav1.SetMetaDataAnnotation(&patched.ObjectMeta, "tried", name)
+				if pin.OwnedBy != "" {
+					patched.Annotations[stamp.OwnedByAnnotation] = pin.OwnedBy
+				}
+				if pin.ClusterName != "" {
+					patched.Annotations[stamp.ClusterNameAnnotation] = pin.ClusterName
+				}
+				return mallory.Patch(ctx, &patched, client.MergeFrom(before))
+			}).Should(Succeed())
+			g.Expect(patched.Annotations).To(HaveKeyWithValue("tried", name))
+			g.Expect(patched.Annotations).NotTo(Or(HaveKey(stamp.OwnedByAnnotation), HaveKey(stamp.ClusterNameAnnotation)))
+		})
+	}
+	g.Consistently(func(g Gomega) {
+		for _, absent := range []client.Object{
+			&fleetv1.BundleNamespaceMapping{ObjectMeta: metav1.ObjectMeta{Namespace: s.classNamespace, Name: s.namespace}},
+			&fleetv1.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "standard." + s.classNamespace}},
+			&fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "forged"}},
+		} {
+			err := admin.Get(ctx, client.ObjectKeyFromObject(absent), absent)
+			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%T: %v", absent, err)
+		}
+		g.Expect(get(g, &corev1.Namespace{}, "", s.namespace).Annotations).To(BeEmpty())
+	}).Should(Succeed())
+
+	t.Run("but the syncer pins what is selected later", func(t *testing.T) {
+		g := NewWithT(t)
+		namespace := get(g, &corev1.Namespace{}, "", s.namespace)
+		before := namespace.DeepCopy()
+		namespace.Labels["fleet"] = "wanted"
+		g.Expect(admin.Patch(ctx, namespace, client.MergeFrom(before))).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(stamp.PinOf(get(g, &clusterv1.Cluster{}, s.namespace, "forged").Annotations)).
+				To(Equal(stamp.Pin{OwnedBy: "fleet-addon-config", ClusterName: "forged"}))
+			fleetCluster(g, s.namespace, "forged")
+		}).Should(Succeed())
 	})
 }
