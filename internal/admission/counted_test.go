@@ -17,21 +17,7 @@ func TestCounted(t *testing.T) {
 	webhook := &admission.Webhook{Handler: count(path, admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
 		return *response
 	}))}
-	counts := func() map[string]float64 {
-		families, err := ctrlmetrics.Registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		result := map[string]float64{}
-		for _, family := range families {
-			for _, metric := range family.GetMetric() {
-				if family.GetName() == "muster_admission_total" && metric.GetLabel()[1].GetValue() == path {
-					result[metric.GetLabel()[0].GetValue()] = metric.GetCounter().GetValue()
-				}
-			}
-		}
-		return result
-	}
+	counts := func() map[string]float64 { return admissionCounts(t, path) }
 	if diff := cmp.Diff(map[string]float64{"allowed": 0, "denied": 0, "error": 0}, counts()); diff != "" {
 		t.Errorf("before the first request (-want +got):\n%s", diff)
 	}
@@ -58,4 +44,22 @@ func TestCounted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// admissionCounts returns the answers of a webhook that were counted, by result.
+func admissionCounts(t *testing.T, path string) map[string]float64 {
+	t.Helper()
+	families, err := ctrlmetrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			if family.GetName() == "muster_admission_total" && metric.GetLabel()[1].GetValue() == path {
+				result[metric.GetLabel()[0].GetValue()] = metric.GetCounter().GetValue()
+			}
+		}
+	}
+	return result
 }

@@ -14,28 +14,34 @@ import (
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/muster-fleet/muster/internal/program"
 )
 
 // served returns the webhooks by path as the server has them, except that a panic is
-// not turned into an answer.
+// not turned into an answer by the server.
 func served(t testing.TB) map[string]*admission.Webhook {
+	t.Helper()
+	config := configured(t, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}, naming: {prefix: p-}}`)
+	webhooks := servedWith(t, config, &others{fleetClusters: []object{made("prod", nil)}})
+	for _, webhook := range webhooks {
+		webhook.RecoverPanic = ptr.To(false)
+	}
+	return webhooks
+}
+
+// servedWith returns the webhooks by path as the server has them.
+func servedWith(t testing.TB, reader client.Reader, others inventory) map[string]*admission.Webhook {
 	t.Helper()
 	scheme, err := program.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := configured(t, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}, naming: {prefix: p-}}`)
-	webhooks := map[string]*admission.Webhook{
-		StampPath:          {Handler: &Stamper{Reader: config}},
-		ClassAccessPath:    {Handler: &ClassAccess{Reader: config, Reviewer: &reviewer{}}},
-		ClusterPath:        {Handler: &ClusterValidator{Reader: config, Others: &others{fleetClusters: []object{made("prod", nil)}}}},
-		ValidateConfigPath: admission.WithValidator(scheme, ConfigValidator{Others: &others{}, Namespaces: config, Live: &configMaps{}}),
-	}
-	for _, webhook := range webhooks {
-		webhook.RecoverPanic = ptr.To(false)
+	webhooks := map[string]*admission.Webhook{}
+	for path, handler := range handlers(scheme, reader, others, &reviewer{}, &configMaps{}, syncerUser) {
+		webhooks[path] = &admission.Webhook{Handler: answering(path, handler)}
 	}
 	return webhooks
 }
@@ -54,8 +60,9 @@ func send(t *testing.T, webhook http.Handler, body []byte) *admissionv1.Admissio
 	return answer.Response
 }
 
-// Whatever bytes are sent to whatever webhook, there is an answer in the protocol, and
-// a refusal says why.
+// Whatever bytes are sent to whatever webhook, there is an answer in the protocol, a
+// refusal says why, and what fails open refuses nothing for a failure of its own: not for
+// what it cannot read, nor when all that it looks at is broken.
 func FuzzAdmissionReview(f *testing.F) {
 	for _, seed := range []string{
 		``, `{}`, `null`, `[]`, `{"request":null}`,
@@ -64,18 +71,31 @@ func FuzzAdmissionReview(f *testing.F) {
 		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","object":{"apiVersion":"addons.cluster.x-k8s.io/v1alpha1","kind":"FleetAddonConfig","metadata":{"name":"fleet-addon-config"},"spec":{"cluster":{"naming":{"prefix":"P"}},"config":{"server":{"custom":{}}}}}}}`,
 		`{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview","request":{"uid":"1","operation":"DELETE","oldObject":{"spec":7}}}`,
 		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CONNECT","object":"x"}}`,
+		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"CREATE","namespace":"team","object":{"metadata":{"name":"prod","labels":{"a":1}}}}}`,
+		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"UPDATE","namespace":"team","object":{"metadata":{"name":"prod"}},"oldObject":{"metadata":[]}}}`,
+		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"DELETE","oldObject":{"apiVersion":"addons.cluster.x-k8s.io/v1alpha1","kind":"FleetAddonConfig","metadata":{"name":"fleet-addon-config"}}}}`,
 	} {
 		f.Add([]byte(seed))
 	}
-	webhooks := served(f)
+	sound, broken := served(f), servedWith(f, panicking{}, panicking{})
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for path, webhook := range webhooks {
-			answer := send(t, webhook, body)
-			if !answer.Allowed && (answer.Result == nil || answer.Result.Message == "") {
-				t.Errorf("%s: refused without a word: %s", path, body)
-			}
-			if len(answer.Patch) > 0 && path != StampPath {
-				t.Errorf("%s: patches: %s", path, answer.Patch)
+		var review admissionv1.AdmissionReview
+		_ = json.Unmarshal(body, &review)
+		for _, webhooks := range []map[string]*admission.Webhook{sound, broken} {
+			for path, webhook := range webhooks {
+				answer := send(t, webhook, body)
+				if !answer.Allowed && (answer.Result == nil || answer.Result.Message == "") {
+					t.Errorf("%s: refused without a word: %s", path, body)
+				}
+				if len(answer.Patch) > 0 && path != StampPath {
+					t.Errorf("%s: patches: %s", path, answer.Patch)
+				}
+				if answer.Allowed || answer.UID == "" || review.Request == nil {
+					continue // Without its UID it is no answer to the API server, and Ignore holds.
+				}
+				if leftUndone(path, review.Request.Operation) != "" && (path != ClusterPath || answer.Result.Code != http.StatusForbidden) {
+					t.Errorf("%s: fails open, and refused with %v: %s", path, answer.Result, body)
+				}
 			}
 		}
 	})

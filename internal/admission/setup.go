@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -38,16 +39,19 @@ func Setup(mgr ctrl.Manager, syncer string) error {
 	if err := mgr.Add(others); err != nil {
 		return err
 	}
-	config := admission.WithValidator(mgr.GetScheme(), ConfigValidator{
-		Others: others, Namespaces: mgr.GetClient(), Live: mgr.GetAPIReader(),
-	})
-	for path, handler := range map[string]admission.Handler{
-		StampPath:          &Stamper{Reader: mgr.GetClient(), Syncer: syncer},
-		ClassAccessPath:    &ClassAccess{Reader: mgr.GetClient(), Reviewer: mgr.GetClient()},
-		ClusterPath:        &ClusterValidator{Reader: mgr.GetClient(), Others: others},
-		ValidateConfigPath: config.Handler,
-	} {
-		mgr.GetWebhookServer().Register(path, &admission.Webhook{Handler: count(path, handler)})
+	for path, handler := range handlers(mgr.GetScheme(), mgr.GetClient(), others, mgr.GetClient(), mgr.GetAPIReader(), syncer) {
+		mgr.GetWebhookServer().Register(path, &admission.Webhook{Handler: answering(path, handler)})
 	}
 	return nil
+}
+
+// handlers returns the webhooks by path.
+func handlers(scheme *runtime.Scheme, cached client.Reader, others inventory, reviewer client.Client, live client.Reader, syncer string) map[string]admission.Handler {
+	config := admission.WithValidator(scheme, ConfigValidator{Others: others, Namespaces: cached, Live: live})
+	return map[string]admission.Handler{
+		StampPath:          &Stamper{Reader: cached, Syncer: syncer},
+		ClassAccessPath:    &ClassAccess{Reader: cached, Reviewer: reviewer},
+		ClusterPath:        &ClusterValidator{Reader: cached, Others: others},
+		ValidateConfigPath: config.Handler,
+	}
 }

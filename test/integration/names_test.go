@@ -240,6 +240,21 @@ func certificate(g Gomega, until time.Time) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
+// What the webhooks that fail open cannot read they let through, and say so: it is the
+// schema that refuses it.
+func TestOpenMeansOpen(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	_, err := apply(t, fmt.Sprintf(`
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Cluster
+metadata: {namespace: %s, name: unreadable}
+spec: {topology: {classRef: standard, version: v1.36.3}}
+`, s.namespace), "--validate=false")
+	g.Expect(err).To(MatchError(And(ContainSubstring("spec.topology.classRef: Invalid value"), Not(ContainSubstring("admission webhook")))))
+	g.Expect(err).To(MatchError(ContainSubstring("Warning: Muster failed, and its log says why: this Cluster was not stamped; the syncer does it")))
+}
+
 // The one command for an emergency that the documentation names does what it says: with
 // the webhook down, it lets through what failed closed.
 func TestNamedEmergencyCommand(t *testing.T) {

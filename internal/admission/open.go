@@ -1,0 +1,67 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/muster-fleet/muster/internal/metrics"
+)
+
+// leftUndone says what does not happen when we fail to answer a request that must not
+// fail for it; empty where the webhook configuration says failurePolicy Fail. The API
+// server's Ignore covers calls that fail, and no answers: an error that we answer with
+// is a refusal to it.
+func leftUndone(path string, operation admissionv1.Operation) string {
+	switch {
+	case path == StampPath:
+		return "this Cluster was not stamped; the syncer does it"
+	case path == ClusterPath:
+		return "nobody looked whether this Cluster's name is taken in Fleet, nor for what else there is to warn of; the syncer finds a name that is taken"
+	case path == ValidateConfigPath && operation == admissionv1.Delete:
+		return "nobody looked what this deletion means for the Clusters in Fleet"
+	default:
+		return ""
+	}
+}
+
+// answering makes of a webhook what is served: its answers are counted, and its own
+// failures refuse nothing where it is to fail open.
+func answering(path string, handler admission.Handler) admission.Handler {
+	return &open{count(path, handler), path}
+}
+
+// open is a webhook that fails open for the requests that leftUndone names.
+type open struct {
+	admission.Handler
+	path string
+}
+
+// Handle answers one admission request.
+func (o *open) Handle(ctx context.Context, req admission.Request) (response admission.Response) {
+	undone := leftUndone(o.path, req.Operation)
+	if undone == "" {
+		return o.Handler.Handle(ctx, req)
+	}
+	defer func() {
+		if cause := recover(); cause != nil {
+			ctrl.LoggerFrom(ctx).Error(fmt.Errorf("panic: %v", cause), "Let a request through unanswered", "stack", string(debug.Stack()))
+			response = letThrough(undone)
+		}
+	}()
+	response = o.Handler.Handle(ctx, req)
+	if resultOf(response) == metrics.Error {
+		ctrl.LoggerFrom(ctx).Error(errors.New(response.Result.Message), "Let a request through unanswered")
+		return letThrough(undone)
+	}
+	return response
+}
+
+func letThrough(undone string) admission.Response {
+	return admission.Allowed("").WithWarnings("Muster failed, and its log says why: " + undone)
+}
