@@ -228,13 +228,21 @@ type ClusterClassConfig struct {
 // PolicyConfig says what the admission webhooks refuse.
 type PolicyConfig struct {
 	// crossNamespaceClass says what happens when somebody creates a Cluster of a
-	// ClusterClass in another namespace without being allowed to get that class.
-	// Such a Cluster receives the bundles of the class's namespace. Enforce
-	// refuses it, Warn lets it through with a warning, "Off" does not ask (write
-	// it in quotes: YAML reads a bare Off as false).
+	// ClusterClass in another namespace without being allowed to get that class
+	// (or to use it, see crossNamespaceClassVerb). Such a Cluster receives the
+	// bundles of the class's namespace. Enforce refuses it, Warn lets it through
+	// with a warning, "Off" does not ask (write it in quotes: YAML reads a bare
+	// Off as false).
 	// +optional
 	// +kubebuilder:default=Enforce
 	CrossNamespaceClass CrossNamespaceClassPolicy `json:"crossNamespaceClass,omitempty"`
+
+	// crossNamespaceClassVerb is the verb on clusterclasses.cluster.x-k8s.io that
+	// the author of such a Cluster must be allowed: get, or use where everybody may
+	// read the classes and only some may use them.
+	// +optional
+	// +kubebuilder:default=get
+	CrossNamespaceClassVerb CrossNamespaceClassVerb `json:"crossNamespaceClassVerb,omitempty"`
 }
 
 // CrossNamespaceClassPolicy says how strictly the use of a class in another namespace is checked.
@@ -247,4 +255,16 @@ const (
 	CrossNamespaceClassEnforce CrossNamespaceClassPolicy = "Enforce"
 	CrossNamespaceClassWarn    CrossNamespaceClassPolicy = "Warn"
 	CrossNamespaceClassOff     CrossNamespaceClassPolicy = "Off"
+)
+
+// CrossNamespaceClassVerb is what somebody must be allowed to do with a class of another
+// namespace in order to give it to a Cluster.
+//
+// +kubebuilder:validation:Enum=get;use
+type CrossNamespaceClassVerb string
+
+// The values of CrossNamespaceClassVerb.
+const (
+	CrossNamespaceClassVerbGet CrossNamespaceClassVerb = "get"
+	CrossNamespaceClassVerbUse CrossNamespaceClassVerb = "use"
 )

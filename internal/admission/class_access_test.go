@@ -50,10 +50,12 @@ func TestClassAccess(t *testing.T) {
 		beta1   = `{"metadata":{"name":"prod"},"spec":{"topology":{"class":"standard","classNamespace":"classes"}}}`
 	)
 	enforce, warn, off := configured(t, `policy: {crossNamespaceClass: Enforce}`), configured(t, `policy: {crossNamespaceClass: Warn}`), configured(t, `policy: {crossNamespaceClass: "Off"}`)
+	use, warnUse := configured(t, `policy: {crossNamespaceClassVerb: use}`), configured(t, `policy: {crossNamespaceClass: Warn, crossNamespaceClassVerb: use}`)
 	type answer struct {
 		Code     int32 // 0 if allowed
 		Asked    int
 		Warnings int
+		Verb     string // "get" if empty and something was asked
 	}
 	tests := map[string]struct {
 		reader   client.Reader
@@ -71,7 +73,11 @@ func TestClassAccess(t *testing.T) {
 		"Warn":                            {reader: warn, request: create(cross), want: answer{Asked: 1, Warnings: 1}},
 		"Warn, allowed":                   {reader: warn, reviewer: reviewer{allow: true}, request: create(cross), want: answer{Asked: 1}},
 		"Off":                             {reader: off, request: create(cross)},
-		"settings unreadable":             {reader: &cached{err: errors.New("broken")}, request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
+		"use, not allowed":                {reader: use, request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1, Verb: "use"}},
+		"use, allowed":                    {reader: use, reviewer: reviewer{allow: true}, request: create(cross), want: answer{Asked: 1, Verb: "use"}},
+		"use, Warn":                       {reader: warnUse, request: create(cross), want: answer{Asked: 1, Warnings: 1, Verb: "use"}},
+		"settings unreadable":             {reader: &cached{err: errors.New("broken")}, reviewer: reviewer{allow: true}, request: create(cross), want: answer{Code: http.StatusInternalServerError}},
+		"settings unusable, use":          {reader: configured(t, `{policy: {crossNamespaceClassVerb: use}, cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`), request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1, Verb: "use"}},
 		"settings unusable":               {reader: configured(t, `{policy: {crossNamespaceClass: "Off"}, cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`), request: create(cross), want: answer{Code: http.StatusForbidden, Asked: 1}},
 		"nobody answers":                  {reviewer: reviewer{allow: true, err: errors.New("broken")}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 4}},
 		"nobody may ask":                  {reviewer: reviewer{err: apierrors.NewForbidden(schema.GroupResource{}, "", nil)}, request: create(cross), want: answer{Code: http.StatusInternalServerError, Asked: 1}},
@@ -94,6 +100,12 @@ func TestClassAccess(t *testing.T) {
 			}
 			response := (&ClassAccess{Reader: test.reader, Reviewer: &test.reviewer}).Handle(t.Context(), test.request)
 			got := answer{Asked: len(test.reviewer.asked), Warnings: len(response.Warnings)}
+			verb := "get"
+			for _, asked := range test.reviewer.asked {
+				if verb = asked.ResourceAttributes.Verb; verb != "get" {
+					got.Verb = verb
+				}
+			}
 			if !response.Allowed {
 				got.Code = response.Result.Code
 			}
@@ -101,7 +113,7 @@ func TestClassAccess(t *testing.T) {
 				t.Errorf("answer (-want +got):\n%s\n%v", diff, response.Result)
 			}
 			if got.Code == http.StatusForbidden {
-				for _, part := range []string{"get clusterclasses.cluster.x-k8s.io", "use a class of your own namespace, or ask for a Role"} {
+				for _, part := range []string{"may not " + verb + " clusterclasses.cluster.x-k8s.io", "use a class of your own namespace, or ask for a Role there with verb " + verb + " on"} {
 					if !strings.Contains(response.Result.Message, part) {
 						t.Errorf("%q does not say %q", response.Result.Message, part)
 					}

@@ -37,6 +37,8 @@ func validateConfig(config *addonsv1.FleetAddonConfig) field.ErrorList {
 	if policy := config.Spec.Policy; policy != nil {
 		errs = append(errs, validateOneOf(spec.Child("policy", "crossNamespaceClass"), policy.CrossNamespaceClass,
 			addonsv1.CrossNamespaceClassEnforce, addonsv1.CrossNamespaceClassWarn, addonsv1.CrossNamespaceClassOff)...)
+		errs = append(errs, validateOneOf(spec.Child("policy", "crossNamespaceClassVerb"), policy.CrossNamespaceClassVerb,
+			addonsv1.CrossNamespaceClassVerbGet, addonsv1.CrossNamespaceClassVerbUse)...)
 	}
 	if config.Spec.Config != nil {
 		errs = append(errs, validateFleetConfig(spec.Child("config"), config.Spec.Config, config.Spec.Install != nil)...)

@@ -132,6 +132,8 @@ func TestValidateConfigRefuses(t *testing.T) {
 
 		{"policy", `policy: {crossNamespaceClass: Deny}`, []problem{{notSupported, "spec.policy.crossNamespaceClass", `supported values: "Enforce", "Warn", "Off"`}}},
 
+		{"policy: verb", `policy: {crossNamespaceClassVerb: list}`, []problem{{notSupported, "spec.policy.crossNamespaceClassVerb", `supported values: "get", "use"`}}},
+
 		{"server: neither", `config: {server: {}}`, []problem{{wrong, "spec.config.server", oneServer}}},
 		{"server: both", `config: {server: {inferLocal: true, custom: {apiServerUrl: "https://a"}}}`, []problem{{wrong, "spec.config.server", oneServer}}},
 		{"server: inferLocal false and custom", `config: {server: {inferLocal: false, custom: {apiServerUrl: "https://a"}}}`, []problem{{wrong, "spec.config.server", oneServer}}},
@@ -218,6 +220,7 @@ func TestValidateConfigAccepts(t *testing.T) {
 		"exclude nothing":             `cluster: {templateValues: {exclude: []}}`,
 		"clusterClass":                `clusterClass: {patchResource: false, setOwnerReferences: false, enabled: false}`,
 		"policy":                      `policy: {crossNamespaceClass: "Off"}`,
+		"policy: verb":                `policy: {crossNamespaceClassVerb: use}`,
 		"inferLocal":                  `config: {server: {inferLocal: true}}`,
 		"inferLocal false":            `config: {server: {inferLocal: false}}`,
 		"custom":                      `config: {server: {custom: {apiServerUrl: "https://public-url.io", apiServerCaConfigRef: {apiVersion: v1, kind: ConfigMap, name: kube-root-ca.crt, namespace: default}}}}`,

@@ -10,6 +10,7 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -120,15 +121,24 @@ func sortedKeys[V any](m map[string]V) []string {
 
 // currentSettings reads the settings in force from the cached FleetAddonConfig.
 func currentSettings(ctx context.Context, reader client.Reader) (settings.Settings, error) {
-	var config addonsv1.FleetAddonConfig
-	err := reader.Get(ctx, client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, &config)
-	if client.IgnoreNotFound(err) != nil {
-		return settings.Settings{}, fmt.Errorf("reading FleetAddonConfig: %w", err)
+	config, err := currentConfig(ctx, reader)
+	if err != nil {
+		return settings.Settings{}, err
+	}
+	return settings.From(config)
+}
+
+// currentConfig reads the cached FleetAddonConfig; nil if there is none.
+func currentConfig(ctx context.Context, reader client.Reader) (*addonsv1.FleetAddonConfig, error) {
+	config := &addonsv1.FleetAddonConfig{}
+	err := reader.Get(ctx, client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, config)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
 	}
 	if err != nil {
-		return settings.From(nil)
+		return nil, fmt.Errorf("reading FleetAddonConfig: %w", err)
 	}
-	return settings.From(&config)
+	return config, nil
 }
 
 func namespaceLabels(ctx context.Context, reader client.Reader, name string) (map[string]string, error) {

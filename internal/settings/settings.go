@@ -27,6 +27,8 @@ type Settings struct {
 	Class      Class
 	// CrossNamespaceClass says how strictly the use of a class in another namespace is checked.
 	CrossNamespaceClass addonsv1.CrossNamespaceClassPolicy
+	// CrossNamespaceClassVerb is the verb on the class that is asked about.
+	CrossNamespaceClassVerb addonsv1.CrossNamespaceClassVerb
 }
 
 // Cluster are the settings for CAPI Clusters.
@@ -68,6 +70,7 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 		return Settings{}, err
 	}
 
+	policy, verb := ClassPolicy(config)
 	return Settings{
 		ConfigName: addonsv1.FleetAddonConfigName,
 		Cluster: Cluster{
@@ -91,10 +94,20 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 			PatchResource:      ptr.Deref(class.PatchResource, true),
 			SetOwnerReferences: ptr.Deref(class.SetOwnerReferences, true),
 		},
-		CrossNamespaceClass: orDefault(
-			ptr.Deref(spec.Policy, addonsv1.PolicyConfig{}).CrossNamespaceClass,
-			addonsv1.CrossNamespaceClassEnforce),
+		CrossNamespaceClass:     policy,
+		CrossNamespaceClassVerb: verb,
 	}, nil
+}
+
+// ClassPolicy returns how strictly, and by which verb, the use of a class in another
+// namespace is checked. It holds whatever else of the FleetAddonConfig is unusable.
+func ClassPolicy(config *addonsv1.FleetAddonConfig) (addonsv1.CrossNamespaceClassPolicy, addonsv1.CrossNamespaceClassVerb) {
+	var policy addonsv1.PolicyConfig
+	if config != nil {
+		policy = ptr.Deref(config.Spec.Policy, policy)
+	}
+	return orDefault(policy.CrossNamespaceClass, addonsv1.CrossNamespaceClassEnforce),
+		orDefault(policy.CrossNamespaceClassVerb, addonsv1.CrossNamespaceClassVerbGet)
 }
 
 // Default returns the settings in force without a FleetAddonConfig.

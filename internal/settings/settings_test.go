@@ -58,8 +58,9 @@ func documented() Settings {
 				"/ControlPlane/spec/agentConfig/additionalUserData",
 			},
 		},
-		Class:               Class{Enabled: true, PatchResource: true, SetOwnerReferences: true},
-		CrossNamespaceClass: "Enforce",
+		Class:                   Class{Enabled: true, PatchResource: true, SetOwnerReferences: true},
+		CrossNamespaceClass:     "Enforce",
+		CrossNamespaceClassVerb: "get",
 	}
 }
 
@@ -85,6 +86,7 @@ func TestFrom(t *testing.T) {
 		"null cluster":                {spec: `cluster: null`},
 		"empty class":                 {spec: `clusterClass: {}`},
 		"null class":                  {spec: `clusterClass: null`},
+		"policy: verb":                {spec: `policy: {crossNamespaceClassVerb: use}`, want: func(s *Settings) { s.CrossNamespaceClassVerb = "use" }},
 		"empty policy":                {spec: `policy: {}`},
 		"null policy":                 {spec: `policy: null`},
 		"config and install only":     {spec: `{config: {server: {inferLocal: true}}, install: {followLatest: true}}`},

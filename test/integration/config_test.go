@@ -125,6 +125,7 @@ func invalidConfigs() []invalidConfig {
 		structural("a JSON pointer with a bad escape", `{cluster: {templateValues: {exclude: [/a~2b]}}}`, "spec.cluster.templateValues.exclude[0]", pointer),
 		structural("too many pointers", `{cluster: {templateValues: {exclude: [`+strings.Repeat("/a, ", 128)+`/a]}}}`, "spec.cluster.templateValues.exclude", "must have at most 128 items"),
 		structural("an unknown policy", `{policy: {crossNamespaceClass: Deny}}`, "spec.policy.crossNamespaceClass", `supported values: "Enforce", "Warn", "Off"`),
+		structural("an unknown verb of the policy", `{policy: {crossNamespaceClassVerb: list}}`, "spec.policy.crossNamespaceClassVerb", `supported values: "get", "use"`),
 		structural("a policy that YAML reads as false", `{policy: {crossNamespaceClass: Off}}`, "spec.policy.crossNamespaceClass", "must be of type string"),
 		structural("a string for a bool", `{cluster: {enabled: "yes"}}`, "spec.cluster.enabled", "must be of type boolean"),
 

@@ -127,6 +127,35 @@ spec: {topology: {class: standard, classNamespace: %s, version: v1.36.3}}
 		g.Expect(anna.Create(ctx, cross("closed"))).To(MatchError(ContainSubstring("class-access.clusters.fleet.addons.cluster.x-k8s.io")))
 		g.Expect(ben.Create(ctx, topologyCluster(other, "open", "own", ""))).To(Succeed())
 	})
+	t.Run("where everybody may read the classes, the verb use is asked about", func(t *testing.T) {
+		g := NewWithT(t)
+		setConfig(t, g, addonsv1.FleetAddonConfigSpec{Policy: &addonsv1.PolicyConfig{CrossNamespaceClassVerb: addonsv1.CrossNamespaceClassVerbUse}})
+		var err error
+		g.Eventually(func() error { // Until the webhook has seen the settings.
+			err = anna.Create(ctx, cross("reader"), client.DryRunAll)
+			return err
+		}).ShouldNot(Succeed())
+		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
+		g.Expect(err.Error()).To(And(ContainSubstring("may not use clusterclasses.cluster.x-k8s.io"), ContainSubstring("with verb use on resource clusterclasses")))
+		g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {namespace: %[1]s, name: class-user}
+rules: [{apiGroups: [cluster.x-k8s.io], resources: [clusterclasses], resourceNames: [standard], verbs: [use]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {namespace: %[1]s, name: class-user}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: class-user}
+subjects: [{kind: User, name: ben}]
+`, s.classNamespace))).To(Succeed())
+		defer func() {
+			_, err := env.Kubectl(ctx, "-n", s.classNamespace, "delete", "rolebinding", "class-user")
+			g.Expect(err).NotTo(HaveOccurred())
+		}()
+		g.Eventually(func() error { return ben.Create(ctx, cross("user")) }).Should(Succeed())
+		g.Expect(apierrors.IsForbidden(anna.Create(ctx, cross("reader")))).To(BeTrue())
+	})
 	t.Run("unless the policy says Warn or Off", func(t *testing.T) {
 		g := NewWithT(t)
 		for i, policy := range []addonsv1.CrossNamespaceClassPolicy{addonsv1.CrossNamespaceClassWarn, addonsv1.CrossNamespaceClassOff} {
