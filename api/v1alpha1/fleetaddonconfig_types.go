@@ -192,7 +192,8 @@ type NamingStrategy struct {
 type TemplateValuesConfig struct {
 	// exclude lists JSON pointers (RFC 6901) into {Cluster, ControlPlane,
 	// InfrastructureCluster, Variables}. What they point to never reaches Fleet;
-	// "*" as a segment matches every list item or key. If missing, the parts of
+	// "*" as a segment matches every list item or key. /Variables/x also removes
+	// variable x and its overrides from Cluster. If missing, the parts of
 	// known control planes that carry secrets are left out: inline files, users,
 	// commands and bootstrap tokens (docs/reference.md lists them). An explicit
 	// list, even an empty one, replaces that default.

@@ -119,33 +119,6 @@ func Default() Settings {
 	return defaults
 }
 
-// DefaultExclude returns the JSON pointers that are left out of the template
-// values unless the user lists others: what carries secrets in the control planes
-// of kubeadm, RKE2 and K3s (files, users, commands, inline Ignition and cloud-init,
-// bootstrap tokens and credentials).
-func DefaultExclude() []string {
-	const kubeadm, k3s, rke2 = "/ControlPlane/spec/kubeadmConfigSpec", "/ControlPlane/spec/kthreesConfigSpec", "/ControlPlane/spec"
-	return []string{
-		kubeadm + "/files",
-		kubeadm + "/users",
-		kubeadm + "/bootCommands",
-		kubeadm + "/preKubeadmCommands",
-		kubeadm + "/postKubeadmCommands",
-		kubeadm + "/ignition",
-		kubeadm + "/initConfiguration/bootstrapTokens",
-		kubeadm + "/joinConfiguration/discovery/bootstrapToken",
-		kubeadm + "/joinConfiguration/discovery/tlsBootstrapToken",
-		kubeadm + "/joinConfiguration/discovery/file/kubeConfig/user",
-		k3s + "/files",
-		k3s + "/preK3sCommands",
-		k3s + "/postK3sCommands",
-		rke2 + "/files",
-		rke2 + "/preRKE2Commands",
-		rke2 + "/postRKE2Commands",
-		rke2 + "/agentConfig/additionalUserData",
-	}
-}
-
 // tolerations returns what was asked for, or CAAPF's default: the agent may start
 // on nodes that are still being set up. Its order is CAAPF's, so that an adopted
 // Fleet Cluster does not change.

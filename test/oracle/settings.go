@@ -50,19 +50,50 @@ func settingsOf(config *addonsv1.FleetAddonConfig) settings {
 	}
 }
 
-// secretive is what kubeadm's control planes, RKE2's and K3s's may carry secrets in.
-var secretive = []string{
-	"/ControlPlane/spec/kubeadmConfigSpec/files", "/ControlPlane/spec/kubeadmConfigSpec/users",
-	"/ControlPlane/spec/kubeadmConfigSpec/bootCommands", "/ControlPlane/spec/kubeadmConfigSpec/preKubeadmCommands",
-	"/ControlPlane/spec/kubeadmConfigSpec/postKubeadmCommands", "/ControlPlane/spec/kubeadmConfigSpec/ignition",
-	"/ControlPlane/spec/kubeadmConfigSpec/initConfiguration/bootstrapTokens",
-	"/ControlPlane/spec/kubeadmConfigSpec/joinConfiguration/discovery/bootstrapToken",
-	"/ControlPlane/spec/kubeadmConfigSpec/joinConfiguration/discovery/tlsBootstrapToken",
-	"/ControlPlane/spec/kubeadmConfigSpec/joinConfiguration/discovery/file/kubeConfig/user",
-	"/ControlPlane/spec/kthreesConfigSpec/files", "/ControlPlane/spec/kthreesConfigSpec/preK3sCommands",
-	"/ControlPlane/spec/kthreesConfigSpec/postK3sCommands",
-	"/ControlPlane/spec/files", "/ControlPlane/spec/preRKE2Commands", "/ControlPlane/spec/postRKE2Commands",
-	"/ControlPlane/spec/agentConfig/additionalUserData",
+// secretive is what the control planes that the shipped roles let the syncer read may
+// carry secrets in, by where each keeps it.
+var secretive = pointersBelow("/ControlPlane/spec", map[string][]string{
+	"/kubeadmConfigSpec": {
+		"files", "users", "ignition", "bootCommands", "preKubeadmCommands", "postKubeadmCommands",
+		"initConfiguration/bootstrapTokens", "joinConfiguration/discovery/bootstrapToken",
+		"joinConfiguration/discovery/tlsBootstrapToken", "joinConfiguration/discovery/file/kubeConfig/user",
+		"clusterConfiguration/*/extraEnvs", "clusterConfiguration/etcd/local/extraEnvs",
+	},
+	"/kthreesConfigSpec": {"files", "preK3sCommands", "postK3sCommands"},
+	"/k0sConfigSpec": {
+		"files", "preStartCommands", "postStartCommands", "preK0sCommands", "postK0sCommands",
+		"ignition", "provisioner/ignition", "downloadURL", "k0s/spec/storage", "k0s/spec/extensions",
+	},
+	"/controlPlaneConfig": { // Talos, then MicroK8s
+		"*/data", "*/configPatches", "*/strategicPatches",
+		"initConfiguration/extraWriteFiles", "initConfiguration/bootCommands",
+		"initConfiguration/preRunCommands", "initConfiguration/postRunCommands",
+		"initConfiguration/httpProxy", "initConfiguration/httpsProxy",
+		"initConfiguration/snapstoreHTTPProxy", "initConfiguration/snapstoreHTTPSProxy",
+		"joinConfiguration/connectionToken",
+	},
+	"": {
+		// RKE2
+		"files", "preRKE2Commands", "postRKE2Commands", "agentConfig/additionalUserData",
+		"agentConfig/*/extraEnv", "serverConfig/*/extraEnv", "serverConfig/etcd/customConfig/extraEnv",
+		// Kamaji
+		"deployment/extraContainers", "deployment/extraInitContainers", "kine/extraArgs",
+		// EKS
+		"addons/*/configuration", "vpcCni/env",
+		// AKS, and by the Azure Service Operator
+		"httpProxyConfig", "addonProfiles/*/config", "extensions/*/configurationSettings", "asoManagedClusterPatches",
+		"resources/*/spec/httpProxyConfig", "resources/*/spec/addonProfiles/*/config", "resources/*/spec/configurationSettings",
+	},
+})
+
+func pointersBelow(root string, places map[string][]string) []string {
+	var result []string
+	for place, rest := range places {
+		for _, path := range rest {
+			result = append(result, root+place+"/"+path)
+		}
+	}
+	return result
 }
 
 // parse returns a selector; a missing one matches everything, as an empty one does.

@@ -170,7 +170,7 @@ func copied(sources ...map[string]string) map[string]string {
 		return slices.ContainsFunc([]string{
 			"fleet.cattle.io/", "management.cattle.io/", "objectset.rio.cattle.io/",
 			"kubectl.kubernetes.io/last-applied-configuration", "meta.helm.sh/", domain + "/",
-		}, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+		}, func(prefix string) bool { return strings.HasPrefix(key, prefix) }) || wholeCopies.MatchString(key)
 	})
 	return result
 }

@@ -2,12 +2,15 @@ package apply
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 // controlPlane returns what an API server returns of a control plane with that many
@@ -137,5 +140,41 @@ func TestCompactedChanged(t *testing.T) {
 				t.Errorf("passes: %v, want %v", got, test.passes)
 			}
 		})
+	}
+}
+
+// What never reaches the template values is not in the cache either: the values are the
+// same with and without it, and a change of nothing else is none.
+func TestCompactLeavesOutWhatTheValuesDo(t *testing.T) {
+	withCopies := func(copy string) *unstructured.Unstructured {
+		object := controlPlane(2)
+		copies := map[string]any{"kapp.k14s.io/original": copy, "cluster.x-k8s.io/conversion-data": copy, "note": "x"}
+		object.Object["metadata"].(map[string]any)["annotations"] = maps.Clone(copies)
+		object.Object["spec"].(map[string]any)["machineTemplate"] = map[string]any{"metadata": map[string]any{"annotations": copies}}
+		return object
+	}
+	values := func(object map[string]any) map[string]any {
+		values, err := desired.Values(&clusterv1.Cluster{}, object, nil, []string{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return values
+	}
+	whole := values(withCopies("a").Object)
+	before, after := withCopies("a"), withCopies("b")
+	for _, object := range []*unstructured.Unstructured{before, after} {
+		if _, err := TrimCached(object); err != nil {
+			t.Fatal(err)
+		}
+		expanded, err := Expand(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := desired.Hash(values(expanded)), desired.Hash(whole); got != want {
+			t.Errorf("the values of the cached object have the hash %s, those of the whole one %s", got, want)
+		}
+	}
+	if CompactedChanged.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after}) {
+		t.Error("the change of a copy is news")
 	}
 }

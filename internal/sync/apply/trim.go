@@ -1,10 +1,10 @@
 package apply
 
 import (
+	"maps"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -23,10 +23,7 @@ func TrimCached(object any) (any, error) {
 		return object, nil
 	}
 	accessor.SetManagedFields(managers(accessor.GetManagedFields()))
-	if annotations := accessor.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
-		delete(annotations, corev1.LastAppliedConfigAnnotation)
-		accessor.SetAnnotations(annotations)
-	}
+	dropCopies(accessor)
 	switch typed := object.(type) {
 	case *fleetv1.Cluster:
 		if values := typed.Spec.TemplateValues; values != nil {
@@ -46,6 +43,16 @@ func TrimCached(object any) (any, error) {
 		return object, Compact(typed)
 	}
 	return object, nil
+}
+
+// dropCopies removes annotations that hold the whole object once more.
+func dropCopies(object client.Object) {
+	annotations := object.GetAnnotations()
+	before := len(annotations)
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return desired.IsCopy(key) })
+	if len(annotations) < before {
+		object.SetAnnotations(annotations)
+	}
 }
 
 func managers(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {

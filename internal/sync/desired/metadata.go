@@ -26,18 +26,20 @@ const (
 )
 
 // reserved are the prefixes of labels and annotations that are never copied to a
-// Fleet object: they steer Fleet and Rancher (fleet.cattle.io/cluster-management
+// Fleet object, beside copies of the object they are on: they steer Fleet and Rancher (fleet.cattle.io/cluster-management
 // makes Fleet ignore a cluster), or speak of the object they were copied from.
 var reserved = []string{
 	"fleet.cattle.io/",
 	"management.cattle.io/",
 	"objectset.rio.cattle.io/",
-	"kubectl.kubernetes.io/last-applied-configuration",
 	"meta.helm.sh/",
 	stamp.Domain + "/",
 }
 
 func isReserved(key string) bool {
+	if IsCopy(key) {
+		return true
+	}
 	for _, prefix := range reserved {
 		if strings.HasPrefix(key, prefix) {
 			return true

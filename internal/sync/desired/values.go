@@ -20,10 +20,10 @@ const (
 
 // Values returns the template values of a Cluster: the Cluster, its control plane
 // and its infrastructure cluster without status and what the API server keeps for
-// itself, and the topology's variables as a map. What the exclude pointers name is
+// itself, and the topology's variables as a map. What the JSON pointers name is
 // left out. A nil control plane or infrastructure cluster stands for a Cluster that
 // refers to none.
-func Values(cluster *clusterv1.Cluster, controlPlane, infrastructure map[string]any, exclude []string) (map[string]any, error) {
+func Values(cluster *clusterv1.Cluster, controlPlane, infrastructure map[string]any, pointers []string) (map[string]any, error) {
 	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(cluster)
 	if err != nil {
 		return nil, fmt.Errorf("converting Cluster: %w", err)
@@ -42,24 +42,20 @@ func Values(cluster *clusterv1.Cluster, controlPlane, infrastructure map[string]
 	if infrastructure != nil {
 		values[InfrastructureValue] = Source(runtime.DeepCopyJSON(infrastructure))
 	}
-	for _, pointer := range exclude {
-		remove(values, segments(pointer))
-	}
+	exclude(values, pointers)
 	dropNulls(values)
 	return values, nil
 }
 
 // Source strips an object, in place, of what never reaches the template values:
-// status and what changes without the user changing anything.
+// status, what changes without the user changing anything, and copies of the object.
 func Source(object map[string]any) map[string]any {
 	delete(object, "status")
 	metadata, _ := object["metadata"].(map[string]any)
 	for _, key := range []string{"managedFields", "resourceVersion", "generation"} {
 		delete(metadata, key)
 	}
-	if annotations, ok := metadata["annotations"].(map[string]any); ok {
-		delete(annotations, "kubectl.kubernetes.io/last-applied-configuration")
-	}
+	dropCopies(object)
 	return object
 }
 
@@ -93,7 +89,7 @@ func remove(node any, path []string) {
 	case map[string]any:
 		for key, child := range typed {
 			switch {
-			case path[0] != "*" && path[0] != key:
+			case !isSegment(path[0], key):
 			case len(path) == 1:
 				delete(typed, key)
 			default:
@@ -103,7 +99,7 @@ func remove(node any, path []string) {
 	case []any:
 		for i, child := range typed {
 			switch {
-			case path[0] != "*" && path[0] != strconv.Itoa(i):
+			case !isSegment(path[0], strconv.Itoa(i)):
 			case len(path) == 1:
 				typed[i] = nil
 			default:

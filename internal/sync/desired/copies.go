@@ -1,0 +1,156 @@
+package desired
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// IsCopy reports whether an annotation holds a copy of the whole object it is on, as it
+// was once applied or as it is in another version: what is left out of the object must
+// not come in by its copy. Which tool made it does not matter (many use kubectl's name
+// under a prefix of their own).
+func IsCopy(key string) bool {
+	prefix, name, ok := strings.Cut(key, "/")
+	if !ok {
+		return false
+	}
+	switch name {
+	case "last-applied-configuration", // kubectl, KubeVela
+		"last-applied",    // banzaicloud.com: operators that compare with objectmatcher
+		"conversion-data": // cluster.x-k8s.io: what an older API version cannot hold
+		return true
+	}
+	return prefix == "objectset.rio.cattle.io" && name == "applied" || // Rancher's Wrangler
+		prefix == "kapp.k14s.io" && strings.HasPrefix(name, "original") // kapp, and its differences
+}
+
+// dropCopies removes annotations that hold a copy, in place, wherever they are: an
+// object holds the metadata of others, too, such as that of its machines.
+func dropCopies(node any) {
+	switch typed := node.(type) {
+	case map[string]any:
+		for key, child := range typed {
+			if IsCopy(key) {
+				delete(typed, key)
+			} else {
+				dropCopies(child)
+			}
+		}
+	case []any:
+		for _, child := range typed {
+			dropCopies(child)
+		}
+	}
+}
+
+// exclude removes what the pointers lead to. The variables of a topology are in the
+// values several times, in Variables, in the Cluster and in the overrides of its parts:
+// a pointer to one of them holds for all.
+func exclude(values map[string]any, pointers []string) {
+	paths := make([][]string, 0, len(pointers))
+	for _, pointer := range pointers {
+		paths = append(paths, segments(pointer))
+	}
+	topology := topologyOf(values)
+	var variables [][]string // paths into a variable: its name, then into its value
+	for _, path := range paths {
+		variables = append(variables, variablePaths(path, topology)...)
+	}
+	for _, path := range paths {
+		remove(values, path)
+	}
+	if len(variables) == 0 {
+		return
+	}
+	if slices.ContainsFunc(variables, func(path []string) bool { return len(path) == 0 }) {
+		delete(values, VariablesValue)
+		variables = [][]string{{"*"}}
+	}
+	for _, path := range variables {
+		remove(values[VariablesValue], path)
+	}
+	// What a positional pointer named is gone by now: items may go for good. A null would
+	// break every template that goes through the list by name.
+	removeVariables(topology, "variables", variables)
+	removeOverrides(field(topology, "controlPlane"), variables)
+	workers := field(topology, "workers")
+	for _, kind := range []string{"machineDeployments", "machinePools"} {
+		parts, _ := workers[kind].([]any)
+		for _, part := range parts {
+			removeOverrides(part, variables)
+		}
+	}
+}
+
+func topologyOf(values map[string]any) map[string]any {
+	return field(field(values[ClusterValue], "spec"), "topology")
+}
+
+func field(node any, key string) map[string]any {
+	parent, _ := node.(map[string]any)
+	child, _ := parent[key].(map[string]any)
+	return child
+}
+
+// variablePaths returns which variables, and what in them, a path leads to: by name in
+// Variables, or by position in the Cluster's list of them. An empty path means all.
+// What holds the variables among other things, such as /Cluster, does not name them.
+func variablePaths(path []string, topology map[string]any) [][]string {
+	if isSegment(path[0], VariablesValue) {
+		return [][]string{path[1:]}
+	}
+	list := []string{ClusterValue, "spec", "topology", "variables"}
+	if len(path) < len(list) || !slices.EqualFunc(path[:len(list)], list, isSegment) {
+		return nil
+	}
+	path = path[len(list):]
+	if len(path) == 0 {
+		return [][]string{nil}
+	}
+	items, _ := topology["variables"].([]any)
+	var result [][]string
+	for i, item := range items {
+		variable, _ := item.(map[string]any)
+		name, ok := variable["name"].(string)
+		if !ok || !isSegment(path[0], strconv.Itoa(i)) {
+			continue
+		}
+		switch {
+		case len(path) == 1:
+			result = append(result, []string{name})
+		case isSegment(path[1], "value"):
+			result = append(result, append([]string{name}, path[2:]...))
+		}
+	}
+	return result
+}
+
+func removeOverrides(part any, paths [][]string) {
+	removeVariables(field(part, "variables"), "overrides", paths)
+}
+
+// removeVariables removes variables, or what is in them, from a list of names and values.
+func removeVariables(parent map[string]any, key string, paths [][]string) {
+	items, ok := parent[key].([]any)
+	if !ok {
+		return
+	}
+	parent[key] = slices.DeleteFunc(items, func(item any) bool {
+		variable, _ := item.(map[string]any)
+		name, _ := variable["name"].(string)
+		for _, path := range paths {
+			if !isSegment(path[0], name) {
+				continue
+			}
+			if len(path) == 1 {
+				return variable != nil
+			}
+			remove(variable["value"], path[1:])
+		}
+		return false
+	})
+}
+
+// isSegment reports whether a segment of a pointer leads to a key.
+func isSegment(segment, key string) bool { return segment == "*" || segment == key }
