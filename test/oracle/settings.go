@@ -13,6 +13,9 @@ import (
 // settings are what a FleetAddonConfig asks for. What it does not mention, and all of
 // it if there is none, has its default; off is always explicit.
 type settings struct {
+	// invalid: what is asked for cannot be understood, and so nothing is done.
+	invalid bool
+
 	enabled, classGroup, patch, owners, hostNetwork bool
 	agentNamespace, prefix, suffix                  string
 	tolerations                                     []corev1.Toleration
@@ -32,7 +35,10 @@ func settingsOf(config *addonsv1.FleetAddonConfig) settings {
 	cluster, class := ptr.Deref(spec.Cluster, addonsv1.ClusterConfig{}), ptr.Deref(spec.ClusterClass, addonsv1.ClusterClassConfig{})
 	naming := ptr.Deref(cluster.Naming, addonsv1.NamingStrategy{})
 	isOn := func(value *bool) bool { return ptr.Deref(value, true) }
+	selector, err := parse(cluster.Selector)
+	namespaceSelector, nsErr := parse(cluster.NamespaceSelector)
 	return settings{
+		invalid: err != nil || nsErr != nil,
 		enabled: isOn(cluster.Enabled), classGroup: isOn(cluster.ApplyClassGroup), patch: isOn(cluster.PatchResource),
 		owners: isOn(cluster.SetOwnerReferences), hostNetwork: isOn(cluster.HostNetwork),
 		agentNamespace: ptr.Deref(cluster.AgentNamespace, "fleet-addon-agent"),
@@ -43,7 +49,7 @@ func settingsOf(config *addonsv1.FleetAddonConfig) settings {
 			{Key: "node.cloudprovider.kubernetes.io/uninitialized", Operator: "Equal", Value: "true", Effect: "NoSchedule"},
 		}),
 		envVars:  cluster.AgentEnvVars,
-		selector: parse(cluster.Selector), namespaceSelector: parse(cluster.NamespaceSelector),
+		selector: selector, namespaceSelector: namespaceSelector,
 		deletesDeselected: cluster.OnDeselect == "Delete",
 		exclude:           ptr.Deref(ptr.Deref(cluster.TemplateValues, addonsv1.TemplateValuesConfig{}).Exclude, secretive),
 		classEnabled:      isOn(class.Enabled), classPatch: isOn(class.PatchResource), classOwners: isOn(class.SetOwnerReferences),
@@ -97,15 +103,16 @@ func pointersBelow(root string, places map[string][]string) []string {
 }
 
 // parse returns a selector; a missing one matches everything, as an empty one does.
-func parse(selector *metav1.LabelSelector) labels.Selector {
+func parse(selector *metav1.LabelSelector) (labels.Selector, error) {
 	if selector == nil {
-		return labels.Everything()
+		return labels.Everything(), nil
 	}
-	parsed, err := metav1.LabelSelectorAsSelector(selector)
-	if err != nil {
-		return labels.Nothing() // The API server lets none of these through.
-	}
-	return parsed
+	return metav1.LabelSelectorAsSelector(selector)
+}
+
+// nameOf returns the name that naming gives the Fleet Cluster of a Cluster now.
+func (in settings) nameOf(cluster *clusterv1.Cluster) string {
+	return fleetName(in.prefix + cluster.Name + in.suffix)
 }
 
 // selects: both selectors match. The Cluster's selector may name the class labels.

@@ -3,6 +3,7 @@ package oracle
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -22,9 +23,12 @@ func Settle(was State) State {
 		cluster.Finalizers = withoutLegacy(cluster.Finalizers)
 	}
 	s.collectGarbage()
-	for _, cluster := range s.Clusters {
+	if in.invalid { // Nobody knows what is wanted: everything stays as it is.
+		return s
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(s.Clusters), func(a, b Key) int { return strings.Compare(a.String(), b.String()) }) {
 		if in.enabled { // Turned off, everything stays as it is.
-			s.settleCluster(in, cluster)
+			s.settleCluster(in, s.Clusters[key])
 		}
 	}
 	if in.classEnabled {
@@ -53,70 +57,115 @@ func Admitted(s State, requested *clusterv1.Cluster) *clusterv1.Cluster {
 
 // settleCluster stamps one Cluster and brings its Fleet Cluster about.
 func (s *State) settleCluster(in settings, cluster *clusterv1.Cluster) {
-	fleet := s.FleetClusters[fleetKey(cluster)]
-	imported := fleet != nil && belongs(fleet, cluster)
+	selected := in.selects(cluster, s.Namespaces[cluster.Namespace])
+	fleet := s.fleetClusterOf(in, cluster)
+	if !selected && !isClaimed(cluster) && fleet != nil && !isOurs(fleet) {
+		fleet = nil // None of our business. What CAAPF made of it is.
+	}
 
 	deleting := !cluster.DeletionTimestamp.IsZero() // Then nothing but the owner matters.
-	if moves := ptr.Deref(cluster.Spec.Paused, false); moves || has(cluster.Annotations, pauseAnnotation) {
+	if isPaused(cluster) {
 		// Nothing is written, with one exception: spec.paused takes the owner reference
 		// off, so that clusterctl move does not undeploy what runs on the cluster.
-		if imported && moves && !deleting && isOwner(fleet, cluster.UID) {
-			fleet.OwnerReferences = nil
+		if moves := ptr.Deref(cluster.Spec.Paused, false); moves && !deleting && fleet != nil && isOwner(fleet, cluster.UID) {
+			fleet.OwnerReferences = withoutOwner(fleet, cluster.UID)
 			fleet.Annotations = set(fleet.Annotations, released, "true")
+			noteOrigin(fleet, cluster)
 		}
 		switch {
 		case deleting:
-		case isClaimed(cluster) || in.selects(cluster, s.Namespaces[cluster.Namespace]):
-			report(cluster, imported, "Paused")
+		case isClaimed(cluster) || selected || fleet != nil:
+			report(cluster, fleet != nil, "Paused")
 		default: // None of our business.
 			meta.RemoveStatusCondition(&cluster.Status.Conditions, importedCondition)
 		}
 		return
 	}
-	if imported && fleet.Annotations[released] != "" { // Unpaused: the exception is undone.
+	if fleet != nil && fleet.Annotations[released] != "" { // Unpaused: the exception is undone.
 		delete(fleet.Annotations, released)
-		fleet.OwnerReferences = in.ownersOf(cluster)
+		if in.owners {
+			fleet.OwnerReferences = in.ownersOf(cluster)
+		}
+		noteOrigin(fleet, cluster)
 	}
 	if deleting {
 		return
 	}
 
 	stampClass(cluster)
-	if !in.selects(cluster, s.Namespaces[cluster.Namespace]) {
+	if !selected {
 		switch {
-		case !isClaimed(cluster): // None of our business.
+		case !isClaimed(cluster) && fleet == nil: // None of our business.
 			meta.RemoveStatusCondition(&cluster.Status.Conditions, importedCondition)
 		case in.deletesDeselected:
-			if imported {
-				delete(s.FleetClusters, fleetKey(cluster))
-			}
-			unpin(cluster)
+			s.withdraw(in, cluster, fleet)
 			meta.RemoveStatusCondition(&cluster.Status.Conditions, importedCondition)
 		default: // Kept, frozen as it is.
-			report(cluster, imported, "Deselected")
+			report(cluster, fleet != nil, "Deselected")
 		}
 		return
 	}
 
 	s.pin(in, cluster)
-	fleet = s.FleetClusters[fleetKey(cluster)]
+	s.importCluster(in, cluster, s.FleetClusters[fleetKey(cluster)])
+}
+
+// importCluster makes the Fleet Cluster of a selected Cluster as it should be, if what
+// has its name is the Cluster's or may become it.
+func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
+	is := own // What is yet to be made.
+	if fleet != nil {
+		is = s.relationOf(in, fleet, cluster)
+	}
+	initialized := ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
 	switch {
-	case fleet != nil && !belongs(fleet, cluster):
+	case s.isGroupTaken(in, cluster):
+		// Its bundles would be targeted through the group of somebody else's class.
+		report(cluster, fleet != nil && (is == own || is == handed), "NameConflict")
+		return
+	case is == foreign:
 		report(cluster, false, "NameConflict")
 		return
-	case fleet == nil && !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false):
+	case is == orphan, fleet != nil && !fleet.DeletionTimestamp.IsZero():
+		report(cluster, false, "FleetClusterDeleting")
+		return
+	case (fleet == nil || is == heirloom) && !initialized:
 		report(cluster, false, "WaitingForControlPlane")
 		return
 	}
 	values, resolved := s.templateValues(in, cluster)
-	if !resolved && fleet == nil {
+	if !resolved && (fleet == nil || is == heirloom) { // A namesake's values are not its own.
 		report(cluster, false, "TemplateValuesUnresolved")
 		return
+	}
+	if is == heirloom {
+		fleet.Spec.RedeployAgentGeneration++
+	}
+	if is == heirloom || is == handed {
+		in.claim(fleet, cluster)
 	}
 	if fleet == nil || in.patch {
 		s.writeFleetCluster(in, cluster, fleet, values)
 	}
 	report(cluster, true, map[bool]string{true: "Imported", false: "TemplateValuesUnresolved"}[resolved])
+}
+
+// isGroupTaken: the namespace has a class of its own whose group has the name of the
+// group that the Cluster's class would have there.
+func (s *State) isGroupTaken(in settings, cluster *clusterv1.Cluster) bool {
+	used := use{cluster.Namespace, classOf(cluster)}
+	return in.classGroup && used.crosses() && s.Classes[used.group()] != nil
+}
+
+// withdraw undoes an import: of everything that was made from the Cluster nothing stays.
+func (s *State) withdraw(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
+	if fleet != nil {
+		delete(s.FleetClusters, client.ObjectKeyFromObject(fleet))
+	}
+	unpin(cluster)
+	maps.DeleteFunc(s.FleetClusters, func(key Key, fleet *fleetv1.Cluster) bool {
+		return key.Namespace == cluster.Namespace && isOurs(fleet) && s.relationOf(in, fleet, cluster) == own
+	})
 }
 
 // stampClass puts the labels of its class on a Cluster; without a class it has none.
@@ -127,18 +176,28 @@ func stampClass(cluster *clusterv1.Cluster) {
 	cluster.Annotations = set(cluster.Annotations, fullClass, map[bool]string{true: class.Name}[labelValue(class.Name) != class.Name])
 }
 
-// pin claims a selected Cluster, once: under the name of the Fleet Cluster it already
-// has, the name it was created with, or the one that naming gives.
+// pin claims a selected Cluster: under the name of the Fleet Cluster that already is
+// its own, whatever its pin says, the name it was created with, or the one that naming
+// gives.
 func (s *State) pin(in settings, cluster *clusterv1.Cluster) {
-	if isClaimed(cluster) {
+	existing := s.preferred(in, cluster, hasOrigin(cluster))
+	if existing == nil && isClaimed(cluster) {
 		return
 	}
-	name := s.existingName(cluster)
-	if name == "" && isDNSLabel(cluster.Annotations[pinnedName]) {
-		name = cluster.Annotations[pinnedName]
+	if existing == nil {
+		existing = s.preferred(in, cluster, s.isOwn(in, cluster))
 	}
-	if name == "" {
-		name = fleetName(in.prefix + cluster.Name + in.suffix)
+	var name string
+	switch {
+	case existing != nil:
+		name = existing.Name
+	case isDNSLabel(cluster.Annotations[pinnedName]):
+		name = cluster.Annotations[pinnedName]
+	default:
+		name = in.nameOf(cluster)
+	}
+	if isClaimed(cluster) && cluster.Annotations[pinnedName] == name {
+		return
 	}
 	cluster.Annotations = set(cluster.Annotations, ownedBy, "fleet-addon-config")
 	cluster.Annotations = set(cluster.Annotations, pinnedName, name)
@@ -147,23 +206,6 @@ func (s *State) pin(in settings, cluster *clusterv1.Cluster) {
 func unpin(cluster *clusterv1.Cluster) {
 	delete(cluster.Annotations, ownedBy)
 	delete(cluster.Annotations, pinnedName)
-}
-
-func (s *State) existingName(cluster *clusterv1.Cluster) string {
-	var owned, named string
-	for key, fleet := range s.FleetClusters {
-		switch {
-		case key.Namespace != cluster.Namespace:
-		case isOwner(fleet, cluster.UID):
-			owned = key.Name
-		case fleet.Annotations[importedFrom] == cluster.Name:
-			named = key.Name
-		}
-	}
-	if owned != "" {
-		return owned
-	}
-	return named
 }
 
 // writeFleetCluster makes the Fleet Cluster as it should be. If a reference of the
@@ -186,14 +228,17 @@ func (s *State) writeFleetCluster(in settings, cluster *clusterv1.Cluster, old *
 	}
 	maps.Copy(fleet.Annotations, othersIn(old.Annotations))
 	fleet.OwnerReferences = in.ownersOf(cluster)
+	noteOrigin(fleet, cluster)
 	fleet.Spec = fleetv1.ClusterSpec{
-		ClientID:         old.Spec.ClientID, // Fleet's own.
-		KubeConfigSecret: cluster.Name + "-kubeconfig",
-		AgentNamespace:   in.agentNamespace,
-		AgentTolerations: in.tolerations,
-		AgentEnvVars:     in.envVars,
-		HostNetwork:      ptr.To(in.hostNetwork),
-		TemplateValues:   old.Spec.TemplateValues,
+		ClientID: old.Spec.ClientID, // Fleet's own.
+		// Counted up by whoever wants the agent deployed anew.
+		RedeployAgentGeneration: old.Spec.RedeployAgentGeneration,
+		KubeConfigSecret:        cluster.Name + "-kubeconfig",
+		AgentNamespace:          in.agentNamespace,
+		AgentTolerations:        in.tolerations,
+		AgentEnvVars:            in.envVars,
+		HostNetwork:             ptr.To(in.hostNetwork),
+		TemplateValues:          old.Spec.TemplateValues,
 	}
 	if values != nil {
 		fleet.Spec.TemplateValues = &fleetv1.GenericMap{Data: values}
@@ -220,6 +265,9 @@ func (s *State) classLabels(class Key) map[string]string {
 func (s *State) collectGarbage() {
 	maps.DeleteFunc(s.Classes, func(_ Key, class *clusterv1.ClusterClass) bool { return isGone(class) })
 	maps.DeleteFunc(s.Clusters, func(_ Key, cluster *clusterv1.Cluster) bool { return isGone(cluster) })
+	if s.GarbageStays {
+		return
+	}
 	lives := map[any]bool{}
 	for _, cluster := range s.Clusters {
 		lives[cluster.UID] = true
@@ -242,6 +290,11 @@ func report(cluster *clusterv1.Cluster, imported bool, reason string) {
 
 func isGone(object client.Object) bool {
 	return !object.GetDeletionTimestamp().IsZero() && len(object.GetFinalizers()) == 0
+}
+
+// isPaused: by its spec or by its annotation.
+func isPaused(cluster *clusterv1.Cluster) bool {
+	return ptr.Deref(cluster.Spec.Paused, false) || has(cluster.Annotations, pauseAnnotation)
 }
 
 func fleetKey(cluster *clusterv1.Cluster) Key {

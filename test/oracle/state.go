@@ -36,6 +36,10 @@ type State struct {
 	FleetClusters map[Key]*fleetv1.Cluster
 	Groups        map[Key]*fleetv1.ClusterGroup
 	Mappings      map[Key]*fleetv1.BundleNamespaceMapping
+
+	// GarbageStays says that the garbage collector is stopped: what had owners and has
+	// none any more is there.
+	GarbageStays bool
 }
 
 // NewState returns a state without objects.
@@ -54,6 +58,7 @@ func (s *State) Copy() State {
 		Config: s.Config.DeepCopy(), Namespaces: copyMap(s.Namespaces), Classes: copyMap(s.Classes),
 		Clusters: copyMap(s.Clusters), Referenced: copyMap(s.Referenced),
 		FleetClusters: copyMap(s.FleetClusters), Groups: copyMap(s.Groups), Mappings: copyMap(s.Mappings),
+		GarbageStays: s.GarbageStays,
 	}
 }
 
@@ -74,6 +79,7 @@ const (
 	ownedBy           = domain + "/owned-by"
 	pinnedName        = domain + "/cluster-name"
 	importedFrom      = domain + "/imported-from"
+	importedUID       = domain + "/imported-uid" // where no owner reference tells it
 	released          = domain + "/released"
 	adopt             = domain + "/adopt"
 	legacyFinalizer   = domain
@@ -97,31 +103,6 @@ func isManager(object client.Object) bool {
 	return slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
 		return entry.Manager == manager || strings.HasSuffix(entry.Manager, "-"+manager)
 	})
-}
-
-// belongs: the Fleet Cluster is that of the Cluster, and not somebody else's.
-func belongs(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
-	if isOwner(fleet, cluster.UID) || fleet.Annotations[adopt] == "true" {
-		return true
-	}
-	return isOurs(fleet) && originOf(fleet) == cluster.Name
-}
-
-// originOf returns the name of the Cluster that a Fleet Cluster was made from.
-func originOf(fleet *fleetv1.Cluster) string {
-	if name := fleet.Annotations[importedFrom]; name != "" {
-		return name
-	}
-	for _, owner := range fleet.OwnerReferences {
-		if owner.Kind == "Cluster" {
-			return owner.Name
-		}
-	}
-	return ""
-}
-
-func isOwner(object client.Object, uid types.UID) bool {
-	return slices.ContainsFunc(object.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return owner.UID == uid })
 }
 
 func isClaimed(cluster *clusterv1.Cluster) bool {
@@ -175,11 +156,12 @@ func copied(sources ...map[string]string) map[string]string {
 	return result
 }
 
-// othersIn returns what others put there, which stays.
+// othersIn returns what others put there, which stays. Keys of ours that we do not want
+// go, whoever wrote them; so does the one that handed the object over.
 func othersIn(have map[string]string) map[string]string {
 	result := map[string]string{}
 	for key, value := range have {
-		if strings.HasPrefix(key, Others) || key == adopt {
+		if strings.HasPrefix(key, Others) {
 			result[key] = value
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -19,53 +20,59 @@ func (u use) group() Key {
 }
 func (u use) mapping() Key { return Key{Namespace: u.class.Namespace, Name: u.namespace} }
 
-// uses returns what decides about groups and mappings: the class that a claimed
-// Cluster names, and the class that a Fleet Cluster of ours still carries, as long as
-// its Cluster exists. They differ while the Cluster is frozen. The Fleet Cluster of a
-// Cluster that was moved away counts until somebody deletes it.
-func (s *State) uses() map[use]bool {
-	result := map[use]bool{}
+// crosses: the class is one of another namespace.
+func (u use) crosses() bool {
+	return u.class.Name != "" && u.class.Namespace != "" && u.class.Namespace != u.namespace
+}
+
+// isMaker: a Cluster that is claimed, selected now and lives unpaused has things made
+// for it. Nothing else that anybody can write does.
+func (s *State) isMaker(in settings, cluster *clusterv1.Cluster) bool {
+	return isClaimed(cluster) && cluster.DeletionTimestamp.IsZero() && !isPaused(cluster) &&
+		in.selects(cluster, s.Namespaces[cluster.Namespace])
+}
+
+// users returns for whom groups and mappings are made, and for whom those that are
+// there are kept: for Clusters that are frozen, going or yet to be claimed, and for
+// the classes that Fleet Clusters of ours still carry, as long as their Clusters exist
+// or were moved away.
+func (s *State) users(in settings) (makers, keepers map[use]bool) {
+	makers, keepers = map[use]bool{}, map[use]bool{}
 	for _, cluster := range s.Clusters {
-		if class := classOf(cluster); isClaimed(cluster) {
-			result[use{cluster.Namespace, class}] = true
+		used := use{cluster.Namespace, classOf(cluster)}
+		isMaker := s.isMaker(in, cluster)
+		awaited := cluster.DeletionTimestamp.IsZero() && in.selects(cluster, s.Namespaces[cluster.Namespace])
+		switch {
+		case !used.crosses():
+		case isMaker && !s.isGroupTaken(in, cluster):
+			makers[used] = true
+		case isMaker || isClaimed(cluster) || awaited:
+			keepers[used] = true
 		}
 	}
 	for _, fleet := range s.FleetClusters {
-		_, lives := s.Clusters[Key{Namespace: fleet.Namespace, Name: originOf(fleet)}]
-		if isOurs(fleet) && (lives || fleet.Annotations[released] == "true") {
-			result[use{fleet.Namespace, groupedBy(fleet)}] = true
+		used := use{fleet.Namespace, groupedBy(fleet)}
+		if used.crosses() && isOurs(fleet) && (s.isOfLiving(in, fleet) || fleet.Annotations[released] == "true") {
+			keepers[used] = true
 		}
 	}
-	maps.DeleteFunc(result, func(u use, _ bool) bool {
-		return u.class.Name == "" || u.class.Namespace == "" || u.class.Namespace == u.namespace
-	})
-	return result
+	return makers, keepers
 }
 
-// awaited returns what a selected Cluster will use once it is claimed. It is not made
-// before, but it does not go either.
-func (s *State) awaited(in settings) map[use]bool {
-	result := map[use]bool{}
-	for _, cluster := range s.Clusters {
-		if !isClaimed(cluster) && cluster.DeletionTimestamp.IsZero() && in.selects(cluster, s.Namespaces[cluster.Namespace]) {
-			result[use{cluster.Namespace, classOf(cluster)}] = true
-		}
-	}
-	return result
-}
-
-// settleTargets makes the groups and mappings that are in use, deletes those of ours
-// that are not, and leaves other people's alone.
+// settleTargets makes the groups and mappings of makers, keeps byte for byte those of
+// keepers, deletes those of ours that nobody uses, and leaves other people's alone.
 func (s *State) settleTargets(in settings) {
 	groups, mappings := map[Key]bool{}, map[Key]bool{}
-	uses, awaited := s.uses(), s.awaited(in)
+	makers, keepers := s.users(in)
 	if !in.classGroup {
-		uses, awaited = nil, nil
+		makers, keepers = nil, nil
 	}
-	for u := range awaited {
-		groups[u.group()], mappings[u.mapping()] = true, true
+	for u := range keepers {
+		groups[u.group()] = true
+		// A mapping that is being retired is not revived.
+		mappings[u.mapping()] = isLive(s.Mappings[u.mapping()])
 	}
-	for u := range uses {
+	for u := range makers {
 		group, mapping := u.group(), u.mapping()
 		groups[group] = true
 		if old := s.Groups[group]; old == nil || isOurs(old) && in.patch {
@@ -75,16 +82,23 @@ func (s *State) settleTargets(in settings) {
 			continue // There is no place for it, and no bundle to map.
 		}
 		mappings[mapping] = true
-		if old := s.Mappings[mapping]; old == nil || isOurs(old) && in.patch {
+		// A retired one is as good as deleted.
+		if old := s.Mappings[mapping]; old == nil || isOurs(old) && (in.patch || old.BundleSelector == nil && old.NamespaceSelector == nil) {
 			s.writeMapping(mapping)
 		}
 	}
 	maps.DeleteFunc(s.Groups, func(key Key, group *fleetv1.ClusterGroup) bool {
-		return !groups[key] && isOurs(group) && isOfAnotherNamespace(group)
+		// A class's own group goes with its class; without an owner reference it stays.
+		return !groups[key] && isOurs(group) && s.Classes[key] == nil &&
+			(isOfAnotherNamespace(group) || len(group.OwnerReferences) > 0)
 	})
 	maps.DeleteFunc(s.Mappings, func(key Key, mapping *fleetv1.BundleNamespaceMapping) bool {
 		return !mappings[key] && isOurs(mapping)
 	})
+}
+
+func isLive(mapping *fleetv1.BundleNamespaceMapping) bool {
+	return mapping != nil && mapping.BundleSelector != nil && mapping.NamespaceSelector != nil
 }
 
 // settleClassGroups makes the group of each class. It goes with its class, through
@@ -139,22 +153,25 @@ func isOfAnotherNamespace(group client.Object) bool {
 	return namespace != "" && namespace != group.GetNamespace()
 }
 
-// settleNamespaces annotates the Namespaces of claimed Clusters for Rancher. An
-// annotation that somebody else made stays as it is.
+// settleNamespaces annotates the Namespaces of Clusters for Rancher: for the same that
+// other things are made for, and for the same it is kept. An annotation that somebody
+// else made stays as it is.
 func (s *State) settleNamespaces(in settings) {
-	claimed, awaited := map[string]bool{}, map[string]bool{}
+	made, kept := map[string]bool{}, map[string]bool{}
 	for _, cluster := range s.Clusters {
-		claimed[cluster.Namespace] = claimed[cluster.Namespace] || isClaimed(cluster)
+		awaited := cluster.DeletionTimestamp.IsZero() && in.selects(cluster, s.Namespaces[cluster.Namespace])
+		made[cluster.Namespace] = made[cluster.Namespace] || s.isMaker(in, cluster)
+		kept[cluster.Namespace] = kept[cluster.Namespace] || isClaimed(cluster) || awaited
 	}
-	for u := range s.awaited(in) {
-		awaited[u.namespace] = true
+	for key, fleet := range s.FleetClusters {
+		kept[key.Namespace] = kept[key.Namespace] || isOurs(fleet) && s.isOfLiving(in, fleet)
 	}
 	for name, namespace := range s.Namespaces {
 		switch {
-		case claimed[name] && !has(namespace.Annotations, workspace):
+		case made[name] && !has(namespace.Annotations, workspace):
 			namespace.Annotations = set(namespace.Annotations, workspace, "true")
 			namespace.ManagedFields = append(namespace.ManagedFields, metav1.ManagedFieldsEntry{Manager: manager})
-		case !claimed[name] && !awaited[name] && isManager(namespace):
+		case !made[name] && !kept[name] && isManager(namespace):
 			delete(namespace.Annotations, workspace)
 		}
 	}

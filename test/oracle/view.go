@@ -40,7 +40,9 @@ func View(s State) string {
 		add("Cluster", object, map[string]any{"spec": object.Spec, importedCondition: condition})
 	}
 	for _, object := range s.FleetClusters {
-		add("Fleet Cluster", object, map[string]any{"spec": object.Spec})
+		spec := plain(object.Spec)
+		dropEmptied(spec["templateValues"])
+		add("Fleet Cluster", object, map[string]any{"spec": spec})
 	}
 	for _, object := range s.Groups {
 		add("ClusterGroup", object, map[string]any{"spec": object.Spec})
@@ -66,6 +68,23 @@ func View(s State) string {
 		fmt.Fprintf(&text, "--- %s\n%s", name, content)
 	}
 	return text.String()
+}
+
+// dropEmptied drops the lists that exclusions have emptied: whether they are there says
+// nothing.
+func dropEmptied(node any) {
+	switch typed := node.(type) {
+	case map[string]any:
+		for key, child := range typed {
+			if dropEmptied(child); (key == "variables" || key == "overrides") && isEmpty(child) {
+				delete(typed, key)
+			}
+		}
+	case []any:
+		for _, child := range typed {
+			dropEmptied(child)
+		}
+	}
 }
 
 func isEmpty(value any) bool {

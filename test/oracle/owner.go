@@ -1,0 +1,181 @@
+package oracle
+
+import (
+	"slices"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// relation is what a Fleet Cluster is to a CAPI Cluster.
+type relation int
+
+const (
+	foreign  relation = iota // Somebody else's.
+	own                      // The Cluster's.
+	handed                   // Somebody hands it over.
+	heirloom                 // A dead namesake's that stayed: handed over, its agent deployed anew.
+	orphan                   // A dead namesake's that has an owner, and has to go first.
+)
+
+// relationOf says what a Fleet Cluster is to a Cluster. UIDs decide; names only where
+// no UID is known, and then not for what was there before the Cluster.
+func (s *State) relationOf(in settings, fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) relation {
+	owners, origins := clusterOwners(fleet), originUIDs(fleet)
+	from := fleet.Annotations[importedFrom]
+	switch {
+	case slices.Contains(origins, cluster.UID):
+		return own
+	case s.existsOf(fleet.Namespace, origins): // Another Cluster's, whatever else it says.
+		return foreign
+	case fleet.Annotations[adopt] == "true":
+		return handed
+	case !isOurs(fleet):
+		return foreign
+	case len(origins) > 0:
+		named := func(owner metav1.OwnerReference) bool { return owner.Name == cluster.Name }
+		switch {
+		case from != cluster.Name && !slices.ContainsFunc(owners, named):
+			return foreign
+		case len(owners) > 0:
+			return orphan
+		}
+		return heirloom
+	case from != cluster.Name && (from != "" || fleet.Name != in.nameOf(cluster)):
+		return foreign
+	case fleet.CreationTimestamp.Before(&cluster.CreationTimestamp):
+		return heirloom
+	}
+	return own
+}
+
+// fleetClusterOf returns the Fleet Cluster that is the Cluster's already, or nil.
+func (s *State) fleetClusterOf(in settings, cluster *clusterv1.Cluster) *fleetv1.Cluster {
+	if known := s.preferred(in, cluster, hasOrigin(cluster)); known != nil {
+		return known
+	}
+	if !isClaimed(cluster) {
+		return s.preferred(in, cluster, s.isOwn(in, cluster))
+	}
+	pinned := s.FleetClusters[fleetKey(cluster)]
+	if pinned != nil && slices.Contains([]relation{own, handed}, s.relationOf(in, pinned, cluster)) {
+		return pinned
+	}
+	return nil
+}
+
+// preferred returns, of the living Fleet Clusters of a kind in the Cluster's namespace,
+// the one it is pinned to, or else the one of the expected name, or else the oldest.
+func (s *State) preferred(in settings, cluster *clusterv1.Cluster, is func(*fleetv1.Cluster) bool) *fleetv1.Cluster {
+	var found []*fleetv1.Cluster
+	for key, fleet := range s.FleetClusters {
+		if key.Namespace == cluster.Namespace && fleet.DeletionTimestamp.IsZero() && is(fleet) {
+			found = append(found, fleet)
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	rank := func(fleet *fleetv1.Cluster) int {
+		switch fleet.Name {
+		case cluster.Annotations[pinnedName]:
+			return 0
+		case in.nameOf(cluster):
+			return 1
+		}
+		return 2
+	}
+	return slices.MinFunc(found, func(a, b *fleetv1.Cluster) int {
+		if rank(a) != rank(b) {
+			return rank(a) - rank(b)
+		}
+		if rank(a) == 2 && !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+			return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
+}
+
+// hasOrigin: the Fleet Cluster names the Cluster's UID.
+func hasOrigin(cluster *clusterv1.Cluster) func(*fleetv1.Cluster) bool {
+	return func(fleet *fleetv1.Cluster) bool { return slices.Contains(originUIDs(fleet), cluster.UID) }
+}
+
+// isOwn: by its UID, or where none is known by its name.
+func (s *State) isOwn(in settings, cluster *clusterv1.Cluster) func(*fleetv1.Cluster) bool {
+	return func(fleet *fleetv1.Cluster) bool { return s.relationOf(in, fleet, cluster) == own }
+}
+
+// clusterOwners returns the owner references to CAPI Clusters.
+func clusterOwners(object client.Object) []metav1.OwnerReference {
+	return slices.DeleteFunc(slices.Clone(object.GetOwnerReferences()), func(owner metav1.OwnerReference) bool {
+		return owner.Kind != "Cluster" || !strings.HasPrefix(owner.APIVersion, "cluster.x-k8s.io/")
+	})
+}
+
+// originUIDs returns the UIDs of the Clusters that a Fleet Cluster was made from: its
+// owners', or where it has none the one that was noted.
+func originUIDs(fleet *fleetv1.Cluster) []types.UID {
+	var uids []types.UID
+	for _, owner := range clusterOwners(fleet) {
+		uids = append(uids, owner.UID)
+	}
+	if noted := fleet.Annotations[importedUID]; len(uids) == 0 && noted != "" {
+		uids = append(uids, types.UID(noted))
+	}
+	return uids
+}
+
+// existsOf: one of the UIDs is that of a Cluster that exists in the namespace.
+func (s *State) existsOf(namespace string, uids []types.UID) bool {
+	for key, cluster := range s.Clusters {
+		if key.Namespace == namespace && slices.Contains(uids, cluster.UID) {
+			return true
+		}
+	}
+	return false
+}
+
+// isOfLiving: the Cluster that a Fleet Cluster was made from exists. A namesake made
+// anew is another one.
+func (s *State) isOfLiving(in settings, fleet *fleetv1.Cluster) bool {
+	for key, cluster := range s.Clusters {
+		if key.Namespace == fleet.Namespace && (hasOrigin(cluster)(fleet) || s.isOwn(in, cluster)(fleet)) {
+			return true
+		}
+	}
+	return false
+}
+
+// claim writes on a Fleet Cluster whose it is now, even where nothing else of it may
+// be changed.
+func (in settings) claim(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) {
+	for _, note := range []string{adopt, released} {
+		delete(fleet.Annotations, note)
+	}
+	fleet.Annotations = set(fleet.Annotations, importedFrom, cluster.Name)
+	fleet.OwnerReferences = in.ownersOf(cluster)
+	noteOrigin(fleet, cluster)
+	fleet.ManagedFields = append(fleet.ManagedFields, metav1.ManagedFieldsEntry{Manager: manager})
+}
+
+// noteOrigin notes the Cluster's UID where no owner reference tells it.
+func noteOrigin(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) {
+	uid := string(cluster.UID)
+	if isOwner(fleet, cluster.UID) {
+		uid = ""
+	}
+	fleet.Annotations = set(fleet.Annotations, importedUID, uid)
+}
+
+func isOwner(object client.Object, uid types.UID) bool {
+	return slices.ContainsFunc(object.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return owner.UID == uid })
+}
+
+func withoutOwner(object client.Object, uid types.UID) []metav1.OwnerReference {
+	return slices.DeleteFunc(slices.Clone(object.GetOwnerReferences()), func(owner metav1.OwnerReference) bool { return owner.UID == uid })
+}
