@@ -29,6 +29,10 @@ func (panicking) fleetCluster(context.Context, types.NamespacedName) (*object, e
 	panic("fleetCluster")
 }
 
+func (panicking) hasCluster(context.Context, types.NamespacedName, types.UID) (bool, error) {
+	panic("hasCluster")
+}
+
 func (panicking) pinnedTo(context.Context, string, string) ([]object, error) { panic("pinnedTo") }
 
 func (panicking) hasClass(context.Context, types.NamespacedName) (found, known bool, err error) {
