@@ -50,5 +50,9 @@ const (
 
 // IsKey reports whether a label or annotation key is one of Muster's own.
 func IsKey(key string) bool {
-	return strings.HasPrefix(key, Domain+"/") || strings.HasSuffix(key, "."+Domain)
+	if strings.HasPrefix(key, Domain+"/") {
+		return true
+	}
+	name, found := strings.CutSuffix(key, Domain)
+	return found && strings.HasSuffix(name, ".")
 }
