@@ -19,7 +19,9 @@ type ConfigValidator struct {
 	Others inventory
 	// Namespaces is their cached metadata.
 	Namespaces client.Reader
-	// Live reads the one ConfigMap that a FleetAddonConfig may refer to, past all caches.
+	// Reviewer creates SubjectAccessReviews.
+	Reviewer client.Client
+	// Live reads the CA that a FleetAddonConfig refers to, past all caches.
 	Live client.Reader
 }
 
@@ -27,9 +29,7 @@ var _ admission.Validator[*addonsv1.FleetAddonConfig] = ConfigValidator{}
 
 // ValidateCreate refuses a FleetAddonConfig that would go wrong later.
 func (v ConfigValidator) ValidateCreate(ctx context.Context, config *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
-	authorities, unsure := v.checkAuthorities(ctx, config)
-	return slices.Concat(warnings(config), unsure, v.surprises(ctx, &addonsv1.FleetAddonConfig{}, config)),
-		invalid(config, append(validateConfig(config), authorities...))
+	return v.validate(ctx, &addonsv1.FleetAddonConfig{}, config, validateConfig(config))
 }
 
 // ValidateUpdate refuses what an update makes wrong. What was wrong before, in the
@@ -45,16 +45,16 @@ func (v ConfigValidator) ValidateUpdate(ctx context.Context, old, config *addons
 			news = append(news, err)
 		}
 	}
-	warned := warnings(config)
-	authorities, unsure := v.checkAuthorities(ctx, config)
-	for _, err := range authorities {
-		if sameAuthority(err.Field, old, config) { // What it refers to went wrong, not this update.
-			warned = append(warned, err.Error())
-		} else {
-			news = append(news, err)
-		}
+	return v.validate(ctx, old, config, news)
+}
+
+// validate adds to what is wrong with a FleetAddonConfig in itself what the cluster says.
+func (v ConfigValidator) validate(ctx context.Context, old, config *addonsv1.FleetAddonConfig, errs field.ErrorList) (admission.Warnings, error) {
+	authorities, unsure, err := v.checkAuthorities(ctx, old, config)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
 	}
-	return slices.Concat(warned, unsure, v.surprises(ctx, old, config)), invalid(config, news)
+	return slices.Concat(warnings(config), unsure, v.surprises(ctx, old, config)), invalid(config, append(errs, authorities...))
 }
 
 // ValidateDelete lets every deletion through and says what it means: the defaults return.

@@ -40,7 +40,7 @@ func servedWith(t testing.TB, reader client.Reader, others inventory) map[string
 		t.Fatal(err)
 	}
 	webhooks := map[string]*admission.Webhook{}
-	for path, handler := range handlers(scheme, reader, others, &reviewer{}, &configMaps{}, syncerUser) {
+	for path, handler := range handlers(scheme, reader, others, &reviewer{}, &authorities{}, syncerUser) {
 		webhooks[path] = &admission.Webhook{Handler: answering(path, handler)}
 	}
 	return webhooks

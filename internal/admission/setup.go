@@ -47,7 +47,7 @@ func Setup(mgr ctrl.Manager, syncer string) error {
 
 // handlers returns the webhooks by path.
 func handlers(scheme *runtime.Scheme, cached client.Reader, others inventory, reviewer client.Client, live client.Reader, syncer string) map[string]admission.Handler {
-	config := admission.WithValidator(scheme, ConfigValidator{Others: others, Namespaces: cached, Live: live})
+	config := admission.WithValidator(scheme, ConfigValidator{Others: others, Namespaces: cached, Reviewer: reviewer, Live: live})
 	return map[string]admission.Handler{
 		StampPath:          &Stamper{Reader: cached, Syncer: syncer},
 		ClassAccessPath:    &ClassAccess{Reader: cached, Reviewer: reviewer},

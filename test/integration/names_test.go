@@ -193,19 +193,67 @@ func TestWarningsOnTheConfig(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred(), "no deletion waits for the webhook")
 }
 
+// Whoever names a CA must be allowed to get it; Muster itself may read it only where a
+// Role says so.
 func TestNamedAuthorities(t *testing.T) {
 	g := NewWithT(t)
 	noConfig(t)
 	namespace := newNamespace(t, g, "ca", nil)
-	const caKey = "ca.crt"
+	const (
+		caKey  = "ca.crt"
+		unread = "%s %s/fleet-ca is not checked, as Muster may not read it"
+	)
 	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "fleet-ca"}}
 	withCA := func(kind, name string) string {
 		return configYAML(fmt.Sprintf(`{config: {server: {custom: {apiServerUrl: "https://a", apiServerCaConfigRef: {kind: %s, namespace: %s, name: %s}}}}}`, kind, namespace, name))
 	}
+	for _, kind := range []string{"ConfigMap", "Secret"} {
+		g.Expect(warnedApply(g, withCA(kind, "fleet-ca"), "--dry-run=server")).To(ContainSubstring(unread, kind, namespace), "no Role is bound")
+	}
+
+	g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: test-configs}
+rules: [{apiGroups: [addons.cluster.x-k8s.io], resources: [fleetaddonconfigs], verbs: ["*"]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: test-configs}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: test-configs}
+subjects: [{kind: User, name: dora}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {namespace: %[1]s, name: fleet-ca}
+rules: [{apiGroups: [""], resources: [configmaps], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {namespace: %[1]s, name: fleet-ca}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: fleet-ca}
+subjects: [{kind: ServiceAccount, namespace: muster-system, name: muster-webhook}]
+`, namespace))).To(Succeed())
+
+	t.Run("who may not get it may not name it", func(t *testing.T) {
+		g := NewWithT(t)
+		dora := []string{"--as=dora", "--as-group=system:authenticated"}
+		for kind, resource := range map[string]string{"ConfigMap": "configmaps", "Secret": "secrets"} {
+			_, err := apply(t, withCA(kind, "fleet-ca"), dora...)
+			g.Expect(err).To(MatchError(And(ContainSubstring("spec.config.server.custom.apiServerCaConfigRef: Forbidden"),
+				ContainSubstring(`user "dora" may not get %s "fleet-ca" in namespace %q`, resource, namespace), ContainSubstring("ask for a Role there"))))
+			g.Expect(err).NotTo(MatchError(ContainSubstring("no such")), "nor is she told what is there")
+		}
+		_, err := apply(t, configYAML(`{}`), append(dora, "--dry-run=server")...)
+		g.Expect(err).NotTo(HaveOccurred())
+	})
+
 	refused := func(says string) {
 		t.Helper()
-		_, err := apply(t, withCA("ConfigMap", "fleet-ca"))
-		g.Expect(err).To(MatchError(And(ContainSubstring("spec.config.server.custom.apiServerCaConfigRef: Invalid value"), ContainSubstring(says))))
+		g.Eventually(func(g Gomega) { // Until the Role holds.
+			_, err := apply(t, withCA("ConfigMap", "fleet-ca"), "--dry-run=server")
+			g.Expect(err).To(MatchError(And(ContainSubstring("spec.config.server.custom.apiServerCaConfigRef: Invalid value"), ContainSubstring(says))))
+		}).Should(Succeed())
 	}
 	refused("no such ConfigMap; create it first")
 	g.Expect(admin.Create(ctx, configMap)).To(Succeed())
@@ -221,13 +269,15 @@ func TestNamedAuthorities(t *testing.T) {
 	put(certificate(g, time.Now().Add(time.Hour)))
 	g.Expect(warnedApply(g, withCA("ConfigMap", "fleet-ca"))).NotTo(ContainSubstring("apiServerCaConfigRef"))
 
-	// What went wrong since then is not held against a change of something else.
+	// Another change asks nobody, and what went wrong since then is not held against it.
+	g.Expect(warnedBy(g, "", "patch", "fac", "fleet-addon-config", "--type=merge", "-p", `{"spec":{"cluster":{"hostNetwork":false}}}`, "--as=dora", "--as-group=system:authenticated")).
+		NotTo(ContainSubstring("apiServerCaConfigRef"))
 	g.Expect(admin.Delete(ctx, configMap)).To(Succeed())
-	g.Expect(warnedBy(g, "", "patch", "fac", "fleet-addon-config", "--type=merge", "-p", `{"spec":{"cluster":{"hostNetwork":false}}}`)).
+	g.Expect(warnedBy(g, "", "patch", "fac", "fleet-addon-config", "--type=merge", "-p", `{"spec":{"cluster":{"hostNetwork":true}}}`)).
 		To(ContainSubstring("no such ConfigMap"), "but it is said")
 	_, err := apply(t, withCA("ConfigMap", "another"))
 	g.Expect(err).To(MatchError(ContainSubstring("no such ConfigMap")))
-	g.Expect(warnedApply(g, withCA("Secret", "fleet-ca"))).To(ContainSubstring("is not checked, as Muster may not read Secrets"))
+	g.Expect(warnedApply(g, withCA("Secret", "fleet-ca"))).To(ContainSubstring(unread, "Secret", namespace))
 }
 
 // certificate returns a CA certificate, in PEM, that is valid until then.

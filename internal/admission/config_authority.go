@@ -1,0 +1,178 @@
+package admission
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+const authorityKey = "ca.crt"
+
+// authorityResources are the resources that may hold a CA, by kind.
+var authorityResources = map[string]string{"ConfigMap": "configmaps", "Secret": "secrets"}
+
+// authority is a reference to the CA of Fleet's server, and the field it is in.
+type authority struct {
+	path            *field.Path
+	kind            string
+	namespace, name string
+}
+
+func (a authority) String() string { return fmt.Sprintf("%s %s/%s", a.kind, a.namespace, a.name) }
+
+// authoritiesOf returns the references that are complete; config_policy.go says what is
+// wrong with the others.
+func authoritiesOf(config *addonsv1.FleetAddonConfig) []authority {
+	if config.Spec.Config == nil || config.Spec.Config.Server == nil {
+		return nil
+	}
+	server, path := config.Spec.Config.Server, field.NewPath("spec", "config", "server")
+	var result []authority
+	add := func(path *field.Path, ref *corev1.ObjectReference) {
+		if ref == nil || ref.Name == "" || ref.Namespace == "" {
+			return
+		}
+		kind := ref.Kind
+		if kind == "" {
+			kind = "ConfigMap"
+		}
+		if authorityResources[kind] != "" {
+			result = append(result, authority{path.Child("apiServerCaConfigRef"), kind, ref.Namespace, ref.Name})
+		}
+	}
+	add(path, server.APIServerCAConfigRef)
+	if server.Custom != nil {
+		add(path.Child("custom"), server.Custom.APIServerCAConfigRef)
+	}
+	return result
+}
+
+// isIn reports whether a FleetAddonConfig refers to the same CA in the same field.
+func (a authority) isIn(config *addonsv1.FleetAddonConfig) bool {
+	for _, other := range authoritiesOf(config) {
+		if other.path.String() == a.path.String() && other.String() == a.String() {
+			return true
+		}
+	}
+	return false
+}
+
+// checkAuthorities judges the CAs that a FleetAddonConfig refers to. Whoever refers to
+// one has it handed out to every cluster, so he must be allowed to get it himself. What
+// went wrong with one since then is not held against another change: unsure are warnings
+// of that, and of what cannot be read. An error is that nobody can tell.
+func (v ConfigValidator) checkAuthorities(ctx context.Context, old, config *addonsv1.FleetAddonConfig) (errs field.ErrorList, unsure []string, err error) {
+	for _, authority := range authoritiesOf(config) {
+		isNew := !authority.isIn(old)
+		if isNew {
+			refusal, err := v.mayName(ctx, authority)
+			if err != nil {
+				return nil, nil, err
+			}
+			if refusal != nil {
+				errs = append(errs, refusal)
+				continue // Nor is he told what is in it.
+			}
+		}
+		problem, unread := v.readAuthority(ctx, authority)
+		switch {
+		case unread != "":
+			unsure = append(unsure, fmt.Sprintf("%s: %s", authority.path, unread))
+		case problem == "":
+		case isNew:
+			errs = append(errs, field.Invalid(authority.path, authority.namespace+"/"+authority.name, problem))
+		default:
+			unsure = append(unsure, fmt.Sprintf("%s: %s: %s", authority.path, authority, problem))
+		}
+	}
+	return errs, unsure, nil
+}
+
+// mayName asks whether the author of a FleetAddonConfig may get a CA.
+func (v ConfigValidator) mayName(ctx context.Context, authority authority) (*field.Error, error) {
+	if v.Reviewer == nil {
+		return nil, nil
+	}
+	req, err := admission.RequestFromContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resource := authorityResources[authority.kind]
+	allowed, err := mayDo(ctx, v.Reviewer, req.UserInfo, authorizationv1.ResourceAttributes{
+		Verb: "get", Version: "v1", Resource: resource, Namespace: authority.namespace, Name: authority.name,
+	})
+	if err != nil || allowed {
+		return nil, err
+	}
+	return field.Forbidden(authority.path, fmt.Sprintf("user %q may not get %s %q in namespace %q, which this would hand out to every cluster; name one that you may read, or ask for a Role there with verb get on resource %[2]s",
+		req.UserInfo.Username, resource, authority.name, authority.namespace)), nil
+}
+
+// readAuthority reads a CA and says what is wrong with it and what to do, or that it
+// could not be read: Muster may read none unless a Role says so.
+func (v ConfigValidator) readAuthority(ctx context.Context, authority authority) (problem, unread string) {
+	if v.Live == nil {
+		return "", ""
+	}
+	key, text := client.ObjectKey{Namespace: authority.namespace, Name: authority.name}, ""
+	var err error
+	if authority.kind == "Secret" {
+		secret := &corev1.Secret{}
+		err = v.Live.Get(ctx, key, secret)
+		text = string(secret.Data[authorityKey])
+	} else {
+		configMap := &corev1.ConfigMap{}
+		err = v.Live.Get(ctx, key, configMap)
+		text = configMap.Data[authorityKey]
+	}
+	switch {
+	case apierrors.IsForbidden(err):
+		return "", fmt.Sprintf("%s is not checked, as Muster may not read it; see that its key %s holds certificates in PEM", authority, authorityKey)
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("no such %s; create it first, with the CA in its key %s", authority.kind, authorityKey), ""
+	case err != nil:
+		ctrl.LoggerFrom(ctx).Error(err, "Left a CA unchecked", "reference", authority.String())
+		return "", fmt.Sprintf("%s cannot be read now and is not checked", authority)
+	case text == "":
+		return fmt.Sprintf("the %s has no key %s; put the CA there, in PEM", authority.kind, authorityKey), ""
+	}
+	return authorityProblem(text, time.Now()), ""
+}
+
+// authorityProblem says what is wrong with CA certificates and what to do; empty if nothing.
+func authorityProblem(text string, now time.Time) string {
+	count := 0
+	for rest := []byte(text); ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		count++
+		if block.Type != "CERTIFICATE" {
+			return fmt.Sprintf("%s holds a %s; put only certificates there", authorityKey, block.Type)
+		}
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return fmt.Sprintf("certificate %d of %s cannot be parsed; replace it", count, authorityKey)
+		}
+		if now.After(certificate.NotAfter) {
+			return fmt.Sprintf("certificate %d of %s (%s) expired on %s; replace it", count, authorityKey, certificate.Subject, certificate.NotAfter.UTC().Format(time.DateOnly))
+		}
+	}
+	if count == 0 {
+		return authorityKey + " holds no certificate in PEM; it begins with -----BEGIN CERTIFICATE-----"
+	}
+	return ""
+}

@@ -1,0 +1,205 @@
+package admission
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+)
+
+// authorities plays the API server, for ConfigMaps and Secrets; each value is a ca.crt.
+type authorities struct {
+	client.Reader
+	data map[string]string // by "configmaps/namespace/name"
+	err  error
+	read int
+}
+
+func (a *authorities) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	a.read++
+	if a.err != nil {
+		return a.err
+	}
+	resource := "configmaps"
+	if _, isSecret := object.(*corev1.Secret); isSecret {
+		resource = "secrets"
+	}
+	text, found := a.data[resource+"/"+key.String()]
+	if !found {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: resource}, key.Name)
+	}
+	if text != "" {
+		switch object := object.(type) {
+		case *corev1.ConfigMap:
+			object.Data = map[string]string{"ca.crt": text}
+		case *corev1.Secret:
+			object.Data = map[string][]byte{"ca.crt": []byte(text)}
+		}
+	}
+	return nil
+}
+
+func caUntil(t *testing.T, until time.Time) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "fleet"}, NotBefore: until.Add(-time.Hour), NotAfter: until}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+func TestAuthorityProblem(t *testing.T) {
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	good, old := caUntil(t, now.Add(time.Hour)), caUntil(t, now.Add(-time.Hour))
+	for name, test := range map[string]struct{ text, want string }{
+		"good":              {text: good},
+		"two good":          {text: "# a comment\n" + good + good},
+		"nothing":           {want: "holds no certificate in PEM"},
+		"no PEM":            {text: "hello", want: "holds no certificate in PEM"},
+		"a key":             {text: "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", want: "holds a PRIVATE KEY; put only certificates there"},
+		"broken":            {text: "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", want: "certificate 1 of ca.crt cannot be parsed"},
+		"expired":           {text: old, want: "certificate 1 of ca.crt (CN=fleet) expired on 2029-12-31; replace it"},
+		"the second is not": {text: good + old, want: "certificate 2 of ca.crt (CN=fleet) expired"},
+	} {
+		if got := authorityProblem(test.text, now); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+func TestConfigAuthorities(t *testing.T) {
+	const (
+		custom    = `config: {server: {custom: {apiServerCaConfigRef: {kind: ConfigMap, namespace: ns, name: ca}}}}`
+		short     = `config: {server: {apiServerCaConfigRef: {namespace: ns, name: ca}}}`
+		secret    = `config: {server: {custom: {apiServerCaConfigRef: {kind: Secret, namespace: ns, name: ca}}}}`
+		other     = `config: {server: {custom: {apiServerCaConfigRef: {kind: ConfigMap, namespace: ns, name: other}}}}`
+		customRef = "spec.config.server.custom.apiServerCaConfigRef"
+		shortRef  = "spec.config.server.apiServerCaConfigRef"
+		mayNot    = `user "anna" may not get configmaps "ca" in namespace "ns"`
+		unread    = "is not checked, as Muster may not read it"
+	)
+	ca := caUntil(t, time.Now().Add(time.Hour))
+	good := map[string]string{"configmaps/ns/ca": ca, "secrets/ns/ca": ca}
+	unreadable := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "ca", nil)
+	for name, test := range map[string]struct {
+		data      map[string]string
+		err       error
+		denied    bool // the author, who asks
+		old, spec string
+		refused   []string
+		says      string // of the refusal
+		warning   string
+		asked     int
+		unread    bool // nothing is read at all
+	}{
+		"good":                             {data: good, spec: custom, asked: 1},
+		"the kind is ConfigMap":            {spec: short, refused: []string{shortRef}, asked: 1},
+		"gone":                             {spec: custom, refused: []string{customRef}, says: "no such ConfigMap; create it first", asked: 1},
+		"empty":                            {data: map[string]string{"configmaps/ns/ca": ""}, spec: custom, refused: []string{customRef}, says: "the ConfigMap has no key ca.crt", asked: 1},
+		"cannot be read":                   {err: errors.New("broken"), spec: custom, warning: "cannot be read now and is not checked", asked: 1},
+		"may not be read":                  {err: unreadable, spec: custom, warning: "ConfigMap ns/ca " + unread, asked: 1},
+		"a Secret":                         {data: good, spec: secret, asked: 1},
+		"a Secret, gone":                   {spec: secret, refused: []string{customRef}, says: "no such Secret", asked: 1},
+		"a Secret, empty":                  {data: map[string]string{"secrets/ns/ca": ""}, spec: secret, refused: []string{customRef}, says: "the Secret has no key ca.crt", asked: 1},
+		"a Secret that may not be read":    {err: unreadable, spec: secret, warning: "Secret ns/ca " + unread, asked: 1},
+		"incomplete: said once":            {spec: `config: {server: {custom: {apiServerCaConfigRef: {namespace: ns}}}}`, refused: []string{customRef + ".name"}, unread: true},
+		"the author may not":               {data: good, denied: true, spec: custom, refused: []string{customRef}, says: mayNot, asked: 1, unread: true},
+		"the author may not, shorthand":    {denied: true, spec: short, refused: []string{shortRef}, says: mayNot, asked: 1, unread: true},
+		"the author may not: a Secret":     {data: good, denied: true, spec: secret, refused: []string{customRef}, says: `may not get secrets "ca"`, asked: 1, unread: true},
+		"update: gone before":              {old: custom, spec: custom, warning: "no such ConfigMap"},
+		"update: the same asks nobody":     {data: good, denied: true, old: custom, spec: custom},
+		"update: another one":              {old: custom, spec: other, refused: []string{customRef}, says: "no such ConfigMap", asked: 1},
+		"update: another one, may not":     {denied: true, old: custom, spec: other, refused: []string{customRef}, says: "may not get configmaps", asked: 1, unread: true},
+		"update: another kind, may not":    {data: good, denied: true, old: custom, spec: secret, refused: []string{customRef}, says: "may not get secrets", asked: 1, unread: true},
+		"update: moved":                    {old: short, spec: custom, refused: []string{customRef}, asked: 1},
+		"update: to one that is good":      {data: good, old: other, spec: custom, asked: 1},
+		"update: the default kind, spelt":  {data: good, denied: true, old: strings.Replace(custom, "kind: ConfigMap, ", "", 1), spec: custom},
+		"update: what was refused, beside": {data: good, old: custom, spec: strings.Replace(custom, "}}}}", "}}}}, cluster: {agentNamespace: A}", 1), refused: []string{"spec.cluster.agentNamespace"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			live, reviewer := &authorities{data: test.data, err: test.err}, newReviewer(!test.denied)
+			validator, config := ConfigValidator{Reviewer: reviewer, Live: live}, configOf(t, "{"+test.spec+"}")
+			var warned []string
+			var err error
+			if test.old == "" {
+				warned, err = validator.ValidateCreate(asAnna(t.Context()), config)
+			} else {
+				warned, err = validator.ValidateUpdate(asAnna(t.Context()), configOf(t, test.old), config)
+			}
+			if diff := cmp.Diff(test.refused, refusedFields(t, err)); diff != "" {
+				t.Errorf("refused fields (-want +got):\n%s", diff)
+			}
+			if test.says != "" && !strings.Contains(fmt.Sprint(err), test.says) {
+				t.Errorf("%v does not say %q", err, test.says)
+			}
+			found := false
+			for _, warning := range warned {
+				found = found || strings.HasPrefix(warning, "spec.config.server") && strings.Contains(warning, test.warning)
+			}
+			if found != (test.warning != "") {
+				t.Errorf("warnings %q, want %q", warned, test.warning)
+			}
+			if len(reviewer.asked) != test.asked || test.unread && live.read > 0 {
+				t.Errorf("asked %v, read %d", reviewer.asked, live.read)
+			}
+		})
+	}
+}
+
+func newReviewer(allow bool) *reviewer { return &reviewer{allow: allow} }
+
+// asAnna puts a request of hers into a context.
+func asAnna(ctx context.Context) context.Context {
+	req := admission.Request{}
+	req.UserInfo = authenticationv1.UserInfo{
+		Username: "anna", UID: "42", Groups: []string{"devs"}, Extra: map[string]authenticationv1.ExtraValue{"scopes": {"a"}},
+	}
+	return admission.NewContextWithRequest(ctx, req)
+}
+
+// Who is asked about is the author as the API server knows him; and when nobody answers,
+// nobody can tell.
+func TestConfigAuthorityAsksAboutTheWholeIdentity(t *testing.T) {
+	config := configOf(t, `config: {server: {apiServerCaConfigRef: {kind: Secret, namespace: ns, name: ca}}}`)
+	asked := newReviewer(true)
+	if _, err := (ConfigValidator{Reviewer: asked}).ValidateCreate(asAnna(t.Context()), config); err != nil {
+		t.Fatal(err)
+	}
+	want := []authorizationv1.SubjectAccessReviewSpec{{
+		User: "anna", UID: "42", Groups: []string{"devs"}, Extra: map[string]authorizationv1.ExtraValue{"scopes": {"a"}},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Version: "v1", Resource: "secrets", Namespace: "ns", Name: "ca"},
+	}}
+	if diff := cmp.Diff(want, asked.asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+
+	for name, ctx := range map[string]context.Context{"nobody answers": asAnna(t.Context()), "no request": t.Context()} {
+		_, err := ConfigValidator{Reviewer: &reviewer{allow: true, err: errors.New("broken")}}.ValidateCreate(ctx, config)
+		if !apierrors.IsInternalError(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
