@@ -57,6 +57,7 @@ func TestSyncerToken(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	s.imported(g, "one")
+	s.imported(g, "plain")
 	syncer := thief(g)
 	g.Expect(env.Apply(ctx, fmt.Sprintf(`
 apiVersion: fleet.cattle.io/v1alpha1
@@ -78,13 +79,29 @@ metadata: {namespace: %[1]s, name: foreign}
 ---
 apiVersion: fleet.cattle.io/v1alpha1
 kind: Bundle
-metadata: {namespace: %[1]s, name: bundle}
+metadata: {namespace: %[1]s, name: bundle, labels: {kept: "1"}, annotations: {kept: "1"}}
 spec: {resources: []}
 ---
 apiVersion: v1
 kind: Secret
 metadata: {namespace: %[1]s, name: secret}
 `, s.namespace))).To(Succeed())
+
+	// What is there, and is nobody's business: it may be neither changed nor removed.
+	kept := `{"metadata":{"labels":{"kept":"1"},"annotations":{"kept":"1"}}}`
+	for _, object := range []client.Object{
+		target(capiVersion, "Cluster", s.namespace, "one"), target("v1", "Namespace", "", s.namespace),
+		target(capiVersion, "ClusterClass", s.classNamespace, "standard"),
+	} {
+		g.Expect(admin.Patch(ctx, object, mergePatch(kept))).To(Succeed())
+	}
+	g.Expect(admin.Patch(ctx, target(capiVersion, "Cluster", s.namespace, "one"), mergePatch(`{"spec":{"topology":{
+		"variables":[{"name":"region","value":"west"},{"name":"disks","value":{"root":{"size":1}}},{"name":"zones","value":["a","b"]}],
+		"controlPlane":{"replicas":1,"variables":{"overrides":[{"name":"region","value":"east"}]}},
+		"workers":{"machineDeployments":[
+			{"class":"default","name":"md","replicas":1,"variables":{"overrides":[{"name":"region","value":"north"}]}},
+			{"class":"default","name":"plain","replicas":1}]}
+	}}}`))).To(Succeed())
 
 	foreign := func(kind string) *unstructured.Unstructured {
 		return target(fleetVersion, kind, s.namespace, "foreign")
@@ -102,6 +119,13 @@ metadata: {namespace: %[1]s, name: secret}
 	}
 	label := `{"metadata":{"labels":{"a":"b"}}}`
 	annotation := `{"metadata":{"annotations":{"a":"b"}}}`
+	entry := func(where, key, value string) string {
+		return fmt.Sprintf(`{"metadata":{%q:{%q:%s}}}`, where, key, value)
+	}
+	topology := func(body string) string { return `{"spec":{"topology":{` + body + `}}}` }
+	workers := func(md string) string {
+		return topology(`"workers":{"machineDeployments":[` + md + `,{"class":"default","name":"plain","replicas":1}]}`)
+	}
 	finalizer := `{"metadata":{"finalizers":["a.example/b"]}}`
 	owner := `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"x","uid":"x"}]}}`
 	condition := `{"status":{"conditions":[{"type":"Available","status":"True","reason":"Test","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`
@@ -129,16 +153,29 @@ metadata: {namespace: %[1]s, name: secret}
 		}, "only with the label app.kubernetes.io/managed-by=muster"},
 
 		{"edit a Bundle's spec", patch(bundle(), `{"spec":{"paused":true}}`), "may not change a Bundle's spec"},
-		{"label a Bundle", patch(bundle(), label), "may change of a Bundle only the annotation"},
-		{"annotate a Bundle otherwise", patch(bundle(), annotation), "may change of a Bundle only the annotation"},
+		{"put a label of Fleet on a Bundle", patch(bundle(), entry("labels", "objectset.rio.cattle.io/hash", `"x"`)), "reserved domain to a Bundle: objectset.rio.cattle.io/hash"},
+		{"put an owner on a Bundle", patch(bundle(), owner), "may not change a Bundle's owners"},
+		{"put a finalizer on a Bundle", patch(bundle(), finalizer), "may not change a Bundle's finalizers"},
 
 		{"edit a CAPI Cluster's spec", patch(cluster(), `{"spec":{"topology":{"version":"v1.99.0"}}}`), "may not change a Cluster's spec"},
 		{"take a CAPI Cluster's topology off", patch(cluster(), `{"spec":{"topology":null}}`), "may not change a Cluster's spec"},
 		{"change a CAPI Cluster's class", patch(cluster(), `{"spec":{"topology":{"classRef":{"name":"x"}}}}`), "may not change a Cluster's spec"},
 		{"pause a CAPI Cluster", patch(cluster(), `{"spec":{"paused":true}}`), "may not change a Cluster's spec"},
-		{"edit it as v1beta1", patch(target("cluster.x-k8s.io/v1beta1", "Cluster", s.namespace, "one"), `{"spec":{"paused":true}}`), "may not change a Cluster's spec"},
-		{"put a foreign label on a CAPI Cluster", patch(cluster(), label), "only those of Muster's stamp"},
-		{"put a foreign annotation on a CAPI Cluster", patch(cluster(), annotation), "only those of Muster's stamp"},
+		{"edit it as v1beta1", patch(target("cluster.x-k8s.io/v1beta1", "Cluster", s.namespace, "plain"), `{"spec":{"paused":true}}`), "may not change a Cluster's spec"},
+		{"pause a CAPI Cluster by annotation", patch(cluster(), entry("annotations", "cluster.x-k8s.io/paused", `""`)), "reserved domain to a Cluster: cluster.x-k8s.io/paused"},
+		{"put an annotation of Cluster API on it", patch(cluster(), entry("annotations", "topology.cluster.x-k8s.io/hold-upgrade-sequence", `""`)), "topology.cluster.x-k8s.io/hold-upgrade-sequence"},
+		{"put an annotation of Muster on it", patch(cluster(), entry("annotations", "fleet.addons.cluster.x-k8s.io/adopt", `"true"`)), "fleet.addons.cluster.x-k8s.io/adopt"},
+		{"change a variable", patch(cluster(), topology(`"variables":[{"name":"region","value":"x"},{"name":"disks","value":{"root":{"size":1}}},{"name":"zones","value":["a","b"]}]`)), "variables of a Cluster's topology: region of topology"},
+		{"change what is in a variable", patch(cluster(), topology(`"variables":[{"name":"region","value":"west"},{"name":"disks","value":{"root":{"size":2,"kind":"ssd"}}},{"name":"zones","value":["a","b"]}]`)), "disks of topology"},
+		{"add to the list of a variable", patch(cluster(), topology(`"variables":[{"name":"region","value":"west"},{"name":"disks","value":{"root":{"size":1}}},{"name":"zones","value":["a","b","c"]}]`)), "zones of topology"},
+		{"take variables off", patch(cluster(), topology(`"variables":[{"name":"region","value":"west"}]`)), "disks, zones of topology"},
+		{"change an override", patch(cluster(), topology(`"controlPlane":{"variables":{"overrides":[{"name":"region","value":"x"}]}}`)), "region of controlPlane"},
+		{"take the overrides off", patch(cluster(), topology(`"controlPlane":{"variables":null}`)), "region of controlPlane"},
+		{"change an override of workers", patch(cluster(), workers(`{"class":"default","name":"md","replicas":1,"variables":{"overrides":[{"name":"region","value":"x"}]}}`)), "region of md"},
+		{"scale the control plane", patch(cluster(), topology(`"controlPlane":{"replicas":3}`)), "spec.topology: controlPlane"},
+		{"scale workers", patch(cluster(), workers(`{"class":"default","name":"md","replicas":3,"variables":{"overrides":[{"name":"region","value":"north"}]}}`)), "spec.topology: md"},
+		{"take workers off", patch(cluster(), topology(`"workers":{"machineDeployments":[{"class":"default","name":"plain","replicas":1}]}`)), "spec.topology: md"},
+		{"add workers", patch(cluster(), workers(`{"class":"default","name":"more"},{"class":"default","name":"md","replicas":1,"variables":{"overrides":[{"name":"region","value":"north"}]}}`)), "spec.topology: more"},
 		{"put a finalizer on a CAPI Cluster", patch(cluster(), finalizer), "put none on"},
 		{"put an owner on a CAPI Cluster", patch(cluster(), owner), "may not change a Cluster's owners"},
 		{"set another condition of a CAPI Cluster", func() error {
@@ -149,11 +186,12 @@ metadata: {namespace: %[1]s, name: secret}
 		}, "may change of a Cluster's status only"},
 
 		{"edit a ClusterClass's spec", patch(class(), `{"spec":{"infrastructure":{"templateRef":{"name":"x"}}}}`), "may not change a ClusterClass's spec"},
-		{"label a ClusterClass", patch(class(), label), "may change of a ClusterClass only its finalizers"},
+		{"put a label of Cluster API on a ClusterClass", patch(class(), entry("labels", "cluster.x-k8s.io/watch-filter", `"x"`)), "reserved domain to a ClusterClass: cluster.x-k8s.io/watch-filter"},
 		{"put a finalizer on a ClusterClass", patch(class(), finalizer), "put none on"},
 
-		{"label a Namespace", patch(namespace(), `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"privileged"}}}`), "may change of a Namespace only the annotation"},
-		{"annotate a Namespace otherwise", patch(namespace(), annotation), "may change of a Namespace only the annotation"},
+		{"take a Namespace's protection off", patch(namespace(), entry("labels", "pod-security.kubernetes.io/enforce", `"privileged"`)), "reserved domain to a Namespace: pod-security.kubernetes.io/enforce"},
+		{"put a Namespace into a project of Rancher", patch(namespace(), entry("annotations", "field.cattle.io/projectId", `"c-1:p-1"`)), "field.cattle.io/projectId"},
+		{"put a finalizer on a Namespace", patch(namespace(), finalizer), "may not change a Namespace's finalizers"},
 	} {
 		t.Run("may not "+test.name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -161,6 +199,28 @@ metadata: {namespace: %[1]s, name: secret}
 			g.Expect(err).To(MatchError(ContainSubstring(test.message)))
 			g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
 			g.Expect(err).To(MatchError(ContainSubstring("ValidatingAdmissionPolicy 'muster-syncer-")))
+		})
+	}
+
+	for kind, object := range map[string]*unstructured.Unstructured{
+		"Bundle": bundle(), "Cluster": cluster(), "ClusterClass": class(), "Namespace": namespace(),
+	} {
+		for _, where := range []string{"labels", "annotations"} {
+			for _, value := range []string{`"2"`, "null"} {
+				t.Run(fmt.Sprintf("may not set one of the %s of a %s to %s", where, kind, value), func(t *testing.T) {
+					g := NewWithT(t)
+					err := patch(object, entry(where, "kept", value))()
+					g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
+					g.Expect(err).To(MatchError(ContainSubstring("may not change or remove labels and annotations of a " + kind + ": kept")))
+				})
+			}
+		}
+		// What mutating webhooks add to its requests looks like its own.
+		t.Run("may add to a "+kind, func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(patch(object, label)()).To(Succeed())
+			g.Expect(patch(object, annotation)()).To(Succeed())
+			g.Expect(patch(object, entry("labels", "example.com/cost", `"1"`))()).To(Succeed())
 		})
 	}
 
@@ -187,8 +247,13 @@ metadata: {namespace: %[1]s, name: secret}
 		"change what it made":         patch(target(fleetVersion, "Cluster", s.namespace, "one"), label),
 		"change what was handed over": patch(target(fleetVersion, "Cluster", s.namespace, "handed-over"), label),
 		"retarget a Bundle":           patch(bundle(), `{"metadata":{"annotations":{"fleet.addons.cluster.x-k8s.io/retarget":"1"}}}`),
-		"stamp a Cluster":             patch(cluster(), `{"metadata":{"labels":{"`+stamp.ClassNameLabel+`":null}}}`),
-		"annotate a Namespace":        patch(namespace(), `{"metadata":{"annotations":{"field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace":null}}}`),
+		"add variables":               patch(cluster(), topology(`"variables":[{"name":"region","value":"west"},{"name":"disks","value":{"root":{"size":1,"kind":"ssd"},"data":{}}},{"name":"zones","value":["a","b"]},{"name":"new","value":1}]`)),
+		"add an override":             patch(cluster(), topology(`"controlPlane":{"variables":{"overrides":[{"name":"region","value":"east"},{"name":"new","value":1}]}}`)),
+		"add overrides to workers": patch(cluster(), topology(`"workers":{"machineDeployments":[
+			{"class":"default","name":"md","replicas":1,"variables":{"overrides":[{"name":"region","value":"north"}]}},
+			{"class":"default","name":"plain","replicas":1,"variables":{"overrides":[{"name":"new","value":1}]}}]}`)),
+		"stamp a Cluster":      patch(cluster(), `{"metadata":{"labels":{"`+stamp.ClassNameLabel+`":null}}}`),
+		"annotate a Namespace": patch(namespace(), `{"metadata":{"annotations":{"field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace":null}}}`),
 	} {
 		t.Run("may "+name, func(t *testing.T) { NewWithT(t).Expect(try()).To(Succeed()) })
 	}
