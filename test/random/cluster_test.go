@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,17 +24,28 @@ const (
 	domain = "fleet.addons.cluster.x-k8s.io"
 	pinKey = domain + "/cluster-name"
 	ownKey = domain + "/owned-by"
+
+	nameLabel      = "clusterclass-name." + domain
+	namespaceLabel = "clusterclass-namespace." + domain
+	managedByLabel = "app.kubernetes.io/managed-by"
 	// finalizer stands for Cluster API's own: its Clusters take their time to go.
 	finalizer = "cluster.cluster.x-k8s.io"
 )
 
 var clusterOperations = []operation{
-	{name: "CreateCluster", weight: 12, draw: drawCreateCluster, do: createCluster, racy: func(r *run, step Step) bool {
-		return r.deleted[oracle.Key{Namespace: r.namespace(step.Namespace), Name: slotName(step.Cluster)}]
+	{name: "CreateCluster", weight: 12, draw: drawCreateCluster, do: createCluster, racy: func(_ *run, step Step) bool {
+		// A paused Cluster keeps what it finds, and makes nothing: it matters what is still there.
+		return step.Kind == "Paused"
 	}},
-	{name: "DeleteCluster", weight: 4, draw: drawSlot, do: deleteCluster, racy: leavesSomething},
-	{name: "FinishDeletion", weight: 4, draw: drawSlot, do: finishDeletion, racy: leavesSomething},
-	{name: "Rebase", weight: 7, draw: func(rng *rand.Rand, step *Step) { drawSlot(rng, step); drawClass(rng, step) }, do: rebase, racy: mayDeselect},
+	{name: "DeleteCluster", weight: 4, draw: drawSlot, do: deleteCluster, racy: func(r *run, step Step) bool {
+		return leavesSomething(r, step) || r.hasKeepers()
+	}},
+	{name: "FinishDeletion", weight: 4, draw: drawSlot, do: finishDeletion, racy: func(r *run, step Step) bool {
+		return leavesSomething(r, step) || r.hasKeepers()
+	}},
+	{name: "Rebase", weight: 7, draw: func(rng *rand.Rand, step *Step) { drawSlot(rng, step); drawClass(rng, step) }, do: rebase, racy: func(r *run, _ Step) bool {
+		return r.hasKeepers()
+	}},
 	{name: "LabelCluster", weight: 7, draw: func(rng *rand.Rand, step *Step) {
 		drawSlot(rng, step)
 		step.Key = oneOf(rng, "env", "both", "env", "fleet.cattle.io/shard-ref", "clusterclass-name."+domain, "clusterclass-namespace."+domain)
@@ -45,7 +59,9 @@ var clusterOperations = []operation{
 	{name: "DropPin", weight: 2, draw: func(rng *rand.Rand, step *Step) {
 		drawSlot(rng, step)
 		step.Key = oneOf(rng, pinKey, ownKey, "")
-		step.Value = oneOf(rng, "", "", "forged")
+		step.Value = oneOf(rng, "", "", "forged", "taken")
+		// As long as a Cluster has no Fleet Cluster, its pin is all there is to go by: it
+		// matters whether one was made under the old name.
 	}, do: dropPin, racy: always},
 	{name: "Initialize", weight: 10, draw: func(rng *rand.Rand, step *Step) {
 		drawSlot(rng, step)
@@ -95,7 +111,9 @@ func slotName(slot int) string {
 	return [slotCount]string{"one", "two", "three.dotted", "one", "two", "six"}[slot]
 }
 
-func createCluster(r *run, step Step) (bool, error) {
+func createCluster(r *run, step Step) (bool, error) { return r.createClusterAs(admin, step) }
+
+func (r *run) createClusterAs(somebody client.Client, step Step) (bool, error) {
 	if r.cluster(step) != nil {
 		return false, nil
 	}
@@ -113,6 +131,9 @@ func createCluster(r *run, step Step) (bool, error) {
 		cluster.Finalizers = []string{finalizer}
 	case "Pinned":
 		cluster.Annotations = map[string]string{pinKey: "pinned-" + fmt.Sprint(step.Cluster)}
+	case "Forged":
+		cluster.Annotations = map[string]string{pinKey: "forged-" + fmt.Sprint(step.Cluster), ownKey: "forged", domain + "/released": "true"}
+		cluster.Labels = map[string]string{nameLabel: classNames[0], namespaceLabel: r.namespace(0), managedByLabel: "muster"}
 	}
 	cluster.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.7.0.0/16"}
 	if step.Class != noClass {
@@ -126,7 +147,7 @@ func createCluster(r *run, step Step) (bool, error) {
 		}
 	}
 	requested := cluster.DeepCopy()
-	if err := admin.Create(ctx, cluster); err != nil {
+	if err := somebody.Create(ctx, cluster); err != nil {
 		return false, err
 	}
 	key := client.ObjectKeyFromObject(cluster)
@@ -161,16 +182,48 @@ func sameStamp(what string, want, got *clusterv1.Cluster) error {
 
 // changeCluster patches the Cluster of a step's slot.
 func (r *run) changeCluster(step Step, change map[string]any) (bool, error) {
+	return r.changeClusterAs(admin, step, change)
+}
+
+func (r *run) changeClusterAs(somebody client.Client, step Step, change map[string]any) (bool, error) {
 	before := r.cluster(step)
 	if before == nil {
 		return false, nil
 	}
 	cluster := before.DeepCopy()
-	if err := patch(cluster, change); err != nil {
+	if err := patchAs(somebody, cluster, change); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
 	r.state.Clusters[r.slots[step.Cluster]] = cluster
 	return true, nil
+}
+
+// hasKeepers: there may be somebody for whom groups and mappings are kept as they are,
+// but not made. Then it matters whether they were there, and how, when the last for
+// whom they are made went.
+func (r *run) hasKeepers() bool {
+	if mayDeselect(r, Step{}) {
+		return true
+	}
+	lives := map[types.UID]bool{}
+	for _, cluster := range r.state.Clusters {
+		lives[cluster.UID] = true
+		_, annotated := cluster.Annotations["cluster.x-k8s.io/paused"]
+		if annotated || ptr.Deref(cluster.Spec.Paused, false) || !cluster.DeletionTimestamp.IsZero() {
+			return true
+		}
+	}
+	for _, fleet := range r.state.FleetClusters {
+		if !slices.ContainsFunc(fleet.OwnerReferences, func(owner metav1.OwnerReference) bool { return lives[owner.UID] }) {
+			return true
+		}
+	}
+	for _, class := range r.state.Classes {
+		if strings.Contains(class.Name, "."+r.id+"-") { // It displaces the group of another class.
+			return true
+		}
+	}
+	return false
 }
 
 // leavesSomething: the Cluster or its Fleet Cluster does not go at once, and stays as it was.
@@ -178,6 +231,9 @@ func leavesSomething(r *run, step Step) bool {
 	cluster := r.cluster(step)
 	if cluster == nil {
 		return false
+	}
+	if r.state.GarbageStays {
+		return true
 	}
 	if len(cluster.Finalizers) > 0 && cluster.DeletionTimestamp.IsZero() {
 		return true
@@ -207,7 +263,6 @@ func deleteCluster(r *run, step Step) (bool, error) {
 // wentOrWaits takes note of a Cluster that was deleted, or waits for its finalizer.
 func (r *run) wentOrWaits(cluster *clusterv1.Cluster) error {
 	key := client.ObjectKeyFromObject(cluster)
-	r.deleted[key] = true
 	current := &clusterv1.Cluster{}
 	if err := admin.Get(ctx, key, current); err == nil {
 		r.state.Clusters[key] = current
@@ -239,30 +294,32 @@ func mayDeselect(r *run, _ Step) bool {
 	return r.state.Config.Spec.Cluster.Selector != nil || r.state.Config.Spec.Cluster.NamespaceSelector != nil
 }
 
-func rebase(r *run, step Step) (bool, error) {
+func rebase(r *run, step Step) (bool, error) { return r.rebaseAs(admin, step) }
+
+func (r *run) rebaseAs(somebody client.Client, step Step) (bool, error) {
 	if step.Class == noClass {
-		return r.changeStamped(step, map[string]any{"spec": map[string]any{"topology": nil}})
+		return r.changeStamped(somebody, step, map[string]any{"spec": map[string]any{"topology": nil}})
 	}
 	ref := map[string]any{"name": r.className(step), "namespace": nil}
 	if step.ClassNamespace != ownNamespace {
 		ref["namespace"] = r.namespace(step.ClassNamespace)
 	}
-	return r.changeStamped(step, map[string]any{"spec": map[string]any{"topology": map[string]any{"version": "v1.36.3", "classRef": ref}}})
+	return r.changeStamped(somebody, step, map[string]any{"spec": map[string]any{"topology": map[string]any{"version": "v1.36.3", "classRef": ref}}})
 }
 
 func labelCluster(r *run, step Step) (bool, error) {
-	return r.changeStamped(step, metadata("labels", step.Key, step.Value))
+	return r.changeStamped(admin, step, metadata("labels", step.Key, step.Value))
 }
 
 func annotateCluster(r *run, step Step) (bool, error) {
-	return r.changeStamped(step, metadata("annotations", step.Key, step.Value))
+	return r.changeStamped(admin, step, metadata("annotations", step.Key, step.Value))
 }
 
 // changeStamped changes a Cluster in a way that the webhook sees, and checks that its
 // class labels are right at once.
-func (r *run) changeStamped(step Step, change map[string]any) (bool, error) {
+func (r *run) changeStamped(somebody client.Client, step Step, change map[string]any) (bool, error) {
 	before := r.cluster(step)
-	done, err := r.changeCluster(step, change)
+	done, err := r.changeClusterAs(somebody, step, change)
 	if !done || err != nil || !r.webhookUp || r.cluster(step).ResourceVersion == before.ResourceVersion {
 		return done, err // An update that changes nothing is not shown to the webhook.
 	}
@@ -283,43 +340,69 @@ func sameUpdate(cluster, pinned *clusterv1.Cluster) error {
 	return sameStamp("the answer to UPDATE", want, cluster)
 }
 
-func dropPin(r *run, step Step) (bool, error) {
+func dropPin(r *run, step Step) (bool, error) { return r.dropPinAs(admin, step) }
+
+// dropPinAs drops a pin or forges one: under a name that nobody has, or under that of a
+// Fleet Cluster of somebody else.
+func (r *run) dropPinAs(somebody client.Client, step Step) (bool, error) {
 	before := r.cluster(step)
-	if before == nil || before.Annotations[pinKey] == "" || step.Value != "" && !r.webhookUp {
-		return false, nil // A forged pin that nobody saw come is the pin.
-	}
-	// Of a Cluster that two Fleet Clusters say they came from, the pin alone knows which is meant.
-	from := 0
-	for _, fleet := range r.state.FleetClusters {
-		if fleet.Namespace == before.Namespace && fleet.Annotations[domain+"/imported-from"] == before.Name {
-			from++
-		}
-	}
-	if from > 1 && !r.webhookUp {
+	if before == nil {
 		return false, nil
 	}
-	var value any
-	if step.Value != "" {
-		value = step.Value
+	var name, owner any
+	switch step.Value {
+	case "forged":
+		name, owner = "forged-"+fmt.Sprint(step.Cluster), "forged"
+	case "taken":
+		// Two that have nothing but the same pin compete for the name, and either may win.
+		taken := r.nameOfAnother(before)
+		if taken == "" || !r.isImported(before) {
+			return false, nil
+		}
+		name, owner = taken, "forged"
 	}
-	change := map[string]any{pinKey: value, ownKey: value}
+	change := map[string]any{pinKey: name, ownKey: owner}
 	switch step.Key {
 	case pinKey:
 		delete(change, ownKey)
 	case ownKey:
 		delete(change, pinKey)
 	}
-	done, err := r.changeCluster(step, map[string]any{"metadata": map[string]any{"annotations": change}})
-	if !done || err != nil || !r.webhookUp || r.mayLosePin() {
+	done, err := r.changeClusterAs(somebody, step, map[string]any{"metadata": map[string]any{"annotations": change}})
+	if !done || err != nil || !r.webhookUp {
 		return done, err
 	}
-	return true, sameUpdate(r.cluster(step), before)
+	return true, sameUpdate(r.cluster(step), before) // The webhook puts the pin back, whatever was asked for.
 }
 
-// mayLosePin: the one way to lose a pin is to be deselected with the Delete policy.
-func (r *run) mayLosePin() bool {
-	config := r.state.Config
-	return config != nil && config.Spec.Cluster != nil && config.Spec.Cluster.OnDeselect == "Delete"
+// nameOfAnother returns the first Fleet Cluster beside a Cluster that is another's.
+func (r *run) nameOfAnother(cluster *clusterv1.Cluster) string {
+	var names []string
+	for key, fleet := range r.state.FleetClusters {
+		for _, owner := range fleet.OwnerReferences {
+			if key.Namespace == cluster.Namespace && owner.UID != cluster.UID {
+				names = append(names, key.Name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Concat(names, []string{""})[0]
+}
+
+// isImported: the Cluster owns a Fleet Cluster and has reported so.
+func (r *run) isImported(cluster *clusterv1.Cluster) bool {
+	condition := meta.FindStatusCondition(cluster.Status.Conditions, "FleetImported")
+	if condition == nil || condition.Reason != "Imported" {
+		return false
+	}
+	for _, fleet := range r.state.FleetClusters {
+		for _, owner := range fleet.OwnerReferences {
+			if owner.UID == cluster.UID {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func initialize(r *run, step Step) (bool, error) {

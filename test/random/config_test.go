@@ -19,9 +19,16 @@ var classOperations = []operation{
 		drawOneClass(rng, step)
 		step.Key = oneOf(rng, "", "tier", "both")
 		step.Value = oneOf(rng, "gold", "iron")
-	}, do: createClass, racy: func(r *run, step Step) bool { return r.deleted[r.classKey(step, "")] }},
+	}, do: createClass},
+	// Such a class freezes the Clusters that have a group of its name: it matters how they are.
+	{name: "CreateDisplacing", weight: 2, draw: drawDisplacing, do: createClass, racy: always},
+	{name: "DeleteDisplacing", weight: 2, draw: drawDisplacing, do: deleteClass, racy: always},
+	// A group that does not go with its class stays as it was.
 	{name: "DeleteClass", weight: 3, draw: drawOneClass, do: deleteClass, racy: func(r *run, _ Step) bool {
 		config := r.state.Config
+		if r.state.GarbageStays {
+			return true
+		}
 		return config != nil && config.Spec.ClusterClass != nil && isFalse(config.Spec.ClusterClass.SetOwnerReferences)
 	}},
 	{name: "LabelClass", weight: 5, draw: func(rng *rand.Rand, step *Step) {
@@ -44,8 +51,24 @@ func drawOneClass(rng *rand.Rand, step *Step) {
 	step.Class, step.ClassNamespace = oneOf(rng, 0, 0, 1, 2), rng.IntN(namespaceCount)
 }
 
-func createClass(r *run, step Step) (bool, error) {
+// drawDisplacing draws a class under the name of the group that Clusters of its
+// namespace have for a class of another.
+func drawDisplacing(rng *rand.Rand, step *Step) {
+	drawOneClass(rng, step)
+	step.Kind, step.Namespace = "Displacing", rng.IntN(namespaceCount)
+}
+
+// ownClassKey returns the class that a step creates, changes or deletes.
+func (r *run) ownClassKey(step Step) oracle.Key {
 	key := r.classKey(step, "")
+	if step.Kind == "Displacing" {
+		key = oracle.Key{Namespace: r.namespace(step.Namespace), Name: key.Name + "." + key.Namespace}
+	}
+	return key
+}
+
+func createClass(r *run, step Step) (bool, error) {
+	key := r.ownClassKey(step)
 	template := func(kind, group string) clusterv1.ClusterClassTemplateReference {
 		return clusterv1.ClusterClassTemplateReference{Kind: kind, APIVersion: group + "/v1beta2", Name: "any"}
 	}
@@ -67,7 +90,7 @@ func createClass(r *run, step Step) (bool, error) {
 }
 
 func deleteClass(r *run, step Step) (bool, error) {
-	key := r.classKey(step, "")
+	key := r.ownClassKey(step)
 	class := r.state.Classes[key]
 	if class == nil {
 		return false, nil
@@ -76,7 +99,6 @@ func deleteClass(r *run, step Step) (bool, error) {
 		return false, client.IgnoreNotFound(err)
 	}
 	delete(r.state.Classes, key)
-	r.deleted[key] = true
 	return true, r.waitGone(class)
 }
 

@@ -2,6 +2,7 @@ package random
 
 import (
 	"math/rand/v2"
+	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -15,7 +16,9 @@ import (
 var foreignOperations = []operation{
 	{name: "ForeignLabel", weight: 4, draw: func(rng *rand.Rand, step *Step) {
 		drawTarget(rng, step)
-		step.Key = oneOf(rng, oracle.Others+"a", "app.kubernetes.io/managed-by", "clusterclass-name."+domain, "clusterclass-namespace."+domain, "env", "tier")
+		step.Key = oneOf(rng, oracle.Others+"a", managedByLabel, nameLabel, namespaceLabel, nameLabel, namespaceLabel,
+			"left."+domain, domain+"/left", domain+"/released", domain+"/imported-from", domain+"/imported-uid", domain+"/clusterclass-name",
+			domain+"/targeting", domain+"/applied-hash", "env", "tier")
 		step.Value = oneOf(rng, "", "theirs")
 	}, do: foreignLabel, racy: always},
 	{name: "ForeignSpec", weight: 4, draw: func(rng *rand.Rand, step *Step) {
@@ -91,14 +94,21 @@ func foreignLabel(r *run, step Step) (bool, error) {
 	if !found {
 		return false, nil
 	}
-	if _, has := object.GetLabels()[step.Key]; step.Key != oracle.Others+"a" && !has {
-		return false, nil
+	// Keys of ours are ours wherever they are, wanted or not.
+	if isFree := step.Key == oracle.Others+"a" || strings.Contains(step.Key, domain); !isFree {
+		if _, has := object.GetLabels()[step.Key]; !has {
+			return false, nil
+		}
+		// What somebody sets while we look away is theirs afterwards; what they remove is not.
+		if !r.isKept(step) {
+			step.Value = ""
+		}
 	}
-	// What somebody sets while we look away is theirs afterwards; what they remove is not.
-	if step.Key != oracle.Others+"a" && !r.isKept(step) {
-		step.Value = ""
+	field := "labels"
+	if strings.HasPrefix(step.Key, domain+"/") {
+		field = "annotations"
 	}
-	if err := patch(object, metadata("labels", step.Key, step.Value)); err != nil {
+	if err := patch(object, metadata(field, step.Key, step.Value)); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}
 	r.remember(object)

@@ -53,6 +53,10 @@ func runTests(m *testing.M) (code int) {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	if err := makeTenantRole(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	return m.Run()
 }
 
@@ -80,6 +84,15 @@ func TestRandom(t *testing.T) {
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			begin := time.Now()
+			restore, err := withPolicies(seed%2 == 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := restore(); err != nil {
+					t.Error(err)
+				}
+			})
 			r, err := playSeed(seed, count)
 			total += r.count
 			t.Logf("seed %d: %d steps in %s", seed, r.count, time.Since(begin).Round(time.Second))
@@ -109,7 +122,11 @@ func replay(t *testing.T, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := playSteps("replay", steps, patience, true); err != nil {
+	restore, err := withPolicies(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(playSteps("replay", steps, patience, true), restore()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -164,7 +181,7 @@ func playSteps(id string, steps []Step, patience time.Duration, toTheEnd bool) e
 // Clusters and classes are gone is what the oracle says; and when that is gone too,
 // there must be nothing.
 func (r *run) finish(check bool) error {
-	if err := errors.Join(r.startSyncer(), r.startWebhook()); err != nil {
+	if err := errors.Join(r.startCollector(), r.startSyncer(), r.startWebhook()); err != nil {
 		return err
 	}
 	if r.state.Config != nil {

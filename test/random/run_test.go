@@ -47,14 +47,19 @@ type run struct {
 	syncerUp, webhookUp bool
 	// dirty says that Muster may not be at rest; clean that it was when it was stopped.
 	dirty, clean bool
-	// deleted are the objects that were deleted since the last quiet point.
-	deleted map[oracle.Key]bool
+
+	// tenant has rights in one of the namespaces only.
+	tenant client.Client
+	// rightful are the mappings and groups that may have been made since the last quiet
+	// point: somebody entitled to it wished for them; audit tells what was made.
+	rightful map[string]bool
+	audit    *stack.AuditTail
 }
 
 func newRun(id string, patience time.Duration) (*run, error) {
 	r := &run{
 		id: id, patience: patience, state: oracle.NewState(), slots: map[int]oracle.Key{},
-		syncerUp: true, webhookUp: true, deleted: map[oracle.Key]bool{},
+		syncerUp: true, webhookUp: true, rightful: map[string]bool{},
 	}
 	for i := range namespaceCount {
 		namespace := &corev1.Namespace{}
@@ -64,7 +69,12 @@ func newRun(id string, patience time.Duration) (*run, error) {
 		}
 		r.state.Namespaces[namespace.Name] = namespace
 	}
-	return r, nil
+	var err error
+	if r.audit, err = env.AuditTail(); err != nil {
+		return nil, err
+	}
+	r.tenant, err = newTenant(r.tenantNamespace())
+	return r, err
 }
 
 func (r *run) namespace(number int) string { return fmt.Sprintf("%s-n%d", r.id, number) }
@@ -104,7 +114,9 @@ func (r *run) play(step Step) (bool, error) {
 			return false, err
 		}
 	}
+	r.noteRightful()
 	done, err := operation.do(r, step)
+	r.noteRightful()
 	if isRefused(err) {
 		done, err = false, nil
 	}
@@ -147,7 +159,7 @@ type oracleError struct{ text string }
 func (e *oracleError) Error() string { return e.text }
 
 // calm is for how long Muster must leave alone what is right already.
-const calm = 100 * time.Millisecond
+const calm = 250 * time.Millisecond
 
 // quiet waits until Muster has made what the oracle says, and fails if it does not.
 func (r *run) quiet() error {
@@ -173,8 +185,7 @@ func (r *run) quiet() error {
 			calmSince = time.Now()
 		case time.Since(calmSince) >= calm:
 			r.state, r.dirty = seen, false
-			clear(r.deleted)
-			return nil
+			return r.nothingOpened()
 		}
 		if time.Now().After(deadline) {
 			diff := oracle.Diff(want, got)
@@ -190,7 +201,7 @@ func (r *run) quiet() error {
 // look reads what Muster writes; the rest is known.
 func (r *run) look() (oracle.State, error) {
 	seen, err := oracle.Look(ctx, admin, r.id+"-", r.state.Namespaces)
-	seen.Config, seen.Referenced = r.state.Config, r.state.Referenced
+	seen.Config, seen.Referenced, seen.GarbageStays = r.state.Config, r.state.Referenced, r.state.GarbageStays
 	return seen, err
 }
 
@@ -222,7 +233,7 @@ func (r *run) startSyncer() error {
 		}
 		return nil
 	})
-	time.Sleep(5 * calm) // Its caches fill.
+	time.Sleep(2 * calm) // Its caches fill.
 	return err
 }
 
@@ -241,12 +252,14 @@ func (r *run) stopSyncer(end func(context.Context, string) error) (bool, error) 
 }
 
 // patch changes an object by a merge patch, in place.
-func patch(object client.Object, change map[string]any) error {
+func patch(object client.Object, change map[string]any) error { return patchAs(admin, object, change) }
+
+func patchAs(somebody client.Client, object client.Object, change map[string]any) error {
 	text, err := json.Marshal(change)
 	if err != nil {
 		return err
 	}
-	return admin.Patch(ctx, object, client.RawPatch(types.MergePatchType, text))
+	return somebody.Patch(ctx, object, client.RawPatch(types.MergePatchType, text))
 }
 
 func metadata(field, key, value string) map[string]any {
@@ -257,30 +270,38 @@ func metadata(field, key, value string) map[string]any {
 	return map[string]any{"metadata": map[string]any{field: map[string]any{key: entry}}}
 }
 
-// waitGone waits until the API server has deleted an object, and with it what it owned.
+// waitGone waits until the API server has deleted an object. What it owned may still be
+// there: nothing has to wait for the garbage collector.
 func (r *run) waitGone(object client.Object) error {
 	return stack.WaitFor(ctx, "what was deleted to be gone", 30*time.Second, func(context.Context) error {
 		current := object.DeepCopyObject().(client.Object)
-		if err := admin.Get(ctx, client.ObjectKeyFromObject(object), current); err == nil && current.GetUID() == object.GetUID() {
+		err := admin.Get(ctx, client.ObjectKeyFromObject(object), current)
+		if err == nil && current.GetUID() == object.GetUID() {
 			return fmt.Errorf("%T is there", object)
-		} else if client.IgnoreNotFound(err) != nil {
-			return err
 		}
+		return client.IgnoreNotFound(err)
+	})
+}
+
+// waitCollected waits until the garbage collector has nothing to do.
+func (r *run) waitCollected() error {
+	return stack.WaitFor(ctx, "garbage to be collected", 60*time.Second, func(context.Context) error {
 		seen, err := r.look()
 		if err != nil {
 			return err
 		}
-		for key, fleet := range seen.FleetClusters {
-			for _, owner := range fleet.OwnerReferences {
-				if owner.UID == object.GetUID() {
-					return fmt.Errorf("Fleet Cluster %s is there", key)
-				}
+		lives := map[types.UID]bool{}
+		for _, objects := range [][]client.Object{values(seen.Clusters), values(seen.Classes)} {
+			for _, object := range objects {
+				lives[object.GetUID()] = true
 			}
 		}
-		for key, group := range seen.Groups {
-			for _, owner := range group.OwnerReferences {
-				if owner.UID == object.GetUID() {
-					return fmt.Errorf("ClusterGroup %s is there", key)
+		for _, objects := range [][]client.Object{values(seen.FleetClusters), values(seen.Groups)} {
+			for _, object := range objects {
+				for _, owner := range object.GetOwnerReferences() {
+					if !lives[owner.UID] {
+						return fmt.Errorf("%T %s is there", object, client.ObjectKeyFromObject(object))
+					}
 				}
 			}
 		}
