@@ -1,0 +1,195 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// tenant is mallory in one of his namespaces: the client has his rights, and no others.
+type tenant struct {
+	*testing.T
+	client.Client
+	namespace string
+	// since is from when on nothing may be open to him; zero for always.
+	since time.Time
+}
+
+// Every template of these classes is missing, so that Cluster API accepts their Clusters
+// and then builds nothing: the tests say that a control plane is initialized.
+const classYAML = `
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: ClusterClass
+metadata: {namespace: %s, name: %s}
+spec:
+  infrastructure: {templateRef: {apiVersion: infrastructure.cluster.x-k8s.io/v1beta2, kind: DevClusterTemplate, name: missing}}
+  controlPlane: {templateRef: {apiVersion: controlplane.cluster.x-k8s.io/v1beta2, kind: KubeadmControlPlaneTemplate, name: missing}}
+`
+
+const tenantRole = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: tenant}
+rules:
+- apiGroups: [cluster.x-k8s.io]
+  resources: [clusters, clusters/status, clusterclasses]
+  verbs: [get, list, watch, create, update, patch, delete]
+- apiGroups: [fleet.cattle.io]
+  resources: [clusters, clustergroups, bundles]
+  verbs: [get, list, watch, create, update, patch, delete]
+`
+
+// setUpPlatform makes the namespace that nothing may leave, and a FleetAddonConfig that
+// leaves out the namespaces with the label unselected and the Clusters of class never.
+func setUpPlatform(t *testing.T, g Gomega) {
+	t.Helper()
+	g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", platform))).To(Succeed())
+	g.Expect(env.Apply(ctx, tenantRole)).To(Succeed())
+	for _, name := range []string{platformClass, "never"} {
+		g.Expect(env.Apply(ctx, fmt.Sprintf(classYAML, platform, name))).To(Succeed())
+		g.Expect(env.WaitForClusterClass(ctx, platform, name)).To(Succeed())
+	}
+	bundles(g, platform, baseline, "clusterSelector: {}")
+	g.Expect(env.Apply(ctx, `
+apiVersion: addons.cluster.x-k8s.io/v1alpha1
+kind: FleetAddonConfig
+metadata: {name: fleet-addon-config}
+spec:
+  cluster:
+    onDeselect: Keep
+    selector: {matchExpressions: [{key: clusterclass-name.fleet.addons.cluster.x-k8s.io, operator: NotIn, values: [never]}]}
+    namespaceSelector: {matchExpressions: [{key: unselected, operator: DoesNotExist}]}
+`)).To(Succeed())
+}
+
+// newTenants gives each trick a namespace of mallory's, with a class of his own in it.
+func newTenants(t *testing.T, g Gomega, prefix string, tricks []trick) []*tenant {
+	t.Helper()
+	config, err := env.RESTConfig()
+	g.Expect(err).NotTo(HaveOccurred())
+	config.Impersonate = rest.ImpersonationConfig{UserName: "mallory", Groups: []string{"system:authenticated"}}
+	mallory, err := client.New(config, client.Options{Scheme: admin.Scheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+
+	var tenants []*tenant
+	for i, trick := range tricks {
+		m := &tenant{T: t, Client: mallory, namespace: fmt.Sprintf("%s-%d", prefix, i)}
+		labels := "{}"
+		if trick.unselected {
+			labels = `{unselected: ""}`
+		}
+		g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: v1
+kind: Namespace
+metadata: {name: %[1]s, labels: %[2]s}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {namespace: %[1]s, name: tenant}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: tenant}
+subjects: [{kind: User, name: mallory}]
+`, m.namespace, labels))).To(Succeed())
+		g.Eventually(func() error { return m.Create(ctx, fromYAML(g, fmt.Sprintf(classYAML, m.namespace, "own"))) }).Should(Succeed())
+		tenants = append(tenants, m)
+	}
+	for _, m := range tenants {
+		g.Expect(env.WaitForClusterClass(ctx, m.namespace, "own")).To(Succeed())
+	}
+	return tenants
+}
+
+// try says what became of something that may be refused or let through: either is well,
+// if nothing comes of it.
+func (m *tenant) try(what string, err error) {
+	m.Helper()
+	if err != nil {
+		m.Logf("%s: refused: %v", what, err)
+		return
+	}
+	m.Logf("%s: let through", what)
+}
+
+// topology returns a Cluster of a class as he writes it.
+func (m *tenant) topology(name, class, classNamespace string) *clusterv1.Cluster {
+	cluster := &clusterv1.Cluster{}
+	cluster.Namespace, cluster.Name = m.namespace, name
+	cluster.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Name: class, Namespace: classNamespace}
+	cluster.Spec.Topology.Version = "v1.33.0"
+	return cluster
+}
+
+// imported creates a Cluster of a class of his own and waits for its Fleet Cluster.
+func (m *tenant) imported(g Gomega, name string) *clusterv1.Cluster {
+	cluster := m.topology(name, "own", "")
+	g.Expect(m.Create(ctx, cluster)).To(Succeed())
+	m.initialize(g, cluster)
+	g.Eventually(func() error { return m.Get(ctx, client.ObjectKeyFromObject(cluster), &fleetv1.Cluster{}) }).Should(Succeed())
+	return cluster
+}
+
+// ofPlatform creates a Cluster of the platform's class, as one who may use it.
+func (m *tenant) ofPlatform(g Gomega, name, class string, annotations map[string]string) *clusterv1.Cluster {
+	cluster := m.topology(name, class, platform)
+	cluster.Annotations = maps.Clone(annotations)
+	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
+	m.initialize(g, cluster)
+	return cluster
+}
+
+func (m *tenant) initialize(g Gomega, cluster *clusterv1.Cluster) {
+	before := cluster.DeepCopy()
+	cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
+	g.Expect(admin.Status().Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+}
+
+// fleetCluster returns a Fleet Cluster that looks like one of Muster's, of a Cluster of
+// the platform's class.
+func (m *tenant) fleetCluster(name string, annotations map[string]string) *fleetv1.Cluster {
+	cluster := &fleetv1.Cluster{}
+	cluster.Namespace, cluster.Name = m.namespace, name
+	cluster.Labels = maps.Clone(platformLabels)
+	cluster.Labels["app.kubernetes.io/managed-by"] = "muster"
+	cluster.Annotations = maps.Clone(annotations)
+	return cluster
+}
+
+var (
+	platformLabels = stamp.Labels(types.NamespacedName{Namespace: platform, Name: platformClass})
+	released       = map[string]string{stamp.Domain + "/released": "true"}
+	pin            = map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: "forged"}
+)
+
+func importedFrom(name string) map[string]string {
+	return map[string]string{stamp.Domain + "/imported-from": name}
+}
+
+// relabel puts labels and annotations on an object, by a merge patch.
+func (m *tenant) relabel(object client.Object, labels, annotations map[string]string) error {
+	patch, err := yaml.Marshal(map[string]any{"metadata": map[string]any{"labels": labels, "annotations": annotations}})
+	if err != nil {
+		return err
+	}
+	if patch, err = yaml.YAMLToJSON(patch); err != nil {
+		return err
+	}
+	return m.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
+}
+
+func fromYAML(g Gomega, text string) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	g.Expect(yaml.Unmarshal([]byte(text), &object.Object)).To(Succeed())
+	return object
+}
