@@ -94,7 +94,7 @@ spec: {backend: {inMemory: {}}}
 		}, after: withoutClassLabels},
 		{name: "a ClusterClass of his own with the name of the group", ownGroup: true, play: func(g Gomega, m *tenant) {
 			m.try("making the class", m.Create(ctx, fromYAML(g, fmt.Sprintf(classYAML, m.namespace, platformGroup))))
-			g.Expect(env.WaitForClusterClass(ctx, m.namespace, platformGroup)).To(Succeed())
+			acceptClass(g, m.namespace, platformGroup)
 			mine := m.topology("mine", platformGroup, "")
 			g.Expect(m.Create(ctx, mine)).To(Succeed())
 			m.initialize(g, mine)

@@ -115,6 +115,6 @@ func (m *tenant) closed(g Gomega) {
 	g.Eventually(func(g Gomega) {
 		touchBundle(g)
 		g.Expect(m.deployed(g)).To(BeEmpty())
-	}).WithPolling(time.Second).Should(Succeed())
+	}).WithPolling(time.Second).WithTimeout(15 * time.Second).Should(Succeed())
 	m.since = time.Now()
 }

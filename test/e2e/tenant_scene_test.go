@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"testing"
@@ -60,7 +61,7 @@ func setUpPlatform(t *testing.T, g Gomega) {
 	g.Expect(env.Apply(ctx, tenantRole)).To(Succeed())
 	for _, name := range []string{platformClass, "never"} {
 		g.Expect(env.Apply(ctx, fmt.Sprintf(classYAML, platform, name))).To(Succeed())
-		g.Expect(env.WaitForClusterClass(ctx, platform, name)).To(Succeed())
+		acceptClass(g, platform, name)
 	}
 	bundles(g, platform, baseline, "clusterSelector: {}")
 	g.Expect(env.Apply(ctx, `
@@ -106,9 +107,18 @@ subjects: [{kind: User, name: mallory}]
 		tenants = append(tenants, m)
 	}
 	for _, m := range tenants {
-		g.Expect(env.WaitForClusterClass(ctx, m.namespace, "own")).To(Succeed())
+		acceptClass(g, m.namespace, "own")
 	}
 	return tenants
+}
+
+// acceptClass waits until Cluster API knows a class, and says in its name that it has seen
+// all of it: it does not as long as templates are missing, and each Cluster would wait.
+func acceptClass(g Gomega, namespace, name string) {
+	g.Expect(env.WaitForClusterClass(ctx, namespace, name)).To(Succeed())
+	class := &clusterv1.ClusterClass{}
+	class.Namespace, class.Name = namespace, name
+	g.Expect(admin.Status().Patch(ctx, class, client.RawPatch(types.MergePatchType, []byte(`{"status":{"observedGeneration":1}}`)))).To(Succeed())
 }
 
 // try says what became of something that may be refused or let through: either is well,
@@ -178,11 +188,15 @@ func importedFrom(name string) map[string]string {
 
 // relabel puts labels and annotations on an object, by a merge patch.
 func (m *tenant) relabel(object client.Object, labels, annotations map[string]string) error {
-	patch, err := yaml.Marshal(map[string]any{"metadata": map[string]any{"labels": labels, "annotations": annotations}})
-	if err != nil {
-		return err
+	metadata := map[string]any{} // A null would take all of them off.
+	if labels != nil {
+		metadata["labels"] = labels
 	}
-	if patch, err = yaml.YAMLToJSON(patch); err != nil {
+	if annotations != nil {
+		metadata["annotations"] = annotations
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
 		return err
 	}
 	return m.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
