@@ -8,7 +8,6 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -545,8 +544,11 @@ func TestAdmittedForgesNoPin(t *testing.T) {
 	if has(admitted.Annotations, pinnedName) || has(admitted.Annotations, ownedBy) {
 		t.Errorf("an unselected Cluster is created with the pin %v", admitted.Annotations)
 	}
-	if condition := meta.FindStatusCondition(admitted.Status.Conditions, importedCondition); condition != nil {
-		t.Errorf("admission reports %v", condition)
+	reselect(&s)
+	s.Clusters[one].Annotations[ownedBy] = "forged"
+	admitted = Admitted(s, s.Clusters[one])
+	if admitted.Annotations[pinnedName] != "forged" || admitted.Annotations[ownedBy] != "fleet-addon-config" {
+		t.Errorf("a selected Cluster is created with the pin %v", admitted.Annotations)
 	}
 }
 

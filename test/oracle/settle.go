@@ -47,6 +47,7 @@ func Settle(was State) State {
 func Admitted(s State, requested *clusterv1.Cluster) *clusterv1.Cluster {
 	cluster, in := requested.DeepCopy(), settingsOf(s.Config)
 	stampClass(cluster)
+	delete(cluster.Annotations, ownedBy) // Who claims it is not for others to say; the name may come along.
 	if cluster.Name != "" && in.selects(cluster, s.Namespaces[cluster.Namespace]) {
 		(&State{}).pin(in, cluster)
 	} else {

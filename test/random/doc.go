@@ -5,6 +5,16 @@
 // itself: a step whose object does not exist does nothing. So any part of a run can
 // be played again, and a run that fails is shortened until nothing can be left out.
 //
+// One of the namespaces is a tenant's, who has rights there only and forges whatever he
+// can. What the syncer makes across namespaces is also held against who was entitled to
+// it, without the oracle. In runs of odd seeds the shipped admission policies are taken
+// away: nothing may rest on them.
+//
+// The garbage collector, the syncer and the webhook are stopped at random. Muster is let
+// come to rest before a step only where the end depends on what Muster has seen before:
+// what is frozen stays as it is, and what is only kept is not made again.
+//
 //	MUSTER_SEED=7 MUSTER_SEEDS=20 MUSTER_STEPS=250   twenty runs, from seed 7 on
+//	MUSTER_POLICIES=off                              the shipped admission policies taken away in all runs; or on
 //	MUSTER_REPLAY=steps.jsonl                        the steps that a failure printed
 package random

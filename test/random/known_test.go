@@ -1,6 +1,7 @@
 package random
 
 import (
+	"fmt"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -71,7 +72,7 @@ func TestKnown(t *testing.T) {
 	} {
 		t.Run(known.name, func(t *testing.T) {
 			tries++
-			if err := playSteps("known"+string(rune('a'+tries)), known.steps, patience/2, true); err != nil {
+			if err := playSteps(fmt.Sprintf("known%d", tries), known.steps, patience/2, true); err != nil {
 				t.Error(err)
 			}
 		})

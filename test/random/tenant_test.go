@@ -63,12 +63,13 @@ func drawForgery(rng *rand.Rand, step *Step) {
 // forgery returns the labels, annotations and owners of what a tenant pretends to be
 // Muster's, for a class of anybody.
 func (r *run) forgery(step Step) (labels, annotations map[string]string, owners []metav1.OwnerReference) {
-	class := r.classKey(step, "")
-	labels = map[string]string{managedByLabel: "muster", nameLabel: class.Name, namespaceLabel: class.Namespace}
-	if len(class.Name) > 63 {
-		labels[nameLabel] = class.Name[:63]
-		annotations = map[string]string{domain + "/clusterclass-name": class.Name}
-	}
+	// The stamp of a Cluster that names the class tells how it is to look.
+	class, stamped := r.classKey(step, ""), &clusterv1.Cluster{}
+	stamped.Namespace = r.tenantNamespace()
+	stamped.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Name: class.Name, Namespace: class.Namespace}
+	stamped = oracle.Admitted(r.state, stamped)
+	labels, annotations = stamped.Labels, stamped.Annotations
+	labels[managedByLabel] = "muster"
 	from, uid := slotName(step.Cluster), "no-such-uid"
 	if cluster := r.tenantCluster(step); cluster != nil {
 		from, uid = cluster.Name, string(cluster.UID)
