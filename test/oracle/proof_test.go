@@ -479,6 +479,10 @@ func TestWhose(t *testing.T) {
 		"a pin without a Fleet Cluster stays": {
 			happens: pinned("kept"), made: strings.Replace(all, "team/one", "team/kept", 1), reason: "True Imported",
 		},
+		"a forged word of who claimed it is put right": {
+			happens: then(settle, func(s *State) { s.Clusters[one].Annotations[ownedBy] = "forged" }), made: all, reason: "True Imported",
+			is: func(s *State) bool { return s.Clusters[one].Annotations[ownedBy] == "fleet-addon-config" },
+		},
 		"several: the one that is pinned": {
 			happens: then(several, pinned("b")), made: "cluster team/a, cluster team/b, " + all, reason: "True Imported", is: isPinned("b"),
 		},

@@ -182,10 +182,7 @@ func stampClass(cluster *clusterv1.Cluster) {
 // gives.
 func (s *State) pin(in settings, cluster *clusterv1.Cluster) {
 	existing := s.preferred(in, cluster, hasOrigin(cluster))
-	if existing == nil && isClaimed(cluster) {
-		return
-	}
-	if existing == nil {
+	if existing == nil && !isClaimed(cluster) {
 		existing = s.preferred(in, cluster, s.isOwn(in, cluster))
 	}
 	var name string
@@ -196,9 +193,6 @@ func (s *State) pin(in settings, cluster *clusterv1.Cluster) {
 		name = cluster.Annotations[pinnedName]
 	default:
 		name = in.nameOf(cluster)
-	}
-	if isClaimed(cluster) && cluster.Annotations[pinnedName] == name {
-		return
 	}
 	cluster.Annotations = set(cluster.Annotations, ownedBy, "fleet-addon-config")
 	cluster.Annotations = set(cluster.Annotations, pinnedName, name)

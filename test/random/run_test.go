@@ -166,6 +166,7 @@ func (r *run) quiet() error {
 	if err := r.startSyncer(); err != nil {
 		return err
 	}
+	r.noteRightful()
 	want := oracle.View(oracle.Settle(r.state))
 	deadline := time.Now().Add(r.patience)
 	for calmSince := (time.Time{}); ; {
