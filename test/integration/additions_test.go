@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -234,4 +235,56 @@ func TestOthersChangeIsNamed(t *testing.T) {
 			}).Should(Succeed())
 		})
 	}
+}
+
+// What a policy may cost is limited. The fence stays below that for the largest Clusters.
+func TestFenceOfALargeCluster(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	cluster := topologyCluster(s.namespace, "large", "standard", s.classNamespace)
+	value := func(text string) apiextensionsv1.JSON { return apiextensionsv1.JSON{Raw: []byte(text)} }
+	variables := func(from, to int) (result []clusterv1.ClusterVariable) {
+		for i := from; i < to; i++ {
+			result = append(result, clusterv1.ClusterVariable{Name: fmt.Sprintf("variable-%d", i), Value: value(`{"a":{"b":{"c":1}},"text":"some text of some length"}`)})
+		}
+		return result
+	}
+	cluster.Spec.Topology.Variables = variables(0, 50)
+	for i := range 100 {
+		cluster.Spec.Topology.Workers.MachineDeployments = append(cluster.Spec.Topology.Workers.MachineDeployments,
+			clusterv1.MachineDeploymentTopology{Name: fmt.Sprintf("pool-%d", i), Class: "default",
+				Variables: clusterv1.MachineDeploymentVariables{Overrides: variables(0, 10)}})
+	}
+	cluster.Labels, cluster.Annotations = map[string]string{}, map[string]string{}
+	for i := range 100 {
+		cluster.Labels[fmt.Sprintf("label-%d", i)], cluster.Annotations[fmt.Sprintf("annotation-%d", i)] = "x", "x"
+	}
+	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
+	syncer := thief(g)
+	probe(g, syncer, cluster)
+	for who, writer := range map[string]client.Client{"unbounded": admin, "bounded": syncer} {
+		begin := time.Now()
+		probe(g, writer, cluster)
+		t.Logf("%s, nothing differs: %s", who, time.Since(begin))
+	}
+
+	t.Run("to which a default is added everywhere", func(t *testing.T) {
+		g := NewWithT(t)
+		current := get(g, &clusterv1.Cluster{}, s.namespace, "large")
+		before := current.DeepCopy()
+		for i := range current.Spec.Topology.Workers.MachineDeployments {
+			overrides := current.Spec.Topology.Workers.MachineDeployments[i].Variables.Overrides
+			overrides[0].Value = value(`{"a":{"b":{"c":1,"new":1}},"text":"some text of some length"}`)
+		}
+		begin := time.Now()
+		g.Expect(syncer.Patch(ctx, current, client.MergeFrom(before), client.DryRunAll)).To(Succeed())
+		t.Logf("everything differs: %s", time.Since(begin))
+	})
+	t.Run("of which the last override is changed", func(t *testing.T) {
+		g := NewWithT(t)
+		current := get(g, &clusterv1.Cluster{}, s.namespace, "large")
+		before := current.DeepCopy()
+		current.Spec.Topology.Workers.MachineDeployments[99].Variables.Overrides[9].Value = value(`{"a":{"b":{"c":2}},"text":"some text of some length"}`)
+		g.Expect(syncer.Patch(ctx, current, client.MergeFrom(before), client.DryRunAll)).To(MatchError(ContainSubstring("variable-9 of pool-99")))
+	})
 }
