@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/cluster-api/util/flags"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -81,7 +80,7 @@ func newManager(o *options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, metrics, err := flags.GetManagerOptions(o.Manager)
+	_, metrics, err := o.ManagerOptions()
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"sigs.k8s.io/cluster-api/util/flags"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -113,7 +112,7 @@ func newManager(o *options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	tlsOptions, diagnostics, err := flags.GetManagerOptions(o.Manager)
+	tlsOptions, diagnostics, err := o.ManagerOptions()
 	if err != nil {
 		return nil, err
 	}

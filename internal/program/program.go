@@ -30,6 +30,8 @@ type Flags struct {
 	LogFormat     string
 	SyncPeriod    time.Duration
 	Manager       flags.ManagerOptions
+	// DiagnosticsCertDir holds the certificate that diagnostics are served with.
+	DiagnosticsCertDir string
 }
 
 // AddTo adds the flags to a flag set.
@@ -39,6 +41,7 @@ func (f *Flags) AddTo(fs *pflag.FlagSet) {
 	fs.StringVar(&f.LogFormat, "log-format", "json", "The format of the log: json, or console for people.")
 	fs.DurationVar(&f.SyncPeriod, "sync-period", 10*time.Hour, "How often everything is looked at again without an event, for example 10m.")
 	flags.AddManagerOptions(fs, &f.Manager)
+	fs.StringVar(&f.DiagnosticsCertDir, "diagnostics-cert-dir", "", "The directory with tls.crt and tls.key for diagnostics. While they are not there, and if it is empty, the certificate is self-signed. A renewed certificate is served without a restart.")
 }
 
 // SetUpLogging makes zap the logger of everything, client-go included. The error

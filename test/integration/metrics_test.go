@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"net/http"
 	"os"
@@ -37,6 +38,35 @@ func TestMetrics(t *testing.T) {
 		g.Expect(body).To(MatchRegexp(`muster_apply_total\{kind="Cluster",result="created"\} [1-9]`))
 		g.Expect(body).To(ContainSubstring("muster_import_latency_seconds_count"))
 	}).Should(Succeed())
+}
+
+// Metrics are served with a certificate that can be verified, as the ServiceMonitors that
+// ship do: by the CA beside it, and under its name.
+func TestMetricsCertificate(t *testing.T) {
+	for program, port := range map[string]func(Gomega) string{
+		"muster-syncer":  diagnosticsPort,
+		"muster-webhook": func(g Gomega) string { return webhookFlag(g, "--diagnostics-address=:") },
+	} {
+		t.Run(program, func(t *testing.T) {
+			g := NewWithT(t)
+			verified := func(g Gomega) *x509.Certificate {
+				secret := get(g, &corev1.Secret{}, "muster-system", program+"-tls")
+				roots := x509.NewCertPool()
+				g.Expect(roots.AppendCertsFromPEM(secret.Data["ca.crt"])).To(BeTrue())
+				connection, err := tls.Dial("tcp", "127.0.0.1:"+port(g), &tls.Config{RootCAs: roots, ServerName: program + ".muster-system.svc", MinVersion: tls.VersionTLS12})
+				g.Expect(err).NotTo(HaveOccurred())
+				defer connection.Close() //nolint:errcheck // Nothing was written.
+				return connection.ConnectionState().PeerCertificates[0]
+			}
+			var first *x509.Certificate
+			g.Eventually(func(g Gomega) { first = verified(g) }).Should(Succeed())
+			if program != syncerProcess {
+				return // Its rotation is tested where it is admission's.
+			}
+			g.Expect(admin.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: program + "-tls"}})).To(Succeed())
+			g.Eventually(func(g Gomega) { g.Expect(verified(g).Equal(first)).To(BeFalse(), "the old one is served") }).Should(Succeed())
+		})
+	}
 }
 
 // tokenOf creates a ServiceAccount and returns a token of it.

@@ -63,13 +63,22 @@ func TestMonitoringAsksForWhatIsExposed(t *testing.T) {
 	}).Should(Succeed())
 }
 
-// readerToken returns a token of the account that ships to read metrics, and nothing else.
+// readerToken returns a token of the account that the shipped role lets read metrics.
 func readerToken(g Gomega) string {
 	manifest, err := filepath.Abs("../../manifests/monitoring/reader.yaml")
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = env.Kubectl(ctx, "apply", "--server-side", "-f", manifest)
 	g.Expect(err).NotTo(HaveOccurred())
-	account := get(g, &corev1.ServiceAccount{}, "muster-system", "muster-metrics-reader")
+	g.Expect(env.Apply(ctx, `
+apiVersion: v1
+kind: Namespace
+metadata: {name: monitoring}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {namespace: monitoring, name: prometheus-k8s}
+`)).To(Succeed())
+	account := get(g, &corev1.ServiceAccount{}, "monitoring", "prometheus-k8s")
 	token := &authenticationv1.TokenRequest{}
 	g.Expect(admin.SubResource("token").Create(ctx, account, token)).To(Succeed())
 	return token.Status.Token

@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 )
 
@@ -76,16 +78,37 @@ func shippedRules(t *testing.T) []rulefmt.Rule {
 	return rules
 }
 
-// Prometheus has to find the pods, and to be let in.
-func TestPodMonitors(t *testing.T) {
+// Prometheus has to find the pods, to be let in with a token that is its own, and to know
+// whom it talks to.
+func TestServiceMonitors(t *testing.T) {
 	var jobs []string
-	for _, monitor := range shipped[monitoringv1.PodMonitor](t, monitoringv1.PodMonitorsKind) {
-		for _, endpoint := range monitor.Spec.PodMetricsEndpoints {
-			token := endpoint.Authorization.Credentials
-			if i := slices.IndexFunc(shipped[corev1.Secret](t, "Secret"), func(secret corev1.Secret) bool {
-				return secret.Namespace == monitor.Namespace && secret.Name == token.Name && token.Key == corev1.ServiceAccountTokenKey
-			}); i < 0 {
-				t.Errorf("PodMonitor %s: the token %s does not ship", monitor.Name, token)
+	for _, monitor := range shipped[monitoringv1.ServiceMonitor](t, monitoringv1.ServiceMonitorsKind) {
+		selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var selected []corev1.Service
+		for _, service := range shipped[corev1.Service](t, "Service") {
+			if service.Namespace == monitor.Namespace && selector.Matches(labels.Set(service.Labels)) {
+				selected = append(selected, service)
+			}
+		}
+		if len(selected) != 1 {
+			t.Errorf("ServiceMonitor %s selects %d Services", monitor.Name, len(selected))
+			continue
+		}
+		for _, endpoint := range monitor.Spec.Endpoints {
+			if port := selected[0].Spec.Ports[0]; port.Name != endpoint.Port || port.TargetPort.StrVal != "metrics" {
+				t.Errorf("ServiceMonitor %s: the Service has no port %q", monitor.Name, endpoint.Port)
+			}
+			if endpoint.BearerTokenFile != "/var/run/secrets/kubernetes.io/serviceaccount/token" || endpoint.Authorization != nil {
+				t.Errorf("ServiceMonitor %s: Prometheus does not come with the token of its pod", monitor.Name)
+			}
+			verify := endpoint.TLSConfig
+			if verify == nil || verify.InsecureSkipVerify != nil || verify.CA.Secret == nil || verify.ServerName == nil {
+				t.Errorf("ServiceMonitor %s: the certificate is not verified", monitor.Name)
+			} else if !issued(t, verify.CA.Secret.Name, *verify.ServerName) {
+				t.Errorf("ServiceMonitor %s: no certificate for %s is in Secret %s", monitor.Name, *verify.ServerName, verify.CA.Secret.Name)
 			}
 			for _, relabel := range endpoint.RelabelConfigs {
 				if relabel.TargetLabel == "job" {
@@ -94,9 +117,34 @@ func TestPodMonitors(t *testing.T) {
 			}
 		}
 	}
+	slices.Sort(jobs)
 	if want := []string{"muster-syncer", "muster-webhook"}; !slices.Equal(jobs, want) {
 		t.Errorf("the jobs are %q, want %q", jobs, want)
 	}
+}
+
+// issued reports whether a certificate for this name is asked for in certs/.
+func issued(t *testing.T, secret, name string) bool {
+	t.Helper()
+	content, err := os.ReadFile("../../certs/certificate.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range bytes.Split(content, []byte("\n---\n")) {
+		var certificate struct {
+			Spec struct {
+				SecretName string   `json:"secretName"`
+				DNSNames   []string `json:"dnsNames"`
+			} `json:"spec"`
+		}
+		if err := yaml.Unmarshal(document, &certificate); err != nil {
+			t.Fatal(err)
+		}
+		if certificate.Spec.SecretName == secret && slices.Contains(certificate.Spec.DNSNames, name) {
+			return true
+		}
+	}
+	return false
 }
 
 // dashboard is what is read of a Grafana dashboard.
