@@ -16,7 +16,10 @@ import (
 func TestPodSecurity(t *testing.T) {
 	g := NewWithT(t)
 	namespace := get(g, &corev1.Namespace{}, "", "muster-system")
-	g.Expect(namespace.Labels).To(HaveKeyWithValue("pod-security.kubernetes.io/enforce", "restricted"))
+	for _, mode := range []string{"enforce", "warn", "audit"} {
+		g.Expect(namespace.Labels).To(HaveKeyWithValue("pod-security.kubernetes.io/"+mode, "restricted"))
+		g.Expect(namespace.Labels).To(HaveKey("pod-security.kubernetes.io/" + mode + "-version"))
+	}
 	for _, name := range []string{"muster-webhook", "muster-syncer"} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -43,7 +46,7 @@ func TestPodSecurity(t *testing.T) {
 				},
 				"host namespaces": func(pod *corev1.PodSpec) { pod.HostNetwork = true },
 			} {
-				g.Expect(try(change)).To(MatchError(And(ContainSubstring(`violates PodSecurity "restricted`), ContainSubstring(what))))
+				g.Expect(try(change)).To(MatchError(And(ContainSubstring(`violates PodSecurity "restricted:v1.36"`), ContainSubstring(what))))
 			}
 			for _, container := range deployment.Spec.Template.Spec.Containers {
 				g.Expect(container.SecurityContext.ReadOnlyRootFilesystem).To(HaveValue(BeTrue()))
