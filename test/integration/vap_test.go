@@ -22,13 +22,10 @@ const thiefAgent = "thief"
 
 // thief returns a client with a token of the syncer's ServiceAccount.
 func thief(g Gomega) client.Client {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: "muster-syncer"}}
-	token := &authenticationv1.TokenRequest{}
-	g.Expect(admin.SubResource("token").Create(ctx, account, token)).To(Succeed())
 	config, err := env.RESTConfig()
 	g.Expect(err).NotTo(HaveOccurred())
 	config = rest.AnonymousClientConfig(config)
-	config.BearerToken, config.UserAgent = token.Status.Token, thiefAgent
+	config.BearerToken, config.UserAgent = tokenOfAccount(g, "muster-system", "muster-syncer"), thiefAgent
 	result, err := client.New(config, client.Options{Scheme: admin.Scheme()})
 	g.Expect(err).NotTo(HaveOccurred())
 	return result
@@ -278,4 +275,77 @@ rules: [{apiGroups: [""], resources: [secrets], verbs: [patch]}]
 		g.Eventually(patch(target("v1", "Secret", s.namespace, "secret"), `{"data":{"a":"Yg=="}}`)).
 			Should(MatchError(ContainSubstring("muster-syncer has no business to update secrets")))
 	})
+}
+
+// The fence has gaps that no policy can close; the documentation says so, and this is why.
+// No role that ships opens one.
+func TestWhatPoliciesDoNotBound(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: test-careless}
+rules:
+- {apiGroups: [admissionregistration.k8s.io], resources: ["*"], verbs: [patch, create]}
+- {apiGroups: [""], resources: [users], verbs: [impersonate]}
+- {apiGroups: [""], resources: [secrets], verbs: [get, patch]}
+- {apiGroups: [""], resources: [serviceaccounts/token], verbs: [create]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: test-careless}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: test-careless}
+subjects: [{kind: ServiceAccount, namespace: muster-system, name: muster-syncer}, {kind: User, name: pat}]
+---
+apiVersion: v1
+kind: Secret
+metadata: {namespace: %s, name: secret}
+`, s.namespace))).To(Succeed())
+	t.Cleanup(func() {
+		if _, err := env.Kubectl(ctx, "delete", "clusterrolebinding,clusterrole", "test-careless"); err != nil {
+			t.Error(err)
+		}
+	})
+	syncer := thief(g)
+	label := mergePatch(`{"metadata":{"labels":{"a":"b"}}}`)
+	patch := func(by client.Client, object *unstructured.Unstructured) error {
+		return by.Patch(ctx, object, label, client.DryRunAll)
+	}
+	secret := func() *unstructured.Unstructured { return target("v1", "Secret", s.namespace, "secret") }
+	registration := func(kind, name string) *unstructured.Unstructured {
+		return target("admissionregistration.k8s.io/v1", kind, "", name)
+	}
+	g.Eventually(func() error { return patch(syncer, secret()) }).Should(MatchError(ContainSubstring("muster-syncer has no business to update secrets")))
+
+	// Policies are not asked about policies and their bindings, about reading, or about whom
+	// a request impersonates...
+	g.Expect(patch(syncer, registration("ValidatingAdmissionPolicyBinding", "muster-syncer-nothing-else"))).To(Succeed())
+	g.Expect(patch(syncer, registration("ValidatingAdmissionPolicy", "muster-syncer-nothing-else"))).To(Succeed())
+	mutating := registration("MutatingAdmissionPolicyBinding", "new")
+	g.Expect(unstructured.SetNestedField(mutating.Object, "none", "spec", "policyName")).To(Succeed())
+	g.Expect(syncer.Create(ctx, mutating, client.DryRunAll)).To(Succeed())
+	g.Expect(syncer.Get(ctx, client.ObjectKeyFromObject(secret()), secret())).To(Succeed())
+	config, err := env.RESTConfig()
+	g.Expect(err).NotTo(HaveOccurred())
+	config = rest.AnonymousClientConfig(config)
+	config.BearerToken, config.UserAgent = tokenOfAccount(g, "muster-system", "muster-syncer"), thiefAgent
+	config.Impersonate = rest.ImpersonationConfig{UserName: "pat"}
+	asPat, err := client.New(config, client.Options{Scheme: admin.Scheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(patch(asPat, secret())).To(Succeed())
+
+	// ...but about webhooks, and a token of somebody else, they are.
+	g.Expect(patch(syncer, registration("ValidatingWebhookConfiguration", "muster-validating-webhook"))).
+		To(MatchError(ContainSubstring("muster-syncer has no business to update validatingwebhookconfigurations")))
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "generic-garbage-collector"}}
+	g.Expect(syncer.SubResource("token").Create(ctx, account, &authenticationv1.TokenRequest{})).
+		To(MatchError(ContainSubstring("muster-syncer has no business to create serviceaccounts/token")))
+}
+
+func tokenOfAccount(g Gomega, namespace, name string) string {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	token := &authenticationv1.TokenRequest{}
+	g.Expect(admin.SubResource("token").Create(ctx, account, token)).To(Succeed())
+	return token.Status.Token
 }
