@@ -1,5 +1,6 @@
 // Command syncer makes Rancher Fleet's objects follow from Cluster API's Clusters.
-// With the argument render it prints those objects for given manifests, without a cluster.
+// With the argument render it prints those objects for given manifests, without a cluster;
+// with audit it lists what in a cluster nobody was asked about.
 package main
 
 import (
@@ -47,8 +48,13 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 func main() { program.Main("syncer", run) }
 
 func run(ctx context.Context, args []string) error {
-	if len(args) > 0 && args[0] == "render" {
-		return runRender(args[1:], os.Stdin, os.Stdout, os.Stderr)
+	if len(args) > 0 {
+		switch args[0] {
+		case "render":
+			return runRender(args[1:], os.Stdin, os.Stdout, os.Stderr)
+		case "audit":
+			return runAudit(ctx, args[1:], os.Stdout, os.Stderr)
+		}
 	}
 	var o options
 	fs := pflag.NewFlagSet("syncer", pflag.ContinueOnError)

@@ -29,15 +29,22 @@ func makeTargets(path string) ([]string, error) {
 	return groups(makeTarget, string(content)), err
 }
 
+// subcommands are the commands of programs whose flags are in the reference, too.
+var subcommands = [][]string{{"./syncer", "audit"}}
+
 // programFlags returns the flags that the programs print with --help.
 func programFlags(root string) ([]string, error) {
 	programs, err := filepath.Glob(filepath.Join(root, "cmd", "*", "main.go"))
 	if err != nil {
 		return nil, err
 	}
-	var flags []string
+	calls := slices.Clone(subcommands)
 	for _, program := range programs {
-		cmd := exec.Command("go", "run", "./"+filepath.Base(filepath.Dir(program)), "--help")
+		calls = append(calls, []string{"./" + filepath.Base(filepath.Dir(program))})
+	}
+	var flags []string
+	for _, call := range calls {
+		cmd := exec.Command("go", slices.Concat([]string{"run"}, call, []string{"--help"})...)
 		cmd.Dir = filepath.Join(root, "cmd")
 		out, err := cmd.CombinedOutput()
 		if err != nil {

@@ -4,6 +4,7 @@ package program
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -91,6 +92,24 @@ func Scheme() (*runtime.Scheme, error) {
 func Main(name string, run func(ctx context.Context, args []string) error) {
 	if err := run(ctrl.SetupSignalHandler(), os.Args[1:]); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
-		os.Exit(1)
+		os.Exit(exitCode(err))
 	}
+}
+
+// Exit returns the error with the code that the program exits with; without, it is 1.
+func Exit(code int, err error) error { return &exitError{error: err, code: code} }
+
+type exitError struct {
+	error
+	code int
+}
+
+func (e *exitError) Unwrap() error { return e.error }
+
+func exitCode(err error) int {
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return exit.code
+	}
+	return 1
 }

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/audit"
+	"github.com/muster-fleet/muster/internal/program"
+)
+
+// auditOptions are the flags of `syncer audit`.
+type auditOptions struct {
+	kubeconfig, context, output string
+}
+
+func (o *auditOptions) addTo(fs *pflag.FlagSet) {
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "The kubeconfig to use; otherwise those that KUBECONFIG names, or ~/.kube/config.")
+	fs.StringVar(&o.context, "context", "", "The context of the kubeconfig to use; its current one if empty.")
+	fs.StringVarP(&o.output, "output", "o", "table", "The format of the report: table or json.")
+}
+
+// runAudit says what nobody was asked about, with the rights of whoever runs it. Its error
+// has the exit code 1 if a mapping has no rightful user, and 2 if that cannot be said.
+func runAudit(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	var o auditOptions
+	fs := pflag.NewFlagSet("syncer audit", pflag.ContinueOnError)
+	fs.SetOutput(stderr)
+	o.addTo(fs)
+	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
+		return nil
+	} else if err != nil {
+		return program.Exit(2, err)
+	}
+	found, err := o.run(ctx, fs.Args(), stdout)
+	if err != nil {
+		return program.Exit(2, fmt.Errorf("audit: %w", err))
+	}
+	if found > 0 {
+		return program.Exit(1, fmt.Errorf("audit: %d BundleNamespaceMappings have no rightful user", found))
+	}
+	return nil
+}
+
+// run returns how many mappings have no rightful user.
+func (o *auditOptions) run(ctx context.Context, rest []string, stdout io.Writer) (int, error) {
+	if len(rest) > 0 {
+		return 0, fmt.Errorf("it takes no argument, got %q", rest)
+	}
+	if o.output != "table" && o.output != "json" {
+		return 0, fmt.Errorf("--output: %q is neither table nor json", o.output)
+	}
+	reader, err := o.client()
+	if err != nil {
+		return 0, err
+	}
+	state, err := audit.Read(ctx, reader)
+	if err != nil {
+		return 0, err
+	}
+	report := audit.Audit(state)
+	write := report.WriteTables
+	if o.output == "json" {
+		write = report.WriteJSON
+	}
+	return len(report.Mappings), write(stdout)
+}
+
+func (o *auditOptions) client() (client.Client, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.context}).ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	scheme, err := program.Scheme()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(config, client.Options{Scheme: scheme})
+}

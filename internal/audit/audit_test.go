@@ -1,0 +1,218 @@
+package audit
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// user returns a claimed Cluster of namespace team that uses platform/std, made at noon.
+func user(name string, change ...func(*clusterv1.Cluster)) *clusterv1.Cluster {
+	cluster := &clusterv1.Cluster{}
+	cluster.Namespace, cluster.Name, cluster.CreationTimestamp = "team", name, metav1.NewTime(noon)
+	cluster.Annotations = map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: name}
+	cluster.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Name: "std", Namespace: "platform"}
+	for _, change := range change {
+		change(cluster)
+	}
+	return cluster
+}
+
+func unclaimed(cluster *clusterv1.Cluster)  { cluster.Annotations = nil }
+func deselected(cluster *clusterv1.Cluster) { cluster.Labels = map[string]string{"fleet": "no"} }
+func paused(cluster *clusterv1.Cluster)     { cluster.Spec.Paused = ptr.To(true) }
+func deleting(cluster *clusterv1.Cluster)   { cluster.DeletionTimestamp = &metav1.Time{Time: noon} }
+func annotatedPaused(cluster *clusterv1.Cluster) {
+	cluster.Annotations[clusterv1.PausedAnnotation] = ""
+}
+
+// fleetCluster returns one of Muster's, of the class platform/std.
+func fleetCluster(name string, annotations map[string]string) *metav1.PartialObjectMetadata {
+	cluster := &metav1.PartialObjectMetadata{}
+	cluster.Namespace, cluster.Name, cluster.CreationTimestamp = "team", name, metav1.NewTime(noon)
+	cluster.Labels = stamp.Labels(types.NamespacedName{Namespace: "platform", Name: "std"})
+	cluster.Labels[desired.ManagedByLabel] = desired.ManagedBy
+	cluster.Annotations = annotations
+	return cluster
+}
+
+func state(change func(*State)) *State {
+	in := settings.Default()
+	selector, err := labels.Parse("fleet!=no")
+	if err != nil {
+		panic(err)
+	}
+	in.Cluster.Selector = selector
+	s := &State{
+		Settings:   in,
+		Namespaces: map[string]map[string]string{"team": {}, "platform": {}},
+		Mappings:   []*fleetv1.BundleNamespaceMapping{desired.Mapping("platform", "team")},
+		AskedSince: ptr.To(noon.Add(-time.Hour)),
+	}
+	change(s)
+	return s
+}
+
+func TestMappings(t *testing.T) {
+	kept := func(keepers ...Keeper) []Mapping {
+		return []Mapping{{Namespace: "platform", Name: "team", KeptBy: append([]Keeper{}, keepers...)}}
+	}
+	cluster := func(why string) Keeper {
+		return Keeper{Kind: "Cluster", Namespace: "team", Name: "one", Why: why}
+	}
+	fleet := func(why string) Keeper {
+		return Keeper{Kind: "Fleet Cluster", Namespace: "team", Name: "one", Why: why}
+	}
+	clusters := func(clusters ...*clusterv1.Cluster) func(*State) {
+		return func(s *State) { s.Clusters = clusters }
+	}
+	copies := func(copies ...*metav1.PartialObjectMetadata) func(*State) {
+		return func(s *State) { s.FleetClusters = copies }
+	}
+	from := func(name string) map[string]string { return map[string]string{desired.ImportedFromAnnotation: name} }
+	released := map[string]string{desired.ReleasedAnnotation: "true"}
+
+	for name, test := range map[string]struct {
+		change func(*State)
+		want   []Mapping
+	}{
+		"nobody uses it":                {clusters(), kept()},
+		"a rightful user":               {clusters(user("one")), []Mapping{}},
+		"a rightful user among others":  {clusters(user("one", paused), user("two")), []Mapping{}},
+		"a deselected user":             {clusters(user("one", deselected)), kept(cluster("deselected"))},
+		"a paused user":                 {clusters(user("one", paused)), kept(cluster("paused"))},
+		"one paused by an annotation":   {clusters(user("one", annotatedPaused)), kept(cluster("paused"))},
+		"a user that is being deleted":  {clusters(user("one", deleting)), kept(cluster("being deleted"))},
+		"one that is yet to be claimed": {clusters(user("one", unclaimed)), kept(cluster("not claimed yet"))},
+		"one that was never claimed":    {clusters(user("one", unclaimed, deselected)), kept()},
+		"half a pin claims nothing": {clusters(user("one", deselected, func(c *clusterv1.Cluster) {
+			delete(c.Annotations, stamp.OwnedByAnnotation)
+		})), kept()},
+		"a user of another namespace's class": {clusters(user("one", func(c *clusterv1.Cluster) {
+			c.Spec.Topology.ClassRef.Namespace = "elsewhere"
+		})), kept()},
+		"a user in another namespace": {clusters(user("one", func(c *clusterv1.Cluster) { c.Namespace = "other" })), kept()},
+		"labels do not make a user": {clusters(user("one", func(c *clusterv1.Cluster) {
+			c.Labels, c.Spec.Topology = stamp.Labels(types.NamespacedName{Namespace: "platform", Name: "std"}), clusterv1.Topology{}
+		})), kept()},
+		"its group's name is taken": {func(s *State) {
+			s.Clusters = []*clusterv1.Cluster{user("one")}
+			s.Classes = map[types.NamespacedName]bool{{Namespace: "team", Name: "std.platform"}: true}
+		}, kept(cluster("a ClusterClass beside it has the name of its group"))},
+		"nothing is imported at present": {func(s *State) {
+			s.Clusters, s.Settings.Cluster.Enabled = []*clusterv1.Cluster{user("one")}, false
+		}, []Mapping{}},
+		"nobody is to have a mapping": {func(s *State) {
+			s.Clusters, s.Settings.Cluster.ApplyClassGroup = []*clusterv1.Cluster{user("one")}, false
+		}, kept()},
+
+		"a released Fleet Cluster":      {copies(fleetCluster("one", released)), kept(fleet("released"))},
+		"one of a Cluster that is gone": {copies(fleetCluster("one", from("gone"))), kept()},
+		"one without an origin":         {copies(fleetCluster("one", nil)), kept()},
+		"one that somebody else made": {copies(func() *metav1.PartialObjectMetadata {
+			c := fleetCluster("one", released)
+			delete(c.Labels, desired.ManagedByLabel)
+			return c
+		}()), kept()},
+		"one of a Cluster of another class": {func(s *State) {
+			s.Clusters = []*clusterv1.Cluster{user("mine", func(c *clusterv1.Cluster) { c.Spec.Topology.ClassRef.Namespace = "" })}
+			s.FleetClusters = []*metav1.PartialObjectMetadata{fleetCluster("one", from("mine"))}
+		}, kept(fleet("of Cluster mine"))},
+		"one that such a Cluster owns": {func(s *State) {
+			s.Clusters = []*clusterv1.Cluster{user("mine", func(c *clusterv1.Cluster) { c.Spec.Topology.ClassRef.Namespace = "" })}
+			owned := fleetCluster("one", nil)
+			owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta1", Kind: "Cluster", Name: "mine"}}
+			s.FleetClusters = []*metav1.PartialObjectMetadata{owned}
+		}, kept(fleet("of Cluster mine"))},
+
+		"a retired mapping": {func(s *State) {
+			s.Mappings = []*fleetv1.BundleNamespaceMapping{desired.RetiredMapping("platform", "team")}
+		}, []Mapping{}},
+		"somebody else's mapping": {func(s *State) { delete(s.Mappings[0].Labels, desired.ManagedByLabel) }, []Mapping{}},
+		"an edited mapping": {func(s *State) { s.Mappings[0].BundleSelector = &metav1.LabelSelector{} },
+			[]Mapping{{Namespace: "platform", Name: "team", Edited: true, KeptBy: []Keeper{}}}},
+
+		"Clusters may not be read":              {func(s *State) { s.Unread = map[Kind]string{Clusters: "no"} }, []Mapping{}},
+		"Namespaces may not, and do not matter": {func(s *State) { s.Unread = map[Kind]string{Namespaces: "no"} }, kept()},
+		"Namespaces may not be read, but matter": {func(s *State) {
+			s.Unread, s.Settings.Cluster.NamespaceSelector = map[Kind]string{Namespaces: "no"}, s.Settings.Cluster.Selector
+		}, []Mapping{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, Audit(state(test.change)).Mappings); diff != "" {
+				t.Errorf("mappings (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestUses(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*State)
+		want   Asked
+	}{
+		"younger than the webhook":    {func(*State) {}, AskedYes},
+		"older":                       {func(s *State) { s.AskedSince = ptr.To(noon.Add(time.Second)) }, AskedOlder},
+		"there is no webhook":         {func(s *State) { s.AskedSince = nil }, AskedNobody},
+		"the webhook may not be read": {func(s *State) { s.AskedSince, s.Unread = nil, map[Kind]string{Webhook: "no"} }, AskedUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Audit(state(func(s *State) {
+				test.change(s)
+				s.Clusters = []*clusterv1.Cluster{user("two", unclaimed), user("own", func(c *clusterv1.Cluster) { c.Spec.Topology.ClassRef.Namespace = "" }), user("one")}
+			})).Clusters
+			want := []Use{
+				{Namespace: "team", Name: "one", Class: "std", ClassNamespace: "platform", Created: noon, Asked: test.want},
+				{Namespace: "team", Name: "two", Class: "std", ClassNamespace: "platform", Created: noon, Asked: test.want},
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("Clusters (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestReleased(t *testing.T) {
+	released := func(from string) map[string]string {
+		return map[string]string{desired.ReleasedAnnotation: "true", desired.ImportedFromAnnotation: from}
+	}
+	got := Audit(state(func(s *State) {
+		s.Clusters = []*clusterv1.Cluster{user("here")}
+		going := fleetCluster("going", released("gone"))
+		going.DeletionTimestamp = &metav1.Time{Time: noon}
+		s.FleetClusters = []*metav1.PartialObjectMetadata{
+			fleetCluster("left", released("gone")), fleetCluster("paused", released("here")), fleetCluster("usual", nil), going,
+		}
+	})).Released
+	want := []Leftover{{Namespace: "team", Name: "left", Cluster: "gone", Created: noon,
+		Delete: "kubectl -n team delete clusters.fleet.cattle.io left"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("released (-want +got):\n%s", diff)
+	}
+}
+
+// What may not be read is said, and what cannot be said for it.
+func TestNotes(t *testing.T) {
+	got := Audit(state(func(s *State) { s.Unread = map[Kind]string{Clusters: "may not be read", Webhook: "may not be read"} })).Notes
+	want := []string{
+		"Clusters: may not be read",
+		"ValidatingWebhookConfiguration muster-validating-webhook: may not be read",
+		"it cannot be said whether a mapping has a rightful user, nor which Clusters use a class of another namespace, nor which Fleet Clusters are left over",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("notes (-want +got):\n%s", diff)
+	}
+}
