@@ -130,4 +130,3 @@ func touchBundle(g Gomega) {
 	_, err := env.Kubectl(ctx, "-n", platform, "annotate", "--overwrite", "bundles.fleet.cattle.io", baseline, "look="+time.Now().Format("150405.000"))
 	g.Expect(err).NotTo(HaveOccurred())
 }
-
