@@ -88,17 +88,19 @@ func TestMigrationFromCAAPF(t *testing.T) {
 	})
 }
 
-// unstamp takes off a Cluster what the webhook put on it, as if it were from before.
-func unstamp(t *testing.T, g Gomega, cluster *clusterv1.Cluster) {
+// unstamp takes off Clusters what the webhook put on them, as if they were from before.
+func unstamp(t *testing.T, g Gomega, clusters ...*clusterv1.Cluster) {
 	t.Helper()
 	defer stop(t, g, webhookProcess)()
-	before := cluster.DeepCopy()
-	delete(cluster.Annotations, stamp.OwnedByAnnotation)
-	delete(cluster.Annotations, stamp.ClusterNameAnnotation)
-	delete(cluster.Labels, stamp.ClassNameLabel)
-	delete(cluster.Labels, stamp.ClassNamespaceLabel)
-	g.Expect(admin.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
-	g.Expect(stamp.PinOf(cluster.Annotations)).To(Equal(stamp.Pin{}))
+	for _, cluster := range clusters {
+		before := cluster.DeepCopy()
+		delete(cluster.Annotations, stamp.OwnedByAnnotation)
+		delete(cluster.Annotations, stamp.ClusterNameAnnotation)
+		delete(cluster.Labels, stamp.ClassNameLabel)
+		delete(cluster.Labels, stamp.ClassNamespaceLabel)
+		g.Expect(admin.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+		g.Expect(stamp.PinOf(cluster.Annotations)).To(Equal(stamp.Pin{}))
+	}
 }
 
 // leaveCAAPFObjects makes what CAAPF makes of a Cluster, with a naming prefix.

@@ -20,63 +20,91 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
+// namesakes is how many namespaces have their first Cluster at once: how soon the syncer's
+// cache shows what it has just written differs from one to the other.
+const namesakes = 12
+
 // Fleet does not watch groups and mappings: what it does for a Fleet Cluster that comes
 // before them it does not mend by itself. So they are there first, whoever stamps the
 // Cluster, and the Fleet Cluster notes both of them from its first write on.
 func TestOrder(t *testing.T) {
 	for _, stamping := range []struct {
 		name string
-		// make leads to a Cluster of the scene's class that is initialized and claimed.
-		make func(t *testing.T, g Gomega, s scene, spec addonsv1.ClusterConfig)
+		// make leads to initialized and claimed Clusters of the scenes' class.
+		make func(t *testing.T, g Gomega, scenes []scene, spec addonsv1.ClusterConfig)
 	}{
 		{"stamped by the webhook", stampedByWebhook},
 		{"stamped by the syncer when it starts", stampedAtStart},
-		{"stamped by the syncer when it is selected", stampedWhenSelected},
+		{"stamped by the syncer when they are selected", stampedWhenSelected},
 	} {
 		for _, patch := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, patchResource %t", stamping.name, patch), func(t *testing.T) {
 				g := NewWithT(t)
-				s := newScene(t, g)
-				since, first := time.Now(), s.watch(t, g)
-				stamping.make(t, g, s, addonsv1.ClusterConfig{PatchResource: ptr.To(patch)})
-				s.checkOrder(g, since, first)
+				scenes := []scene{newScene(t, g)}
+				for len(scenes) < namesakes {
+					next := scenes[0]
+					next.namespace = newNamespace(t, g, "team", nil)
+					scenes = append(scenes, next)
+				}
+				since := time.Now()
+				var first []<-chan *fleetv1.Cluster
+				for _, s := range scenes {
+					first = append(first, s.watch(t, g))
+				}
+				stamping.make(t, g, scenes, addonsv1.ClusterConfig{PatchResource: ptr.To(patch)})
+				for i, s := range scenes {
+					t.Run(s.namespace, func(t *testing.T) { s.checkOrder(NewWithT(t), since, first[i]) })
+				}
 			})
 		}
 	}
 }
 
-func stampedByWebhook(t *testing.T, g Gomega, s scene, spec addonsv1.ClusterConfig) {
+func stampedByWebhook(t *testing.T, g Gomega, scenes []scene, spec addonsv1.ClusterConfig) {
 	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &spec})
-	cluster := topologyCluster(s.namespace, "one", s.class.Name, s.class.Namespace)
-	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
-	initialize(g, cluster)
+	for _, s := range scenes {
+		s.initialized(g)
+	}
 }
 
-func stampedAtStart(t *testing.T, g Gomega, s scene, spec addonsv1.ClusterConfig) {
+func stampedAtStart(t *testing.T, g Gomega, scenes []scene, spec addonsv1.ClusterConfig) {
 	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &spec})
 	start := stop(t, g, syncerProcess)
-	cluster := topologyCluster(s.namespace, "one", s.class.Name, s.class.Namespace)
-	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
-	initialize(g, cluster)
-	unstamp(t, g, cluster)
+	var clusters []*clusterv1.Cluster
+	for _, s := range scenes {
+		clusters = append(clusters, s.initialized(g))
+	}
+	unstamp(t, g, clusters...)
 	start()
 }
 
-func stampedWhenSelected(t *testing.T, g Gomega, s scene, spec addonsv1.ClusterConfig) {
-	spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"selected": s.namespace}}
+func stampedWhenSelected(t *testing.T, g Gomega, scenes []scene, spec addonsv1.ClusterConfig) {
+	spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"selected": scenes[0].namespace}}
 	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &spec})
-	var cluster *clusterv1.Cluster
 	g.Eventually(func(g Gomega) { // The webhook may still have the settings of before.
-		cluster = topologyCluster(s.namespace, "one", s.class.Name, s.class.Namespace)
+		cluster := topologyCluster(scenes[0].namespace, "one", "standard", scenes[0].classNamespace)
 		g.Expect(admin.Create(ctx, cluster, client.DryRunAll)).To(Succeed())
 		g.Expect(cluster.Annotations).To(BeEmpty())
 	}).Should(Succeed())
-	cluster = topologyCluster(s.namespace, "one", s.class.Name, s.class.Namespace)
-	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
-	initialize(g, cluster)
+	for _, s := range scenes {
+		s.initialized(g)
+	}
 	time.Sleep(time.Second) // All of that has been looked at.
-	_, err := env.Kubectl(ctx, "label", "namespace", s.namespace, "selected="+s.namespace)
-	g.Expect(err).NotTo(HaveOccurred())
+	for _, s := range scenes {
+		namespace := target("v1", "Namespace", "", s.namespace)
+		g.Expect(admin.Patch(ctx, namespace, mergePatch(`{"metadata":{"labels":{"selected":"`+scenes[0].namespace+`"}}}`))).To(Succeed())
+	}
+}
+
+// initialized creates a Cluster of the scene's class whose control plane is initialized.
+// It refers to nothing, so that it can be imported the moment it is stamped.
+func (s scene) initialized(g Gomega) *clusterv1.Cluster {
+	cluster := topologyCluster(s.namespace, "one", s.class.Name, s.class.Namespace)
+	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
+	before := cluster.DeepCopy()
+	cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
+	g.Expect(admin.Status().Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+	return cluster
 }
 
 // watch returns the first state that a Fleet Cluster of the scene has.
