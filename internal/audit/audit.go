@@ -139,7 +139,7 @@ func Audit(state *State) *Report {
 type audit struct {
 	*State
 	report *Report
-	exists map[types.NamespacedName]bool              // Clusters
+	byName map[types.NamespacedName]*clusterv1.Cluster
 	users  map[string][]*clusterv1.Cluster            // by namespace, those that use a class of another
 	copies map[string][]*metav1.PartialObjectMetadata // by namespace, Fleet Clusters of ours
 }

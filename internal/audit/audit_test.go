@@ -22,7 +22,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 // user returns a claimed Cluster of namespace team that uses platform/std, made at noon.
 func user(name string, change ...func(*clusterv1.Cluster)) *clusterv1.Cluster {
 	cluster := &clusterv1.Cluster{}
-	cluster.Namespace, cluster.Name, cluster.CreationTimestamp = "team", name, metav1.NewTime(noon)
+	cluster.Namespace, cluster.Name, cluster.UID, cluster.CreationTimestamp = "team", name, types.UID(name), metav1.NewTime(noon)
 	cluster.Annotations = map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: name}
 	cluster.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Name: "std", Namespace: "platform"}
 	for _, change := range change {
@@ -44,7 +44,7 @@ func fleetCluster(name string, annotations map[string]string) *metav1.PartialObj
 	cluster := &metav1.PartialObjectMetadata{}
 	cluster.Namespace, cluster.Name, cluster.CreationTimestamp = "team", name, metav1.NewTime(noon)
 	cluster.Labels = stamp.Labels(types.NamespacedName{Namespace: "platform", Name: "std"})
-	cluster.Labels[desired.ManagedByLabel] = desired.ManagedBy
+	cluster.Labels[stamp.ManagedByLabel] = stamp.ManagedBy
 	cluster.Annotations = annotations
 	return cluster
 }
@@ -82,8 +82,8 @@ func TestMappings(t *testing.T) {
 	copies := func(copies ...*metav1.PartialObjectMetadata) func(*State) {
 		return func(s *State) { s.FleetClusters = copies }
 	}
-	from := func(name string) map[string]string { return map[string]string{desired.ImportedFromAnnotation: name} }
-	released := map[string]string{desired.ReleasedAnnotation: "true"}
+	from := func(name string) map[string]string { return map[string]string{stamp.ImportedFromAnnotation: name} }
+	released := map[string]string{stamp.ReleasedAnnotation: "true"}
 
 	for name, test := range map[string]struct {
 		change func(*State)
@@ -124,7 +124,7 @@ func TestMappings(t *testing.T) {
 		"one without an origin":         {copies(fleetCluster("one", nil)), kept()},
 		"one that somebody else made": {copies(func() *metav1.PartialObjectMetadata {
 			c := fleetCluster("one", released)
-			delete(c.Labels, desired.ManagedByLabel)
+			delete(c.Labels, stamp.ManagedByLabel)
 			return c
 		}()), kept()},
 		"one of a Cluster of another class": {func(s *State) {
@@ -134,14 +134,25 @@ func TestMappings(t *testing.T) {
 		"one that such a Cluster owns": {func(s *State) {
 			s.Clusters = []*clusterv1.Cluster{user("mine", func(c *clusterv1.Cluster) { c.Spec.Topology.ClassRef.Namespace = "" })}
 			owned := fleetCluster("one", nil)
-			owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta1", Kind: "Cluster", Name: "mine"}}
+			owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta1", Kind: "Cluster", Name: "mine", UID: "mine"}}
 			s.FleetClusters = []*metav1.PartialObjectMetadata{owned}
 		}, kept(fleet("of Cluster mine"))},
 
+		"one that its dead namesake owned": {func(s *State) {
+			s.Clusters = []*clusterv1.Cluster{user("mine", func(c *clusterv1.Cluster) { c.Spec.Topology.ClassRef.Namespace = "" })}
+			owned := fleetCluster("one", nil)
+			owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta1", Kind: "Cluster", Name: "mine", UID: "dead"}}
+			s.FleetClusters = []*metav1.PartialObjectMetadata{owned}
+		}, kept()},
+		"one that CAAPF made, with a prefix": {func(s *State) {
+			s.Clusters = []*clusterv1.Cluster{user("mine", unclaimed, deselected)}
+			s.Settings.Cluster.Prefix = "capi-"
+			s.FleetClusters = []*metav1.PartialObjectMetadata{fleetCluster("capi-mine", nil)}
+		}, kept(Keeper{Kind: "Fleet Cluster", Namespace: "team", Name: "capi-mine", Why: "of Cluster mine"})},
 		"a retired mapping": {func(s *State) {
 			s.Mappings = []*fleetv1.BundleNamespaceMapping{desired.RetiredMapping("platform", "team")}
 		}, []Mapping{}},
-		"somebody else's mapping": {func(s *State) { delete(s.Mappings[0].Labels, desired.ManagedByLabel) }, []Mapping{}},
+		"somebody else's mapping": {func(s *State) { delete(s.Mappings[0].Labels, stamp.ManagedByLabel) }, []Mapping{}},
 		"an edited mapping": {func(s *State) { s.Mappings[0].BundleSelector = &metav1.LabelSelector{} },
 			[]Mapping{{Namespace: "platform", Name: "team", Edited: true, KeptBy: []Keeper{}}}},
 
@@ -187,7 +198,7 @@ func TestUses(t *testing.T) {
 
 func TestReleased(t *testing.T) {
 	released := func(from string) map[string]string {
-		return map[string]string{desired.ReleasedAnnotation: "true", desired.ImportedFromAnnotation: from}
+		return map[string]string{stamp.ReleasedAnnotation: "true", stamp.ImportedFromAnnotation: from}
 	}
 	got := Audit(state(func(s *State) {
 		s.Clusters = []*clusterv1.Cluster{user("here")}

@@ -2,7 +2,7 @@ package audit
 
 import (
 	"fmt"
-	"slices"
+	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -13,22 +13,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 func (a *audit) index() {
-	a.exists = map[types.NamespacedName]bool{}
+	a.byName = map[types.NamespacedName]*clusterv1.Cluster{}
 	a.users = map[string][]*clusterv1.Cluster{}
 	a.copies = map[string][]*metav1.PartialObjectMetadata{}
 	for _, cluster := range a.Clusters {
-		a.exists[client.ObjectKeyFromObject(cluster)] = true
+		a.byName[client.ObjectKeyFromObject(cluster)] = cluster
 		if crosses(cluster) {
 			a.users[cluster.Namespace] = append(a.users[cluster.Namespace], cluster)
 		}
 	}
 	for _, cluster := range a.FleetClusters {
-		if apply.IsOurs(cluster) {
+		if stamp.IsOurs(cluster) {
 			a.copies[cluster.Namespace] = append(a.copies[cluster.Namespace], cluster)
 		}
 	}
@@ -40,7 +39,7 @@ func (a *audit) mappings() {
 		return
 	}
 	for _, mapping := range a.Mappings {
-		if !apply.IsOurs(mapping) || !mapping.DeletionTimestamp.IsZero() || !isOpen(mapping) {
+		if !stamp.IsOurs(mapping) || !mapping.DeletionTimestamp.IsZero() || !isOpen(mapping) {
 			continue
 		}
 		keepers, rightful := a.keepers(mapping.Namespace, mapping.Name)
@@ -88,14 +87,16 @@ func (a *audit) keepers(classNamespace, namespace string) (keepers []Keeper, rig
 		if cluster.Labels[stamp.ClassNamespaceLabel] != classNamespace || cluster.Labels[stamp.ClassNameLabel] == "" {
 			continue
 		}
-		origin := originOf(cluster)
+		origin, why := a.clusterOf(cluster), ""
 		switch {
-		case cluster.Annotations[desired.ReleasedAnnotation] == "true":
-			keepers = append(keepers, Keeper{Kind: "Fleet Cluster", Namespace: namespace, Name: cluster.Name, Why: "released"})
-		case origin != "" && a.exists[types.NamespacedName{Namespace: namespace, Name: origin}]:
-			keepers = append(keepers, Keeper{Kind: "Fleet Cluster", Namespace: namespace, Name: cluster.Name,
-				Why: fmt.Sprintf("of Cluster %s", origin)})
+		case isReleased(cluster):
+			why = "released"
+		case origin != nil && isOwn(cluster, origin):
+			why = fmt.Sprintf("of Cluster %s", origin.Name)
+		default:
+			continue
 		}
+		keepers = append(keepers, Keeper{Kind: "Fleet Cluster", Namespace: namespace, Name: cluster.Name, Why: why})
 	}
 	return keepers, false
 }
@@ -134,13 +135,23 @@ func crosses(cluster *clusterv1.Cluster) bool {
 	return class.Name != "" && class.Namespace != cluster.Namespace
 }
 
-// originOf returns the name of the Cluster that a Fleet Cluster says it was made from.
-func originOf(cluster *metav1.PartialObjectMetadata) string {
-	if name := cluster.Annotations[desired.ImportedFromAnnotation]; name != "" {
-		return name
+// clusterOf returns the Cluster of the name that a Fleet Cluster says it was made from;
+// nil if there is none. What CAAPF made says nothing, but has the name that is expected.
+func (a *audit) clusterOf(cluster *metav1.PartialObjectMetadata) *clusterv1.Cluster {
+	name := stamp.OriginOf(cluster).Name
+	if name == "" {
+		name = strings.TrimSuffix(strings.TrimPrefix(cluster.Name, a.Settings.Cluster.Prefix), a.Settings.Cluster.Suffix)
 	}
-	if i := slices.IndexFunc(cluster.OwnerReferences, isCluster); i >= 0 {
-		return cluster.OwnerReferences[i].Name
-	}
-	return ""
+	return a.byName[types.NamespacedName{Namespace: cluster.Namespace, Name: name}]
+}
+
+// isOwn reports whether a Fleet Cluster was made from this very Cluster, and not from an
+// earlier one of its name.
+func isOwn(fleetCluster *metav1.PartialObjectMetadata, cluster *clusterv1.Cluster) bool {
+	relation, _ := stamp.RelationOf(fleetCluster, cluster, func(string, types.UID) bool { return false })
+	return relation == stamp.Own
+}
+
+func isReleased(cluster *metav1.PartialObjectMetadata) bool {
+	return cluster.Annotations[stamp.ReleasedAnnotation] == "true"
 }

@@ -6,11 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // uses lists the Clusters that use a class of another namespace.
@@ -46,13 +44,11 @@ func (a *audit) leftovers() {
 	}
 	for _, clusters := range a.copies {
 		for _, cluster := range clusters {
-			origin := originOf(cluster)
-			if cluster.Annotations[desired.ReleasedAnnotation] != "true" || !cluster.DeletionTimestamp.IsZero() ||
-				origin != "" && a.exists[types.NamespacedName{Namespace: cluster.Namespace, Name: origin}] {
+			if !isReleased(cluster) || !cluster.DeletionTimestamp.IsZero() || a.clusterOf(cluster) != nil {
 				continue
 			}
 			a.report.Released = append(a.report.Released, Leftover{
-				Namespace: cluster.Namespace, Name: cluster.Name, Cluster: origin, Created: cluster.CreationTimestamp.Time,
+				Namespace: cluster.Namespace, Name: cluster.Name, Cluster: stamp.OriginOf(cluster).Name, Created: cluster.CreationTimestamp.Time,
 				Delete: fmt.Sprintf("kubectl -n %s delete clusters.fleet.cattle.io %s", cluster.Namespace, cluster.Name),
 			})
 		}
@@ -89,9 +85,4 @@ func (a *audit) notes() {
 	if a.Unread[Configs] == "" && !a.Settings.Cluster.Enabled {
 		a.report.Notes = append(a.report.Notes, "spec.cluster.enabled of the FleetAddonConfig is false: nothing is changed; users are judged as if it were true")
 	}
-}
-
-func isCluster(owner metav1.OwnerReference) bool {
-	group, _, _ := strings.Cut(owner.APIVersion, "/")
-	return owner.Kind == clusterv1.ClusterKind && group == clusterv1.GroupVersion.Group
 }
