@@ -89,11 +89,11 @@ type FleetInstall struct {
 	// +optional
 	FollowLatest *bool `json:"followLatest,omitempty"`
 
-	// version installs this release of Fleet, for example 0.16.0. The oldest
-	// supported is 0.12.0.
+	// version installs this release of Fleet, for example 0.16.0, or the newest of a
+	// range, for example 0.16.x or ">=0.15.0, <0.17.0". The oldest supported is 0.12.0.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:XValidation:rule="self.matches('^v?(0|[1-9][0-9]*)[.](0|[1-9][0-9]*)[.](0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?([+][0-9A-Za-z.-]+)?$')",message="must be a semantic version, for example 0.16.0"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^ *[=!<>~^]{0,2} *v?(0|[1-9][0-9]*|[xX*])([.](0|[1-9][0-9]*|[xX*])){0,2}(-[0-9A-Za-z.-]+)?([+][0-9A-Za-z.-]+)?(( *, *| - | +| *[|][|] *)[=!<>~^]{0,2} *v?(0|[1-9][0-9]*|[xX*])([.](0|[1-9][0-9]*|[xX*])){0,2}(-[0-9A-Za-z.-]+)?([+][0-9A-Za-z.-]+)?)* *$')",message="must be a semantic version, for example 0.16.0, or a range of them, for example 0.16.x"
 	Version *string `json:"version,omitempty"`
 
 	// repository is the Helm repository (https://…) or OCI registry (oci://…) of

@@ -1,25 +1,22 @@
 package admission
 
 import (
+	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/utils/ptr"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
-
-// oldestFleet is the oldest release of Fleet that can be installed: the first whose
-// chart knows what the feature gates are written as. It is generic, so that its
-// pre-releases count as it: CAAPF's readme installs v0.12.0-alpha.6.
-var oldestFleet = version.MustParseGeneric("0.12.0")
 
 // validateConfig returns everything that is wrong with a FleetAddonConfig, each with
 // its field and a sentence that says what to do. Some of it the CRD refuses as well,
@@ -109,17 +106,23 @@ func validateToleration(path *field.Path, toleration corev1.Toleration) field.Er
 			errs = append(errs, field.Invalid(path.Child("key"), toleration.Key, message))
 		}
 	}
+	if toleration.Key == "" && toleration.Operator != corev1.TolerationOpExists {
+		errs = append(errs, field.Invalid(path.Child("operator"), toleration.Operator, "must be Exists when key is empty, which means all taints"))
+	}
 	switch toleration.Operator {
 	case corev1.TolerationOpEqual, "":
-		if toleration.Key == "" {
-			errs = append(errs, field.Invalid(path.Child("operator"), toleration.Operator, "must be Exists when key is empty, which means all taints"))
-		}
 		for _, message := range validation.IsValidLabelValue(toleration.Value) {
 			errs = append(errs, field.Invalid(path.Child("value"), toleration.Value, message))
 		}
 	case corev1.TolerationOpExists:
 		if toleration.Value != "" {
 			errs = append(errs, field.Invalid(path.Child("value"), toleration.Value, "must be empty when operator is Exists; remove it, or use operator Equal"))
+		}
+	case corev1.TolerationOpLt, corev1.TolerationOpGt: // Gated: warnings says so.
+		if problems := content.IsDecimalInteger(toleration.Value); len(problems) > 0 {
+			errs = append(errs, field.Invalid(path.Child("value"), toleration.Value, problems[0]))
+		} else if _, err := strconv.ParseInt(toleration.Value, 10, 64); err != nil {
+			errs = append(errs, field.Invalid(path.Child("value"), toleration.Value, "must fit 64 bits, with sign"))
 		}
 	default:
 		errs = append(errs, field.NotSupported(path.Child("operator"), toleration.Operator,
@@ -234,13 +237,7 @@ func validateInstall(path *field.Path, install *addonsv1.FleetInstall) field.Err
 		errs = append(errs, field.Invalid(path, "", "set exactly one of followLatest and version: followLatest installs the newest release, version the one you name"))
 	}
 	if install.Version != nil {
-		parsed, err := version.ParseSemantic(*install.Version)
-		switch {
-		case err != nil:
-			errs = append(errs, field.Invalid(path.Child("version"), *install.Version, "must be a semantic version, for example 0.16.0"))
-		case parsed.LessThan(oldestFleet):
-			errs = append(errs, field.Invalid(path.Child("version"), *install.Version, "the oldest supported Fleet is "+oldestFleet.String()+"; name that or a newer one"))
-		}
+		errs = append(errs, validateVersion(path.Child("version"), *install.Version)...)
 	}
 	if repository := install.Repository; repository != nil {
 		parsed, err := url.Parse(*repository)
@@ -262,6 +259,14 @@ func isJSONPointer(pointer string) bool {
 func warnings(config *addonsv1.FleetAddonConfig) []string {
 	var result []string
 	fleet := ptr.Deref(config.Spec.Config, addonsv1.FleetConfig{})
+	for i, toleration := range ptr.Deref(ptr.Deref(config.Spec.Cluster, addonsv1.ClusterConfig{}).AgentTolerations, nil) {
+		if toleration.Operator == corev1.TolerationOpLt || toleration.Operator == corev1.TolerationOpGt {
+			result = append(result, fmt.Sprintf("spec.cluster.agentTolerations[%d].operator: %s is known only to Kubernetes 1.35 and later with the feature gate TaintTolerationComparisonOperators; on other clusters the Fleet agent is refused with it", i, toleration.Operator))
+		}
+	}
+	if install := config.Spec.Install; install != nil && strings.HasPrefix(ptr.Deref(install.Repository, ""), "http://") {
+		result = append(result, "spec.install.repository: http is neither encrypted nor authenticated, and what it gives runs with Fleet's rights; use https or oci")
+	}
 	if install := config.Spec.Install; install != nil && install.FollowLatest != nil && !*install.FollowLatest {
 		result = append(result, "spec.install.followLatest: false installs nothing; remove install, or set version")
 	}

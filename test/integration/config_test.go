@@ -60,7 +60,7 @@ func invalidConfigs() []invalidConfig {
 		operator  = "operator must be one of In, NotIn, Exists, DoesNotExist"
 		url       = "must be an absolute https URL with a host and without user, query or fragment, for example https://rancher.example.com:6443"
 		pointer   = "must be a JSON pointer that starts with '/', for example /ControlPlane/spec/kubeadmConfigSpec/files"
-		semver    = "must be a semantic version, for example 0.16.0"
+		semver    = "must be a semantic version, for example 0.16.0, or a range of them, for example 0.16.x"
 	)
 	structural := func(name, spec string, says ...string) invalidConfig {
 		return invalidConfig{name: name, yaml: configYAML(spec), says: says, structural: true}
@@ -114,6 +114,7 @@ func invalidConfigs() []invalidConfig {
 		byWebhook("a toleration with seconds but another effect", `{cluster: {agentTolerations: [{key: a, operator: Exists, effect: NoSchedule, tolerationSeconds: 5}]}}`, "spec.cluster.agentTolerations[0].effect: Invalid value", "must be NoExecute when tolerationSeconds is set"),
 		byWebhook("a toleration of an unknown operator", `{cluster: {agentTolerations: [{operator: Exists}, {key: a, operator: In}]}}`, "spec.cluster.agentTolerations[1].operator: Unsupported value"),
 		byWebhook("a toleration that exists with a value", `{cluster: {agentTolerations: [{key: a, operator: Exists, value: b}]}}`, "spec.cluster.agentTolerations[0].value: Invalid value", "remove it, or use operator Equal"),
+		byWebhook("a toleration of a number that is none", `{cluster: {agentTolerations: [{key: a, operator: Gt, value: many}]}}`, "spec.cluster.agentTolerations[0].value: Invalid value", "must be a valid decimal integer"),
 		byWebhook("a toleration without key", `{cluster: {agentTolerations: [{operator: Equal, value: a}]}}`, "spec.cluster.agentTolerations[0].operator: Invalid value", "must be Exists when key is empty"),
 		byWebhook("a toleration of an unknown effect", `{cluster: {agentTolerations: [{key: a, effect: NoRun}]}}`, "spec.cluster.agentTolerations[0].effect: Unsupported value"),
 		byWebhook("a duplicate environment variable", `{cluster: {agentEnvVars: [{name: A, value: b}, {name: A, value: c}]}}`, "spec.cluster.agentEnvVars[1].name: Duplicate value"),
@@ -132,8 +133,11 @@ func invalidConfigs() []invalidConfig {
 		structural("both followLatest and version", `{install: {followLatest: true, version: 0.16.0}}`, "spec.install", oneOf),
 		structural("neither followLatest nor version", `{install: {}}`, "spec.install", oneOf),
 		structural("a version that is none", `{install: {version: latest}}`, "spec.install.version", semver),
-		structural("a version of two parts", `{install: {version: "0.16"}}`, "spec.install.version", semver),
-		structural("a range of versions", `{install: {version: ">=0.16.0"}}`, "spec.install.version", semver),
+		structural("a version of four parts", `{install: {version: "0.16.0.1"}}`, "spec.install.version", semver),
+		structural("half a range of versions", `{install: {version: ">="}}`, "spec.install.version", semver),
+		byWebhook("a range of versions that is too old", `{install: {version: "0.11.x"}}`, "spec.install.version: Invalid value", "the oldest supported Fleet is 0.12.0"),
+		byWebhook("a range without versions", `{install: {version: ">0.16.0 <0.15.0"}}`, "spec.install.version: Invalid value", "no version is in this range"),
+		byWebhook("a version of an operator there is not", `{install: {version: "!>0.16.0"}}`, "spec.install.version: Invalid value", semver),
 		byWebhook("a release candidate too old", `{install: {version: v0.11.0-rc.1}}`, "spec.install.version: Invalid value", "the oldest supported Fleet is 0.12.0"),
 		byWebhook("a version too old", `{install: {version: 0.11.9}}`, "spec.install.version: Invalid value", "the oldest supported Fleet is 0.12.0"),
 		structural("a repository without scheme", `{install: {followLatest: true, repository: rancher.github.io}}`, "spec.install.repository", "must be a URL that starts with https://, http:// or oci://"),
