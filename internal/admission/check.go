@@ -222,6 +222,9 @@ func (m *Manifests) Check(ctx context.Context) ([]Finding, error) {
 			return m.findings, nil // Said above; nobody can tell what it means for Clusters.
 		}
 	}
+	if len(m.configs) > 0 {
+		m.find(m.configs[0].Finding, SeverityWarning, "", matchedByOne(m.configs[0].object, current, m.placed()))
+	}
 	for _, cluster := range m.created {
 		if err := m.checkCluster(ctx, current, cluster); err != nil {
 			return nil, err
@@ -232,11 +235,8 @@ func (m *Manifests) Check(ctx context.Context) ([]Finding, error) {
 
 func (m *Manifests) checkCluster(ctx context.Context, in settings.Settings, cluster manifest[*clusterRequest]) error {
 	subject := cluster.object.subject(cluster.Namespace)
-	labels, found := m.namespaces[cluster.Namespace]
-	if !found {
-		labels = map[string]string{corev1.LabelMetadataName: cluster.Namespace}
-	}
-	subject.NamespaceLabels = labels
+	var found bool
+	subject.NamespaceLabels, found = m.namespaceLabels(cluster.Namespace)
 	unselected := notImported(in, subject, stamp.Pin{})
 	if unselected != "" && !found && !in.Cluster.NamespaceSelector.Empty() {
 		unselected += "; its Namespace is not among the manifests"
@@ -262,6 +262,29 @@ func (m *Manifests) checkCluster(ctx context.Context, in settings.Settings, clus
 			fmt.Sprintf("ClusterClass %q of namespace %q is not among the manifests", subject.Class.Name, subject.Class.Namespace))
 	}
 	return nil
+}
+
+// namespaceLabels returns those of a Namespace; of one that is not among the manifests,
+// those that the API server gives it.
+func (m *Manifests) namespaceLabels(name string) (labels map[string]string, found bool) {
+	if labels, found = m.namespaces[name]; !found {
+		labels = map[string]string{corev1.LabelMetadataName: name}
+	}
+	return labels, found
+}
+
+// placed returns the Clusters as they will be once stamped.
+func (m *Manifests) placed() []placed {
+	var all []placed
+	for _, cluster := range m.created {
+		namespace, _ := m.namespaceLabels(cluster.Namespace)
+		subject := cluster.object.subject(cluster.Namespace)
+		all = append(all, placed{
+			types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name},
+			stamp.WithClassLabels(subject.Labels, subject.Class), namespace,
+		})
+	}
+	return all
 }
 
 func (m *Manifests) fleetCluster(_ context.Context, key types.NamespacedName) (*object, error) {

@@ -3,8 +3,12 @@ package admission
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,8 +30,11 @@ func (v ConfigValidator) surprises(ctx context.Context, old, config *addonsv1.Fl
 		return nil
 	}
 	var result []string
-	if selectors := selectorsOf(config); selectors != "" && current.Cluster.Enabled && !v.anySelected(ctx, current, clusters) {
-		result = append(result, fmt.Sprintf("%s: none of the %d Clusters there are is selected now", selectors, len(clusters)))
+	if all, known := v.place(ctx, current, clusters); known && current.Cluster.Enabled {
+		if selectors := selectorsOf(config); selectors != "" && !slices.ContainsFunc(all, func(p placed) bool { return p.isSelected(current) }) {
+			result = append(result, fmt.Sprintf("%s: none of the %d Clusters there are is selected now", selectors, len(clusters)))
+		}
+		result = appendText(result, matchedByOne(config, current, all))
 	}
 	if namingOf(old) != namingOf(config) {
 		if count := countPinned(clusters); count > 0 {
@@ -58,23 +65,64 @@ func (v ConfigValidator) clusters(ctx context.Context) (all []object, known bool
 	return all, known
 }
 
-// anySelected is true in doubt.
-func (v ConfigValidator) anySelected(ctx context.Context, in settings.Settings, clusters []object) bool {
+// placed is a Cluster with what selectors look at.
+type placed struct {
+	types.NamespacedName
+	labels, namespaceLabels map[string]string
+}
+
+func (p placed) isSelected(in settings.Settings) bool {
+	selected, _ := stamp.Selected(in.Cluster, p.labels, p.namespaceLabels)
+	return selected
+}
+
+// place looks up the labels of the Namespaces of Clusters, if a selector asks for them.
+func (v ConfigValidator) place(ctx context.Context, in settings.Settings, clusters []object) (all []placed, known bool) {
 	namespaces := map[string]map[string]string{}
 	for _, cluster := range clusters {
-		labels, found := namespaces[cluster.Namespace]
+		namespace, found := namespaces[cluster.Namespace]
 		if !found && !in.Cluster.NamespaceSelector.Empty() {
 			var err error
-			if labels, err = namespaceLabels(ctx, v.Namespaces, cluster.Namespace); client.IgnoreNotFound(err) != nil {
-				return true
+			if namespace, err = namespaceLabels(ctx, v.Namespaces, cluster.Namespace); client.IgnoreNotFound(err) != nil {
+				ctrl.LoggerFrom(ctx).Error(err, "Left selectors unchecked against the Clusters")
+				return nil, false
 			}
-			namespaces[cluster.Namespace] = labels
+			namespaces[cluster.Namespace] = namespace
 		}
-		if selected, _ := stamp.Selected(in.Cluster, cluster.Labels, labels); selected {
-			return true
+		all = append(all, placed{client.ObjectKeyFromObject(&cluster), cluster.Labels, namespace})
+	}
+	return all, true
+}
+
+// matchedByOne says which Clusters only one of two selectors matches; empty if none, or if
+// there are no two. CAAPF demands two and imports what either matches: who comes from it
+// must know before his clusters stay behind.
+func matchedByOne(config *addonsv1.FleetAddonConfig, in settings.Settings, all []placed) string {
+	const named = 3
+	cluster := ptr.Deref(config.Spec.Cluster, addonsv1.ClusterConfig{})
+	if cluster.Selector == nil || cluster.NamespaceSelector == nil || !in.Cluster.Enabled {
+		return ""
+	}
+	var names []string
+	for _, p := range all {
+		if in.Cluster.Selector.Matches(labels.Set(p.labels)) != in.Cluster.NamespaceSelector.Matches(labels.Set(p.namespaceLabels)) {
+			names = append(names, p.String())
 		}
 	}
-	return false
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	list := strings.Join(names[:min(named, len(names))], ", ")
+	if more := len(names) - named; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	then := "stay in Fleet as they are now, frozen like deselected ones"
+	if in.Cluster.OnDeselect == addonsv1.DeselectDelete {
+		then = "are taken out of Fleet, as spec.cluster.onDeselect is Delete"
+	}
+	return fmt.Sprintf("spec.cluster.selector and spec.cluster.namespaceSelector: %d Clusters match only one of the two and are not imported, as both must match: %s; to CAAPF either was enough, and those of them that it imported %s",
+		len(names), list, then)
 }
 
 // selectorsOf names the selectors that select something other than everything.

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -14,11 +15,22 @@ func TestConfigSurprises(t *testing.T) {
 		none = "spec.cluster.selector: none of the 2 Clusters there are is selected now"
 	)
 	labeled := made("labeled", func(o *object) { o.Labels = map[string]string{"import": "true"} })
+	oneOf := func(names, then string) string {
+		count := strings.Count(names, "/")
+		if strings.Contains(names, " and 2 more") {
+			count += 2
+		}
+		return fmt.Sprintf("spec.cluster.selector and spec.cluster.namespaceSelector: %d Clusters match only one of the two and are not imported, as both must match: %s; to CAAPF either was enough, and those of them that it imported %s", count, names, then)
+	}
+	elsewhere := labeled
+	elsewhere.Namespace = "other"
+	apart := &others{pinned: []object{made("one", nil), elsewhere, func() object { o := made("neither", nil); o.Namespace = "other"; return o }()}}
 	two := &others{pinned: []object{pinnedCluster("prod", "prod"), labeled}}
 	for name, test := range map[string]struct {
-		others    *others
-		old, spec string
-		want      []string
+		others       *others
+		old, spec    string
+		noNamespaces bool // can be read
+		want         []string
 	}{
 		"nothing set":              {spec: `{}`},
 		"everything selected":      {spec: `cluster: {selector: {}, namespaceSelector: {}}`},
@@ -27,7 +39,15 @@ func TestConfigSurprises(t *testing.T) {
 		"none to select":           {others: &others{}, spec: `cluster: {selector: {matchLabels: {import: "no"}}}`, want: []string{strings.Replace(none, "2", "0", 1)}},
 		"its Namespace is":         {spec: `cluster: {namespaceSelector: {matchLabels: {team: a}}}`},
 		"its Namespace is not":     {spec: `cluster: {namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now"}},
-		"both":                     {spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now"}},
+		"both":                     {spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now", oneOf("team/labeled", "stay in Fleet as they are now, frozen")}},
+		"both, each matches one":   {others: apart, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 3 Clusters there are is selected now", oneOf("other/labeled, team/one", "stay in Fleet")}},
+		"both, both match":         {others: &others{pinned: []object{labeled}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`},
+		"both, neither matches":    {others: &others{pinned: []object{made("one", nil)}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 1 Clusters there are is selected now"}},
+		"both, one is everything":  {spec: `cluster: {selector: {}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now", oneOf("team/labeled, team/prod", "stay in Fleet")}},
+		"both, many":               {others: &others{pinned: []object{made("e", nil), made("d", nil), made("c", nil), made("b", nil), made("a", nil), labeled}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{oneOf("team/a, team/b, team/c and 2 more", "stay in Fleet")}},
+		"both, Delete":             {spec: `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{oneOf("team/prod", "are taken out of Fleet, as spec.cluster.onDeselect is Delete")}},
+		"both, import is off":      {spec: `cluster: {enabled: false, selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`},
+		"both, Namespaces unknown": {spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, noNamespaces: true},
 		"import is off":            {spec: `cluster: {enabled: false, selector: {matchLabels: {import: "no"}}}`},
 		"selectors do not parse":   {spec: `cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}`},
 		"naming":                   {spec: `cluster: {naming: {prefix: p-}}`, want: []string{keep}},
@@ -45,7 +65,15 @@ func TestConfigSurprises(t *testing.T) {
 				test.old = `{}`
 			}
 			validator := ConfigValidator{Others: test.others, Namespaces: configured(t, `{}`)}
+			if test.noNamespaces {
+				validator.Namespaces = &cached{err: errors.New("broken")}
+			}
 			got := validator.surprises(t.Context(), configOf(t, test.old), configOf(t, test.spec))
+			for i, warning := range got { // How it goes on is for people.
+				if i < len(test.want) && strings.HasPrefix(warning, test.want[i]) {
+					got[i] = test.want[i]
+				}
+			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("warnings (-want +got):\n%s", diff)
 			}

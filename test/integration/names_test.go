@@ -184,6 +184,8 @@ func TestWarningsOnTheConfig(t *testing.T) {
 	}).Should(Succeed())
 	g.Expect(warnedApply(g, configYAML(fmt.Sprintf(`{cluster: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %s}}}}`, s.namespace)))).
 		To(BeEmpty(), "that one is selected")
+	g.Expect(warnedApply(g, configYAML(fmt.Sprintf(`{cluster: {selector: {matchLabels: {nobody: has-it}}, namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %s}}}}`, s.namespace)), "--dry-run=server")).
+		To(ContainSubstring("1 Clusters match only one of the two and are not imported, as both must match: %s/pinned", s.namespace))
 	g.Expect(warnedBy(g, "", "delete", "fac", "fleet-addon-config")).To(MatchRegexp(`Warning: [1-9]\d* Clusters stay imported into Fleet, and without a FleetAddonConfig the defaults hold`))
 
 	_, err := apply(t, configYAML(`{}`))
