@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"regexp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"

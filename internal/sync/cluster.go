@@ -182,7 +182,11 @@ func (r *clusterReconciler) importCluster(ctx context.Context, v *visit) (outcom
 	unresolved := ""
 	var again time.Duration
 	if errors.Is(err, errUnresolved) {
-		unresolved, again, err = err.Error(), unresolvedInterval, nil
+		unresolved = err.Error()
+		if needsPolling(err) {
+			again = unresolvedInterval
+		}
+		err = nil
 		if isNew {
 			// A Fleet Cluster without its values would stop every bundle that reads
 			// them, for all clusters (Fleet targets with missingkey=error).

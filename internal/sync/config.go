@@ -74,6 +74,9 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if err := r.count(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
+	if err := r.countReleased(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
 	var later ctrl.Result
 	if !r.counted {
 		later.RequeueAfter = statusInterval
@@ -128,6 +131,31 @@ func (r *configReconciler) count(ctx context.Context) error {
 	}
 	// While the import is off, or cannot be, nobody looks, and nothing will change.
 	r.counted = r.tally.Len() >= waiting || !usable || !current.Cluster.Enabled
+	return nil
+}
+
+// countReleased counts the Fleet Clusters that were released and whose Cluster is gone.
+// They were moved, or left over: a syncer that was down while a Cluster was unpaused and
+// deleted cannot tell one from the other, and deletes neither.
+func (r *configReconciler) countReleased(ctx context.Context) error {
+	if r.gate.Missing() != "" {
+		return nil
+	}
+	var released fleetv1.ClusterList
+	if err := r.List(ctx, &released, client.MatchingFields{byReleased: "true"}, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing Fleet Clusters: %w", err)
+	}
+	count := 0
+	for i := range released.Items {
+		var cluster clusterv1.Cluster
+		key := client.ObjectKey{Namespace: released.Items[i].Namespace, Name: stamp.OriginOf(&released.Items[i]).Name}
+		if err := r.Get(ctx, key, &cluster, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("reading a Cluster from the cache: %w", err)
+		} else if err != nil {
+			count++
+		}
+	}
+	metrics.ReleasedFleetClusters(count)
 	return nil
 }
 

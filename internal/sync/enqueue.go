@@ -141,6 +141,11 @@ func (e *enqueuer) clustersReferringTo(ctx context.Context, object client.Object
 		client.MatchingFields{byReference: referenceKey(kind.Group, kind.Kind, object.GetName())})
 }
 
+// clustersOfKind returns the Clusters that refer to an object of a CRD's kind.
+func (e *enqueuer) clustersOfKind(ctx context.Context, object client.Object) []reconcile.Request {
+	return e.clusterRequests(ctx, client.MatchingFields{byReferenceKind: object.GetName()})
+}
+
 // clusterOfFleetCluster returns the Cluster a Fleet Cluster was made from, and the
 // one that may be waiting for its name.
 func (e *enqueuer) clusterOfFleetCluster(ctx context.Context, object client.Object) []reconcile.Request {

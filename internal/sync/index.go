@@ -7,6 +7,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/contract"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -18,10 +19,10 @@ const (
 	byClassNamespace = "muster.classNamespace" // class namespace that a Cluster, or a Fleet Cluster of ours, uses from another namespace
 	byGroup          = "muster.group"          // name of the cross-namespace ClusterGroup it uses
 	byPin            = "muster.pin"            // name of the Fleet Cluster it is pinned to
-	byClaim          = "muster.claim"          // "true" for a claimed Cluster
 	byOrigin         = "muster.origin"         // the CAPI Cluster a Fleet Cluster was made from: originName and originUID
 	byReleased       = "muster.released"       // "true" for a released Fleet Cluster
 	byReference      = "muster.reference"      // "<kind>.<group>/<name>" of control plane and infrastructure
+	byReferenceKind  = "muster.referenceKind"  // name of the CRD of control plane and infrastructure
 )
 
 func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
@@ -42,15 +43,15 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		{&clusterv1.Cluster{}, byPin, func(o client.Object) []string {
 			return nonEmpty(stamp.PinOf(o.GetAnnotations()).ClusterName)
 		}},
-		{&clusterv1.Cluster{}, byClaim, func(o client.Object) []string {
-			return trueIf(stamp.PinOf(o.GetAnnotations()).IsComplete())
-		}},
 		{&clusterv1.Cluster{}, byReference, func(o client.Object) []string {
 			return references(o.(*clusterv1.Cluster))
 		}},
 		{&fleetv1.Cluster{}, byOrigin, func(o client.Object) []string { return origins(o) }},
 		{&fleetv1.Cluster{}, byReleased, func(o client.Object) []string {
 			return trueIf(o.GetAnnotations()[stamp.ReleasedAnnotation] == "true")
+		}},
+		{&clusterv1.Cluster{}, byReferenceKind, func(o client.Object) []string {
+			return referenceKinds(o.(*clusterv1.Cluster))
 		}},
 		{&fleetv1.Cluster{}, byClassNamespace, func(o client.Object) []string {
 			return nonEmpty(useOfFleet(o.(*fleetv1.Cluster)).class.Namespace)
@@ -95,10 +96,23 @@ func originName(name string) string  { return "name/" + name }
 func originUID(uid types.UID) string { return "uid/" + string(uid) }
 
 func references(cluster *clusterv1.Cluster) []string {
+	return ofReferences(cluster, func(ref clusterv1.ContractVersionedObjectReference) string {
+		return referenceKey(ref.APIGroup, ref.Kind, ref.Name)
+	})
+}
+
+func referenceKinds(cluster *clusterv1.Cluster) []string {
+	return ofReferences(cluster, func(ref clusterv1.ContractVersionedObjectReference) string {
+		return contract.CalculateCRDName(ref.APIGroup, ref.Kind)
+	})
+}
+
+// ofReferences returns a key of each object that a Cluster refers to.
+func ofReferences(cluster *clusterv1.Cluster, key func(clusterv1.ContractVersionedObjectReference) string) []string {
 	var keys []string
 	for _, ref := range []clusterv1.ContractVersionedObjectReference{cluster.Spec.ControlPlaneRef, cluster.Spec.InfrastructureRef} {
 		if ref.IsDefined() {
-			keys = append(keys, referenceKey(ref.APIGroup, ref.Kind, ref.Name))
+			keys = append(keys, key(ref))
 		}
 	}
 	return keys

@@ -3,15 +3,16 @@ package sync
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/controllers/external"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -154,14 +155,15 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		return fmt.Errorf("setting up ClusterClasses: %w", err)
 	}
 
-	sources := &sources{
-		Client: mgr.GetClient(), handler: enqueue(queues.clustersReferringTo), lists: newLists(mgr.GetCache()), reads: newReads(),
-		access: map[schema.GroupResource]access{},
+	lists, reads := newLists(mgr.GetCache()), newReads()
+	kinds := newKinds(mgr.GetCache(), lists, reads, enqueue(queues.clustersReferringTo))
+	sources := newSources(mgr.GetClient(), kinds, lists, reads)
+	for _, runnable := range []manager.Runnable{lists, sources} {
+		if err := mgr.Add(runnable); err != nil {
+			return err
+		}
 	}
-	if err := mgr.Add(sources.lists); err != nil {
-		return err
-	}
-	clusters, err := ctrl.NewControllerManagedBy(mgr).Named("cluster").
+	if err := ctrl.NewControllerManagedBy(mgr).Named("cluster").
 		WithOptions(controller.Options{MaxConcurrentReconciles: options.ClusterConcurrency}).
 		For(&clusterv1.Cluster{}, builder.WithPredicates(filter, echoes.unheard())).
 		Watches(&clusterv1.Cluster{}, enqueue(queues.rivals), builder.WithPredicates(removed)).
@@ -169,23 +171,22 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		Watches(&fleetv1.Cluster{}, enqueue(queues.clusterOfFleetCluster), builder.WithPredicates(fleetClusterNews, predicate.Not(created))).
 		WatchesRawSource(source.Channel(unseen.clusters, itself)).
 		WatchesRawSource(source.Channel(unseen.fleetClusters, enqueue(queues.clusterOfFleetCluster))).
-		WatchesRawSource(source.Channel(sources.lists.complete, atItsOwnPriority)).
+		WatchesRawSource(source.Channel(lists.complete, atItsOwnPriority)).
+		WatchesRawSource(source.Func(kinds.start)).
+		WatchesMetadata(crdMetadata(), behind(queues.clustersOfKind), builder.WithPredicates(contractNews)).
 		WatchesMetadata(classKind, enqueue(queues.clustersOfClass), builder.WithPredicates(labelsOrExistence)).
 		WatchesMetadata(namespaceMetadata(), enqueue(queues.clustersInNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Watches(&fleetv1.ClusterGroup{}, enqueue(queues.clustersOfGroup), builder.WithPredicates(existence)).
 		Watches(&fleetv1.BundleNamespaceMapping{}, enqueue(queues.clustersOfMapping), builder.WithPredicates(existence)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allClusters), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Build(&clusterReconciler{
+		Complete(&clusterReconciler{
 			Client: mgr.GetClient(), live: mgr.GetAPIReader(), applier: applier, settings: settings, sources: sources,
 			users: users, groups: groups, mappings: mappings, tally: tally, watchFilter: options.WatchFilter,
 			reporter: &reporter{Client: mgr.GetClient(), store: store, echoes: echoes, recorder: mgr.GetEventRecorder("muster-syncer"), now: time.Now,
 				failing: map[types.NamespacedName]time.Time{}, messages: map[types.NamespacedName]time.Time{}},
-		})
-	if err != nil {
+		}); err != nil {
 		return fmt.Errorf("setting up Clusters: %w", err)
 	}
-	logger := mgr.GetLogger()
-	sources.tracker = external.ObjectTracker{Controller: clusters, Cache: mgr.GetCache(), Scheme: mgr.GetScheme(), PredicateLogger: &logger}
 	return nil
 }
 
@@ -231,6 +232,27 @@ func forgetSeen(ctx context.Context, mgr ctrl.Manager, store *apply.Store, echoe
 		}
 	}
 	return nil
+}
+
+func crdMetadata() *metav1.PartialObjectMetadata {
+	crd := &metav1.PartialObjectMetadata{}
+	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	return crd
+}
+
+// settling is how long after a CRD has appeared its kind may not be served yet.
+const settling = time.Minute
+
+// contractNews passes what can change whether and in which version a kind is read: a CRD
+// that appears, goes or changes its labels, and what happens to a new one. What a start
+// finds is not news: nobody has read anything before.
+var contractNews = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return !maps.Equal(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) ||
+			e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
+			time.Since(e.ObjectNew.GetCreationTimestamp().Time) < settling && e.ObjectOld.GetResourceVersion() != e.ObjectNew.GetResourceVersion()
+	},
 }
 
 // existence passes objects that appear and disappear.

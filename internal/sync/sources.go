@@ -5,49 +5,67 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	gosync "sync"
 	"time"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/external"
-	"sigs.k8s.io/cluster-api/util/contract"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
-// accessTTL is how long a refused access is believed before it is asked for again.
-const accessTTL = 30 * time.Second
-
 // errUnresolved marks an error that means: a reference of the Cluster cannot be
 // read now. It is reported on the Cluster.
 var errUnresolved = errors.New("template values cannot be resolved")
 
-// sources reads the objects that a Cluster refers to, from a cache that starts to
-// watch each kind when it is first needed. A change of such an object brings its
-// Cluster back without any other event.
-type sources struct {
-	client.Client
-	tracker external.ObjectTracker
-	handler handler.EventHandler
-	lists   *lists
-	reads   *reads
-
-	mu     gosync.Mutex
-	access map[schema.GroupResource]access
+// unresolvedError is such an error.
+type unresolvedError struct {
+	err error
+	// polled says that nothing will bring the Cluster back: it is to be tried again
+	// after a while.
+	polled bool
 }
 
-type access struct {
-	allowed bool
-	until   time.Time
+// Error says what cannot be resolved.
+func (e *unresolvedError) Error() string { return errUnresolved.Error() + ": " + e.err.Error() }
+
+// Unwrap makes it an errUnresolved.
+func (e *unresolvedError) Unwrap() []error { return []error{errUnresolved, e.err} }
+
+// needsPolling reports whether a reference that cannot be resolved is to be tried again
+// after a while. Of most reasons the end brings the Cluster back: the object appears, its
+// CRD does or changes its contract, the kind is listed, served, or may be read.
+func needsPolling(err error) bool {
+	var unresolved *unresolvedError
+	return errors.As(err, &unresolved) && unresolved.polled
+}
+
+// sources reads the objects that a Cluster refers to, from a cache that starts to
+// watch each kind before it is first read. A change of such an object, or of the version
+// it is read in, brings its Cluster back without any other event.
+type sources struct {
+	client.Client
+	kinds *kinds
+	lists *lists
+	reads *reads
+	now   func() time.Time
+
+	mu       gosync.Mutex
+	access   map[schema.GroupResource]access
+	unserved map[schema.GroupKind]notServed
+}
+
+func newSources(cached client.Client, kinds *kinds, lists *lists, reads *reads) *sources {
+	return &sources{
+		Client: cached, kinds: kinds, lists: lists, reads: reads, now: time.Now,
+		access: map[schema.GroupResource]access{}, unserved: map[schema.GroupKind]notServed{},
+	}
 }
 
 // values returns the template values of a Cluster. An error that is errUnresolved
@@ -64,7 +82,8 @@ func (s *sources) values(ctx context.Context, in settings.Settings, cluster *clu
 	}
 	values, err := desired.Values(cluster, controlPlane, infrastructure, in.Cluster.Exclude)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errUnresolved, err)
+		// It is the Cluster itself that must change.
+		return nil, &unresolvedError{err: err}
 	}
 	return values, nil
 }
@@ -76,80 +95,121 @@ func (s *sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field
 	if err := s.mayRead(ctx, field, ref.GroupKind()); err != nil {
 		return nil, err
 	}
-	object, err := external.GetObjectFromContractVersionedRef(ctx, listed{s, client.ObjectKeyFromObject(cluster)}, ref, cluster.Namespace)
+	kind := s.kinds.of(ref.GroupKind())
+	object, err := s.read(ctx, kind, cluster, ref)
+	for errors.Is(err, errMoved) {
+		if err = s.follow(ctx, kind, ref); err == nil {
+			object, err = s.read(ctx, kind, cluster, ref)
+		}
+	}
 	switch {
 	case errors.Is(err, errSyncing):
 		return nil, errSyncing
 	case err != nil:
-		return nil, fmt.Errorf("%w: %s: %w", errUnresolved, field, err)
-	}
-	if err := s.watch(ctx, object); err != nil {
-		return nil, err
+		return nil, &unresolvedError{err: fmt.Errorf("%s: %w", field, err), polled: !isAwaited(err)}
 	}
 	return apply.Expand(object)
 }
 
-// listed reads unstructured objects for a Cluster once all of their kind are in the
-// cache, and says so if they are not yet.
-type listed struct {
-	*sources
-	cluster client.ObjectKey
+// errUndeclared marks an error that ends when the CRD appears or declares a version for
+// the contract, errUnlisted one that ends with the first list of a kind.
+var (
+	errUndeclared = errors.New("the kind is not served for Cluster API")
+	errUnlisted   = errors.New("the kind is not listed")
+)
+
+// isAwaited reports whether the end of an error brings the Cluster back: object, CRD
+// and first list are watched, and a version that is not served is looked for.
+func isAwaited(err error) bool {
+	return apierrors.IsNotFound(err) || errors.Is(err, errUndeclared) || errors.Is(err, errUnlisted) || apply.IsUnserved(err)
 }
 
-// Get reads an object.
-func (l listed) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	if _, ok := object.(*unstructured.Unstructured); !ok {
-		return l.Client.Get(ctx, key, object, options...)
+// read reads an object if its kind is watched in the version it is to be read in, and
+// returns errMoved if not.
+func (s *sources) read(ctx context.Context, kind *kind, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
+	kind.mu.RLock()
+	defer kind.mu.RUnlock()
+	reader := &declared{Reader: s.Client, get: func(key client.ObjectKey, object *unstructured.Unstructured) error {
+		if object.GroupVersionKind() != kind.watched {
+			return errMoved
+		}
+		return s.get(ctx, client.ObjectKeyFromObject(cluster), key, object)
+	}}
+	object, err := external.GetObjectFromContractVersionedRef(ctx, reader, ref, cluster.Namespace)
+	if err == nil || !reader.isUndeclared() {
+		return object, err
 	}
-	gvk := object.GetObjectKind().GroupVersionKind()
-	if err := l.lists.need(ctx, gvk, l.cluster); err != nil {
+	if !kind.watched.Empty() {
+		return nil, errMoved
+	}
+	s.forgetUnserved(ref.GroupKind())
+	return nil, fmt.Errorf("%w: %w", errUndeclared, err)
+}
+
+// get reads an object for a Cluster once all of its kind are in the cache, and says so if
+// they are not yet.
+func (s *sources) get(ctx context.Context, cluster, key client.ObjectKey, object *unstructured.Unstructured) error {
+	gvk := object.GroupVersionKind()
+	if err := s.lists.need(ctx, gvk, cluster); err != nil {
 		return err
 	}
 	// Noted before it is read: a state that arrives meanwhile is news.
 	noted := objectKey{gvk.GroupKind(), key}
-	l.reads.begin(noted)
-	if err := l.Client.Get(ctx, key, object, options...); err != nil {
+	s.reads.begin(noted)
+	if err := s.Client.Get(ctx, key, object); err != nil {
 		return err
 	}
-	l.reads.end(noted, object)
+	s.reads.end(noted, object)
 	return nil
 }
 
-func (s *sources) watch(ctx context.Context, object *unstructured.Unstructured) error {
-	kind := &unstructured.Unstructured{}
-	kind.SetGroupVersionKind(object.GroupVersionKind())
-	return s.tracker.Watch(ctrl.LoggerFrom(ctx), kind, s.handler, apply.CompactedChanged, s.reads.news())
+// follow watches a kind in the version that its CRD declares now. Nobody reads the kind
+// meanwhile, and who reads it later knows of no older CRD.
+func (s *sources) follow(ctx context.Context, kind *kind, ref clusterv1.ContractVersionedObjectReference) error {
+	kind.mu.Lock()
+	defer kind.mu.Unlock()
+	var version schema.GroupVersionKind
+	reader := &declared{Reader: s.Client, get: func(_ client.ObjectKey, object *unstructured.Unstructured) error {
+		version = object.GroupVersionKind()
+		return nil
+	}}
+	if _, err := external.GetObjectFromContractVersionedRef(ctx, reader, ref, ""); err != nil && !reader.isUndeclared() {
+		return err
+	}
+	if s.isUnserved(version) {
+		return fmt.Errorf("%s: %w", version, errUndeclared)
+	}
+	err := s.kinds.move(ctx, kind, version)
+	if apply.IsUnserved(err) {
+		s.noteUnserved(version)
+	} else {
+		s.forgetUnserved(ref.GroupKind())
+	}
+	return err
 }
 
-// mayRead asks, once per kind, whether our ServiceAccount may read it. Without the
-// question a refused watch would be retried forever and nobody would know why.
-func (s *sources) mayRead(ctx context.Context, field string, kind schema.GroupKind) error {
-	plural, _, _ := strings.Cut(contract.CalculateCRDName(kind.Group, kind.Kind), ".")
-	resource := schema.GroupResource{Group: kind.Group, Resource: plural}
+// declared reads a CRD's metadata, and hands over the object that is then to be read in
+// the version that the CRD declares.
+type declared struct {
+	client.Reader
+	get func(client.ObjectKey, *unstructured.Unstructured) error
 
-	// Those who wait meanwhile would have asked the same.
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	known, ok := s.access[resource]
-	if !ok || !known.allowed && time.Now().After(known.until) {
-		known = access{allowed: true, until: time.Now().Add(accessTTL)}
-		for _, verb := range []string{"get", "list", "watch"} {
-			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Group: resource.Group, Resource: resource.Resource, Verb: verb},
-			}}
-			if err := s.Create(ctx, review); err != nil {
-				return fmt.Errorf("asking whether %s may be read: %w", resource, err)
-			}
-			known.allowed = known.allowed && review.Status.Allowed
-		}
-		s.access[resource] = known
-	}
-	if !known.allowed {
-		return fmt.Errorf("%w: %s: the syncer may not read %s; give it a ClusterRole with get, list and watch on them, labelled %s: \"true\"",
-			errUnresolved, field, resource, aggregationLabel)
-	}
-	return nil
+	crd      error
+	isHanded bool
 }
 
-// aggregationLabel on a ClusterRole adds it to what the syncer may read for template values.
-const aggregationLabel = "fleet.addons.cluster.x-k8s.io/aggregate-to-muster-syncer"
+// Get reads an object.
+func (d *declared) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if unstructured, ok := object.(*unstructured.Unstructured); ok {
+		d.isHanded = true
+		return d.get(key, unstructured)
+	}
+	d.crd = d.Reader.Get(ctx, key, object, options...)
+	return d.crd
+}
+
+// isUndeclared reports whether there is no version to read the object in: no CRD, or
+// none that declares one.
+func (d *declared) isUndeclared() bool {
+	return !d.isHanded && (d.crd == nil || apierrors.IsNotFound(d.crd))
+}

@@ -67,6 +67,13 @@ func (t *Tally) replace(key types.NamespacedName, now entry) {
 		t.counts[before.state]--
 		t.reasons[before.reason]--
 	}
+	if before.crossNamespace {
+		t.crossNamespace--
+	}
+	if now.crossNamespace {
+		t.crossNamespace++
+	}
+	metrics.CrossNamespaceClassClusters(t.crossNamespace)
 	if now.state == "" {
 		delete(t.entries, key)
 	} else {

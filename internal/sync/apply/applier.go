@@ -128,18 +128,25 @@ func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
 }
 
 // dropAdded removes what others added to what is wholly ours: template values,
-// tolerations and environment, and the keys of our own domain, by which nobody but us
+// tolerations and environment, selectors, and the keys of our own domain, by which nobody but us
 // may steer anything. An apply leaves what it does not mention.
 func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) error {
 	before := written.DeepCopyObject().(client.Object)
 	written.SetLabels(withoutStrays(written.GetLabels(), want.GetLabels()))
 	written.SetAnnotations(withoutStrays(written.GetAnnotations(), want.GetAnnotations()))
-	if want, ok := want.(*fleetv1.Cluster); ok {
+	switch want := want.(type) {
+	case *fleetv1.Cluster:
 		written := written.(*fleetv1.Cluster)
 		if want.Spec.TemplateValues != nil {
 			written.Spec.TemplateValues = want.Spec.TemplateValues.DeepCopy()
 		}
 		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = want.Spec.AgentTolerations, want.Spec.AgentEnvVars
+	case *fleetv1.ClusterGroup:
+		written.(*fleetv1.ClusterGroup).Spec.Selector = want.Spec.Selector
+	case *fleetv1.BundleNamespaceMapping:
+		// A mapping on its way out maps nothing, whoever has edited it.
+		written := written.(*fleetv1.BundleNamespaceMapping)
+		written.BundleSelector, written.NamespaceSelector = want.BundleSelector, want.NamespaceSelector
 	}
 	return a.Client.Patch(ctx, written, client.MergeFrom(before), client.FieldOwner(desired.FieldManager))
 }

@@ -1,0 +1,146 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	gosync "sync"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/cluster-api/util/annotations"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/muster-fleet/muster/internal/sync/apply"
+)
+
+// errMoved says that a kind is to be read in another version than it is watched in.
+var errMoved = errors.New("the kind has moved to another version")
+
+// kinds are the kinds that Clusters refer to. Each is watched from before its first read,
+// in the version that its CRD declares for the Cluster API contract, and in no other:
+// Cluster API's ObjectTracker watches the version it saw first for ever.
+type kinds struct {
+	cache   cache.Cache
+	lists   *lists
+	handler handler.EventHandler
+	news    predicate.Predicate
+
+	ctx   context.Context //nolint:containedctx // of the controller whose queue it is
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+	mu  gosync.Mutex
+	all map[schema.GroupKind]*kind
+}
+
+// kind is one of them.
+type kind struct {
+	// mu is held for reading while an object is read: the watch moves when nobody reads,
+	// so that nobody starts the informer anew that was just stopped.
+	mu gosync.RWMutex
+	// watched is the version that is watched; empty for none.
+	watched schema.GroupVersionKind
+}
+
+func newKinds(objects cache.Cache, lists *lists, reads *reads, handler handler.EventHandler) *kinds {
+	return &kinds{
+		cache: objects, lists: lists, handler: handler, all: map[schema.GroupKind]*kind{},
+		news: predicate.And[client.Object](apply.CompactedChanged, reads.news(), notPaused),
+	}
+}
+
+// notPaused passes no change of an object that is paused; its end passes, and what
+// appears or goes.
+var notPaused = predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool { return !annotations.HasPaused(e.ObjectNew) },
+}
+
+// start is a source of the controller that reconciles Clusters: what happens to the
+// objects they refer to goes into its queue.
+func (k *kinds) start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	k.ctx, k.queue = ctx, queue
+	return nil
+}
+
+func (k *kinds) of(group schema.GroupKind) *kind {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known, ok := k.all[group]
+	if !ok {
+		known = &kind{}
+		k.all[group] = known
+	}
+	return known
+}
+
+// move watches a kind in another version, or in none if that is empty, and stops what
+// watched it. The caller holds the kind's lock.
+func (k *kinds) move(ctx context.Context, kind *kind, to schema.GroupVersionKind) error {
+	if kind.watched == to {
+		return nil
+	}
+	if from := kind.watched; !from.Empty() {
+		kind.watched = schema.GroupVersionKind{}
+		ctrl.LoggerFrom(ctx).Info("Watching a kind no longer in this version", "kind", from.String())
+		k.lists.forget(from)
+		if err := k.cache.RemoveInformer(ctx, ofKind(from)); err != nil {
+			return fmt.Errorf("stopping to watch %s: %w", from, err)
+		}
+	}
+	if to.Empty() {
+		return nil
+	}
+	informer, err := k.cache.GetInformer(ctx, ofKind(to), cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watching %s: %w", to, err)
+	}
+	if _, err := informer.AddEventHandler(k.events()); err != nil {
+		return fmt.Errorf("watching %s: %w", to, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Watching a kind that Clusters refer to", "kind", to.String())
+	kind.watched = to
+	return nil
+}
+
+func ofKind(gvk schema.GroupVersionKind) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(gvk)
+	return object
+}
+
+// events enqueues the Clusters that an object concerns.
+func (k *kinds) events() toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(news any, isInInitialList bool) {
+			object, ok := news.(client.Object)
+			if e := (event.CreateEvent{Object: object, IsInInitialList: isInInitialList}); ok && k.news.Create(e) {
+				k.handler.Create(k.ctx, e, k.queue)
+			}
+		},
+		UpdateFunc: func(before, after any) {
+			old, ok := before.(client.Object)
+			object, isToo := after.(client.Object)
+			if e := (event.UpdateEvent{ObjectOld: old, ObjectNew: object}); ok && isToo && k.news.Update(e) {
+				k.handler.Update(k.ctx, e, k.queue)
+			}
+		},
+		DeleteFunc: func(last any) {
+			gone, unknown := last.(toolscache.DeletedFinalStateUnknown)
+			if unknown {
+				last = gone.Obj
+			}
+			object, ok := last.(client.Object)
+			if e := (event.DeleteEvent{Object: object, DeleteStateUnknown: unknown}); ok && k.news.Delete(e) {
+				k.handler.Delete(k.ctx, e, k.queue)
+			}
+		},
+	}
+}

@@ -1,0 +1,414 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	gosync "sync"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	"github.com/muster-fleet/muster/internal/settings"
+)
+
+// world is what sources reads: a cache and the client on it, with one provider whose kind
+// is Thing.
+type world struct {
+	client.Client
+	cache.Cache
+
+	mu gosync.Mutex
+	// contract is the version that the CRD's label names; "" for none.
+	contract string
+	crd      error // of reading the CRD
+	noCRD    bool
+	exists   bool // the object
+	refused  bool
+	unserved bool
+	unlisted bool
+	asked    int
+	clusters []clusterv1.Cluster
+	// informers are those that run, log what happened to them.
+	informers map[string]toolscache.ResourceEventHandler
+	log       []string
+}
+
+var things = schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "Thing"}
+
+func newWorld() *world {
+	return &world{contract: "v1beta1", exists: true, informers: map[string]toolscache.ResourceEventHandler{}}
+}
+
+func (w *world) sources() *sources {
+	lists, reads := newLists(w), newReads()
+	return newSources(w, newKinds(w, lists, reads, handler.Funcs{}), lists, reads)
+}
+
+func (w *world) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	thing, ok := object.(*unstructured.Unstructured)
+	switch {
+	case !ok && w.crd != nil:
+		return w.crd
+	case !ok && w.noCRD:
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "customresourcedefinitions"}, key.Name)
+	case !ok:
+		if w.contract != "" {
+			object.SetLabels(map[string]string{"cluster.x-k8s.io/v1beta1": w.contract})
+		}
+		return nil
+	case !w.exists:
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "things"}, key.Name)
+	}
+	version := thing.GroupVersionKind().Version
+	w.log = append(w.log, "read "+version)
+	if _, ok := w.informers[version]; !ok {
+		w.log = append(w.log, "started anew "+version)
+		w.informers[version] = nil
+	}
+	thing.SetResourceVersion("1")
+	return nil
+}
+
+func (w *world) Create(_ context.Context, object client.Object, _ ...client.CreateOption) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked++
+	object.(*authorizationv1.SelfSubjectAccessReview).Status.Allowed = !w.refused
+	return nil
+}
+
+func (w *world) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*clusterv1.ClusterList).Items = w.clusters
+	return nil
+}
+
+type worldMapper struct {
+	meta.RESTMapper
+	*world
+}
+
+func (w *world) RESTMapper() meta.RESTMapper { return worldMapper{world: w} }
+
+func (w worldMapper) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.unserved {
+		return nil, &meta.NoKindMatchError{GroupKind: kind, SearchedVersions: versions}
+	}
+	return &meta.RESTMapping{}, nil
+}
+
+func (w *world) GetInformer(_ context.Context, object client.Object, _ ...cache.InformerGetOption) (cache.Informer, error) {
+	gvk := object.GetObjectKind().GroupVersionKind()
+	if _, err := w.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.informers[gvk.Version]; !ok {
+		w.log = append(w.log, "start "+gvk.Version)
+		w.informers[gvk.Version] = nil
+	}
+	return worldInformer{world: w, version: gvk.Version}, nil
+}
+
+func (w *world) RemoveInformer(_ context.Context, object client.Object) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	version := object.GetObjectKind().GroupVersionKind().Version
+	w.log = append(w.log, "stop "+version)
+	delete(w.informers, version)
+	return nil
+}
+
+type worldInformer struct {
+	cache.Informer
+	world   *world
+	version string
+}
+
+func (i worldInformer) HasSynced() bool {
+	i.world.mu.Lock()
+	defer i.world.mu.Unlock()
+	return !i.world.unlisted
+}
+
+func (i worldInformer) AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+	i.world.mu.Lock()
+	defer i.world.mu.Unlock()
+	i.world.log = append(i.world.log, "watch "+i.version)
+	i.world.informers[i.version] = handler
+	return nil, nil
+}
+
+func referringCluster() *clusterv1.Cluster {
+	cluster := &clusterv1.Cluster{}
+	cluster.Namespace, cluster.Name = "team", "one"
+	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: things.Group, Kind: things.Kind, Name: "infra"}
+	return cluster
+}
+
+func (s *sources) look(ctx context.Context) (string, error) {
+	values, err := s.values(ctx, settings.Default(), referringCluster())
+	if err != nil {
+		return "", err
+	}
+	version, _ := values["InfrastructureCluster"].(map[string]any)["apiVersion"].(string)
+	return strings.TrimPrefix(version, things.Group+"/"), nil
+}
+
+// A kind is watched before it is read, in the version its CRD declares, and in no other.
+func TestSourcesFollowTheContract(t *testing.T) {
+	w := newWorld()
+	s := w.sources()
+	for _, step := range []struct {
+		contract string
+		log      []string
+	}{
+		{"v1beta1", []string{"start v1beta1", "watch v1beta1", "read v1beta1"}},
+		{"v1beta1", []string{"read v1beta1"}},
+		{"v1beta2", []string{"stop v1beta1", "start v1beta2", "watch v1beta2", "read v1beta2"}},
+		{"", []string{"stop v1beta2"}},
+		{"", nil},
+		{"v1beta1_v1beta2", []string{"start v1beta2", "watch v1beta2", "read v1beta2"}},
+		{"v1beta1", []string{"stop v1beta2", "start v1beta1", "watch v1beta1", "read v1beta1"}},
+	} {
+		w.contract, w.log = step.contract, nil
+		if _, err := s.look(t.Context()); (err != nil) != (step.contract == "") {
+			t.Errorf("contract %q: %v", step.contract, err)
+		}
+		if !slices.Equal(w.log, step.log) {
+			t.Errorf("contract %q: %q, want %q", step.contract, w.log, step.log)
+		}
+	}
+}
+
+// Whoever reads while the CRD changes starts nothing anew that was stopped.
+func TestSourcesFollowTheContractWhileOthersRead(t *testing.T) {
+	w := newWorld()
+	s := w.sources()
+	var readers gosync.WaitGroup
+	for range 8 {
+		readers.Go(func() {
+			for range 200 {
+				if _, err := s.look(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range 50 {
+		w.mu.Lock()
+		w.contract = fmt.Sprintf("v1beta%d", i%2+1)
+		w.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	readers.Wait()
+	if version, err := s.look(t.Context()); err != nil || version != w.contract {
+		t.Errorf("read at %s (%v), want %s", version, err, w.contract)
+	}
+	if running := slices.Collect(maps.Keys(w.informers)); !slices.Equal(running, []string{w.contract}) {
+		t.Errorf("informers of %v run, want %s", running, w.contract)
+	}
+	for _, entry := range w.log {
+		if strings.HasPrefix(entry, "started anew") {
+			t.Error(entry)
+		}
+	}
+}
+
+// Of what keeps a reference from being read, the end brings the Cluster back; nobody
+// needs to look again and again.
+func TestNeedsPolling(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*world)
+		words  string
+		polled bool
+	}{
+		"no object":          {change: func(w *world) { w.exists = false }, words: `spec.infrastructureRef: failed to retrieve Thing team/infra: things "infra" not found`},
+		"no CRD":             {change: func(w *world) { w.noCRD = true }, words: `"things.infrastructure.cluster.x-k8s.io" not found`},
+		"no contract":        {change: func(w *world) { w.contract = "" }, words: "contract version label"},
+		"not served":         {change: func(w *world) { w.unserved = true }, words: "no matches for kind"},
+		"not allowed":        {change: func(w *world) { w.refused = true }, words: "the syncer may not read things.infrastructure.cluster.x-k8s.io"},
+		"no CRD can be read": {change: func(w *world) { w.crd = errors.New("broken") }, words: "broken", polled: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			test.change(w)
+			_, err := w.sources().look(t.Context())
+			if !errors.Is(err, errUnresolved) || !strings.Contains(err.Error(), test.words) {
+				t.Errorf("got %v, want what says %q", err, test.words)
+			}
+			if needsPolling(err) != test.polled {
+				t.Errorf("needs polling: %v, want %v", !test.polled, test.polled)
+			}
+		})
+	}
+	t.Run("not listed", func(t *testing.T) {
+		w := newWorld()
+		w.unlisted = true
+		s := w.sources()
+		if _, err := s.look(t.Context()); !errors.Is(err, errSyncing) {
+			t.Errorf("at first: %v", err)
+		}
+		late := time.Now().Add(listedPatience + time.Second)
+		s.lists.now = func() time.Time { return late }
+		if _, err := s.look(t.Context()); !errors.Is(err, errUnresolved) || needsPolling(err) {
+			t.Errorf("when patience is over: %v", err)
+		}
+	})
+	t.Run("a broken variable", func(t *testing.T) {
+		cluster := referringCluster()
+		cluster.Spec.Topology.Variables = []clusterv1.ClusterVariable{{Name: "x"}}
+		cluster.Spec.Topology.Variables[0].Value.Raw = []byte("{")
+		if _, err := newWorld().sources().values(t.Context(), settings.Default(), cluster); !errors.Is(err, errUnresolved) || needsPolling(err) {
+			t.Errorf("got %v", err)
+		}
+	})
+	if needsPolling(nil) || needsPolling(errors.New("another")) {
+		t.Error("what is no reference is polled")
+	}
+}
+
+// What ends without an event is asked about once for all Clusters.
+func TestSourcesRetry(t *testing.T) {
+	const questions = 3 // get, list, watch
+	now := time.Now()
+	begin := func(change func(*world)) (*world, *sources) {
+		w := newWorld()
+		change(w)
+		for i := range 3 {
+			cluster := referringCluster()
+			cluster.Name = fmt.Sprint(i)
+			w.clusters = append(w.clusters, *cluster)
+		}
+		s := w.sources()
+		s.now = func() time.Time { return now }
+		for range 5 {
+			if _, err := s.look(t.Context()); !errors.Is(err, errUnresolved) {
+				t.Errorf("got %v", err)
+			}
+		}
+		return w, s
+	}
+	back := func(s *sources, want int) {
+		t.Helper()
+		if got := len(s.retry(t.Context())); got != want {
+			t.Errorf("%d Clusters come back, want %d", got, want)
+		}
+	}
+	t.Run("access", func(t *testing.T) {
+		w, s := begin(func(w *world) { w.refused = true })
+		back(s, 0)
+		if w.asked != questions {
+			t.Errorf("asked %d times, want %d", w.asked, questions)
+		}
+		now = now.Add(accessInterval + time.Second)
+		back(s, 0)
+		back(s, 0)
+		if w.asked != 2*questions {
+			t.Errorf("after a minute asked %d times, want %d", w.asked, 2*questions)
+		}
+		w.refused = false
+		now = now.Add(accessInterval + time.Second)
+		back(s, 3)
+		back(s, 0)
+		if version, err := s.look(t.Context()); version != "v1beta1" {
+			t.Errorf("read %q (%v)", version, err)
+		}
+	})
+	t.Run("access that nobody wants any more", func(t *testing.T) {
+		w, s := begin(func(w *world) { w.refused = true })
+		w.clusters = nil
+		now = now.Add(accessInterval + time.Second)
+		back(s, 0)
+		if w.asked != questions || len(s.access) != 0 {
+			t.Errorf("asked %d times, remembers %v", w.asked, s.access)
+		}
+	})
+	t.Run("a version that is not served", func(t *testing.T) {
+		w, s := begin(func(w *world) { w.unserved = true })
+		back(s, 0)
+		w.unserved = false
+		back(s, 3)
+		back(s, 0)
+		if version, err := s.look(t.Context()); version != "v1beta1" {
+			t.Errorf("read %q (%v)", version, err)
+		}
+	})
+	t.Run("a version that is not declared any more", func(t *testing.T) {
+		w, s := begin(func(w *world) { w.unserved = true })
+		w.contract = ""
+		if _, err := s.look(t.Context()); err == nil {
+			t.Error("no error")
+		}
+		w.unserved = false
+		back(s, 0)
+	})
+}
+
+func TestContractNews(t *testing.T) {
+	crd := func(version string, age time.Duration, labels map[string]string) client.Object {
+		crd := crdMetadata()
+		crd.ResourceVersion, crd.Labels = version, labels
+		crd.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
+		return crd
+	}
+	old, young := time.Hour, time.Second
+	for name, test := range map[string]struct {
+		event  event.UpdateEvent
+		passes bool
+	}{
+		"a label":                {event.UpdateEvent{ObjectOld: crd("1", old, nil), ObjectNew: crd("2", old, map[string]string{"cluster.x-k8s.io/v1beta2": "v1"})}, true},
+		"anything else":          {event.UpdateEvent{ObjectOld: crd("1", old, nil), ObjectNew: crd("2", old, nil)}, false},
+		"anything of a new one":  {event.UpdateEvent{ObjectOld: crd("1", young, nil), ObjectNew: crd("2", young, nil)}, true},
+		"nothing, of a new one":  {event.UpdateEvent{ObjectOld: crd("1", young, nil), ObjectNew: crd("1", young, nil)}, false},
+		"nothing, of an old one": {event.UpdateEvent{ObjectOld: crd("1", old, nil), ObjectNew: crd("1", old, nil)}, false},
+	} {
+		if got := contractNews.Update(test.event); got != test.passes {
+			t.Errorf("%s passes: %v, want %v", name, got, test.passes)
+		}
+	}
+	if contractNews.Create(event.CreateEvent{Object: crd("1", old, nil), IsInInitialList: true}) {
+		t.Error("what a start finds is news")
+	}
+	if !contractNews.Create(event.CreateEvent{Object: crd("1", young, nil)}) || !contractNews.Delete(event.DeleteEvent{Object: crd("1", old, nil)}) {
+		t.Error("a CRD that appears or goes is no news")
+	}
+}
+
+// The end of a pause passes, and what appears paused.
+func TestNotPaused(t *testing.T) {
+	object := func(paused bool) client.Object {
+		object := &unstructured.Unstructured{}
+		if paused {
+			object.SetAnnotations(map[string]string{clusterv1.PausedAnnotation: ""})
+		}
+		return object
+	}
+	if !notPaused.Create(event.CreateEvent{Object: object(true)}) || !notPaused.Delete(event.DeleteEvent{Object: object(true)}) {
+		t.Error("an object that appears or goes paused is missed")
+	}
+	if notPaused.Update(event.UpdateEvent{ObjectOld: object(true), ObjectNew: object(true)}) ||
+		!notPaused.Update(event.UpdateEvent{ObjectOld: object(true), ObjectNew: object(false)}) {
+		t.Error("a change of what is paused passes, or its end does not")
+	}
+}
