@@ -260,6 +260,7 @@ func TestFenceOfALargeCluster(t *testing.T) {
 		cluster.Labels[fmt.Sprintf("label-%d", i)], cluster.Annotations[fmt.Sprintf("annotation-%d", i)] = "x", "x"
 	}
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
+	t.Cleanup(func() { deleteNow(NewWithT(t), cluster) }) // Others count those that wait.
 	syncer := thief(g)
 	probe(g, syncer, cluster)
 	for who, writer := range map[string]client.Client{"unbounded": admin, "bounded": syncer} {
