@@ -154,3 +154,31 @@ func TestOwnKeysThatNobodyWantsGo(t *testing.T) {
 		}).Should(Succeed())
 	}
 }
+
+// A mapping that somebody has edited is retired like any other: what an apply does not
+// mention stays as whoever wrote it left it, and would go on mapping.
+func TestEditedMappingIsRetired(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	noConfig(t)
+	user := s.imported(g, "user")
+	mapping := s.mapping()
+	g.Eventually(func(g Gomega) { exists(g, mapping) }).Should(Succeed())
+	deployment := &fleetv1.BundleDeployment{}
+	deployment.Namespace, deployment.Name = newNamespace(t, g, "cluster", nil), "app"
+	deployment.Labels = map[string]string{
+		fleetv1.BundleLabel: "app", fleetv1.BundleNamespaceLabel: s.classNamespace,
+		fleetv1.ClusterLabel: "user", fleetv1.ClusterNamespaceLabel: s.namespace,
+	}
+	g.Expect(admin.Create(ctx, deployment)).To(Succeed())
+	startSyncer := stop(t, g, syncerProcess)
+	before := mapping.DeepCopy()
+	mapping.BundleSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"edited": "yes"}}
+	mapping.NamespaceSelector = &metav1.LabelSelector{}
+	g.Expect(admin.Patch(ctx, mapping, client.MergeFrom(before), client.FieldOwner("somebody"))).To(Succeed())
+	deleteNow(g, user)
+	startSyncer()
+	g.Eventually(func(g Gomega) { g.Expect(isRetired(g, s)).To(BeTrue()) }).Should(Succeed())
+	g.Expect(admin.Delete(ctx, deployment)).To(Succeed())
+	g.Eventually(func(g Gomega) { isGone(g, s.mapping()) }).Should(Succeed())
+}
