@@ -45,7 +45,7 @@ func (s *State) relationOf(in settings, fleet *fleetv1.Cluster, cluster *cluster
 			return orphan
 		}
 		return heirloom
-	case from != cluster.Name && (from != "" || fleet.Name != in.nameOf(cluster)):
+	case from != cluster.Name && (from != "" || fleet.Name != in.nameOf(cluster) && fleet.Name != cluster.Annotations[pinnedName]):
 		return foreign
 	case fleet.CreationTimestamp.Before(&cluster.CreationTimestamp):
 		return heirloom

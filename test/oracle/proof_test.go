@@ -423,6 +423,10 @@ func TestWhose(t *testing.T) {
 		"of unknown origin and no older: the Cluster's": {
 			happens: then(anew(true), fleetCluster("one", map[string]string{managedBy: "muster"})), made: all, reason: "True Imported", is: isAnew(0),
 		},
+		"of unknown origin under the pinned name: the Cluster's": {
+			happens: then(fleetCluster("odd", map[string]string{managedBy: "muster"}), pinned("odd")),
+			made:    strings.Replace(all, "team/one", "team/odd", 1), reason: "True Imported",
+		},
 		"of unknown origin and from another Cluster": {
 			happens: fleetCluster("one", map[string]string{managedBy: "muster", importedFrom: "two"}), made: all, reason: "False NameConflict",
 		},
@@ -475,6 +479,10 @@ func TestWhose(t *testing.T) {
 		"a pin, no UID known of another": {
 			happens: then(fleetCluster("odd", map[string]string{managedBy: "muster", importedFrom: "one"}), pinned("one")),
 			made:    "cluster team/odd, " + all, reason: "True Imported",
+		},
+		"a pin, no UID known of another, paused: it is not the Cluster's": {
+			happens: then(fleetCluster("one", map[string]string{managedBy: "muster"}), pinned("odd"), pauseOne),
+			made:    "cluster team/one, " + classGroups, reason: "False Paused",
 		},
 		"a pin without a Fleet Cluster stays": {
 			happens: pinned("kept"), made: strings.Replace(all, "team/one", "team/kept", 1), reason: "True Imported",
