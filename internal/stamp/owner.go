@@ -92,7 +92,8 @@ const (
 // RelationOf says what a Fleet Cluster is to a CAPI Cluster of its namespace; why
 // says of a foreign one whose it is and how to hand it over. It looks at metadata
 // only. A Cluster that is being created has no UID yet. Lives reports whether there is
-// a Cluster of that name in the namespace, and with that UID unless it is empty.
+// a Cluster of that name in the namespace, and with that UID unless it is empty; an empty
+// name stands for any.
 func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid types.UID) bool) (relation Relation, why string) {
 	for _, owner := range fleetCluster.GetOwnerReferences() {
 		if owner.UID != "" && owner.UID == cluster.GetUID() {
@@ -116,6 +117,8 @@ func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid
 		return Foreign, fmt.Sprintf("Fleet Cluster %q is that of Cluster %q%s", fleetCluster.GetName(), origin.Name, handOver)
 	case !IsOurs(fleetCluster):
 		return Foreign, fmt.Sprintf("Fleet Cluster %q was made by somebody else%s", fleetCluster.GetName(), handOver)
+	case origin.UID != "" && lives("", origin.UID):
+		return Foreign, fmt.Sprintf("Fleet Cluster %q has the UID of another Cluster, which exists%s", fleetCluster.GetName(), handOver)
 	case origin.Owned:
 		return Predecessor, ""
 	case origin.UID != "", isOlder(fleetCluster, cluster):
@@ -125,8 +128,8 @@ func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid
 	}
 }
 
-// livingOwner returns the name of another Cluster that exists and has the Fleet
-// Cluster; empty if there is none.
+// livingOwner returns the name, or else the UID, of another Cluster that exists and has
+// the Fleet Cluster; empty if there is none.
 func livingOwner(fleetCluster metav1.Object, origin Origin, self string, lives func(string, types.UID) bool) string {
 	for _, owner := range fleetCluster.GetOwnerReferences() {
 		if isCluster(owner) && owner.Name != self && lives(owner.Name, owner.UID) {
@@ -135,6 +138,9 @@ func livingOwner(fleetCluster metav1.Object, origin Origin, self string, lives f
 	}
 	if !origin.Owned && origin.Name != "" && origin.Name != self && lives(origin.Name, origin.UID) {
 		return origin.Name
+	}
+	if origin.UID != "" && lives("", origin.UID) {
+		return string(origin.UID)
 	}
 	return ""
 }

@@ -36,7 +36,9 @@ func TestIsOurs(t *testing.T) {
 func TestRelationOf(t *testing.T) {
 	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	cluster := &metav1.ObjectMeta{Name: "prod", UID: "new", CreationTimestamp: metav1.NewTime(noon)}
-	lives := func(name string, uid types.UID) bool { return name == "other" && (uid == "" || uid == "lives") }
+	lives := func(name string, uid types.UID) bool {
+		return name == "other" && (uid == "" || uid == "lives") || name == "" && uid == "lives"
+	}
 	owner := func(name string, uid types.UID) metav1.OwnerReference {
 		return metav1.OwnerReference{APIVersion: "cluster.x-k8s.io/v1beta1", Kind: "Cluster", Name: name, UID: uid}
 	}
@@ -70,6 +72,9 @@ func TestRelationOf(t *testing.T) {
 			OwnerReferences: []metav1.OwnerReference{owner("other", "dead")}}, want: HandedOver},
 		"handed over, the namesake is dead": {fleet: metav1.ObjectMeta{Annotations: map[string]string{AdoptAnnotation: "true"},
 			OwnerReferences: []metav1.OwnerReference{owner("prod", "old")}}, want: HandedOver},
+		"our name, another's UID": {fleet: metav1.ObjectMeta{Labels: ours, OwnerReferences: []metav1.OwnerReference{owner("prod", "lives")}}, want: Foreign, why: true},
+		"our name, another's UID noted": {fleet: metav1.ObjectMeta{Labels: ours,
+			Annotations: map[string]string{ImportedFromAnnotation: "prod", ImportedUIDAnnotation: "lives"}}, want: Foreign, why: true},
 		"an owner of another kind": {fleet: metav1.ObjectMeta{Labels: ours, CreationTimestamp: metav1.NewTime(noon),
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "prod", UID: "x"}}}, want: Own},
 	} {

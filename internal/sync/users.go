@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -131,16 +132,49 @@ func (u users) keeps(ctx context.Context, in settings.Settings, cached *fleetv1.
 // hasCluster reports whether the Cluster that a Fleet Cluster was made from exists. One
 // of the same name that was made anew is not it.
 func (u users) hasCluster(ctx context.Context, in settings.Settings, fleetCluster *fleetv1.Cluster) (bool, error) {
+	candidates, err := u.candidates(ctx, in, fleetCluster)
+	if err != nil {
+		return false, err
+	}
+	for i := range candidates {
+		relation, _ := stamp.RelationOf(fleetCluster, &candidates[i], func(_ string, uid types.UID) bool {
+			return u.hasUID(ctx, fleetCluster.Namespace, uid)
+		})
+		if relation == stamp.Own {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// candidates returns the Clusters that a Fleet Cluster may have been made from. CAAPF
+// without owner references notes nothing, but gives it the expected name.
+func (u users) candidates(ctx context.Context, in settings.Settings, fleetCluster *fleetv1.Cluster) ([]clusterv1.Cluster, error) {
 	name := stamp.OriginOf(fleetCluster).Name
-	if name == "" { // CAAPF notes nothing, but gives it the expected name.
+	var list clusterv1.ClusterList
+	if name == "" {
 		name = strings.TrimSuffix(strings.TrimPrefix(fleetCluster.Name, in.Cluster.Prefix), in.Cluster.Suffix)
+		if err := u.List(ctx, &list, client.InNamespace(fleetCluster.Namespace), client.MatchingFields{byPin: fleetCluster.Name}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing Clusters: %w", err)
+		}
 	}
 	var cluster clusterv1.Cluster
-	if err := u.Get(ctx, types.NamespacedName{Namespace: fleetCluster.Namespace, Name: name}, &cluster, client.UnsafeDisableDeepCopy); err != nil {
-		return false, client.IgnoreNotFound(err)
+	if err := u.Get(ctx, types.NamespacedName{Namespace: fleetCluster.Namespace, Name: name}, &cluster, client.UnsafeDisableDeepCopy); err == nil {
+		list.Items = append(list.Items, cluster)
+	} else if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading a Cluster: %w", err)
 	}
-	relation, _ := stamp.RelationOf(fleetCluster, &cluster, func(string, types.UID) bool { return false })
-	return relation == stamp.Own, nil
+	return list.Items, nil
+}
+
+// hasUID reports whether a Cluster of the namespace has the UID. Only a Fleet Cluster that
+// an earlier Cluster left behind, or that somebody has forged, makes anybody ask.
+func (u users) hasUID(ctx context.Context, namespace string, uid types.UID) bool {
+	var list clusterv1.ClusterList
+	if err := u.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return true // Nothing is taken over in doubt.
+	}
+	return slices.ContainsFunc(list.Items, func(cluster clusterv1.Cluster) bool { return cluster.UID == uid })
 }
 
 // clusters returns the Clusters of a namespace, to be read only, and the labels of the

@@ -94,6 +94,9 @@ func (r *clusterReconciler) lookAt(ctx context.Context, v *visit, name string) e
 // relationOf says what a Fleet Cluster is to a Cluster.
 func (r *clusterReconciler) relationOf(ctx context.Context, fleetCluster *fleetv1.Cluster, cluster *clusterv1.Cluster) (stamp.Relation, string) {
 	return stamp.RelationOf(fleetCluster, cluster, func(name string, uid types.UID) bool {
+		if name == "" {
+			return r.users.hasUID(ctx, cluster.Namespace, uid)
+		}
 		var other clusterv1.Cluster
 		err := r.Get(ctx, types.NamespacedName{Namespace: cluster.Namespace, Name: name}, &other, client.UnsafeDisableDeepCopy)
 		if client.IgnoreNotFound(err) != nil {

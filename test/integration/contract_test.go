@@ -96,11 +96,18 @@ func (p provider) create(g Gomega, object *unstructured.Unstructured) {
 }
 
 // cluster creates an initialized Cluster that refers to the provider's object.
-func (p provider) cluster(g Gomega, namespace string) *clusterv1.Cluster {
+func (p provider) cluster(t *testing.T, g Gomega, namespace string) *clusterv1.Cluster {
+	t.Helper()
 	cluster := &clusterv1.Cluster{}
 	cluster.Namespace, cluster.Name = namespace, "one"
 	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: providerGroup, Kind: p.kind, Name: "infra"}
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
+	// What it refers to goes with the test: left behind it would be unresolved for others.
+	t.Cleanup(func() {
+		if err := client.IgnoreNotFound(admin.Delete(ctx, cluster.DeepCopy())); err != nil {
+			t.Error(err)
+		}
+	})
 	before := cluster.DeepCopy()
 	cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
 	g.Expect(admin.Status().Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
@@ -157,7 +164,7 @@ func TestTheWatchFollowsTheContract(t *testing.T) {
 	namespace := newNamespace(t, g, "moving", nil)
 	object := p.object(namespace, "v1beta1", "small")
 	p.create(g, object)
-	p.cluster(g, namespace)
+	p.cluster(t, g, namespace)
 	p.wantValues(g, namespace, "v1beta1", "small")
 	resize(g, object, "medium")
 	p.wantValues(g, namespace, "v1beta1", "medium")
@@ -188,7 +195,7 @@ func TestWhatIsMissingWakesItsCluster(t *testing.T) {
 	p := provider{"LateCluster", "lateclusters"}
 	p.allow(t, g)
 	namespace := newNamespace(t, g, "late", nil)
-	cluster := p.cluster(g, namespace)
+	cluster := p.cluster(t, g, namespace)
 	unresolved := func(g Gomega, words string) {
 		g.Eventually(func(g Gomega) {
 			condition := importedCondition(g, cluster)
@@ -243,7 +250,7 @@ func TestAccessIsAskedForOncePerKind(t *testing.T) {
 		namespace := newNamespace(t, g, "secretive", nil)
 		namespaces = append(namespaces, namespace)
 		p.create(g, p.object(namespace, "v1beta1", "small"))
-		cluster := p.cluster(g, namespace)
+		cluster := p.cluster(t, g, namespace)
 		g.Eventually(func(g Gomega) {
 			g.Expect(importedCondition(g, cluster).Message).To(ContainSubstring("may not read secretiveclusters"))
 		}).Should(Succeed())

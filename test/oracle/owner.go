@@ -33,6 +33,10 @@ func (s *State) relationOf(in settings, fleet *fleetv1.Cluster, cluster *cluster
 	case s.existsOf(fleet.Namespace, origins): // Another Cluster's, whatever else it says.
 		return foreign
 	case fleet.Annotations[adopt] == "true":
+		// Handed over, but not from under another Cluster that it was made from.
+		if other := (Key{Namespace: fleet.Namespace, Name: from}); len(origins) == 0 && from != cluster.Name && s.Clusters[other] != nil {
+			return foreign
+		}
 		return handed
 	case !isOurs(fleet):
 		return foreign
@@ -62,7 +66,8 @@ func (s *State) fleetClusterOf(in settings, cluster *clusterv1.Cluster) *fleetv1
 		return s.preferred(in, cluster, s.isOwn(in, cluster))
 	}
 	pinned := s.FleetClusters[fleetKey(cluster)]
-	if pinned != nil && slices.Contains([]relation{own, handed}, s.relationOf(in, pinned, cluster)) {
+	// What is handed over is not the Cluster's before it was taken.
+	if pinned != nil && s.relationOf(in, pinned, cluster) == own {
 		return pinned
 	}
 	return nil

@@ -122,7 +122,7 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 	switch {
 	case s.isGroupTaken(in, cluster):
 		// Its bundles would be targeted through the group of somebody else's class.
-		report(cluster, fleet != nil && (is == own || is == handed), "NameConflict")
+		report(cluster, fleet != nil && is == own, "NameConflict")
 		return
 	case is == foreign:
 		report(cluster, false, "NameConflict")
