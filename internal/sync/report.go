@@ -46,10 +46,10 @@ type reporter struct {
 // It costs no request when there is no news. If it puts something off, it says for how long.
 func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) (time.Duration, error) {
 	wanted, news := r.merge(cluster.Status.Conditions, result)
-	switch {
-	case news == nothing:
+	switch news {
+	case nothing:
 		return 0, nil
-	case news == messageOnly:
+	case messageOnly:
 		if wait := r.damp(client.ObjectKeyFromObject(cluster)); wait > 0 {
 			return wait, nil
 		}

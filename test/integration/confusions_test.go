@@ -44,7 +44,7 @@ func TestRetiringCountsTime(t *testing.T) {
 		fleetv1.ClusterLabel: "user", fleetv1.ClusterNamespaceLabel: s.namespace,
 	}
 	g.Expect(admin.Create(ctx, deployment)).To(Succeed())
-	t.Cleanup(func() { _ = admin.Delete(ctx, deployment) }) //nolint:errcheck // The namespace is this test's own.
+	t.Cleanup(func() { _ = admin.Delete(ctx, deployment) })
 
 	begin := time.Now()
 	deleteNow(g, user)

@@ -146,9 +146,9 @@ func TestCompactedChanged(t *testing.T) {
 // What never reaches the template values is not in the cache either: the values are the
 // same with and without it, and a change of nothing else is none.
 func TestCompactLeavesOutWhatTheValuesDo(t *testing.T) {
-	withCopies := func(copy string) *unstructured.Unstructured {
+	withCopies := func(original string) *unstructured.Unstructured {
 		object := controlPlane(2)
-		copies := map[string]any{"kapp.k14s.io/original": copy, "cluster.x-k8s.io/conversion-data": copy, "note": "x"}
+		copies := map[string]any{"kapp.k14s.io/original": original, "cluster.x-k8s.io/conversion-data": original, "note": "x"}
 		object.Object["metadata"].(map[string]any)["annotations"] = maps.Clone(copies)
 		object.Object["spec"].(map[string]any)["machineTemplate"] = map[string]any{"metadata": map[string]any{"annotations": copies}}
 		return object
