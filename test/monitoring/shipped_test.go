@@ -101,7 +101,7 @@ func TestServiceMonitors(t *testing.T) {
 			if port := selected[0].Spec.Ports[0]; port.Name != endpoint.Port || port.TargetPort.StrVal != "metrics" {
 				t.Errorf("ServiceMonitor %s: the Service has no port %q", monitor.Name, endpoint.Port)
 			}
-			if endpoint.BearerTokenFile != "/var/run/secrets/kubernetes.io/serviceaccount/token" || endpoint.Authorization != nil {
+			if endpoint.BearerTokenFile != "/var/run/secrets/kubernetes.io/serviceaccount/token" || endpoint.Authorization != nil { //nolint:staticcheck // SA1019: deprecated without a successor that can hold a bound token.
 				t.Errorf("ServiceMonitor %s: Prometheus does not come with the token of its pod", monitor.Name)
 			}
 			verify := endpoint.TLSConfig
