@@ -256,9 +256,6 @@ func (r *clusterReconciler) applyFleetCluster(ctx context.Context, v *visit, val
 		return live, nil
 	}
 	v.fleet = live
-	if err := r.disown(ctx, v); err != nil {
-		return nil, err
-	}
 	return v.fleet, r.reclaim(ctx, v)
 }
 

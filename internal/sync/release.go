@@ -82,15 +82,6 @@ func (r *clusterReconciler) takeOver(ctx context.Context, v *visit) error {
 	return nil
 }
 
-// disown takes off an owner reference that is not wanted and that an apply leaves
-// there, because reclaim put it back by a patch.
-func (r *clusterReconciler) disown(ctx context.Context, v *visit) error {
-	if v.in.Cluster.SetOwnerReferences || !v.in.Cluster.PatchResource || !isOwner(v.fleet, v.cluster) {
-		return nil
-	}
-	return r.patchFleetCluster(ctx, v.fleet, map[string]any{"metadata": map[string]any{"ownerReferences": withoutOwner(v.fleet, v.cluster)}})
-}
-
 func isOwner(live *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
 	return len(withoutOwner(live, cluster)) < len(live.OwnerReferences)
 }

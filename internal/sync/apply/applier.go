@@ -128,12 +128,14 @@ func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
 }
 
 // dropAdded removes what others added to what is wholly ours: template values,
-// tolerations and environment, selectors, and the keys of our own domain, by which nobody but us
-// may steer anything. An apply leaves what it does not mention.
+// tolerations and environment, selectors, the keys of our own domain, by which nobody but
+// us may steer anything, and owners of Cluster API's kinds. An apply leaves what it does
+// not mention.
 func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) error {
 	before := written.DeepCopyObject().(client.Object)
 	written.SetLabels(withoutStrays(written.GetLabels(), want.GetLabels()))
 	written.SetAnnotations(withoutStrays(written.GetAnnotations(), want.GetAnnotations()))
+	written.SetOwnerReferences(withoutStrayOwners(written, want))
 	switch want := want.(type) {
 	case *fleetv1.Cluster:
 		written := written.(*fleetv1.Cluster)

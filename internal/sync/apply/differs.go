@@ -2,10 +2,13 @@ package apply
 
 import (
 	"maps"
+	"slices"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -57,9 +60,23 @@ func hashOf(values *fleetv1.GenericMap) string {
 	return desired.HashOfValues(values.Data)
 }
 
-// hasStrays reports whether an object has keys of our own domain that are not wanted.
+// hasStrays reports whether an object has what nobody but us may put there, and we do
+// not want: keys of our own domain, and owners of Cluster API's kinds.
 func hasStrays(have, want client.Object) bool {
-	return anyStray(have.GetLabels(), want.GetLabels()) || anyStray(have.GetAnnotations(), want.GetAnnotations())
+	return anyStray(have.GetLabels(), want.GetLabels()) || anyStray(have.GetAnnotations(), want.GetAnnotations()) ||
+		len(withoutStrayOwners(have, want)) < len(have.GetOwnerReferences())
+}
+
+// withoutStrayOwners returns the owners of an object without the Clusters and
+// ClusterClasses that are not wanted: each would keep it alive, or take it along.
+func withoutStrayOwners(have, want client.Object) []metav1.OwnerReference {
+	return slices.DeleteFunc(slices.Clone(have.GetOwnerReferences()), func(owner metav1.OwnerReference) bool {
+		version, err := schema.ParseGroupVersion(owner.APIVersion)
+		if err != nil || version.Group != clusterv1.GroupVersion.Group {
+			return false
+		}
+		return !slices.ContainsFunc(want.GetOwnerReferences(), func(wanted metav1.OwnerReference) bool { return wanted.UID == owner.UID })
+	})
 }
 
 func anyStray(have, want map[string]string) bool {
