@@ -22,8 +22,9 @@ import (
 // a Cluster are looked at.
 type enqueuer struct {
 	client.Reader
-	store  *apply.Store
-	echoes *echoes
+	store    *apply.Store
+	echoes   *echoes
+	settings *settingsReader
 }
 
 // requests returns a request for each key that names something; a use of nothing gives
@@ -244,9 +245,26 @@ func (e *enqueuer) clusters(ctx context.Context, options ...client.ListOption) [
 	return clusters.Items
 }
 
-// fleetClustersOf lists the Fleet Clusters that say they were made from a Cluster.
+// fleetClustersOf lists the Fleet Clusters that say they were made from a Cluster, and
+// those of the names that it is pinned to and that it would be given: what says nothing
+// counts as made from it, too.
 func (e *enqueuer) fleetClustersOf(ctx context.Context, cluster client.Object) []fleetv1.Cluster {
-	return e.fleetClusters(ctx, client.InNamespace(cluster.GetNamespace()), client.MatchingFields{byOrigin: originName(cluster.GetName())})
+	found := e.fleetClusters(ctx, client.InNamespace(cluster.GetNamespace()), client.MatchingFields{byOrigin: originName(cluster.GetName())})
+	names := []string{stamp.PinOf(cluster.GetAnnotations()).ClusterName}
+	if in, usable, err := e.settings.current(ctx); err == nil && usable {
+		expected, _ := stamp.FleetName(in.Cluster, cluster.GetName())
+		names = append(names, expected)
+	}
+	for _, name := range names {
+		var named fleetv1.Cluster
+		if name == "" || slices.ContainsFunc(found, func(known fleetv1.Cluster) bool { return known.Name == name }) {
+			continue
+		}
+		if err := e.Get(ctx, types.NamespacedName{Namespace: cluster.GetNamespace(), Name: name}, &named, client.UnsafeDisableDeepCopy); err == nil {
+			found = append(found, named)
+		}
+	}
+	return found
 }
 
 // fleetClusters lists Fleet Clusters from the cache, to be read only.

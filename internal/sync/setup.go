@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
@@ -107,7 +108,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	applier := &apply.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store}
 	settings := &settingsReader{mgr.GetClient()}
 	users := users{Reader: mgr.GetClient(), store: store}
-	queues := &enqueuer{Reader: mgr.GetClient(), store: store, echoes: echoes}
+	queues := &enqueuer{Reader: mgr.GetClient(), store: store, echoes: echoes, settings: settings}
 	groups := &groupReconciler{Reader: mgr.GetClient(), Applier: applier, users: users, settings: settings, watchFilter: options.WatchFilter, busy: keymutex.NewHashed(64)}
 	mappings := &mappingReconciler{
 		Reader: mgr.GetClient(), Applier: applier, live: mgr.GetAPIReader(), users: users, settings: settings,
@@ -124,7 +125,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		For(&fleetv1.ClusterGroup{}).
 		WatchesMetadata(classKind, enqueue(queues.groupsOfClass), builder.WithPredicates(filter)).
 		Watches(&clusterv1.Cluster{}, enqueue(queues.groupOfCluster), builder.WithPredicates(specOrLabels)).
-		Watches(&fleetv1.Cluster{}, enqueue(queues.groupOfFleetCluster), builder.WithPredicates(labelsOrExistence)).
+		Watches(&fleetv1.Cluster{}, enqueue(queues.groupOfFleetCluster), builder.WithPredicates(useNews)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allGroups), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(namespaceMetadata(), enqueue(queues.groupsInNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Channel(unseen.groups, itself)).
@@ -134,7 +135,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	if err := ctrl.NewControllerManagedBy(mgr).Named("bundlenamespacemapping").WithOptions(concurrency).
 		For(&fleetv1.BundleNamespaceMapping{}).
 		Watches(&clusterv1.Cluster{}, enqueue(queues.mappingOfCluster), builder.WithPredicates(specOrLabels)).
-		Watches(&fleetv1.Cluster{}, enqueue(queues.mappingOfFleetCluster), builder.WithPredicates(labelsOrExistence)).
+		Watches(&fleetv1.Cluster{}, enqueue(queues.mappingOfFleetCluster), builder.WithPredicates(useNews)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allMappings), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(namespaceMetadata(), enqueue(queues.mappingsInNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Channel(unseen.mappings, itself)).
@@ -144,7 +145,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	if err := ctrl.NewControllerManagedBy(mgr).Named("namespace").WithOptions(concurrency).
 		For(namespaceMetadata(), builder.OnlyMetadata).
 		Watches(&clusterv1.Cluster{}, enqueue(queues.namespaceOf), builder.WithPredicates(specOrLabels)).
-		Watches(&fleetv1.Cluster{}, enqueue(queues.namespaceOf), builder.WithPredicates(removed)).
+		Watches(&fleetv1.Cluster{}, enqueue(queues.namespaceOf), builder.WithPredicates(disowned)).
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allNamespaces), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(&namespaceReconciler{Client: mgr.GetClient(), users: users, settings: settings}); err != nil {
 		return fmt.Errorf("setting up Namespaces: %w", err)
@@ -276,6 +277,17 @@ var removed = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
+// disowned passes Fleet Clusters that disappear, and those that are not Muster's any more
+// or not of the same Cluster.
+var disowned = predicate.Funcs{
+	CreateFunc: func(event.CreateEvent) bool { return false },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return stamp.IsOurs(e.ObjectOld) != stamp.IsOurs(e.ObjectNew) || stamp.OriginOf(e.ObjectOld) != stamp.OriginOf(e.ObjectNew)
+	},
+	DeleteFunc:  func(event.DeleteEvent) bool { return true },
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
 // watched passes objects that the watch filter lets through, and those that have just
 // been relabelled out of it, so that nobody counts them any more.
 func watched(filter string) predicate.Predicate {
@@ -288,6 +300,10 @@ func watched(filter string) predicate.Predicate {
 
 // labelsOrExistence passes objects that appear, disappear, or change labels or annotations.
 var labelsOrExistence = predicate.Or[client.Object](existence, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{})
+
+// useNews passes what can change which class a Fleet Cluster keeps a group and a mapping
+// for: its labels, and whose it is.
+var useNews = predicate.Or[client.Object](labelsOrExistence, disowned)
 
 // specOrLabels passes what can change which class a Cluster uses, its deletion included.
 var specOrLabels = predicate.Or[client.Object](labelsOrExistence, predicate.GenerationChangedPredicate{})
