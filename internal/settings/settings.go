@@ -110,6 +110,21 @@ func ClassPolicy(config *addonsv1.FleetAddonConfig) (addonsv1.CrossNamespaceClas
 		orDefault(policy.CrossNamespaceClassVerb, addonsv1.CrossNamespaceClassVerbGet)
 }
 
+// Held returns the settings under which everything is left as it is: turned off, and
+// otherwise as a FleetAddonConfig whose selectors cannot be parsed asks for.
+func Held(config *addonsv1.FleetAddonConfig) Settings {
+	rest := config.DeepCopy()
+	if rest != nil && rest.Spec.Cluster != nil {
+		rest.Spec.Cluster.Selector, rest.Spec.Cluster.NamespaceSelector = nil, nil
+	}
+	held, err := From(rest)
+	if err != nil { // From fails on selectors only, and there are none.
+		panic(err)
+	}
+	held.Cluster.Enabled = false
+	return held
+}
+
 // Default returns the settings in force without a FleetAddonConfig.
 func Default() Settings {
 	defaults, err := From(nil)

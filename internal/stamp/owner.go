@@ -2,6 +2,7 @@ package stamp
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,7 +52,7 @@ type Origin struct {
 func OriginOf(fleetCluster metav1.Object) Origin {
 	origin := Origin{Name: fleetCluster.GetAnnotations()[ImportedFromAnnotation]}
 	for _, owner := range fleetCluster.GetOwnerReferences() {
-		if !isCluster(owner) {
+		if !IsCluster(owner) {
 			continue
 		}
 		// Of several owners the one that the annotation names, if there is one.
@@ -65,7 +66,8 @@ func OriginOf(fleetCluster metav1.Object) Origin {
 	return origin
 }
 
-func isCluster(owner metav1.OwnerReference) bool {
+// IsCluster reports whether an owner is a CAPI Cluster.
+func IsCluster(owner metav1.OwnerReference) bool {
 	version, err := schema.ParseGroupVersion(owner.APIVersion)
 	return err == nil && version.Group == clusterv1.GroupVersion.Group && owner.Kind == clusterv1.ClusterKind
 }
@@ -95,10 +97,11 @@ const (
 // a Cluster of that name in the namespace, and with that UID unless it is empty; an empty
 // name stands for any.
 func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid types.UID) bool) (relation Relation, why string) {
-	for _, owner := range fleetCluster.GetOwnerReferences() {
-		if owner.UID != "" && owner.UID == cluster.GetUID() {
-			return Own, ""
+	if owns(fleetCluster, cluster.GetUID()) {
+		if rival := preferredOwner(fleetCluster, cluster, lives); rival != "" {
+			return Foreign, fmt.Sprintf("Fleet Cluster %q is that of Cluster %q, which owns it, too; take one owner off", fleetCluster.GetName(), rival)
 		}
+		return Own, ""
 	}
 	origin := OriginOf(fleetCluster)
 	if !origin.Owned && origin.UID != "" && origin.UID == cluster.GetUID() {
@@ -128,11 +131,38 @@ func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid
 	}
 }
 
+func owns(fleetCluster metav1.Object, uid types.UID) bool {
+	return slices.ContainsFunc(fleetCluster.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
+		return IsCluster(owner) && owner.UID == uid
+	})
+}
+
+// preferredOwner returns the name of the Cluster that has a Fleet Cluster with several
+// owners that exist, if that is not this one: the one that it was made from, or else that
+// with the smallest UID. Whoever may write owner references must not have two Clusters
+// write to one Fleet Cluster in turns for ever.
+func preferredOwner(fleetCluster, cluster metav1.Object, lives func(string, types.UID) bool) string {
+	from := fleetCluster.GetAnnotations()[ImportedFromAnnotation]
+	best := metav1.OwnerReference{Name: cluster.GetName(), UID: cluster.GetUID()}
+	for _, owner := range fleetCluster.GetOwnerReferences() {
+		if !IsCluster(owner) || owner.UID == cluster.GetUID() || !lives(owner.Name, owner.UID) {
+			continue
+		}
+		if byName := owner.Name == from; byName || best.Name != from && owner.UID < best.UID {
+			best = owner
+		}
+	}
+	if best.UID == cluster.GetUID() {
+		return ""
+	}
+	return best.Name
+}
+
 // livingOwner returns the name, or else the UID, of another Cluster that exists and has
 // the Fleet Cluster; empty if there is none.
 func livingOwner(fleetCluster metav1.Object, origin Origin, self string, lives func(string, types.UID) bool) string {
 	for _, owner := range fleetCluster.GetOwnerReferences() {
-		if isCluster(owner) && owner.Name != self && lives(owner.Name, owner.UID) {
+		if IsCluster(owner) && owner.Name != self && lives(owner.Name, owner.UID) {
 			return owner.Name
 		}
 	}

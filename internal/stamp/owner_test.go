@@ -75,6 +75,16 @@ func TestRelationOf(t *testing.T) {
 		"our name, another's UID": {fleet: metav1.ObjectMeta{Labels: ours, OwnerReferences: []metav1.OwnerReference{owner("prod", "lives")}}, want: Foreign, why: true},
 		"our name, another's UID noted": {fleet: metav1.ObjectMeta{Labels: ours,
 			Annotations: map[string]string{ImportedFromAnnotation: "prod", ImportedUIDAnnotation: "lives"}}, want: Foreign, why: true},
+		"two living owners, made from us": {fleet: metav1.ObjectMeta{Annotations: map[string]string{ImportedFromAnnotation: "prod"},
+			OwnerReferences: []metav1.OwnerReference{owner("other", "lives"), owner("prod", "new")}}, want: Own},
+		"two living owners, made from the other": {fleet: metav1.ObjectMeta{Annotations: map[string]string{ImportedFromAnnotation: "other"},
+			OwnerReferences: []metav1.OwnerReference{owner("prod", "new"), owner("other", "lives")}}, want: Foreign, why: true},
+		"two living owners, nobody knows": {fleet: metav1.ObjectMeta{
+			OwnerReferences: []metav1.OwnerReference{owner("prod", "new"), owner("other", "lives")}}, want: Foreign, why: true},
+		"a dead owner beside us": {fleet: metav1.ObjectMeta{
+			OwnerReferences: []metav1.OwnerReference{owner("other", "dead"), owner("prod", "new")}}, want: Own},
+		"our UID, another kind": {fleet: metav1.ObjectMeta{
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "prod", UID: "new"}}}, want: Foreign, why: true},
 		"an owner of another kind": {fleet: metav1.ObjectMeta{Labels: ours, CreationTimestamp: metav1.NewTime(noon),
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "prod", UID: "x"}}}, want: Own},
 	} {

@@ -9,6 +9,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/keymutex"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -43,6 +44,8 @@ type clusterReconciler struct {
 	mappings *mappingReconciler
 	reporter *reporter
 	tally    *Tally
+	// busy keeps apart Clusters that want the same Fleet Cluster.
+	busy keymutex.KeyMutex
 	// watchFilter limits what is looked at; empty for everything.
 	watchFilter string
 }
@@ -64,8 +67,11 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		return ctrl.Result{}, err
 	}
 	current, usable, err := r.settings.current(ctx)
-	if err != nil || !usable || !current.Cluster.Enabled {
+	if err != nil {
 		return ctrl.Result{}, err
+	}
+	if !usable || !current.Cluster.Enabled {
+		return ctrl.Result{}, r.hold(ctx, current, cluster)
 	}
 
 	result, err := r.sync(ctx, current, cluster)
@@ -102,6 +108,25 @@ func soonest(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
+// hold keeps everything of a Cluster as it is while the import is turned off, or the
+// FleetAddonConfig cannot be used. One thing does not wait: clusterctl moves Clusters
+// then as well, and would take their applications along.
+func (r *clusterReconciler) hold(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) error {
+	v, err := r.visit(ctx, in, cluster)
+	switch {
+	case err != nil:
+	case !v.isClaimed():
+	case !v.paused:
+		err = r.reclaim(ctx, v)
+	case cluster.DeletionTimestamp.IsZero():
+		err = r.release(ctx, v)
+	}
+	if apply.IsAbsent(err) || apply.IsUnserved(err) {
+		return nil
+	}
+	return err
+}
+
 // sync does the work and returns what is to be reported on the Cluster.
 func (r *clusterReconciler) sync(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (outcome, error) {
 	v, err := r.visit(ctx, in, cluster)
@@ -129,6 +154,17 @@ func (r *clusterReconciler) sync(ctx context.Context, in settings.Settings, clus
 	if !v.selected {
 		return unselected(v.isClaimed(), v.has(), v.why), r.reclaim(ctx, v)
 	}
+	// Of two Clusters that are pinned to one Fleet Cluster, the second sees what the first
+	// has made.
+	pin := stamp.PinOf(cluster.Annotations).ClusterName
+	key := types.NamespacedName{Namespace: cluster.Namespace, Name: pin}.String()
+	r.busy.LockKey(key)
+	defer func() { _ = r.busy.UnlockKey(key) }() // UnlockKey never fails.
+	if !v.has() {
+		if err := r.lookAt(ctx, v, pin); err != nil {
+			return outcome{}, err
+		}
+	}
 	return r.importCluster(ctx, v)
 }
 
@@ -139,13 +175,7 @@ func (r *clusterReconciler) stamp(ctx context.Context, v *visit) error {
 	if v.has() {
 		existing = v.fleet.Name
 	}
-	if err := patchStamp(ctx, r.Client, r.applier.Store, v.cluster, stamp.OnSync(v.in, v.subject, existing)); err != nil {
-		return err
-	}
-	if name := stamp.PinOf(v.cluster.Annotations).ClusterName; v.fleet == nil && name != "" {
-		return r.lookAt(ctx, v, name) // It has only just got its name.
-	}
-	return nil
+	return patchStamp(ctx, r.Client, r.applier.Store, v.cluster, stamp.OnSync(v.in, v.subject, existing))
 }
 
 // importCluster brings the Fleet Cluster of a selected, stamped Cluster to what it should be.

@@ -87,13 +87,20 @@ func (e *enqueuer) usesInNamespace(ctx context.Context, namespace client.Object,
 	return result
 }
 
-// rivals returns the Clusters that are pinned to the Fleet Cluster of one that goes.
+// rivals returns the Clusters that may have waited for one that goes: those that are
+// pinned to the same Fleet Cluster, and those that are pinned to one of its own.
 func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile.Request {
-	name := stamp.PinOf(object.GetAnnotations()).ClusterName
-	if name == "" {
-		return nil
+	inNamespace := client.InNamespace(object.GetNamespace())
+	var result []reconcile.Request
+	if name := stamp.PinOf(object.GetAnnotations()).ClusterName; name != "" {
+		result = e.clusterRequests(ctx, inNamespace, client.MatchingFields{byPin: name})
 	}
-	return e.clusterRequests(ctx, client.InNamespace(object.GetNamespace()), client.MatchingFields{byPin: name})
+	for _, origin := range []string{originUID(object.GetUID()), originName(object.GetName())} {
+		for _, fleetCluster := range e.fleetClusters(ctx, inNamespace, client.MatchingFields{byOrigin: origin}) {
+			result = append(result, e.clusterOfFleetCluster(ctx, &fleetCluster)...)
+		}
+	}
+	return result
 }
 
 func (e *enqueuer) namespaceOf(_ context.Context, object client.Object) []reconcile.Request {
@@ -153,7 +160,7 @@ func (e *enqueuer) clusterOfFleetCluster(ctx context.Context, object client.Obje
 	namespace := object.GetNamespace()
 	keys := []types.NamespacedName{{Namespace: namespace, Name: object.GetAnnotations()[stamp.ImportedFromAnnotation]}}
 	for _, owner := range object.GetOwnerReferences() {
-		if owner.Kind == clusterv1.ClusterKind {
+		if stamp.IsCluster(owner) {
 			keys = append(keys, types.NamespacedName{Namespace: namespace, Name: owner.Name})
 		}
 	}

@@ -19,6 +19,7 @@ const (
 	byClassNamespace = "muster.classNamespace" // class namespace that a Cluster, or a Fleet Cluster of ours, uses from another namespace
 	byGroup          = "muster.group"          // name of the cross-namespace ClusterGroup it uses
 	byPin            = "muster.pin"            // name of the Fleet Cluster it is pinned to
+	byUID            = "muster.uid"            // UID of a Cluster
 	byOrigin         = "muster.origin"         // the CAPI Cluster a Fleet Cluster was made from: originName and originUID
 	byReleased       = "muster.released"       // "true" for a released Fleet Cluster
 	byReference      = "muster.reference"      // "<kind>.<group>/<name>" of control plane and infrastructure
@@ -43,6 +44,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		{&clusterv1.Cluster{}, byPin, func(o client.Object) []string {
 			return nonEmpty(stamp.PinOf(o.GetAnnotations()).ClusterName)
 		}},
+		{&clusterv1.Cluster{}, byUID, func(o client.Object) []string { return nonEmpty(string(o.GetUID())) }},
 		{&clusterv1.Cluster{}, byReference, func(o client.Object) []string {
 			return references(o.(*clusterv1.Cluster))
 		}},
@@ -82,7 +84,7 @@ func origins(cluster client.Object) []string {
 	}
 	for _, owner := range cluster.GetOwnerReferences() {
 		result = append(result, originUID(owner.UID))
-		if owner.Kind == clusterv1.ClusterKind && owner.Name != cluster.GetAnnotations()[stamp.ImportedFromAnnotation] {
+		if stamp.IsCluster(owner) && owner.Name != cluster.GetAnnotations()[stamp.ImportedFromAnnotation] {
 			result = append(result, originName(owner.Name))
 		}
 	}

@@ -2,6 +2,7 @@ package sync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -59,6 +60,8 @@ type mappingReconciler struct {
 type retirement struct {
 	began, next time.Time
 	looks       int
+	// refused says that Fleet could not be made to look at some Bundle.
+	refused bool
 }
 
 // Reconcile puts one mapping back as it should be, or retires and then deletes it. What
@@ -171,7 +174,8 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if len(bundles) == 0 || now.Sub(state.began) >= retirePatience {
+	// Without a single look of Fleet's that we could ask for, waiting is no sign of anything.
+	if len(bundles) == 0 || now.Sub(state.began) >= retirePatience && !state.refused {
 		if len(bundles) > 0 {
 			ctrl.LoggerFrom(ctx).Info("Fleet still deploys bundles of the class namespace; is another BundleNamespaceMapping in force?",
 				"object", key.String(), "bundles", bundles)
@@ -180,16 +184,20 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 		return ctrl.Result{}, r.Delete(ctx, mapping)
 	}
 	// Fleet's view of the mapping may lag behind the Bundle's change, so try again
-	// with another value until it has acted; at growing distances.
-	if state.looks&(state.looks-1) == 0 {
+	// with another value until it has acted; at growing distances. A Bundle that cannot be
+	// changed keeps no other from it.
+	var refused error
+	if state.refused || state.looks&(state.looks-1) == 0 {
 		for _, bundle := range bundles {
-			if err := r.retarget(ctx, types.NamespacedName{Namespace: key.Namespace, Name: bundle},
-				mapping.ResourceVersion+"-"+strconv.Itoa(state.looks)); err != nil {
-				return ctrl.Result{}, err
-			}
+			refused = errors.Join(refused, r.retarget(ctx, types.NamespacedName{Namespace: key.Namespace, Name: bundle},
+				mapping.ResourceVersion+"-"+strconv.Itoa(state.looks)))
 		}
+		state.refused = refused != nil
 	}
 	r.looked(key, state)
+	if refused != nil {
+		return ctrl.Result{}, refused
+	}
 	return ctrl.Result{RequeueAfter: retireInterval}, nil
 }
 
@@ -207,8 +215,12 @@ func (r *mappingReconciler) deployedThrough(ctx context.Context, key types.Names
 			return nil, fmt.Errorf("listing BundleDeployments: %w", err)
 		}
 		for i := range page.Items {
-			if page.Items[i].DeletionTimestamp.IsZero() {
-				names = append(names, page.Items[i].Labels[fleetv1.BundleLabel])
+			deployment := &page.Items[i]
+			name := deployment.Labels[fleetv1.BundleLabel]
+			// Fleet keeps them in a namespace of its own for each cluster. One beside the
+			// Clusters, or of no Bundle, is somebody else's.
+			if deployment.DeletionTimestamp.IsZero() && name != "" && deployment.Namespace != key.Name {
+				names = append(names, name)
 			}
 		}
 		if next = page.Continue; next == "" {
@@ -258,7 +270,8 @@ func (r *mappingReconciler) retirement(key types.NamespacedName) retirement {
 func (r *mappingReconciler) looked(key types.NamespacedName, state retirement) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.retiring[key] = retirement{state.began, r.now().Add(retireInterval), state.looks + 1}
+	state.next, state.looks = r.now().Add(retireInterval), state.looks+1
+	r.retiring[key] = state
 }
 
 func (r *mappingReconciler) forget(key types.NamespacedName) {

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -68,17 +69,11 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 // isMade reports whether the annotation is to be there: a maker makes it, and a keeper,
 // or a Fleet Cluster of a Cluster that exists, keeps it.
 func (r *namespaceReconciler) isMade(ctx context.Context, in settings.Settings, namespace *metav1.PartialObjectMetadata, has bool) (bool, error) {
-	clusters, _, err := r.users.clusters(ctx, namespace.Name, nil)
-	if err != nil {
-		return false, err
-	}
-	for i := range clusters {
-		if isMaker(in, &clusters[i], namespace.Labels) || has && isKeeper(in, &clusters[i], namespace.Labels) {
-			return true, nil
-		}
-	}
-	if !has || len(clusters) == 0 {
-		return false, nil
+	found, err := r.users.find(ctx, namespace.Name, nil, func(cluster *clusterv1.Cluster, _ map[string]string) (bool, error) {
+		return isMaker(in, cluster, namespace.Labels) || has && isKeeper(in, cluster, namespace.Labels), nil
+	})
+	if err != nil || found != nil || !has {
+		return found != nil, err
 	}
 	var fleetClusters fleetv1.ClusterList
 	if err := r.List(ctx, &fleetClusters, client.InNamespace(namespace.Name), client.UnsafeDisableDeepCopy); err != nil {

@@ -64,7 +64,7 @@ func (r *clusterReconciler) takeOver(ctx context.Context, v *visit) error {
 	}
 	metadata := map[string]any{"annotations": annotations}
 	// Other owners of the kind are Clusters that do not exist any more.
-	owners := slices.DeleteFunc(slices.Clone(v.fleet.OwnerReferences), func(owner metav1.OwnerReference) bool { return owner.Kind == clusterv1.ClusterKind })
+	owners := slices.DeleteFunc(slices.Clone(v.fleet.OwnerReferences), stamp.IsCluster)
 	if v.in.Cluster.SetOwnerReferences {
 		metadata["ownerReferences"] = append(owners, desired.Owner(v.cluster))
 	} else {

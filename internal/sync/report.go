@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	gosync "sync"
 	"time"
 
@@ -120,6 +121,9 @@ func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []meta
 		if result.passing && want != nil && old != nil {
 			want.Status = old.Status
 		}
+		if want != nil {
+			want.Message = short(want.Message)
+		}
 		switch {
 		case want == nil && old == nil:
 		case want == nil && result.keep:
@@ -143,6 +147,17 @@ func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []meta
 		}
 	}
 	return wanted, what
+}
+
+// longest is how long a message may be, in bytes. The API server refuses conditions with
+// more than 32 KiB, and what Fleet or an admission webhook says has no bound.
+const longest = 4 << 10
+
+func short(message string) string {
+	if len(message) <= longest {
+		return message
+	}
+	return strings.ToValidUTF8(message[:longest], "") + "…"
 }
 
 func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted []metav1.Condition) error {

@@ -21,7 +21,10 @@ func (r *settingsReader) current(ctx context.Context) (in settings.Settings, usa
 		return settings.Settings{}, false, err
 	}
 	in, invalid := settings.From(config)
-	return in, invalid == nil, nil
+	if invalid != nil {
+		return settings.Held(config), false, nil
+	}
+	return in, true, nil
 }
 
 // config returns the FleetAddonConfig, or nil if there is none.

@@ -8,9 +8,11 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -62,6 +64,20 @@ func Setup(mgr ctrl.Manager, options Options) error {
 		For(&addonsv1.FleetAddonConfig{}).
 		WatchesRawSource(source.Channel(counts, &handler.TypedEnqueueRequestForObject[*addonsv1.FleetAddonConfig]{})).
 		Complete(status)
+}
+
+const (
+	firstRetry = 5 * time.Millisecond
+	// lastRetry is the longest that something is put off because of errors. Somebody else's
+	// policy or webhook may have refused it for hours, and be mended now.
+	lastRetry = time.Minute
+)
+
+func controllerOptions(concurrency int) controller.Options {
+	return controller.Options{
+		MaxConcurrentReconciles: concurrency,
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+	}
 }
 
 // everywhere runs a Runnable in every replica, so that a standby's caches are warm.
@@ -118,7 +134,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	classKind := &desired.Class{}
 	classKind.SetGroupVersionKind(clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind))
 	filter := watched(options.WatchFilter)
-	concurrency := controller.Options{MaxConcurrentReconciles: options.ClassConcurrency}
+	concurrency := controllerOptions(options.ClassConcurrency)
 	enqueue := handler.EnqueueRequestsFromMapFunc
 
 	if err := ctrl.NewControllerManagedBy(mgr).Named("clustergroup").WithOptions(concurrency).
@@ -165,7 +181,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		}
 	}
 	if err := ctrl.NewControllerManagedBy(mgr).Named("cluster").
-		WithOptions(controller.Options{MaxConcurrentReconciles: options.ClusterConcurrency}).
+		WithOptions(controllerOptions(options.ClusterConcurrency)).
 		For(&clusterv1.Cluster{}, builder.WithPredicates(filter, echoes.unheard())).
 		Watches(&clusterv1.Cluster{}, enqueue(queues.rivals), builder.WithPredicates(removed)).
 		Watches(&fleetv1.Cluster{}, enqueue(queues.clusterOfNewFleetCluster), builder.WithPredicates(created)).
@@ -182,7 +198,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		Watches(&addonsv1.FleetAddonConfig{}, enqueue(queues.allClusters), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(&clusterReconciler{
 			Client: mgr.GetClient(), live: mgr.GetAPIReader(), applier: applier, settings: settings, sources: sources,
-			users: users, groups: groups, mappings: mappings, tally: tally, watchFilter: options.WatchFilter,
+			users: users, groups: groups, mappings: mappings, tally: tally, busy: keymutex.NewHashed(256), watchFilter: options.WatchFilter,
 			reporter: &reporter{Client: mgr.GetClient(), store: store, echoes: echoes, recorder: mgr.GetEventRecorder("muster-syncer"), now: time.Now,
 				failing: map[types.NamespacedName]time.Time{}, messages: map[types.NamespacedName]time.Time{}},
 		}); err != nil {
@@ -317,6 +333,6 @@ var fleetClusterNews = predicate.Or[client.Object](specOrLabels, predicate.Funcs
 		before, after := e.ObjectOld.(*fleetv1.Cluster), e.ObjectNew.(*fleetv1.Cluster)
 		return bundlesReady(before) != bundlesReady(after) ||
 			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
-			len(before.OwnerReferences) != len(after.OwnerReferences)
+			!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
 	},
 })

@@ -3,7 +3,6 @@ package sync
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -33,20 +32,13 @@ type users struct {
 
 // maker returns what a maker of the namespace uses, filtered by an index; zero if there is none.
 func (u users) maker(ctx context.Context, in settings.Settings, namespace string, filter client.MatchingFields) (use, error) {
-	clusters, labels, err := u.clusters(ctx, namespace, filter)
-	if err != nil {
+	maker, err := u.find(ctx, namespace, filter, func(cluster *clusterv1.Cluster, labels map[string]string) (bool, error) {
+		return u.makes(ctx, in, cluster, labels)
+	})
+	if err != nil || maker == nil {
 		return use{}, err
 	}
-	for i := range clusters {
-		makes, err := u.makes(ctx, in, &clusters[i], labels)
-		if err != nil {
-			return use{}, err
-		}
-		if makes {
-			return useOf(&clusters[i]), nil
-		}
-	}
-	return use{}, nil
+	return useOf(maker), nil
 }
 
 // makes reports whether a Cluster is a maker, and the group that it needs is free.
@@ -86,14 +78,11 @@ func (u users) displacing(ctx context.Context, in settings.Settings, used use) (
 // keeper reports whether something in the namespace keeps what is there, filtered by an
 // index that Clusters and Fleet Clusters have in common.
 func (u users) keeper(ctx context.Context, in settings.Settings, namespace string, filter client.MatchingFields) (bool, error) {
-	clusters, labels, err := u.clusters(ctx, namespace, filter)
-	if err != nil {
-		return false, err
-	}
-	for i := range clusters {
-		if isKeeper(in, &clusters[i], labels) {
-			return true, nil
-		}
+	keeper, err := u.find(ctx, namespace, filter, func(cluster *clusterv1.Cluster, labels map[string]string) (bool, error) {
+		return isKeeper(in, cluster, labels), nil
+	})
+	if err != nil || keeper != nil {
+		return keeper != nil, err
 	}
 	var fleetClusters fleetv1.ClusterList
 	if err := u.List(ctx, &fleetClusters, client.InNamespace(namespace), filter, client.UnsafeDisableDeepCopy); err != nil {
@@ -171,29 +160,41 @@ func (u users) candidates(ctx context.Context, in settings.Settings, fleetCluste
 // an earlier Cluster left behind, or that somebody has forged, makes anybody ask.
 func (u users) hasUID(ctx context.Context, namespace string, uid types.UID) bool {
 	var list clusterv1.ClusterList
-	if err := u.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+	if err := u.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{byUID: string(uid)}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
 		return true // Nothing is taken over in doubt.
 	}
-	return slices.ContainsFunc(list.Items, func(cluster clusterv1.Cluster) bool { return cluster.UID == uid })
+	return len(list.Items) > 0
 }
 
-// clusters returns the Clusters of a namespace, to be read only, and the labels of the
-// Namespace. One that is not in the cache has no labels, and its Clusters are counted.
-func (u users) clusters(ctx context.Context, namespace string, filter client.MatchingFields) ([]clusterv1.Cluster, map[string]string, error) {
+// few is how many Clusters are looked at before all are listed. Nearly every Cluster is a
+// maker, and a list of thousands costs as much as many looks.
+const few = 8
+
+// find returns a Cluster of a namespace, to be read only, that is what is looked for; nil
+// if there is none. It is asked with the labels of the Namespace; one that is not in the
+// cache has none, and its Clusters are looked at.
+func (u users) find(ctx context.Context, namespace string, filter client.MatchingFields, is func(*clusterv1.Cluster, map[string]string) (bool, error)) (*clusterv1.Cluster, error) {
+	metadata := namespaceMetadata()
+	if err := u.Get(ctx, types.NamespacedName{Name: namespace}, metadata, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading Namespace: %w", err)
+	}
 	options := []client.ListOption{client.InNamespace(namespace), client.UnsafeDisableDeepCopy}
 	if filter != nil {
 		options = append(options, filter)
 	}
-	var list clusterv1.ClusterList
-	if err := u.List(ctx, &list, options...); err != nil {
-		return nil, nil, fmt.Errorf("listing Clusters: %w", err)
+	for _, limit := range []client.Limit{few, 0} {
+		var list clusterv1.ClusterList
+		if err := u.List(ctx, &list, append(options[:len(options):len(options)], limit)...); err != nil {
+			return nil, fmt.Errorf("listing Clusters: %w", err)
+		}
+		for i := range list.Items {
+			if found, err := is(&list.Items[i], metadata.Labels); err != nil || found {
+				return &list.Items[i], err
+			}
+		}
+		if len(list.Items) < few {
+			break
+		}
 	}
-	if len(list.Items) == 0 {
-		return nil, nil, nil
-	}
-	metadata := namespaceMetadata()
-	if err := u.Get(ctx, types.NamespacedName{Name: namespace}, metadata, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
-		return nil, nil, fmt.Errorf("reading Namespace: %w", err)
-	}
-	return list.Items, metadata.Labels, nil
+	return nil, nil
 }

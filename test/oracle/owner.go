@@ -29,6 +29,9 @@ func (s *State) relationOf(in settings, fleet *fleetv1.Cluster, cluster *cluster
 	from := fleet.Annotations[importedFrom]
 	switch {
 	case slices.Contains(origins, cluster.UID):
+		if !s.isRightful(fleet, cluster) {
+			return foreign
+		}
 		return own
 	case s.existsOf(fleet.Namespace, origins): // Another Cluster's, whatever else it says.
 		return foreign
@@ -57,9 +60,29 @@ func (s *State) relationOf(in settings, fleet *fleetv1.Cluster, cluster *cluster
 	return own
 }
 
+// isRightful: of several Clusters that exist and own a Fleet Cluster, one has it: that
+// which it was made from, or else that with the smallest UID.
+func (s *State) isRightful(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
+	var living []metav1.OwnerReference
+	for _, owner := range clusterOwners(fleet) {
+		if other := s.Clusters[Key{Namespace: fleet.Namespace, Name: owner.Name}]; other != nil && other.UID == owner.UID {
+			living = append(living, owner)
+		}
+	}
+	if len(living) < 2 {
+		return true
+	}
+	made := slices.IndexFunc(living, func(owner metav1.OwnerReference) bool { return owner.Name == fleet.Annotations[importedFrom] })
+	if made < 0 {
+		slices.SortFunc(living, func(a, b metav1.OwnerReference) int { return strings.Compare(string(a.UID), string(b.UID)) })
+		made = 0
+	}
+	return living[made].UID == cluster.UID
+}
+
 // fleetClusterOf returns the Fleet Cluster that is the Cluster's already, or nil.
 func (s *State) fleetClusterOf(in settings, cluster *clusterv1.Cluster) *fleetv1.Cluster {
-	if known := s.preferred(in, cluster, hasOrigin(cluster)); known != nil {
+	if known := s.preferred(in, cluster, s.hasOrigin(cluster)); known != nil {
 		return known
 	}
 	if !isClaimed(cluster) {
@@ -105,9 +128,11 @@ func (s *State) preferred(in settings, cluster *clusterv1.Cluster, is func(*flee
 	})
 }
 
-// hasOrigin: the Fleet Cluster names the Cluster's UID.
-func hasOrigin(cluster *clusterv1.Cluster) func(*fleetv1.Cluster) bool {
-	return func(fleet *fleetv1.Cluster) bool { return slices.Contains(originUIDs(fleet), cluster.UID) }
+// hasOrigin: the Fleet Cluster names the Cluster's UID, and no other has more right to it.
+func (s *State) hasOrigin(cluster *clusterv1.Cluster) func(*fleetv1.Cluster) bool {
+	return func(fleet *fleetv1.Cluster) bool {
+		return slices.Contains(originUIDs(fleet), cluster.UID) && s.isRightful(fleet, cluster)
+	}
 }
 
 // isOwn: by its UID, or where none is known by its name.
@@ -149,7 +174,7 @@ func (s *State) existsOf(namespace string, uids []types.UID) bool {
 // anew is another one.
 func (s *State) isOfLiving(in settings, fleet *fleetv1.Cluster) bool {
 	for key, cluster := range s.Clusters {
-		if key.Namespace == fleet.Namespace && (hasOrigin(cluster)(fleet) || s.isOwn(in, cluster)(fleet)) {
+		if key.Namespace == fleet.Namespace && (s.hasOrigin(cluster)(fleet) || s.isOwn(in, cluster)(fleet)) {
 			return true
 		}
 	}

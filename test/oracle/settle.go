@@ -23,7 +23,12 @@ func Settle(was State) State {
 		cluster.Finalizers = withoutLegacy(cluster.Finalizers)
 	}
 	s.collectGarbage()
-	if in.invalid { // Nobody knows what is wanted: everything stays as it is.
+	if in.invalid || !in.enabled { // Turned off, or nobody knows what is wanted.
+		for _, cluster := range s.Clusters {
+			s.holdCluster(in, cluster)
+		}
+	}
+	if in.invalid {
 		return s
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.Clusters), func(a, b Key) int { return strings.Compare(a.String(), b.String()) }) {
@@ -56,6 +61,34 @@ func Admitted(s State, requested *clusterv1.Cluster) *clusterv1.Cluster {
 	return cluster
 }
 
+// holdCluster leaves everything of a Cluster as it is, but for the owner reference, which
+// goes while clusterctl may move the Cluster.
+func (s *State) holdCluster(in settings, cluster *clusterv1.Cluster) {
+	if fleet := s.fleetClusterOf(in, cluster); fleet != nil && (isClaimed(cluster) || isOurs(fleet)) {
+		s.settleOwner(in, cluster, fleet)
+	}
+}
+
+// settleOwner takes the owner reference off while spec.paused is true, so that clusterctl
+// move does not undeploy what runs on the cluster, and puts it back afterwards.
+func (s *State) settleOwner(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
+	switch moves := ptr.Deref(cluster.Spec.Paused, false); {
+	case fleet == nil:
+	case isPaused(cluster):
+		if moves && cluster.DeletionTimestamp.IsZero() && isOwner(fleet, cluster.UID) {
+			fleet.OwnerReferences = withoutOwner(fleet, cluster.UID)
+			fleet.Annotations = set(fleet.Annotations, released, "true")
+			noteOrigin(fleet, cluster)
+		}
+	case fleet.Annotations[released] != "":
+		delete(fleet.Annotations, released)
+		if in.owners {
+			fleet.OwnerReferences = in.ownersOf(cluster)
+		}
+		noteOrigin(fleet, cluster)
+	}
+}
+
 // settleCluster stamps one Cluster and brings its Fleet Cluster about.
 func (s *State) settleCluster(in settings, cluster *clusterv1.Cluster) {
 	selected := in.selects(cluster, s.Namespaces[cluster.Namespace])
@@ -65,14 +98,8 @@ func (s *State) settleCluster(in settings, cluster *clusterv1.Cluster) {
 	}
 
 	deleting := !cluster.DeletionTimestamp.IsZero() // Then nothing but the owner matters.
-	if isPaused(cluster) {
-		// Nothing is written, with one exception: spec.paused takes the owner reference
-		// off, so that clusterctl move does not undeploy what runs on the cluster.
-		if moves := ptr.Deref(cluster.Spec.Paused, false); moves && !deleting && fleet != nil && isOwner(fleet, cluster.UID) {
-			fleet.OwnerReferences = withoutOwner(fleet, cluster.UID)
-			fleet.Annotations = set(fleet.Annotations, released, "true")
-			noteOrigin(fleet, cluster)
-		}
+	s.settleOwner(in, cluster, fleet)
+	if isPaused(cluster) { // Nothing else is written.
 		switch {
 		case deleting:
 		case isClaimed(cluster) || selected || fleet != nil:
@@ -81,13 +108,6 @@ func (s *State) settleCluster(in settings, cluster *clusterv1.Cluster) {
 			meta.RemoveStatusCondition(&cluster.Status.Conditions, importedCondition)
 		}
 		return
-	}
-	if fleet != nil && fleet.Annotations[released] != "" { // Unpaused: the exception is undone.
-		delete(fleet.Annotations, released)
-		if in.owners {
-			fleet.OwnerReferences = in.ownersOf(cluster)
-		}
-		noteOrigin(fleet, cluster)
 	}
 	if deleting {
 		return
@@ -181,7 +201,7 @@ func stampClass(cluster *clusterv1.Cluster) {
 // its own, whatever its pin says, the name it was created with, or the one that naming
 // gives.
 func (s *State) pin(in settings, cluster *clusterv1.Cluster) {
-	existing := s.preferred(in, cluster, hasOrigin(cluster))
+	existing := s.preferred(in, cluster, s.hasOrigin(cluster))
 	if existing == nil && !isClaimed(cluster) {
 		existing = s.preferred(in, cluster, s.isOwn(in, cluster))
 	}

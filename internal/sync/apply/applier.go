@@ -135,7 +135,7 @@ func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) er
 	before := written.DeepCopyObject().(client.Object)
 	written.SetLabels(withoutStrays(written.GetLabels(), want.GetLabels()))
 	written.SetAnnotations(withoutStrays(written.GetAnnotations(), want.GetAnnotations()))
-	written.SetOwnerReferences(withoutStrayOwners(written, want))
+	written.SetOwnerReferences(ownersWithoutStrays(written, want))
 	switch want := want.(type) {
 	case *fleetv1.Cluster:
 		written := written.(*fleetv1.Cluster)

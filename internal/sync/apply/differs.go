@@ -64,19 +64,37 @@ func hashOf(values *fleetv1.GenericMap) string {
 // not want: keys of our own domain, and owners of Cluster API's kinds.
 func hasStrays(have, want client.Object) bool {
 	return anyStray(have.GetLabels(), want.GetLabels()) || anyStray(have.GetAnnotations(), want.GetAnnotations()) ||
-		len(withoutStrayOwners(have, want)) < len(have.GetOwnerReferences())
+		slices.ContainsFunc(have.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return isStrayOwner(owner, want) })
 }
 
-// withoutStrayOwners returns the owners of an object without the Clusters and
-// ClusterClasses that are not wanted: each would keep it alive, or take it along.
-func withoutStrayOwners(have, want client.Object) []metav1.OwnerReference {
-	return slices.DeleteFunc(slices.Clone(have.GetOwnerReferences()), func(owner metav1.OwnerReference) bool {
-		version, err := schema.ParseGroupVersion(owner.APIVersion)
-		if err != nil || version.Group != clusterv1.GroupVersion.Group {
-			return false
+// isStrayOwner recognizes a Cluster or ClusterClass that is not wanted as an owner: it
+// would keep the object alive, or take it along.
+func isStrayOwner(owner metav1.OwnerReference, want client.Object) bool {
+	version, err := schema.ParseGroupVersion(owner.APIVersion)
+	return err == nil && version.Group == clusterv1.GroupVersion.Group && wantedOwner(owner, want) == nil
+}
+
+func wantedOwner(owner metav1.OwnerReference, want client.Object) *metav1.OwnerReference {
+	for _, wanted := range want.GetOwnerReferences() {
+		if wanted.UID == owner.UID {
+			return &wanted
 		}
-		return !slices.ContainsFunc(want.GetOwnerReferences(), func(wanted metav1.OwnerReference) bool { return wanted.UID == owner.UID })
-	})
+	}
+	return nil
+}
+
+// ownersWithoutStrays returns the owners of an object without those that are not wanted,
+// and those that are as they are wanted: somebody may have had one block deletions.
+func ownersWithoutStrays(have, want client.Object) []metav1.OwnerReference {
+	var owners []metav1.OwnerReference
+	for _, owner := range have.GetOwnerReferences() {
+		if wanted := wantedOwner(owner, want); wanted != nil {
+			owners = append(owners, *wanted)
+		} else if !isStrayOwner(owner, want) {
+			owners = append(owners, owner)
+		}
+	}
+	return owners
 }
 
 func anyStray(have, want map[string]string) bool {

@@ -8,7 +8,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,7 +37,7 @@ func (a *Applier) dropLegacy(ctx context.Context, want client.Object) error {
 		return stamp.IsLegacyManager(entry.Manager)
 	})
 	owners := slices.DeleteFunc(slices.Clone(live.OwnerReferences), func(owner metav1.OwnerReference) bool {
-		return owner.Kind == clusterv1.ClusterKind && !slices.ContainsFunc(want.GetOwnerReferences(),
+		return stamp.IsCluster(owner) && !slices.ContainsFunc(want.GetOwnerReferences(),
 			func(wanted metav1.OwnerReference) bool { return wanted.UID == owner.UID })
 	})
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{

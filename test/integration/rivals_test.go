@@ -1,0 +1,187 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+// plainCluster creates a Cluster without a topology.
+func plainCluster(g Gomega, namespace, name string, annotations map[string]string) *clusterv1.Cluster {
+	cluster := topologyCluster(namespace, name, "", "")
+	cluster.Spec.Topology, cluster.Annotations = clusterv1.Topology{}, annotations
+	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
+	return cluster
+}
+
+// A Fleet Cluster that several Clusters own is that of one of them: they do not write to
+// it in turns, as whoever may write owner references could have them do for ever.
+func TestFleetClusterOfSeveralOwners(t *testing.T) {
+	g := NewWithT(t)
+	noConfig(t)
+	namespace := newNamespace(t, g, "team", nil)
+	first := plainCluster(g, namespace, "a", nil)
+	initialize(g, first)
+	g.Eventually(func(g Gomega) { fleetCluster(g, namespace, "a") }).Should(Succeed())
+	owners := ""
+	for i := range 3 {
+		other := plainCluster(g, namespace, fmt.Sprintf("b%d", i), nil)
+		owners += fmt.Sprintf("{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, name: %s, uid: %s}, ", other.Name, other.UID)
+	}
+	caapf(g, "mallory", fmt.Sprintf(`
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Cluster
+metadata: {namespace: %s, name: a, ownerReferences: [%s]}
+`, namespace, owners))
+	g.Eventually(func(g Gomega) {
+		live := fleetCluster(g, namespace, "a")
+		g.Expect(live.OwnerReferences).To(ConsistOf(HaveField("UID", first.UID)))
+		g.Expect(live.Spec.KubeConfigSecret).To(Equal("a-kubeconfig"))
+	}).Should(Succeed())
+	quiet(g)
+	since := time.Now()
+	time.Sleep(2 * time.Second)
+	g.Expect(requests(g, since, isWrite)).To(BeEmpty())
+}
+
+// Two Clusters that are pinned to one name, and become ready at once: one gets it, and
+// nothing of the other's is ever written to it.
+func TestRaceForOneName(t *testing.T) {
+	g := NewWithT(t)
+	noConfig(t)
+	namespace := newNamespace(t, g, "team", nil)
+	stop(t, g, webhookProcess)
+	const pairs = 10
+	var clusters []*clusterv1.Cluster
+	for i := range pairs {
+		for _, name := range []string{"one", "two"} {
+			clusters = append(clusters, plainCluster(g, namespace, fmt.Sprintf("%s-%d", name, i), map[string]string{
+				stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: fmt.Sprintf("pair-%d", i)}))
+		}
+	}
+	quiet(g)
+	for _, cluster := range clusters {
+		before := cluster.DeepCopy()
+		cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
+		g.Expect(admin.Status().Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+	}
+	for i := range pairs {
+		g.Eventually(func(g Gomega) {
+			g.Expect([]string{importedCondition(g, clusters[2*i]).Reason, importedCondition(g, clusters[2*i+1]).Reason}).To(ConsistOf("Imported", "NameConflict"))
+		}).Should(Succeed())
+		g.Expect(fleetCluster(g, namespace, fmt.Sprintf("pair-%d", i)).Generation).To(BeEquivalentTo(1), "written once")
+	}
+}
+
+// A conflict with a Cluster that exists ends when that goes, as its message says.
+func TestConflictEndsWithItsRival(t *testing.T) {
+	g := NewWithT(t)
+	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{SetOwnerReferences: ptr.To(false)}})
+	namespace := newNamespace(t, g, "team", nil)
+	rival := plainCluster(g, namespace, "a", nil)
+	g.Expect(admin.Create(ctx, &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "b", Annotations: map[string]string{
+		stamp.AdoptAnnotation: "true", stamp.ImportedFromAnnotation: "a"}}})).To(Succeed())
+	restart := stop(t, g, webhookProcess)
+	waiting := plainCluster(g, namespace, "b", nil)
+	restart()
+	initialize(g, waiting)
+	g.Eventually(func(g Gomega) {
+		g.Expect(importedCondition(g, waiting).Reason).To(Equal("NameConflict"))
+		g.Expect(importedCondition(g, waiting).Message).To(ContainSubstring("which exists; delete that first"))
+	}).Should(Succeed())
+	g.Expect(admin.Delete(ctx, rival)).To(Succeed())
+	g.Eventually(func(g Gomega) { g.Expect(importedCondition(g, waiting).Reason).To(Equal("Imported")) }).Should(Succeed())
+}
+
+// An owner reference that somebody replaced by another is put back: without it the Fleet
+// Cluster would outlive its Cluster.
+func TestReplacedOwnerIsPutBack(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	noConfig(t)
+	cluster := s.imported(g, "one")
+	quiet(g)
+	for _, owner := range []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: "6d1bc08e-8ff6-4b4a-8d5b-6e6a6b0f0a10"},
+		{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "one", UID: cluster.UID, BlockOwnerDeletion: ptr.To(true)},
+	} {
+		g.Eventually(func() error {
+			live := fleetCluster(g, s.namespace, "one")
+			live.OwnerReferences = []metav1.OwnerReference{owner}
+			return admin.Update(ctx, live)
+		}).Should(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(fleetCluster(g, s.namespace, "one").OwnerReferences).To(ContainElement(And(
+				HaveField("UID", cluster.UID), HaveField("BlockOwnerDeletion", BeNil()))))
+		}).WithTimeout(10 * time.Second).Should(Succeed())
+	}
+}
+
+// clusterctl moves Clusters also while the import is turned off: what is in Fleet is
+// released all the same, or it would be deleted with the original.
+func TestReleasedWhileTurnedOff(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	noConfig(t)
+	cluster := s.imported(g, "one")
+	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{Enabled: ptr.To(false)}})
+	setPaused := func(paused any) {
+		g.Expect(admin.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"paused":%v}}`, paused)))).To(Succeed())
+	}
+	setPaused(true)
+	g.Eventually(func(g Gomega) {
+		live := fleetCluster(g, s.namespace, "one")
+		g.Expect(live.OwnerReferences).To(BeEmpty())
+		g.Expect(live.Annotations).To(And(HaveKey(stamp.ReleasedAnnotation), HaveKeyWithValue(stamp.ImportedUIDAnnotation, string(cluster.UID))))
+	}).Should(Succeed())
+	setPaused("null")
+	g.Eventually(func(g Gomega) {
+		live := fleetCluster(g, s.namespace, "one")
+		g.Expect(live.OwnerReferences).To(HaveLen(1))
+		g.Expect(live.Annotations).To(And(Not(HaveKey(stamp.ReleasedAnnotation)), Not(HaveKey(stamp.ImportedUIDAnnotation))))
+	}).Should(Succeed())
+}
+
+// What a tenant says is deployed in his namespace keeps nothing of the class's namespace
+// deployed: Fleet is made to look at every bundle, and is not waited for in vain.
+func TestRetiringIsNotMisled(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	noConfig(t)
+	user := s.imported(g, "user")
+	g.Eventually(func(g Gomega) { exists(g, s.mapping()) }).Should(Succeed())
+	bundle := &fleetv1.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: s.classNamespace, Name: "real"}}
+	g.Expect(admin.Create(ctx, bundle)).To(Succeed())
+	deployment := func(namespace, name, bundle string) *fleetv1.BundleDeployment {
+		result := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{
+			fleetv1.BundleNamespaceLabel: s.classNamespace, fleetv1.ClusterNamespaceLabel: s.namespace}}}
+		if bundle != "" {
+			result.Labels[fleetv1.BundleLabel] = bundle
+		}
+		g.Expect(admin.Create(ctx, result)).To(Succeed())
+		return result
+	}
+	clusterNamespace := newNamespace(t, g, "cluster", nil)
+	deployment(s.namespace, "nameless", "")
+	deployment(clusterNamespace, "nameless", "")
+	real := deployment(clusterNamespace, "real", "real")
+	since := time.Now()
+	deleteNow(g, user)
+	g.Eventually(func() []stack.AuditEvent {
+		return requests(g, since, func(e stack.AuditEvent) bool { return e.Resource == "bundles" && e.Name == "real" && e.Verb == "patch" })
+	}).ShouldNot(BeEmpty())
+	g.Expect(admin.Delete(ctx, real)).To(Succeed())
+	g.Eventually(func(g Gomega) { isGone(g, s.mapping()) }).WithTimeout(15*time.Second).Should(Succeed(), "nothing real is left")
+}
