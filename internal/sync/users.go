@@ -148,10 +148,12 @@ func (u users) candidates(ctx context.Context, in settings.Settings, fleetCluste
 		}
 	}
 	var cluster clusterv1.Cluster
-	if err := u.Get(ctx, types.NamespacedName{Namespace: fleetCluster.Namespace, Name: name}, &cluster, client.UnsafeDisableDeepCopy); err == nil {
+	if err := u.Get(ctx, types.NamespacedName{Namespace: fleetCluster.Namespace, Name: name}, &cluster, client.UnsafeDisableDeepCopy); err != nil {
+		return list.Items, client.IgnoreNotFound(err)
+	}
+	expected, _ := stamp.FleetName(in.Cluster, cluster.Name)
+	if stamp.OriginOf(fleetCluster).Name == cluster.Name || expected == fleetCluster.Name {
 		list.Items = append(list.Items, cluster)
-	} else if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading a Cluster: %w", err)
 	}
 	return list.Items, nil
 }
