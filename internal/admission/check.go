@@ -280,8 +280,9 @@ func (m *Manifests) placed() []placed {
 		namespace, _ := m.namespaceLabels(cluster.Namespace)
 		subject := cluster.object.subject(cluster.Namespace)
 		all = append(all, placed{
-			types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name},
-			stamp.WithClassLabels(subject.Labels, subject.Class), namespace,
+			NamespacedName:  types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name},
+			labels:          stamp.WithClassLabels(subject.Labels, subject.Class),
+			namespaceLabels: namespace,
 		})
 	}
 	return all

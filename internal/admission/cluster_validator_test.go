@@ -3,14 +3,12 @@ package admission
 import (
 	"context"
 	"errors"
-	"maps"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -206,78 +204,4 @@ func FuzzClusterValidator(f *testing.F) {
 			}
 		}
 	})
-}
-
-func TestTrim(t *testing.T) {
-	whole := metav1.ObjectMeta{
-		Namespace: "team", Name: "prod", UID: "uid", ResourceVersion: "7", Generation: 3, DeletionTimestamp: &metav1.Time{},
-		Labels:          map[string]string{"env": "prod", desired.ManagedByLabel: "muster"},
-		Annotations:     map[string]string{"note": "long", stamp.ClusterNameAnnotation: "prod", desired.ImportedFromAnnotation: "prod", desired.HashAnnotation: "1", stamp.AdoptAnnotation: "true"},
-		Finalizers:      []string{"f"},
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "prod"}},
-		ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "kubectl"}, {Manager: "prod-" + desired.FieldManager}},
-	}
-	identity := metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "uid", ResourceVersion: "7", DeletionTimestamp: &metav1.Time{}}
-	for kind, keep := range map[schema.GroupVersionKind]func(*metav1.ObjectMeta){
-		clusterKind: func(want *metav1.ObjectMeta) {
-			want.Labels, want.Annotations = whole.Labels, maps.Clone(whole.Annotations)
-			delete(want.Annotations, "note")
-		},
-		fleetClusterKind: func(want *metav1.ObjectMeta) {
-			want.OwnerReferences, want.ManagedFields = whole.OwnerReferences, []metav1.ManagedFieldsEntry{{Manager: desired.FieldManager}}
-			want.Annotations = map[string]string{desired.ImportedFromAnnotation: "prod", stamp.AdoptAnnotation: "true"}
-		},
-		classKind: func(*metav1.ObjectMeta) {},
-	} {
-		cached := &object{ObjectMeta: *whole.DeepCopy()}
-		cached.SetGroupVersionKind(kind)
-		got, err := trim(cached)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := *identity.DeepCopy()
-		keep(&want)
-		if diff := cmp.Diff(want, got.(*object).ObjectMeta); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", kind, diff)
-		}
-	}
-}
-
-// Whose a Fleet Cluster is must be told from what is left of it as from all of it.
-func TestTrimmedBelongsToTheSame(t *testing.T) {
-	for name, change := range map[string]func(*object){
-		"nobody's":         func(*object) {},
-		"by label":         func(o *object) { o.Labels = map[string]string{desired.ManagedByLabel: desired.ManagedBy} },
-		"by Helm's label":  func(o *object) { o.Labels = map[string]string{desired.ManagedByLabel: "Helm"} },
-		"by manager":       func(o *object) { o.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: desired.FieldManager}} },
-		"by CAAPF":         func(o *object) { o.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x-" + desired.FieldManager}} },
-		"handed over":      func(o *object) { o.Annotations = map[string]string{stamp.AdoptAnnotation: "true"} },
-		"not handed over":  func(o *object) { o.Annotations = map[string]string{stamp.AdoptAnnotation: "false"} },
-		"imported from it": func(o *object) { o.Annotations = map[string]string{desired.ImportedFromAnnotation: "prod"} },
-		"another's":        func(o *object) { o.Annotations = map[string]string{desired.ImportedFromAnnotation: "other"} },
-		"owned": func(o *object) {
-			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "prod", UID: "uid"}}
-		},
-		"owned by another": func(o *object) {
-			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "other", UID: "other"}}
-		},
-		"ours, but another": func(o *object) {
-			o.Labels = map[string]string{desired.ManagedByLabel: desired.ManagedBy}
-			o.Annotations = map[string]string{desired.ImportedFromAnnotation: "other"}
-		},
-	} {
-		whole := &object{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod"}}
-		whole.SetGroupVersionKind(fleetClusterKind)
-		change(whole)
-		trimmed, err := trim(whole.DeepCopy())
-		if err != nil {
-			t.Fatal(err)
-		}
-		cluster := &object{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "uid"}}
-		nobody := func(string, types.UID) bool { return false }
-		want, wantWhy := stamp.RelationOf(whole, cluster, nobody)
-		if got, why := stamp.RelationOf(trimmed.(*object), cluster, nobody); got != want || why != wantWhy {
-			t.Errorf("%s: %v, %q of what is cached, %v, %q of the whole", name, got, why, want, wantWhy)
-		}
-	}
 }

@@ -31,7 +31,7 @@ func (v ConfigValidator) surprises(ctx context.Context, old, config *addonsv1.Fl
 	}
 	var result []string
 	if all, known := v.place(ctx, current, clusters); known && current.Cluster.Enabled {
-		if selectors := selectorsOf(config); selectors != "" && !slices.ContainsFunc(all, func(p placed) bool { return p.isSelected(current) }) {
+		if selectors := selectorsOf(config); selectors != "" && !slices.ContainsFunc(all, func(p placed) bool { return p.mayBeSelected(current) }) {
 			result = append(result, fmt.Sprintf("%s: none of the %d Clusters there are is selected now", selectors, len(clusters)))
 		}
 		result = appendText(result, matchedByOne(config, current, all))
@@ -69,9 +69,15 @@ func (v ConfigValidator) clusters(ctx context.Context) (all []object, known bool
 type placed struct {
 	types.NamespacedName
 	labels, namespaceLabels map[string]string
+	// unknown says that a selector asks for labels that nobody knows.
+	unknown bool
 }
 
-func (p placed) isSelected(in settings.Settings) bool {
+// mayBeSelected reports whether a Cluster is selected, for all that is known of it.
+func (p placed) mayBeSelected(in settings.Settings) bool {
+	if p.unknown {
+		in.Cluster.Selector = labels.Everything()
+	}
 	selected, _ := stamp.Selected(in.Cluster, p.labels, p.namespaceLabels)
 	return selected
 }
@@ -89,13 +95,16 @@ func (v ConfigValidator) place(ctx context.Context, in settings.Settings, cluste
 			}
 			namespaces[cluster.Namespace] = namespace
 		}
-		all = append(all, placed{client.ObjectKeyFromObject(&cluster), cluster.Labels, namespace})
+		all = append(all, placed{
+			NamespacedName: client.ObjectKeyFromObject(&cluster), labels: cluster.Labels, namespaceLabels: namespace,
+			unknown: !hasAllLabels(&cluster) && !in.Cluster.Selector.Empty(),
+		})
 	}
 	return all, true
 }
 
-// matchedByOne says which Clusters only one of two selectors matches; empty if none, or if
-// there are no two. CAAPF demands two and imports what either matches: who comes from it
+// matchedByOne says which Clusters only one of two selectors matches, of those that can be
+// told; empty if none, or if there are no two. CAAPF demands two and imports what either matches: who comes from it
 // must know before his clusters stay behind.
 func matchedByOne(config *addonsv1.FleetAddonConfig, in settings.Settings, all []placed) string {
 	const named = 3
@@ -105,7 +114,7 @@ func matchedByOne(config *addonsv1.FleetAddonConfig, in settings.Settings, all [
 	}
 	var names []string
 	for _, p := range all {
-		if in.Cluster.Selector.Matches(labels.Set(p.labels)) != in.Cluster.NamespaceSelector.Matches(labels.Set(p.namespaceLabels)) {
+		if !p.unknown && in.Cluster.Selector.Matches(labels.Set(p.labels)) != in.Cluster.NamespaceSelector.Matches(labels.Set(p.namespaceLabels)) {
 			names = append(names, p.String())
 		}
 	}

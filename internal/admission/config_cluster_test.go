@@ -25,6 +25,11 @@ func TestConfigSurprises(t *testing.T) {
 	elsewhere := labeled
 	elsewhere.Namespace = "other"
 	apart := &others{pinned: []object{made("one", nil), elsewhere, func() object { o := made("neither", nil); o.Namespace = "other"; return o }()}}
+	// What trim leaves of a Cluster with more labels than it keeps.
+	unknown := made("unknown", func(o *object) { o.Labels = many(4800, 60, 63) })
+	unknown.ObjectMeta = trimmed(t, clusterKind, unknown.ObjectMeta).ObjectMeta
+	unknownElsewhere := unknown
+	unknownElsewhere.Namespace = "other"
 	two := &others{pinned: []object{pinnedCluster("prod", "prod"), labeled}}
 	for name, test := range map[string]struct {
 		others       *others
@@ -32,30 +37,37 @@ func TestConfigSurprises(t *testing.T) {
 		noNamespaces bool // can be read
 		want         []string
 	}{
-		"nothing set":              {spec: `{}`},
-		"everything selected":      {spec: `cluster: {selector: {}, namespaceSelector: {}}`},
-		"one selected":             {spec: `cluster: {selector: {matchLabels: {import: "true"}}}`},
-		"none selected":            {spec: `cluster: {selector: {matchLabels: {import: "no"}}}`, want: []string{none}},
-		"none to select":           {others: &others{}, spec: `cluster: {selector: {matchLabels: {import: "no"}}}`, want: []string{strings.Replace(none, "2", "0", 1)}},
-		"its Namespace is":         {spec: `cluster: {namespaceSelector: {matchLabels: {team: a}}}`},
-		"its Namespace is not":     {spec: `cluster: {namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now"}},
-		"both":                     {spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now", oneOf("team/labeled", "stay in Fleet as they are now, frozen")}},
-		"both, each matches one":   {others: apart, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 3 Clusters there are is selected now", oneOf("other/labeled, team/one", "stay in Fleet")}},
-		"both, both match":         {others: &others{pinned: []object{labeled}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`},
-		"both, neither matches":    {others: &others{pinned: []object{made("one", nil)}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 1 Clusters there are is selected now"}},
-		"both, one is everything":  {spec: `cluster: {selector: {}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now", oneOf("team/labeled, team/prod", "stay in Fleet")}},
-		"both, many":               {others: &others{pinned: []object{made("e", nil), made("d", nil), made("c", nil), made("b", nil), made("a", nil), labeled}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{oneOf("team/a, team/b, team/c and 2 more", "stay in Fleet")}},
-		"both, Delete":             {spec: `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{oneOf("team/prod", "are taken out of Fleet, as spec.cluster.onDeselect is Delete")}},
-		"both, import is off":      {spec: `cluster: {enabled: false, selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`},
-		"both, Namespaces unknown": {spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, noNamespaces: true},
-		"import is off":            {spec: `cluster: {enabled: false, selector: {matchLabels: {import: "no"}}}`},
-		"selectors do not parse":   {spec: `cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}`},
-		"naming":                   {spec: `cluster: {naming: {prefix: p-}}`, want: []string{keep}},
-		"naming as before":         {old: `cluster: {naming: {prefix: p-}}`, spec: `cluster: {naming: {prefix: p-}}`},
-		"naming removed":           {old: `cluster: {naming: {prefix: p-}}`, spec: `{}`, want: []string{keep}},
-		"naming, nothing pinned":   {others: &others{pinned: []object{labeled}}, spec: `cluster: {naming: {prefix: p-}}`},
-		"Clusters are not served":  {others: &others{unknown: true}, spec: `cluster: {naming: {prefix: p-}, selector: {matchLabels: {import: "no"}}}`},
-		"Clusters cannot be known": {others: &others{err: errors.New("broken")}, spec: `cluster: {naming: {prefix: p-}}`},
+		"nothing set":                     {spec: `{}`},
+		"everything selected":             {spec: `cluster: {selector: {}, namespaceSelector: {}}`},
+		"one selected":                    {spec: `cluster: {selector: {matchLabels: {import: "true"}}}`},
+		"none selected":                   {spec: `cluster: {selector: {matchLabels: {import: "no"}}}`, want: []string{none}},
+		"none to select":                  {others: &others{}, spec: `cluster: {selector: {matchLabels: {import: "no"}}}`, want: []string{strings.Replace(none, "2", "0", 1)}},
+		"its Namespace is":                {spec: `cluster: {namespaceSelector: {matchLabels: {team: a}}}`},
+		"its Namespace is not":            {spec: `cluster: {namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now"}},
+		"both":                            {spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now", oneOf("team/labeled", "stay in Fleet as they are now, frozen")}},
+		"both, each matches one":          {others: apart, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 3 Clusters there are is selected now", oneOf("other/labeled, team/one", "stay in Fleet")}},
+		"both, both match":                {others: &others{pinned: []object{labeled}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`},
+		"both, neither matches":           {others: &others{pinned: []object{made("one", nil)}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 1 Clusters there are is selected now"}},
+		"both, one is everything":         {spec: `cluster: {selector: {}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now", oneOf("team/labeled, team/prod", "stay in Fleet")}},
+		"both, many":                      {others: &others{pinned: []object{made("e", nil), made("d", nil), made("c", nil), made("b", nil), made("a", nil), labeled}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{oneOf("team/a, team/b, team/c and 2 more", "stay in Fleet")}},
+		"both, Delete":                    {spec: `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{oneOf("team/prod", "are taken out of Fleet, as spec.cluster.onDeselect is Delete")}},
+		"both, import is off":             {spec: `cluster: {enabled: false, selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`},
+		"both, Namespaces unknown":        {spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, noNamespaces: true},
+		"none known to be":                {others: &others{pinned: []object{made("one", nil), unknown}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}}`},
+		"none, by its Namespace":          {others: &others{pinned: []object{made("one", nil), unknown}}, spec: `cluster: {namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now"}},
+		"both, unknown but its Namespace": {others: &others{pinned: []object{unknown}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`},
+		"both, unknown elsewhere":         {others: &others{pinned: []object{unknownElsewhere}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 1 Clusters there are is selected now"}},
+		"both, one unknown":               {others: &others{pinned: []object{made("one", nil), labeled, unknown, unknownElsewhere}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{oneOf("team/one", "stay in Fleet")}},
+		"both, labels not asked for":      {others: &others{pinned: []object{labeled, unknownElsewhere}}, spec: `cluster: {selector: {}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{oneOf("other/unknown", "stay in Fleet")}},
+		"not by labels that are left out": {others: &others{pinned: []object{unknown}}, spec: `cluster: {selector: {matchExpressions: [{key: import, operator: DoesNotExist}]}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 1 Clusters there are is selected now"}},
+		"import is off":                   {spec: `cluster: {enabled: false, selector: {matchLabels: {import: "no"}}}`},
+		"selectors do not parse":          {spec: `cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}`},
+		"naming":                          {spec: `cluster: {naming: {prefix: p-}}`, want: []string{keep}},
+		"naming as before":                {old: `cluster: {naming: {prefix: p-}}`, spec: `cluster: {naming: {prefix: p-}}`},
+		"naming removed":                  {old: `cluster: {naming: {prefix: p-}}`, spec: `{}`, want: []string{keep}},
+		"naming, nothing pinned":          {others: &others{pinned: []object{labeled}}, spec: `cluster: {naming: {prefix: p-}}`},
+		"Clusters are not served":         {others: &others{unknown: true}, spec: `cluster: {naming: {prefix: p-}, selector: {matchLabels: {import: "no"}}}`},
+		"Clusters cannot be known":        {others: &others{err: errors.New("broken")}, spec: `cluster: {naming: {prefix: p-}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.others == nil {

@@ -3,8 +3,6 @@ package admission
 import (
 	"context"
 	"fmt"
-	"maps"
-	"strings"
 	"sync"
 	"time"
 
@@ -48,7 +46,8 @@ type inventory interface {
 	// pinnedTo returns the Clusters of a namespace that are pinned to a Fleet Cluster.
 	pinnedTo(ctx context.Context, namespace, fleetCluster string) ([]object, error)
 	hasClass(ctx context.Context, key types.NamespacedName) (found, known bool, err error)
-	// clusters returns all Clusters, which must not be changed.
+	// clusters returns all Clusters, which must not be changed. Of some the labels are
+	// unknown: see hasAllLabels.
 	clusters(ctx context.Context) (all []object, known bool, err error)
 }
 
@@ -206,45 +205,4 @@ func pinElsewhere(cluster client.Object) []string {
 		return []string{name}
 	}
 	return nil
-}
-
-// trim is the cache's transform: it leaves what policies ask for. Of a Cluster these are
-// its labels, by which it may be selected, and our annotations; of a Fleet Cluster, whose
-// it is; of a ClusterClass, that it is there.
-func trim(cached any) (any, error) {
-	trimmed, ok := cached.(*object)
-	if !ok {
-		return cached, nil
-	}
-	before := trimmed.ObjectMeta
-	trimmed.ObjectMeta = metav1.ObjectMeta{
-		Namespace: before.Namespace, Name: before.Name,
-		UID: before.UID, ResourceVersion: before.ResourceVersion, DeletionTimestamp: before.DeletionTimestamp,
-	}
-	switch trimmed.GroupVersionKind().GroupKind() {
-	case clusterKind.GroupKind():
-		trimmed.Labels = before.Labels
-		trimmed.Annotations = only(before.Annotations, func(key string) bool { return strings.HasPrefix(key, stamp.Domain+"/") })
-	case fleetClusterKind.GroupKind():
-		trimmed.OwnerReferences = before.OwnerReferences
-		trimmed.Annotations = only(before.Annotations, func(key string) bool {
-			return key == stamp.ImportedFromAnnotation || key == stamp.ImportedUIDAnnotation || key == stamp.AdoptAnnotation
-		})
-		if before := (&object{ObjectMeta: before}); stamp.IsOurs(before) {
-			trimmed.ManagedFields = oursAlone
-		}
-	}
-	return trimmed, nil
-}
-
-// oursAlone stands for all ways in which a Fleet Cluster says that it is ours. Thousands
-// share it.
-var oursAlone = []metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager}}
-
-func only(values map[string]string, keep func(key string) bool) map[string]string {
-	maps.DeleteFunc(values, func(key, _ string) bool { return !keep(key) })
-	if len(values) == 0 {
-		return nil
-	}
-	return maps.Clone(values) // A map never shrinks.
 }
