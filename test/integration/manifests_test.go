@@ -1,6 +1,11 @@
 package integration
 
 import (
+	"bytes"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -9,9 +14,12 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/stack"
 )
 
 // A node can be drained of a webhook that does not work, and the webhook of a fail-closed
@@ -66,6 +74,29 @@ func TestNetworkPolicies(t *testing.T) {
 				declared = append(declared, port.Name)
 			}
 			g.Expect(declared).To(ConsistOf(append(open, "metrics")))
+		})
+	}
+}
+
+// Go knows of the limit and collects harder before it is reached; and what is tested here
+// runs with it.
+func TestGoKnowsTheMemoryLimit(t *testing.T) {
+	for _, name := range []string{webhookProcess, syncerProcess} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			container := get(g, &appsv1.Deployment{}, "muster-system", name).Spec.Template.Spec.Containers[0]
+			i := slices.IndexFunc(container.Env, func(variable corev1.EnvVar) bool { return variable.Name == "GOMEMLIMIT" })
+			g.Expect(i).To(BeNumerically(">=", 0))
+			soft, err := resource.ParseQuantity(strings.TrimSuffix(container.Env[i].Value, "B"))
+			g.Expect(err).NotTo(HaveOccurred())
+			limit := container.Resources.Limits.Memory().AsApproximateFloat64()
+			g.Expect(soft.AsApproximateFloat64() / limit).To(BeNumerically("~", 0.9, 0.01))
+
+			i = slices.IndexFunc(env.Processes(), func(process stack.ProcessStatus) bool { return process.Name == name })
+			g.Expect(i).To(BeNumerically(">=", 0))
+			variables, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", env.Processes()[i].PID))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(bytes.Split(variables, []byte{0})).To(ContainElement(BeEquivalentTo("GOMEMLIMIT=" + soft.String() + "B")))
 		})
 	}
 }
