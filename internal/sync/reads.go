@@ -25,7 +25,7 @@ type objectKey struct {
 }
 
 const (
-	// reading stands for an object that is being read, or that was not there.
+	// reading stands for an object that is being read.
 	reading = "reading"
 	// several stands for an object that was read in more than one state: there is no
 	// telling which Cluster has which.
@@ -55,6 +55,16 @@ func (r *reads) end(key objectKey, object client.Object) {
 		r.versions[key] = object.GetResourceVersion()
 	} else {
 		r.versions[key] = several
+	}
+}
+
+// missing is called when an object was not there. It needs no note: the first list of its
+// kind is there already, so its appearance is no part of that, and passes.
+func (r *reads) missing(key objectKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.versions[key] == reading {
+		delete(r.versions, key)
 	}
 }
 

@@ -157,6 +157,9 @@ func (s *sources) get(ctx context.Context, cluster, key client.ObjectKey, object
 	noted := objectKey{gvk.GroupKind(), key}
 	s.reads.begin(noted)
 	if err := s.Client.Get(ctx, key, object); err != nil {
+		if apierrors.IsNotFound(err) {
+			s.reads.missing(noted)
+		}
 		return err
 	}
 	s.reads.end(noted, object)

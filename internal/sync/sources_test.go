@@ -365,6 +365,23 @@ func TestSourcesRetry(t *testing.T) {
 	})
 }
 
+// Whoever may make Clusters can refer to objects that are not there.
+func TestSourcesKeepNothingOfMissingObjects(t *testing.T) {
+	w := newWorld()
+	w.exists = false
+	s := w.sources()
+	for i := range 1500 {
+		cluster := referringCluster()
+		cluster.Spec.InfrastructureRef.Name = fmt.Sprint(i)
+		if _, err := s.values(t.Context(), settings.Default(), cluster); !apierrors.IsNotFound(err) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	if kept := len(s.reads.versions); kept != 0 {
+		t.Errorf("%d of 1500 objects that are not there are kept", kept)
+	}
+}
+
 func TestContractNews(t *testing.T) {
 	crd := func(version string, age time.Duration, labels map[string]string) client.Object {
 		crd := crdMetadata()
