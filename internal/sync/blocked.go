@@ -3,8 +3,10 @@ package sync
 import (
 	"context"
 	"fmt"
+	gosync "sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -23,6 +25,11 @@ const (
 	// discoveryPause is for how long a version that is not served is not looked for by
 	// every Cluster that refers to it.
 	discoveryPause = time.Second
+	// answerPatience is how long the API server may take to say whether a kind may be
+	// read, or is served.
+	answerPatience = 10 * time.Second
+	// questionsAtOnce is about how many kinds is asked again at the same time.
+	questionsAtOnce = 8
 )
 
 // access is what the API server said of a kind that Clusters refer to.
@@ -36,16 +43,14 @@ type access struct {
 // is asked about again by retry, for all Clusters at once.
 func (s *sources) mayRead(ctx context.Context, field string, kind schema.GroupKind) error {
 	resource := resourceOf(kind)
-	// Those who wait meanwhile would have asked the same.
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	known, ok := s.access[resource]
+	s.mu.Unlock()
 	if !ok {
 		var err error
-		if known, err = s.ask(ctx, resource); err != nil {
+		if known, err = s.answer(ctx, resource); err != nil {
 			return err
 		}
-		s.access[resource] = known
 	}
 	if !known.allowed {
 		return &unresolvedError{err: fmt.Errorf("%s: the syncer may not read %s; give it a ClusterRole with get, list and watch on them, labelled %s: \"true\"",
@@ -58,6 +63,43 @@ func (s *sources) mayRead(ctx context.Context, field string, kind schema.GroupKi
 func resourceOf(kind schema.GroupKind) schema.GroupResource {
 	return schema.ParseGroupResource(contract.CalculateCRDName(kind.Group, kind.Kind))
 }
+
+// answer returns what the API server says of a kind, unless that is known already. Those
+// who want to know it at the same time wait for the same answer, each as long as he can;
+// nobody else waits for it.
+func (s *sources) answer(ctx context.Context, resource schema.GroupResource) (access, error) {
+	answered := s.questions.DoChan("access "+resource.String(), func() (any, error) {
+		s.mu.Lock()
+		known, ok := s.access[resource]
+		s.mu.Unlock()
+		if ok && !s.isDue(known) {
+			return known, nil
+		}
+		// Who asked first may go before the others.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerPatience)
+		defer cancel()
+		answer, err := s.ask(ctx, resource)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		s.access[resource] = answer
+		s.mu.Unlock()
+		return answer, nil
+	})
+	select {
+	case <-ctx.Done():
+		return access{}, fmt.Errorf("asking whether %s may be read: %w", resource, ctx.Err())
+	case result := <-answered:
+		if result.Err != nil {
+			return access{}, result.Err
+		}
+		return result.Val.(access), nil
+	}
+}
+
+// isDue reports whether a refusal is to be asked about again.
+func (s *sources) isDue(known access) bool { return !known.allowed && !s.now().Before(known.until) }
 
 func (s *sources) ask(ctx context.Context, resource schema.GroupResource) (access, error) {
 	answer := access{allowed: true, until: s.now().Add(accessInterval)}
@@ -84,20 +126,20 @@ type notServed struct {
 func (s *sources) isUnserved(version schema.GroupVersionKind) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	noted, ok := s.unserved[version.GroupKind()]
+	noted, ok := s.unserved[resourceOf(version.GroupKind())]
 	return ok && noted.version == version.Version && s.now().Before(noted.seen.Add(discoveryPause))
 }
 
 func (s *sources) noteUnserved(version schema.GroupVersionKind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unserved[version.GroupKind()] = notServed{version.Version, s.now()}
+	s.unserved[resourceOf(version.GroupKind())] = notServed{version.Version, s.now()}
 }
 
 func (s *sources) forgetUnserved(kind schema.GroupKind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.unserved, kind)
+	delete(s.unserved, resourceOf(kind))
 }
 
 // Start brings back the Clusters that refer to a kind that could not be read for a
@@ -108,41 +150,104 @@ func (s *sources) Start(ctx context.Context) error {
 }
 
 // retry returns the Clusters whose reference can be read now, as far as one kind is
-// concerned: one question for all of them, however many they are.
+// concerned: one question for all of them, however many they are. Nobody waits for the
+// answers.
 func (s *sources) retry(ctx context.Context) []client.Object {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var back []client.Object
-	for resource, known := range s.access {
-		if known.allowed || s.now().Before(known.until) {
-			continue
-		}
-		clusters := s.referring(ctx, resource)
-		if len(clusters) == 0 {
-			delete(s.access, resource)
-			continue
-		}
-		answer, err := s.ask(ctx, resource)
-		if err != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Asking again failed")
-			answer.until = s.now().Add(accessInterval)
-		}
-		s.access[resource] = answer
-		if answer.allowed {
-			back = append(back, clusters...)
-		}
-	}
-	for kind, noted := range s.unserved {
-		clusters := s.referring(ctx, resourceOf(kind))
-		if len(clusters) > 0 {
-			if _, err := s.RESTMapper().RESTMapping(kind, noted.version); err != nil {
-				continue
+	refused, unserved := s.due(ctx)
+	var asking errgroup.Group
+	asking.SetLimit(questionsAtOnce)
+	var mu gosync.Mutex
+	var ended []schema.GroupResource
+	ask := func(resource schema.GroupResource, hasEnded func() bool) {
+		asking.Go(func() error {
+			if hasEnded() {
+				mu.Lock()
+				defer mu.Unlock()
+				ended = append(ended, resource)
 			}
-		}
-		delete(s.unserved, kind)
-		back = append(back, clusters...)
+			return nil
+		})
+	}
+	for resource, version := range unserved {
+		ask(resource, func() bool { return s.isServedNow(ctx, resource, version) })
+	}
+	for _, resource := range refused {
+		ask(resource, func() bool { return s.isAllowedNow(ctx, resource) })
+	}
+	_ = asking.Wait() // Nobody returns an error.
+	var back []client.Object
+	for _, resource := range ended {
+		// Listed after the answer is there: who comes later finds it.
+		back = append(back, s.referring(ctx, resource)...)
 	}
 	return back
+}
+
+// due returns the kinds to ask about again, and forgets those that nobody refers to any
+// more. It reads from the cache only: whoever is told what is
+// forgotten here would wait for ever.
+func (s *sources) due(ctx context.Context) (refused []schema.GroupResource, unserved map[schema.GroupResource]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for resource, known := range s.access {
+		switch {
+		case !s.isDue(known):
+		case len(s.referring(ctx, resource)) == 0:
+			delete(s.access, resource)
+		default:
+			refused = append(refused, resource)
+		}
+	}
+	unserved = map[schema.GroupResource]string{}
+	for resource, noted := range s.unserved {
+		if len(s.referring(ctx, resource)) == 0 {
+			delete(s.unserved, resource)
+			continue
+		}
+		unserved[resource] = noted.version
+	}
+	return refused, unserved
+}
+
+// isAllowedNow reports whether a kind that could not be read may be read now.
+func (s *sources) isAllowedNow(ctx context.Context, resource schema.GroupResource) bool {
+	answer, err := s.answer(ctx, resource)
+	if err == nil {
+		return answer.allowed
+	}
+	ctrl.LoggerFrom(ctx).Error(err, "Asking again failed")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if known, ok := s.access[resource]; ok {
+		known.until = s.now().Add(accessInterval)
+		s.access[resource] = known
+	}
+	return false
+}
+
+// isServedNow reports whether a version that was not served is served now. Discovery has
+// no deadline of its own.
+func (s *sources) isServedNow(ctx context.Context, resource schema.GroupResource, version string) bool {
+	ctx, cancel := context.WithTimeout(ctx, answerPatience)
+	defer cancel()
+	answered := s.questions.DoChan("served "+resource.String()+" "+version, func() (any, error) {
+		return s.RESTMapper().KindFor(resource.WithVersion(version))
+	})
+	select {
+	case <-ctx.Done():
+		return false
+	case result := <-answered:
+		if result.Err != nil {
+			return false
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unserved[resource].version != version {
+		return false // Another version is looked for by now.
+	}
+	delete(s.unserved, resource)
+	return true
 }
 
 // referring returns the Clusters that refer to an object of a kind.

@@ -8,6 +8,7 @@ import (
 	gosync "sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -56,15 +57,19 @@ type sources struct {
 	reads *reads
 	now   func() time.Time
 
+	// questions are those that the API server is being asked.
+	questions singleflight.Group
+
+	// mu is not held while the API server is asked.
 	mu       gosync.Mutex
 	access   map[schema.GroupResource]access
-	unserved map[schema.GroupKind]notServed
+	unserved map[schema.GroupResource]notServed
 }
 
 func newSources(cached client.Client, kinds *kinds, lists *lists, reads *reads) *sources {
 	return &sources{
 		Client: cached, kinds: kinds, lists: lists, reads: reads, now: time.Now,
-		access: map[schema.GroupResource]access{}, unserved: map[schema.GroupKind]notServed{},
+		access: map[schema.GroupResource]access{}, unserved: map[schema.GroupResource]notServed{},
 	}
 }
 

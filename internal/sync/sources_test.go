@@ -43,7 +43,14 @@ type world struct {
 	unserved bool
 	unlisted bool
 	asked    int
-	clusters []clusterv1.Cluster
+	// hangs is what the API server gives no answer about until it is closed: a resource, or
+	// discovery.
+	hangs map[string]chan struct{}
+	// hanging is how many have asked for that.
+	hanging int
+	// deadlines are of the questions whether a kind may be read.
+	deadlines []time.Duration
+	clusters  []clusterv1.Cluster
 	// informers are those that run, log what happened to them.
 	informers map[string]toolscache.ResourceEventHandler
 	log       []string
@@ -87,12 +94,46 @@ func (w *world) Get(_ context.Context, key client.ObjectKey, object client.Objec
 	return nil
 }
 
-func (w *world) Create(_ context.Context, object client.Object, _ ...client.CreateOption) error {
+func (w *world) Create(ctx context.Context, object client.Object, _ ...client.CreateOption) error {
+	review := object.(*authorizationv1.SelfSubjectAccessReview)
+	w.mu.Lock()
+	w.asked++
+	if deadline, ok := ctx.Deadline(); ok {
+		w.deadlines = append(w.deadlines, time.Until(deadline))
+	}
+	w.mu.Unlock()
+	if err := w.hang(ctx, review.Spec.ResourceAttributes.Resource); err != nil {
+		return err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.asked++
-	object.(*authorizationv1.SelfSubjectAccessReview).Status.Allowed = !w.refused
+	review.Status.Allowed = !w.refused
 	return nil
+}
+
+func (w *world) hang(ctx context.Context, what string) error {
+	w.mu.Lock()
+	end := w.hangs[what]
+	if end != nil {
+		w.hanging++
+	}
+	w.mu.Unlock()
+	if end == nil {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-end:
+		return nil
+	}
+}
+
+// questions returns how often was asked whether a kind may be read.
+func (w *world) questions() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.asked
 }
 
 func (w *world) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
@@ -105,15 +146,27 @@ type worldMapper struct {
 	*world
 }
 
+// discovery is what hangs while it is looked for a version.
+const discovery = "discovery"
+
 func (w *world) RESTMapper() meta.RESTMapper { return worldMapper{world: w} }
 
 func (w worldMapper) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	if err := w.hang(context.Background(), discovery); err != nil {
+		return nil, err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.unserved {
 		return nil, &meta.NoKindMatchError{GroupKind: kind, SearchedVersions: versions}
 	}
 	return &meta.RESTMapping{}, nil
+}
+
+func (w worldMapper) KindFor(resource schema.GroupVersionResource) (schema.GroupVersionKind, error) {
+	kind := schema.GroupKind{Group: resource.Group, Kind: things.Kind}.WithVersion(resource.Version)
+	_, err := w.RESTMapping(kind.GroupKind(), resource.Version)
+	return kind, err
 }
 
 func (w *world) GetInformer(_ context.Context, object client.Object, _ ...cache.InformerGetOption) (cache.Informer, error) {
@@ -363,6 +416,137 @@ func TestSourcesRetry(t *testing.T) {
 		w.unserved = false
 		back(s, 0)
 	})
+}
+
+// within fails the test if what is done takes long.
+func within(t *testing.T, what string, do func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	t.Cleanup(func() { <-done })
+	select {
+	case <-done:
+	case <-time.After(2 * time.Second):
+		t.Fatalf("%s waits for an answer that somebody else waits for", what)
+	}
+}
+
+// eventually waits for what another goroutine does.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// One question that is not answered holds up who wants to know that, and nobody else.
+func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
+	referringTo := func(kind string) *clusterv1.Cluster {
+		cluster := referringCluster()
+		cluster.Spec.InfrastructureRef.Kind = kind
+		return cluster
+	}
+	begin := func(change func(*world)) (w *world, s *sources, answer func()) {
+		w = newWorld()
+		change(w)
+		w.clusters = []clusterv1.Cluster{*referringCluster()}
+		end := make(chan struct{})
+		answer = gosync.OnceFunc(func() { close(end) })
+		s = w.sources()
+		w.hangs = map[string]chan struct{}{"things": end, discovery: end}
+		return w, s, answer
+	}
+	t.Run("when a kind is asked about for the first time", func(t *testing.T) {
+		w, s, answer := begin(func(*world) {})
+		delete(w.hangs, discovery)
+		var looking gosync.WaitGroup
+		defer looking.Wait()
+		defer answer()
+		for range 3 {
+			looking.Go(func() {
+				if version, err := s.look(t.Context()); version != "v1beta1" {
+					t.Errorf("read %q (%v)", version, err)
+				}
+			})
+		}
+		eventually(t, "asked", func() bool { return w.questions() == 1 })
+		within(t, "a Cluster of another kind", func() {
+			if _, err := s.values(t.Context(), settings.Default(), referringTo("Other")); err != nil {
+				t.Error(err)
+			}
+		})
+		within(t, "one who has no time", func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if _, err := s.look(ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+		})
+		answer()
+		looking.Wait()
+		if got := w.questions(); got != 6 {
+			t.Errorf("asked %d times, want get, list and watch of two kinds", got)
+		}
+		if len(w.deadlines) != w.asked || slices.Max(w.deadlines) > answerPatience {
+			t.Errorf("asked with %v left", w.deadlines)
+		}
+	})
+	t.Run("when who asked first goes", func(t *testing.T) {
+		w, s, answer := begin(func(*world) {})
+		delete(w.hangs, discovery)
+		ctx, cancel := context.WithCancel(t.Context())
+		var looking gosync.WaitGroup
+		defer looking.Wait()
+		defer answer()
+		looking.Go(func() { _, _ = s.look(ctx) })
+		eventually(t, "asked", func() bool { return w.questions() == 1 })
+		looking.Go(func() {
+			if version, err := s.look(t.Context()); version != "v1beta1" {
+				t.Errorf("read %q (%v)", version, err)
+			}
+		})
+		cancel()
+		time.Sleep(10 * time.Millisecond)
+		answer()
+		looking.Wait()
+	})
+	for name, change := range map[string]func(*world){
+		"when access is asked for again":         func(w *world) { w.refused = true },
+		"when a version is looked for once more": func(w *world) { w.unserved = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, s, answer := begin(change)
+			defer answer()
+			hangs := w.hangs
+			w.hangs = nil
+			now := time.Now()
+			s.now = func() time.Time { return now }
+			if _, err := s.look(t.Context()); !errors.Is(err, errUnresolved) {
+				t.Fatalf("got %v", err)
+			}
+			w.hangs, w.refused, w.unserved = hangs, false, false
+			if !s.access[resourceOf(things)].allowed {
+				now = now.Add(accessInterval)
+			}
+			back := make(chan []client.Object, 1)
+			go func() { back <- s.retry(t.Context()) }()
+			eventually(t, "asked", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.hanging == 1 })
+			within(t, "a Cluster", func() {
+				if _, err := s.look(t.Context()); !errors.Is(err, errUnresolved) {
+					t.Errorf("got %v", err)
+				}
+			})
+			answer()
+			if got := <-back; len(got) != 1 {
+				t.Errorf("%d Clusters come back, want 1", len(got))
+			}
+		})
+	}
 }
 
 // Whoever may make Clusters can refer to objects that are not there.
