@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/contract"
@@ -153,6 +154,9 @@ func (s *sources) Start(ctx context.Context) error {
 // concerned: one question for all of them, however many they are. Nobody waits for the
 // answers.
 func (s *sources) retry(ctx context.Context) []client.Object {
+	for _, kind := range s.kinds.list() {
+		s.forgetUndeclared(ctx, kind)
+	}
 	refused, unserved := s.due(ctx)
 	var asking errgroup.Group
 	asking.SetLimit(questionsAtOnce)
@@ -184,13 +188,15 @@ func (s *sources) retry(ctx context.Context) []client.Object {
 }
 
 // due returns the kinds to ask about again, and forgets those that nobody refers to any
-// more. It reads from the cache only: whoever is told what is
+// more or that have no CRD. It reads from the cache only: whoever is told what is
 // forgotten here would wait for ever.
 func (s *sources) due(ctx context.Context) (refused []schema.GroupResource, unserved map[schema.GroupResource]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for resource, known := range s.access {
 		switch {
+		case s.isWithoutCRD(ctx, resource):
+			delete(s.access, resource)
 		case !s.isDue(known):
 		case len(s.referring(ctx, resource)) == 0:
 			delete(s.access, resource)
@@ -200,7 +206,7 @@ func (s *sources) due(ctx context.Context) (refused []schema.GroupResource, unse
 	}
 	unserved = map[schema.GroupResource]string{}
 	for resource, noted := range s.unserved {
-		if len(s.referring(ctx, resource)) == 0 {
+		if s.isWithoutCRD(ctx, resource) || len(s.referring(ctx, resource)) == 0 {
 			delete(s.unserved, resource)
 			continue
 		}
@@ -248,6 +254,38 @@ func (s *sources) isServedNow(ctx context.Context, resource schema.GroupResource
 	}
 	delete(s.unserved, resource)
 	return true
+}
+
+// isWithoutCRD reports whether a kind is known to have no CRD.
+func (s *sources) isWithoutCRD(ctx context.Context, resource schema.GroupResource) bool {
+	return apierrors.IsNotFound(s.readCRD(ctx, resource))
+}
+
+// readCRD looks for the CRD of a kind in the cache.
+func (s *sources) readCRD(ctx context.Context, resource schema.GroupResource) error {
+	return s.Get(ctx, client.ObjectKey{Name: resource.String()}, crdMetadata())
+}
+
+// forgetUndeclared forgets what is known of a kind that has no CRD: everybody can refer
+// to kinds that nobody has ever heard of. When the CRD appears, its watch brings back
+// whoever refers to it.
+func (s *sources) forgetUndeclared(ctx context.Context, group schema.GroupKind) {
+	resource := resourceOf(group)
+	s.kinds.drop(ctx, group, func(*kind) bool {
+		// Looked at again now that nobody reads the kind: whoever reads it later was brought
+		// back by the CRD.
+		if !s.isWithoutCRD(ctx, resource) {
+			return false
+		}
+		s.reads.forgetKind(group)
+		return true
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isWithoutCRD(ctx, resource) {
+		delete(s.access, resource)
+		delete(s.unserved, resource)
+	}
 }
 
 // referring returns the Clusters that refer to an object of a kind.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	gosync "sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -25,6 +27,9 @@ import (
 // errMoved says that a kind is to be read in another version than it is watched in.
 var errMoved = errors.New("the kind has moved to another version")
 
+// errDropped says that what was known of a kind has been forgotten meanwhile.
+var errDropped = errors.New("the kind has been dropped")
+
 // kinds are the kinds that Clusters refer to. Each is watched from before its first read,
 // in the version that its CRD declares for the Cluster API contract, and in no other:
 // Cluster API's ObjectTracker watches the version it saw first for ever.
@@ -37,7 +42,8 @@ type kinds struct {
 	ctx   context.Context //nolint:containedctx // of the controller whose queue it is
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-	mu  gosync.Mutex
+	mu gosync.Mutex
+	// all holds no kind for long that has no CRD.
 	all map[schema.GroupKind]*kind
 }
 
@@ -48,6 +54,8 @@ type kind struct {
 	mu gosync.RWMutex
 	// watched is the version that is watched; empty for none.
 	watched schema.GroupVersionKind
+	// dropped says that it is none of all any more, and is not to be watched again.
+	dropped bool
 }
 
 func newKinds(objects cache.Cache, lists *lists, reads *reads, handler handler.EventHandler) *kinds {
@@ -79,6 +87,36 @@ func (k *kinds) of(group schema.GroupKind) *kind {
 		k.all[group] = known
 	}
 	return known
+}
+
+// list returns the kinds that are known.
+func (k *kinds) list() []schema.GroupKind {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Collect(maps.Keys(k.all))
+}
+
+// drop forgets a kind, and stops to watch it, if that holds while nobody reads it. One that
+// is being read stays until the next time.
+func (k *kinds) drop(ctx context.Context, group schema.GroupKind, holds func(*kind) bool) {
+	k.mu.Lock()
+	known, ok := k.all[group]
+	k.mu.Unlock()
+	if !ok || !known.mu.TryLock() {
+		return
+	}
+	defer known.mu.Unlock()
+	if known.dropped || !holds(known) {
+		return
+	}
+	if err := k.move(ctx, known, schema.GroupVersionKind{}); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "A kind that is gone is watched further", "kind", group.String())
+		return
+	}
+	known.dropped = true
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.all, group)
 }
 
 // move watches a kind in another version, or in none if that is empty, and stops what

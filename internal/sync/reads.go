@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"maps"
 	gosync "sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -81,6 +82,13 @@ func (r *reads) forget(object client.Object) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.versions, keyOf(object))
+}
+
+// forgetKind forgets all objects of a kind.
+func (r *reads) forgetKind(kind schema.GroupKind) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.versions, func(key objectKey, _ string) bool { return key.GroupKind == kind })
 }
 
 // news passes everything but objects of a first list that are known.

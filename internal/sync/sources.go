@@ -61,7 +61,8 @@ type sources struct {
 	questions singleflight.Group
 
 	// mu is not held while the API server is asked.
-	mu       gosync.Mutex
+	mu gosync.Mutex
+	// access and unserved hold nothing of a kind without CRD: there is no end of them.
 	access   map[schema.GroupResource]access
 	unserved map[schema.GroupResource]notServed
 }
@@ -97,15 +98,16 @@ func (s *sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field
 	if !ref.IsDefined() {
 		return nil, nil
 	}
-	if err := s.mayRead(ctx, field, ref.GroupKind()); err != nil {
-		return nil, err
-	}
-	kind := s.kinds.of(ref.GroupKind())
-	object, err := s.read(ctx, kind, cluster, ref)
-	for errors.Is(err, errMoved) {
-		if err = s.follow(ctx, kind, ref); err == nil {
-			object, err = s.read(ctx, kind, cluster, ref)
+	var object *unstructured.Unstructured
+	err := errDropped
+	for errors.Is(err, errDropped) {
+		if err = s.isDeclared(ctx, ref.GroupKind()); err != nil {
+			break // Nothing is asked about it.
 		}
+		if err := s.mayRead(ctx, field, ref.GroupKind()); err != nil {
+			return nil, err
+		}
+		object, err = s.find(ctx, cluster, ref)
 	}
 	switch {
 	case errors.Is(err, errSyncing):
@@ -116,11 +118,42 @@ func (s *sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field
 	return apply.Expand(object)
 }
 
+// isDeclared returns an errUndeclared for a kind without CRD, of which nothing is kept.
+func (s *sources) isDeclared(ctx context.Context, kind schema.GroupKind) error {
+	resource := resourceOf(kind)
+	err := s.readCRD(ctx, resource)
+	switch {
+	case apierrors.IsNotFound(err):
+		s.forgetUndeclared(ctx, kind)
+		return fmt.Errorf("%w: CustomResourceDefinition %q not found; install the provider that it belongs to, or correct the reference", errUndeclared, resource)
+	case err != nil:
+		return fmt.Errorf("reading CustomResourceDefinition %q: %w", resource, err)
+	}
+	return nil
+}
+
+// find looks for the object that a Cluster refers to.
+func (s *sources) find(ctx context.Context, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
+	known := s.kinds.of(ref.GroupKind())
+	object, err := s.read(ctx, known, cluster, ref)
+	for errors.Is(err, errMoved) {
+		if err = s.follow(ctx, known, ref); err == nil {
+			object, err = s.read(ctx, known, cluster, ref)
+		}
+	}
+	if errors.Is(err, errMisnamed) {
+		s.kinds.drop(ctx, ref.GroupKind(), func(kind *kind) bool { return kind.watched.Empty() })
+	}
+	return object, err
+}
+
 // errUndeclared marks an error that ends when the CRD appears or declares a version for
-// the contract, errUnlisted one that ends with the first list of a kind.
+// the contract, errUnlisted one that ends with the first list of a kind. errMisnamed is an
+// errUndeclared of a reference that has the CRD's name right, but not its kind's.
 var (
 	errUndeclared = errors.New("the kind is not served for Cluster API")
 	errUnlisted   = errors.New("the kind is not listed")
+	errMisnamed   = fmt.Errorf("%w under this name", errUndeclared)
 )
 
 // isAwaited reports whether the end of an error brings the Cluster back: object, CRD
@@ -134,6 +167,9 @@ func isAwaited(err error) bool {
 func (s *sources) read(ctx context.Context, kind *kind, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
 	kind.mu.RLock()
 	defer kind.mu.RUnlock()
+	if kind.dropped {
+		return nil, errDropped
+	}
 	reader := &declared{Reader: s.Client, get: func(key client.ObjectKey, object *unstructured.Unstructured) error {
 		if object.GroupVersionKind() != kind.watched {
 			return errMoved
@@ -176,6 +212,9 @@ func (s *sources) get(ctx context.Context, cluster, key client.ObjectKey, object
 func (s *sources) follow(ctx context.Context, kind *kind, ref clusterv1.ContractVersionedObjectReference) error {
 	kind.mu.Lock()
 	defer kind.mu.Unlock()
+	if kind.dropped {
+		return errDropped
+	}
 	var version schema.GroupVersionKind
 	reader := &declared{Reader: s.Client, get: func(_ client.ObjectKey, object *unstructured.Unstructured) error {
 		version = object.GroupVersionKind()
@@ -188,11 +227,16 @@ func (s *sources) follow(ctx context.Context, kind *kind, ref clusterv1.Contract
 		return fmt.Errorf("%s: %w", version, errUndeclared)
 	}
 	err := s.kinds.move(ctx, kind, version)
-	if apply.IsUnserved(err) {
-		s.noteUnserved(version)
-	} else {
+	if !apply.IsUnserved(err) {
 		s.forgetUnserved(ref.GroupKind())
+		return err
 	}
+	// What is not served under this name may be under another: looking for it again would
+	// never end, and there are many ways to write a kind.
+	if served, other := s.RESTMapper().KindFor(resourceOf(ref.GroupKind()).WithVersion(version.Version)); other == nil && served.Kind != version.Kind {
+		return fmt.Errorf("%w: %s is of kind %q, not %q; correct the reference", errMisnamed, resourceOf(ref.GroupKind()), served.Kind, version.Kind)
+	}
+	s.noteUnserved(version)
 	return err
 }
 

@@ -157,7 +157,7 @@ func (w worldMapper) RESTMapping(kind schema.GroupKind, versions ...string) (*me
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.unserved {
+	if w.unserved || kind.Kind != things.Kind && strings.EqualFold(kind.Kind, things.Kind) {
 		return nil, &meta.NoKindMatchError{GroupKind: kind, SearchedVersions: versions}
 	}
 	return &meta.RESTMapping{}, nil
@@ -297,7 +297,7 @@ func TestNeedsPolling(t *testing.T) {
 		polled bool
 	}{
 		"no object":          {change: func(w *world) { w.exists = false }, words: `spec.infrastructureRef: failed to retrieve Thing team/infra: things "infra" not found`},
-		"no CRD":             {change: func(w *world) { w.noCRD = true }, words: `"things.infrastructure.cluster.x-k8s.io" not found`},
+		"no CRD":             {change: func(w *world) { w.noCRD = true }, words: `"things.infrastructure.cluster.x-k8s.io" not found; install the provider`},
 		"no contract":        {change: func(w *world) { w.contract = "" }, words: "contract version label"},
 		"not served":         {change: func(w *world) { w.unserved = true }, words: "no matches for kind"},
 		"not allowed":        {change: func(w *world) { w.refused = true }, words: "the syncer may not read things.infrastructure.cluster.x-k8s.io"},
@@ -546,6 +546,139 @@ func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
 				t.Errorf("%d Clusters come back, want 1", len(got))
 			}
 		})
+	}
+}
+
+// Whoever may make Clusters can refer to kinds that nobody has ever heard of, as many as
+// he likes, and spell those that are there in many ways.
+func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
+	look := func(s *sources, group, kind string) error {
+		cluster := referringCluster()
+		cluster.Spec.InfrastructureRef.APIGroup, cluster.Spec.InfrastructureRef.Kind = group, kind
+		_, err := s.values(t.Context(), settings.Default(), cluster)
+		return err
+	}
+	wantKept := func(t *testing.T, s *sources, want int) {
+		t.Helper()
+		for what, kept := range map[string]int{"access": len(s.access), "kinds": len(s.kinds.all)} {
+			if kept != want {
+				t.Errorf("%s: %d entries, want %d", what, kept, want)
+			}
+		}
+		if len(s.unserved) != 0 {
+			t.Errorf("unserved: %v", s.unserved)
+		}
+	}
+	t.Run("without a CRD", func(t *testing.T) {
+		w := newWorld()
+		w.noCRD, w.refused = true, true
+		w.clusters = []clusterv1.Cluster{*referringCluster()}
+		s := w.sources()
+		for i := range 1500 {
+			err := look(s, "evil.example", fmt.Sprintf("K%d", i))
+			if !errors.Is(err, errUndeclared) || needsPolling(err) {
+				t.Fatalf("got %v", err)
+			}
+			if want := fmt.Sprintf(`CustomResourceDefinition "k%ds.evil.example" not found; install`, i); !strings.Contains(err.Error(), want) {
+				t.Fatalf("got %v, want what says %s", err, want)
+			}
+		}
+		s.now = func() time.Time { return time.Now().Add(2 * accessInterval) }
+		s.retry(t.Context())
+		if w.asked != 0 {
+			t.Errorf("asked %d times about kinds that are not there", w.asked)
+		}
+		wantKept(t, s, 0)
+	})
+	t.Run("spelled in other ways", func(t *testing.T) {
+		w := newWorld()
+		s := w.sources()
+		for range 2 {
+			for _, kind := range []string{"THING", "tHING", "Thing", "ThInG"} {
+				if err := look(s, things.Group, kind); (kind == things.Kind) != (err == nil) {
+					t.Errorf("%s: %v", kind, err)
+				} else if err != nil && (needsPolling(err) || !strings.Contains(err.Error(), `is of kind "Thing", not "`+kind)) {
+					t.Errorf("%s: %v", kind, err)
+				}
+			}
+		}
+		wantKept(t, s, 1)
+		if want := []string{"start v1beta1", "watch v1beta1", "read v1beta1", "read v1beta1"}; !slices.Equal(w.log, want) {
+			t.Errorf("%q, want %q", w.log, want)
+		}
+	})
+	for name, notice := range map[string]func(*sources){
+		"whose CRD goes":                     func(s *sources) { _ = look(s, things.Group, things.Kind) },
+		"whose CRD goes after the last user": func(s *sources) { s.retry(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			s := w.sources()
+			if err := look(s, things.Group, things.Kind); err != nil {
+				t.Fatal(err)
+			}
+			wantKept(t, s, 1)
+			w.noCRD = true
+			notice(s)
+			wantKept(t, s, 0)
+			if len(w.informers) != 0 || len(s.reads.versions) != 0 {
+				t.Errorf("watched: %v, read: %v", w.informers, s.reads.versions)
+			}
+			w.noCRD, w.log = false, nil
+			if err := look(s, things.Group, things.Kind); err != nil || !slices.Contains(w.log, "watch v1beta1") {
+				t.Errorf("when it is back: %v, %q", err, w.log)
+			}
+		})
+	}
+}
+
+// A CRD that goes and comes back while others read leaves one watch.
+func TestSourcesDropAKindWhileOthersRead(t *testing.T) {
+	w := newWorld()
+	s := w.sources()
+	var others gosync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	for range 8 {
+		others.Go(func() {
+			for range 300 {
+				if _, err := s.look(t.Context()); err != nil && !errors.Is(err, errUndeclared) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	retrying := make(chan struct{})
+	go func() {
+		defer close(retrying)
+		for ctx.Err() == nil {
+			s.retry(t.Context())
+		}
+	}()
+	for i := range 50 {
+		w.mu.Lock()
+		w.noCRD = i%2 == 0
+		w.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	others.Wait()
+	stop()
+	<-retrying
+	if version, err := s.look(t.Context()); version != "v1beta1" {
+		t.Errorf("read %q (%v)", version, err)
+	}
+	watches := 0
+	for _, entry := range w.log {
+		switch {
+		case strings.HasPrefix(entry, "started anew"):
+			t.Error(entry)
+		case entry == "watch v1beta1":
+			watches++
+		case entry == "stop v1beta1":
+			watches--
+		}
+	}
+	if watches != 1 {
+		t.Errorf("%d watches, want 1", watches)
 	}
 }
 
