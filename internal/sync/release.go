@@ -27,7 +27,8 @@ import (
 // applications of a cluster that lives on. A paused Cluster is deleted by nobody
 // else: Cluster API does not finish the deletion of one.
 func (r *clusterReconciler) release(ctx context.Context, v *visit) error {
-	if !ptr.Deref(v.cluster.Spec.Paused, false) || !v.has() || !v.fleet.DeletionTimestamp.IsZero() || !isOwner(v.fleet, v.cluster) {
+	if !ptr.Deref(v.cluster.Spec.Paused, false) || !v.has() || !v.fleet.DeletionTimestamp.IsZero() ||
+		!isOwner(v.fleet, v.cluster) && v.fleet.Annotations[stamp.ReleasedAnnotation] == "true" {
 		return nil
 	}
 	return r.patchFleetCluster(ctx, v.fleet, map[string]any{"metadata": map[string]any{

@@ -176,12 +176,32 @@ func TestRetiringIsNotMisled(t *testing.T) {
 	clusterNamespace := newNamespace(t, g, "cluster", nil)
 	deployment(s.namespace, "nameless", "")
 	deployment(clusterNamespace, "nameless", "")
-	real := deployment(clusterNamespace, "real", "real")
+	rest := deployment(clusterNamespace, "real", "real")
 	since := time.Now()
 	deleteNow(g, user)
 	g.Eventually(func() []stack.AuditEvent {
 		return requests(g, since, func(e stack.AuditEvent) bool { return e.Resource == "bundles" && e.Name == "real" && e.Verb == "patch" })
 	}).ShouldNot(BeEmpty())
-	g.Expect(admin.Delete(ctx, real)).To(Succeed())
+	g.Expect(admin.Delete(ctx, rest)).To(Succeed())
 	g.Eventually(func(g Gomega) { isGone(g, s.mapping()) }).WithTimeout(15*time.Second).Should(Succeed(), "nothing real is left")
+}
+
+// A Cluster that is moved away keeps its group and mapping, whether or not its Fleet
+// Cluster had an owner: what Fleet deploys goes on.
+func TestMovedWithoutOwnerReferences(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{SetOwnerReferences: ptr.To(false)}})
+	cluster := s.imported(g, "one")
+	g.Eventually(func(g Gomega) { exists(g, s.mapping()) }).Should(Succeed())
+	g.Expect(admin.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":true}}`)))).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(fleetCluster(g, s.namespace, "one").Annotations).To(HaveKeyWithValue(stamp.ReleasedAnnotation, "true"))
+	}).Should(Succeed())
+	deleteNow(g, cluster)
+	g.Consistently(func(g Gomega) {
+		exists(g, s.mapping())
+		g.Expect(isRetired(g, s)).To(BeFalse())
+		exists(g, s.group())
+	}).Should(Succeed())
 }

@@ -75,7 +75,8 @@ func (s *State) settleOwner(in settings, cluster *clusterv1.Cluster, fleet *flee
 	switch moves := ptr.Deref(cluster.Spec.Paused, false); {
 	case fleet == nil:
 	case isPaused(cluster):
-		if moves && cluster.DeletionTimestamp.IsZero() && isOwner(fleet, cluster.UID) {
+		// Without an owner reference, too: what is released keeps its group and mapping.
+		if moves && cluster.DeletionTimestamp.IsZero() && fleet.DeletionTimestamp.IsZero() {
 			fleet.OwnerReferences = withoutOwner(fleet, cluster.UID)
 			fleet.Annotations = set(fleet.Annotations, released, "true")
 			noteOrigin(fleet, cluster)
