@@ -84,7 +84,7 @@ func TestOthersLabelEverything(t *testing.T) {
 	g.Expect(admin.Patch(ctx, s.class, mergePatch(fmt.Sprintf(`{"metadata":{"finalizers":[%q]}}`, stamp.LegacyFinalizer)))).To(Succeed())
 	bundle := object(g, fmt.Sprintf(`{"apiVersion":%q,"kind":"Bundle","metadata":{"namespace":%q,"name":"bundle"},"spec":{"resources":[]}}`, fleetVersion, s.classNamespace))
 	g.Expect(admin.Create(ctx, bundle)).To(Succeed())
-	deployment := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "bundle", Labels: map[string]string{
+	deployment := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: newNamespace(t, g, "cluster", nil), Name: "bundle", Labels: map[string]string{
 		fleetv1.BundleLabel: "bundle", fleetv1.BundleNamespaceLabel: s.classNamespace, fleetv1.ClusterLabel: "one", fleetv1.ClusterNamespaceLabel: s.namespace,
 	}}}
 	g.Expect(admin.Create(ctx, deployment)).To(Succeed())

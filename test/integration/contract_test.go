@@ -71,9 +71,14 @@ func (p provider) allow(t *testing.T, g Gomega) {
 	role.Rules = []rbacv1.PolicyRule{{APIGroups: []string{providerGroup}, Resources: []string{p.plural}, Verbs: []string{"get", "list", "watch"}}}
 	g.Expect(admin.Create(ctx, role)).To(Succeed())
 	t.Cleanup(func() {
-		if err := admin.Delete(ctx, role); err != nil {
-			t.Error(err)
-		}
+		// The kind goes first: a watch of what may not be read any more would be refused.
+		g := NewWithT(t)
+		crd := &unstructured.Unstructured{}
+		crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+		crd.SetName(p.plural + "." + providerGroup)
+		g.Expect(client.IgnoreNotFound(admin.Delete(ctx, crd))).To(Succeed())
+		g.Eventually(func() int { return p.watches(g, "v1beta1") + p.watches(g, "v1beta2") }).Should(BeZero())
+		g.Expect(admin.Delete(ctx, role)).To(Succeed())
 	})
 	g.Eventually(func(g Gomega) {
 		aggregate := get(g, &rbacv1.ClusterRole{}, "", "muster-syncer-template-values")
