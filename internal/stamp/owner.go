@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/muster-fleet/muster/internal/settings"
 )
 
 // IsOurs reports whether a Fleet object is Muster's to change and delete: Muster made
@@ -64,6 +66,17 @@ func OriginOf(fleetCluster metav1.Object) Origin {
 		origin.UID = types.UID(fleetCluster.GetAnnotations()[ImportedUIDAnnotation])
 	}
 	return origin
+}
+
+// MayBeFrom reports whether a Fleet Cluster may have been made from the Cluster of a name:
+// it notes that name; or it notes none, as CAAPF's do without owner references, and has
+// the name that the settings give.
+func MayBeFrom(in settings.Cluster, fleetCluster metav1.Object, cluster string) bool {
+	if name := OriginOf(fleetCluster).Name; name != "" {
+		return name == cluster
+	}
+	expected, _ := FleetName(in, cluster)
+	return expected == fleetCluster.GetName()
 }
 
 // IsCluster reports whether an owner is a CAPI Cluster.

@@ -6,6 +6,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/settings"
 )
 
 func TestIsOurs(t *testing.T) {
@@ -93,6 +95,29 @@ func TestRelationOf(t *testing.T) {
 			got, why := RelationOf(&test.fleet, cluster, lives)
 			if got != test.want || (why != "") != test.why {
 				t.Errorf("RelationOf = %v, %q, want %v", got, why, test.want)
+			}
+		})
+	}
+}
+
+func TestMayBeFrom(t *testing.T) {
+	in := settings.Default().Cluster
+	in.Prefix = "capi-"
+	for name, c := range map[string]struct {
+		fleet metav1.ObjectMeta
+		want  bool
+	}{
+		"notes the name":                     {metav1.ObjectMeta{Name: "any", Annotations: map[string]string{ImportedFromAnnotation: "prod"}}, true},
+		"notes another, has the name":        {metav1.ObjectMeta{Name: "capi-prod", Annotations: map[string]string{ImportedFromAnnotation: "other"}}, false},
+		"notes nothing, has the name":        {metav1.ObjectMeta{Name: "capi-prod"}, true},
+		"notes nothing, has its bare name":   {metav1.ObjectMeta{Name: "prod"}, false},
+		"is owned by it":                     {metav1.ObjectMeta{Name: "any", OwnerReferences: []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta1", Kind: "Cluster", Name: "prod"}}}, true},
+		"is owned by another, has the name":  {metav1.ObjectMeta{Name: "capi-prod", OwnerReferences: []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "other"}}}, false},
+		"is owned by no Cluster, has a name": {metav1.ObjectMeta{Name: "capi-prod", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "other"}}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := MayBeFrom(in, &c.fleet, "prod"); got != c.want {
+				t.Errorf("MayBeFrom = %v, want %v", got, c.want)
 			}
 		})
 	}

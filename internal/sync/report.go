@@ -43,6 +43,13 @@ type reporter struct {
 	failing, messages map[types.NamespacedName]time.Time
 }
 
+func newReporter(writer client.Client, store *apply.Store, echoes *echoes, recorder events.EventRecorder) *reporter {
+	return &reporter{
+		Client: writer, store: store, echoes: echoes, recorder: recorder, now: time.Now,
+		failing: map[types.NamespacedName]time.Time{}, messages: map[types.NamespacedName]time.Time{},
+	}
+}
+
 // report writes the conditions of an outcome, and an event when FleetImported turns.
 // It costs no request when there is no news. If it puts something off, it says for how long.
 func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) (time.Duration, error) {

@@ -57,7 +57,7 @@ func Setup(mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	status := &configReconciler{
-		Client: mgr.GetClient(), settings: &settingsReader{mgr.GetClient()}, tally: tally, gate: gate, now: time.Now,
+		Client: mgr.GetClient(), settings: &settingsReader{Reader: mgr.GetClient()}, tally: tally, gate: gate, now: time.Now,
 		watchFilter: options.WatchFilter,
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("fleetaddonconfig").
@@ -122,7 +122,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	}
 	itself := &handler.EnqueueRequestForObject{}
 	applier := &apply.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store}
-	settings := &settingsReader{mgr.GetClient()}
+	settings := &settingsReader{Reader: mgr.GetClient()}
 	users := users{Reader: mgr.GetClient(), store: store}
 	queues := &enqueuer{Reader: mgr.GetClient(), store: store, echoes: echoes, settings: settings}
 	groups := &groupReconciler{Reader: mgr.GetClient(), Applier: applier, users: users, settings: settings, watchFilter: options.WatchFilter, busy: keymutex.NewHashed(64)}
@@ -199,8 +199,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		Complete(&clusterReconciler{
 			Client: mgr.GetClient(), live: mgr.GetAPIReader(), applier: applier, settings: settings, sources: sources,
 			users: users, groups: groups, mappings: mappings, tally: tally, busy: keymutex.NewHashed(256), watchFilter: options.WatchFilter,
-			reporter: &reporter{Client: mgr.GetClient(), store: store, echoes: echoes, recorder: mgr.GetEventRecorder("muster-syncer"), now: time.Now,
-				failing: map[types.NamespacedName]time.Time{}, messages: map[types.NamespacedName]time.Time{}},
+			reporter: newReporter(mgr.GetClient(), store, echoes, mgr.GetEventRecorder("muster-syncer")),
 		}); err != nil {
 		return fmt.Errorf("setting up Clusters: %w", err)
 	}

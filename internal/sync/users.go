@@ -151,8 +151,7 @@ func (u users) candidates(ctx context.Context, in settings.Settings, fleetCluste
 	if err := u.Get(ctx, types.NamespacedName{Namespace: fleetCluster.Namespace, Name: name}, &cluster, client.UnsafeDisableDeepCopy); err != nil {
 		return list.Items, client.IgnoreNotFound(err)
 	}
-	expected, _ := stamp.FleetName(in.Cluster, cluster.Name)
-	if stamp.OriginOf(fleetCluster).Name == cluster.Name || expected == fleetCluster.Name {
+	if stamp.MayBeFrom(in.Cluster, fleetCluster, cluster.Name) {
 		list.Items = append(list.Items, cluster)
 	}
 	return list.Items, nil

@@ -145,9 +145,9 @@ func (r *clusterReconciler) existing(ctx context.Context, v *visit, pin stamp.Pi
 	if pin.IsComplete() {
 		return "", nil
 	}
-	// CAAPF without owner references notes nothing, but gives it the expected name.
 	found := &visit{in: v.in, cluster: v.cluster}
-	if err := r.lookAt(ctx, found, expected); err != nil || !found.has() || !found.fleet.DeletionTimestamp.IsZero() || !stamp.IsOurs(found.fleet) {
+	if err := r.lookAt(ctx, found, expected); err != nil || !found.has() || !found.fleet.DeletionTimestamp.IsZero() ||
+		!stamp.IsOurs(found.fleet) || !stamp.MayBeFrom(v.in.Cluster, found.fleet, v.cluster.Name) {
 		return "", err
 	}
 	return expected, nil

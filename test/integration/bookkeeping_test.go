@@ -17,7 +17,7 @@ import (
 var bookkeeping = map[string][]string{
 	"labels": {stamp.ClassNameLabel, stamp.ClassNamespaceLabel},
 	"annotations": {
-		desired.ReleasedAnnotation, desired.ImportedFromAnnotation, "fleet.addons.cluster.x-k8s.io/imported-uid",
+		stamp.ReleasedAnnotation, stamp.ImportedFromAnnotation, stamp.ImportedUIDAnnotation,
 		desired.TargetingAnnotation, desired.HashAnnotation, desired.ClassAnnotation,
 	},
 }

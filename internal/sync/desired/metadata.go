@@ -14,7 +14,6 @@ const (
 	ManagedByLabel         = stamp.ManagedByLabel
 	ManagedBy              = stamp.ManagedBy
 	ImportedFromAnnotation = stamp.ImportedFromAnnotation
-	ReleasedAnnotation     = stamp.ReleasedAnnotation
 	FieldManager           = stamp.FieldManager
 
 	// HashAnnotation holds the hash of what was last applied. It tells a field
