@@ -61,7 +61,8 @@ metadata: {namespace: %[1]s, name: bare}
 `, bareNamespace)); err != nil {
 		return nil, err
 	}
-	for _, role := range []string{"muster-syncer-fleet", "muster-syncer-cluster-api", "muster-syncer-events"} {
+	// The last one, because what it writes carries the syncer's own keys.
+	for _, role := range []string{"muster-syncer-fleet", "muster-syncer-cluster-api", "muster-syncer-events", "muster-bookkeeper"} {
 		if err := s.env.Apply(ctx, fmt.Sprintf(`
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
