@@ -20,7 +20,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/sync"
-	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 type options struct {
@@ -92,7 +92,7 @@ func newManager(o *options) (ctrl.Manager, error) {
 	}
 	managerOptions := ctrl.Options{
 		Scheme: scheme,
-		Cache:  cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: apply.TrimCached},
+		Cache:  cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: observed.Trim},
 		// The objects that Clusters refer to are of kinds known at run time only.
 		Client:                        client.Options{Cache: &client.CacheOptions{Unstructured: true}},
 		Metrics:                       *metrics,

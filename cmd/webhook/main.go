@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/admission"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/program"
-	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 type options struct {
@@ -118,7 +118,7 @@ func newManager(o *options) (ctrl.Manager, error) {
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                 scheme,
-		Cache:                  cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: apply.TrimCached},
+		Cache:                  cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: observed.Trim},
 		Metrics:                *diagnostics,
 		HealthProbeBindAddress: o.HealthAddress,
 		WebhookServer:          webhook.NewServer(webhook.Options{Port: o.port, CertDir: o.certDir, TLSOpts: tlsOptions}),

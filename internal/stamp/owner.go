@@ -79,6 +79,35 @@ func MayBeFrom(in settings.Cluster, fleetCluster metav1.Object, cluster string) 
 	return expected == fleetCluster.GetName()
 }
 
+// Preferred returns which of several Fleet Clusters of one Cluster it keeps: the one of the
+// expected name, then the oldest, then the first by name.
+func Preferred[T any, P interface {
+	*T
+	metav1.Object
+}](several []T, expected string) string {
+	best := P(nil)
+	for i := range several {
+		candidate := P(&several[i])
+		if best == nil || compare(candidate, best, expected) < 0 {
+			best = candidate
+		}
+	}
+	return best.GetName()
+}
+
+func compare(a, b metav1.Object, expected string) int {
+	switch made, since := a.GetCreationTimestamp(), b.GetCreationTimestamp(); {
+	case a.GetName() == expected:
+		return -1
+	case b.GetName() == expected:
+		return 1
+	case !made.Equal(&since):
+		return made.Compare(since.Time)
+	default:
+		return strings.Compare(a.GetName(), b.GetName())
+	}
+}
+
 // IsCluster reports whether an owner is a CAPI Cluster.
 func IsCluster(owner metav1.OwnerReference) bool {
 	version, err := schema.ParseGroupVersion(owner.APIVersion)

@@ -15,6 +15,10 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/metrics"
@@ -43,7 +47,7 @@ const statusInterval = 2 * time.Second
 // configReconciler writes the status of the FleetAddonConfig.
 type configReconciler struct {
 	client.Client
-	settings *settingsReader
+	settings *settings.Reader
 	tally    *Tally
 	gate     *Gate
 	now      func() time.Time
@@ -57,9 +61,43 @@ type configReconciler struct {
 	wrote time.Time
 }
 
+func (r *configReconciler) setUp(mgr ctrl.Manager) error {
+	counts := make(chan event.TypedGenericEvent[*addonsv1.FleetAddonConfig])
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return relay(ctx, r.tally.Changed(), counts) })); err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).Named("fleetaddonconfig").
+		For(&addonsv1.FleetAddonConfig{}).
+		WatchesRawSource(source.Channel(counts, &handler.TypedEnqueueRequestForObject[*addonsv1.FleetAddonConfig]{})).
+		Complete(r)
+}
+
+// relay turns changes of the counts into events, at most one in a statusInterval.
+func relay(ctx context.Context, changed <-chan struct{}, out chan<- event.TypedGenericEvent[*addonsv1.FleetAddonConfig]) error {
+	config := &addonsv1.FleetAddonConfig{}
+	config.Name = addonsv1.FleetAddonConfigName
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case out <- event.TypedGenericEvent[*addonsv1.FleetAddonConfig]{Object: config}:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(statusInterval):
+		}
+	}
+}
+
 // Reconcile writes the status if it has news.
 func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
-	config, err := r.settings.config(ctx)
+	config, err := r.settings.Config(ctx)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -115,7 +153,7 @@ func (r *configReconciler) count(ctx context.Context) error {
 	if r.counted || r.gate.Missing() != "" {
 		return nil
 	}
-	current, usable, err := r.settings.current(ctx)
+	current, err := r.settings.Current(ctx)
 	if err != nil {
 		return err
 	}
@@ -130,7 +168,7 @@ func (r *configReconciler) count(ctx context.Context) error {
 		}
 	}
 	// While the import is off, or cannot be, nobody looks, and nothing will change.
-	r.counted = r.tally.Len() >= waiting || !usable || !current.Cluster.Enabled
+	r.counted = r.tally.Len() >= waiting || !current.Cluster.Enabled
 	return nil
 }
 

@@ -10,12 +10,19 @@ import (
 	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/internal/sync/observed"
+	"github.com/muster-fleet/muster/internal/sync/queue"
 )
 
 // groupReconciler keeps ClusterGroups: one for each ClusterClass, under its name,
@@ -23,8 +30,8 @@ import (
 type groupReconciler struct {
 	client.Reader
 	*apply.Applier
-	users    users
-	settings *settingsReader
+	users    *users
+	settings *settings.Reader
 	// watchFilter limits which classes are looked at; empty for all.
 	watchFilter string
 	// busy keeps apart those who look at the same group: its own events, and the
@@ -32,13 +39,35 @@ type groupReconciler struct {
 	busy keymutex.KeyMutex
 }
 
+func newGroupReconciler(c *common) *groupReconciler {
+	return &groupReconciler{
+		Reader: c.GetClient(), Applier: c.applier, users: c.users, settings: c.settings,
+		watchFilter: c.WatchFilter, busy: keymutex.NewHashed(64),
+	}
+}
+
+// setUp says what wakes it. What a start finds of others wakes it for classes only: the
+// groups that are there are looked at, and Clusters make those that they need.
+func (r *groupReconciler) setUp(c *common) error {
+	return ctrl.NewControllerManagedBy(c).Named("clustergroup").
+		WithOptions(controllerOptions(c.ClassConcurrency)).
+		For(&fleetv1.ClusterGroup{}, builder.WithPredicates(observed.News)).
+		WatchesMetadata(newClass(), enqueue(c.events.groupsOfClass), builder.WithPredicates(watched(c.WatchFilter), observed.News)).
+		Watches(&clusterv1.Cluster{}, enqueue(c.events.groupOfCluster), builder.WithPredicates(afterStart, specOrLabels)).
+		Watches(&fleetv1.Cluster{}, enqueue(c.events.groupOfFleetCluster), builder.WithPredicates(afterStart, useNews)).
+		Watches(&addonsv1.FleetAddonConfig{}, queue.Behind(c.events.allGroups), builder.WithPredicates(afterStart, settingsNews)).
+		WatchesMetadata(namespaceMetadata(), queue.Behind(c.events.groupsInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
+		WatchesRawSource(source.Channel(c.unseen.Groups, &handler.EnqueueRequestForObject{})).
+		Complete(patient{r})
+}
+
 // Reconcile puts one ClusterGroup back as it should be, or deletes it. What Clusters
 // need is made before their Fleet Clusters, by ensure.
 func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	r.busy.LockKey(req.String())
 	defer func() { _ = r.busy.UnlockKey(req.String()) }() // UnlockKey never fails.
-	current, usable, err := r.settings.current(ctx)
-	if err != nil || !usable {
+	current, err := r.settings.Current(ctx)
+	if err != nil || current.Invalid != nil {
 		return ctrl.Result{}, err
 	}
 	class, err := classMetadata(ctx, r.Reader, req.NamespacedName)
@@ -46,23 +75,23 @@ func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 		return ctrl.Result{}, err
 	}
 	if class != nil {
-		_, err := r.ofClass(ctx, current, class)
+		_, err := r.ofClass(ctx, current.Settings, class)
 		return ctrl.Result{}, err
 	}
 	if !current.Cluster.Enabled {
 		return ctrl.Result{}, nil // Turned off: what is there stays as it is.
 	}
 	if current.Cluster.ApplyClassGroup {
-		filter := client.MatchingFields{byGroup: req.Name}
-		used, err := r.users.maker(ctx, current, req.Namespace, filter)
+		about := ofGroup(req.Name)
+		used, err := r.users.maker(ctx, current.Settings, req.Namespace, about)
 		if err != nil {
 			return ctrl.Result{}, err
 		}
 		if !used.isZero() {
-			_, err := r.ofUse(ctx, current, used)
+			_, err := r.ofUse(ctx, current.Settings, used)
 			return ctrl.Result{}, err
 		}
-		if keeps, err := r.users.keeper(ctx, current, req.Namespace, filter); err != nil || keeps {
+		if keeps, err := r.users.keeper(ctx, current.Settings, req.Namespace, about); err != nil || keeps {
 			return ctrl.Result{}, err
 		}
 	}
@@ -81,7 +110,7 @@ func (r *groupReconciler) ensure(ctx context.Context, in settings.Settings, name
 		r.busy.LockKey(key)
 		defer func() { _ = r.busy.UnlockKey(key) }()
 		if !in.Cluster.ApplyClassGroup {
-			return r.uid(ctx, used.group())
+			return r.UID(ctx, used.group(), &fleetv1.ClusterGroup{})
 		}
 		return r.ofUse(ctx, in, used)
 	}
@@ -92,7 +121,7 @@ func (r *groupReconciler) ensure(ctx context.Context, in settings.Settings, name
 		return "", err
 	}
 	if class == nil {
-		return r.uid(ctx, classKey)
+		return r.UID(ctx, classKey, &fleetv1.ClusterGroup{})
 	}
 	return r.ofClass(ctx, in, class)
 }
@@ -100,9 +129,9 @@ func (r *groupReconciler) ensure(ctx context.Context, in settings.Settings, name
 // ofClass makes the group of a class that exists, and returns its UID.
 func (r *groupReconciler) ofClass(ctx context.Context, in settings.Settings, class *desired.Class) (types.UID, error) {
 	if !class.DeletionTimestamp.IsZero() || !in.Class.Enabled || !isWatched(class, r.watchFilter) {
-		return r.uid(ctx, client.ObjectKeyFromObject(class))
+		return r.UID(ctx, client.ObjectKeyFromObject(class), &fleetv1.ClusterGroup{})
 	}
-	return r.write(ctx, desired.ClassGroup(in, class), in.Class.PatchResource)
+	return r.Keep(ctx, desired.ClassGroup(in, class), in.Class.PatchResource)
 }
 
 // ofUse makes the group of a use, and returns its UID.
@@ -111,41 +140,7 @@ func (r *groupReconciler) ofUse(ctx context.Context, in settings.Settings, used 
 	if err != nil {
 		return "", err
 	}
-	return r.write(ctx, desired.CrossNamespaceGroup(used.namespace, used.class, class), in.Cluster.PatchResource)
-}
-
-func (r *groupReconciler) write(ctx context.Context, want *fleetv1.ClusterGroup, patch bool) (types.UID, error) {
-	var group fleetv1.ClusterGroup
-	found, err := r.Store.Get(ctx, client.ObjectKeyFromObject(want), &group)
-	if err != nil {
-		return "", err
-	}
-	var live client.Object
-	if found {
-		live = &group
-		switch {
-		case !group.DeletionTimestamp.IsZero():
-			return group.UID, nil // Its deletion brings us back.
-		case !stamp.IsOurs(&group):
-			ctrl.LoggerFrom(ctx).Info("Left alone a ClusterGroup that somebody else made; rename it, or hand it over with the annotation "+stamp.AdoptAnnotation+"=true",
-				"object", client.ObjectKeyFromObject(&group).String())
-			return group.UID, nil
-		}
-	}
-	written, _, err := r.Apply(ctx, want, live, patch)
-	if apply.IsAbsent(err) {
-		return "", nil // The namespace is going, and the group with it.
-	}
-	if err != nil {
-		return "", err
-	}
-	return written.GetUID(), nil
-}
-
-func (r *groupReconciler) uid(ctx context.Context, key types.NamespacedName) (types.UID, error) {
-	var group fleetv1.ClusterGroup
-	_, err := r.Store.Get(ctx, key, &group)
-	return group.UID, err
+	return r.Keep(ctx, desired.CrossNamespaceGroup(used.namespace, used.class, class), in.Cluster.PatchResource)
 }
 
 // remove deletes a group that is not used. A class's group goes with its class, through
@@ -169,14 +164,20 @@ func isCrossNamespaceGroup(group *fleetv1.ClusterGroup) bool {
 	return namespace != "" && namespace != group.Namespace
 }
 
-// classMetadata returns the metadata of a ClusterClass, or nil if there is none.
+// newClass returns an empty ClusterClass of which only metadata is read and cached.
+func newClass() *desired.Class {
+	class := &desired.Class{}
+	class.SetGroupVersionKind(clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind))
+	return class
+}
+
+// classMetadata returns the metadata of a ClusterClass, to be read only, or nil if there is none.
 func classMetadata(ctx context.Context, reader client.Reader, key client.ObjectKey) (*desired.Class, error) {
 	if key.Name == "" {
 		return nil, nil
 	}
-	class := &desired.Class{}
-	class.SetGroupVersionKind(clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind))
-	if err := reader.Get(ctx, key, class); client.IgnoreNotFound(err) != nil {
+	class := newClass()
+	if err := reader.Get(ctx, key, class, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading ClusterClass %s: %w", key, err)
 	} else if err != nil {
 		return nil, nil

@@ -13,13 +13,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/keymutex"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/apierror"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/internal/sync/observed"
+	"github.com/muster-fleet/muster/internal/sync/queue"
 )
 
 // retargetAnnotation is changed on a Bundle to make Fleet work out its targets
@@ -46,8 +55,8 @@ type mappingReconciler struct {
 	// live reads Bundles and BundleDeployments past the cache: they are needed only
 	// while a mapping goes.
 	live     client.Reader
-	users    users
-	settings *settingsReader
+	users    *users
+	settings *settings.Reader
 	now      func() time.Time
 	// busy keeps apart those who look at the same mapping, as groupReconciler's does.
 	busy keymutex.KeyMutex
@@ -64,13 +73,34 @@ type retirement struct {
 	refused bool
 }
 
+func newMappingReconciler(c *common) *mappingReconciler {
+	return &mappingReconciler{
+		Reader: c.GetClient(), Applier: c.applier, live: c.GetAPIReader(), users: c.users, settings: c.settings,
+		now: time.Now, busy: keymutex.NewHashed(64), retiring: map[types.NamespacedName]retirement{},
+	}
+}
+
+// setUp says what wakes it. What a start finds of others does not: the mappings that are
+// there are looked at, and Clusters make those that they need.
+func (r *mappingReconciler) setUp(c *common) error {
+	return ctrl.NewControllerManagedBy(c).Named("bundlenamespacemapping").
+		WithOptions(controllerOptions(c.ClassConcurrency)).
+		For(&fleetv1.BundleNamespaceMapping{}, builder.WithPredicates(observed.News)).
+		Watches(&clusterv1.Cluster{}, enqueue(c.events.mappingOfCluster), builder.WithPredicates(afterStart, specOrLabels)).
+		Watches(&fleetv1.Cluster{}, enqueue(c.events.mappingOfFleetCluster), builder.WithPredicates(afterStart, useNews)).
+		Watches(&addonsv1.FleetAddonConfig{}, queue.Behind(c.events.allMappings), builder.WithPredicates(afterStart, settingsNews)).
+		WatchesMetadata(namespaceMetadata(), queue.Behind(c.events.mappingsInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
+		WatchesRawSource(source.Channel(c.unseen.Mappings, &handler.EnqueueRequestForObject{})).
+		Complete(patient{r})
+}
+
 // Reconcile puts one mapping back as it should be, or retires and then deletes it. What
 // Clusters need is made before their Fleet Clusters, by ensure.
 func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	r.busy.LockKey(req.String())
 	defer func() { _ = r.busy.UnlockKey(req.String()) }() // UnlockKey never fails.
-	current, usable, err := r.settings.current(ctx)
-	if err != nil || !usable || !current.Cluster.Enabled {
+	current, err := r.settings.Current(ctx)
+	if err != nil || !current.Cluster.Enabled {
 		return ctrl.Result{}, err
 	}
 	var mapping fleetv1.BundleNamespaceMapping
@@ -82,18 +112,18 @@ func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		r.forget(req.NamespacedName)
 	}
 	if current.Cluster.ApplyClassGroup {
-		filter := client.MatchingFields{byClassNamespace: req.Namespace}
-		used, err := r.users.maker(ctx, current, req.Name, filter)
+		about := ofClassesIn(req.Namespace)
+		used, err := r.users.maker(ctx, current.Settings, req.Name, about)
 		if err != nil {
 			return ctrl.Result{}, err
 		}
 		if !used.isZero() {
-			_, err := r.write(ctx, current, used.mapping())
+			_, err := r.write(ctx, current.Settings, used.mapping())
 			return ctrl.Result{}, err
 		}
 		// A keeper keeps what maps, as it is; it never makes it map again.
 		if found && isLive(&mapping) {
-			if keeps, err := r.users.keeper(ctx, current, req.Name, filter); err != nil || keeps {
+			if keeps, err := r.users.keeper(ctx, current.Settings, req.Name, about); err != nil || keeps {
 				return ctrl.Result{}, err
 			}
 		}
@@ -114,13 +144,13 @@ func (r *mappingReconciler) ensure(ctx context.Context, in settings.Settings, us
 	r.busy.LockKey(key.String())
 	defer func() { _ = r.busy.UnlockKey(key.String()) }()
 	if !in.Cluster.ApplyClassGroup {
-		var mapping fleetv1.BundleNamespaceMapping
-		_, err := r.Store.Get(ctx, key, &mapping)
-		return mapping.UID, err
+		return r.UID(ctx, key, &fleetv1.BundleNamespaceMapping{})
 	}
 	return r.write(ctx, in, key)
 }
 
+// write makes a mapping, and returns its UID. One that was on its way out is brought back
+// even where nothing else of it may be changed.
 func (r *mappingReconciler) write(ctx context.Context, in settings.Settings, key types.NamespacedName) (types.UID, error) {
 	r.forget(key)
 	var mapping fleetv1.BundleNamespaceMapping
@@ -128,26 +158,7 @@ func (r *mappingReconciler) write(ctx context.Context, in settings.Settings, key
 	if err != nil {
 		return "", err
 	}
-	var live client.Object
-	if found {
-		live = &mapping
-		switch {
-		case !mapping.DeletionTimestamp.IsZero():
-			return mapping.UID, nil // Its deletion brings us back.
-		case !stamp.IsOurs(&mapping):
-			ctrl.LoggerFrom(ctx).Info("Left alone a BundleNamespaceMapping that somebody else made; rename it, or hand it over with the annotation "+stamp.AdoptAnnotation+"=true",
-				"object", key.String())
-			return mapping.UID, nil
-		}
-	}
-	written, _, err := r.Apply(ctx, desired.Mapping(key.Namespace, key.Name), live, in.Cluster.PatchResource || found && isRetired(&mapping))
-	if apply.IsAbsent(err) {
-		return "", nil // The class's namespace is gone or going: no bundle to map.
-	}
-	if err != nil {
-		return "", err
-	}
-	return written.GetUID(), nil
+	return r.Keep(ctx, desired.Mapping(key.Namespace, key.Name), in.Cluster.PatchResource || found && isRetired(&mapping))
 }
 
 // retire takes a mapping away for good: first it maps nothing, then Fleet is made to
@@ -157,7 +168,7 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 	key := client.ObjectKeyFromObject(mapping)
 	_, result, err := r.Apply(ctx, desired.RetiredMapping(key.Namespace, key.Name), mapping, true)
 	if err != nil {
-		if apply.IsAbsent(err) {
+		if apierror.IsAbsent(err) {
 			return ctrl.Result{}, client.IgnoreNotFound(r.Delete(ctx, mapping))
 		}
 		return ctrl.Result{}, err

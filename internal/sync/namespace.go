@@ -11,11 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/internal/sync/queue"
 )
 
 // workspaceAnnotation lets Rancher make a Fleet workspace of an existing namespace.
@@ -26,14 +29,24 @@ const workspaceAnnotation = "field.cattle.io/allow-fleetworkspace-creation-for-e
 // refuses it is logged and otherwise ignored.
 type namespaceReconciler struct {
 	client.Client
-	users    users
-	settings *settingsReader
+	users    *users
+	settings *settings.Reader
+}
+
+func (r *namespaceReconciler) setUp(c *common) error {
+	return ctrl.NewControllerManagedBy(c).Named("namespace").
+		WithOptions(controllerOptions(c.ClassConcurrency)).
+		For(namespaceMetadata(), builder.OnlyMetadata).
+		Watches(&clusterv1.Cluster{}, enqueue(c.events.namespaceOf), builder.WithPredicates(afterStart, specOrLabels)).
+		Watches(&fleetv1.Cluster{}, enqueue(c.events.namespaceOf), builder.WithPredicates(afterStart, disowned)).
+		Watches(&addonsv1.FleetAddonConfig{}, queue.Behind(c.events.allNamespaces), builder.WithPredicates(afterStart, settingsNews)).
+		Complete(r)
 }
 
 // Reconcile sets or removes the annotation on one Namespace.
 func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	current, usable, err := r.settings.current(ctx)
-	if err != nil || !usable || !current.Cluster.Enabled {
+	current, err := r.settings.Current(ctx)
+	if err != nil || !current.Cluster.Enabled {
 		return ctrl.Result{}, err
 	}
 	namespace := namespaceMetadata()
@@ -45,7 +58,7 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	}
 	_, has := namespace.Annotations[workspaceAnnotation]
 	var value string
-	switch made, err := r.isMade(ctx, current, namespace, has); {
+	switch made, err := r.isMade(ctx, current.Settings, namespace, has); {
 	case err != nil:
 		return ctrl.Result{}, err
 	case made && !has:
@@ -69,25 +82,22 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 // isMade reports whether the annotation is to be there: a maker makes it, and a keeper,
 // or a Fleet Cluster of a Cluster that exists, keeps it.
 func (r *namespaceReconciler) isMade(ctx context.Context, in settings.Settings, namespace *metav1.PartialObjectMetadata, has bool) (bool, error) {
-	found, err := r.users.find(ctx, namespace.Name, nil, func(cluster *clusterv1.Cluster, _ map[string]string) (bool, error) {
+	asked := question{of: "annotation", namespace: namespace.Name}
+	if has {
+		asked.of = "annotated"
+	}
+	found, err := r.users.find(ctx, asked, func(cluster *clusterv1.Cluster, _ map[string]string) (bool, error) {
 		return isMaker(in, cluster, namespace.Labels) || has && isKeeper(in, cluster, namespace.Labels), nil
 	})
 	if err != nil || found != nil || !has {
 		return found != nil, err
 	}
-	var fleetClusters fleetv1.ClusterList
-	if err := r.List(ctx, &fleetClusters, client.InNamespace(namespace.Name), client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("listing Fleet Clusters: %w", err)
-	}
-	for i := range fleetClusters.Items {
-		if !stamp.IsOurs(&fleetClusters.Items[i]) {
-			continue
+	return r.users.anyFleetCluster(ctx, namespace.Name, scope{}, func(cluster *fleetv1.Cluster) (bool, error) {
+		if !stamp.IsOurs(cluster) {
+			return false, nil
 		}
-		if exists, err := r.users.hasCluster(ctx, in, &fleetClusters.Items[i]); err != nil || exists {
-			return exists, err
-		}
-	}
-	return false, nil
+		return r.users.hasCluster(ctx, in, cluster)
+	})
 }
 
 // namespaceMetadata returns an empty Namespace of which only metadata is read and cached.

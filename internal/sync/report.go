@@ -3,9 +3,9 @@ package sync
 import (
 	"context"
 	"encoding/json"
-	"fmt"
+	"slices"
 	"strings"
-	gosync "sync"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,11 +13,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/apierror"
 	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 const (
@@ -27,44 +30,126 @@ const (
 	// messageInterval is how often, at most, a change of nothing but the message of
 	// BundlesReadyCondition is written: Fleet's messages count bundles as they go.
 	messageInterval = 15 * time.Second
+	// writePatience is how long the API server may take to write conditions.
+	writePatience = 2 * time.Minute
 )
 
-// reporter tells people, on the CAPI Cluster itself, what became of it.
+// reporter tells people, on the CAPI Cluster itself, what became of it. It writes beside
+// the reconciler: the next Cluster's import does not wait for the last one's conditions.
 type reporter struct {
 	client.Client
-	store    *apply.Store
-	echoes   *echoes
+	store    *observed.Store
+	echoes   *observed.Echoes
 	recorder events.EventRecorder
 	now      func() time.Time
+	workers  int
+	queue    workqueue.TypedRateLimitingInterface[types.NamespacedName]
 
-	mu gosync.Mutex
+	mu sync.Mutex
+	// reports are those that are not written yet, or are being written.
+	reports map[types.NamespacedName]*report
 	// failing is since when Clusters meet passing errors, messages when a message alone was
 	// written last. Both hold only what is news.
 	failing, messages map[types.NamespacedName]time.Time
 }
 
-func newReporter(writer client.Client, store *apply.Store, echoes *echoes, recorder events.EventRecorder) *reporter {
+// report is what is to be written of a Cluster. A later one takes its place.
+type report struct{ outcome }
+
+func newReporter(writer client.Client, store *observed.Store, echoes *observed.Echoes, recorder events.EventRecorder, workers int) *reporter {
 	return &reporter{
-		Client: writer, store: store, echoes: echoes, recorder: recorder, now: time.Now,
+		Client: writer, store: store, echoes: echoes, recorder: recorder, now: time.Now, workers: workers,
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(retries[types.NamespacedName](),
+			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "conditions"}),
+		reports: map[types.NamespacedName]*report{},
 		failing: map[types.NamespacedName]time.Time{}, messages: map[types.NamespacedName]time.Time{},
 	}
 }
 
-// report writes the conditions of an outcome, and an event when FleetImported turns.
-// It costs no request when there is no news. If it puts something off, it says for how long.
-func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) (time.Duration, error) {
+// report has the conditions of an outcome written, if there is news, and an event when
+// FleetImported turns.
+func (r *reporter) report(cluster *clusterv1.Cluster, result outcome) {
+	key := client.ObjectKeyFromObject(cluster)
+	_, news := r.merge(cluster.Status.Conditions, result)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// What is being written may be what has just become wrong.
+	if _, isUnderWay := r.reports[key]; news == nothing && !isUnderWay {
+		return
+	}
+	r.reports[key] = &report{result}
+	r.queue.Add(key)
+}
+
+// Start writes reports until the context ends. It is a manager's Runnable.
+func (r *reporter) Start(ctx context.Context) error {
+	var writers sync.WaitGroup
+	for range r.workers {
+		writers.Go(func() {
+			for r.writeNext(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	r.queue.ShutDown()
+	writers.Wait()
+	return nil
+}
+
+func (r *reporter) writeNext(ctx context.Context) bool {
+	key, shutdown := r.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer r.queue.Done(key)
+	r.mu.Lock()
+	current := r.reports[key]
+	r.mu.Unlock()
+	if current == nil {
+		return true
+	}
+	wait, err := r.write(ctx, key, current.outcome)
+	switch {
+	case err != nil:
+		ctrl.LoggerFrom(ctx).Error(err, "Writing conditions failed; it is tried again", "object", key.String())
+		r.queue.AddRateLimited(key)
+		return true
+	case wait > 0:
+		r.queue.AddAfter(key, wait)
+		return true
+	}
+	r.queue.Forget(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.reports[key] == current {
+		delete(r.reports, key)
+	}
+	return true
+}
+
+// write writes the conditions of an outcome. It costs no request when there is no news. If
+// it puts something off, it says for how long.
+func (r *reporter) write(ctx context.Context, key types.NamespacedName, result outcome) (time.Duration, error) {
+	// Requests have no deadline of their own.
+	ctx, cancel := context.WithTimeout(ctx, writePatience)
+	defer cancel()
+	cluster := &clusterv1.Cluster{}
+	found, err := r.store.Get(ctx, key, cluster)
+	if err != nil || !found {
+		return 0, err
+	}
 	wanted, news := r.merge(cluster.Status.Conditions, result)
 	switch news {
 	case nothing:
 		return 0, nil
 	case messageOnly:
-		if wait := r.damp(client.ObjectKeyFromObject(cluster)); wait > 0 {
+		if wait := r.damp(key); wait > 0 {
 			return wait, nil
 		}
 	}
 	before := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
 	if err := r.apply(ctx, cluster, wanted); err != nil {
-		return 0, client.IgnoreNotFound(fmt.Errorf("writing conditions: %w", err))
+		return 0, client.IgnoreNotFound(err)
 	}
 	if after := meta.FindStatusCondition(wanted, ImportedCondition); after != nil &&
 		(before == nil || before.Status != after.Status || before.Reason != after.Reason) {
@@ -77,7 +162,7 @@ func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, resul
 func (r *reporter) isPassing(key types.NamespacedName, err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err == nil || !apply.IsPassing(err) {
+	if err == nil || !apierror.IsPassing(err) {
 		delete(r.failing, key)
 		return false
 	}
@@ -108,6 +193,7 @@ func (r *reporter) forget(key types.NamespacedName) {
 	defer r.mu.Unlock()
 	delete(r.failing, key)
 	delete(r.messages, key)
+	delete(r.reports, key)
 }
 
 // news says what about the conditions is new.
@@ -180,16 +266,25 @@ func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted
 	if err != nil {
 		return err
 	}
-	written := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
-	if err := r.Status().Patch(ctx, written, client.RawPatch(types.ApplyPatchType, configuration),
+	// Of the answer only the metadata is asked for: the rest is known.
+	answer := &metav1.PartialObjectMetadata{}
+	answer.SetGroupVersionKind(clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind))
+	answer.Namespace, answer.Name = cluster.Namespace, cluster.Name
+	if err := r.Status().Patch(ctx, answer, client.RawPatch(types.ApplyPatchType, configuration),
 		client.FieldOwner(desired.FieldManager), client.ForceOwnership); err != nil {
 		return err
 	}
-	if _, err := apply.TrimCached(written); err != nil {
-		return err
+	r.echoes.Wrote(answer)
+	if answer.Generation != cluster.Generation {
+		return nil // Somebody has changed its spec. The cache will tell.
 	}
-	r.echoes.wrote(written)
-	return r.store.Wrote(written)
+	cluster.ObjectMeta = answer.ObjectMeta
+	cluster.Status.Conditions = append(slices.DeleteFunc(slices.Clone(cluster.Status.Conditions), isOurs), wanted...)
+	return r.store.Wrote(cluster)
+}
+
+func isOurs(condition metav1.Condition) bool {
+	return condition.Type == ImportedCondition || condition.Type == BundlesReadyCondition
 }
 
 func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition) {

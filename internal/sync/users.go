@@ -3,9 +3,12 @@ package sync
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
@@ -13,7 +16,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // users answers who needs what is made in a namespace: for a class of another namespace,
@@ -27,12 +30,43 @@ import (
 // frozen or yet to be claimed, a Fleet Cluster. For it, what is there stays as it is.
 type users struct {
 	client.Reader
-	store *apply.Store
+	store *observed.Store
+
+	mu sync.Mutex
+	// known is, for each question, a Cluster that was the answer when it was asked last.
+	// Thousands may be the answer, and each event asks: looking at one is enough.
+	known map[question]string
 }
 
-// maker returns what a maker of the namespace uses, filtered by an index; zero if there is none.
-func (u users) maker(ctx context.Context, in settings.Settings, namespace string, filter client.MatchingFields) (use, error) {
-	maker, err := u.find(ctx, namespace, filter, func(cluster *clusterv1.Cluster, labels map[string]string) (bool, error) {
+func newUsers(reader client.Reader, store *observed.Store) *users {
+	return &users{Reader: reader, store: store, known: map[question]string{}}
+}
+
+// scope is which Clusters of a namespace a question is about: those whose use has a value
+// in an index that Clusters and Fleet Clusters have in common; all of them if it is empty.
+type scope struct{ index, value string }
+
+func ofGroup(name string) scope          { return scope{byGroup, name} }
+func ofClassesIn(namespace string) scope { return scope{byClassNamespace, namespace} }
+func (s scope) holds(used use) bool {
+	return s.index == "" || slices.Contains(indexed(used)[s.index], s.value)
+}
+func (s scope) options() []client.ListOption {
+	if s.index == "" {
+		return nil
+	}
+	return []client.ListOption{client.MatchingFields{s.index: s.value}}
+}
+
+type question struct {
+	of        string
+	namespace string
+	scope     scope
+}
+
+// maker returns what a maker of the namespace uses; zero if there is none.
+func (u *users) maker(ctx context.Context, in settings.Settings, namespace string, about scope) (use, error) {
+	maker, err := u.find(ctx, question{"maker", namespace, about}, func(cluster *clusterv1.Cluster, labels map[string]string) (bool, error) {
 		return u.makes(ctx, in, cluster, labels)
 	})
 	if err != nil || maker == nil {
@@ -42,7 +76,7 @@ func (u users) maker(ctx context.Context, in settings.Settings, namespace string
 }
 
 // makes reports whether a Cluster is a maker, and the group that it needs is free.
-func (u users) makes(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) (bool, error) {
+func (u *users) makes(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) (bool, error) {
 	if !isMaker(in, cluster, namespaceLabels) {
 		return false, nil
 	}
@@ -64,7 +98,7 @@ func isSelected(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabel
 // displacing returns the name of the ClusterClass, beside the Clusters, whose own group
 // has the name of the group that a use needs: class "std.classes" of a namespace, and
 // class "std" of namespace "classes" used there. Fleet would target one through the other.
-func (u users) displacing(ctx context.Context, in settings.Settings, used use) (string, error) {
+func (u *users) displacing(ctx context.Context, in settings.Settings, used use) (string, error) {
 	if used.isZero() || !in.Cluster.ApplyClassGroup {
 		return "", nil
 	}
@@ -75,25 +109,28 @@ func (u users) displacing(ctx context.Context, in settings.Settings, used use) (
 	return class.Name, nil
 }
 
-// keeper reports whether something in the namespace keeps what is there, filtered by an
-// index that Clusters and Fleet Clusters have in common.
-func (u users) keeper(ctx context.Context, in settings.Settings, namespace string, filter client.MatchingFields) (bool, error) {
-	keeper, err := u.find(ctx, namespace, filter, func(cluster *clusterv1.Cluster, labels map[string]string) (bool, error) {
+// keeper reports whether something in the namespace keeps what is there.
+func (u *users) keeper(ctx context.Context, in settings.Settings, namespace string, about scope) (bool, error) {
+	keeper, err := u.find(ctx, question{"keeper", namespace, about}, func(cluster *clusterv1.Cluster, labels map[string]string) (bool, error) {
 		return isKeeper(in, cluster, labels), nil
 	})
 	if err != nil || keeper != nil {
 		return keeper != nil, err
 	}
-	var fleetClusters fleetv1.ClusterList
-	if err := u.List(ctx, &fleetClusters, client.InNamespace(namespace), filter, client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("listing Fleet Clusters: %w", err)
-	}
-	for i := range fleetClusters.Items {
-		if keeps, err := u.keeps(ctx, in, &fleetClusters.Items[i]); err != nil || keeps {
-			return keeps, err
+	return u.anyFleetCluster(ctx, namespace, about, func(cached *fleetv1.Cluster) (bool, error) { return u.keeps(ctx, in, cached) })
+}
+
+// anyFleetCluster reports whether a Fleet Cluster of a namespace is what is looked for.
+func (u *users) anyFleetCluster(ctx context.Context, namespace string, about scope, is func(*fleetv1.Cluster) (bool, error)) (bool, error) {
+	var list fleetv1.ClusterList
+	return u.walk(ctx, namespace, about, &list, func() (bool, error) {
+		for i := range list.Items {
+			if found, err := is(&list.Items[i]); err != nil || found {
+				return found, err
+			}
 		}
-	}
-	return false, nil
+		return false, nil
+	})
 }
 
 // isKeeper reports whether a Cluster keeps what is there: it is claimed, or about to be.
@@ -106,7 +143,7 @@ func isKeeper(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels 
 
 // keeps reports whether a Fleet Cluster from the cache still uses a class: it has
 // not just been relabelled by us, and the Cluster it was made from exists or was moved.
-func (u users) keeps(ctx context.Context, in settings.Settings, cached *fleetv1.Cluster) (bool, error) {
+func (u *users) keeps(ctx context.Context, in settings.Settings, cached *fleetv1.Cluster) (bool, error) {
 	var current fleetv1.Cluster
 	found, err := u.store.Get(ctx, client.ObjectKeyFromObject(cached), &current)
 	if err != nil || !found || useOfFleet(&current) != useOfFleet(cached) {
@@ -120,7 +157,7 @@ func (u users) keeps(ctx context.Context, in settings.Settings, cached *fleetv1.
 
 // hasCluster reports whether the Cluster that a Fleet Cluster was made from exists. One
 // of the same name that was made anew is not it.
-func (u users) hasCluster(ctx context.Context, in settings.Settings, fleetCluster *fleetv1.Cluster) (bool, error) {
+func (u *users) hasCluster(ctx context.Context, in settings.Settings, fleetCluster *fleetv1.Cluster) (bool, error) {
 	candidates, err := u.candidates(ctx, in, fleetCluster)
 	if err != nil {
 		return false, err
@@ -138,7 +175,7 @@ func (u users) hasCluster(ctx context.Context, in settings.Settings, fleetCluste
 
 // candidates returns the Clusters that a Fleet Cluster may have been made from. CAAPF
 // without owner references notes nothing, but gives it the expected name.
-func (u users) candidates(ctx context.Context, in settings.Settings, fleetCluster *fleetv1.Cluster) ([]clusterv1.Cluster, error) {
+func (u *users) candidates(ctx context.Context, in settings.Settings, fleetCluster *fleetv1.Cluster) ([]clusterv1.Cluster, error) {
 	name := stamp.OriginOf(fleetCluster).Name
 	var list clusterv1.ClusterList
 	if name == "" {
@@ -159,7 +196,7 @@ func (u users) candidates(ctx context.Context, in settings.Settings, fleetCluste
 
 // hasUID reports whether a Cluster of the namespace has the UID. Only a Fleet Cluster that
 // an earlier Cluster left behind, or that somebody has forged, makes anybody ask.
-func (u users) hasUID(ctx context.Context, namespace string, uid types.UID) bool {
+func (u *users) hasUID(ctx context.Context, namespace string, uid types.UID) bool {
 	var list clusterv1.ClusterList
 	if err := u.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{byUID: string(uid)}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
 		return true // Nothing is taken over in doubt.
@@ -167,35 +204,68 @@ func (u users) hasUID(ctx context.Context, namespace string, uid types.UID) bool
 	return len(list.Items) > 0
 }
 
-// few is how many Clusters are looked at before all are listed. Nearly every Cluster is a
-// maker, and a list of thousands costs as much as many looks.
-const few = 8
-
 // find returns a Cluster of a namespace, to be read only, that is what is looked for; nil
 // if there is none. It is asked with the labels of the Namespace; one that is not in the
 // cache has none, and its Clusters are looked at.
-func (u users) find(ctx context.Context, namespace string, filter client.MatchingFields, is func(*clusterv1.Cluster, map[string]string) (bool, error)) (*clusterv1.Cluster, error) {
+func (u *users) find(ctx context.Context, asked question, is func(*clusterv1.Cluster, map[string]string) (bool, error)) (found *clusterv1.Cluster, err error) {
 	metadata := namespaceMetadata()
-	if err := u.Get(ctx, types.NamespacedName{Name: namespace}, metadata, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+	if err := u.Get(ctx, types.NamespacedName{Name: asked.namespace}, metadata, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("reading Namespace: %w", err)
 	}
-	options := []client.ListOption{client.InNamespace(namespace), client.UnsafeDisableDeepCopy}
-	if filter != nil {
-		options = append(options, filter)
-	}
-	for _, limit := range []client.Limit{few, 0} {
-		var list clusterv1.ClusterList
-		if err := u.List(ctx, &list, append(options[:len(options):len(options)], limit)...); err != nil {
-			return nil, fmt.Errorf("listing Clusters: %w", err)
-		}
-		for i := range list.Items {
-			if found, err := is(&list.Items[i], metadata.Labels); err != nil || found {
-				return &list.Items[i], err
+	u.mu.Lock()
+	known := u.known[asked]
+	u.mu.Unlock()
+	if known != "" {
+		var cluster clusterv1.Cluster
+		switch err := u.Get(ctx, types.NamespacedName{Namespace: asked.namespace, Name: known}, &cluster, client.UnsafeDisableDeepCopy); {
+		case client.IgnoreNotFound(err) != nil:
+			return nil, fmt.Errorf("reading Cluster: %w", err)
+		case err == nil && asked.scope.holds(useOf(&cluster)):
+			if is, err := is(&cluster, metadata.Labels); err != nil || is {
+				return &cluster, err
 			}
 		}
-		if len(list.Items) < few {
+	}
+	var list clusterv1.ClusterList
+	_, err = u.walk(ctx, asked.namespace, asked.scope, &list, func() (bool, error) {
+		for i := range list.Items {
+			if is, err := is(&list.Items[i], metadata.Labels); err != nil || is {
+				found = &list.Items[i]
+				return is, err
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if found == nil {
+		delete(u.known, asked)
+	} else {
+		u.known[asked] = found.Name
+	}
+	return found, nil
+}
+
+// few is how many objects are looked at before all are listed. Nearly every Cluster is the
+// answer, and a list of thousands costs as much as many looks.
+const few = 8
+
+// walk lists the objects of a namespace, first few, then all, until one is what is looked for.
+func (u *users) walk(ctx context.Context, namespace string, about scope, list client.ObjectList, found func() (bool, error)) (bool, error) {
+	options := append(about.options(), client.InNamespace(namespace), client.UnsafeDisableDeepCopy)
+	for _, limit := range []client.Limit{few, 0} {
+		if err := u.List(ctx, list, append(options[:len(options):len(options)], limit)...); err != nil {
+			return false, fmt.Errorf("listing %T: %w", list, err)
+		}
+		if found, err := found(); err != nil || found {
+			return found, err
+		}
+		if meta.LenList(list) < few {
 			break
 		}
 	}
-	return nil, nil
+	return false, nil
 }

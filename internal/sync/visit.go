@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,23 +15,42 @@ import (
 
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
-// visit is what is known of a Cluster while it is looked at, read once.
+// visit is one look at a Cluster: what is known of it, each thing read once, and which
+// steps have been taken.
 type visit struct {
-	in      settings.Settings
-	cluster *clusterv1.Cluster
+	in settings.Settings
+	// held says that everything stays as it is: the import is turned off, or the
+	// FleetAddonConfig cannot be used.
+	held    bool
+	cluster *clusterv1.Cluster // as cached or written, to be read only
 	subject stamp.Subject
 	// selected says whether the Cluster is to be imported; if not, why says what keeps it out.
 	selected bool
 	why      string
 	paused   bool
 	// fleet is the Fleet Cluster that the Cluster has, or whose name it is to have; nil
-	// if there is none.
+	// if there is none. It is as cached or written, to be read only.
 	fleet *fleetv1.Cluster
 	// relation is what fleet is to the Cluster, and of a foreign one whose says whose it is.
 	relation stamp.Relation
 	whose    string
+
+	// wrote says that the Cluster or its Fleet Cluster was written.
+	wrote bool
+	// taken are the steps taken. What follows is known once its step has been taken.
+	taken map[step]bool
+	// displacing is the class whose group stands where the Cluster's would; see users.displacing.
+	displacing string
+	targets    desired.Targets
+	// values are the template values; unresolved says why there are none now, and again
+	// when to look if no event tells.
+	values     map[string]any
+	unresolved string
+	again      time.Duration
 }
 
 // isClaimed reports whether the Cluster is pinned, or would be had Muster imported it:
@@ -43,14 +63,24 @@ func (v *visit) isClaimed() bool {
 // has reports whether the Cluster has a Fleet Cluster.
 func (v *visit) has() bool { return v.fleet != nil && v.relation == stamp.Own }
 
-// visit reads what is known of a Cluster.
-func (r *clusterReconciler) visit(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (*visit, error) {
+// pin returns the name of the Fleet Cluster that the Cluster is pinned to.
+func (v *visit) pin() string { return stamp.PinOf(v.cluster.Annotations).ClusterName }
+
+// looker reads what a visit knows.
+type looker struct {
+	client.Reader
+	store *observed.Store
+	users *users
+}
+
+// look begins a visit.
+func (l *looker) look(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (*visit, error) {
 	namespace := namespaceMetadata()
-	if err := r.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); err != nil {
+	if err := l.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("reading Namespace: %w", err)
 	}
 	v := &visit{
-		in: in, cluster: cluster,
+		in: in.Settings, held: !in.Cluster.Enabled, cluster: cluster,
 		subject: stamp.Subject{
 			Name:            cluster.Name,
 			Labels:          cluster.Labels,
@@ -59,46 +89,46 @@ func (r *clusterReconciler) visit(ctx context.Context, in settings.Settings, clu
 			Class:           cluster.GetClassKey(),
 		},
 		paused: capiannotations.IsPaused(cluster, cluster),
+		taken:  map[step]bool{},
 	}
 	v.selected, v.why = stamp.Selected(in.Cluster, stamp.WithClassLabels(cluster.Labels, v.subject.Class), namespace.Labels)
 
-	pin := stamp.PinOf(cluster.Annotations)
-	if err := r.lookAt(ctx, v, pin.ClusterName); err != nil || v.has() {
+	if err := l.lookAt(ctx, v, v.pin()); err != nil || v.has() {
 		return v, err
 	}
 	// The pin is the word of whoever may write annotations. What belongs to the Cluster
 	// already is the truth, under whatever name.
-	name, err := r.existing(ctx, v, pin)
+	name, err := l.existing(ctx, v)
 	if err != nil || name == "" {
 		return v, err
 	}
-	return v, r.lookAt(ctx, v, name)
+	return v, l.lookAt(ctx, v, name)
 }
 
 // lookAt reads the Fleet Cluster of a name.
-func (r *clusterReconciler) lookAt(ctx context.Context, v *visit, name string) error {
+func (l *looker) lookAt(ctx context.Context, v *visit, name string) error {
 	v.fleet, v.relation, v.whose = nil, stamp.Foreign, ""
 	if name == "" {
 		return nil
 	}
 	live := &fleetv1.Cluster{}
-	found, err := r.applier.Store.Get(ctx, types.NamespacedName{Namespace: v.cluster.Namespace, Name: name}, live)
+	found, err := l.store.Get(ctx, types.NamespacedName{Namespace: v.cluster.Namespace, Name: name}, live)
 	if err != nil || !found {
 		return err
 	}
 	v.fleet = live
-	v.relation, v.whose = r.relationOf(ctx, live, v.cluster)
+	v.relation, v.whose = l.relationOf(ctx, live, v.cluster)
 	return nil
 }
 
 // relationOf says what a Fleet Cluster is to a Cluster.
-func (r *clusterReconciler) relationOf(ctx context.Context, fleetCluster *fleetv1.Cluster, cluster *clusterv1.Cluster) (stamp.Relation, string) {
+func (l *looker) relationOf(ctx context.Context, fleetCluster *fleetv1.Cluster, cluster *clusterv1.Cluster) (stamp.Relation, string) {
 	return stamp.RelationOf(fleetCluster, cluster, func(name string, uid types.UID) bool {
 		if name == "" {
-			return r.users.hasUID(ctx, cluster.Namespace, uid)
+			return l.users.hasUID(ctx, cluster.Namespace, uid)
 		}
 		var other clusterv1.Cluster
-		err := r.Get(ctx, types.NamespacedName{Namespace: cluster.Namespace, Name: name}, &other, client.UnsafeDisableDeepCopy)
+		err := l.Get(ctx, types.NamespacedName{Namespace: cluster.Namespace, Name: name}, &other, client.UnsafeDisableDeepCopy)
 		if client.IgnoreNotFound(err) != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "Reading a Cluster from the cache failed; it is taken to exist", "cluster", name)
 			return true // Nothing is taken over in doubt.
@@ -111,42 +141,32 @@ func (r *clusterReconciler) relationOf(ctx context.Context, fleetCluster *fleetv
 // under another name than its pin's: by the UID that it was made from, or, for a Cluster
 // that is not pinned, by the name. Of several (CAAPF made another when naming changed) it
 // is the one of the expected name, then the oldest.
-func (r *clusterReconciler) existing(ctx context.Context, v *visit, pin stamp.Pin) (string, error) {
+func (l *looker) existing(ctx context.Context, v *visit) (string, error) {
+	isPinned := stamp.PinOf(v.cluster.Annotations).IsComplete()
+	expected, _ := stamp.FleetName(v.in.Cluster, v.cluster.Name)
 	origins := []string{originUID(v.cluster.UID)}
-	if !pin.IsComplete() {
+	if !isPinned {
 		origins = append(origins, originName(v.cluster.Name))
 	}
-	expected, _ := stamp.FleetName(v.in.Cluster, v.cluster.Name)
 	for _, origin := range origins {
 		var list fleetv1.ClusterList
-		if err := r.List(ctx, &list, client.InNamespace(v.cluster.Namespace), client.MatchingFields{byOrigin: origin},
+		if err := l.List(ctx, &list, client.InNamespace(v.cluster.Namespace), client.MatchingFields{byOrigin: origin},
 			client.UnsafeDisableDeepCopy); err != nil {
 			return "", fmt.Errorf("listing Fleet Clusters: %w", err)
 		}
 		own := slices.DeleteFunc(list.Items, func(candidate fleetv1.Cluster) bool {
-			relation, _ := r.relationOf(ctx, &candidate, v.cluster)
+			relation, _ := l.relationOf(ctx, &candidate, v.cluster)
 			return !candidate.DeletionTimestamp.IsZero() || relation != stamp.Own
 		})
-		if len(own) == 0 {
-			continue
+		if len(own) > 0 {
+			return stamp.Preferred(own, expected), nil
 		}
-		best := slices.MinFunc(own, func(a, b fleetv1.Cluster) int {
-			switch {
-			case (a.Name == expected) != (b.Name == expected):
-				return map[bool]int{true: -1, false: 1}[a.Name == expected]
-			case !a.CreationTimestamp.Equal(&b.CreationTimestamp):
-				return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
-			default:
-				return slices.Compare([]byte(a.Name), []byte(b.Name))
-			}
-		})
-		return best.Name, nil
 	}
-	if pin.IsComplete() {
+	if isPinned {
 		return "", nil
 	}
 	found := &visit{in: v.in, cluster: v.cluster}
-	if err := r.lookAt(ctx, found, expected); err != nil || !found.has() || !found.fleet.DeletionTimestamp.IsZero() ||
+	if err := l.lookAt(ctx, found, expected); err != nil || !found.has() || !found.fleet.DeletionTimestamp.IsZero() ||
 		!stamp.IsOurs(found.fleet) || !stamp.MayBeFrom(v.in.Cluster, found.fleet, v.cluster.Name) {
 		return "", err
 	}

@@ -1,3 +1,5 @@
+// Package apply writes the objects that package desired describes: by server-side apply,
+// and only where they differ. It does not know why an object should exist.
 package apply
 
 import (
@@ -14,8 +16,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/apierror"
 	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // Result says what Applier.Apply did.
@@ -34,7 +39,62 @@ type Applier struct {
 	Client client.Client
 	// Live reads past the cache.
 	Live  client.Reader
-	Store *Store
+	Store *observed.Store
+}
+
+// Keep makes the object as wanted, unless it is going or somebody else's, and returns the
+// UID of what is there then; empty if nothing can be. If patch is false, what exists is
+// left as it is.
+func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (types.UID, error) {
+	key := client.ObjectKeyFromObject(want)
+	have := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
+	found, err := a.Store.Get(ctx, key, have)
+	switch {
+	case err != nil:
+		return "", err
+	case !found:
+		have = nil
+	case !have.GetDeletionTimestamp().IsZero():
+		return have.GetUID(), nil // Its deletion brings us back.
+	case !stamp.IsOurs(have):
+		ctrl.LoggerFrom(ctx).Info("Left alone what somebody else made; rename it, or hand it over with the annotation "+stamp.AdoptAnnotation+"=true",
+			"kind", kindOf(want), "object", key.String())
+		return have.GetUID(), nil
+	}
+	written, _, err := a.Apply(ctx, want, have, patch)
+	if apierror.IsAbsent(err) {
+		return "", nil // The namespace is going, and the object with it.
+	}
+	if err != nil {
+		return "", err
+	}
+	return written.GetUID(), nil
+}
+
+// UID returns the UID of an object of a kind; empty if there is none.
+func (a *Applier) UID(ctx context.Context, key client.ObjectKey, object client.Object) (types.UID, error) {
+	found, err := a.Store.Get(ctx, key, object)
+	if err != nil || !found {
+		return "", err
+	}
+	return object.GetUID(), nil
+}
+
+// Patch changes an object as it was seen and returns it as it is then: the write fails if
+// it has changed since. The change is a merge patch, and has metadata.
+func (a *Applier) Patch(ctx context.Context, seen client.Object, change map[string]any) (client.Object, error) {
+	metadata := change["metadata"].(map[string]any)
+	metadata["uid"], metadata["resourceVersion"] = seen.GetUID(), seen.GetResourceVersion()
+	patch, err := json.Marshal(change)
+	if err != nil {
+		return nil, err
+	}
+	written := seen.DeepCopyObject().(client.Object)
+	if err := a.Client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager)); err != nil {
+		return nil, fmt.Errorf("patching %s %s: %w", kindOf(seen), client.ObjectKeyFromObject(seen), err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Patched", "kind", kindOf(seen), "object", client.ObjectKeyFromObject(seen).String())
+	return written, a.Store.Wrote(written)
 }
 
 // Apply makes the object as wanted and returns it as it is then. Have is the live
@@ -78,11 +138,8 @@ func (a *Applier) create(ctx context.Context, want client.Object) (client.Object
 	if answer.Generation > 1 || hasStrays(answer, want) {
 		return a.update(ctx, want) // It was there after all: what others added may be in the way.
 	}
-	written := shallowCopy(want)
+	written := observed.ShallowCopy(want)
 	reflect.ValueOf(written).Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(answer.ObjectMeta))
-	if _, err := TrimCached(written); err != nil {
-		return nil, err
-	}
 	return written, a.Store.Wrote(written)
 }
 
@@ -93,28 +150,18 @@ func (a *Applier) update(ctx context.Context, want client.Object) (client.Object
 	if err := a.send(ctx, want, whole); err != nil {
 		return nil, err
 	}
-	written := shallowCopy(whole)
-	if _, err := TrimCached(written); err != nil {
+	// Trim replaces what it trims, so the rest may be shared.
+	written := observed.ShallowCopy(whole)
+	if _, err := observed.Trim(written); err != nil {
 		return nil, err
 	}
 	if Differs(want, written) {
 		if err := a.dropAdded(ctx, want, whole); err != nil {
 			return nil, err
 		}
-		if _, err := TrimCached(whole); err != nil {
-			return nil, err
-		}
 		written = whole
 	}
 	return written, a.Store.Wrote(written)
-}
-
-// shallowCopy returns a copy to trim: TrimCached replaces what it trims, so the rest may
-// be shared.
-func shallowCopy(object client.Object) client.Object {
-	result := reflect.New(reflect.TypeOf(object).Elem())
-	result.Elem().Set(reflect.ValueOf(object).Elem())
-	return result.Interface().(client.Object)
 }
 
 // send applies an object; the API server's answer is decoded into another one.

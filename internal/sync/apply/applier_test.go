@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // server plays the API server for one kind of request at a time.
@@ -60,13 +62,27 @@ func (s *server) Delete(_ context.Context, _ client.Object, options ...client.De
 	return s.err
 }
 
+// cached is a cache with one Fleet Cluster, or none.
+type cached struct {
+	client.Reader
+	shows *fleetv1.Cluster
+}
+
+func (c cached) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	if c.shows == nil || client.ObjectKeyFromObject(c.shows) != key {
+		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+	}
+	c.shows.DeepCopyInto(object.(*fleetv1.Cluster))
+	return nil
+}
+
 func newApplier(t *testing.T, server *server, shows *fleetv1.Cluster) *Applier {
 	t.Helper()
 	scheme, err := program.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Applier{Client: server, Store: NewStore(&lagging{shows: shows}, scheme)}
+	return &Applier{Client: server, Store: observed.NewStore(cached{shows: shows}, scheme)}
 }
 
 func TestApply(t *testing.T) {
@@ -144,7 +160,7 @@ func TestDelete(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			object := version("a", "10")
+			object := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "a", ResourceVersion: "10"}}
 			object.Finalizers = test.finalizers
 			server := &server{err: test.err}
 			applier := newApplier(t, server, object)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 func wantedCluster() *fleetv1.Cluster {
@@ -57,11 +58,11 @@ func stored[T client.Object](t *testing.T, want T, others func(T)) T {
 	if others != nil {
 		others(have)
 	}
-	trimmed, err := TrimCached(have)
+	trimmed, err := observed.Trim(have)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := TrimCached(trimmed.(client.Object).DeepCopyObject())
+	again, err := observed.Trim(trimmed.(client.Object).DeepCopyObject())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,12 +214,12 @@ func TestTrimCached(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := TrimCached(test.given)
+			got, err := observed.Trim(test.given)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("TrimCached (-want +got):\n%s", diff)
+				t.Errorf("observed.Trim (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -10,8 +10,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/muster-fleet/muster/internal/settings"
-	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 	"github.com/muster-fleet/muster/test/bench/load"
 )
 
@@ -24,7 +24,7 @@ func BenchmarkCacheDiet(b *testing.B) {
 	for _, diet := range []struct {
 		name      string
 		transform func(any) (any, error)
-	}{{"whole", whole}, {"trimmed", apply.TrimCached}} {
+	}{{"whole", whole}, {"trimmed", observed.Trim}} {
 		b.Run(diet.name, func(b *testing.B) {
 			const count = 500
 			shape := load.Shape{Prefix: "bench", Namespaces: 10, Classes: 4}

@@ -1,18 +1,14 @@
-package apply
+package observed
 
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net/http"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -147,8 +143,8 @@ func TestStoreForgets(t *testing.T) {
 	}
 }
 
-// Who gets an object may change it without changing what the next one gets.
-func TestStoreHandsOutCopies(t *testing.T) {
+// Whoever has written an object may go on changing it.
+func TestStoreKeepsACopy(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
 		t.Fatal(err)
@@ -160,15 +156,12 @@ func TestStoreHandsOutCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	written.Labels["a"] = "changed by the writer"
-	for range 2 {
-		var got fleetv1.Cluster
-		if _, err := store.Get(t.Context(), client.ObjectKeyFromObject(written), &got); err != nil {
-			t.Fatal(err)
-		}
-		if got.Labels["a"] != "1" {
-			t.Fatalf("it was %s", got.Labels["a"])
-		}
-		got.Labels["a"] = "changed by a reader"
+	var got fleetv1.Cluster
+	if _, err := store.Get(t.Context(), client.ObjectKeyFromObject(written), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Labels["a"] != "1" {
+		t.Fatalf("it was %s", got.Labels["a"])
 	}
 }
 
@@ -184,40 +177,6 @@ func TestStoreReportsErrors(t *testing.T) {
 	}
 	if _, err := store.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "prod"}, &fleetv1.Cluster{}); !errors.Is(err, broken) {
 		t.Errorf("the error is %v", err)
-	}
-}
-
-func TestWhyNothingCanBeWritten(t *testing.T) {
-	resource := schema.GroupResource{Group: "fleet.cattle.io", Resource: "clusters"}
-	terminating := apierrors.NewForbidden(resource, "prod", errors.New("the namespace is going"))
-	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
-	// What client-go makes of an API server that has no such path.
-	unknown := apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", resource, "prod", "404 page not found", 0, true)
-	for name, test := range map[string]struct {
-		err              error
-		absent, unserved bool
-	}{
-		"nothing wrong":        {},
-		"not found":            {err: apierrors.NewNotFound(resource, "prod"), absent: true},
-		"wrapped":              {err: fmt.Errorf("applying: %w", apierrors.NewNotFound(resource, "prod")), absent: true},
-		"namespace not found":  {err: apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "team"), absent: true},
-		"namespace going":      {err: fmt.Errorf("applying: %w", terminating), absent: true},
-		"kind not known":       {err: fmt.Errorf("applying: %w", &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "fleet.cattle.io", Kind: "Cluster"}}), unserved: true},
-		"CRD gone":             {err: fmt.Errorf("applying: %w", unknown), unserved: true},
-		"CRD going, on apply":  {err: fmt.Errorf("applying: %w", apierrors.NewForbidden(resource, "prod", errors.New("create not allowed while custom resource definition is terminating"))), unserved: true},
-		"CRD going":            {err: fmt.Errorf("applying: %w", apierrors.NewMethodNotSupported(resource, "create")), unserved: true},
-		"forbidden":            {err: apierrors.NewForbidden(resource, "prod", errors.New("no"))},
-		"conflict":             {err: apierrors.NewConflict(resource, "prod", errors.New("no"))},
-		"something else fails": {err: errors.New("no")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := IsAbsent(test.err); got != test.absent {
-				t.Errorf("IsAbsent = %v", got)
-			}
-			if got := IsUnserved(test.err); got != test.unserved {
-				t.Errorf("IsUnserved = %v", got)
-			}
-		})
 	}
 }
 

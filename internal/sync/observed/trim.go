@@ -1,4 +1,4 @@
-package apply
+package observed
 
 import (
 	"maps"
@@ -13,11 +13,11 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
-// TrimCached is a cache transform: it drops what nobody here reads, so that thousands
+// Trim is a cache transform: it drops what nobody here reads, so that thousands
 // of objects fit in little memory. Of managedFields the managers' names stay, of a
 // Fleet Cluster's template values their hash, of metadata-only objects what selects and
 // owns, and what is read as unstructured is compacted.
-func TrimCached(object any) (any, error) {
+func Trim(object any) (any, error) {
 	accessor, ok := object.(client.Object)
 	if !ok {
 		return object, nil

@@ -11,10 +11,13 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/sync/observed"
+	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // enqueuer says which keys an object's change concerns. On an update it is asked
@@ -22,10 +25,11 @@ import (
 // a Cluster are looked at.
 type enqueuer struct {
 	client.Reader
-	store    *apply.Store
-	echoes   *echoes
-	settings *settingsReader
+	echoes   *observed.Echoes
+	settings *settings.Reader
 }
+
+var enqueue = handler.EnqueueRequestsFromMapFunc
 
 // requests returns a request for each key that names something; a use of nothing gives
 // none that does.
@@ -146,12 +150,12 @@ func (e *enqueuer) clustersOfMapping(ctx context.Context, object client.Object) 
 func (e *enqueuer) clustersReferringTo(ctx context.Context, object client.Object) []reconcile.Request {
 	kind := object.GetObjectKind().GroupVersionKind()
 	return e.clusterRequests(ctx, client.InNamespace(object.GetNamespace()),
-		client.MatchingFields{byReference: referenceKey(kind.Group, kind.Kind, object.GetName())})
+		client.MatchingFields{sources.ByReference: sources.ReferenceKey(kind.Group, kind.Kind, object.GetName())})
 }
 
 // clustersOfKind returns the Clusters that refer to an object of a CRD's kind.
 func (e *enqueuer) clustersOfKind(ctx context.Context, object client.Object) []reconcile.Request {
-	return e.clusterRequests(ctx, client.MatchingFields{byReferenceKind: object.GetName()})
+	return e.clusterRequests(ctx, client.MatchingFields{sources.ByKind: object.GetName()})
 }
 
 // clusterOfFleetCluster returns the Cluster a Fleet Cluster was made from, and the
@@ -172,7 +176,7 @@ func (e *enqueuer) clusterOfFleetCluster(ctx context.Context, object client.Obje
 // not look at it again.
 func (e *enqueuer) clusterOfNewFleetCluster(ctx context.Context, object client.Object) []reconcile.Request {
 	all := e.clusterOfFleetCluster(ctx, object)
-	if !e.echoes.heard(object) {
+	if !e.echoes.Heard(object) {
 		return all
 	}
 	maker := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetAnnotations()[stamp.ImportedFromAnnotation]}
@@ -258,7 +262,7 @@ func (e *enqueuer) clusters(ctx context.Context, options ...client.ListOption) [
 func (e *enqueuer) fleetClustersOf(ctx context.Context, cluster client.Object) []fleetv1.Cluster {
 	found := e.fleetClusters(ctx, client.InNamespace(cluster.GetNamespace()), client.MatchingFields{byOrigin: originName(cluster.GetName())})
 	names := []string{stamp.PinOf(cluster.GetAnnotations()).ClusterName}
-	if in, usable, err := e.settings.current(ctx); err == nil && usable {
+	if in, err := e.settings.Current(ctx); err == nil {
 		expected, _ := stamp.FleetName(in.Cluster, cluster.GetName())
 		names = append(names, expected)
 	}

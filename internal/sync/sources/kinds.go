@@ -1,4 +1,4 @@
-package sync
+package sources
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	gosync "sync"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // errMoved says that a kind is to be read in another version than it is watched in.
@@ -39,10 +39,11 @@ type kinds struct {
 	handler handler.EventHandler
 	news    predicate.Predicate
 
+	mu sync.Mutex
+	// ctx and queue are the controller's; nil until it starts. It looks at every Cluster
+	// then, so that what happened before need not be kept.
 	ctx   context.Context //nolint:containedctx // of the controller whose queue it is
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
-
-	mu gosync.Mutex
 	// all holds no kind for long that has no CRD.
 	all map[schema.GroupKind]*kind
 }
@@ -51,17 +52,19 @@ type kinds struct {
 type kind struct {
 	// mu is held for reading while an object is read: the watch moves when nobody reads,
 	// so that nobody starts the informer anew that was just stopped.
-	mu gosync.RWMutex
+	mu sync.RWMutex
 	// watched is the version that is watched; empty for none.
 	watched schema.GroupVersionKind
+	// listed says whether the events of all objects of the first list are over.
+	listed interface{ HasSynced() bool }
 	// dropped says that it is none of all any more, and is not to be watched again.
 	dropped bool
 }
 
-func newKinds(objects cache.Cache, lists *lists, reads *reads, handler handler.EventHandler) *kinds {
+func newKinds(objects cache.Cache, lists *lists, handler handler.EventHandler) *kinds {
 	return &kinds{
 		cache: objects, lists: lists, handler: handler, all: map[schema.GroupKind]*kind{},
-		news: predicate.And[client.Object](apply.CompactedChanged, reads.news(), notPaused),
+		news: predicate.And[client.Object](observed.CompactedChanged, notPaused),
 	}
 }
 
@@ -71,9 +74,10 @@ var notPaused = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return !annotations.HasPaused(e.ObjectNew) },
 }
 
-// start is a source of the controller that reconciles Clusters: what happens to the
-// objects they refer to goes into its queue.
+// start has the events of objects go into a controller's queue.
 func (k *kinds) start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.ctx, k.queue = ctx, queue
 	return nil
 }
@@ -87,6 +91,13 @@ func (k *kinds) of(group schema.GroupKind) *kind {
 		k.all[group] = known
 	}
 	return known
+}
+
+// known returns a kind, or nil.
+func (k *kinds) known(group schema.GroupKind) *kind {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.all[group]
 }
 
 // list returns the kinds that are known.
@@ -140,7 +151,7 @@ func (k *kinds) move(ctx context.Context, kind *kind, to schema.GroupVersionKind
 	if err != nil {
 		return fmt.Errorf("watching %s: %w", to, err)
 	}
-	if _, err := informer.AddEventHandler(k.events()); err != nil {
+	if kind.listed, err = informer.AddEventHandler(k.events()); err != nil {
 		return fmt.Errorf("watching %s: %w", to, err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Watching a kind that Clusters refer to", "kind", to.String())
@@ -156,18 +167,30 @@ func ofKind(gvk schema.GroupVersionKind) *unstructured.Unstructured {
 
 // events enqueues the Clusters that an object concerns.
 func (k *kinds) events() toolscache.ResourceEventHandler {
+	enqueue := func(handle func(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request])) {
+		k.mu.Lock()
+		ctx, queue := k.ctx, k.queue
+		k.mu.Unlock()
+		if queue != nil {
+			handle(ctx, queue)
+		}
+	}
 	return toolscache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(news any, isInInitialList bool) {
 			object, ok := news.(client.Object)
 			if e := (event.CreateEvent{Object: object, IsInInitialList: isInInitialList}); ok && k.news.Create(e) {
-				k.handler.Create(k.ctx, e, k.queue)
+				enqueue(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+					k.handler.Create(ctx, e, queue)
+				})
 			}
 		},
 		UpdateFunc: func(before, after any) {
 			old, ok := before.(client.Object)
 			object, isToo := after.(client.Object)
 			if e := (event.UpdateEvent{ObjectOld: old, ObjectNew: object}); ok && isToo && k.news.Update(e) {
-				k.handler.Update(k.ctx, e, k.queue)
+				enqueue(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+					k.handler.Update(ctx, e, queue)
+				})
 			}
 		},
 		DeleteFunc: func(last any) {
@@ -177,7 +200,9 @@ func (k *kinds) events() toolscache.ResourceEventHandler {
 			}
 			object, ok := last.(client.Object)
 			if e := (event.DeleteEvent{Object: object, DeleteStateUnknown: unknown}); ok && k.news.Delete(e) {
-				k.handler.Delete(k.ctx, e, k.queue)
+				enqueue(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+					k.handler.Delete(ctx, e, queue)
+				})
 			}
 		},
 	}

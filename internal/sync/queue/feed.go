@@ -1,4 +1,5 @@
-package sync
+// Package queue brings objects into the queues of controllers beside their events.
+package queue
 
 import (
 	"context"
@@ -9,12 +10,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
-// objectEvents brings objects back by events of our own.
-type objectEvents = chan event.GenericEvent
+// Events bring objects back by events of our own.
+type Events = chan event.GenericEvent
 
-// feed asks at an interval which objects are to be brought back, and sends an event for
+// Feed asks at an interval which objects are to be brought back, and sends an event for
 // each into the channel for it, until the context ends.
-func feed(ctx context.Context, interval time.Duration, due func() []client.Object, channel func(client.Object) objectEvents) error {
+func Feed(ctx context.Context, interval time.Duration, due func() []client.Object, channel func(client.Object) Events) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		for _, object := range due() {
 			select {

@@ -1,4 +1,4 @@
-package sync
+package sources
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	gosync "sync"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,7 +33,7 @@ type world struct {
 	client.Client
 	cache.Cache
 
-	mu gosync.Mutex
+	mu sync.Mutex
 	// contract is the version that the CRD's label names; "" for none.
 	contract string
 	crd      error // of reading the CRD
@@ -62,9 +62,8 @@ func newWorld() *world {
 	return &world{contract: "v1beta1", exists: true, informers: map[string]toolscache.ResourceEventHandler{}}
 }
 
-func (w *world) sources() *sources {
-	lists, reads := newLists(w), newReads()
-	return newSources(w, newKinds(w, lists, reads, handler.Funcs{}), lists, reads)
+func (w *world) sources() *Sources {
+	return New(w, w, handler.Funcs{})
 }
 
 func (w *world) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
@@ -219,8 +218,8 @@ func referringCluster() *clusterv1.Cluster {
 	return cluster
 }
 
-func (s *sources) look(ctx context.Context) (string, error) {
-	values, err := s.values(ctx, settings.Default(), referringCluster())
+func (s *Sources) look(ctx context.Context) (string, error) {
+	values, err := s.Values(ctx, settings.Default(), referringCluster())
 	if err != nil {
 		return "", err
 	}
@@ -258,7 +257,7 @@ func TestSourcesFollowTheContract(t *testing.T) {
 func TestSourcesFollowTheContractWhileOthersRead(t *testing.T) {
 	w := newWorld()
 	s := w.sources()
-	var readers gosync.WaitGroup
+	var readers sync.WaitGroup
 	for range 8 {
 		readers.Go(func() {
 			for range 200 {
@@ -307,10 +306,10 @@ func TestNeedsPolling(t *testing.T) {
 			w := newWorld()
 			test.change(w)
 			_, err := w.sources().look(t.Context())
-			if !errors.Is(err, errUnresolved) || !strings.Contains(err.Error(), test.words) {
+			if !errors.Is(err, ErrUnresolved) || !strings.Contains(err.Error(), test.words) {
 				t.Errorf("got %v, want what says %q", err, test.words)
 			}
-			if needsPolling(err) != test.polled {
+			if NeedsPolling(err) != test.polled {
 				t.Errorf("needs polling: %v, want %v", !test.polled, test.polled)
 			}
 		})
@@ -319,12 +318,12 @@ func TestNeedsPolling(t *testing.T) {
 		w := newWorld()
 		w.unlisted = true
 		s := w.sources()
-		if _, err := s.look(t.Context()); !errors.Is(err, errSyncing) {
+		if _, err := s.look(t.Context()); !errors.Is(err, ErrListing) {
 			t.Errorf("at first: %v", err)
 		}
-		late := time.Now().Add(listedPatience + time.Second)
+		late := time.Now().Add(ListPatience + time.Second)
 		s.lists.now = func() time.Time { return late }
-		if _, err := s.look(t.Context()); !errors.Is(err, errUnresolved) || needsPolling(err) {
+		if _, err := s.look(t.Context()); !errors.Is(err, ErrUnresolved) || NeedsPolling(err) {
 			t.Errorf("when patience is over: %v", err)
 		}
 	})
@@ -332,11 +331,11 @@ func TestNeedsPolling(t *testing.T) {
 		cluster := referringCluster()
 		cluster.Spec.Topology.Variables = []clusterv1.ClusterVariable{{Name: "x"}}
 		cluster.Spec.Topology.Variables[0].Value.Raw = []byte("{")
-		if _, err := newWorld().sources().values(t.Context(), settings.Default(), cluster); !errors.Is(err, errUnresolved) || needsPolling(err) {
+		if _, err := newWorld().sources().Values(t.Context(), settings.Default(), cluster); !errors.Is(err, ErrUnresolved) || NeedsPolling(err) {
 			t.Errorf("got %v", err)
 		}
 	})
-	if needsPolling(nil) || needsPolling(errors.New("another")) {
+	if NeedsPolling(nil) || NeedsPolling(errors.New("another")) {
 		t.Error("what is no reference is polled")
 	}
 }
@@ -345,7 +344,7 @@ func TestNeedsPolling(t *testing.T) {
 func TestSourcesRetry(t *testing.T) {
 	const questions = 3 // get, list, watch
 	now := time.Now()
-	begin := func(change func(*world)) (*world, *sources) {
+	begin := func(change func(*world)) (*world, *Sources) {
 		w := newWorld()
 		change(w)
 		for i := range 3 {
@@ -356,13 +355,13 @@ func TestSourcesRetry(t *testing.T) {
 		s := w.sources()
 		s.now = func() time.Time { return now }
 		for range 5 {
-			if _, err := s.look(t.Context()); !errors.Is(err, errUnresolved) {
+			if _, err := s.look(t.Context()); !errors.Is(err, ErrUnresolved) {
 				t.Errorf("got %v", err)
 			}
 		}
 		return w, s
 	}
-	back := func(s *sources, want int) {
+	back := func(s *Sources, want int) {
 		t.Helper()
 		if got := len(s.retry(t.Context())); got != want {
 			t.Errorf("%d Clusters come back, want %d", got, want)
@@ -451,12 +450,12 @@ func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
 		cluster.Spec.InfrastructureRef.Kind = kind
 		return cluster
 	}
-	begin := func(change func(*world)) (w *world, s *sources, answer func()) {
+	begin := func(change func(*world)) (w *world, s *Sources, answer func()) {
 		w = newWorld()
 		change(w)
 		w.clusters = []clusterv1.Cluster{*referringCluster()}
 		end := make(chan struct{})
-		answer = gosync.OnceFunc(func() { close(end) })
+		answer = sync.OnceFunc(func() { close(end) })
 		s = w.sources()
 		w.hangs = map[string]chan struct{}{"things": end, discovery: end}
 		return w, s, answer
@@ -464,7 +463,7 @@ func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
 	t.Run("when a kind is asked about for the first time", func(t *testing.T) {
 		w, s, answer := begin(func(*world) {})
 		delete(w.hangs, discovery)
-		var looking gosync.WaitGroup
+		var looking sync.WaitGroup
 		defer looking.Wait()
 		defer answer()
 		for range 3 {
@@ -476,7 +475,7 @@ func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
 		}
 		eventually(t, "asked", func() bool { return w.questions() == 1 })
 		within(t, "a Cluster of another kind", func() {
-			if _, err := s.values(t.Context(), settings.Default(), referringTo("Other")); err != nil {
+			if _, err := s.Values(t.Context(), settings.Default(), referringTo("Other")); err != nil {
 				t.Error(err)
 			}
 		})
@@ -500,7 +499,7 @@ func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
 		w, s, answer := begin(func(*world) {})
 		delete(w.hangs, discovery)
 		ctx, cancel := context.WithCancel(t.Context())
-		var looking gosync.WaitGroup
+		var looking sync.WaitGroup
 		defer looking.Wait()
 		defer answer()
 		looking.Go(func() { _, _ = s.look(ctx) })
@@ -526,7 +525,7 @@ func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
 			w.hangs = nil
 			now := time.Now()
 			s.now = func() time.Time { return now }
-			if _, err := s.look(t.Context()); !errors.Is(err, errUnresolved) {
+			if _, err := s.look(t.Context()); !errors.Is(err, ErrUnresolved) {
 				t.Fatalf("got %v", err)
 			}
 			w.hangs, w.refused, w.unserved = hangs, false, false
@@ -537,7 +536,7 @@ func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
 			go func() { back <- s.retry(t.Context()) }()
 			eventually(t, "asked", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.hanging == 1 })
 			within(t, "a Cluster", func() {
-				if _, err := s.look(t.Context()); !errors.Is(err, errUnresolved) {
+				if _, err := s.look(t.Context()); !errors.Is(err, ErrUnresolved) {
 					t.Errorf("got %v", err)
 				}
 			})
@@ -552,13 +551,13 @@ func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
 // Whoever may make Clusters can refer to kinds that nobody has ever heard of, as many as
 // he likes, and spell those that are there in many ways.
 func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
-	look := func(s *sources, group, kind string) error {
+	look := func(s *Sources, group, kind string) error {
 		cluster := referringCluster()
 		cluster.Spec.InfrastructureRef.APIGroup, cluster.Spec.InfrastructureRef.Kind = group, kind
-		_, err := s.values(t.Context(), settings.Default(), cluster)
+		_, err := s.Values(t.Context(), settings.Default(), cluster)
 		return err
 	}
-	wantKept := func(t *testing.T, s *sources, want int) {
+	wantKept := func(t *testing.T, s *Sources, want int) {
 		t.Helper()
 		for what, kept := range map[string]int{"access": len(s.access), "kinds": len(s.kinds.all)} {
 			if kept != want {
@@ -576,7 +575,7 @@ func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
 		s := w.sources()
 		for i := range 1500 {
 			err := look(s, "evil.example", fmt.Sprintf("K%d", i))
-			if !errors.Is(err, errUndeclared) || needsPolling(err) {
+			if !errors.Is(err, errUndeclared) || NeedsPolling(err) {
 				t.Fatalf("got %v", err)
 			}
 			if want := fmt.Sprintf(`CustomResourceDefinition "k%ds.evil.example" not found; install`, i); !strings.Contains(err.Error(), want) {
@@ -597,7 +596,7 @@ func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
 			for _, kind := range []string{"THING", "tHING", "Thing", "ThInG"} {
 				if err := look(s, things.Group, kind); (kind == things.Kind) != (err == nil) {
 					t.Errorf("%s: %v", kind, err)
-				} else if err != nil && (needsPolling(err) || !strings.Contains(err.Error(), `is of kind "Thing", not "`+kind)) {
+				} else if err != nil && (NeedsPolling(err) || !strings.Contains(err.Error(), `is of kind "Thing", not "`+kind)) {
 					t.Errorf("%s: %v", kind, err)
 				}
 			}
@@ -607,9 +606,9 @@ func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
 			t.Errorf("%q, want %q", w.log, want)
 		}
 	})
-	for name, notice := range map[string]func(*sources){
-		"whose CRD goes":                     func(s *sources) { _ = look(s, things.Group, things.Kind) },
-		"whose CRD goes after the last user": func(s *sources) { s.retry(t.Context()) },
+	for name, notice := range map[string]func(*Sources){
+		"whose CRD goes":                     func(s *Sources) { _ = look(s, things.Group, things.Kind) },
+		"whose CRD goes after the last user": func(s *Sources) { s.retry(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
@@ -621,8 +620,8 @@ func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
 			w.noCRD = true
 			notice(s)
 			wantKept(t, s, 0)
-			if len(w.informers) != 0 || len(s.reads.versions) != 0 {
-				t.Errorf("watched: %v, read: %v", w.informers, s.reads.versions)
+			if len(w.informers) != 0 {
+				t.Errorf("watched: %v", w.informers)
 			}
 			w.noCRD, w.log = false, nil
 			if err := look(s, things.Group, things.Kind); err != nil || !slices.Contains(w.log, "watch v1beta1") {
@@ -636,7 +635,7 @@ func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
 func TestSourcesDropAKindWhileOthersRead(t *testing.T) {
 	w := newWorld()
 	s := w.sources()
-	var others gosync.WaitGroup
+	var others sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())
 	for range 8 {
 		others.Go(func() {
@@ -682,26 +681,9 @@ func TestSourcesDropAKindWhileOthersRead(t *testing.T) {
 	}
 }
 
-// Whoever may make Clusters can refer to objects that are not there.
-func TestSourcesKeepNothingOfMissingObjects(t *testing.T) {
-	w := newWorld()
-	w.exists = false
-	s := w.sources()
-	for i := range 1500 {
-		cluster := referringCluster()
-		cluster.Spec.InfrastructureRef.Name = fmt.Sprint(i)
-		if _, err := s.values(t.Context(), settings.Default(), cluster); !apierrors.IsNotFound(err) {
-			t.Fatalf("got %v", err)
-		}
-	}
-	if kept := len(s.reads.versions); kept != 0 {
-		t.Errorf("%d of 1500 objects that are not there are kept", kept)
-	}
-}
-
 func TestContractNews(t *testing.T) {
 	crd := func(version string, age time.Duration, labels map[string]string) client.Object {
-		crd := crdMetadata()
+		crd := CRD()
 		crd.ResourceVersion, crd.Labels = version, labels
 		crd.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
 		return crd
@@ -717,14 +699,14 @@ func TestContractNews(t *testing.T) {
 		"nothing, of a new one":  {event.UpdateEvent{ObjectOld: crd("1", young, nil), ObjectNew: crd("1", young, nil)}, false},
 		"nothing, of an old one": {event.UpdateEvent{ObjectOld: crd("1", old, nil), ObjectNew: crd("1", old, nil)}, false},
 	} {
-		if got := contractNews.Update(test.event); got != test.passes {
+		if got := ContractNews.Update(test.event); got != test.passes {
 			t.Errorf("%s passes: %v, want %v", name, got, test.passes)
 		}
 	}
-	if contractNews.Create(event.CreateEvent{Object: crd("1", old, nil), IsInInitialList: true}) {
+	if ContractNews.Create(event.CreateEvent{Object: crd("1", old, nil), IsInInitialList: true}) {
 		t.Error("what a start finds is news")
 	}
-	if !contractNews.Create(event.CreateEvent{Object: crd("1", young, nil)}) || !contractNews.Delete(event.DeleteEvent{Object: crd("1", old, nil)}) {
+	if !ContractNews.Create(event.CreateEvent{Object: crd("1", young, nil)}) || !ContractNews.Delete(event.DeleteEvent{Object: crd("1", old, nil)}) {
 		t.Error("a CRD that appears or goes is no news")
 	}
 }

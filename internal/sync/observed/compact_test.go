@@ -1,4 +1,4 @@
-package apply
+package observed
 
 import (
 	"fmt"
@@ -163,7 +163,7 @@ func TestCompactLeavesOutWhatTheValuesDo(t *testing.T) {
 	whole := values(withCopies("a").Object)
 	before, after := withCopies("a"), withCopies("b")
 	for _, object := range []*unstructured.Unstructured{before, after} {
-		if _, err := TrimCached(object); err != nil {
+		if _, err := Trim(object); err != nil {
 			t.Fatal(err)
 		}
 		expanded, err := Expand(object)

@@ -2,36 +2,40 @@ package sync
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
-// release lets go of the Fleet Cluster of a Cluster whose spec.paused is true.
+// isToBeReleased reports whether the Fleet Cluster of a Cluster whose spec.paused is true
+// still has it as its owner.
 //
 // clusterctl move pauses Clusters, copies them to another management cluster, and
 // deletes the originals without a moment for anybody to react. A Fleet Cluster that
 // was owned would be deleted with the original, and Fleet would uninstall the
 // applications of a cluster that lives on. A paused Cluster is deleted by nobody
 // else: Cluster API does not finish the deletion of one.
+func (v *visit) isToBeReleased() bool {
+	return ptr.Deref(v.cluster.Spec.Paused, false) && v.cluster.DeletionTimestamp.IsZero() &&
+		v.has() && v.fleet.DeletionTimestamp.IsZero() &&
+		(isOwner(v.fleet, v.cluster) || v.fleet.Annotations[stamp.ReleasedAnnotation] != "true")
+}
+
+// isToBeReclaimed reports whether a release is to be undone.
+func (v *visit) isToBeReclaimed() bool {
+	return v.has() && v.fleet.DeletionTimestamp.IsZero() && v.fleet.Annotations[stamp.ReleasedAnnotation] != ""
+}
+
+// release takes the Cluster off the owners of its Fleet Cluster.
 func (r *clusterReconciler) release(ctx context.Context, v *visit) error {
-	if !ptr.Deref(v.cluster.Spec.Paused, false) || !v.has() || !v.fleet.DeletionTimestamp.IsZero() ||
-		!isOwner(v.fleet, v.cluster) && v.fleet.Annotations[stamp.ReleasedAnnotation] == "true" {
-		return nil
-	}
-	return r.patchFleetCluster(ctx, v.fleet, map[string]any{"metadata": map[string]any{
+	return r.patchFleetCluster(ctx, v, map[string]any{"metadata": map[string]any{
 		"ownerReferences": withoutOwner(v.fleet, v.cluster),
 		"annotations":     map[string]any{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: v.cluster.UID},
 	}})
@@ -40,9 +44,6 @@ func (r *clusterReconciler) release(ctx context.Context, v *visit) error {
 // reclaim undoes a release when the Cluster is unpaused: the Fleet Cluster has its
 // owner again, if it is to have one, even where nothing else of it may be changed.
 func (r *clusterReconciler) reclaim(ctx context.Context, v *visit) error {
-	if !v.has() || v.fleet.Annotations[stamp.ReleasedAnnotation] == "" || !v.fleet.DeletionTimestamp.IsZero() {
-		return nil
-	}
 	annotations := map[string]any{stamp.ReleasedAnnotation: nil}
 	metadata := map[string]any{"annotations": annotations}
 	if v.in.Cluster.SetOwnerReferences {
@@ -51,7 +52,7 @@ func (r *clusterReconciler) reclaim(ctx context.Context, v *visit) error {
 			metadata["ownerReferences"] = append(slices.Clone(v.fleet.OwnerReferences), desired.Owner(v.cluster))
 		}
 	}
-	return r.patchFleetCluster(ctx, v.fleet, map[string]any{"metadata": metadata})
+	return r.patchFleetCluster(ctx, v, map[string]any{"metadata": metadata})
 }
 
 // takeOver makes a Fleet Cluster that was handed over, or that an earlier Cluster of the
@@ -76,7 +77,7 @@ func (r *clusterReconciler) takeOver(ctx context.Context, v *visit) error {
 	if v.relation == stamp.Orphan {
 		change["spec"] = map[string]any{"redeployAgentGeneration": v.fleet.Spec.RedeployAgentGeneration + 1}
 	}
-	if err := r.patchFleetCluster(ctx, v.fleet, change); err != nil {
+	if err := r.patchFleetCluster(ctx, v, change); err != nil {
 		return err
 	}
 	v.relation = stamp.Own
@@ -91,22 +92,12 @@ func withoutOwner(live *fleetv1.Cluster, cluster *clusterv1.Cluster) []metav1.Ow
 	return slices.DeleteFunc(slices.Clone(live.OwnerReferences), func(owner metav1.OwnerReference) bool { return owner.UID == cluster.UID })
 }
 
-// patchFleetCluster changes a Fleet Cluster as it was seen: the write fails if it has
-// changed since. The change has metadata.
-func (r *clusterReconciler) patchFleetCluster(ctx context.Context, live *fleetv1.Cluster, change map[string]any) error {
-	metadata := change["metadata"].(map[string]any)
-	metadata["uid"], metadata["resourceVersion"] = live.UID, live.ResourceVersion
-	patch, err := json.Marshal(change)
+// patchFleetCluster changes the Fleet Cluster of a visit.
+func (r *clusterReconciler) patchFleetCluster(ctx context.Context, v *visit, change map[string]any) error {
+	written, err := r.applier.Patch(ctx, v.fleet, change)
 	if err != nil {
-		return err
+		return fmt.Errorf("patching Fleet Cluster: %w", err)
 	}
-	if err := r.Patch(ctx, live, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager)); err != nil {
-		return fmt.Errorf("patching Fleet Cluster %s: %w", client.ObjectKeyFromObject(live), err)
-	}
-	ctrl.LoggerFrom(ctx).Info("Patched", "kind", "Cluster", "object", client.ObjectKeyFromObject(live).String(),
-		"owners", len(live.OwnerReferences))
-	if _, err := apply.TrimCached(live); err != nil {
-		return err
-	}
-	return r.applier.Store.Wrote(live)
+	v.fleet, v.wrote = written.(*fleetv1.Cluster), true
+	return nil
 }

@@ -1,29 +1,35 @@
-package sync
+package sources
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	gosync "sync"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/external"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/muster-fleet/muster/internal/apierror"
 	"github.com/muster-fleet/muster/internal/settings"
-	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/internal/sync/observed"
+	"github.com/muster-fleet/muster/internal/sync/queue"
 )
 
-// errUnresolved marks an error that means: a reference of the Cluster cannot be
+// ErrUnresolved marks an error that means: a reference of the Cluster cannot be
 // read now. It is reported on the Cluster.
-var errUnresolved = errors.New("template values cannot be resolved")
+var ErrUnresolved = errors.New("template values cannot be resolved")
 
 // unresolvedError is such an error.
 type unresolvedError struct {
@@ -34,51 +40,75 @@ type unresolvedError struct {
 }
 
 // Error says what cannot be resolved.
-func (e *unresolvedError) Error() string { return errUnresolved.Error() + ": " + e.err.Error() }
+func (e *unresolvedError) Error() string { return ErrUnresolved.Error() + ": " + e.err.Error() }
 
-// Unwrap makes it an errUnresolved.
-func (e *unresolvedError) Unwrap() []error { return []error{errUnresolved, e.err} }
+// Unwrap makes it an ErrUnresolved.
+func (e *unresolvedError) Unwrap() []error { return []error{ErrUnresolved, e.err} }
 
-// needsPolling reports whether a reference that cannot be resolved is to be tried again
+// NeedsPolling reports whether a reference that cannot be resolved is to be tried again
 // after a while. Of most reasons the end brings the Cluster back: the object appears, its
 // CRD does or changes its contract, the kind is listed, served, or may be read.
-func needsPolling(err error) bool {
+func NeedsPolling(err error) bool {
 	var unresolved *unresolvedError
 	return errors.As(err, &unresolved) && unresolved.polled
 }
 
-// sources reads the objects that a Cluster refers to, from a cache that starts to
+// Sources reads the objects that a Cluster refers to, from a cache that starts to
 // watch each kind before it is first read. A change of such an object, or of the version
 // it is read in, brings its Cluster back without any other event.
-type sources struct {
+type Sources struct {
 	client.Client
 	kinds *kinds
 	lists *lists
-	reads *reads
 	now   func() time.Time
 
 	// questions are those that the API server is being asked.
 	questions singleflight.Group
 
 	// mu is not held while the API server is asked.
-	mu gosync.Mutex
+	mu sync.Mutex
 	// access and unserved hold nothing of a kind without CRD: there is no end of them.
 	access   map[schema.GroupResource]access
 	unserved map[schema.GroupResource]notServed
 }
 
-func newSources(cached client.Client, kinds *kinds, lists *lists, reads *reads) *sources {
-	return &sources{
-		Client: cached, kinds: kinds, lists: lists, reads: reads, now: time.Now,
+// New returns Sources on a cache. The handler gets the events of the objects that Clusters
+// refer to.
+func New(cached client.Client, objects cache.Cache, events handler.EventHandler) *Sources {
+	lists := newLists(objects)
+	return newSources(cached, newKinds(objects, lists, events), lists)
+}
+
+func newSources(cached client.Client, kinds *kinds, lists *lists) *Sources {
+	return &Sources{
+		Client: cached, kinds: kinds, lists: lists, now: time.Now,
 		access: map[schema.GroupResource]access{}, unserved: map[schema.GroupResource]notServed{},
 	}
 }
 
-// values returns the template values of a Cluster. An error that is errUnresolved
+// Source is a source of the controller that reconciles Clusters: what happens to the
+// objects they refer to goes into its queue.
+func (s *Sources) Source() source.Source { return source.Func(s.kinds.start) }
+
+// Back brings back Clusters whose wait for a kind is over.
+func (s *Sources) Back() queue.Events { return s.lists.complete }
+
+// Start brings back Clusters that had to wait, until the context ends. It is a manager's Runnable.
+func (s *Sources) Start(ctx context.Context) error {
+	var both errgroup.Group
+	both.Go(func() error { return s.lists.Start(ctx) })
+	both.Go(func() error {
+		return queue.Feed(ctx, blockedInterval, func() []client.Object { return s.retry(ctx) },
+			func(client.Object) queue.Events { return s.lists.complete })
+	})
+	return both.Wait()
+}
+
+// Values returns the template values of a Cluster. An error that is ErrUnresolved
 // says which reference is missing and what to do about it.
-func (s *sources) values(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (map[string]any, error) {
+func (s *Sources) Values(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (map[string]any, error) {
 	controlPlane, err := s.resolve(ctx, cluster, "spec.controlPlaneRef", cluster.Spec.ControlPlaneRef)
-	if err != nil && !errors.Is(err, errSyncing) {
+	if err != nil && !errors.Is(err, ErrListing) {
 		return nil, err
 	}
 	// Both kinds are listed at the same time.
@@ -94,7 +124,7 @@ func (s *sources) values(ctx context.Context, in settings.Settings, cluster *clu
 	return values, nil
 }
 
-func (s *sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field string, ref clusterv1.ContractVersionedObjectReference) (map[string]any, error) {
+func (s *Sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field string, ref clusterv1.ContractVersionedObjectReference) (map[string]any, error) {
 	if !ref.IsDefined() {
 		return nil, nil
 	}
@@ -110,16 +140,16 @@ func (s *sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field
 		object, err = s.find(ctx, cluster, ref)
 	}
 	switch {
-	case errors.Is(err, errSyncing):
-		return nil, errSyncing
+	case errors.Is(err, ErrListing):
+		return nil, ErrListing
 	case err != nil:
 		return nil, &unresolvedError{err: fmt.Errorf("%s: %w", field, err), polled: !isAwaited(err)}
 	}
-	return apply.Expand(object)
+	return observed.Expand(object)
 }
 
 // isDeclared returns an errUndeclared for a kind without CRD, of which nothing is kept.
-func (s *sources) isDeclared(ctx context.Context, kind schema.GroupKind) error {
+func (s *Sources) isDeclared(ctx context.Context, kind schema.GroupKind) error {
 	resource := resourceOf(kind)
 	err := s.readCRD(ctx, resource)
 	switch {
@@ -133,7 +163,7 @@ func (s *sources) isDeclared(ctx context.Context, kind schema.GroupKind) error {
 }
 
 // find looks for the object that a Cluster refers to.
-func (s *sources) find(ctx context.Context, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
+func (s *Sources) find(ctx context.Context, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
 	known := s.kinds.of(ref.GroupKind())
 	object, err := s.read(ctx, known, cluster, ref)
 	for errors.Is(err, errMoved) {
@@ -159,12 +189,12 @@ var (
 // isAwaited reports whether the end of an error brings the Cluster back: object, CRD
 // and first list are watched, and a version that is not served is looked for.
 func isAwaited(err error) bool {
-	return apierrors.IsNotFound(err) || errors.Is(err, errUndeclared) || errors.Is(err, errUnlisted) || apply.IsUnserved(err)
+	return apierrors.IsNotFound(err) || errors.Is(err, errUndeclared) || errors.Is(err, errUnlisted) || apierror.IsUnserved(err)
 }
 
 // read reads an object if its kind is watched in the version it is to be read in, and
 // returns errMoved if not.
-func (s *sources) read(ctx context.Context, kind *kind, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
+func (s *Sources) read(ctx context.Context, kind *kind, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
 	kind.mu.RLock()
 	defer kind.mu.RUnlock()
 	if kind.dropped {
@@ -189,27 +219,16 @@ func (s *sources) read(ctx context.Context, kind *kind, cluster *clusterv1.Clust
 
 // get reads an object for a Cluster once all of its kind are in the cache, and says so if
 // they are not yet.
-func (s *sources) get(ctx context.Context, cluster, key client.ObjectKey, object *unstructured.Unstructured) error {
-	gvk := object.GroupVersionKind()
-	if err := s.lists.need(ctx, gvk, cluster); err != nil {
+func (s *Sources) get(ctx context.Context, cluster, key client.ObjectKey, object *unstructured.Unstructured) error {
+	if err := s.lists.need(ctx, object.GroupVersionKind(), cluster); err != nil {
 		return err
 	}
-	// Noted before it is read: a state that arrives meanwhile is news.
-	noted := objectKey{gvk.GroupKind(), key}
-	s.reads.begin(noted)
-	if err := s.Client.Get(ctx, key, object); err != nil {
-		if apierrors.IsNotFound(err) {
-			s.reads.missing(noted)
-		}
-		return err
-	}
-	s.reads.end(noted, object)
-	return nil
+	return s.Client.Get(ctx, key, object)
 }
 
 // follow watches a kind in the version that its CRD declares now. Nobody reads the kind
 // meanwhile, and who reads it later knows of no older CRD.
-func (s *sources) follow(ctx context.Context, kind *kind, ref clusterv1.ContractVersionedObjectReference) error {
+func (s *Sources) follow(ctx context.Context, kind *kind, ref clusterv1.ContractVersionedObjectReference) error {
 	kind.mu.Lock()
 	defer kind.mu.Unlock()
 	if kind.dropped {
@@ -227,7 +246,7 @@ func (s *sources) follow(ctx context.Context, kind *kind, ref clusterv1.Contract
 		return fmt.Errorf("%s: %w", version, errUndeclared)
 	}
 	err := s.kinds.move(ctx, kind, version)
-	if !apply.IsUnserved(err) {
+	if !apierror.IsUnserved(err) {
 		s.forgetUnserved(ref.GroupKind())
 		return err
 	}

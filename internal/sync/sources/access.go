@@ -1,9 +1,9 @@
-package sync
+package sources
 
 import (
 	"context"
 	"fmt"
-	gosync "sync"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -42,7 +42,7 @@ type access struct {
 // mayRead asks, once per kind, whether our ServiceAccount may read it. Without the
 // question a refused watch would be retried forever and nobody would know why. A refusal
 // is asked about again by retry, for all Clusters at once.
-func (s *sources) mayRead(ctx context.Context, field string, kind schema.GroupKind) error {
+func (s *Sources) mayRead(ctx context.Context, field string, kind schema.GroupKind) error {
 	resource := resourceOf(kind)
 	s.mu.Lock()
 	known, ok := s.access[resource]
@@ -68,7 +68,7 @@ func resourceOf(kind schema.GroupKind) schema.GroupResource {
 // answer returns what the API server says of a kind, unless that is known already. Those
 // who want to know it at the same time wait for the same answer, each as long as he can;
 // nobody else waits for it.
-func (s *sources) answer(ctx context.Context, resource schema.GroupResource) (access, error) {
+func (s *Sources) answer(ctx context.Context, resource schema.GroupResource) (access, error) {
 	answered := s.questions.DoChan("access "+resource.String(), func() (any, error) {
 		s.mu.Lock()
 		known, ok := s.access[resource]
@@ -100,9 +100,9 @@ func (s *sources) answer(ctx context.Context, resource schema.GroupResource) (ac
 }
 
 // isDue reports whether a refusal is to be asked about again.
-func (s *sources) isDue(known access) bool { return !known.allowed && !s.now().Before(known.until) }
+func (s *Sources) isDue(known access) bool { return !known.allowed && !s.now().Before(known.until) }
 
-func (s *sources) ask(ctx context.Context, resource schema.GroupResource) (access, error) {
+func (s *Sources) ask(ctx context.Context, resource schema.GroupResource) (access, error) {
 	answer := access{allowed: true, until: s.now().Add(accessInterval)}
 	for _, verb := range []string{"get", "list", "watch"} {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
@@ -124,43 +124,36 @@ type notServed struct {
 }
 
 // isUnserved reports whether a version was not served a moment ago.
-func (s *sources) isUnserved(version schema.GroupVersionKind) bool {
+func (s *Sources) isUnserved(version schema.GroupVersionKind) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	noted, ok := s.unserved[resourceOf(version.GroupKind())]
 	return ok && noted.version == version.Version && s.now().Before(noted.seen.Add(discoveryPause))
 }
 
-func (s *sources) noteUnserved(version schema.GroupVersionKind) {
+func (s *Sources) noteUnserved(version schema.GroupVersionKind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unserved[resourceOf(version.GroupKind())] = notServed{version.Version, s.now()}
 }
 
-func (s *sources) forgetUnserved(kind schema.GroupKind) {
+func (s *Sources) forgetUnserved(kind schema.GroupKind) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.unserved, resourceOf(kind))
 }
 
-// Start brings back the Clusters that refer to a kind that could not be read for a
-// reason that ends without an event. It is a manager's Runnable.
-func (s *sources) Start(ctx context.Context) error {
-	return feed(ctx, blockedInterval, func() []client.Object { return s.retry(ctx) },
-		func(client.Object) objectEvents { return s.lists.complete })
-}
-
 // retry returns the Clusters whose reference can be read now, as far as one kind is
 // concerned: one question for all of them, however many they are. Nobody waits for the
 // answers.
-func (s *sources) retry(ctx context.Context) []client.Object {
+func (s *Sources) retry(ctx context.Context) []client.Object {
 	for _, kind := range s.kinds.list() {
 		s.forgetUndeclared(ctx, kind)
 	}
 	refused, unserved := s.due(ctx)
 	var asking errgroup.Group
 	asking.SetLimit(questionsAtOnce)
-	var mu gosync.Mutex
+	var mu sync.Mutex
 	var ended []schema.GroupResource
 	ask := func(resource schema.GroupResource, hasEnded func() bool) {
 		asking.Go(func() error {
@@ -190,7 +183,7 @@ func (s *sources) retry(ctx context.Context) []client.Object {
 // due returns the kinds to ask about again, and forgets those that nobody refers to any
 // more or that have no CRD. It reads from the cache only: whoever is told what is
 // forgotten here would wait for ever.
-func (s *sources) due(ctx context.Context) (refused []schema.GroupResource, unserved map[schema.GroupResource]string) {
+func (s *Sources) due(ctx context.Context) (refused []schema.GroupResource, unserved map[schema.GroupResource]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for resource, known := range s.access {
@@ -216,7 +209,7 @@ func (s *sources) due(ctx context.Context) (refused []schema.GroupResource, unse
 }
 
 // isAllowedNow reports whether a kind that could not be read may be read now.
-func (s *sources) isAllowedNow(ctx context.Context, resource schema.GroupResource) bool {
+func (s *Sources) isAllowedNow(ctx context.Context, resource schema.GroupResource) bool {
 	answer, err := s.answer(ctx, resource)
 	if err == nil {
 		return answer.allowed
@@ -233,7 +226,7 @@ func (s *sources) isAllowedNow(ctx context.Context, resource schema.GroupResourc
 
 // isServedNow reports whether a version that was not served is served now. Discovery has
 // no deadline of its own.
-func (s *sources) isServedNow(ctx context.Context, resource schema.GroupResource, version string) bool {
+func (s *Sources) isServedNow(ctx context.Context, resource schema.GroupResource, version string) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerPatience)
 	defer cancel()
 	answered := s.questions.DoChan("served "+resource.String()+" "+version, func() (any, error) {
@@ -257,29 +250,23 @@ func (s *sources) isServedNow(ctx context.Context, resource schema.GroupResource
 }
 
 // isWithoutCRD reports whether a kind is known to have no CRD.
-func (s *sources) isWithoutCRD(ctx context.Context, resource schema.GroupResource) bool {
+func (s *Sources) isWithoutCRD(ctx context.Context, resource schema.GroupResource) bool {
 	return apierrors.IsNotFound(s.readCRD(ctx, resource))
 }
 
 // readCRD looks for the CRD of a kind in the cache.
-func (s *sources) readCRD(ctx context.Context, resource schema.GroupResource) error {
-	return s.Get(ctx, client.ObjectKey{Name: resource.String()}, crdMetadata())
+func (s *Sources) readCRD(ctx context.Context, resource schema.GroupResource) error {
+	return s.Get(ctx, client.ObjectKey{Name: resource.String()}, CRD())
 }
 
 // forgetUndeclared forgets what is known of a kind that has no CRD: everybody can refer
 // to kinds that nobody has ever heard of. When the CRD appears, its watch brings back
 // whoever refers to it.
-func (s *sources) forgetUndeclared(ctx context.Context, group schema.GroupKind) {
+func (s *Sources) forgetUndeclared(ctx context.Context, group schema.GroupKind) {
 	resource := resourceOf(group)
-	s.kinds.drop(ctx, group, func(*kind) bool {
-		// Looked at again now that nobody reads the kind: whoever reads it later was brought
-		// back by the CRD.
-		if !s.isWithoutCRD(ctx, resource) {
-			return false
-		}
-		s.reads.forgetKind(group)
-		return true
-	})
+	// Looked at again when nobody reads the kind: whoever reads it later was brought back by
+	// the CRD.
+	s.kinds.drop(ctx, group, func(*kind) bool { return s.isWithoutCRD(ctx, resource) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.isWithoutCRD(ctx, resource) {
@@ -289,9 +276,9 @@ func (s *sources) forgetUndeclared(ctx context.Context, group schema.GroupKind) 
 }
 
 // referring returns the Clusters that refer to an object of a kind.
-func (s *sources) referring(ctx context.Context, resource schema.GroupResource) []client.Object {
+func (s *Sources) referring(ctx context.Context, resource schema.GroupResource) []client.Object {
 	var clusters clusterv1.ClusterList
-	if err := s.List(ctx, &clusters, client.MatchingFields{byReferenceKind: resource.String()}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := s.List(ctx, &clusters, client.MatchingFields{ByKind: resource.String()}, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Listing from the cache failed; the Clusters wait for their next change", "kind", resource.String())
 	}
 	var result []client.Object

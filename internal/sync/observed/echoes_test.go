@@ -1,4 +1,4 @@
-package sync
+package observed
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ func TestEchoes(t *testing.T) {
 		cluster := &clusterv1.Cluster{}
 		cluster.UID, cluster.ResourceVersion = "1", version
 		cluster.Labels = map[string]string{"env": label}
-		cluster.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Reason: condition}}
+		cluster.Status.Conditions = []metav1.Condition{{Type: "FleetImported", Reason: condition}}
 		return cluster
 	}
 	written := state("8", "prod", "Imported")
@@ -26,23 +26,23 @@ func TestEchoes(t *testing.T) {
 		"our own, and a change that was skipped": {before: state("5", "dev", "Waiting"), after: written, passes: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			echoes := newEchoes()
-			echoes.wrote(written)
-			if got := echoes.unheard().Update(event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); got != test.passes {
+			echoes := NewEchoes()
+			echoes.Wrote(written)
+			if got := echoes.Unheard().Update(event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); got != test.passes {
 				t.Errorf("passes: %v", got)
 			}
 		})
 	}
 	t.Run("once", func(t *testing.T) {
-		echoes := newEchoes()
-		echoes.wrote(written)
-		if !echoes.heard(written) || echoes.heard(written) {
+		echoes := NewEchoes()
+		echoes.Wrote(written)
+		if !echoes.Heard(written) || echoes.Heard(written) {
 			t.Error("an echo is heard once, and then never again")
 		}
-		if echoes.wrote(written); len(echoes.versions) != 1 {
+		if echoes.Wrote(written); len(echoes.versions) != 1 {
 			t.Errorf("it holds %v", echoes.versions)
 		}
-		if echoes.forget(written); len(echoes.versions) != 0 {
+		if echoes.Forget(written); len(echoes.versions) != 0 {
 			t.Errorf("it holds %v of what is gone", echoes.versions)
 		}
 	})

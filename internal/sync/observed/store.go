@@ -1,26 +1,16 @@
-// Package apply reads and writes the objects that package desired describes. It
-// owns server-side apply, the comparison that spares writes, and reading one's own
-// writes; it does not know why an object should exist.
-package apply
+// Package observed holds what the syncer knows of the cluster: objects from the cache,
+// small, and never older than its own writes. It does not know what they are for.
+package observed
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"net"
 	"reflect"
-	"strings"
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -60,10 +50,10 @@ func NewStore(reader client.Reader, scheme *runtime.Scheme) *Store {
 	return &Store{reader: reader, scheme: scheme, now: time.Now, writes: map[storeKey]write{}}
 }
 
-// Get reads an object into object and reports whether it exists. Like any object
-// from a cache it may lag behind the API server, but not behind our own writes.
+// Get reads an object, to be read only, into object and reports whether it exists. Like
+// any object from a cache it may lag behind the API server, but not behind our own writes.
 func (s *Store) Get(ctx context.Context, key client.ObjectKey, object client.Object) (bool, error) {
-	err := s.reader.Get(ctx, key, object)
+	err := s.reader.Get(ctx, key, object, client.UnsafeDisableDeepCopy)
 	if client.IgnoreNotFound(err) != nil {
 		return false, err
 	}
@@ -89,7 +79,8 @@ func (s *Store) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 	if last.deleted {
 		return false, nil
 	}
-	return true, copyInto(last.object, object)
+	reflect.ValueOf(object).Elem().Set(reflect.ValueOf(last.object).Elem())
+	return true, nil
 }
 
 // caughtUp reports whether what the cache shows is at least as new as the write.
@@ -101,8 +92,13 @@ func caughtUp(cached client.Object, last write) bool {
 	return err != nil || order >= 0
 }
 
-// Wrote remembers the object as the API server returned it.
-func (s *Store) Wrote(object client.Object) error { return s.remember(object, false) }
+// Wrote trims the object, as the API server returned it, in place and remembers it.
+func (s *Store) Wrote(object client.Object) error {
+	if _, err := Trim(object); err != nil {
+		return err
+	}
+	return s.remember(object, false)
+}
 
 // Deleted remembers that the object is gone.
 func (s *Store) Deleted(object client.Object) error { return s.remember(object, true) }
@@ -163,47 +159,4 @@ func (s *Store) remember(object client.Object, deleted bool) error {
 func (s *Store) key(object client.Object, name client.ObjectKey) (storeKey, error) {
 	gvk, err := apiutil.GVKForObject(object, s.scheme)
 	return storeKey{GroupKind: gvk.GroupKind(), NamespacedName: name}, err
-}
-
-// copyInto deep-copies one object into another of the same type.
-func copyInto(from, to client.Object) error {
-	source, target := reflect.ValueOf(from.DeepCopyObject()), reflect.ValueOf(to)
-	if source.Type() != target.Type() {
-		return fmt.Errorf("reading a %s into a %s", source.Type(), target.Type())
-	}
-	target.Elem().Set(source.Elem())
-	return nil
-}
-
-// IsAbsent reports whether an error says that there is nothing (any more) to write
-// to: the object or its namespace is gone or going. An event will tell if it returns.
-func IsAbsent(err error) bool {
-	return apierrors.IsNotFound(err) && !IsUnserved(err) || apierrors.HasStatusCause(err, "NamespaceTerminating")
-}
-
-// IsUnserved reports whether an error says that a kind is not served: its CRD is gone
-// or going. No event will tell when it returns, as nothing of that kind is left.
-func IsUnserved(err error) bool {
-	// An API server that does not know a resource answers without a Status, which
-	// tells it from one that does not find an object.
-	unknown := apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-	// Its words for an apply that would create have no reason of their own.
-	terminating := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "custom resource definition is terminating")
-	return unknown || terminating || apierrors.IsMethodNotSupported(err) || meta.IsNoMatchError(err)
-}
-
-// IsPassing reports whether an error says nothing about the request: the connection
-// broke, or the API server has no time. The same request may succeed in a moment.
-func IsPassing(err error) bool {
-	var status apierrors.APIStatus
-	return !errors.As(err, &status) && isConnection(err) ||
-		apierrors.IsTooManyRequests(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) ||
-		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err)
-}
-
-// isConnection reports whether an error comes from the network or from waiting for it.
-func isConnection(err error) bool {
-	var network net.Error
-	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err)
 }

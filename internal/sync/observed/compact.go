@@ -1,4 +1,4 @@
-package apply
+package observed
 
 import (
 	"bytes"
@@ -85,6 +85,12 @@ func Expand(object *unstructured.Unstructured) (map[string]any, error) {
 		return nil, fmt.Errorf("expanding the cached %s %s: %w", object.GetKind(), client.ObjectKeyFromObject(object), err)
 	}
 	return document, nil
+}
+
+// Content returns what Compact has made of an object.
+func Content(object *unstructured.Unstructured) string {
+	content, _ := object.Object[compacted].(string)
+	return content
 }
 
 // CompactedChanged passes updates of compacted objects that can reach the template

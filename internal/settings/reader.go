@@ -1,0 +1,78 @@
+package settings
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// Reader reads the settings in force from a cached FleetAddonConfig.
+type Reader struct {
+	config client.Reader
+
+	mu sync.Mutex
+	// last is what was read last, from this FleetAddonConfig, which is the cache's. Settings are read with each
+	// event and change a few times a year: parsing them once is enough.
+	last *InForce
+	from *addonsv1.FleetAddonConfig
+}
+
+// InForce are the settings in force, to be read only.
+type InForce struct {
+	Settings
+	// Invalid says why the FleetAddonConfig cannot be used; nil if it can. Until it is
+	// changed everything stays as it is, and Settings say so (see Held).
+	Invalid error
+	// Revision tells settings apart that were in force one after the other.
+	Revision int
+}
+
+// NewReader returns a Reader on a cache.
+func NewReader(cache client.Reader) *Reader { return &Reader{config: cache} }
+
+// Current returns the settings in force.
+func (r *Reader) Current(ctx context.Context) (*InForce, error) {
+	config, err := r.get(ctx, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last != nil && isSame(r.from, config) {
+		r.from = config
+		return r.last, nil
+	}
+	now := &InForce{}
+	if now.Settings, now.Invalid = From(config); now.Invalid != nil {
+		now.Settings = Held(config)
+	}
+	if r.last != nil {
+		now.Revision = r.last.Revision + 1
+	}
+	r.last, r.from = now, config
+	return now, nil
+}
+
+// isSame reports whether two FleetAddonConfigs ask for the same. Nearly always they are
+// the same version; a status is written without asking for anything else.
+func isSame(a, b *addonsv1.FleetAddonConfig) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.UID == b.UID && a.ResourceVersion == b.ResourceVersion || equality.Semantic.DeepEqual(a.Spec, b.Spec)
+}
+
+// Config returns the FleetAddonConfig, or nil if there is none.
+func (r *Reader) Config(ctx context.Context) (*addonsv1.FleetAddonConfig, error) { return r.get(ctx) }
+
+func (r *Reader) get(ctx context.Context, options ...client.GetOption) (*addonsv1.FleetAddonConfig, error) {
+	config := &addonsv1.FleetAddonConfig{}
+	if err := r.config.Get(ctx, client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, config, options...); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return config, nil
+}

@@ -1,0 +1,92 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+// put applies the Fleet Cluster. If its template values cannot be resolved, the last good
+// ones stay.
+func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
+	class, err := classMetadata(ctx, r.Client, v.subject.Class)
+	if err != nil {
+		return err
+	}
+	var have client.Object
+	if v.fleet != nil {
+		have = v.fleet
+	}
+	values := v.values
+	if v.unresolved != "" && v.fleet.Spec.TemplateValues != nil {
+		values = v.fleet.Spec.TemplateValues.Data // Their hash, which is enough to compare.
+	}
+	want := desired.FleetCluster(v.in, v.cluster, class, values, v.targets)
+	if v.unresolved != "" && v.in.Cluster.PatchResource && apply.Differs(want, have) {
+		// An apply without them would remove them. They are read past the cache only if
+		// there is something to write.
+		if values, err = r.lastGoodValues(ctx, client.ObjectKeyFromObject(v.fleet)); err != nil {
+			return err
+		}
+		want = desired.FleetCluster(v.in, v.cluster, class, values, v.targets)
+	}
+	written, result, err := r.applier.Apply(ctx, want, have, v.in.Cluster.PatchResource)
+	if err != nil {
+		return err
+	}
+	v.fleet, v.relation = written.(*fleetv1.Cluster), stamp.Own
+	v.wrote = v.wrote || result != apply.Unchanged && result != apply.Kept
+	if result == apply.Created {
+		observeLatency(v.cluster)
+		if len(v.fleet.ManagedFields) == 1 { // Nobody else has written to it.
+			r.reporter.echoes.Wrote(v.fleet)
+		}
+	}
+	return nil
+}
+
+// lastGoodValues reads the template values that a Fleet Cluster has, past the cache,
+// which holds their hash only.
+func (r *clusterReconciler) lastGoodValues(ctx context.Context, key types.NamespacedName) (map[string]any, error) {
+	var live fleetv1.Cluster
+	if err := r.live.Get(ctx, key, &live); err != nil {
+		return nil, fmt.Errorf("reading the template values of Fleet Cluster %s: %w", key, err)
+	}
+	if live.Spec.TemplateValues == nil {
+		return nil, nil
+	}
+	return live.Spec.TemplateValues.Data, nil
+}
+
+// withdraw undoes an import: the Fleet Cluster first, then the pin, so that an
+// interruption is taken up again.
+func (r *clusterReconciler) withdraw(ctx context.Context, v *visit) error {
+	if v.has() && v.fleet.DeletionTimestamp.IsZero() {
+		if err := r.applier.Delete(ctx, v.fleet); err != nil {
+			return err
+		}
+	}
+	return r.patchStamp(ctx, v, stamp.WithoutPin(v.subject))
+}
+
+// observeLatency measures the import of a Cluster that waited for nothing but its
+// control plane. What was selected, unpaused or made again later says nothing of it.
+func observeLatency(cluster *clusterv1.Cluster) {
+	if conditions.GetReason(cluster, ImportedCondition) != reasonWaiting {
+		return
+	}
+	if initialized := conditions.Get(cluster, clusterv1.ClusterControlPlaneInitializedCondition); initialized != nil {
+		metrics.Imported(time.Since(initialized.LastTransitionTime.Time))
+	}
+}

@@ -1,0 +1,49 @@
+package queue
+
+import (
+	"context"
+
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// AtItsOwnPriority enqueues an object without raising the priority that it has in the
+// queue already: thousands that come back must not stand before one that has just changed.
+var AtItsOwnPriority = handler.Funcs{
+	GenericFunc: func(_ context.Context, e event.GenericEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		addBehind(queue, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)})
+	},
+}
+
+func addBehind(queue workqueue.TypedRateLimitingInterface[reconcile.Request], requests ...reconcile.Request) {
+	if prioritized, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		prioritized.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority)}, requests...)
+		return
+	}
+	for _, request := range requests {
+		queue.Add(request)
+	}
+}
+
+// Behind enqueues what an event concerns behind what has itself changed: there may be
+// thousands.
+func Behind(of handler.MapFunc) handler.Funcs {
+	enqueue := func(ctx context.Context, object client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		addBehind(queue, of(ctx, object)...)
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			enqueue(ctx, e.Object, queue)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			enqueue(ctx, e.ObjectNew, queue)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			enqueue(ctx, e.Object, queue)
+		},
+	}
+}

@@ -1,0 +1,117 @@
+package sync
+
+import (
+	"fmt"
+
+	"k8s.io/utils/ptr"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// step is what is done next for a Cluster. Each is taken at most once in a visit.
+type step string
+
+const (
+	// rest ends the visit: the outcome says how the Cluster stands.
+	rest step = "rest"
+	// restamp brings the stamp on the Cluster to what it should be, where the webhook has
+	// not done so already.
+	restamp step = "stamp"
+	// claim keeps Clusters apart that want the same Fleet Cluster: of two, the second sees
+	// what the first has made.
+	claim step = "claim"
+	// target makes the group and the mapping through which the Cluster's bundles are
+	// targeted. Fleet watches neither: they are there before the Fleet Cluster is, or changes.
+	target step = "target"
+	// resolve reads what the template values are made of.
+	resolve step = "resolve"
+	// takeOver makes a Fleet Cluster the Cluster's that was handed over or left behind.
+	takeOver step = "take over"
+	// put applies the Fleet Cluster.
+	put step = "apply"
+	// release and reclaim take the owner off a Fleet Cluster and give it back, for clusterctl move.
+	release step = "release"
+	reclaim step = "reclaim"
+	// withdraw undoes the import.
+	withdraw step = "withdraw"
+)
+
+// next says what to do next, and, if that is to rest, how the Cluster stands. It is pure.
+func (v *visit) next() (step, outcome) {
+	switch {
+	case v.held && !v.isClaimed():
+		return rest, outcome{}
+	case v.held && v.paused:
+		// One thing does not wait: clusterctl moves Clusters also while the import is turned
+		// off, and would take their applications along.
+		return v.first(release), outcome{}
+	case v.held:
+		return v.first(reclaim), outcome{}
+
+	case !v.cluster.DeletionTimestamp.IsZero() && v.paused:
+		return rest, outcome{}
+	case !v.cluster.DeletionTimestamp.IsZero():
+		// Paused, deleted, unpaused: its Fleet Cluster must go with it after all.
+		return v.first(reclaim), outcome{}
+	case v.paused && !v.selected && !v.isClaimed():
+		return rest, unselected(false, false, v.why)
+	case v.paused:
+		// Everything stays as it is, but for the owner reference.
+		return v.first(release), paused(v.has())
+	case v.taken[withdraw]:
+		return rest, unselected(false, false, "")
+	case !v.selected && v.isClaimed() && v.in.Cluster.OnDeselect == addonsv1.DeselectDelete:
+		return withdraw, outcome{}
+	case !v.taken[restamp]:
+		return restamp, outcome{}
+	case !v.selected:
+		return v.first(reclaim), unselected(v.isClaimed(), v.has(), v.why)
+	default:
+		return v.nextOfImport()
+	}
+}
+
+// nextOfImport is next for a Cluster that is selected, stamped, and neither paused nor going.
+func (v *visit) nextOfImport() (step, outcome) {
+	switch {
+	case !v.taken[claim]:
+		return claim, outcome{}
+	case v.displacing != "":
+		return rest, displaced(v.has(), useOf(v.cluster), v.displacing)
+	case !v.taken[target]:
+		return target, outcome{}
+	case v.fleet != nil && v.relation == stamp.Foreign:
+		return rest, conflicting(v.whose)
+	case v.fleet != nil && !v.fleet.DeletionTimestamp.IsZero():
+		return rest, notImported(StatePending, reasonDeleting, "the Fleet Cluster is being deleted; it is made again when it is gone")
+	case v.fleet != nil && v.relation == stamp.Predecessor:
+		return rest, notImported(StatePending, reasonDeleting, fmt.Sprintf(
+			"Fleet Cluster %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", v.fleet.Name))
+	case v.isNew() && !ptr.Deref(v.cluster.Status.Initialization.ControlPlaneInitialized, false):
+		return rest, notImported(StatePending, reasonWaiting, "the control plane is not initialized yet; the Cluster is imported into Fleet when it is")
+	case !v.taken[resolve]:
+		return resolve, outcome{}
+	case v.isNew() && v.unresolved != "":
+		// A Fleet Cluster without its values would stop every bundle that reads them, for all
+		// clusters (Fleet targets with missingkey=error).
+		return rest, notImported(StatePending, reasonUnresolved, v.unresolved).again(v.again)
+	case v.fleet != nil && (v.relation == stamp.HandedOver || v.relation == stamp.Orphan):
+		return takeOver, outcome{}
+	case !v.taken[put]:
+		return put, outcome{}
+	default:
+		return v.first(reclaim), imported(v.fleet.Name, v.fleet, v.unresolved).again(v.again)
+	}
+}
+
+// first returns a step if it has anything to do, and rest if not.
+func (v *visit) first(wanted step) step {
+	if wanted == release && v.isToBeReleased() || wanted == reclaim && v.isToBeReclaimed() {
+		return wanted
+	}
+	return rest
+}
+
+// isNew reports whether the Cluster is not in Fleet yet.
+func (v *visit) isNew() bool { return v.fleet == nil || v.relation == stamp.Orphan }

@@ -1,0 +1,227 @@
+package sync
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+// met is a Cluster as a visit meets it.
+type met struct {
+	held, deleted, specPaused, annotationPaused, selected, pinned, initialized, deleteDeselected bool
+	fleet                                                                                        *metFleet
+	displacing, unresolved                                                                       string
+	again                                                                                        time.Duration
+}
+
+// metFleet is the Fleet Cluster that it has.
+type metFleet struct {
+	relation        stamp.Relation
+	owned, released bool
+	ours, deleted   bool
+}
+
+func (m met) visit() *visit {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "1", Annotations: map[string]string{}}}
+	if m.deleted {
+		cluster.DeletionTimestamp = ptr.To(metav1.Now())
+	}
+	if m.specPaused {
+		cluster.Spec.Paused = ptr.To(true)
+	}
+	if m.initialized {
+		cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
+	}
+	if m.pinned {
+		cluster.Annotations[stamp.OwnedByAnnotation], cluster.Annotations[stamp.ClusterNameAnnotation] = "fleet-addon-config", "prod"
+	}
+	in := settings.Default()
+	if m.deleteDeselected {
+		in.Cluster.OnDeselect = addonsv1.DeselectDelete
+	}
+	v := &visit{
+		in: in, held: m.held, cluster: cluster, selected: m.selected, why: "no selector matches",
+		paused: m.specPaused || m.annotationPaused, taken: map[step]bool{},
+	}
+	if m.fleet != nil {
+		v.fleet = m.fleet.object()
+		v.relation, v.whose = m.fleet.relation, "it is that of another"
+	}
+	return v
+}
+
+func (f *metFleet) object() *fleetv1.Cluster {
+	fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", Annotations: map[string]string{}, Labels: map[string]string{}}}
+	if f.owned {
+		fleet.OwnerReferences = []metav1.OwnerReference{desired.Owner(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "prod", UID: "1"}})}
+	}
+	if f.released {
+		fleet.Annotations[stamp.ReleasedAnnotation] = "true"
+	}
+	if f.ours {
+		fleet.Labels[stamp.ManagedByLabel] = stamp.ManagedBy
+	}
+	if f.deleted {
+		fleet.DeletionTimestamp = ptr.To(metav1.Now())
+	}
+	return fleet
+}
+
+// play takes the steps of a visit as the reconciler would, and returns them with the outcome.
+func (m met) play(t *testing.T) (steps []step, result outcome) {
+	t.Helper()
+	v := m.visit()
+	for {
+		next, result := v.next()
+		if next == rest {
+			return steps, result
+		}
+		if v.taken[next] {
+			t.Fatalf("%+v: the step %q comes twice: %v", m, next, steps)
+		}
+		switch next {
+		case restamp:
+			if m.selected {
+				v.cluster.Annotations[stamp.OwnedByAnnotation], v.cluster.Annotations[stamp.ClusterNameAnnotation] = "fleet-addon-config", "prod"
+			}
+		case claim:
+			v.displacing = m.displacing
+		case resolve:
+			v.unresolved, v.again = m.unresolved, m.again
+		case takeOver:
+			v.relation = stamp.Own
+		case put:
+			v.fleet, v.relation = (&metFleet{ours: true, owned: true, released: m.fleet != nil && m.fleet.released}).object(), stamp.Own
+		case release:
+			v.fleet.OwnerReferences, v.fleet.Annotations[stamp.ReleasedAnnotation] = nil, "true"
+		case reclaim:
+			delete(v.fleet.Annotations, stamp.ReleasedAnnotation)
+		case withdraw:
+			v.fleet = nil
+			clear(v.cluster.Annotations)
+		}
+		v.taken[next] = true
+		steps = append(steps, next)
+	}
+}
+
+// TestSteps holds what is done for a Cluster against the table of lifecycles in the
+// contract: one row for each state that it names.
+func TestSteps(t *testing.T) {
+	own := &metFleet{relation: stamp.Own, ours: true, owned: true}
+	released := &metFleet{relation: stamp.Own, ours: true, released: true}
+	foreign := &metFleet{relation: stamp.Foreign}
+	toImport := []step{restamp, claim, target, resolve, put}
+	for name, test := range map[string]struct {
+		met    met
+		steps  []step
+		state  State
+		status metav1.ConditionStatus // of FleetImported; empty for none
+		reason string
+	}{
+		"off, never seen":               {met: met{held: true, selected: true}},
+		"off, imported":                 {met: met{held: true, selected: true, pinned: true, fleet: own}},
+		"off, paused for a move":        {met: met{held: true, selected: true, pinned: true, specPaused: true, fleet: own}, steps: []step{release}},
+		"off, moved, being deleted":     {met: met{held: true, pinned: true, specPaused: true, deleted: true, fleet: own}},
+		"off, unpaused again":           {met: met{held: true, selected: true, pinned: true, fleet: released}, steps: []step{reclaim}},
+		"off, paused, not Muster's":     {met: met{held: true, specPaused: true, fleet: foreign}},
+		"being deleted":                 {met: met{deleted: true, selected: true, pinned: true, fleet: own}},
+		"being deleted, paused":         {met: met{deleted: true, selected: true, pinned: true, specPaused: true, fleet: own}},
+		"being deleted, was released":   {met: met{deleted: true, selected: true, pinned: true, fleet: released}, steps: []step{reclaim}},
+		"paused, not to be imported":    {met: met{specPaused: true}, state: StateUnselected},
+		"paused before its import":      {met: met{selected: true, annotationPaused: true}, state: StatePending, status: "False", reason: "Paused"},
+		"paused by annotation":          {met: met{selected: true, pinned: true, annotationPaused: true, fleet: own}, state: StatePending, status: "True", reason: "Paused"},
+		"paused for a move":             {met: met{selected: true, pinned: true, specPaused: true, fleet: own}, steps: []step{release}, state: StatePending, status: "True", reason: "Paused"},
+		"paused and released":           {met: met{selected: true, pinned: true, specPaused: true, fleet: released}, state: StatePending, status: "True", reason: "Paused"},
+		"not selected":                  {met: met{}, steps: []step{restamp}, state: StateUnselected},
+		"deselected, kept":              {met: met{pinned: true, fleet: own}, steps: []step{restamp}, state: StateUnselected, status: "True", reason: "Deselected"},
+		"deselected, kept, unpaused":    {met: met{pinned: true, fleet: released}, steps: []step{restamp, reclaim}, state: StateUnselected, status: "True", reason: "Deselected"},
+		"deselected before its import":  {met: met{pinned: true}, steps: []step{restamp}, state: StateUnselected, status: "False", reason: "Deselected"},
+		"CAAPF's, not selected":         {met: met{fleet: own}, steps: []step{restamp}, state: StateUnselected, status: "True", reason: "Deselected"},
+		"deselected, deleted":           {met: met{pinned: true, deleteDeselected: true, fleet: own}, steps: []step{withdraw}, state: StateUnselected},
+		"no control plane":              {met: met{selected: true}, steps: []step{restamp, claim, target}, state: StatePending, status: "False", reason: "WaitingForControlPlane"},
+		"ready to import":               {met: met{selected: true, initialized: true}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"imported":                      {met: met{selected: true, pinned: true, initialized: true, fleet: own}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"imported, status was lost":     {met: met{selected: true, pinned: true, fleet: own}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"imported, unpaused":            {met: met{selected: true, pinned: true, initialized: true, fleet: released}, steps: append(slices.Clone(toImport), reclaim), state: StateImported, status: "True", reason: "Imported"},
+		"its group is another class's":  {met: met{selected: true, initialized: true, displacing: "a.b"}, steps: []step{restamp, claim}, state: StateConflicted, status: "False", reason: "NameConflict"},
+		"the name is somebody else's":   {met: met{selected: true, initialized: true, fleet: foreign}, steps: []step{restamp, claim, target}, state: StateConflicted, status: "False", reason: "NameConflict"},
+		"its Fleet Cluster is going":    {met: met{selected: true, initialized: true, fleet: &metFleet{relation: stamp.Own, deleted: true}}, steps: []step{restamp, claim, target}, state: StatePending, status: "False", reason: "FleetClusterDeleting"},
+		"a namesake's is to go first":   {met: met{selected: true, initialized: true, fleet: &metFleet{relation: stamp.Predecessor}}, steps: []step{restamp, claim, target}, state: StatePending, status: "False", reason: "FleetClusterDeleting"},
+		"a namesake left it":            {met: met{selected: true, initialized: true, fleet: &metFleet{relation: stamp.Orphan}}, steps: []step{restamp, claim, target, resolve, takeOver, put}, state: StateImported, status: "True", reason: "Imported"},
+		"a namesake left it, too early": {met: met{selected: true, fleet: &metFleet{relation: stamp.Orphan}}, steps: []step{restamp, claim, target}, state: StatePending, status: "False", reason: "WaitingForControlPlane"},
+		"handed over":                   {met: met{selected: true, initialized: true, fleet: &metFleet{relation: stamp.HandedOver}}, steps: []step{restamp, claim, target, resolve, takeOver, put}, state: StateImported, status: "True", reason: "Imported"},
+		"values missing at first":       {met: met{selected: true, initialized: true, unresolved: "no such object"}, steps: []step{restamp, claim, target, resolve}, state: StatePending, status: "False", reason: "TemplateValuesUnresolved"},
+		"values missing later":          {met: met{selected: true, initialized: true, unresolved: "no such object", fleet: own}, steps: toImport, state: StateImported, status: "True", reason: "TemplateValuesUnresolved"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			steps, result := test.met.play(t)
+			if diff := cmp.Diff(test.steps, steps); diff != "" {
+				t.Errorf("steps (-want +got):\n%s", diff)
+			}
+			var status metav1.ConditionStatus
+			if len(result.conditions) > 0 {
+				status = result.conditions[0].Status
+			}
+			if result.state != test.state || status != test.status || result.reason() != test.reason {
+				t.Errorf("got state %q, FleetImported %q %q; want %q, %q %q", result.state, status, result.reason(), test.state, test.status, test.reason)
+			}
+		})
+	}
+}
+
+// TestStepsOfEverything plays every combination, and holds the steps against what must
+// never be.
+func TestStepsOfEverything(t *testing.T) {
+	fleets := []*metFleet{nil}
+	for relation := stamp.Foreign; relation <= stamp.Orphan; relation++ {
+		for bits := range 16 {
+			fleets = append(fleets, &metFleet{relation: relation, owned: bits&1 > 0, released: bits&2 > 0, ours: bits&4 > 0, deleted: bits&8 > 0})
+		}
+	}
+	for _, fleet := range fleets {
+		for bits := range 1 << 10 {
+			on := func(bit int) bool { return bits&(1<<bit) > 0 }
+			m := met{
+				fleet: fleet, held: on(0), deleted: on(1), specPaused: on(2), annotationPaused: on(3), selected: on(4), pinned: on(5),
+				initialized: on(6), deleteDeselected: on(7),
+			}
+			if on(8) {
+				m.displacing = "a.b"
+			}
+			if on(9) {
+				m.unresolved = "no such object"
+			}
+			steps, _ := m.play(t)
+			has := func(wanted step) bool { return slices.Contains(steps, wanted) }
+			frozen := m.held || m.deleted || m.specPaused || m.annotationPaused
+			for law, broken := range map[string]bool{
+				"a frozen Cluster is only released or reclaimed": frozen && slices.ContainsFunc(steps, func(s step) bool { return s != release && s != reclaim }),
+				"only spec.paused releases":                      has(release) && !m.specPaused,
+				"only a selected Cluster is imported":            (has(put) || has(target) || has(claim)) && !m.selected,
+				"targets come before the Fleet Cluster":          has(put) && slices.Index(steps, put) < slices.Index(steps, target),
+				"a claim comes before what it guards":            has(target) && slices.Index(steps, target) < slices.Index(steps, claim),
+				"somebody else's is never touched":               fleet != nil && fleet.relation == stamp.Foreign && (has(put) || has(takeOver) || has(release) || has(reclaim)),
+				"what is going is not written":                   fleet != nil && fleet.deleted && (has(put) || has(takeOver) || has(release) || has(reclaim)),
+				"nothing is made before the control plane is":    has(put) && fleet == nil && !m.initialized,
+				"nothing is made without its values":             has(put) && fleet == nil && m.unresolved != "",
+				"an import is undone only when asked":            has(withdraw) && (m.selected || !m.deleteDeselected),
+			} {
+				if broken {
+					t.Errorf("%s: %+v, fleet %+v: %v", law, m, fleet, steps)
+				}
+			}
+		}
+	}
+}

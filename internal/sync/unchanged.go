@@ -1,0 +1,134 @@
+package sync
+
+import (
+	"context"
+	"encoding/json"
+	"hash/maphash"
+	"slices"
+	"sync"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/sources"
+)
+
+// digests are those of what the last looks at imported Clusters read, where nothing was
+// left to do. As long as that is the same, nothing is: a class or a FleetAddonConfig that
+// changes has thousands of Clusters looked at, and most looks find nothing.
+type digests struct {
+	client.Reader
+	sources *sources.Sources
+	seed    maphash.Seed
+
+	mu    sync.Mutex
+	known map[types.NamespacedName]uint64
+}
+
+func newDigests(cache client.Reader, sources *sources.Sources) *digests {
+	return &digests{Reader: cache, sources: sources, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
+}
+
+// of returns the digest of what a look at a Cluster would read now, and whether it is that
+// of the last look. Zero stands for a Cluster about which more would have to be read.
+func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (digest uint64, isKnown bool) {
+	digest = d.sum(ctx, in, cluster)
+	key := client.ObjectKeyFromObject(cluster)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if known, ok := d.known[key]; ok && known == digest {
+		return digest, true
+	}
+	// Until the look is over nothing is known: what it writes is not in the cache at once.
+	delete(d.known, key)
+	return digest, false
+}
+
+func (d *digests) note(key types.NamespacedName, digest uint64) {
+	if digest == 0 {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.known[key] = digest
+}
+
+func (d *digests) forget(key types.NamespacedName) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.known, key)
+}
+
+// sum reads what a look at an imported Cluster reads.
+func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) uint64 {
+	var fleet fleetv1.Cluster
+	pinned := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
+	if pinned.Name == "" || d.Get(ctx, pinned, &fleet, client.UnsafeDisableDeepCopy) != nil || !isPlainlyOf(&fleet, cluster) {
+		return 0
+	}
+	var hash maphash.Hash
+	hash.SetSeed(d.seed)
+	if !d.sources.Digest(ctx, cluster, &hash) {
+		return 0
+	}
+	namespace := namespaceMetadata()
+	if err := d.Get(ctx, types.NamespacedName{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); err != nil {
+		return 0
+	}
+	classKey, used := cluster.GetClassKey(), useOf(cluster)
+	group := classKey
+	if !used.isZero() {
+		group = used.group()
+	}
+	content := *cluster
+	content.ResourceVersion, fleet.ResourceVersion = "", ""
+	if err := json.NewEncoder(&hash).Encode([]any{
+		in.Revision, namespace.Labels, &content, &fleet,
+		d.metadata(ctx, classKey, newClass()), d.metadata(ctx, used.group(), newClass()),
+		d.uid(ctx, group, &fleetv1.ClusterGroup{}), d.uid(ctx, used.mapping(), &fleetv1.BundleNamespaceMapping{}),
+	}); err != nil {
+		return 0
+	}
+	return hash.Sum64()
+}
+
+// metadata returns what is used of a class: labels, and whether it is going.
+func (d *digests) metadata(ctx context.Context, key types.NamespacedName, class *metav1.PartialObjectMetadata) any {
+	if key.Name == "" || d.Get(ctx, key, class, client.UnsafeDisableDeepCopy) != nil {
+		return nil
+	}
+	return []any{class.UID, class.Labels, class.DeletionTimestamp}
+}
+
+// uid returns what is used of a group or a mapping. They have reconcilers of their own.
+func (d *digests) uid(ctx context.Context, key types.NamespacedName, object client.Object) any {
+	if key.Name == "" || d.Get(ctx, key, object, client.UnsafeDisableDeepCopy) != nil {
+		return nil
+	}
+	return []any{object.GetUID(), object.GetDeletionTimestamp()}
+}
+
+// isPlainlyOf reports whether a Fleet Cluster is a Cluster's by its UID, and by nothing
+// else that would have to be read.
+func isPlainlyOf(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
+	owners := slices.DeleteFunc(slices.Clone(fleet.OwnerReferences), func(owner metav1.OwnerReference) bool { return !stamp.IsCluster(owner) })
+	switch len(owners) {
+	case 0:
+		return fleet.Annotations[stamp.ImportedUIDAnnotation] == string(cluster.UID)
+	case 1:
+		return owners[0].UID == cluster.UID
+	default:
+		return false
+	}
+}
+
+// isSettled reports whether a visit has found an imported Cluster to be as it should be,
+// and has written nothing.
+func (v *visit) isSettled(result outcome) bool {
+	return result.state == StateImported && result.after == 0 && v.unresolved == "" && v.relation == stamp.Own && !v.wrote
+}
