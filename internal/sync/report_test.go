@@ -1,0 +1,221 @@
+package sync
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/sync/observed"
+)
+
+// statusServer is an API server with one Cluster, and a cache of it that never lags.
+type statusServer struct {
+	client.Client
+	mu      sync.Mutex
+	cluster *clusterv1.Cluster // nil when it is gone
+	writes  int
+	// refuse is how many writes are refused; hold holds a write up until it is closed.
+	refuse int
+	hold   chan struct{}
+}
+
+func (s *statusServer) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cluster == nil {
+		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+	}
+	s.cluster.DeepCopyInto(into.(*clusterv1.Cluster))
+	return nil
+}
+
+func (s *statusServer) Status() client.SubResourceWriter { return statusWriter{s} }
+
+type statusWriter struct{ *statusServer }
+
+func (s statusWriter) Create(context.Context, client.Object, client.Object, ...client.SubResourceCreateOption) error {
+	return errors.New("not expected")
+}
+
+func (s statusWriter) Update(context.Context, client.Object, ...client.SubResourceUpdateOption) error {
+	return errors.New("not expected")
+}
+
+func (s statusWriter) Apply(context.Context, runtime.ApplyConfiguration, ...client.SubResourceApplyOption) error {
+	return errors.New("not expected")
+}
+
+func (s statusWriter) Patch(_ context.Context, answer client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+	if s.hold != nil {
+		<-s.hold
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writes++
+	if s.refuse > 0 {
+		s.refuse--
+		return apierrors.NewServiceUnavailable("later")
+	}
+	data, err := patch.Data(nil)
+	if err != nil {
+		return err
+	}
+	var applied clusterv1.Cluster
+	if err := json.Unmarshal(data, &applied); err != nil {
+		return err
+	}
+	s.cluster.Status.Conditions = applied.Status.Conditions
+	s.cluster.ResourceVersion += "1"
+	*answer.(*metav1.PartialObjectMetadata) = metav1.PartialObjectMetadata{TypeMeta: answer.(*metav1.PartialObjectMetadata).TypeMeta, ObjectMeta: s.cluster.ObjectMeta}
+	return nil
+}
+
+func (s *statusServer) reason() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, condition := range s.cluster.Status.Conditions {
+		if condition.Type == ImportedCondition {
+			return condition.Reason
+		}
+	}
+	return ""
+}
+
+// seen returns the Cluster as it is cached now.
+func (s *statusServer) seen() *clusterv1.Cluster {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cluster.DeepCopy()
+}
+
+func (s *statusServer) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.writes
+}
+
+func newStatusServer() *statusServer {
+	return &statusServer{cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "1", ResourceVersion: "1"}}}
+}
+
+// start starts a reporter for the time of a test.
+func (s *statusServer) start(t *testing.T) (*reporter, *events.FakeRecorder) {
+	t.Helper()
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorder := events.NewFakeRecorder(10)
+	r := newReporter(s, observed.NewStore(s, scheme), observed.NewEchoes(), recorder, 2)
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { defer close(done); _ = r.Start(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return r, recorder
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within 10 s", what)
+		}
+	}
+}
+
+func (r *reporter) isIdle() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.reports) == 0
+}
+
+func TestReportIsWrittenOnce(t *testing.T) {
+	server := newStatusServer()
+	r, recorder := server.start(t)
+	for range 3 {
+		r.report(server.seen(), conflicting("taken"))
+		eventually(t, "written", r.isIdle)
+	}
+	if server.count() != 1 || server.reason() != reasonConflict {
+		t.Errorf("%d writes, reason %q", server.count(), server.reason())
+	}
+	if said := <-recorder.Events; !strings.Contains(said, "NameConflict") || len(recorder.Events) > 0 {
+		t.Errorf("events: %q and %d more", said, len(recorder.Events))
+	}
+}
+
+// What is being written may be what has just become wrong: the state that was read does
+// not show it yet, and the later report must win all the same.
+func TestLaterReportWins(t *testing.T) {
+	server := newStatusServer()
+	before := server.cluster.DeepCopy()
+	server.hold = make(chan struct{})
+	r, _ := server.start(t)
+	r.report(before, conflicting("taken"))
+	eventually(t, "being written", func() bool { return r.queue.Len() == 0 })
+	r.report(before, outcome{state: StateUnselected}) // To the state that was read it is no news.
+	close(server.hold)
+	eventually(t, "written", r.isIdle)
+	if reason := server.reason(); reason != "" {
+		t.Errorf("the reason stayed %q", reason)
+	}
+}
+
+func TestReportIsTriedAgain(t *testing.T) {
+	server := newStatusServer()
+	server.refuse = 3
+	r, _ := server.start(t)
+	r.report(server.seen(), conflicting("taken"))
+	eventually(t, "written", r.isIdle)
+	if server.count() != 4 || server.reason() != reasonConflict {
+		t.Errorf("%d writes, reason %q", server.count(), server.reason())
+	}
+}
+
+func TestReportOfAClusterThatIsGone(t *testing.T) {
+	server := newStatusServer()
+	seen := server.cluster.DeepCopy()
+	server.cluster = nil
+	r, _ := server.start(t)
+	r.report(seen, conflicting("taken"))
+	eventually(t, "dropped", r.isIdle)
+	if server.count() != 0 {
+		t.Errorf("%d writes", server.count())
+	}
+}
+
+// Fleet's messages count bundles as they go: a message alone waits, and is written when
+// it has waited, by whatever it is then.
+func TestMessagesAreDamped(t *testing.T) {
+	server := newStatusServer()
+	r, _ := server.start(t)
+	ready := func(message string) outcome {
+		result := notImported(StateImported, reasonImported, "in Fleet")
+		result.conditions = append(result.conditions, metav1.Condition{Type: BundlesReadyCondition, Status: "False", Reason: "BundlesNotReady", Message: message})
+		return result
+	}
+	r.report(server.seen(), ready("1 of 3"))
+	eventually(t, "the first", func() bool { return server.count() == 1 })
+	eventually(t, "idle", r.isIdle)
+	r.report(server.seen(), ready("2 of 3"))
+	eventually(t, "a message alone", func() bool { return server.count() == 2 })
+	eventually(t, "idle", r.isIdle)
+	r.report(server.seen(), ready("3 of 3"))
+	time.Sleep(20 * time.Millisecond)
+	if server.count() != 2 || r.isIdle() {
+		t.Errorf("%d writes; the third message is to wait", server.count())
+	}
+}

@@ -1,0 +1,94 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/observed"
+)
+
+// TestOneUserAnswersForThousands: each event of a Cluster asks whether its class is used.
+// As long as the Cluster that was the answer last still is, nothing is listed; when it is
+// not, the next one is found.
+func TestOneUserAnswersForThousands(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const many = 100
+	objects := []client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team"}}}
+	for i := range many {
+		objects = append(objects, &clusterv1.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprintf("c%03d", i), Annotations: map[string]string{
+				stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: fmt.Sprintf("c%03d", i),
+			}},
+			Spec: clusterv1.ClusterSpec{Topology: clusterv1.Topology{ClassRef: clusterv1.ClusterClassRef{Name: "std", Namespace: "classes"}}},
+		})
+	}
+	lists := 0
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			lists++
+			return c.List(ctx, list, options...)
+		},
+	})
+	for _, object := range []client.Object{&clusterv1.Cluster{}, &fleetv1.Cluster{}} {
+		builder = builder.WithIndex(object, byGroup, ofUse(byGroup)).WithIndex(object, byClassNamespace, ofUse(byClassNamespace))
+	}
+	cache := builder.Build()
+	users := newUsers(cache, observed.NewStore(cache, scheme))
+	in := settings.Default()
+	ask := func() use {
+		t.Helper()
+		used, err := users.maker(t.Context(), in, "team", ofClassesIn("classes"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return used
+	}
+
+	for range 2 * many {
+		if ask().isZero() {
+			t.Fatal("no user found")
+		}
+	}
+	if lists > 1 {
+		t.Errorf("listed %d times", lists)
+	}
+	// They go one by one, are paused, or are rebased: somebody is found as long as there is one.
+	for i := range many {
+		object := objects[i+1].DeepCopyObject().(*clusterv1.Cluster)
+		switch i % 3 {
+		case 0:
+			err = cache.Delete(t.Context(), object)
+		case 1:
+			object.Annotations[clusterv1.PausedAnnotation] = ""
+			err = cache.Update(t.Context(), object)
+		default:
+			object.Spec.Topology.ClassRef.Namespace = "others"
+			err = cache.Update(t.Context(), object)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := !ask().isZero(); found != (i < many-1) {
+			t.Fatalf("after %d of %d are gone: found %v", i+1, many, found)
+		}
+	}
+	// Those that are paused keep what is there.
+	if keeps, err := users.keeper(t.Context(), in, "team", ofClassesIn("classes")); err != nil || !keeps {
+		t.Errorf("keeps: %v, %v", keeps, err)
+	}
+}
