@@ -3,7 +3,6 @@ package sync
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -70,7 +69,7 @@ func newReporter(writer client.Client, store *observed.Store, echoes *observed.E
 // FleetImported turns.
 func (r *reporter) report(cluster *clusterv1.Cluster, result outcome) {
 	key := client.ObjectKeyFromObject(cluster)
-	_, news := r.merge(cluster.Status.Conditions, result)
+	_, news := r.merge(r.conditions(cluster), result)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// What is being written may be what has just become wrong.
@@ -138,7 +137,8 @@ func (r *reporter) write(ctx context.Context, key types.NamespacedName, result o
 	if err != nil || !found {
 		return 0, err
 	}
-	wanted, news := r.merge(cluster.Status.Conditions, result)
+	have := r.conditions(cluster)
+	wanted, news := r.merge(have, result)
 	switch news {
 	case nothing:
 		return 0, nil
@@ -147,7 +147,7 @@ func (r *reporter) write(ctx context.Context, key types.NamespacedName, result o
 			return wait, nil
 		}
 	}
-	before := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
+	before := meta.FindStatusCondition(have, ImportedCondition)
 	if err := r.apply(ctx, cluster, wanted); err != nil {
 		return 0, client.IgnoreNotFound(err)
 	}
@@ -266,7 +266,7 @@ func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted
 	if err != nil {
 		return err
 	}
-	// Of the answer only the metadata is asked for: the rest is known.
+	// Of the answer only the metadata is asked for.
 	answer := &metav1.PartialObjectMetadata{}
 	answer.SetGroupVersionKind(clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind))
 	answer.Namespace, answer.Name = cluster.Namespace, cluster.Name
@@ -274,17 +274,16 @@ func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted
 		client.FieldOwner(desired.FieldManager), client.ForceOwnership); err != nil {
 		return err
 	}
-	r.echoes.Wrote(answer)
-	if answer.Generation != cluster.Generation {
-		return nil // Somebody has changed its spec. The cache will tell.
-	}
-	cluster.ObjectMeta = answer.ObjectMeta
-	cluster.Status.Conditions = append(slices.DeleteFunc(slices.Clone(cluster.Status.Conditions), isOurs), wanted...)
-	return r.store.Wrote(cluster)
+	r.echoes.Wrote(answer, wanted...)
+	return nil
 }
 
-func isOurs(condition metav1.Condition) bool {
-	return condition.Type == ImportedCondition || condition.Type == BundlesReadyCondition
+// conditions returns our conditions on a Cluster, also those that the cache does not show yet.
+func (r *reporter) conditions(cluster *clusterv1.Cluster) []metav1.Condition {
+	if written, ok := r.echoes.Conditions(cluster); ok {
+		return written
+	}
+	return cluster.Status.Conditions
 }
 
 func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition) {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,12 +22,14 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
-// statusServer is an API server with one Cluster, and a cache of it that never lags.
+// statusServer is an API server with one Cluster, and a cache of it.
 type statusServer struct {
 	client.Client
 	mu      sync.Mutex
 	cluster *clusterv1.Cluster // nil when it is gone
-	writes  int
+	// cached is what the cache shows; nil if that is the same.
+	cached *clusterv1.Cluster
+	writes int
 	// refuse is how many writes are refused; hold holds a write up until it is closed.
 	refuse int
 	hold   chan struct{}
@@ -37,6 +40,10 @@ func (s *statusServer) Get(_ context.Context, key client.ObjectKey, into client.
 	defer s.mu.Unlock()
 	if s.cluster == nil {
 		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+	}
+	if s.cached != nil {
+		s.cached.DeepCopyInto(into.(*clusterv1.Cluster))
+		return nil
 	}
 	s.cluster.DeepCopyInto(into.(*clusterv1.Cluster))
 	return nil
@@ -217,5 +224,35 @@ func TestMessagesAreDamped(t *testing.T) {
 	time.Sleep(20 * time.Millisecond)
 	if server.count() != 2 || r.isIdle() {
 		t.Errorf("%d writes; the third message is to wait", server.count())
+	}
+}
+
+// Conditions that were written, and are not in the cache yet, are not written again. But
+// nothing else of the Cluster is known to be as new: its control plane may have been
+// initialized in between.
+func TestOnlyConditionsAreRemembered(t *testing.T) {
+	server := newStatusServer()
+	r, recorder := server.start(t)
+	before := server.seen()
+	server.cached = before
+	r.report(before, conflicting("taken"))
+	eventually(t, "written", r.isIdle)
+	r.report(before, conflicting("taken"))
+	eventually(t, "idle", r.isIdle)
+	if server.count() != 1 || len(recorder.Events) != 1 {
+		t.Errorf("%d writes, %d events", server.count(), len(recorder.Events))
+	}
+	between := before.DeepCopy()
+	between.ResourceVersion = "2"
+	between.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
+	server.mu.Lock()
+	server.cached = between
+	server.mu.Unlock()
+	var got clusterv1.Cluster
+	if found, err := r.store.Get(t.Context(), client.ObjectKeyFromObject(before), &got); err != nil || !found {
+		t.Fatal(found, err)
+	}
+	if !ptr.Deref(got.Status.Initialization.ControlPlaneInitialized, false) {
+		t.Error("a Cluster that was initialized before our write is read as not initialized")
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -17,28 +19,46 @@ import (
 // each when the Fleet Cluster and the condition come back.
 type Echoes struct {
 	mu sync.Mutex
-	// versions holds the resourceVersion of each object's write until its event is here.
-	versions map[types.UID]string
+	// writes holds each object's write until its event is here.
+	writes map[types.UID]echo
+}
+
+type echo struct {
+	version    string
+	conditions []metav1.Condition
 }
 
 // NewEchoes returns Echoes of no write yet.
-func NewEchoes() *Echoes { return &Echoes{versions: map[types.UID]string{}} }
+func NewEchoes() *Echoes { return &Echoes{writes: map[types.UID]echo{}} }
 
-// Wrote notes an object as the API server returned it.
-func (e *Echoes) Wrote(object client.Object) {
+// Wrote notes an object as the API server returned it, and the conditions that were written.
+func (e *Echoes) Wrote(object client.Object, conditions ...metav1.Condition) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.versions[object.GetUID()] = object.GetResourceVersion()
+	e.writes[object.GetUID()] = echo{object.GetResourceVersion(), conditions}
+}
+
+// Conditions returns the conditions last written to a Cluster, as it is cached, if the
+// cache does not show them yet. Nothing else of it is known to be newer.
+func (e *Echoes) Conditions(cluster client.Object) (conditions []metav1.Condition, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	last, ok := e.writes[cluster.GetUID()]
+	if !ok {
+		return nil, false
+	}
+	order, err := resourceversion.CompareResourceVersion(cluster.GetResourceVersion(), last.version)
+	return last.conditions, err == nil && order < 0
 }
 
 // Heard reports whether this state of an object is our own write's, once.
 func (e *Echoes) Heard(object client.Object) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.versions[object.GetUID()] != object.GetResourceVersion() {
+	if last, ok := e.writes[object.GetUID()]; !ok || last.version != object.GetResourceVersion() {
 		return false
 	}
-	delete(e.versions, object.GetUID())
+	delete(e.writes, object.GetUID())
 	return true
 }
 
@@ -46,7 +66,7 @@ func (e *Echoes) Heard(object client.Object) bool {
 func (e *Echoes) Forget(object client.Object) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.versions, object.GetUID())
+	delete(e.writes, object.GetUID())
 }
 
 // Unheard passes the events of CAPI Clusters, but for updates in which nothing has changed

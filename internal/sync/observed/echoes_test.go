@@ -39,11 +39,11 @@ func TestEchoes(t *testing.T) {
 		if !echoes.Heard(written) || echoes.Heard(written) {
 			t.Error("an echo is heard once, and then never again")
 		}
-		if echoes.Wrote(written); len(echoes.versions) != 1 {
-			t.Errorf("it holds %v", echoes.versions)
+		if echoes.Wrote(written); len(echoes.writes) != 1 {
+			t.Errorf("it holds %v", echoes.writes)
 		}
-		if echoes.Forget(written); len(echoes.versions) != 0 {
-			t.Errorf("it holds %v of what is gone", echoes.versions)
+		if echoes.Forget(written); len(echoes.writes) != 0 {
+			t.Errorf("it holds %v of what is gone", echoes.writes)
 		}
 	})
 }
