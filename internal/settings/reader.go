@@ -2,6 +2,7 @@ package settings
 
 import (
 	"context"
+	"encoding/json"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -27,8 +28,9 @@ type InForce struct {
 	// Invalid says why the FleetAddonConfig cannot be used; nil if it can. Until it is
 	// changed everything stays as it is, and Settings say so (see Held).
 	Invalid error
-	// Revision tells settings apart that were in force one after the other.
-	Revision int
+	// Effect tells apart settings that differ for a Cluster that is imported and stays
+	// selected: not in naming, nor in selectors.
+	Effect string
 }
 
 // NewReader returns a Reader on a cache.
@@ -50,11 +52,20 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 	if now.Settings, now.Invalid = From(config); now.Invalid != nil {
 		now.Settings = Held(config)
 	}
-	if r.last != nil {
-		now.Revision = r.last.Revision + 1
+	effect, err := effectOf(now.Settings)
+	if err != nil {
+		return nil, err
 	}
+	now.Effect = effect
 	r.last, r.from = now, config
 	return now, nil
+}
+
+func effectOf(in Settings) (string, error) {
+	in.Cluster.Prefix, in.Cluster.Suffix, in.Cluster.Selector, in.Cluster.NamespaceSelector = "", "", nil, nil
+	in.CrossNamespaceClass, in.CrossNamespaceClassVerb = "", ""
+	effect, err := json.Marshal(in)
+	return string(effect), err
 }
 
 // isSame reports whether two FleetAddonConfigs ask for the same. Nearly always they are

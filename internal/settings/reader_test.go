@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -41,30 +42,59 @@ func TestReader(t *testing.T) {
 	}
 	cache := &oneConfig{}
 	reader := NewReader(cache)
+	effect := ""
 	for i, test := range []struct {
-		config   *addonsv1.FleetAddonConfig
-		prefix   string
-		invalid  bool
-		revision int
+		config  *addonsv1.FleetAddonConfig
+		prefix  string
+		invalid bool
+		effect  bool // is it another than before?
 	}{
-		{nil, "", false, 0},
-		{config("1", "10", "a-", "Exists"), "a-", false, 1},
-		{config("1", "10", "a-", "Exists"), "a-", false, 1},
-		{config("1", "11", "a-", "Exists"), "a-", false, 1}, // Its status was written.
-		{config("1", "12", "b-", "Exists"), "b-", false, 2},
-		{config("1", "13", "c-", "Nonsense"), "c-", true, 3},
-		{config("1", "13", "c-", "Nonsense"), "c-", true, 3},
-		{config("1", "14", "d-", "Exists"), "d-", false, 4},
-		{nil, "", false, 5},
-		{config("2", "14", "e-", "Exists"), "e-", false, 6}, // Another one, perhaps from a backup.
+		{nil, "", false, true},
+		{config("1", "10", "a-", "Exists"), "a-", false, false},
+		{config("1", "10", "a-", "Exists"), "a-", false, false},
+		{config("1", "11", "a-", "Exists"), "a-", false, false}, // Its status was written.
+		{config("1", "12", "b-", "Exists"), "b-", false, false},
+		{config("1", "13", "c-", "Nonsense"), "c-", true, true}, // Turned off until it is mended.
+		{config("1", "13", "c-", "Nonsense"), "c-", true, false},
+		{config("1", "14", "d-", "Exists"), "d-", false, true},
+		{nil, "", false, false},
+		{config("2", "14", "e-", "Exists"), "e-", false, false}, // Another one, perhaps from a backup.
 	} {
 		cache.config = test.config
 		in, err := reader.Current(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if in.Cluster.Prefix != test.prefix || (in.Invalid != nil) != test.invalid || in.Revision != test.revision || in.Cluster.Enabled == test.invalid {
-			t.Errorf("%d: prefix %q, invalid %v, revision %d, enabled %v; want %+v", i, in.Cluster.Prefix, in.Invalid, in.Revision, in.Cluster.Enabled, test)
+		if in.Cluster.Prefix != test.prefix || (in.Invalid != nil) != test.invalid || (in.Effect != effect) != test.effect || in.Cluster.Enabled == test.invalid {
+			t.Errorf("%d: prefix %q, invalid %v, effect %s, enabled %v; want %+v", i, in.Cluster.Prefix, in.Invalid, in.Effect, in.Cluster.Enabled, test)
+		}
+		effect = in.Effect
+	}
+}
+
+// TestEffect: a setting that reaches an imported Cluster shows in the effect, whatever is
+// added to Settings later.
+func TestEffect(t *testing.T) {
+	base, err := effectOf(Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Settings){
+		"enabled":            func(s *Settings) { s.Cluster.Enabled = false },
+		"applyClassGroup":    func(s *Settings) { s.Cluster.ApplyClassGroup = false },
+		"patchResource":      func(s *Settings) { s.Cluster.PatchResource = false },
+		"setOwnerReferences": func(s *Settings) { s.Cluster.SetOwnerReferences = false },
+		"hostNetwork":        func(s *Settings) { s.Cluster.HostNetwork = false },
+		"agentNamespace":     func(s *Settings) { s.Cluster.AgentNamespace = "agents" },
+		"agentTolerations":   func(s *Settings) { s.Cluster.AgentTolerations = nil },
+		"agentEnvVars":       func(s *Settings) { s.Cluster.AgentEnvVars = []corev1.EnvVar{{Name: "A"}} },
+		"exclude":            func(s *Settings) { s.Cluster.Exclude = []string{"/Variables"} },
+		"class":              func(s *Settings) { s.Class.PatchResource = false },
+	} {
+		in := Default()
+		change(&in)
+		if effect, err := effectOf(in); err != nil || effect == base {
+			t.Errorf("%s has no effect: %v", name, err)
 		}
 	}
 }

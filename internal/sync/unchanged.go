@@ -81,6 +81,10 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 		return 0
 	}
 	classKey, used := cluster.GetClassKey(), useOf(cluster)
+	selected, _ := stamp.Selected(in.Cluster, stamp.WithClassLabels(cluster.Labels, classKey), namespace.Labels)
+	if !selected {
+		return 0
+	}
 	group := classKey
 	if !used.isZero() {
 		group = used.group()
@@ -88,7 +92,7 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	content := *cluster
 	content.ResourceVersion, fleet.ResourceVersion = "", ""
 	if err := json.NewEncoder(&hash).Encode([]any{
-		in.Revision, namespace.Labels, &content, &fleet,
+		in.Effect, &content, &fleet,
 		d.metadata(ctx, classKey, newClass()), d.metadata(ctx, used.group(), newClass()),
 		d.uid(ctx, group, &fleetv1.ClusterGroup{}), d.uid(ctx, used.mapping(), &fleetv1.BundleNamespaceMapping{}),
 	}); err != nil {
