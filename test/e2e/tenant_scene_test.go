@@ -11,13 +11,13 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // tenant is mallory in one of his namespaces: the client has his rights, and no others.
@@ -79,10 +79,7 @@ spec:
 // newTenants gives each trick a namespace of mallory's, with a class of his own in it.
 func newTenants(t *testing.T, g Gomega, prefix string, tricks []trick) []*tenant {
 	t.Helper()
-	config, err := env.RESTConfig()
-	g.Expect(err).NotTo(HaveOccurred())
-	config.Impersonate = rest.ImpersonationConfig{UserName: "mallory", Groups: []string{"system:authenticated"}}
-	mallory, err := client.New(config, client.Options{Scheme: admin.Scheme()})
+	mallory, err := fixture.ClientAs(env, "mallory")
 	g.Expect(err).NotTo(HaveOccurred())
 
 	var tenants []*tenant

@@ -17,6 +17,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -110,9 +111,7 @@ func (s scene) initialized(g Gomega) *clusterv1.Cluster {
 // watch returns the first state that a Fleet Cluster of the scene has.
 func (s scene) watch(t *testing.T, g Gomega) <-chan *fleetv1.Cluster {
 	t.Helper()
-	config, err := env.RESTConfig()
-	g.Expect(err).NotTo(HaveOccurred())
-	watching, err := client.NewWithWatch(config, client.Options{Scheme: admin.Scheme()})
+	watching, err := fixture.Client(env)
 	g.Expect(err).NotTo(HaveOccurred())
 	events, err := watching.Watch(ctx, &fleetv1.ClusterList{}, client.InNamespace(s.namespace))
 	g.Expect(err).NotTo(HaveOccurred())

@@ -9,20 +9,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // tenant is a client of a user with these groups, as the API server knows impersonation.
 func tenant(g Gomega, user string, groups ...string) client.Client {
-	config, err := env.RESTConfig()
-	g.Expect(err).NotTo(HaveOccurred())
-	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:authenticated")}
-	result, err := client.New(config, client.Options{Scheme: admin.Scheme()})
+	result, err := fixture.ClientAs(env, user, groups...)
 	g.Expect(err).NotTo(HaveOccurred())
 	return result
 }

@@ -28,10 +28,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/bench/metrics"
 	"github.com/muster-fleet/muster/test/bench/report"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -110,12 +110,8 @@ func measure(ctx context.Context, env *stack.Stack, creates int) (*report.Table,
 	if err != nil {
 		return nil, err
 	}
-	scheme, err := program.Scheme()
-	if err != nil {
-		return nil, err
-	}
 	b := &bench{env: env, latencies: map[string][]time.Duration{}, together: map[string]time.Duration{}}
-	if b.admin, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+	if b.admin, err = fixture.Client(env); err != nil {
 		return nil, err
 	}
 	if b.kube, err = kubernetes.NewForConfig(config); err != nil {

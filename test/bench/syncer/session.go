@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/test/bench/load"
 	"github.com/muster-fleet/muster/test/bench/report"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -74,15 +74,8 @@ func (s *session) close(tables []report.Table) error {
 }
 
 func (s *session) connect(ctx context.Context) error {
-	config, err := s.env.RESTConfig()
-	if err != nil {
-		return err
-	}
-	scheme, err := program.Scheme()
-	if err != nil {
-		return err
-	}
-	if s.admin, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+	var err error
+	if s.admin, err = fixture.Client(s.env); err != nil {
 		return err
 	}
 	if s.profiles != "" {
