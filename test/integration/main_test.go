@@ -5,6 +5,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
 	SetDefaultConsistentlyDuration(2 * time.Second)
 	SetDefaultConsistentlyPollingInterval(100 * time.Millisecond)
-	os.Exit(stack.Main(m, stack.Options{Profile: stack.API, Muster: true}, use))
+	os.Exit(stack.Main(m, stack.Options{Profile: stack.API, Muster: true}, use, nothingRefused))
 }
 
 // use lets tests run on a stack.
@@ -43,4 +44,25 @@ func use(s *stack.Stack) (err error) {
 	env = s
 	admin, err = fixture.Client(s)
 	return err
+}
+
+// ownStack gives a test a stack of its own, because of what it does to it that others could
+// not bear. Tests of this package run one after another: until this one ends, that stack
+// is the one in use.
+func ownStack(t *testing.T, g Gomega) {
+	t.Helper()
+	own, err := stack.Up(ctx, stack.Options{Profile: stack.API, Muster: true, Progress: os.Stderr})
+	g.Expect(err).NotTo(HaveOccurred())
+	shared := env
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, name := range []string{webhookProcess, syncerProcess} {
+				t.Logf("the end of the log of %s:\n%s", name, own.LogTail(name))
+			}
+		}
+		if err := errors.Join(nothingRefused(own), own.Down(), use(shared)); err != nil {
+			t.Error(err)
+		}
+	})
+	g.Expect(use(own)).To(Succeed())
 }

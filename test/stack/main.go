@@ -33,10 +33,9 @@ func Main(tests interface{ Run() int }, options Options, prepare func(*Stack) er
 		fail(err)
 		return code
 	}
-	if code = tests.Run(); code == 0 {
-		for _, check := range checks {
-			fail(check(s))
-		}
+	code = tests.Run()
+	for _, check := range checks {
+		fail(check(s))
 	}
 	if code != 0 {
 		for _, w := range s.workloads {

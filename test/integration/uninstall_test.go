@@ -13,15 +13,30 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// Muster can be taken away under everything that it imported: nothing waits for it.
-// This is the last test of the package, as it leaves nothing behind to test.
+// Muster can be taken away under everything that it imported: nothing waits for it. It
+// leaves nothing behind to test, and has a stack of its own.
 func TestUninstall(t *testing.T) {
 	g := NewWithT(t)
+	ownStack(t, g)
+	config := &addonsv1.FleetAddonConfig{}
+	config.Name = addonsv1.FleetAddonConfigName
+	g.Expect(admin.Create(ctx, config)).To(Succeed())
 	s := newScene(t, g)
 	s.imported(g, "one")
 	s.imported(g, "two")
+	paused := s.imported(g, "paused")
+	g.Expect(admin.Patch(ctx, paused, mergePatch(`{"spec":{"paused":true}}`))).To(Succeed())
+	g.Eventually(func(g Gomega) { g.Expect(importedCondition(g, paused).Reason).To(Equal("Paused")) }).Should(Succeed())
+	newClass(g, s.namespace, "own", nil)
+	for name, class := range map[string]string{"three": "own", "waiting": "none"} {
+		g.Expect(admin.Create(ctx, topologyCluster(s.namespace, name, class, ""))).To(Succeed())
+	}
+	initialize(g, get(g, &clusterv1.Cluster{}, s.namespace, "three"))
+	g.Eventually(func(g Gomega) { fleetCluster(g, s.namespace, "three") }).Should(Succeed())
 
 	g.Expect(env.Stop(ctx, syncerProcess)).To(Succeed())
 	g.Expect(env.Stop(ctx, webhookProcess)).To(Succeed())
@@ -39,7 +54,7 @@ func TestUninstall(t *testing.T) {
 
 	var clusters clusterv1.ClusterList
 	g.Expect(admin.List(ctx, &clusters)).To(Succeed())
-	g.Expect(len(clusters.Items)).To(BeNumerically(">=", 2))
+	g.Expect(clusters.Items).To(HaveLen(5))
 	for i := range clusters.Items {
 		g.Expect(client.IgnoreNotFound(admin.Delete(ctx, &clusters.Items[i]))).To(Succeed())
 	}

@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -20,15 +19,15 @@ import (
 
 const secondWebhookProcess = webhookProcess + "-2"
 
-// twoReplicas runs a second replica of the webhook from now on.
-func twoReplicas(t *testing.T, g Gomega) {
-	t.Helper()
-	if !slices.ContainsFunc(env.Processes(), func(p stack.ProcessStatus) bool { return p.Name == secondWebhookProcess }) {
-		_, err := env.StartReplica(ctx, webhookProcess)
-		g.Expect(err).NotTo(HaveOccurred())
-	}
-	t.Cleanup(func() { bothReady(NewWithT(t)) })
-	bothReady(g)
+// A second replica of the webhook stays once it has been started, so these tests have a
+// stack of their own.
+func TestTwoWebhookReplicas(t *testing.T) {
+	g := NewWithT(t)
+	ownStack(t, g)
+	_, err := env.StartReplica(ctx, webhookProcess)
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Run("one is killed", testOneOfTwoKilled)
+	t.Run("both are killed", testBothKilled)
 }
 
 // bothReady starts what is dead and waits until the Service connects to both.
@@ -47,14 +46,15 @@ func bothReady(g Gomega) {
 // One of two replicas is killed while Clusters are being created: no create fails. The
 // stamp of what was in flight, and of what comes before the death is known to those who
 // route, may be missed, for the syncer to set. After that nothing is missed.
-func TestOneOfTwoWebhookReplicasKilled(t *testing.T) {
+func testOneOfTwoKilled(t *testing.T) {
 	g := NewWithT(t)
 	namespace := newNamespace(t, g, "one-killed", nil)
 	config, err := env.RESTConfig()
 	g.Expect(err).NotTo(HaveOccurred())
 	kube, err := kubernetes.NewForConfig(config)
 	g.Expect(err).NotTo(HaveOccurred())
-	twoReplicas(t, g)
+	bothReady(g)
+	t.Cleanup(func() { bothReady(NewWithT(t)) })
 	for _, victim := range []string{webhookProcess, secondWebhookProcess} {
 		t.Run(victim, func(t *testing.T) {
 			g := NewWithT(t)
@@ -80,11 +80,12 @@ func TestOneOfTwoWebhookReplicasKilled(t *testing.T) {
 
 // With no replica left, Clusters are created as ever and imported all the same. What
 // only the webhook can allow is refused, in words that say what is wrong.
-func TestBothWebhookReplicasKilled(t *testing.T) {
+func testBothKilled(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	newClass(g, s.namespace, "own", nil)
-	twoReplicas(t, g)
+	bothReady(g)
+	t.Cleanup(func() { bothReady(NewWithT(t)) })
 	for _, replica := range []string{webhookProcess, secondWebhookProcess} {
 		g.Expect(env.Kill(ctx, replica)).To(Succeed())
 	}

@@ -14,9 +14,11 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// Muster may be installed before Fleet: it waits, says so, and needs no restart.
+// Muster may be installed before Fleet: it waits, says so, and needs no restart. With
+// Fleet's CRDs goes all that was imported, of other tests, too: a stack of its own.
 func TestFleetIsInstalledLater(t *testing.T) {
 	g := NewWithT(t)
+	ownStack(t, g)
 	s := newScene(t, g)
 	start := stop(t, g, syncerProcess)
 	restore := removeCRDs(g, "clusters.fleet.cattle.io", "clustergroups.fleet.cattle.io", "bundlenamespacemappings.fleet.cattle.io")
