@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const secondWebhookProcess = webhookProcess + "-2"
@@ -35,7 +35,7 @@ func bothReady(g Gomega) {
 	for _, replica := range []string{webhookProcess, secondWebhookProcess} {
 		g.Expect(env.Start(ctx, replica)).To(Succeed())
 	}
-	g.Expect(stack.WaitFor(ctx, "both replicas to be ready", patience, func(context.Context) error {
+	g.Expect(poll.Until(ctx, "both replicas to be ready", patience, func(context.Context) error {
 		if ready := env.ReadyReplicas(webhookProcess); ready != 2 {
 			return fmt.Errorf("%d are", ready)
 		}

@@ -11,6 +11,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // DefaultAgentNamespace is where Fleet's agent lives unless configured otherwise.
@@ -20,7 +22,7 @@ const agentAccount = "fleet-agent"
 
 // errReplaced says that Fleet has made the agent's Deployment and ServiceAccount anew,
 // as each of its attempts to import does. A pod would be replaced with them.
-var errReplaced = fmt.Errorf("%w: Fleet has replaced the agent's ServiceAccount", errGiveUp)
+var errReplaced = fmt.Errorf("%w: Fleet has replaced the agent's ServiceAccount", poll.ErrGiveUp)
 
 // agent is Fleet's agent on the downstream, as a host process. No kubelet runs the
 // Deployment that Fleet put there when it imported the cluster, so the process stands
@@ -77,7 +79,7 @@ func (s *Stack) StartAgent(ctx context.Context, namespace string) error {
 
 func (a *agent) prepare(ctx context.Context, spec *processSpec) error {
 	s := a.stack
-	err := WaitFor(ctx, "Fleet to import the downstream", defaultReadyTimeout, func(ctx context.Context) error {
+	err := poll.Until(ctx, "Fleet to import the downstream", defaultReadyTimeout, func(ctx context.Context) error {
 		if _, err := s.downstream.client.AppsV1().Deployments(a.namespace).Get(ctx, agentAccount, metav1.GetOptions{}); err != nil {
 			return err
 		}

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // fakeReplica answers each connection with its name, and can be dead or not ready.
@@ -86,7 +88,7 @@ func TestBalancer(t *testing.T) {
 	// eventually waits until 30 connections in a row reached these replicas, each of them.
 	eventually := func(want ...string) {
 		t.Helper()
-		err := WaitFor(ctx, fmt.Sprintf("connections to %v", want), 5*time.Second, func(context.Context) error {
+		err := poll.Until(ctx, fmt.Sprintf("connections to %v", want), 5*time.Second, func(context.Context) error {
 			seen := map[string]int{}
 			for range 30 {
 				connection, name, err := dial()
@@ -125,7 +127,7 @@ func TestBalancer(t *testing.T) {
 	}
 	defer func() { _ = kept.Close() }()
 	one.unfit.Store(true)
-	if err := WaitFor(ctx, "connections to be refused", 5*time.Second, func(context.Context) error {
+	if err := poll.Until(ctx, "connections to be refused", 5*time.Second, func(context.Context) error {
 		if connection, _, err := dial(); err == nil {
 			_ = connection.Close()
 			return errors.New("there is an answer")

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -15,6 +14,9 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/files"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // Tools are the built programs and rendered manifests a stack runs from.
@@ -37,7 +39,7 @@ func Build(ctx context.Context, profile Profile, progress io.Writer) (*Tools, er
 		return nil, err
 	}
 	parts := filepath.Join(root, ".cache", "parts")
-	unlock, err := lockFile(filepath.Join(parts, "lock"), func() {
+	unlock, err := files.Lock(filepath.Join(parts, "lock"), func() {
 		fmt.Fprintln(progress, "build: waiting for another build to finish")
 	})
 	if err != nil {
@@ -65,7 +67,7 @@ func Build(ctx context.Context, profile Profile, progress io.Writer) (*Tools, er
 // asks Go, which knows best whether anything changed.
 func (t *Tools) BuildMuster(ctx context.Context, progress io.Writer) error {
 	bin := filepath.Join(t.root, ".cache", "bin")
-	unlock, err := lockFile(filepath.Join(bin, "lock"), func() {})
+	unlock, err := files.Lock(filepath.Join(bin, "lock"), func() {})
 	if err != nil {
 		return err
 	}
@@ -86,7 +88,7 @@ func (t *Tools) BuildMuster(ctx context.Context, progress io.Writer) error {
 		}
 		t.bins[name] = out
 	}
-	fmt.Fprintf(progress, "build: Muster's commands (%s)\n", since(begin))
+	fmt.Fprintf(progress, "build: Muster's commands (%s)\n", poll.Since(begin))
 	return nil
 }
 
@@ -126,7 +128,7 @@ func buildModule(ctx context.Context, root string, module partsModule, progress 
 		if err := os.Rename(out+".part", out); err != nil {
 			return "", err
 		}
-		fmt.Fprintf(progress, "build: %s (%s)\n", p.name, since(begin))
+		fmt.Fprintf(progress, "build: %s (%s)\n", p.name, poll.Since(begin))
 	}
 	return bin, nil
 }
@@ -196,19 +198,10 @@ func moduleKey(dir string, module partsModule) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil))[:12], nil
 }
 
-// since renders the time passed for people.
-func since(begin time.Time) string { return time.Since(begin).Round(100 * time.Millisecond).String() }
-
 func lastLines(text string, count int) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	if len(lines) > count {
 		lines = lines[len(lines)-count:]
 	}
 	return strings.Join(lines, "\n")
-}
-
-// exists tells whether there is something at path.
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return !errors.Is(err, os.ErrNotExist)
 }

@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/muster-fleet/muster/test/stack/files"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // capiPorts are where Cluster API's managers listen. They are chosen before the CRDs
@@ -101,7 +104,7 @@ func (s *Stack) issueServing(dir string) error {
 		if err != nil {
 			return err
 		}
-		if err := writeAtomically(filepath.Join(dir, to), content); err != nil {
+		if err := files.WriteAtomically(filepath.Join(dir, to), content); err != nil {
 			return err
 		}
 	}
@@ -131,11 +134,11 @@ func (s *Stack) installCAPIWebhooks(ctx context.Context) error {
 				return fmt.Errorf("%s: %w", object.GetName(), err)
 			}
 		}
-		if err := WaitFor(ctx, provider.name+"'s webhooks", time.Minute, s.webhookListens(provider.name)); err != nil {
+		if err := poll.Until(ctx, provider.name+"'s webhooks", time.Minute, s.webhookListens(provider.name)); err != nil {
 			return err
 		}
 	}
-	s.say("Cluster API's webhooks installed (%s)", since(begin))
+	s.say("Cluster API's webhooks installed (%s)", poll.Since(begin))
 	return nil
 }
 

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -34,7 +36,7 @@ func (s *Stack) installCRDs(ctx context.Context) error {
 	if err := s.applyCRDs(ctx, crds); err != nil {
 		return err
 	}
-	s.say("%d CRDs served (%s)", len(crds), since(begin))
+	s.say("%d CRDs served (%s)", len(crds), poll.Since(begin))
 	return nil
 }
 
@@ -98,7 +100,7 @@ func (s *Stack) applyCRDs(ctx context.Context, crds []*unstructured.Unstructured
 }
 
 func (s *Stack) waitEstablished(ctx context.Context, name string) error {
-	return WaitFor(ctx, "CRD "+name+" to be established", time.Minute, func(ctx context.Context) error {
+	return poll.Until(ctx, "CRD "+name+" to be established", time.Minute, func(ctx context.Context) error {
 		got, err := s.client.client.Resource(crdResource).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -12,12 +13,22 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/files"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // DevDir is the directory of the stack that `make up` starts.
 func DevDir() (string, error) {
 	root, err := RepoRoot()
 	return filepath.Join(root, ".dev"), err
+}
+
+// LockDir keeps two commands from bringing the stack of a directory up or down at the
+// same time. The lock lies outside of the directory, which they remove.
+func LockDir(dir string, waiting func()) (unlock func(), err error) {
+	name := fmt.Sprintf("dir-%x", sha256.Sum256([]byte(dir)))
+	return files.Lock(filepath.Join(leaseDir(), name), waiting)
 }
 
 // SpawnSupervisor starts `<this program> supervise <args>` apart from the calling
@@ -165,7 +176,7 @@ func TearDown(dir string) (int, error) {
 }
 
 func waitGone(pid int, timeout time.Duration) error {
-	return WaitFor(context.Background(), fmt.Sprintf("process %d to end", pid), timeout, func(context.Context) error {
+	return poll.Until(context.Background(), fmt.Sprintf("process %d to end", pid), timeout, func(context.Context) error {
 		if runs(pid, "") {
 			return errors.New("it still runs")
 		}

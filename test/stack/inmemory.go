@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const (
@@ -163,7 +165,7 @@ func (s *Stack) waitForCAPI(ctx context.Context, kind, namespace, name string, t
 	if err != nil {
 		return err
 	}
-	return WaitFor(ctx, kind+" "+namespace+"/"+name, timeout, func(ctx context.Context) error {
+	return poll.Until(ctx, kind+" "+namespace+"/"+name, timeout, func(ctx context.Context) error {
 		got, err := resource.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err

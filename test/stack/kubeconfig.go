@@ -2,10 +2,11 @@ package stack
 
 import (
 	"os"
-	"path/filepath"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/muster-fleet/muster/test/stack/files"
 )
 
 // kubeconfigFor builds a kubeconfig with one context.
@@ -37,17 +38,5 @@ func writeKubeconfig(path string, config *clientcmdapi.Config) error {
 	if err != nil {
 		return err
 	}
-	return writeAtomically(path, content)
-}
-
-// writeAtomically replaces a file so that no reader sees half of it.
-func writeAtomically(path string, content []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	part := path + ".part"
-	if err := os.WriteFile(part, content, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(part, path)
+	return files.WriteAtomically(path, content)
 }

@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/files"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // manifestsFormat changes when renderManifests writes something else.
@@ -47,7 +50,7 @@ func renderManifests(ctx context.Context, tools *Tools, progress io.Writer) (str
 		fmt.Fprintln(hash, key)
 	}
 	dir := filepath.Join(tools.root, ".cache", "parts", fmt.Sprintf("manifests-%x", hash.Sum(nil)[:6]))
-	if exists(dir) {
+	if files.Exists(dir) {
 		return dir, nil
 	}
 	begin := time.Now()
@@ -63,7 +66,7 @@ func renderManifests(ctx context.Context, tools *Tools, progress io.Writer) (str
 			return "", err
 		}
 	}
-	fmt.Fprintf(progress, "build: CRDs and webhook configurations (%s)\n", since(begin))
+	fmt.Fprintf(progress, "build: CRDs and webhook configurations (%s)\n", poll.Since(begin))
 	return dir, os.Rename(part, dir)
 }
 

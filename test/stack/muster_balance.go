@@ -6,6 +6,8 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // servedPort is a port of a Deployment's containers.
@@ -63,7 +65,7 @@ func (s *Stack) balance(ctx context.Context, served servedPort, replicas []*work
 			alive: p.running, probe: w.ready, timing: w.timing,
 		})
 	}
-	return b.port, WaitFor(ctx, "all replicas behind "+served.deployment+" to be ready", time.Minute, func(context.Context) error {
+	return b.port, poll.Until(ctx, "all replicas behind "+served.deployment+" to be ready", time.Minute, func(context.Context) error {
 		if ready := b.ready(); ready < len(replicas) {
 			return fmt.Errorf("%d of %d are", ready, len(replicas))
 		}

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const injectAnnotation = "cert-manager.io/inject-ca-from"
@@ -77,7 +79,7 @@ func (s *Stack) routeConfiguration(ctx context.Context, shipped *unstructured.Un
 	if shipped.GetAnnotations()[injectAnnotation] == "" || s.options.WithoutCertManager {
 		return nil
 	}
-	return WaitFor(ctx, "a trusted way to the webhooks", time.Minute, func(ctx context.Context) error {
+	return poll.Until(ctx, "a trusted way to the webhooks", time.Minute, func(ctx context.Context) error {
 		live, err := resource.Get(ctx, shipped.GetName(), metav1.GetOptions{})
 		if err != nil {
 			return err

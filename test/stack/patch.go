@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/muster-fleet/muster/test/stack/files"
 )
 
 // patch replaces text in one file of a pinned module while it is compiled. It is
@@ -53,11 +55,11 @@ func patchModules(ctx context.Context, root, part, out string, patches []patch) 
 	if err != nil {
 		return "", err
 	}
-	if err := writeAtomically(filepath.Join(out, "go.sum"), sums); err != nil {
+	if err := files.WriteAtomically(filepath.Join(out, "go.sum"), sums); err != nil {
 		return "", err
 	}
 	path := filepath.Join(out, "go.mod")
-	return path, writeAtomically(path, modfile)
+	return path, files.WriteAtomically(path, modfile)
 }
 
 func (p patch) apply(ctx context.Context, root, part, to string) error {
@@ -80,5 +82,5 @@ func (p patch) apply(ctx context.Context, root, part, to string) error {
 		}
 		text = strings.ReplaceAll(text, before, after)
 	}
-	return writeAtomically(file, []byte(text))
+	return files.WriteAtomically(file, []byte(text))
 }

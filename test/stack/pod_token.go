@@ -11,6 +11,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/test/stack/files"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // identity is a ServiceAccount's token in a file, and a kubeconfig that reads it:
@@ -33,7 +36,7 @@ func (i *identity) write(ctx context.Context, plane *controlPlane) error {
 	if err := writeKubeconfig(i.kubeconfig(), config); err != nil {
 		return err
 	}
-	return WaitFor(ctx, fmt.Sprintf("ServiceAccount %s/%s", i.namespace, i.account), time.Minute, func(ctx context.Context) error {
+	return poll.Until(ctx, fmt.Sprintf("ServiceAccount %s/%s", i.namespace, i.account), time.Minute, func(ctx context.Context) error {
 		return i.renew(ctx, plane.client)
 	})
 }
@@ -45,7 +48,7 @@ func (i *identity) renew(ctx context.Context, client kubernetes.Interface) error
 		return err
 	}
 	i.expires = got.Status.ExpirationTimestamp.Time
-	return writeAtomically(i.token(), []byte(got.Status.Token))
+	return files.WriteAtomically(i.token(), []byte(got.Status.Token))
 }
 
 // follow renews the token when most of its life is over, as the kubelet does.

@@ -16,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/muster-fleet/muster/test/stack/files"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const dataLink = "..data"
@@ -37,7 +40,7 @@ func (v *volume) mount(ctx context.Context, client kubernetes.Interface, namespa
 	if v.plan.secret == "" && v.plan.configMap == "" {
 		return nil
 	}
-	return WaitFor(ctx, v.what(namespace), 2*time.Minute, func(ctx context.Context) error {
+	return poll.Until(ctx, v.what(namespace), 2*time.Minute, func(ctx context.Context) error {
 		data, err := v.get(ctx, client, namespace)
 		if apierrors.IsNotFound(err) && v.plan.optional {
 			return nil
@@ -132,19 +135,19 @@ func (v *volume) files(data map[string][]byte) (map[string][]byte, error) {
 
 // write puts the files into a new directory and swaps the link to it.
 func (v *volume) write(data map[string][]byte) error {
-	files, err := v.files(data)
+	wanted, err := v.files(data)
 	if err != nil {
 		return err
 	}
 	same := func(a, b []byte) bool { return string(a) == string(b) }
-	if v.last != nil && maps.EqualFunc(files, v.last, same) {
+	if v.last != nil && maps.EqualFunc(wanted, v.last, same) {
 		return nil
 	}
 	fresh, err := os.MkdirTemp(v.plan.hostDir, time.Now().Format("..2006_01_02_15_04_05."))
 	if err != nil {
 		return err
 	}
-	for name, content := range files {
+	for name, content := range wanted {
 		path := filepath.Join(fresh, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
@@ -155,18 +158,18 @@ func (v *volume) write(data map[string][]byte) error {
 	}
 	link := filepath.Join(v.plan.hostDir, dataLink)
 	old, _ := os.Readlink(link)
-	if err := swapLink(filepath.Base(fresh), link); err != nil {
+	if err := files.SwapLink(filepath.Base(fresh), link); err != nil {
 		return err
 	}
 	var problems []error
-	for name := range files {
-		if path := filepath.Join(v.plan.hostDir, name); !exists(path) {
+	for name := range wanted {
+		if path := filepath.Join(v.plan.hostDir, name); !files.Exists(path) {
 			problems = append(problems, os.Symlink(filepath.Join(dataLink, name), path))
 		}
 	}
 	if v.last != nil {
 		for name := range v.last {
-			if _, stays := files[name]; !stays {
+			if _, stays := wanted[name]; !stays {
 				problems = append(problems, os.Remove(filepath.Join(v.plan.hostDir, name)))
 			}
 		}
@@ -174,18 +177,6 @@ func (v *volume) write(data map[string][]byte) error {
 	if old != "" {
 		problems = append(problems, os.RemoveAll(filepath.Join(v.plan.hostDir, old)))
 	}
-	v.last = maps.Clone(files)
+	v.last = maps.Clone(wanted)
 	return errors.Join(problems...)
-}
-
-// swapLink points a link elsewhere in one step.
-func swapLink(target, link string) error {
-	temporary := link + "_tmp"
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := os.Symlink(target, temporary); err != nil {
-		return err
-	}
-	return os.Rename(temporary, link)
 }

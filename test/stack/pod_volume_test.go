@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/muster-fleet/muster/test/stack/files"
 )
 
 func TestVolumeNeverShowsAMixtureOfTwoVersions(t *testing.T) {
@@ -48,7 +50,7 @@ func TestVolumeNeverShowsAMixtureOfTwoVersions(t *testing.T) {
 	if err := v.write(map[string][]byte{"tls.crt": []byte("last")}); err != nil {
 		t.Fatal(err)
 	}
-	if exists(filepath.Join(v.plan.hostDir, "tls.key")) {
+	if files.Exists(filepath.Join(v.plan.hostDir, "tls.key")) {
 		t.Error("a key that left the Secret is still a file")
 	}
 	info, err := os.Stat(filepath.Join(v.plan.hostDir, "tls.crt"))

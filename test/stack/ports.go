@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/muster-fleet/muster/test/stack/files"
 )
 
 // Ports come from below the kernel's range for outgoing connections, which could
@@ -53,7 +55,7 @@ func (l *leases) port(preferred int) (int, error) {
 }
 
 func (l *leases) try(port int) bool {
-	unlock, err := tryLockFile(filepath.Join(l.dir, strconv.Itoa(port)))
+	unlock, err := files.TryLock(filepath.Join(l.dir, strconv.Itoa(port)))
 	if err != nil {
 		return false
 	}
@@ -87,7 +89,7 @@ func (l *leases) address() (string, error) {
 	var last error
 	for host := 1; host < 255; host++ {
 		address := fmt.Sprintf("127.0.0.%d", host)
-		unlock, err := tryLockFile(filepath.Join(l.dir, address))
+		unlock, err := files.TryLock(filepath.Join(l.dir, address))
 		if err != nil {
 			continue
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // defaultReadyTimeout fits a loaded machine with few cores.
@@ -36,7 +38,7 @@ func (s *Stack) runAll(ctx context.Context, specs []processSpec) error {
 		if err := s.ready(ctx, p); err != nil {
 			return err
 		}
-		s.say("%s ready (%s)", p.spec.name, since(begin))
+		s.say("%s ready (%s)", p.spec.name, poll.Since(begin))
 	}
 	return nil
 }
@@ -95,7 +97,7 @@ func (s *Stack) startProcess(ctx context.Context, p *process) error {
 	if err := s.ready(ctx, p); err != nil {
 		return err
 	}
-	s.say("%s ready (%s)", p.spec.name, since(begin))
+	s.say("%s ready (%s)", p.spec.name, poll.Since(begin))
 	return nil
 }
 
@@ -108,7 +110,7 @@ func (s *Stack) ready(ctx context.Context, p *process) error {
 	case ready == nil:
 		return p.deathNote()
 	}
-	err := waitFor(ctx, p.spec.name, p.spec.timeout, ready, p.deathNote)
+	err := poll.UntilOr(ctx, p.spec.name, p.spec.timeout, ready, p.deathNote)
 	if err != nil && p.running() {
 		return fmt.Errorf("%w\nend of %s:\n%s", err, p.log, p.tail())
 	}

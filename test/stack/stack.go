@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // Stack is a running set of processes around one API server.
@@ -115,7 +117,7 @@ func (s *Stack) startAll(ctx context.Context) error {
 			return err
 		}
 	}
-	s.say("ready (%s)", since(s.begin))
+	s.say("ready (%s)", poll.Since(s.begin))
 	return nil
 }
 
@@ -155,7 +157,7 @@ func (s *Stack) Down() error {
 	s.mu.Unlock()
 	begin := time.Now()
 	problems := stopInLayers(processes)
-	s.say("stopped (%s)", since(begin))
+	s.say("stopped (%s)", poll.Since(begin))
 	s.leases.release()
 	if s.remove {
 		problems = append(problems, os.RemoveAll(s.dir))

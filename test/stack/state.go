@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/files"
 )
 
 // State is what a supervised stack leaves on disk for the commands that come later.
@@ -48,7 +50,7 @@ func (s *State) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return writeAtomically(statePath(dir), append(content, '\n'))
+	return files.WriteAtomically(statePath(dir), append(content, '\n'))
 }
 
 // SupervisorAlive tells whether the supervisor still runs.

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/files"
 )
 
 // Supervise brings a stack up in options.Dir and holds it until ctx ends, keeping
@@ -77,5 +79,5 @@ func linkKubectl(s *Stack) error {
 	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
 		return err
 	}
-	return swapLink(s.tools.Bin("kubectl"), link)
+	return files.SwapLink(s.tools.Bin("kubectl"), link)
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/muster-fleet/muster/test/bench/report"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const (
@@ -189,7 +190,7 @@ func (b *bench) configure(ctx context.Context, port int32) error {
 	if err := b.admin.Patch(ctx, shipped, client.MergeFrom(before)); err != nil {
 		return err
 	}
-	return stack.WaitFor(ctx, "each webhook in its own namespace", time.Minute, b.routed)
+	return poll.Until(ctx, "each webhook in its own namespace", time.Minute, b.routed)
 }
 
 // routed tells whether the stamp is called in its namespace only, and the no-op in its.

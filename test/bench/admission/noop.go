@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const noopPath = "/noop"
@@ -55,7 +56,7 @@ spec:
 		return 0, nil, err
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: "bench-noop-tls"}}
-	if err := stack.WaitFor(ctx, "the no-op webhook's certificate", time.Minute, func(ctx context.Context) error {
+	if err := poll.Until(ctx, "the no-op webhook's certificate", time.Minute, func(ctx context.Context) error {
 		return admin.Get(ctx, client.ObjectKeyFromObject(secret), secret)
 	}); err != nil {
 		return 0, nil, err

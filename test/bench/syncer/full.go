@@ -16,6 +16,7 @@ import (
 	"github.com/muster-fleet/muster/test/bench/report"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const (
@@ -158,7 +159,7 @@ func (s *sightings) follow(events watch.Interface, see func(any)) {
 
 // allDeployed waits until Fleet has made a BundleDeployment for each Cluster.
 func (s *sightings) allDeployed(ctx context.Context, keys map[client.ObjectKey]time.Time) error {
-	return stack.WaitFor(ctx, "a BundleDeployment for each Cluster", patience, func(context.Context) error {
+	return poll.Until(ctx, "a BundleDeployment for each Cluster", patience, func(context.Context) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for key := range keys {

@@ -19,6 +19,7 @@ import (
 	"github.com/muster-fleet/muster/test/bench/report"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const (
@@ -142,7 +143,7 @@ func (s *session) startSyncer(ctx context.Context) error {
 	if err := s.env.Start(ctx, syncer); err != nil {
 		return err
 	}
-	if err := stack.WaitFor(ctx, "the syncer to lead", time.Minute, func(ctx context.Context) error {
+	if err := poll.Until(ctx, "the syncer to lead", time.Minute, func(ctx context.Context) error {
 		lease := &coordinationv1.Lease{}
 		if err := s.admin.Get(ctx, client.ObjectKey{Namespace: "muster-system", Name: syncer}, lease); err != nil {
 			return err
