@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // DefaultAgentNamespace is where Fleet's agent lives unless configured otherwise.
@@ -57,9 +58,9 @@ func (s *Stack) StartAgent(ctx context.Context, namespace string) error {
 		return err
 	}
 	a.health = fmt.Sprintf("127.0.0.1:%d", port)
-	p := s.add(processSpec{
-		name: a.name, path: s.tools.Bin("fleetagent"), port: port,
-		prepare: a.prepare, ready: a.ready,
+	p := s.add(process.Spec{
+		Name: a.name, Path: s.tools.Bin("fleetagent"), Port: port,
+		Prepare: a.prepare, Ready: a.ready,
 	})
 	for {
 		err := s.startProcess(ctx, p)
@@ -77,7 +78,7 @@ func (s *Stack) StartAgent(ctx context.Context, namespace string) error {
 	return nil
 }
 
-func (a *agent) prepare(ctx context.Context, spec *processSpec) error {
+func (a *agent) prepare(ctx context.Context, spec *process.Spec) error {
 	s := a.stack
 	err := poll.Until(ctx, "Fleet to import the downstream", defaultReadyTimeout, func(ctx context.Context) error {
 		if _, err := s.downstream.client.AppsV1().Deployments(a.namespace).Get(ctx, agentAccount, metav1.GetOptions{}); err != nil {
@@ -95,7 +96,7 @@ func (a *agent) prepare(ctx context.Context, spec *processSpec) error {
 		return err
 	}
 	s.wait.Go(func() { who.follow(s.ctx, s.downstream.client) })
-	spec.env = append(electionEnv(),
+	spec.Env = append(electionEnv(),
 		"HOME="+s.dir, "TMPDIR="+s.dir, "KUBECONFIG="+who.kubeconfig(),
 		"NAMESPACE="+a.namespace, "AGENT_SCOPE="+a.namespace, "CHECKIN_INTERVAL=15m",
 		"FLEET_AGENT_METRICS_BIND_ADDRESS=0", "FLEET_AGENT_PROBE_BIND_ADDRESS="+a.health,
@@ -130,7 +131,7 @@ func (a *agent) followAccount(ctx context.Context) {
 		}
 		live, err := a.liveAccount(ctx)
 		p, known := a.stack.process(a.name)
-		if err != nil || known != nil || live == a.account.Load() || !p.running() {
+		if err != nil || known != nil || live == a.account.Load() || !p.Running() {
 			continue
 		}
 		a.stack.say("Fleet has imported the downstream again: replacing its agent")

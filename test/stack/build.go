@@ -17,6 +17,7 @@ import (
 
 	"github.com/muster-fleet/muster/test/stack/files"
 	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // Tools are the built programs and rendered manifests a stack runs from.
@@ -170,7 +171,7 @@ func runGo(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("go %s in %s: %w\n%s", strings.Join(args, " "), dir, err, lastLines(stderr.String(), 30))
+		return nil, fmt.Errorf("go %s in %s: %w\n%s", strings.Join(args, " "), dir, err, process.LastLines(stderr.String(), 30))
 	}
 	return stdout.Bytes(), nil
 }
@@ -196,12 +197,4 @@ func moduleKey(dir string, module partsModule) (string, error) {
 		return "", err
 	}
 	return hex.EncodeToString(hash.Sum(nil))[:12], nil
-}
-
-func lastLines(text string, count int) string {
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	if len(lines) > count {
-		lines = lines[len(lines)-count:]
-	}
-	return strings.Join(lines, "\n")
 }

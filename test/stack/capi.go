@@ -15,6 +15,7 @@ import (
 
 	"github.com/muster-fleet/muster/test/stack/files"
 	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // capiPorts are where Cluster API's managers listen. They are chosen before the CRDs
@@ -53,7 +54,7 @@ func (s *Stack) convertThrough(provider string, crd *unstructured.Unstructured) 
 }
 
 // capiSpecs are Cluster API's core, kubeadm and in-memory infrastructure managers.
-func (s *Stack) capiSpecs() ([]processSpec, error) {
+func (s *Stack) capiSpecs() ([]process.Spec, error) {
 	certs := filepath.Join(s.dir, "capi-webhook-certs")
 	if err := s.issueServing(certs); err != nil {
 		return nil, err
@@ -62,16 +63,16 @@ func (s *Stack) capiSpecs() ([]processSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	var specs []processSpec
+	var specs []process.Spec
 	for _, provider := range capiProviders {
 		kubeconfig, err := s.hub.userKubeconfig(provider.name, "system:masters")
 		if err != nil {
 			return nil, err
 		}
 		health := fmt.Sprintf("127.0.0.1:%d", s.capi.health[provider.name])
-		spec := processSpec{
-			name: provider.name, path: s.tools.Bin(provider.name), port: s.capi.webhook[provider.name],
-			args: []string{
+		spec := process.Spec{
+			Name: provider.name, Path: s.tools.Bin(provider.name), Port: s.capi.webhook[provider.name],
+			Args: []string{
 				"--kubeconfig=" + kubeconfig,
 				"--webhook-cert-dir=" + certs, fmt.Sprintf("--webhook-port=%d", s.capi.webhook[provider.name]),
 				"--health-addr=" + health,
@@ -80,11 +81,11 @@ func (s *Stack) capiSpecs() ([]processSpec, error) {
 				"--feature-gates=ClusterTopology=true,MachinePool=false,ReconcilerRateLimiting=false",
 				"--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields",
 			},
-			ready: httpOK(http.DefaultClient, "http://"+health+"/readyz"),
+			Ready: httpOK(http.DefaultClient, "http://"+health+"/readyz"),
 		}
 		if provider.name == "capd" {
 			// The API servers of in-memory clusters listen on this address.
-			spec.env = []string{"HOME=" + s.dir, "TMPDIR=" + s.dir, "POD_IP=" + address}
+			spec.Env = []string{"HOME=" + s.dir, "TMPDIR=" + s.dir, "POD_IP=" + address}
 		}
 		specs = append(specs, spec)
 	}

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // order is what is asked of a supervisor, and answer what it says.
@@ -113,8 +115,8 @@ func (r *remote) do(ctx context.Context, verb, name string, result any) error {
 	return json.Unmarshal(said.Result, result)
 }
 
-func (r *remote) processes() []ProcessStatus {
-	var list []ProcessStatus
+func (r *remote) processes() []process.Status {
+	var list []process.Status
 	// Whoever asks sees an empty list when the supervisor is gone, which is true.
 	_ = r.do(context.Background(), "processes", "", &list)
 	return list

@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // auditPolicy records every request once, when it is complete: it is how requests
@@ -52,7 +54,7 @@ func (s *Stack) startControlPlane(ctx context.Context, prefix string) (*controlP
 		s.say("a port was taken meanwhile, trying others")
 		for _, name := range []string{"kube-apiserver", "etcd"} {
 			if p, err := s.process(prefix + name); err == nil {
-				_ = p.signalAndWait(syscall.SIGKILL)
+				_ = p.SignalAndWait(syscall.SIGKILL)
 				s.drop(p)
 			}
 		}
@@ -78,21 +80,21 @@ func (s *Stack) tryControlPlane(ctx context.Context, prefix string) (*controlPla
 		return nil, err
 	}
 	etcdURL, peerURL := fmt.Sprintf("http://127.0.0.1:%d", clientPort), fmt.Sprintf("http://127.0.0.1:%d", peerPort)
-	err := s.run(ctx, processSpec{
-		name: prefix + "etcd", path: s.tools.Bin("etcd"), port: clientPort,
-		args: []string{
+	err := s.run(ctx, process.Spec{
+		Name: prefix + "etcd", Path: s.tools.Bin("etcd"), Port: clientPort,
+		Args: []string{
 			"--name=e", "--data-dir=" + filepath.Join(c.dir, "etcd"), "--unsafe-no-fsync",
 			"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL,
 			"--listen-peer-urls=" + peerURL, "--initial-advertise-peer-urls=" + peerURL, "--initial-cluster=e=" + peerURL,
 		},
-		ready: httpOK(http.DefaultClient, etcdURL+"/readyz"),
+		Ready: httpOK(http.DefaultClient, etcdURL+"/readyz"),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return c, s.run(ctx, processSpec{
-		name: prefix + "kube-apiserver", path: s.tools.Bin("kube-apiserver"), port: securePort,
-		args: []string{
+	return c, s.run(ctx, process.Spec{
+		Name: prefix + "kube-apiserver", Path: s.tools.Bin("kube-apiserver"), Port: securePort,
+		Args: []string{
 			"--etcd-servers=" + etcdURL,
 			"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", securePort),
 			"--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.0.0.0/24",
@@ -105,7 +107,7 @@ func (s *Stack) tryControlPlane(ctx context.Context, prefix string) (*controlPla
 			"--audit-log-path=" + c.auditLog(), "--audit-log-maxsize=100000",
 			"--allow-privileged",
 		},
-		ready: c.ready,
+		Ready: c.ready,
 	})
 }
 
@@ -167,24 +169,24 @@ func (c *controlPlane) userKubeconfig(user string, groups ...string) (string, er
 func (c *controlPlane) ready(ctx context.Context) error {
 	body, err := c.client.RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, lastLines(string(body), 40))
+		return fmt.Errorf("%w: %s", err, process.LastLines(string(body), 40))
 	}
 	return nil
 }
 
 // controllerManagerSpec is the process without whose controllers ServiceAccounts,
 // garbage collection and namespace deletion do not work.
-func (s *Stack) controllerManagerSpec(c *controlPlane) (processSpec, error) {
+func (s *Stack) controllerManagerSpec(c *controlPlane) (process.Spec, error) {
 	kubeconfig, err := c.userKubeconfig("system:kube-controller-manager")
-	return processSpec{
-		name: c.prefix + "kube-controller-manager", path: s.tools.Bin("kube-controller-manager"),
-		args: []string{
+	return process.Spec{
+		Name: c.prefix + "kube-controller-manager", Path: s.tools.Bin("kube-controller-manager"),
+		Args: []string{
 			"--kubeconfig=" + kubeconfig, "--use-service-account-credentials=true", "--leader-elect=false", "--secure-port=0",
 			"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller,serviceaccount-token-controller,root-ca-certificate-publisher-controller,clusterrole-aggregation-controller",
 			"--service-account-private-key-file=" + c.pki.path("sa.key"), "--root-ca-file=" + c.pki.path("ca.crt"),
 		},
 		// It serves nothing; that its controllers work is seen in their objects.
-		ready: func(ctx context.Context) error {
+		Ready: func(ctx context.Context) error {
 			_, account := c.client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
 			_, root := c.client.CoreV1().ConfigMaps("default").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 			return errors.Join(account, root)
@@ -192,9 +194,9 @@ func (s *Stack) controllerManagerSpec(c *controlPlane) (processSpec, error) {
 	}, err
 }
 
-func (s *Stack) hubControllerManagerSpec() ([]processSpec, error) {
+func (s *Stack) hubControllerManagerSpec() ([]process.Spec, error) {
 	spec, err := s.controllerManagerSpec(s.hub)
-	return []processSpec{spec}, err
+	return []process.Spec{spec}, err
 }
 
 // ensureNamespace creates a namespace unless it exists.

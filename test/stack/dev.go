@@ -16,6 +16,7 @@ import (
 
 	"github.com/muster-fleet/muster/test/stack/files"
 	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // DevDir is the directory of the stack that `make up` starts.
@@ -151,9 +152,9 @@ func TearDown(dir string) (int, error) {
 		if err := syscall.Kill(state.Supervisor, syscall.SIGTERM); err != nil {
 			return 0, err
 		}
-		if err := waitGone(state.Supervisor, 2*stopGrace); err != nil {
+		if err := waitGone(state.Supervisor, 2*process.StopGrace); err != nil {
 			_ = syscall.Kill(state.Supervisor, syscall.SIGKILL)
-			if err := waitGone(state.Supervisor, stopGrace); err != nil {
+			if err := waitGone(state.Supervisor, process.StopGrace); err != nil {
 				return 0, err
 			}
 		}
@@ -168,7 +169,7 @@ func TearDown(dir string) (int, error) {
 		}
 		// They die with their supervisor; this is for one that was just dying.
 		_ = syscall.Kill(p.PID, syscall.SIGKILL)
-		if err := waitGone(p.PID, stopGrace); err != nil {
+		if err := waitGone(p.PID, process.StopGrace); err != nil {
 			return stopped, fmt.Errorf("%s: %w", p.Name, err)
 		}
 	}

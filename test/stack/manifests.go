@@ -14,6 +14,7 @@ import (
 
 	"github.com/muster-fleet/muster/test/stack/files"
 	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // manifestsFormat changes when renderManifests writes something else.
@@ -104,7 +105,7 @@ func renderCAPI(ctx context.Context, tools *Tools, out string) error {
 		cmd.Stderr = &stderr
 		crds, err := cmd.Output()
 		if err != nil {
-			return fmt.Errorf("kustomize %s: %w\n%s", config, err, lastLines(stderr.String(), 20))
+			return fmt.Errorf("kustomize %s: %w\n%s", config, err, process.LastLines(stderr.String(), 20))
 		}
 		if err := os.WriteFile(filepath.Join(out, provider.name+"-crds.yaml"), crds, 0o600); err != nil {
 			return err

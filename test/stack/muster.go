@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // workload is one replica of a Deployment, run as a host process.
@@ -138,11 +140,11 @@ func (s *Stack) startReplica(ctx context.Context, namespace, deployment string, 
 	s.workloads = append(s.workloads, w)
 	s.mu.Unlock()
 	// It reads the Deployment back on every start, as a new pod would.
-	return w.name, s.run(ctx, processSpec{name: w.name, prepare: w.prepare})
+	return w.name, s.run(ctx, process.Spec{Name: w.name, Prepare: w.prepare})
 }
 
 // prepare makes everything a kubelet would, and says what to run.
-func (w *workload) prepare(ctx context.Context, spec *processSpec) error {
+func (w *workload) prepare(ctx context.Context, spec *process.Spec) error {
 	if w.stopFollowing != nil {
 		w.stopFollowing()
 	}
@@ -186,27 +188,27 @@ func (w *workload) follow() {
 	}
 }
 
-func (w *workload) fill(spec *processSpec, plan *podPlan) error {
+func (w *workload) fill(spec *process.Spec, plan *podPlan) error {
 	var err error
-	if spec.path, err = w.stack.musterBinary(w.deployment, plan.command); err != nil {
+	if spec.Path, err = w.stack.musterBinary(w.deployment, plan.command); err != nil {
 		return err
 	}
-	spec.args, spec.dir = plan.args, w.dir
+	spec.Args, spec.Dir = plan.args, w.dir
 	// In a pod the client finds its identity at a fixed path; on a host this variable
 	// leads it there.
-	spec.env = append([]string{"KUBECONFIG=" + w.identity.kubeconfig()}, plan.env...)
-	spec.env = append(spec.env, w.stack.options.MusterEnv...)
+	spec.Env = append([]string{"KUBECONFIG=" + w.identity.kubeconfig()}, plan.env...)
+	spec.Env = append(spec.Env, w.stack.options.MusterEnv...)
 	if plan.ready == nil {
 		return nil
 	}
-	spec.port = plan.ready.port
+	spec.Port = plan.ready.port
 	// Kubelets do not verify certificates of probes either.
 	client := &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
 		DisableKeepAlives: true,
 	}}
-	spec.ready = httpOK(client, fmt.Sprintf("%s://127.0.0.1:%d%s", plan.ready.scheme, plan.ready.port, plan.ready.path))
-	w.ready, w.timing = spec.ready, plan.ready.timing
+	spec.Ready = httpOK(client, fmt.Sprintf("%s://127.0.0.1:%d%s", plan.ready.scheme, plan.ready.port, plan.ready.path))
+	w.ready, w.timing = spec.Ready, plan.ready.timing
 	return nil
 }
 

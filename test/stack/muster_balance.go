@@ -62,7 +62,7 @@ func (s *Stack) balance(ctx context.Context, served servedPort, replicas []*work
 		}
 		b.add(s.ctx, &s.wait, &endpoint{
 			name: w.name, address: fmt.Sprintf("127.0.0.1:%d", w.ports[served.port]),
-			alive: p.running, probe: w.ready, timing: w.timing,
+			alive: p.Running, probe: w.ready, timing: w.timing,
 		})
 	}
 	return b.port, poll.Until(ctx, "all replicas behind "+served.deployment+" to be ready", time.Minute, func(context.Context) error {

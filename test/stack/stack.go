@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // Stack is a running set of processes around one API server.
@@ -45,7 +46,7 @@ type Stack struct {
 	wait   sync.WaitGroup
 
 	mu        sync.Mutex
-	processes []*process
+	processes []*process.Process
 	workloads []*workload
 	// balancers are in front of Deployments with several replicas.
 	balancers map[servedPort]*balancer
@@ -123,14 +124,14 @@ func (s *Stack) startAll(ctx context.Context) error {
 
 // startControllers starts everything that works on the API server, at once.
 func (s *Stack) startControllers(ctx context.Context) error {
-	plan := []func() ([]processSpec, error){s.hubControllerManagerSpec, s.certManagerSpecs}
+	plan := []func() ([]process.Spec, error){s.hubControllerManagerSpec, s.certManagerSpecs}
 	if s.options.Profile == Full {
 		if err := s.configureFleet(ctx); err != nil {
 			return err
 		}
 		plan = append(plan, s.capiSpecs, s.fleetSpecs)
 	}
-	var specs []processSpec
+	var specs []process.Spec
 	for _, add := range plan {
 		more, err := add()
 		if err != nil {
@@ -167,12 +168,12 @@ func (s *Stack) Down() error {
 
 // stopInLayers ends clients before the API servers they would complain about, and
 // those before their etcd.
-func stopInLayers(processes []*process) []error {
-	layer := func(p *process) int {
+func stopInLayers(processes []*process.Process) []error {
+	layer := func(p *process.Process) int {
 		switch {
-		case strings.HasSuffix(p.spec.name, "etcd"):
+		case strings.HasSuffix(p.Name(), "etcd"):
 			return 2
-		case strings.HasSuffix(p.spec.name, "kube-apiserver"):
+		case strings.HasSuffix(p.Name(), "kube-apiserver"):
 			return 1
 		default:
 			return 0
@@ -189,7 +190,7 @@ func stopInLayers(processes []*process) []error {
 				continue
 			}
 			wait.Go(func() {
-				if err := p.signalAndWait(syscall.SIGTERM); err != nil {
+				if err := p.SignalAndWait(syscall.SIGTERM); err != nil {
 					mu.Lock()
 					defer mu.Unlock()
 					problems = append(problems, err)

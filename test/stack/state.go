@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-fleet/muster/test/stack/files"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // State is what a supervised stack leaves on disk for the commands that come later.
@@ -26,7 +27,7 @@ type State struct {
 	Root       string            `json:"root"`
 	Programs   map[string]string `json:"programs"`
 	Manifests  string            `json:"manifests"`
-	Processes  []ProcessStatus   `json:"processes"`
+	Processes  []process.Status  `json:"processes"`
 }
 
 func statePath(dir string) string { return filepath.Join(dir, "state.json") }
