@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/muster-fleet/muster/test/stack/pod"
 	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
@@ -53,7 +54,7 @@ func (s *Stack) StartAgent(ctx context.Context, namespace string) error {
 	if _, err := s.process(a.name); err == nil {
 		return s.Start(ctx, a.name)
 	}
-	port, err := s.leases.port(0)
+	port, err := s.leases.Port(0)
 	if err != nil {
 		return err
 	}
@@ -91,13 +92,13 @@ func (a *agent) prepare(ctx context.Context, spec *process.Spec) error {
 	if err != nil {
 		return err
 	}
-	who := &identity{server: s.downstream.server, namespace: a.namespace, account: agentAccount, dir: filepath.Join(s.dir, "pods", a.name, "identity")}
-	if err := who.write(ctx, s.downstream); err != nil {
+	who := &pod.Identity{Server: s.downstream.server, Namespace: a.namespace, Account: agentAccount, Dir: filepath.Join(s.dir, "pods", a.name, "identity")}
+	if err := who.Write(ctx, s.downstream.pki.CA(), s.downstream.client); err != nil {
 		return err
 	}
-	s.wait.Go(func() { who.follow(s.ctx, s.downstream.client) })
+	s.wait.Go(func() { who.Follow(s.ctx, s.downstream.client) })
 	spec.Env = append(electionEnv(),
-		"HOME="+s.dir, "TMPDIR="+s.dir, "KUBECONFIG="+who.kubeconfig(),
+		"HOME="+s.dir, "TMPDIR="+s.dir, "KUBECONFIG="+who.Kubeconfig(),
 		"NAMESPACE="+a.namespace, "AGENT_SCOPE="+a.namespace, "CHECKIN_INTERVAL=15m",
 		"FLEET_AGENT_METRICS_BIND_ADDRESS=0", "FLEET_AGENT_PROBE_BIND_ADDRESS="+a.health,
 		"FLEET_AGENT_PPROF_DISABLED=true",

@@ -26,7 +26,7 @@ func (s *Stack) chooseCAPIPorts() error {
 	s.capi = capiPorts{map[string]int{}, map[string]int{}, map[string]int{}}
 	for _, provider := range capiProviders {
 		for _, ports := range []map[string]int{s.capi.webhook, s.capi.health, s.capi.diagnostics} {
-			port, err := s.leases.port(0)
+			port, err := s.leases.Port(0)
 			if err != nil {
 				return err
 			}
@@ -41,7 +41,7 @@ func (s *Stack) chooseCAPIPorts() error {
 func (s *Stack) loopbackClient(provider, path string) map[string]any {
 	return map[string]any{
 		"url":      fmt.Sprintf("https://127.0.0.1:%d%s", s.capi.webhook[provider], path),
-		"caBundle": base64.StdEncoding.EncodeToString(s.hub.pki.caPEM()),
+		"caBundle": base64.StdEncoding.EncodeToString(s.hub.pki.CA()),
 	}
 }
 
@@ -59,7 +59,7 @@ func (s *Stack) capiSpecs() ([]process.Spec, error) {
 	if err := s.issueServing(certs); err != nil {
 		return nil, err
 	}
-	address, err := s.leases.address()
+	address, err := s.leases.Address()
 	if err != nil {
 		return nil, err
 	}
@@ -97,11 +97,11 @@ func (s *Stack) issueServing(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if err := s.hub.pki.issue("webhook", "webhook"); err != nil {
+	if err := s.hub.pki.Issue("webhook", "webhook"); err != nil {
 		return err
 	}
 	for from, to := range map[string]string{"webhook.crt": "tls.crt", "webhook.key": "tls.key"} {
-		content, err := os.ReadFile(s.hub.pki.path(from))
+		content, err := os.ReadFile(s.hub.pki.Path(from))
 		if err != nil {
 			return err
 		}
@@ -166,7 +166,7 @@ func (s *Stack) loopbackWebhooks(provider string, configuration *unstructured.Un
 // handshake that the API server would accept.
 func (s *Stack) webhookListens(provider string) func(context.Context) error {
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(s.hub.pki.caPEM())
+	roots.AppendCertsFromPEM(s.hub.pki.CA())
 	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
 	return func(ctx context.Context) error {
 		conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", s.capi.webhook[provider]))

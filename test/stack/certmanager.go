@@ -16,7 +16,7 @@ func (s *Stack) certManagerSpecs() ([]process.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := s.leases.port(0)
+	port, err := s.leases.Port(0)
 	if err != nil {
 		return nil, err
 	}

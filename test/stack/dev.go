@@ -16,6 +16,7 @@ import (
 
 	"github.com/muster-fleet/muster/test/stack/files"
 	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/ports"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
@@ -29,7 +30,7 @@ func DevDir() (string, error) {
 // same time. The lock lies outside of the directory, which they remove.
 func LockDir(dir string, waiting func()) (unlock func(), err error) {
 	name := fmt.Sprintf("dir-%x", sha256.Sum256([]byte(dir)))
-	return files.Lock(filepath.Join(leaseDir(), name), waiting)
+	return files.Lock(filepath.Join(ports.Dir(), name), waiting)
 }
 
 // SpawnSupervisor starts `<this program> supervise <args>` apart from the calling

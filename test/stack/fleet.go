@@ -29,7 +29,7 @@ func (s *Stack) configureFleet(ctx context.Context) error {
 		"agentImage":                      "rancher/fleet-agent:" + fleetVersion,
 		"agentImagePullPolicy":            "IfNotPresent",
 		"apiServerURL":                    s.hub.server,
-		"apiServerCA":                     s.hub.pki.caPEM(),
+		"apiServerCA":                     s.hub.pki.CA(),
 		"agentCheckinInterval":            "15m",
 		"agentTLSMode":                    "system-store",
 		"agentWorkers":                    map[string]string{"bundledeployment": "50", "drift": "50"},
@@ -59,7 +59,7 @@ func (s *Stack) fleetSpecs() ([]process.Spec, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := s.leases.port(0)
+	port, err := s.leases.Port(0)
 	if err != nil {
 		return nil, err
 	}

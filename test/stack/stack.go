@@ -18,7 +18,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/muster-fleet/muster/test/stack/balancer"
+	"github.com/muster-fleet/muster/test/stack/pki"
 	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/ports"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
@@ -30,7 +33,7 @@ type Stack struct {
 	options Options
 	dir     string
 	tools   *Tools
-	leases  *leases
+	leases  *ports.Leases
 	// remove says that the directory is the stack's own to remove.
 	remove bool
 	begin  time.Time
@@ -49,7 +52,7 @@ type Stack struct {
 	processes []*process.Process
 	workloads []*workload
 	// balancers are in front of Deployments with several replicas.
-	balancers map[servedPort]*balancer
+	balancers map[servedPort]*balancer.Balancer
 	// shipped are the objects of Muster's manifests as they ship.
 	shipped []*unstructured.Unstructured
 
@@ -76,7 +79,7 @@ func Up(ctx context.Context, options Options) (*Stack, error) {
 			return nil, err
 		}
 	}
-	s := &Stack{options: options, dir: options.Dir, tools: tools, leases: newLeases(), remove: temporary, begin: time.Now()}
+	s := &Stack{options: options, dir: options.Dir, tools: tools, leases: ports.New(), remove: temporary, begin: time.Now()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.startAll(ctx); err != nil {
 		// The directory stays: its logs say what went wrong.
@@ -92,7 +95,7 @@ func (s *Stack) startAll(ctx context.Context) error {
 	if s.hub, err = s.startControlPlane(ctx, ""); err != nil {
 		return err
 	}
-	if err := writeKubeconfig(s.Kubeconfig, s.hub.admin); err != nil {
+	if err := pki.WriteKubeconfig(s.Kubeconfig, s.hub.admin); err != nil {
 		return err
 	}
 	config, err := s.RESTConfig()
@@ -159,7 +162,7 @@ func (s *Stack) Down() error {
 	begin := time.Now()
 	problems := stopInLayers(processes)
 	s.say("stopped (%s)", poll.Since(begin))
-	s.leases.release()
+	s.leases.Release()
 	if s.remove {
 		problems = append(problems, os.RemoveAll(s.dir))
 	}

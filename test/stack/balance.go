@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 
+	"github.com/muster-fleet/muster/test/stack/balancer"
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
@@ -40,14 +41,14 @@ func (s *Stack) balance(ctx context.Context, served servedPort, replicas []*work
 	s.mu.Lock()
 	b := s.balancers[served]
 	if b == nil {
-		port, err := s.leases.port(0)
+		port, err := s.leases.Port(0)
 		if err != nil {
 			s.mu.Unlock()
 			return 0, err
 		}
-		b = newBalancer("127.0.0.1", port)
+		b = balancer.New("127.0.0.1", port)
 		if s.balancers == nil {
-			s.balancers = map[servedPort]*balancer{}
+			s.balancers = map[servedPort]*balancer.Balancer{}
 		}
 		s.balancers[served] = b
 	}
@@ -60,13 +61,13 @@ func (s *Stack) balance(ctx context.Context, served servedPort, replicas []*work
 		if w.ready == nil {
 			return 0, fmt.Errorf("%s is behind a Service and has no readiness probe", w.name)
 		}
-		b.add(s.ctx, &s.wait, &endpoint{
-			name: w.name, address: fmt.Sprintf("127.0.0.1:%d", w.ports[served.port]),
-			alive: p.Running, probe: w.ready, timing: w.timing,
+		b.Add(s.ctx, &s.wait, &balancer.Endpoint{
+			Name: w.name, Address: fmt.Sprintf("127.0.0.1:%d", w.ports[served.port]),
+			Alive: p.Running, Probe: w.ready, Timing: w.timing,
 		})
 	}
-	return b.port, poll.Until(ctx, "all replicas behind "+served.deployment+" to be ready", time.Minute, func(context.Context) error {
-		if ready := b.ready(); ready < len(replicas) {
+	return b.Port(), poll.Until(ctx, "all replicas behind "+served.deployment+" to be ready", time.Minute, func(context.Context) error {
+		if ready := b.Ready(); ready < len(replicas) {
 			return fmt.Errorf("%d of %d are", ready, len(replicas))
 		}
 		return nil
@@ -80,7 +81,7 @@ func (s *Stack) ReadyReplicas(deployment string) int {
 	defer s.mu.Unlock()
 	for served, b := range s.balancers {
 		if served.deployment == deployment {
-			return b.ready()
+			return b.Ready()
 		}
 	}
 	return 0
@@ -95,7 +96,7 @@ func (s *Stack) CutConnections(deployment string) int {
 	count := 0
 	for served, b := range s.balancers {
 		if served.deployment == deployment {
-			count += b.cut()
+			count += b.Cut()
 		}
 	}
 	return count

@@ -1,4 +1,4 @@
-package stack
+package pod
 
 import (
 	"strings"
@@ -43,25 +43,25 @@ func deploymentOf(t *testing.T, change func(*corev1.PodSpec)) *appsv1.Deployment
 	return deployment
 }
 
-func TestPodPlanIsWhatTheDeploymentSays(t *testing.T) {
-	place := hostPlace{podName: "muster-webhook-0", dir: "/host", ports: map[int]int{9443: 9443, 9440: 19440}}
-	plan, err := planPod(deploymentOf(t, nil), place)
+func TestPlanIsWhatTheDeploymentSays(t *testing.T) {
+	place := Place{Name: "muster-webhook-0", Dir: "/host", Ports: map[int]int{9443: 9443, 9440: 19440}}
+	plan, err := New(deploymentOf(t, nil), place)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &podPlan{
-		namespace: "muster-system", serviceAccount: "muster-webhook", command: "webhook",
-		args:    []string{"serve", "--webhook-port=9443", "--webhook-cert-dir=/host/tls", "--name=muster-webhook-0"},
-		env:     []string{"POD_NAME=muster-webhook-0", "PEER=muster-webhook-0:9443", "CERT=/host/tls/tls.crt"},
+	want := &Plan{
+		namespace: "muster-system", ServiceAccount: "muster-webhook", Command: "webhook",
+		Args:    []string{"serve", "--webhook-port=9443", "--webhook-cert-dir=/host/tls", "--name=muster-webhook-0"},
+		Env:     []string{"POD_NAME=muster-webhook-0", "PEER=muster-webhook-0:9443", "CERT=/host/tls/tls.crt"},
 		volumes: []volumePlan{{name: "tls", hostDir: "/host/tls", secret: "muster-webhook-tls", mode: 0o400}},
-		ready:   &probePlan{scheme: "https", path: "/readyz", port: 19440, timing: probeTiming{period: 5 * time.Second, timeout: time.Second, failures: 3}},
+		Ready:   &Probe{Scheme: "https", Path: "/readyz", Port: 19440, Timing: ProbeTiming{Period: 5 * time.Second, Timeout: time.Second, Failures: 3}},
 	}
-	if diff := cmp.Diff(want, plan, cmp.AllowUnexported(podPlan{}, volumePlan{}, probePlan{}, probeTiming{})); diff != "" {
+	if diff := cmp.Diff(want, plan, cmp.AllowUnexported(Plan{}, volumePlan{})); diff != "" {
 		t.Errorf("plan (-want +got):\n%s", diff)
 	}
 }
 
-func TestPodPlanRefusesWhatItCannotGive(t *testing.T) {
+func TestPlanRefusesWhatItCannotGive(t *testing.T) {
 	for want, change := range map[string]func(*corev1.PodSpec){
 		"one container": func(p *corev1.PodSpec) { p.Containers = append(p.Containers, p.Containers[0]) },
 		"envFrom":       func(p *corev1.PodSpec) { p.Containers[0].EnvFrom = make([]corev1.EnvFromSource, 1) },
@@ -79,7 +79,7 @@ func TestPodPlanRefusesWhatItCannotGive(t *testing.T) {
 		"only httpGet":        func(p *corev1.PodSpec) { p.Containers[0].ReadinessProbe.HTTPGet = nil },
 		"no port named \"x\"": func(p *corev1.PodSpec) { p.Containers[0].ReadinessProbe.HTTPGet.Port.StrVal = "x" },
 	} {
-		_, err := planPod(deploymentOf(t, change), hostPlace{})
+		_, err := New(deploymentOf(t, change), Place{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want an error with %q, got %v", want, err)
 		}

@@ -1,4 +1,4 @@
-package stack
+package pki
 
 import (
 	"os"
@@ -9,8 +9,8 @@ import (
 	"github.com/muster-fleet/muster/test/stack/files"
 )
 
-// kubeconfigFor builds a kubeconfig with one context.
-func kubeconfigFor(server string, ca []byte, user *clientcmdapi.AuthInfo) *clientcmdapi.Config {
+// Kubeconfig builds a kubeconfig with one context.
+func Kubeconfig(server string, ca []byte, user *clientcmdapi.AuthInfo) *clientcmdapi.Config {
 	const name = "muster"
 	config := clientcmdapi.NewConfig()
 	config.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
@@ -20,20 +20,21 @@ func kubeconfigFor(server string, ca []byte, user *clientcmdapi.AuthInfo) *clien
 	return config
 }
 
-// certificateUser reads a client certificate that the pki issued.
-func (p *pki) certificateUser(file string) (*clientcmdapi.AuthInfo, error) {
-	cert, err := os.ReadFile(p.path(file + ".crt"))
+// User reads a client certificate that was issued.
+func (p *PKI) User(file string) (*clientcmdapi.AuthInfo, error) {
+	cert, err := os.ReadFile(p.Path(file + ".crt"))
 	if err != nil {
 		return nil, err
 	}
-	key, err := os.ReadFile(p.path(file + ".key"))
+	key, err := os.ReadFile(p.Path(file + ".key"))
 	if err != nil {
 		return nil, err
 	}
 	return &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}, nil
 }
 
-func writeKubeconfig(path string, config *clientcmdapi.Config) error {
+// WriteKubeconfig writes a kubeconfig that no reader sees half of.
+func WriteKubeconfig(path string, config *clientcmdapi.Config) error {
 	content, err := clientcmd.Write(*config)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package stack
+package balancer
 
 import (
 	"context"
@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-fleet/muster/test/stack/pod"
 	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/ports"
 )
 
 // fakeReplica answers each connection with its name, and can be dead or not ready.
@@ -44,17 +46,17 @@ func newFakeReplica(t *testing.T, name string) *fakeReplica {
 	return r
 }
 
-func (r *fakeReplica) endpoint() *endpoint {
-	return &endpoint{
-		name: r.name, address: r.listener.Addr().String(),
-		alive: func() bool { return !r.dead.Load() },
-		probe: func(context.Context) error {
+func (r *fakeReplica) endpoint() *Endpoint {
+	return &Endpoint{
+		Name: r.name, Address: r.listener.Addr().String(),
+		Alive: func() bool { return !r.dead.Load() },
+		Probe: func(context.Context) error {
 			if r.unfit.Load() {
 				return errors.New("not ready")
 			}
 			return nil
 		},
-		timing: probeTiming{period: 50 * time.Millisecond, timeout: time.Second, failures: 2},
+		Timing: pod.ProbeTiming{Period: 50 * time.Millisecond, Timeout: time.Second, Failures: 2},
 	}
 }
 
@@ -63,16 +65,16 @@ func TestBalancer(t *testing.T) {
 	var wait sync.WaitGroup
 	defer wait.Wait()
 	defer cancel()
-	leases := newLeases()
-	defer leases.release()
-	port, err := leases.port(0)
+	leases := ports.New()
+	defer leases.Release()
+	port, err := leases.Port(0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBalancer("127.0.0.1", port)
+	b := New("127.0.0.1", port)
 	one, two := newFakeReplica(t, "one"), newFakeReplica(t, "two")
 	for _, r := range []*fakeReplica{one, two} {
-		b.add(ctx, &wait, r.endpoint())
+		b.Add(ctx, &wait, r.endpoint())
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	dial := func() (net.Conn, string, error) {
@@ -136,7 +138,7 @@ func TestBalancer(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	if count := b.cut(); count != 1 {
+	if count := b.Cut(); count != 1 {
 		t.Errorf("%d connections were cut, not the one that was made before", count)
 	}
 	if _, err := io.ReadAll(kept); err == nil {

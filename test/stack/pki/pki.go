@@ -1,4 +1,6 @@
-package stack
+// Package pki is the certificate authority of an API server, and the kubeconfigs that go
+// with it.
+package pki
 
 import (
 	"crypto/ecdsa"
@@ -15,19 +17,19 @@ import (
 	"time"
 )
 
-// pki is the certificate authority of one API server, kept in a directory.
-type pki struct {
+// PKI is the certificate authority of one API server, kept in a directory.
+type PKI struct {
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// newPKI makes a certificate authority and the key that signs ServiceAccount tokens.
-func newPKI(dir string) (*pki, error) {
+// New makes a certificate authority and the key that signs ServiceAccount tokens.
+func New(dir string) (*PKI, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	p := &pki{dir: dir}
+	p := &PKI{dir: dir}
 	var err error
 	if p.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		return nil, err
@@ -42,7 +44,7 @@ func newPKI(dir string) (*pki, error) {
 	if p.cert, err = x509.ParseCertificate(der); err != nil {
 		return nil, err
 	}
-	if err := writePEM(p.path("ca.crt"), "CERTIFICATE", der); err != nil {
+	if err := writePEM(p.Path("ca.crt"), "CERTIFICATE", der); err != nil {
 		return nil, err
 	}
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -53,21 +55,23 @@ func newPKI(dir string) (*pki, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := writePEM(p.path("sa.pub"), "PUBLIC KEY", public); err != nil {
+	if err := writePEM(p.Path("sa.pub"), "PUBLIC KEY", public); err != nil {
 		return nil, err
 	}
-	return p, writeKey(p.path("sa.key"), signer)
+	return p, writeKey(p.Path("sa.key"), signer)
 }
 
-func (p *pki) path(name string) string { return filepath.Join(p.dir, name) }
+// Path is where a file of it is.
+func (p *PKI) Path(name string) string { return filepath.Join(p.dir, name) }
 
-func (p *pki) caPEM() []byte {
+// CA is the certificate of the authority.
+func (p *PKI) CA() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.cert.Raw})
 }
 
-// issue writes a certificate for serving on loopback and for the user with this
+// Issue writes a certificate for serving on loopback and for the user with this
 // name and these groups, as <file>.crt and <file>.key.
-func (p *pki) issue(file, user string, groups ...string) error {
+func (p *PKI) Issue(file, user string, groups ...string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -81,10 +85,10 @@ func (p *pki) issue(file, user string, groups ...string) error {
 	if err != nil {
 		return fmt.Errorf("issue %s: %w", file, err)
 	}
-	if err := writePEM(p.path(file+".crt"), "CERTIFICATE", der); err != nil {
+	if err := writePEM(p.Path(file+".crt"), "CERTIFICATE", der); err != nil {
 		return err
 	}
-	return writeKey(p.path(file+".key"), key)
+	return writeKey(p.Path(file+".key"), key)
 }
 
 func certificate(name string, groups []string) *x509.Certificate {

@@ -1,4 +1,6 @@
-package stack
+// Package ports gives out ports and loopback addresses of this host that nobody else uses:
+// no other stack, and nobody who listens.
+package ports
 
 import (
 	"errors"
@@ -19,30 +21,32 @@ const (
 	lastPort  = 18999
 )
 
-// leases are ports and loopback addresses held for one stack. Other stacks on
+// Leases are ports and loopback addresses held for one stack. Other stacks on
 // this machine see them through locked files, also before anything listens.
-type leases struct {
+type Leases struct {
 	dir   string
 	locks []func()
 }
 
-func newLeases() *leases { return &leases{dir: leaseDir()} }
+// New returns leases for a stack.
+func New() *Leases { return &Leases{dir: Dir()} }
 
-func leaseDir() string {
-	return filepath.Join(os.TempDir(), fmt.Sprintf("muster-stack-leases-%d", os.Getuid()))
+// Dir is where the locked files of this user are.
+func Dir() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("muster-stack-Leases-%d", os.Getuid()))
 }
 
-// release gives everything back. The kernel does the same when the process dies.
-func (l *leases) release() {
+// Release gives everything back. The kernel does the same when the process dies.
+func (l *Leases) Release() {
 	for _, unlock := range l.locks {
 		unlock()
 	}
 	l.locks = nil
 }
 
-// port leases the preferred port if it is free, else any other one. A preferred
-// port of 0 means any.
-func (l *leases) port(preferred int) (int, error) {
+// Port Leases the preferred port if it is free, else any other one. A preferred
+// Port of 0 means any.
+func (l *Leases) Port(preferred int) (int, error) {
 	if preferred != 0 && l.try(preferred) {
 		return preferred, nil
 	}
@@ -54,7 +58,7 @@ func (l *leases) port(preferred int) (int, error) {
 	return 0, errors.New("found no free port")
 }
 
-func (l *leases) try(port int) bool {
+func (l *Leases) try(port int) bool {
 	unlock, err := files.TryLock(filepath.Join(l.dir, strconv.Itoa(port)))
 	if err != nil {
 		return false
@@ -83,9 +87,9 @@ func portFree(port int) bool {
 // for its first cluster.
 var inMemoryPorts = []string{"19000", "20000"}
 
-// address leases a loopback address. The in-memory provider always listens on
+// Address Leases a loopback address. The in-memory provider always listens on
 // the same ports, so two of them need an address each.
-func (l *leases) address() (string, error) {
+func (l *Leases) Address() (string, error) {
 	var last error
 	for host := 1; host < 255; host++ {
 		address := fmt.Sprintf("127.0.0.%d", host)

@@ -1,4 +1,4 @@
-package stack
+package pod
 
 import (
 	"fmt"
@@ -11,17 +11,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// podPlan is what a Deployment's pod template asks of a host process.
-type podPlan struct {
-	namespace      string
-	serviceAccount string
-	// command is the base name of the program, empty if the image decides.
-	command string
-	args    []string
-	env     []string
+// Plan is what a Deployment's pod template asks of a host process.
+type Plan struct {
+	namespace string
+	// ServiceAccount is the name of the one it runs as.
+	ServiceAccount string
+	// Command is the base name of the program, empty if the image decides.
+	Command string
+	Args    []string
+	Env     []string
 	volumes []volumePlan
-	// ready is the readiness probe, nil if there is none.
-	ready *probePlan
+	// Ready is the readiness probe, nil if there is none.
+	Ready *Probe
 }
 
 // volumePlan is a directory the kubelet would mount.
@@ -35,41 +36,50 @@ type volumePlan struct {
 	mode      int32
 }
 
-type probePlan struct {
-	scheme string
-	path   string
-	port   int
-	timing probeTiming
+// Probe is an HTTP probe.
+type Probe struct {
+	Scheme string
+	Path   string
+	Port   int
+	Timing ProbeTiming
 }
 
-// hostPlace is where on the host a pod goes.
-type hostPlace struct {
-	podName string
-	// dir holds the volumes.
-	dir string
-	// ports maps the ports the container declares to those it gets.
-	ports map[int]int
+// ProbeTiming is how a kubelet probes.
+type ProbeTiming struct {
+	Period, Timeout time.Duration
+	// Failures in a row make a replica not ready; one success makes it ready.
+	Failures int
 }
 
-// planPod translates a pod template. What it cannot give a host process it refuses:
+// Place is where on the host a pod goes.
+type Place struct {
+	// Name is that of the pod.
+	Name string
+	// Dir holds the volumes.
+	Dir string
+	// Ports maps the ports the container declares to those it gets.
+	Ports map[int]int
+}
+
+// New translates a pod template. What it cannot give a host process it refuses:
 // a test must not pass because a setting was ignored silently. Not translated are
 // resources, security context and scheduling, which a process has no use for, and
 // lifecycle: whoever ends a process here decides himself who is told first.
-func planPod(deployment *appsv1.Deployment, place hostPlace) (*podPlan, error) {
-	container, err := onlyContainer(deployment)
+func New(deployment *appsv1.Deployment, place Place) (*Plan, error) {
+	container, err := OnlyContainer(deployment)
 	if err != nil {
 		return nil, err
 	}
 	spec := deployment.Spec.Template.Spec
-	plan := &podPlan{namespace: deployment.Namespace, serviceAccount: spec.ServiceAccountName}
-	if plan.serviceAccount == "" {
-		plan.serviceAccount = "default"
+	plan := &Plan{namespace: deployment.Namespace, ServiceAccount: spec.ServiceAccountName}
+	if plan.ServiceAccount == "" {
+		plan.ServiceAccount = "default"
 	}
-	mounts, err := plan.mountVolumes(spec.Volumes, container, place.dir)
+	mounts, err := plan.mountVolumes(spec.Volumes, container, place.Dir)
 	if err != nil {
 		return nil, err
 	}
-	rewrite := rewriter{mounts: mounts, ports: place.ports}
+	rewrite := rewriter{mounts: mounts, ports: place.Ports}
 	values := map[string]string{}
 	for _, variable := range container.Env {
 		value, err := envValue(variable, plan, place, values)
@@ -77,21 +87,22 @@ func planPod(deployment *appsv1.Deployment, place hostPlace) (*podPlan, error) {
 			return nil, err
 		}
 		values[variable.Name] = rewrite.value(value)
-		plan.env = append(plan.env, variable.Name+"="+values[variable.Name])
+		plan.Env = append(plan.Env, variable.Name+"="+values[variable.Name])
 	}
 	if len(container.Command) > 0 {
-		plan.command = path.Base(container.Command[0])
-		plan.args = append(plan.args, container.Command[1:]...)
+		plan.Command = path.Base(container.Command[0])
+		plan.Args = append(plan.Args, container.Command[1:]...)
 	}
-	plan.args = append(plan.args, container.Args...)
-	for i, arg := range plan.args {
-		plan.args[i] = rewrite.arg(expand(arg, values))
+	plan.Args = append(plan.Args, container.Args...)
+	for i, arg := range plan.Args {
+		plan.Args[i] = rewrite.arg(expand(arg, values))
 	}
-	plan.ready, err = planProbe(container, place.ports)
+	plan.Ready, err = planProbe(container, place.Ports)
 	return plan, err
 }
 
-func onlyContainer(deployment *appsv1.Deployment) (*corev1.Container, error) {
+// OnlyContainer is the one container that a Deployment has.
+func OnlyContainer(deployment *appsv1.Deployment) (*corev1.Container, error) {
 	spec := deployment.Spec.Template.Spec
 	if len(spec.Containers) != 1 || len(spec.InitContainers) != 0 {
 		return nil, fmt.Errorf("a host process stands for one container, there are %d and %d init containers",
@@ -103,8 +114,8 @@ func onlyContainer(deployment *appsv1.Deployment) (*corev1.Container, error) {
 	return &spec.Containers[0], nil
 }
 
-// declaredPorts are the ports a container says it listens on.
-func declaredPorts(container *corev1.Container) []int {
+// DeclaredPorts are the ports a container says it listens on.
+func DeclaredPorts(container *corev1.Container) []int {
 	var ports []int
 	for _, port := range container.Ports {
 		ports = append(ports, int(port.ContainerPort))
@@ -118,8 +129,8 @@ func declaredPorts(container *corev1.Container) []int {
 	return slices.Compact(ports)
 }
 
-// containerPort resolves a port by number or by name.
-func containerPort(container *corev1.Container, port intstr.IntOrString) (int, error) {
+// ContainerPort resolves a port by number or by name.
+func ContainerPort(container *corev1.Container, port intstr.IntOrString) (int, error) {
 	if port.Type == intstr.Int {
 		return port.IntValue(), nil
 	}
@@ -132,7 +143,7 @@ func containerPort(container *corev1.Container, port intstr.IntOrString) (int, e
 }
 
 // mountVolumes plans the volumes and returns where each mount path is on the host.
-func (p *podPlan) mountVolumes(volumes []corev1.Volume, container *corev1.Container, dir string) (map[string]string, error) {
+func (p *Plan) mountVolumes(volumes []corev1.Volume, container *corev1.Container, dir string) (map[string]string, error) {
 	mounts := map[string]string{}
 	for _, mount := range container.VolumeMounts {
 		if mount.SubPath != "" || mount.SubPathExpr != "" {
@@ -169,7 +180,7 @@ func (p *podPlan) mountVolumes(volumes []corev1.Volume, container *corev1.Contai
 	return mounts, nil
 }
 
-func envValue(variable corev1.EnvVar, plan *podPlan, place hostPlace, earlier map[string]string) (string, error) {
+func envValue(variable corev1.EnvVar, plan *Plan, place Place, earlier map[string]string) (string, error) {
 	if variable.ValueFrom == nil {
 		return expand(variable.Value, earlier), nil
 	}
@@ -180,9 +191,9 @@ func envValue(variable corev1.EnvVar, plan *podPlan, place hostPlace, earlier ma
 	case "metadata.namespace":
 		return plan.namespace, nil
 	case "metadata.name":
-		return place.podName, nil
+		return place.Name, nil
 	case "spec.serviceAccountName":
-		return plan.serviceAccount, nil
+		return plan.ServiceAccount, nil
 	case "status.podIP":
 		return "127.0.0.1", nil
 	default:
@@ -190,7 +201,7 @@ func envValue(variable corev1.EnvVar, plan *podPlan, place hostPlace, earlier ma
 	}
 }
 
-func planProbe(container *corev1.Container, ports map[int]int) (*probePlan, error) {
+func planProbe(container *corev1.Container, ports map[int]int) (*Probe, error) {
 	if container.ReadinessProbe == nil {
 		return nil, nil
 	}
@@ -198,7 +209,7 @@ func planProbe(container *corev1.Container, ports map[int]int) (*probePlan, erro
 	if get == nil {
 		return nil, fmt.Errorf("only httpGet readiness probes are translated")
 	}
-	port, err := containerPort(container, get.Port)
+	port, err := ContainerPort(container, get.Port)
 	if err != nil {
 		return nil, fmt.Errorf("readiness probe: %w", err)
 	}
@@ -209,20 +220,20 @@ func planProbe(container *corev1.Container, ports map[int]int) (*probePlan, erro
 	if get.Scheme == corev1.URISchemeHTTPS {
 		scheme = "https"
 	}
-	return &probePlan{scheme: scheme, path: get.Path, port: port, timing: timingOf(container.ReadinessProbe)}, nil
+	return &Probe{Scheme: scheme, Path: get.Path, Port: port, Timing: timingOf(container.ReadinessProbe)}, nil
 }
 
 // timingOf fills in what the API server fills in.
-func timingOf(probe *corev1.Probe) probeTiming {
+func timingOf(probe *corev1.Probe) ProbeTiming {
 	orElse := func(value, fallback int32) int32 {
 		if value == 0 {
 			return fallback
 		}
 		return value
 	}
-	return probeTiming{
-		period:   time.Duration(orElse(probe.PeriodSeconds, 10)) * time.Second,
-		timeout:  time.Duration(orElse(probe.TimeoutSeconds, 1)) * time.Second,
-		failures: int(orElse(probe.FailureThreshold, 3)),
+	return ProbeTiming{
+		Period:   time.Duration(orElse(probe.PeriodSeconds, 10)) * time.Second,
+		Timeout:  time.Duration(orElse(probe.TimeoutSeconds, 1)) * time.Second,
+		Failures: int(orElse(probe.FailureThreshold, 3)),
 	}
 }

@@ -1,4 +1,4 @@
-package stack
+package pod
 
 import (
 	"context"
@@ -23,25 +23,39 @@ import (
 
 const dataLink = "..data"
 
-// volume keeps a directory like the kubelet does: files are links through one
+// Volume keeps a directory like the kubelet does: files are links through one
 // link that is swapped whole, so that a reader never sees a certificate with the
 // key of another.
-type volume struct {
-	plan volumePlan
-	last map[string][]byte
+type Volume struct {
+	namespace string
+	plan      volumePlan
+	last      map[string][]byte
+}
+
+// Mount fills the directories of all volumes before the process starts.
+func (p *Plan) Mount(ctx context.Context, client kubernetes.Interface) ([]*Volume, error) {
+	var mounted []*Volume
+	for _, plan := range p.volumes {
+		v := &Volume{namespace: p.namespace, plan: plan}
+		if err := v.mount(ctx, client); err != nil {
+			return nil, err
+		}
+		mounted = append(mounted, v)
+	}
+	return mounted, nil
 }
 
 // mount fills the directory before the process starts. Like a pod, it waits for a
 // Secret that does not exist yet.
-func (v *volume) mount(ctx context.Context, client kubernetes.Interface, namespace string) error {
+func (v *Volume) mount(ctx context.Context, client kubernetes.Interface) error {
 	if err := os.MkdirAll(v.plan.hostDir, 0o755); err != nil {
 		return err
 	}
 	if v.plan.secret == "" && v.plan.configMap == "" {
 		return nil
 	}
-	return poll.Until(ctx, v.what(namespace), 2*time.Minute, func(ctx context.Context) error {
-		data, err := v.get(ctx, client, namespace)
+	return poll.Until(ctx, v.what(), 2*time.Minute, func(ctx context.Context) error {
+		data, err := v.get(ctx, client)
 		if apierrors.IsNotFound(err) && v.plan.optional {
 			return nil
 		}
@@ -52,19 +66,19 @@ func (v *volume) mount(ctx context.Context, client kubernetes.Interface, namespa
 	})
 }
 
-func (v *volume) what(namespace string) string {
+func (v *Volume) what() string {
 	if v.plan.secret != "" {
-		return "Secret " + namespace + "/" + v.plan.secret
+		return "Secret " + v.namespace + "/" + v.plan.secret
 	}
-	return "ConfigMap " + namespace + "/" + v.plan.configMap
+	return "ConfigMap " + v.namespace + "/" + v.plan.configMap
 }
 
-func (v *volume) get(ctx context.Context, client kubernetes.Interface, namespace string) (map[string][]byte, error) {
+func (v *Volume) get(ctx context.Context, client kubernetes.Interface) (map[string][]byte, error) {
 	if v.plan.secret != "" {
-		secret, err := client.CoreV1().Secrets(namespace).Get(ctx, v.plan.secret, metav1.GetOptions{})
+		secret, err := client.CoreV1().Secrets(v.namespace).Get(ctx, v.plan.secret, metav1.GetOptions{})
 		return dataOf(secret), err
 	}
-	configMap, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, v.plan.configMap, metav1.GetOptions{})
+	configMap, err := client.CoreV1().ConfigMaps(v.namespace).Get(ctx, v.plan.configMap, metav1.GetOptions{})
 	return dataOf(configMap), err
 }
 
@@ -85,14 +99,14 @@ func dataOf(object runtime.Object) map[string][]byte {
 	return nil
 }
 
-// follow rewrites the directory on every change until ctx ends. A watch that asks
+// Follow rewrites the directory on every change until ctx ends. A watch that asks
 // for no version begins with what exists now, so nothing is missed in between.
-func (v *volume) follow(ctx context.Context, client kubernetes.Interface, namespace string) {
+func (v *Volume) Follow(ctx context.Context, client kubernetes.Interface) {
 	if v.plan.secret == "" && v.plan.configMap == "" {
 		return
 	}
 	for ctx.Err() == nil {
-		events, err := v.watch(ctx, client, namespace)
+		events, err := v.watch(ctx, client)
 		if err == nil {
 			for event := range events.ResultChan() {
 				if event.Type == watch.Added || event.Type == watch.Modified {
@@ -108,17 +122,17 @@ func (v *volume) follow(ctx context.Context, client kubernetes.Interface, namesp
 	}
 }
 
-func (v *volume) watch(ctx context.Context, client kubernetes.Interface, namespace string) (watch.Interface, error) {
+func (v *Volume) watch(ctx context.Context, client kubernetes.Interface) (watch.Interface, error) {
 	options := func(name string) metav1.ListOptions {
 		return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
 	}
 	if v.plan.secret != "" {
-		return client.CoreV1().Secrets(namespace).Watch(ctx, options(v.plan.secret))
+		return client.CoreV1().Secrets(v.namespace).Watch(ctx, options(v.plan.secret))
 	}
-	return client.CoreV1().ConfigMaps(namespace).Watch(ctx, options(v.plan.configMap))
+	return client.CoreV1().ConfigMaps(v.namespace).Watch(ctx, options(v.plan.configMap))
 }
 
-func (v *volume) files(data map[string][]byte) (map[string][]byte, error) {
+func (v *Volume) files(data map[string][]byte) (map[string][]byte, error) {
 	if len(v.plan.items) == 0 {
 		return data, nil
 	}
@@ -134,7 +148,7 @@ func (v *volume) files(data map[string][]byte) (map[string][]byte, error) {
 }
 
 // write puts the files into a new directory and swaps the link to it.
-func (v *volume) write(data map[string][]byte) error {
+func (v *Volume) write(data map[string][]byte) error {
 	wanted, err := v.files(data)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/muster-fleet/muster/test/stack/pod"
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
@@ -148,11 +149,11 @@ func (s *Stack) portBehind(ctx context.Context, service *corev1.Service, asked i
 			if !selector.Matches(labels.Set(deployment.Spec.Template.Labels)) {
 				continue
 			}
-			container, err := onlyContainer(deployment)
+			container, err := pod.OnlyContainer(deployment)
 			if err != nil {
 				return 0, err
 			}
-			port, err := containerPort(container, target)
+			port, err := pod.ContainerPort(container, target)
 			if err != nil {
 				return 0, err
 			}

@@ -1,4 +1,5 @@
-package stack
+// Package balancer stands for a Service in front of several replicas.
+package balancer
 
 import (
 	"context"
@@ -9,6 +10,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/pod"
 )
 
 const (
@@ -20,49 +23,46 @@ const (
 	dialTime  = time.Second
 )
 
-// balancer is a Service with endpoints: it hands each connection to one of the
+// Balancer is a Service with endpoints: it hands each connection to one of the
 // replicas that are ready, and never tries another one. A connection that was made
 // stays where it is. Without a ready replica connections are refused.
-type balancer struct {
+type Balancer struct {
 	host string
 	port int
 
 	mu          sync.Mutex
-	endpoints   []*endpoint
+	endpoints   []*Endpoint
 	listener    net.Listener
 	connections map[net.Conn]struct{}
 	closed      bool
 }
 
-// endpoint is one replica behind a balancer.
-type endpoint struct {
-	name    string
-	address string
-	// alive tells whether its process runs; probe is its readiness probe.
-	alive  func() bool
-	probe  func(context.Context) error
-	timing probeTiming
+// Endpoint is one replica behind a balancer.
+type Endpoint struct {
+	Name    string
+	Address string
+	// Alive tells whether its process runs; Probe is its readiness probe.
+	Alive  func() bool
+	Probe  func(context.Context) error
+	Timing pod.ProbeTiming
 
 	ready bool // the balancer's mutex guards it
 }
 
-// probeTiming is how a kubelet probes.
-type probeTiming struct {
-	period, timeout time.Duration
-	// failures in a row make a replica not ready; one success makes it ready.
-	failures int
+// Port is where it listens.
+func (b *Balancer) Port() int { return b.port }
+
+// New returns a balancer that is yet to have a replica.
+func New(host string, port int) *Balancer {
+	return &Balancer{host: host, port: port, connections: map[net.Conn]struct{}{}}
 }
 
-func newBalancer(host string, port int) *balancer {
-	return &balancer{host: host, port: port, connections: map[net.Conn]struct{}{}}
-}
-
-// add puts a replica behind the balancer, and follows it until ctx ends.
-func (b *balancer) add(ctx context.Context, wait *sync.WaitGroup, e *endpoint) {
+// Add puts a replica behind the balancer, and follows it until ctx ends.
+func (b *Balancer) Add(ctx context.Context, wait *sync.WaitGroup, e *Endpoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, known := range b.endpoints {
-		if known.name == e.name {
+		if known.Name == e.Name {
 			return
 		}
 	}
@@ -74,13 +74,13 @@ func (b *balancer) add(ctx context.Context, wait *sync.WaitGroup, e *endpoint) {
 }
 
 // follow keeps the readiness of one replica up to date.
-func (b *balancer) follow(ctx context.Context, e *endpoint) {
+func (b *Balancer) follow(ctx context.Context, e *Endpoint) {
 	var died, next time.Time
 	failures := 0
 	for ctx.Err() == nil {
 		now := time.Now()
 		switch {
-		case !e.alive():
+		case !e.Alive():
 			if died.IsZero() {
 				died = now
 			}
@@ -91,14 +91,14 @@ func (b *balancer) follow(ctx context.Context, e *endpoint) {
 			died, failures = time.Time{}, 0
 			b.set(e, false)
 		case now.After(next):
-			next = now.Add(e.timing.period)
-			look, done := context.WithTimeout(ctx, e.timing.timeout)
-			err := e.probe(look)
+			next = now.Add(e.Timing.Period)
+			look, done := context.WithTimeout(ctx, e.Timing.Timeout)
+			err := e.Probe(look)
 			done()
 			if failures++; err == nil {
 				failures = 0
 				b.set(e, true)
-			} else if failures >= e.timing.failures {
+			} else if failures >= e.Timing.Failures {
 				b.set(e, false)
 			}
 		}
@@ -112,7 +112,7 @@ func (b *balancer) follow(ctx context.Context, e *endpoint) {
 	}
 }
 
-func (b *balancer) set(e *endpoint, ready bool) {
+func (b *Balancer) set(e *Endpoint, ready bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e.ready = ready
@@ -120,7 +120,7 @@ func (b *balancer) set(e *endpoint, ready bool) {
 }
 
 // listen listens as long as a replica is ready. The mutex is held.
-func (b *balancer) listen() {
+func (b *Balancer) listen() {
 	ready := len(b.readyLocked()) > 0 && !b.closed
 	switch {
 	case ready && b.listener == nil:
@@ -136,8 +136,8 @@ func (b *balancer) listen() {
 	}
 }
 
-func (b *balancer) readyLocked() []*endpoint {
-	var ready []*endpoint
+func (b *Balancer) readyLocked() []*Endpoint {
+	var ready []*Endpoint
 	for _, e := range b.endpoints {
 		if e.ready {
 			ready = append(ready, e)
@@ -146,14 +146,14 @@ func (b *balancer) readyLocked() []*endpoint {
 	return ready
 }
 
-// ready returns how many replicas are ready.
-func (b *balancer) ready() int {
+// Ready returns how many replicas are ready.
+func (b *Balancer) Ready() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.readyLocked())
 }
 
-func (b *balancer) accept(listener net.Listener) {
+func (b *Balancer) accept(listener net.Listener) {
 	for {
 		connection, err := listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -166,7 +166,7 @@ func (b *balancer) accept(listener net.Listener) {
 }
 
 // serve connects a client with a replica until one of them hangs up.
-func (b *balancer) serve(client net.Conn) {
+func (b *Balancer) serve(client net.Conn) {
 	defer reset(client)
 	b.mu.Lock()
 	ready := b.readyLocked()
@@ -174,7 +174,7 @@ func (b *balancer) serve(client net.Conn) {
 		b.mu.Unlock()
 		return
 	}
-	address := ready[rand.IntN(len(ready))].address
+	address := ready[rand.IntN(len(ready))].Address
 	b.connections[client] = struct{}{}
 	b.mu.Unlock()
 	defer func() {
@@ -210,8 +210,8 @@ func reset(connection net.Conn) {
 	_ = connection.Close()
 }
 
-// cut ends every connection, and returns how many there were.
-func (b *balancer) cut() int {
+// Cut ends every connection, and returns how many there were.
+func (b *Balancer) Cut() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for connection := range b.connections {
@@ -220,10 +220,10 @@ func (b *balancer) cut() int {
 	return len(b.connections)
 }
 
-func (b *balancer) close() {
+func (b *Balancer) close() {
 	b.mu.Lock()
 	b.closed = true
 	b.listen()
 	b.mu.Unlock()
-	b.cut()
+	b.Cut()
 }
