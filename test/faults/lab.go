@@ -81,7 +81,7 @@ type lab struct {
 }
 
 // newLab starts a stack.
-func newLab(ctx context.Context, p parts, progress io.Writer) (*lab, error) {
+func newLab(ctx context.Context, p built, progress io.Writer) (*lab, error) {
 	background, stop := context.WithCancel(context.Background())
 	l := &lab{stop: stop, proxies: map[string]*proxy.Proxy{}}
 	var err error

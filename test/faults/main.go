@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/parts"
 )
 
 type options struct {
@@ -87,12 +88,12 @@ func (o options) result(ctx context.Context) (*report, error) {
 			plan = append(plan, strikeOnce{f, o.seed + uint64(number)})
 		}
 	}
-	parts, clean, err := build(ctx, os.Stderr)
+	b, clean, err := build(ctx, os.Stderr)
 	if err != nil {
 		return nil, err
 	}
 	defer clean()
-	result, err := strikeAll(ctx, parts, plan, o, os.Stderr)
+	result, err := strikeAll(ctx, b, plan, o, os.Stderr)
 	result.Seed = o.seed
 	if err != nil {
 		return nil, err
@@ -100,28 +101,28 @@ func (o options) result(ctx context.Context) (*report, error) {
 	return result, result.write(o.output)
 }
 
-// parts are what stacks run from.
-type parts struct {
-	tools *stack.Tools
+// built is what stacks run from.
+type built struct {
+	tools *parts.Tools
 	// programs are copies of Muster's: what is built meanwhile is not what is tested.
 	programs map[string]string
 }
 
-func build(ctx context.Context, progress io.Writer) (parts, func(), error) {
+func build(ctx context.Context, progress io.Writer) (built, func(), error) {
 	clean := func() {}
 	tools, err := stack.Build(ctx, stack.API, progress)
 	if err != nil {
-		return parts{}, clean, err
+		return built{}, clean, err
 	}
 	if err := tools.BuildMuster(ctx, progress); err != nil {
-		return parts{}, clean, err
+		return built{}, clean, err
 	}
 	dir, err := os.MkdirTemp("", "muster-faults-")
 	if err != nil {
-		return parts{}, clean, err
+		return built{}, clean, err
 	}
 	clean = func() { _ = os.RemoveAll(dir) }
-	p := parts{tools: tools, programs: map[string]string{}}
+	p := built{tools: tools, programs: map[string]string{}}
 	for _, name := range []string{"syncer", "webhook"} {
 		content, err := os.ReadFile(tools.Bin(name))
 		if err != nil {
@@ -143,7 +144,7 @@ type strikeOnce struct {
 
 // strikeAll lets everything strike that is planned, on several stacks side by side. A
 // stack on which a run went wrong is replaced.
-func strikeAll(ctx context.Context, p parts, plan []strikeOnce, o options, progress io.Writer) (*report, error) {
+func strikeAll(ctx context.Context, p built, plan []strikeOnce, o options, progress io.Writer) (*report, error) {
 	begin := time.Now()
 	result := &report{Measured: begin.UTC().Format(time.RFC3339)}
 	// The long ones first, so that no stack is left alone with one in the end.
@@ -190,7 +191,7 @@ func strikeAll(ctx context.Context, p parts, plan []strikeOnce, o options, progr
 	return result, errors.Join(problems...)
 }
 
-func strikeSome(ctx context.Context, p parts, next func() *strikeOnce, o options, progress io.Writer, done func(*record)) (err error) {
+func strikeSome(ctx context.Context, p built, next func() *strikeOnce, o options, progress io.Writer, done func(*record)) (err error) {
 	var l *lab
 	defer func() {
 		if l != nil {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/muster-fleet/muster/test/stack/files"
+	"github.com/muster-fleet/muster/test/stack/parts"
 	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
@@ -24,13 +25,13 @@ type capiPorts struct{ webhook, health, diagnostics map[string]int }
 
 func (s *Stack) chooseCAPIPorts() error {
 	s.capi = capiPorts{map[string]int{}, map[string]int{}, map[string]int{}}
-	for _, provider := range capiProviders {
+	for _, provider := range parts.CAPIProviders {
 		for _, ports := range []map[string]int{s.capi.webhook, s.capi.health, s.capi.diagnostics} {
 			port, err := s.leases.Port(0)
 			if err != nil {
 				return err
 			}
-			ports[provider.name] = port
+			ports[provider.Name] = port
 		}
 	}
 	return nil
@@ -64,26 +65,26 @@ func (s *Stack) capiSpecs() ([]process.Spec, error) {
 		return nil, err
 	}
 	var specs []process.Spec
-	for _, provider := range capiProviders {
-		kubeconfig, err := s.hub.userKubeconfig(provider.name, "system:masters")
+	for _, provider := range parts.CAPIProviders {
+		kubeconfig, err := s.hub.userKubeconfig(provider.Name, "system:masters")
 		if err != nil {
 			return nil, err
 		}
-		health := fmt.Sprintf("127.0.0.1:%d", s.capi.health[provider.name])
+		health := fmt.Sprintf("127.0.0.1:%d", s.capi.health[provider.Name])
 		spec := process.Spec{
-			Name: provider.name, Path: s.tools.Bin(provider.name), Port: s.capi.webhook[provider.name],
+			Name: provider.Name, Path: s.tools.Bin(provider.Name), Port: s.capi.webhook[provider.Name],
 			Args: []string{
 				"--kubeconfig=" + kubeconfig,
-				"--webhook-cert-dir=" + certs, fmt.Sprintf("--webhook-port=%d", s.capi.webhook[provider.name]),
+				"--webhook-cert-dir=" + certs, fmt.Sprintf("--webhook-port=%d", s.capi.webhook[provider.Name]),
 				"--health-addr=" + health,
-				fmt.Sprintf("--diagnostics-address=127.0.0.1:%d", s.capi.diagnostics[provider.name]), "--insecure-diagnostics=true",
+				fmt.Sprintf("--diagnostics-address=127.0.0.1:%d", s.capi.diagnostics[provider.Name]), "--insecure-diagnostics=true",
 				// The rate limit of one reconcile per second and object is for big fleets.
 				"--feature-gates=ClusterTopology=true,MachinePool=false,ReconcilerRateLimiting=false",
 				"--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields",
 			},
 			Ready: httpOK(http.DefaultClient, "http://"+health+"/readyz"),
 		}
-		if provider.name == "capd" {
+		if provider.Name == "capd" {
 			// The API servers of in-memory clusters listen on this address.
 			spec.Env = []string{"HOME=" + s.dir, "TMPDIR=" + s.dir, "POD_IP=" + address}
 		}
@@ -117,8 +118,8 @@ func (s *Stack) issueServing(dir string) error {
 // webhooks in the order of names.
 func (s *Stack) installCAPIWebhooks(ctx context.Context) error {
 	begin := time.Now()
-	for _, provider := range capiProviders {
-		content, err := os.ReadFile(filepath.Join(s.tools.manifests, provider.name+"-webhooks.yaml"))
+	for _, provider := range parts.CAPIProviders {
+		content, err := os.ReadFile(filepath.Join(s.tools.Manifests, provider.Name+"-webhooks.yaml"))
 		if err != nil {
 			return err
 		}
@@ -127,15 +128,15 @@ func (s *Stack) installCAPIWebhooks(ctx context.Context) error {
 			return err
 		}
 		for _, object := range objects {
-			object.SetName(provider.prefix + object.GetName())
-			if err := s.loopbackWebhooks(provider.name, object); err != nil {
+			object.SetName(provider.Prefix + object.GetName())
+			if err := s.loopbackWebhooks(provider.Name, object); err != nil {
 				return fmt.Errorf("%s: %w", object.GetName(), err)
 			}
 			if err := s.client.applyObject(ctx, object); err != nil {
 				return fmt.Errorf("%s: %w", object.GetName(), err)
 			}
 		}
-		if err := poll.Until(ctx, provider.name+"'s webhooks", time.Minute, s.webhookListens(provider.name)); err != nil {
+		if err := poll.Until(ctx, provider.Name+"'s webhooks", time.Minute, s.webhookListens(provider.Name)); err != nil {
 			return err
 		}
 	}

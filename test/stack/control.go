@@ -11,6 +11,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/muster-fleet/muster/test/stack/parts"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
@@ -134,7 +135,7 @@ func Attach(dir string) (*Stack, error) {
 	}
 	s := &Stack{
 		Kubeconfig: state.Kubeconfig, dir: dir, begin: time.Now(),
-		tools:  &Tools{root: state.Root, bins: state.Programs, manifests: state.Manifests},
+		tools:  &parts.Tools{Root: state.Root, Bins: state.Programs, Manifests: state.Manifests},
 		remote: newRemote(state.Socket),
 	}
 	if s.options, err = (Options{Dir: dir, Profile: state.Profile, Muster: state.Muster}).withDefaults(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/muster-fleet/muster/test/stack/parts"
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
@@ -26,8 +27,8 @@ func (s *Stack) installCRDs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, provider := range capiProviders {
-		more, err := s.readCRDs(provider.name, provider.name+"-crds.yaml")
+	for _, provider := range parts.CAPIProviders {
+		more, err := s.readCRDs(provider.Name, provider.Name+"-crds.yaml")
 		if err != nil {
 			return err
 		}
@@ -44,7 +45,7 @@ func (s *Stack) installCRDs(ctx context.Context) error {
 func (s *Stack) readCRDs(provider string, files ...string) ([]*unstructured.Unstructured, error) {
 	var crds []*unstructured.Unstructured
 	for _, file := range files {
-		content, err := os.ReadFile(filepath.Join(s.tools.manifests, file))
+		content, err := os.ReadFile(filepath.Join(s.tools.Manifests, file))
 		if err != nil {
 			return nil, err
 		}

@@ -57,7 +57,7 @@ func (s *Stack) startMuster(ctx context.Context) error {
 func (s *Stack) ApplyMuster(ctx context.Context) error {
 	manifests := s.options.Manifests
 	if manifests == "" {
-		manifests = filepath.Join(s.tools.root, "manifests", "default")
+		manifests = filepath.Join(s.tools.Root, "manifests", "default")
 	}
 	rendered, err := s.Kubectl(ctx, "kustomize", manifests)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/muster-fleet/muster/test/stack/balancer"
+	"github.com/muster-fleet/muster/test/stack/parts"
 	"github.com/muster-fleet/muster/test/stack/pki"
 	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/ports"
@@ -32,7 +33,7 @@ type Stack struct {
 
 	options Options
 	dir     string
-	tools   *Tools
+	tools   *parts.Tools
 	leases  *ports.Leases
 	// remove says that the directory is the stack's own to remove.
 	remove bool

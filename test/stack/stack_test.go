@@ -32,12 +32,12 @@ func upWithFixture(t *testing.T) *Stack {
 		t.Fatal(err)
 	}
 	binary := filepath.Join(dir, "fixture")
-	if err := goBuild(ctx, tools.root, "", binary, "./test/stack/testdata/fixture"); err != nil {
+	if err := tools.Compile(ctx, "./test/stack/testdata/fixture", binary); err != nil {
 		t.Fatal(err)
 	}
 	s, err := Up(ctx, Options{
 		Dir: filepath.Join(dir, "stack"), Tools: tools, Progress: progress, Muster: true,
-		Manifests: filepath.Join(tools.root, "test", "stack", "testdata", "fixture", "manifests"),
+		Manifests: filepath.Join(tools.Root, "test", "stack", "testdata", "fixture", "manifests"),
 		Binaries:  map[string]string{"fixture": binary},
 	})
 	if err != nil {

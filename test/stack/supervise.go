@@ -60,7 +60,7 @@ type stateKeeper struct {
 func (k *stateKeeper) keep(s *Stack) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.state.Kubeconfig, k.state.Root, k.state.Programs, k.state.Manifests = s.Kubeconfig, s.tools.root, s.tools.bins, s.tools.manifests
+	k.state.Kubeconfig, k.state.Root, k.state.Programs, k.state.Manifests = s.Kubeconfig, s.tools.Root, s.tools.Bins, s.tools.Manifests
 	k.state.Processes = s.Processes()
 	// A full disk shows itself soon enough elsewhere.
 	_ = k.state.write(s.dir)

@@ -1,4 +1,4 @@
-package stack
+package parts
 
 import (
 	"bytes"
@@ -17,21 +17,25 @@ import (
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
+// InMemoryClassFile is the manifest of the in-memory provider's ClusterClass.
+const InMemoryClassFile = "clusterclass-in-memory.yaml"
+
 // manifestsFormat changes when renderManifests writes something else.
 const manifestsFormat = "1"
 
-// capiProvider is a Cluster API provider as its module lays it out.
-type capiProvider struct {
-	// name is that of its process.
-	name string
-	// prefix is what its own kustomization puts before names. Muster's webhooks are
+// CAPIProvider is a Cluster API provider as its module lays it out.
+type CAPIProvider struct {
+	// Name is that of its process.
+	Name string
+	// Prefix is what its own kustomization puts before names. Muster's webhooks are
 	// ordered against these names by the API server.
-	prefix string
+	Prefix string
 	module string
 	folder string
 }
 
-var capiProviders = []capiProvider{
+// CAPIProviders are those that a stack runs.
+var CAPIProviders = []CAPIProvider{
 	{"capi-core", "capi-", "sigs.k8s.io/cluster-api", "core"},
 	{"capi-bootstrap", "capi-kubeadm-bootstrap-", "sigs.k8s.io/cluster-api", "bootstrap/kubeadm"},
 	{"capi-controlplane", "capi-kubeadm-control-plane-", "sigs.k8s.io/cluster-api", "controlplane/kubeadm"},
@@ -43,14 +47,14 @@ var capiProviders = []capiProvider{
 func renderManifests(ctx context.Context, tools *Tools, progress io.Writer) (string, error) {
 	hash := sha256.New()
 	fmt.Fprintln(hash, manifestsFormat)
-	for _, module := range []partsModule{kubeModule, certManagerModule, fleetModule, capiModule} {
-		key, err := moduleKey(filepath.Join(tools.root, "test", "parts", module.name), module)
+	for _, module := range []Module{Kube, CertManager, Fleet, CAPI} {
+		key, err := moduleKey(filepath.Join(tools.Root, "test", "parts", module.name), module)
 		if err != nil {
 			return "", err
 		}
 		fmt.Fprintln(hash, key)
 	}
-	dir := filepath.Join(tools.root, ".cache", "parts", fmt.Sprintf("manifests-%x", hash.Sum(nil)[:6]))
+	dir := filepath.Join(tools.Root, ".cache", "parts", fmt.Sprintf("manifests-%x", hash.Sum(nil)[:6]))
 	if files.Exists(dir) {
 		return dir, nil
 	}
@@ -94,7 +98,7 @@ func renderFleet(ctx context.Context, tools *Tools, out string) error {
 // renderCAPI builds the CRDs with the providers' own kustomizations: they add the
 // contract labels and the conversion stanza that the generated bases lack.
 func renderCAPI(ctx context.Context, tools *Tools, out string) error {
-	for _, provider := range capiProviders {
+	for _, provider := range CAPIProviders {
 		dir, err := moduleDir(ctx, tools, "capi", provider.module)
 		if err != nil {
 			return err
@@ -107,10 +111,10 @@ func renderCAPI(ctx context.Context, tools *Tools, out string) error {
 		if err != nil {
 			return fmt.Errorf("kustomize %s: %w\n%s", config, err, process.LastLines(stderr.String(), 20))
 		}
-		if err := os.WriteFile(filepath.Join(out, provider.name+"-crds.yaml"), crds, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(out, provider.Name+"-crds.yaml"), crds, 0o600); err != nil {
 			return err
 		}
-		if err := concatenate(filepath.Join(out, provider.name+"-webhooks.yaml"), filepath.Join(config, "webhook", "manifests.yaml")); err != nil {
+		if err := concatenate(filepath.Join(out, provider.Name+"-webhooks.yaml"), filepath.Join(config, "webhook", "manifests.yaml")); err != nil {
 			return err
 		}
 	}
@@ -118,13 +122,13 @@ func renderCAPI(ctx context.Context, tools *Tools, out string) error {
 	if err != nil {
 		return err
 	}
-	return concatenate(filepath.Join(out, inMemoryClassFile),
-		filepath.Join(dir, "infrastructure", "docker", "templates", inMemoryClassFile))
+	return concatenate(filepath.Join(out, InMemoryClassFile),
+		filepath.Join(dir, "infrastructure", "docker", "templates", InMemoryClassFile))
 }
 
 // moduleDir finds the source of a required module, downloading it if need be.
 func moduleDir(ctx context.Context, tools *Tools, part, path string) (string, error) {
-	from := filepath.Join(tools.root, "test", "parts", part)
+	from := filepath.Join(tools.Root, "test", "parts", part)
 	find := func() (string, error) {
 		dir, err := runGo(ctx, from, "list", "-m", "-f", "{{.Dir}}", path)
 		return strings.TrimSpace(string(dir)), err

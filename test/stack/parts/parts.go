@@ -1,4 +1,4 @@
-package stack
+package parts
 
 // The version the Kubernetes binaries report. Built from modules they would say
 // v0.0.0-master, which clients refuse to parse.
@@ -8,23 +8,24 @@ const (
 	kubernetesMinor   = "36"
 )
 
-// partsModule is a module under test/parts: it pins one system's programs apart
+// Module is a module under test/parts: it pins one system's programs apart
 // from Muster's own requirements.
-type partsModule struct {
+type Module struct {
 	name     string
 	ldflags  string
 	programs []program
 }
 
-// program is one binary of a partsModule.
+// program is one binary of a Module.
 type program struct {
 	name    string
 	pkg     string
 	patches []patch
 }
 
+// The modules.
 var (
-	kubeModule = partsModule{
+	Kube = Module{
 		name: "kube",
 		ldflags: "-s -w" +
 			" -X k8s.io/component-base/version.gitVersion=" + kubernetesVersion +
@@ -38,12 +39,12 @@ var (
 			{name: "kubectl", pkg: "./kubectl"},
 		},
 	}
-	certManagerModule = partsModule{
+	CertManager = Module{
 		name:     "certmanager",
 		ldflags:  "-s -w",
 		programs: []program{{name: "cert-manager", pkg: "."}},
 	}
-	fleetModule = partsModule{
+	Fleet = Module{
 		name:    "fleet",
 		ldflags: "-s -w",
 		programs: []program{
@@ -51,7 +52,7 @@ var (
 			{name: "fleetagent", pkg: "github.com/rancher/fleet/cmd/fleetagent"},
 		},
 	}
-	capiModule = partsModule{
+	CAPI = Module{
 		name:    "capi",
 		ldflags: "-s -w",
 		programs: []program{
@@ -63,11 +64,3 @@ var (
 		},
 	}
 )
-
-// modulesOf lists the modules whose programs a profile runs.
-func modulesOf(profile Profile) []partsModule {
-	if profile == Full {
-		return []partsModule{kubeModule, certManagerModule, fleetModule, capiModule}
-	}
-	return []partsModule{kubeModule, certManagerModule}
-}

@@ -1,4 +1,6 @@
-package stack
+// Package parts builds what a stack runs: the programs that modules under test/parts pin,
+// Muster's own, and the CRDs and webhook configurations that come with them.
+package parts
 
 import (
 	"bytes"
@@ -22,23 +24,21 @@ import (
 
 // Tools are the built programs and rendered manifests a stack runs from.
 type Tools struct {
-	root string
-	bins map[string]string
-	// manifests holds the CRDs and webhook configurations taken from the modules.
-	manifests string
+	// Root is the work tree.
+	Root string
+	// Bins are the paths of programs by their names.
+	Bins map[string]string
+	// Manifests holds the CRDs and webhook configurations taken from the modules.
+	Manifests string
 }
 
 // Bin returns the path of a built program.
-func (t *Tools) Bin(name string) string { return t.bins[name] }
+func (t *Tools) Bin(name string) string { return t.Bins[name] }
 
-// Build builds what the profile runs, each program once: results are kept under
+// Build builds the programs of these modules, each once: results are kept under
 // .cache/parts by a key over everything that goes into them. It takes a file lock,
 // so that two builds beside each other do the work once.
-func Build(ctx context.Context, profile Profile, progress io.Writer) (*Tools, error) {
-	root, err := RepoRoot()
-	if err != nil {
-		return nil, err
-	}
+func Build(ctx context.Context, root string, modules []Module, progress io.Writer) (*Tools, error) {
 	parts := filepath.Join(root, ".cache", "parts")
 	unlock, err := files.Lock(filepath.Join(parts, "lock"), func() {
 		fmt.Fprintln(progress, "build: waiting for another build to finish")
@@ -48,17 +48,17 @@ func Build(ctx context.Context, profile Profile, progress io.Writer) (*Tools, er
 	}
 	defer unlock()
 
-	tools := &Tools{root: root, bins: map[string]string{}}
-	for _, module := range modulesOf(profile) {
+	tools := &Tools{Root: root, Bins: map[string]string{}}
+	for _, module := range modules {
 		bin, err := buildModule(ctx, root, module, progress)
 		if err != nil {
 			return nil, fmt.Errorf("build %s: %w", module.name, err)
 		}
 		for _, p := range module.programs {
-			tools.bins[p.name] = filepath.Join(bin, p.name)
+			tools.Bins[p.name] = filepath.Join(bin, p.name)
 		}
 	}
-	if tools.manifests, err = renderManifests(ctx, tools, progress); err != nil {
+	if tools.Manifests, err = renderManifests(ctx, tools, progress); err != nil {
 		return nil, fmt.Errorf("render manifests: %w", err)
 	}
 	return tools, nil
@@ -67,33 +67,38 @@ func Build(ctx context.Context, profile Profile, progress io.Writer) (*Tools, er
 // BuildMuster builds Muster's own commands and adds them to the tools. It always
 // asks Go, which knows best whether anything changed.
 func (t *Tools) BuildMuster(ctx context.Context, progress io.Writer) error {
-	bin := filepath.Join(t.root, ".cache", "bin")
+	bin := filepath.Join(t.Root, ".cache", "bin")
 	unlock, err := files.Lock(filepath.Join(bin, "lock"), func() {})
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	commands, err := filepath.Glob(filepath.Join(t.root, "cmd", "*", "main.go"))
+	commands, err := filepath.Glob(filepath.Join(t.Root, "cmd", "*", "main.go"))
 	if err != nil {
 		return err
 	}
 	if len(commands) == 0 {
-		return fmt.Errorf("there is no command under %s", filepath.Join(t.root, "cmd"))
+		return fmt.Errorf("there is no command under %s", filepath.Join(t.Root, "cmd"))
 	}
 	begin := time.Now()
 	for _, main := range commands {
 		name := filepath.Base(filepath.Dir(main))
 		out := filepath.Join(bin, name)
-		if err := goBuild(ctx, t.root, "", out, "./cmd/"+name); err != nil {
+		if err := t.Compile(ctx, "./cmd/"+name, out); err != nil {
 			return err
 		}
-		t.bins[name] = out
+		t.Bins[name] = out
 	}
 	fmt.Fprintf(progress, "build: Muster's commands (%s)\n", poll.Since(begin))
 	return nil
 }
 
-func buildModule(ctx context.Context, root string, module partsModule, progress io.Writer) (string, error) {
+// Compile builds one package of the work tree.
+func (t *Tools) Compile(ctx context.Context, pkg, out string) error {
+	return goBuild(ctx, t.Root, "", out, pkg)
+}
+
+func buildModule(ctx context.Context, root string, module Module, progress io.Writer) (string, error) {
 	dir := filepath.Join(root, "test", "parts", module.name)
 	key, err := moduleKey(dir, module)
 	if err != nil {
@@ -177,7 +182,7 @@ func runGo(ctx context.Context, dir string, args ...string) ([]byte, error) {
 }
 
 // moduleKey is a digest of everything that decides what a module's programs are.
-func moduleKey(dir string, module partsModule) (string, error) {
+func moduleKey(dir string, module Module) (string, error) {
 	hash := sha256.New()
 	fmt.Fprintln(hash, module.ldflags, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	fmt.Fprintf(hash, "%v\n", module.programs)

@@ -1,4 +1,4 @@
-package stack
+package parts
 
 import (
 	"context"
@@ -63,7 +63,7 @@ func patchModules(ctx context.Context, root, part, out string, patches []patch) 
 }
 
 func (p patch) apply(ctx context.Context, root, part, to string) error {
-	dir, err := moduleDir(ctx, &Tools{root: root}, part, p.module)
+	dir, err := moduleDir(ctx, &Tools{Root: root}, part, p.module)
 	if err != nil {
 		return err
 	}
