@@ -105,7 +105,7 @@ parts: ## Build the parts of the local stack into .cache/, each once
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no process
-	$(TEST) -timeout=10m ./api/... ./internal/... ./cmd/... ./hack/... ./test/bench/...
+	$(TEST) -timeout=10m ./api/... ./internal/... ./cmd/... ./hack/... ./test/bench/... ./test/report/...
 
 .PHONY: test-monitoring
 test-monitoring: ## Test alerts and dashboard with Prometheus's own engine (MONITORING_FLAGS=-update)

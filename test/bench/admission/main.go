@@ -30,8 +30,8 @@ import (
 
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/bench/metrics"
-	"github.com/muster-fleet/muster/test/bench/report"
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/report"
 	"github.com/muster-fleet/muster/test/stack"
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
@@ -90,9 +90,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	result.Add(*table)
-	if err := table.Print(os.Stdout); err != nil {
-		return err
-	}
+	table.Print(os.Stdout)
 	return result.Write(o.output)
 }
 

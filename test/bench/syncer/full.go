@@ -13,8 +13,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/test/bench/report"
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/report"
 	"github.com/muster-fleet/muster/test/stack"
 	"github.com/muster-fleet/muster/test/stack/poll"
 )

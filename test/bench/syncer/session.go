@@ -16,8 +16,8 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/bench/load"
-	"github.com/muster-fleet/muster/test/bench/report"
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/report"
 	"github.com/muster-fleet/muster/test/stack"
 	"github.com/muster-fleet/muster/test/stack/poll"
 )

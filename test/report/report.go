@@ -2,13 +2,9 @@ package report
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
-	"text/tabwriter"
 	"time"
 )
 
@@ -60,43 +56,19 @@ func (r *Report) Add(table Table) {
 }
 
 // Print writes a table for people, one line for each figure.
-func (t *Table) Print(out io.Writer) error {
+func (t *Table) Print(out io.Writer) {
 	fmt.Fprintf(out, "\n%s\n", t.Title)
 	for _, note := range t.Notes {
 		fmt.Fprintln(out, "#", note)
 	}
-	lines := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(lines, strings.Join(header, "\t"))
-	for _, figure := range t.Figures {
-		fmt.Fprintln(lines, strings.Join(figure.cells(), "\t"))
-	}
-	return lines.Flush()
+	t.grid().Print(out)
 }
 
 // Write writes the report as JSON.
-func (r *Report) Write(path string) error {
-	content, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(content, '\n'), 0o600)
-}
+func (r *Report) Write(path string) error { return Save(path, r) }
 
 // Read reads a report that Write wrote.
-func Read(path string) (*Report, error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	report := &Report{}
-	if err := json.Unmarshal(content, report); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return report, nil
-}
+func Read(path string) (*Report, error) { return Load[Report](path) }
 
 // Markdown writes the report for a page.
 func (r *Report) Markdown(out io.Writer) {
@@ -109,14 +81,17 @@ func (r *Report) Markdown(out io.Writer) {
 		if len(table.Notes) > 0 {
 			fmt.Fprintln(out)
 		}
-		fmt.Fprintf(out, "| %s |\n|---|--:|--:|--:|--:|---|\n", strings.Join(header, " | "))
-		for _, figure := range table.Figures {
-			fmt.Fprintf(out, "| %s |\n", strings.Join(figure.cells(), " | "))
-		}
+		table.grid().Markdown(out)
 	}
 }
 
-var header = []string{"name", "value", "baseline", "ratio", "bar", "verdict"}
+func (t *Table) grid() Grid {
+	grid := Grid{Heading: []string{"name", "value", "baseline", "ratio", "bar", "verdict"}}
+	for _, figure := range t.Figures {
+		grid.Rows = append(grid.Rows, figure.cells())
+	}
+	return grid
+}
 
 func (f Figure) cells() []string {
 	cells := []string{f.Name, number(f.Value, f.Unit), "-", "-", "-", cmp.Or(f.Verdict, "-")}

@@ -1,5 +1,6 @@
-// Package report is what a benchmark prints: tables of figures, each with what it is
-// compared with and the bar it has to reach, for people, for programs and for pages.
+// Package report is what a benchmark or a series of faults found out, for people, for
+// programs and for pages. A benchmark's are tables of figures, each with what it is compared
+// with and the bar it has to reach.
 package report
 
 // Verdicts of a figure that has a bar.
