@@ -11,7 +11,6 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -131,11 +130,7 @@ func (m *tenant) try(what string, err error) {
 
 // topology returns a Cluster of a class as he writes it.
 func (m *tenant) topology(name, class, classNamespace string) *clusterv1.Cluster {
-	cluster := &clusterv1.Cluster{}
-	cluster.Namespace, cluster.Name = m.namespace, name
-	cluster.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Name: class, Namespace: classNamespace}
-	cluster.Spec.Topology.Version = "v1.33.0"
-	return cluster
+	return fixture.Cluster(m.namespace, name, class, classNamespace)
 }
 
 // imported creates a Cluster of a class of his own and waits for its Fleet Cluster.
@@ -157,9 +152,7 @@ func (m *tenant) ofPlatform(g Gomega, name, class string, annotations map[string
 }
 
 func (m *tenant) initialize(g Gomega, cluster *clusterv1.Cluster) {
-	before := cluster.DeepCopy()
-	cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
-	g.Expect(admin.Status().Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+	g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
 }
 
 // fleetCluster returns a Fleet Cluster that looks like one of Muster's, of a Cluster of

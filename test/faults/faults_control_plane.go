@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
@@ -65,7 +66,7 @@ func stopEtcd(ctx context.Context, r *run) (over time.Time, err error) {
 		return over, err
 	}
 	if err := poll.Until(ctx, "the API server to read and write", time.Minute, func(ctx context.Context) error {
-		return r.admin.Get(ctx, client.ObjectKeyFromObject(newConfig()), newConfig())
+		return r.admin.Get(ctx, client.ObjectKeyFromObject(fixture.Config()), fixture.Config())
 	}); err != nil {
 		return over, err
 	}

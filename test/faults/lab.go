@@ -12,7 +12,6 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/faults/proxy"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
@@ -161,10 +160,4 @@ func (l *lab) close() error {
 		l.kubelet.wait()
 	}
 	return l.env.Down()
-}
-
-func newConfig() *addonsv1.FleetAddonConfig {
-	config := &addonsv1.FleetAddonConfig{}
-	config.Name = addonsv1.FleetAddonConfigName
-	return config
 }

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // Muster may be installed before Fleet: it waits, says so, and needs no restart. With
@@ -23,7 +24,7 @@ func TestFleetIsInstalledLater(t *testing.T) {
 	start := stop(t, g, syncerProcess)
 	restore := removeCRDs(g, "clusters.fleet.cattle.io", "clustergroups.fleet.cattle.io", "bundlenamespacemappings.fleet.cattle.io")
 	setConfig(t, g, addonsv1.FleetAddonConfigSpec{})
-	cluster := topologyCluster(s.namespace, "early", "standard", s.classNamespace)
+	cluster := fixture.Cluster(s.namespace, "early", "standard", s.classNamespace)
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 	initialize(g, cluster)
 	start()

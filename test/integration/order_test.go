@@ -83,7 +83,7 @@ func stampedWhenSelected(t *testing.T, g Gomega, scenes []scene, spec addonsv1.C
 	spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"selected": scenes[0].namespace}}
 	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &spec})
 	g.Eventually(func(g Gomega) { // The webhook may still have the settings of before.
-		cluster := topologyCluster(scenes[0].namespace, "one", "standard", scenes[0].classNamespace)
+		cluster := fixture.Cluster(scenes[0].namespace, "one", "standard", scenes[0].classNamespace)
 		g.Expect(admin.Create(ctx, cluster, client.DryRunAll)).To(Succeed())
 		g.Expect(cluster.Annotations).To(BeEmpty())
 	}).Should(Succeed())
@@ -100,11 +100,9 @@ func stampedWhenSelected(t *testing.T, g Gomega, scenes []scene, spec addonsv1.C
 // initialized creates a Cluster of the scene's class whose control plane is initialized.
 // It refers to nothing, so that it can be imported the moment it is stamped.
 func (s scene) initialized(g Gomega) *clusterv1.Cluster {
-	cluster := topologyCluster(s.namespace, "one", s.class.Name, s.class.Namespace)
+	cluster := fixture.Cluster(s.namespace, "one", s.class.Name, s.class.Namespace)
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
-	before := cluster.DeepCopy()
-	cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
-	g.Expect(admin.Status().Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+	g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
 	return cluster
 }
 

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
@@ -93,7 +94,7 @@ func testBothKilled(t *testing.T) {
 
 	t.Run("a Cluster in its own namespace is created and imported", func(t *testing.T) {
 		g := NewWithT(t)
-		cluster := topologyCluster(s.namespace, "own", "own", "")
+		cluster := fixture.Cluster(s.namespace, "own", "own", "")
 		g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 		g.Expect(stamp.PinOf(cluster.Annotations).IsComplete()).To(BeFalse(), "somebody stamped it")
 		initialize(g, cluster)
@@ -109,7 +110,7 @@ func testBothKilled(t *testing.T) {
 		_, err := apply(t, fmt.Sprintf(topologyYAML, s.namespace, "cross", "standard", s.classNamespace))
 		g.Expect(err).To(MatchError(ContainSubstring(`failed calling webhook "class-access.clusters.fleet.addons.cluster.x-k8s.io"`)))
 		t.Logf("a person is told: %v", err)
-		isGone(g, topologyCluster(s.namespace, "cross", "standard", s.classNamespace))
+		isGone(g, fixture.Cluster(s.namespace, "cross", "standard", s.classNamespace))
 	})
 	t.Run("a FleetAddonConfig is refused", func(t *testing.T) {
 		g := NewWithT(t)
@@ -135,6 +136,6 @@ spec: {cluster: {hostNetwork: false}}
 	t.Run("until they are back", func(t *testing.T) {
 		g := NewWithT(t)
 		bothReady(g)
-		g.Expect(admin.Create(ctx, topologyCluster(s.namespace, "cross", "standard", s.classNamespace), client.DryRunAll)).To(Succeed())
+		g.Expect(admin.Create(ctx, fixture.Cluster(s.namespace, "cross", "standard", s.classNamespace), client.DryRunAll)).To(Succeed())
 	})
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/bench/metrics"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 const stampWebhook = "stamp.clusters.fleet.addons.cluster.x-k8s.io"
@@ -179,7 +180,7 @@ func startLoad(g Gomega, kube *kubernetes.Clientset, namespace string) *load {
 }
 
 func (l *load) create(namespace string) {
-	cluster := topologyCluster(namespace, "load", "class", "")
+	cluster := fixture.Cluster(namespace, "load", "class", "")
 	if err := admin.Create(ctx, cluster, client.DryRunAll); err != nil {
 		l.failed.Add(1)
 		l.problem.Store(err)

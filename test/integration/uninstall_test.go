@@ -14,7 +14,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // Muster can be taken away under everything that it imported: nothing waits for it. It
@@ -22,9 +22,7 @@ import (
 func TestUninstall(t *testing.T) {
 	g := NewWithT(t)
 	ownStack(t, g)
-	config := &addonsv1.FleetAddonConfig{}
-	config.Name = addonsv1.FleetAddonConfigName
-	g.Expect(admin.Create(ctx, config)).To(Succeed())
+	g.Expect(admin.Create(ctx, fixture.Config())).To(Succeed())
 	s := newScene(t, g)
 	s.imported(g, "one")
 	s.imported(g, "two")
@@ -33,7 +31,7 @@ func TestUninstall(t *testing.T) {
 	g.Eventually(func(g Gomega) { g.Expect(importedCondition(g, paused).Reason).To(Equal("Paused")) }).Should(Succeed())
 	newClass(g, s.namespace, "own", nil)
 	for name, class := range map[string]string{"three": "own", "waiting": "none"} {
-		g.Expect(admin.Create(ctx, topologyCluster(s.namespace, name, class, ""))).To(Succeed())
+		g.Expect(admin.Create(ctx, fixture.Cluster(s.namespace, name, class, ""))).To(Succeed())
 	}
 	initialize(g, get(g, &clusterv1.Cluster{}, s.namespace, "three"))
 	g.Eventually(func(g Gomega) { fleetCluster(g, s.namespace, "three") }).Should(Succeed())

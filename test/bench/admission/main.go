@@ -24,7 +24,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -266,10 +265,8 @@ func (b *bench) allTogether(ctx context.Context, creates int) error {
 
 // create creates one Cluster, and checks that it was stamped where it should be.
 func (b *bench) create(ctx context.Context, arm string) (time.Duration, error) {
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: arm, Name: "one", Labels: map[string]string{"env": "prod"}}}
-	cluster.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.7.0.0/16"}
-	cluster.Spec.Topology.ClassRef.Name = "standard"
-	cluster.Spec.Topology.Version = "v1.36.3"
+	cluster := fixture.Cluster(arm, "one", "standard", "")
+	cluster.Labels = map[string]string{"env": "prod"}
 	begin := time.Now()
 	if err := b.admin.Create(ctx, cluster, client.DryRunAll); err != nil {
 		return 0, err

@@ -121,8 +121,7 @@ func (s *session) touchConfig(ctx context.Context) error {
 }
 
 func (s *session) setConfig(ctx context.Context, change func(*addonsv1.FleetAddonConfigSpec)) (changed bool, err error) {
-	config := &addonsv1.FleetAddonConfig{}
-	config.Name = addonsv1.FleetAddonConfigName
+	config := fixture.Config()
 	var before int64
 	_, err = controllerutil.CreateOrPatch(ctx, s.admin, config, func() error {
 		before = config.Generation
