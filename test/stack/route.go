@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,8 +21,6 @@ import (
 	"github.com/muster-fleet/muster/test/stack/pod"
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
-
-const injectAnnotation = "cert-manager.io/inject-ca-from"
 
 // webhookConfiguration is what both kinds of webhook configurations share.
 type webhookConfiguration struct {
@@ -77,7 +76,7 @@ func (s *Stack) routeConfiguration(ctx context.Context, shipped *unstructured.Un
 	if _, err := resource.Patch(ctx, shipped.GetName(), types.JSONPatchType, content, metav1.PatchOptions{}); err != nil {
 		return err
 	}
-	if shipped.GetAnnotations()[injectAnnotation] == "" || s.options.WithoutCertManager {
+	if shipped.GetAnnotations()[certmanagerv1.WantInjectAnnotation] == "" || s.options.WithoutCertManager {
 		return nil
 	}
 	return poll.Until(ctx, "a trusted way to the webhooks", time.Minute, func(ctx context.Context) error {

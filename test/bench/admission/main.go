@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -170,12 +171,12 @@ func (b *bench) configure(ctx context.Context, port int32) error {
 	}
 	// As the stamp ships, rules and match conditions included; only who answers differs.
 	noop := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{
-		Name: "bench-noop", Annotations: map[string]string{"cert-manager.io/inject-ca-from": "muster-system/bench-noop"}}}
+		Name: noopName, Annotations: map[string]string{certmanagerv1.WantInjectAnnotation: "muster-system/" + noopName}}}
 	hook := shipped.Webhooks[0].DeepCopy()
 	hook.Name = noopWebhook
 	path := noopPath
 	hook.ClientConfig = admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
-		Namespace: "muster-system", Name: "bench-noop", Path: &path, Port: &port}}
+		Namespace: "muster-system", Name: noopName, Path: &path, Port: &port}}
 	hook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{armLabel: arms[1]}}
 	noop.Webhooks = []admissionregistrationv1.MutatingWebhook{*hook}
 	if err := b.admin.Create(ctx, noop); err != nil {
