@@ -50,7 +50,7 @@ clean: down ## Stop the local stack and remove all that was built, its parts inc
 ##@ Check
 
 .PHONY: verify
-verify: verify-generated verify-format verify-modules vet lint verify-docs vulncheck ## Check everything that needs no test to run
+verify: verify-generated verify-format verify-modules vet lint verify-certs verify-docs vulncheck ## Check everything that needs no test to run
 
 .PHONY: verify-generated
 verify-generated: ## Check that `make generate` changes nothing
@@ -66,6 +66,10 @@ verify-modules: ## Check that `go mod tidy` changes nothing, in every module
 	@for module in $(MODULES); do \
 		(cd $$module && $(GO) mod tidy -diff) || { echo "not tidy; run: (cd $$module && go mod tidy)"; exit 1; }; \
 	done
+
+.PHONY: verify-certs
+verify-certs: ## Check that certs/ has no field that cert-manager does not have
+	$(GO) test ./hack/certcheck
 
 .PHONY: verify-docs
 verify-docs: ## Check that the documentation agrees with the code
@@ -105,7 +109,7 @@ parts: ## Build the parts of the local stack into .cache/, each once
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no process
-	$(TEST) -timeout=10m ./api/... ./internal/... ./cmd/... ./hack/... ./test/bench/...
+	$(TEST) -timeout=10m ./api/... ./internal/... ./cmd/... ./hack/... ./test/bench/... ./test/report/...
 
 .PHONY: test-monitoring
 test-monitoring: ## Test alerts and dashboard with Prometheus's own engine (MONITORING_FLAGS=-update)

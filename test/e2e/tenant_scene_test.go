@@ -11,13 +11,12 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // tenant is mallory in one of his namespaces: the client has his rights, and no others.
@@ -79,10 +78,7 @@ spec:
 // newTenants gives each trick a namespace of mallory's, with a class of his own in it.
 func newTenants(t *testing.T, g Gomega, prefix string, tricks []trick) []*tenant {
 	t.Helper()
-	config, err := env.RESTConfig()
-	g.Expect(err).NotTo(HaveOccurred())
-	config.Impersonate = rest.ImpersonationConfig{UserName: "mallory", Groups: []string{"system:authenticated"}}
-	mallory, err := client.New(config, client.Options{Scheme: admin.Scheme()})
+	mallory, err := fixture.ClientAs(env, "mallory")
 	g.Expect(err).NotTo(HaveOccurred())
 
 	var tenants []*tenant
@@ -134,11 +130,7 @@ func (m *tenant) try(what string, err error) {
 
 // topology returns a Cluster of a class as he writes it.
 func (m *tenant) topology(name, class, classNamespace string) *clusterv1.Cluster {
-	cluster := &clusterv1.Cluster{}
-	cluster.Namespace, cluster.Name = m.namespace, name
-	cluster.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Name: class, Namespace: classNamespace}
-	cluster.Spec.Topology.Version = "v1.33.0"
-	return cluster
+	return fixture.Cluster(m.namespace, name, class, classNamespace)
 }
 
 // imported creates a Cluster of a class of his own and waits for its Fleet Cluster.
@@ -160,9 +152,7 @@ func (m *tenant) ofPlatform(g Gomega, name, class string, annotations map[string
 }
 
 func (m *tenant) initialize(g Gomega, cluster *clusterv1.Cluster) {
-	before := cluster.DeepCopy()
-	cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
-	g.Expect(admin.Status().Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+	g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
 }
 
 // fleetCluster returns a Fleet Cluster that looks like one of Muster's, of a Cluster of

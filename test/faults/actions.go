@@ -13,14 +13,13 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
 )
 
 const (
-	controlPlaneGroup   = "controlplane.cluster.x-k8s.io"
-	infrastructureGroup = "infrastructure.cluster.x-k8s.io"
-	classLabel          = "clusterclass-name.fleet.addons.cluster.x-k8s.io"
-	pinAnnotation       = "fleet.addons.cluster.x-k8s.io/cluster-name"
+	classLabel    = "clusterclass-name.fleet.addons.cluster.x-k8s.io"
+	pinAnnotation = "fleet.addons.cluster.x-k8s.io/cluster-name"
 )
 
 func create(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
@@ -28,7 +27,7 @@ func create(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 	cluster.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.7.0.0/16"}
 	class := p.class(p.rng)
 	if class.Name != "" {
-		cluster.Spec.Topology = clusterv1.Topology{ClassRef: class, Version: "v1.36.3"}
+		cluster.Spec.Topology = clusterv1.Topology{ClassRef: class, Version: fixture.KubernetesVersion}
 	}
 	created, answered := cluster, false
 	if !p.ask(ctx, request{what: "creating Cluster " + cluster.Name, admission: true, mayClose: class.Namespace != "",
@@ -83,7 +82,7 @@ func rebase(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 		if class.Namespace != "" {
 			ref["namespace"] = class.Namespace
 		}
-		topology = object{"version": "v1.36.3", "classRef": ref}
+		topology = object{"version": fixture.KubernetesVersion, "classRef": ref}
 	}
 	p.patch(ctx, "rebasing", class.Namespace != "", cluster, object{"spec": object{"topology": topology}}, false)
 }
@@ -103,7 +102,7 @@ func initialize(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 	if ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
 		return
 	}
-	for _, referenced := range []*unstructured.Unstructured{controlPlaneOf(cluster), infrastructureOf(cluster)} {
+	for _, referenced := range []*unstructured.Unstructured{fixture.ControlPlane(cluster), fixture.Infrastructure(cluster)} {
 		p.ask(ctx, request{what: "creating " + referenced.GetKind() + " " + referenced.GetName(), do: func(ctx context.Context, again bool) error {
 			created := referenced.DeepCopy()
 			err := p.author.Create(ctx, created)
@@ -116,12 +115,9 @@ func initialize(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 			return err
 		}})
 	}
-	reference := func(group, kind, suffix string) object {
-		return object{"apiGroup": group, "kind": kind, "name": cluster.Name + suffix}
-	}
 	if p.patch(ctx, "completing", false, cluster, object{"spec": object{
-		"controlPlaneRef":   reference(controlPlaneGroup, "KubeadmControlPlane", "-cp"),
-		"infrastructureRef": reference(infrastructureGroup, "DevCluster", "-infra"),
+		"controlPlaneRef":   fixture.ReferenceTo(fixture.ControlPlane(cluster)),
+		"infrastructureRef": fixture.ReferenceTo(fixture.Infrastructure(cluster)),
 	}}, false) {
 		p.patch(ctx, "initializing", false, cluster, object{"status": object{"initialization": object{"controlPlaneInitialized": true}}}, true)
 	}
@@ -129,44 +125,14 @@ func initialize(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 
 // refer takes note of an object that a Cluster refers to.
 func (p *person) refer(referenced *unstructured.Unstructured) {
-	p.change(func(s *oracle.State) { s.Referenced[referenceTo(referenced)] = referenced })
-}
-
-func referenceTo(referenced *unstructured.Unstructured) oracle.Reference {
-	kind := referenced.GroupVersionKind()
-	return oracle.Reference{Group: kind.Group, Kind: kind.Kind, Key: client.ObjectKeyFromObject(referenced)}
-}
-
-func controlPlaneOf(cluster *clusterv1.Cluster) *unstructured.Unstructured {
-	return newReferenced(cluster, controlPlaneGroup, "KubeadmControlPlane", "-cp", object{
-		"version": "v1.36.3", "replicas": int64(1),
-		"machineTemplate": object{"spec": object{"infrastructureRef": object{
-			"apiGroup": infrastructureGroup, "kind": "DevMachineTemplate", "name": "m"}}},
-		"kubeadmConfigSpec": object{
-			"files":                []any{object{"path": "/etc/secret", "content": "hunter2"}},
-			"clusterConfiguration": object{"apiServer": object{"extraArgs": []any{object{"name": "profiling", "value": "false"}}}},
-		},
-	})
-}
-
-func infrastructureOf(cluster *clusterv1.Cluster) *unstructured.Unstructured {
-	return newReferenced(cluster, infrastructureGroup, "DevCluster", "-infra", object{"backend": object{"inMemory": object{}}})
-}
-
-func newReferenced(cluster *clusterv1.Cluster, group, kind, suffix string, spec object) *unstructured.Unstructured {
-	referenced := &unstructured.Unstructured{Object: object{"spec": spec}}
-	referenced.SetAPIVersion(group + "/v1beta2")
-	referenced.SetKind(kind)
-	referenced.SetNamespace(cluster.Namespace)
-	referenced.SetName(cluster.Name + suffix)
-	return referenced
+	p.change(func(s *oracle.State) { s.Referenced[oracle.ReferenceTo(referenced)] = referenced })
 }
 
 func scaleControlPlane(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 	if !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
 		return
 	}
-	scaled := controlPlaneOf(cluster)
+	scaled := fixture.ControlPlane(cluster)
 	patch := `{"spec":{"replicas":` + strconv.Itoa(1+2*p.rng.IntN(3)) + `}}`
 	if p.ask(ctx, request{what: "scaling " + scaled.GetName(), do: func(ctx context.Context, _ bool) error {
 		return p.author.Patch(ctx, scaled, client.RawPatch(types.MergePatchType, []byte(patch)))
@@ -181,9 +147,9 @@ func remove(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 		return
 	}
 	p.change(func(s *oracle.State) { delete(s.Clusters, client.ObjectKeyFromObject(cluster)) })
-	for _, referenced := range []*unstructured.Unstructured{controlPlaneOf(cluster), infrastructureOf(cluster)} {
+	for _, referenced := range []*unstructured.Unstructured{fixture.ControlPlane(cluster), fixture.Infrastructure(cluster)} {
 		p.delete(ctx, referenced)
-		p.change(func(s *oracle.State) { delete(s.Referenced, referenceTo(referenced)) })
+		p.change(func(s *oracle.State) { delete(s.Referenced, oracle.ReferenceTo(referenced)) })
 	}
 }
 
@@ -215,7 +181,7 @@ func relabelClass(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 }
 
 func editConfig(ctx context.Context, p *person, _ *clusterv1.Cluster) {
-	config := newConfig()
+	config := fixture.Config()
 	value := []string{`"agents-a"`, `"agents-b"`, `null`}[p.rng.IntN(3)]
 	if p.ask(ctx, request{what: "changing the FleetAddonConfig", admission: true, mayClose: true, do: func(ctx context.Context, _ bool) error {
 		return p.author.Patch(ctx, config, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"cluster":{"agentNamespace":`+value+`}}}`)))
@@ -233,18 +199,13 @@ func useForbiddenClass(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 }
 
 func (w *world) forbidden() *clusterv1.Cluster {
-	cluster := &clusterv1.Cluster{}
-	cluster.Namespace, cluster.Name = w.namespace(teams[0]), "forbidden"
-	cluster.Spec.Topology = clusterv1.Topology{
-		ClassRef: clusterv1.ClusterClassRef{Name: "small", Namespace: w.namespace(platform)}, Version: "v1.36.3",
-	}
-	return cluster
+	return fixture.Cluster(w.namespace(teams[0]), "forbidden", "small", w.namespace(platform))
 }
 
 // breakConfig tries a selector that does not parse.
 func breakConfig(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 	const patch = `{"spec":{"cluster":{"selector":{"matchExpressions":[{"key":"env","operator":"In"}]}}}}`
 	p.tryForbidden(ctx, "a FleetAddonConfig with a selector that does not parse", func(ctx context.Context) error {
-		return p.author.Patch(ctx, newConfig(), client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
+		return p.author.Patch(ctx, fixture.Config(), client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
 	})
 }

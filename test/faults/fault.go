@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // fault is something that breaks.
@@ -89,5 +89,5 @@ func (r *run) restartControllers(ctx context.Context) error { return r.kill(ctx,
 
 // served waits until webhooks are answered as they should be.
 func (r *run) served(ctx context.Context) error {
-	return stack.WaitFor(ctx, "the webhooks to answer", time.Minute, func(ctx context.Context) error { return r.answers(ctx) })
+	return poll.Until(ctx, "the webhooks to answer", time.Minute, func(ctx context.Context) error { return r.answers(ctx) })
 }

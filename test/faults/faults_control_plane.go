@@ -12,7 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const (
@@ -64,8 +65,8 @@ func stopEtcd(ctx context.Context, r *run) (over time.Time, err error) {
 	if err := r.env.Start(ctx, apiServer); err != nil {
 		return over, err
 	}
-	if err := stack.WaitFor(ctx, "the API server to read and write", time.Minute, func(ctx context.Context) error {
-		return r.admin.Get(ctx, client.ObjectKeyFromObject(newConfig()), newConfig())
+	if err := poll.Until(ctx, "the API server to read and write", time.Minute, func(ctx context.Context) error {
+		return r.admin.Get(ctx, client.ObjectKeyFromObject(fixture.Config()), fixture.Config())
 	}); err != nil {
 		return over, err
 	}
@@ -84,7 +85,7 @@ func removeFleetCRDs(ctx context.Context, r *run) (time.Time, error) {
 			return time.Time{}, err
 		}
 	}
-	if err := stack.WaitFor(ctx, "Fleet's CRDs to be gone", time.Minute, func(ctx context.Context) error {
+	if err := poll.Until(ctx, "Fleet's CRDs to be gone", time.Minute, func(ctx context.Context) error {
 		left, err := r.fleetCRDs(ctx)
 		if err == nil && len(left) > 0 {
 			err = errors.New(left[0].GetName() + " is there")
@@ -106,7 +107,7 @@ func removeFleetCRDs(ctx context.Context, r *run) (time.Time, error) {
 		}
 	}
 	over := time.Now()
-	return over, stack.WaitFor(ctx, "Fleet's CRDs to be served", time.Minute, func(ctx context.Context) error {
+	return over, poll.Until(ctx, "Fleet's CRDs to be served", time.Minute, func(ctx context.Context) error {
 		_, err := r.look(ctx, r.admin)
 		return err
 	})

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/muster-fleet/muster/test/faults/proxy"
-	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // killSyncer kills the syncer that leads, and sometimes the one that stands by as
@@ -44,7 +44,7 @@ func terminateSyncer(ctx context.Context, r *run) (time.Time, error) {
 	over := time.Now()
 	ended := make(chan error, 1)
 	go func() { ended <- r.env.Stop(ctx, leader) }()
-	err = stack.WaitFor(ctx, "the standby to write", time.Minute, func(context.Context) error {
+	err = poll.Until(ctx, "the standby to write", time.Minute, func(context.Context) error {
 		wrote, err := firstWrite(r.env.LogPath(standby), over)
 		if err == nil {
 			r.record.TakeOver = seconds(wrote.Sub(over))
@@ -57,7 +57,7 @@ func terminateSyncer(ctx context.Context, r *run) (time.Time, error) {
 // leader tells the syncer that leads from the one that stands by, by their logs: the
 // lease does not name the process.
 func (r *run) leader(ctx context.Context) (leader, standby string, err error) {
-	err = stack.WaitFor(ctx, "a syncer to lead and another to stand by", time.Minute, func(context.Context) error {
+	err = poll.Until(ctx, "a syncer to lead and another to stand by", time.Minute, func(context.Context) error {
 		leader, standby = "", ""
 		for _, process := range r.env.Processes() {
 			if (process.Name != syncer && process.Name != secondSyncer) || !process.Running {

@@ -19,7 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const (
@@ -86,7 +86,7 @@ func expireCertificate(ctx context.Context, r *run) (time.Time, error) {
 		return time.Time{}, err
 	}
 	// A connection that was made before lives on: it takes a new one to notice.
-	if err := stack.WaitFor(ctx, "new connections to be shown the expired certificate", time.Minute, func(ctx context.Context) error {
+	if err := poll.Until(ctx, "new connections to be shown the expired certificate", time.Minute, func(ctx context.Context) error {
 		r.env.CutConnections(webhook)
 		probe := r.forbidden()
 		err := r.author.Create(ctx, probe, client.DryRunAll)

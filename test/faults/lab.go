@@ -10,12 +10,10 @@ import (
 	"os"
 	"sync"
 
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/test/faults/proxy"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -82,7 +80,7 @@ type lab struct {
 }
 
 // newLab starts a stack.
-func newLab(ctx context.Context, p parts, progress io.Writer) (*lab, error) {
+func newLab(ctx context.Context, p built, progress io.Writer) (*lab, error) {
 	background, stop := context.WithCancel(context.Background())
 	l := &lab{stop: stop, proxies: map[string]*proxy.Proxy{}}
 	var err error
@@ -109,19 +107,12 @@ func (l *lab) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	for name, into := range map[string]*client.Client{"": &l.admin, author: &l.author, intruder: &l.intruder} {
-		config, err := l.env.RESTConfig()
-		if err != nil {
-			return err
-		}
-		if name != "" {
-			config.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: []string{"system:authenticated"}}
-		}
-		scheme, err := program.Scheme()
-		if err != nil {
-			return err
-		}
-		if *into, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+	var err error
+	if l.admin, err = fixture.Client(l.env); err != nil {
+		return err
+	}
+	for name, into := range map[string]*client.Client{author: &l.author, intruder: &l.intruder} {
+		if *into, err = fixture.ClientAs(l.env, name); err != nil {
 			return err
 		}
 	}
@@ -169,10 +160,4 @@ func (l *lab) close() error {
 		l.kubelet.wait()
 	}
 	return l.env.Down()
-}
-
-func newConfig() *addonsv1.FleetAddonConfig {
-	config := &addonsv1.FleetAddonConfig{}
-	config.Name = addonsv1.FleetAddonConfigName
-	return config
 }

@@ -19,7 +19,9 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/muster-fleet/muster/test/report"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/parts"
 )
 
 type options struct {
@@ -62,20 +64,20 @@ func main() {
 }
 
 func runFaults(ctx context.Context, o options) error {
-	result, err := o.result(ctx)
+	r, err := o.result(ctx)
 	if err != nil {
 		return err
 	}
-	result.print(os.Stdout, o.markdown)
-	if !result.Good {
+	r.print(os.Stdout, o.markdown)
+	if !r.Good {
 		return errBad
 	}
 	return nil
 }
 
-func (o options) result(ctx context.Context) (*report, error) {
+func (o options) result(ctx context.Context) (*result, error) {
 	if o.from != "" {
-		return readReport(o.from)
+		return report.Load[result](o.from)
 	}
 	var plan []strikeOnce
 	for _, name := range strings.Split(o.faults, ",") {
@@ -87,41 +89,41 @@ func (o options) result(ctx context.Context) (*report, error) {
 			plan = append(plan, strikeOnce{f, o.seed + uint64(number)})
 		}
 	}
-	parts, clean, err := build(ctx, os.Stderr)
+	b, clean, err := build(ctx, os.Stderr)
 	if err != nil {
 		return nil, err
 	}
 	defer clean()
-	result, err := strikeAll(ctx, parts, plan, o, os.Stderr)
-	result.Seed = o.seed
+	r, err := strikeAll(ctx, b, plan, o, os.Stderr)
+	r.Seed = o.seed
 	if err != nil {
 		return nil, err
 	}
-	return result, result.write(o.output)
+	return r, report.Save(o.output, r)
 }
 
-// parts are what stacks run from.
-type parts struct {
-	tools *stack.Tools
+// built is what stacks run from.
+type built struct {
+	tools *parts.Tools
 	// programs are copies of Muster's: what is built meanwhile is not what is tested.
 	programs map[string]string
 }
 
-func build(ctx context.Context, progress io.Writer) (parts, func(), error) {
+func build(ctx context.Context, progress io.Writer) (built, func(), error) {
 	clean := func() {}
 	tools, err := stack.Build(ctx, stack.API, progress)
 	if err != nil {
-		return parts{}, clean, err
+		return built{}, clean, err
 	}
 	if err := tools.BuildMuster(ctx, progress); err != nil {
-		return parts{}, clean, err
+		return built{}, clean, err
 	}
 	dir, err := os.MkdirTemp("", "muster-faults-")
 	if err != nil {
-		return parts{}, clean, err
+		return built{}, clean, err
 	}
 	clean = func() { _ = os.RemoveAll(dir) }
-	p := parts{tools: tools, programs: map[string]string{}}
+	p := built{tools: tools, programs: map[string]string{}}
 	for _, name := range []string{"syncer", "webhook"} {
 		content, err := os.ReadFile(tools.Bin(name))
 		if err != nil {
@@ -143,9 +145,9 @@ type strikeOnce struct {
 
 // strikeAll lets everything strike that is planned, on several stacks side by side. A
 // stack on which a run went wrong is replaced.
-func strikeAll(ctx context.Context, p parts, plan []strikeOnce, o options, progress io.Writer) (*report, error) {
+func strikeAll(ctx context.Context, p built, plan []strikeOnce, o options, progress io.Writer) (*result, error) {
 	begin := time.Now()
-	result := &report{Measured: begin.UTC().Format(time.RFC3339)}
+	r := &result{Measured: begin.UTC().Format(time.RFC3339)}
 	// The long ones first, so that no stack is left alone with one in the end.
 	slices.SortStableFunc(plan, func(a, b strikeOnce) int { return int(b.fault.length - a.fault.length) })
 	ctx, giveUp := context.WithCancel(ctx)
@@ -170,7 +172,7 @@ func strikeAll(ctx context.Context, p parts, plan []strikeOnce, o options, progr
 			err := strikeSome(ctx, p, next, o, progress, func(rec *record) {
 				mu.Lock()
 				defer mu.Unlock()
-				result.Runs = append(result.Runs, rec)
+				r.Runs = append(r.Runs, rec)
 				fmt.Fprintf(progress, "%s  %s (%d to go)\n", time.Now().UTC().Format(time.TimeOnly), rec, len(plan))
 			})
 			if err != nil {
@@ -182,15 +184,15 @@ func strikeAll(ctx context.Context, p parts, plan []strikeOnce, o options, progr
 		})
 	}
 	wait.Wait()
-	result.Elapsed = time.Since(begin).Round(time.Second).String()
-	result.Good = !slices.ContainsFunc(result.Runs, func(rec *record) bool { return !rec.good() })
+	r.Elapsed = time.Since(begin).Round(time.Second).String()
+	r.Good = !slices.ContainsFunc(r.Runs, func(rec *record) bool { return !rec.good() })
 	if len(problems) == 0 {
 		problems = append(problems, context.Cause(ctx))
 	}
-	return result, errors.Join(problems...)
+	return r, errors.Join(problems...)
 }
 
-func strikeSome(ctx context.Context, p parts, next func() *strikeOnce, o options, progress io.Writer, done func(*record)) (err error) {
+func strikeSome(ctx context.Context, p built, next func() *strikeOnce, o options, progress io.Writer, done func(*record)) (err error) {
 	var l *lab
 	defer func() {
 		if l != nil {

@@ -4,11 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/muster-fleet/muster/test/report"
 )
 
 // seconds is a length of time as JSON and tables hold it.
@@ -83,8 +82,8 @@ func (r *record) String() string {
 	return text
 }
 
-// report is what a call of the program found out.
-type report struct {
+// result is what a call of the program found out.
+type result struct {
 	Measured string    `json:"measured"`
 	Seed     uint64    `json:"seed"`
 	Elapsed  string    `json:"elapsed"`
@@ -92,37 +91,12 @@ type report struct {
 	Runs     []*record `json:"runs"`
 }
 
-func readReport(path string) (*report, error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	r := &report{}
-	if err := json.Unmarshal(content, r); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return r, nil
-}
-
-func (r *report) write(path string) error {
-	content, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, append(content, '\n'), 0o600)
-}
-
-var heading = []string{"fault", "runs", "converged", "median", "longest", "lost", "orphaned", "wrongly failed", "failed closed"}
-
-// rows sums up the runs of each fault, in the order of the faults.
-func (r *report) rows() [][]string {
-	var rows [][]string
+// grid sums up the runs of each fault, in the order of the faults.
+func (r *result) grid() report.Grid {
+	grid := report.Grid{Heading: []string{"fault", "runs", "converged", "median", "longest", "lost", "orphaned", "wrongly failed", "failed closed"}}
 	for _, f := range faults {
-		var runs, converged, lost, orphaned, wrong, closed int
-		var took []seconds
+		var runs, lost, orphaned, wrong, closed int
+		var took []time.Duration
 		for _, rec := range r.Runs {
 			if rec.Fault != f.name {
 				continue
@@ -130,8 +104,7 @@ func (r *report) rows() [][]string {
 			runs++
 			lost, orphaned, wrong, closed = lost+len(rec.Lost), orphaned+len(rec.Orphaned), wrong+len(rec.Wrong), closed+int(rec.FailedClosed)
 			if rec.Converged {
-				converged++
-				took = append(took, rec.Took)
+				took = append(took, time.Duration(rec.Took))
 			}
 		}
 		if runs == 0 {
@@ -139,68 +112,41 @@ func (r *report) rows() [][]string {
 		}
 		median, longest := "-", "-"
 		if len(took) > 0 {
-			slices.Sort(took)
-			median, longest = middle(took).String(), took[len(took)-1].String()
+			median, longest = middle(took).String(), seconds(slices.Max(took)).String()
 		}
-		rows = append(rows, []string{f.name, fmt.Sprint(runs), fmt.Sprint(converged), median, longest,
+		grid.Rows = append(grid.Rows, []string{f.name, fmt.Sprint(runs), fmt.Sprint(len(took)), median, longest,
 			fmt.Sprint(lost), fmt.Sprint(orphaned), fmt.Sprint(wrong), fmt.Sprint(closed)})
 	}
-	return rows
+	return grid
 }
 
-func middle(sorted []seconds) seconds { return sorted[(len(sorted)-1)/2] }
+func middle(lengths []time.Duration) seconds { return seconds(report.Quantile(lengths, .5)) }
 
 // notes are what the table has no column for.
-func (r *report) notes() []string {
+func (r *result) notes() []string {
 	var notes []string
-	var takeOver []seconds
+	var takeOver []time.Duration
 	var requests, admissions int64
 	for _, rec := range r.Runs {
 		requests, admissions = requests+rec.Requests, admissions+rec.Admissions
 		if rec.TakeOver > 0 {
-			takeOver = append(takeOver, rec.TakeOver)
+			takeOver = append(takeOver, time.Duration(rec.TakeOver))
 		}
 	}
 	if len(takeOver) > 0 {
-		slices.Sort(takeOver)
-		notes = append(notes, fmt.Sprintf("From SIGTERM to the first write of the standby: median %s, longest %s.", middle(takeOver), takeOver[len(takeOver)-1]))
+		notes = append(notes, fmt.Sprintf("From SIGTERM to the first write of the standby: median %s, longest %s.", middle(takeOver), seconds(slices.Max(takeOver))))
 	}
 	return append(notes, fmt.Sprintf("%d requests of people, %d of them admissions by Muster's webhooks; seed %d; %s in all.", requests, admissions, r.Seed, r.Elapsed))
 }
 
-func (r *report) print(out io.Writer, markdown bool) {
-	rows := append([][]string{heading}, r.rows()...)
+func (r *result) print(out io.Writer, markdown bool) {
 	if markdown {
-		for i, row := range rows {
-			fmt.Fprintf(out, "| %s |\n", strings.Join(row, " | "))
-			if i == 0 {
-				fmt.Fprintf(out, "|%s\n", strings.Repeat("---|", len(row)))
-			}
-		}
+		r.grid().Markdown(out)
 		fmt.Fprintln(out)
 	} else {
-		printAligned(out, rows)
+		r.grid().Print(out)
 	}
 	for _, note := range r.notes() {
 		fmt.Fprintln(out, note)
-	}
-}
-
-func printAligned(out io.Writer, rows [][]string) {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], len(cell))
-		}
-	}
-	for _, row := range rows {
-		for i, cell := range row {
-			if i == 0 {
-				fmt.Fprintf(out, "%-*s", widths[i], cell)
-			} else {
-				fmt.Fprintf(out, "  %*s", widths[i], cell)
-			}
-		}
-		fmt.Fprintln(out)
 	}
 }

@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-fleet/muster/test/report"
 )
 
 func TestReport(t *testing.T) {
 	in := func(length float64) seconds { return seconds(length * float64(time.Second)) }
-	r := &report{Measured: "today", Seed: 7, Elapsed: "1m0s", Runs: []*record{
+	r := &result{Measured: "today", Seed: 7, Elapsed: "1m0s", Runs: []*record{
 		{Fault: "watches-cut", Seed: 7, Converged: true, Took: in(3), Requests: 10, Admissions: 4},
 		{Fault: "syncer-terminated", Seed: 7, Converged: true, Took: in(2.04), TakeOver: in(1.5), Requests: 10, Admissions: 4},
 		{Fault: "watches-cut", Seed: 8, Converged: true, Took: in(1), FailedClosed: 2},
@@ -19,10 +21,10 @@ func TestReport(t *testing.T) {
 		{Fault: "watches-cut", Seed: 10, Converged: true, Took: in(9)},
 	}}
 	path := filepath.Join(t.TempDir(), "sub", "faults.json")
-	if err := r.write(path); err != nil {
+	if err := report.Save(path, r); err != nil {
 		t.Fatal(err)
 	}
-	read, err := readReport(path)
+	read, err := report.Load[result](path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +43,7 @@ From SIGTERM to the first write of the standby: median 1.5 s, longest 1.5 s.
 		t.Errorf("the table differs:\n%s", diff)
 	}
 	if diff := cmp.Diff(`| fault | runs | converged | median | longest | lost | orphaned | wrongly failed | failed closed |
-|---|---|---|---|---|---|---|---|---|
+|---|--:|--:|--:|--:|--:|--:|--:|--:|
 | syncer-terminated | 1 | 1 | 2.0 s | 2.0 s | 0 | 0 | 0 | 0 |
 | watches-cut | 4 | 3 | 3.0 s | 9.0 s | 1 | 2 | 1 | 2 |
 

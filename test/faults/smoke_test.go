@@ -15,7 +15,7 @@ import (
 func TestSmoke(t *testing.T) {
 	log.SetLogger(logr.Discard())
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
-	parts, clean, err := build(t.Context(), os.Stderr)
+	b, clean, err := build(t.Context(), os.Stderr)
 	defer clean()
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +29,7 @@ func TestSmoke(t *testing.T) {
 		plan = append(plan, strikeOnce{f, 1})
 	}
 	dir := cmp.Or(os.Getenv("MUSTER_TEST_DIR"), t.TempDir())
-	result, err := strikeAll(t.Context(), parts, plan, options{stacks: 1, output: filepath.Join(dir, "faults.json")}, os.Stderr)
+	result, err := strikeAll(t.Context(), b, plan, options{stacks: 1, output: filepath.Join(dir, "faults.json")}, os.Stderr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/oracle"
-	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const (
@@ -115,7 +115,7 @@ func (r *run) empty(ctx context.Context) {
 		}
 	}
 	var left []string
-	if err := stack.WaitFor(ctx, "nothing to be left", deadline, func(ctx context.Context) error {
+	if err := poll.Until(ctx, "nothing to be left", deadline, func(ctx context.Context) error {
 		seen, err := r.look(ctx, r.admin)
 		if err != nil {
 			return err

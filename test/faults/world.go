@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
 )
 
@@ -54,19 +55,13 @@ func newWorld(ctx context.Context, admin client.Client, id string) (*world, erro
 		{Namespace: w.namespace(platform), Name: "small"}, {Namespace: w.namespace(platform), Name: "large"},
 		{Namespace: w.namespace("red"), Name: "own"}, {Namespace: w.namespace("blue"), Name: "own"},
 	} {
-		template := func(kind, group string) clusterv1.ClusterClassTemplateReference {
-			return clusterv1.ClusterClassTemplateReference{Kind: kind, APIVersion: group + "/v1beta2", Name: "any"}
-		}
-		class := &clusterv1.ClusterClass{}
-		class.Namespace, class.Name = key.Namespace, key.Name
-		class.Spec.Infrastructure.TemplateRef = template("DevClusterTemplate", "infrastructure.cluster.x-k8s.io")
-		class.Spec.ControlPlane.TemplateRef = template("KubeadmControlPlaneTemplate", "controlplane.cluster.x-k8s.io")
+		class := fixture.Class(key.Namespace, key.Name, nil)
 		if err := admin.Create(ctx, class); err != nil {
 			return nil, err
 		}
 		w.state.Classes[key] = class
 	}
-	config := newConfig()
+	config := fixture.Config()
 	if err := admin.Get(ctx, client.ObjectKeyFromObject(config), config); err != nil {
 		return nil, err
 	}
@@ -101,7 +96,7 @@ func (w *world) look(ctx context.Context, admin client.Client) (oracle.State, er
 // configObserved tells whether the syncer has seen the FleetAddonConfig as it is.
 func configObserved(ctx context.Context, admin client.Client) error {
 	config := &addonsv1.FleetAddonConfig{}
-	if err := admin.Get(ctx, client.ObjectKeyFromObject(newConfig()), config); err != nil {
+	if err := admin.Get(ctx, client.ObjectKeyFromObject(fixture.Config()), config); err != nil {
 		return err
 	}
 	if config.Status.ObservedGeneration != config.Generation {

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -79,7 +80,7 @@ const cost = "example.com/cost"
 func TestOthersLabelEverything(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
-	cluster := topologyCluster(s.namespace, "one", "standard", s.classNamespace)
+	cluster := fixture.Cluster(s.namespace, "one", "standard", s.classNamespace)
 	start := s.unstamped(t, g, cluster)
 	g.Expect(admin.Patch(ctx, s.class, mergePatch(fmt.Sprintf(`{"metadata":{"finalizers":[%q]}}`, stamp.LegacyFinalizer)))).To(Succeed())
 	bundle := object(g, fmt.Sprintf(`{"apiVersion":%q,"kind":"Bundle","metadata":{"namespace":%q,"name":"bundle"},"spec":{"resources":[]}}`, fleetVersion, s.classNamespace))
@@ -157,7 +158,7 @@ func TestOthersLabelEverything(t *testing.T) {
 func TestOthersFillInVariables(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
-	cluster := topologyCluster(s.namespace, "one", "standard", s.classNamespace)
+	cluster := fixture.Cluster(s.namespace, "one", "standard", s.classNamespace)
 	start := s.unstamped(t, g, cluster)
 	g.Expect(admin.Patch(ctx, cluster, mergePatch(`{"spec":{"topology":{
 		"variables":[{"name":"disks","value":{"root":{"size":1}}}],
@@ -210,7 +211,7 @@ func TestOthersChangeIsNamed(t *testing.T) {
 			g := NewWithT(t)
 			s := newScene(t, g)
 			provoked[s.namespace] = true
-			cluster := topologyCluster(s.namespace, "one", "standard", s.classNamespace)
+			cluster := fixture.Cluster(s.namespace, "one", "standard", s.classNamespace)
 			cluster.Labels = map[string]string{"team": "a"}
 			start := s.unstamped(t, g, cluster)
 			mutate(t, g, "cluster.x-k8s.io", "clusters", `
@@ -241,7 +242,7 @@ func TestOthersChangeIsNamed(t *testing.T) {
 func TestFenceOfALargeCluster(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
-	cluster := topologyCluster(s.namespace, "large", "standard", s.classNamespace)
+	cluster := fixture.Cluster(s.namespace, "large", "standard", s.classNamespace)
 	value := func(text string) apiextensionsv1.JSON { return apiextensionsv1.JSON{Raw: []byte(text)} }
 	variables := func(from, to int) (result []clusterv1.ClusterVariable) {
 		for i := from; i < to; i++ {

@@ -20,6 +20,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // configYAML returns a FleetAddonConfig with this spec, in flow style.
@@ -31,9 +32,7 @@ func configYAML(spec string) string {
 func noConfig(t *testing.T) {
 	t.Helper()
 	remove := func() {
-		config := &addonsv1.FleetAddonConfig{}
-		config.Name = addonsv1.FleetAddonConfigName
-		if err := client.IgnoreNotFound(admin.Delete(ctx, config)); err != nil {
+		if err := client.IgnoreNotFound(admin.Delete(ctx, fixture.Config())); err != nil {
 			t.Errorf("deleting the FleetAddonConfig: %v", err)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -32,7 +33,7 @@ func TestRetiringCountsTime(t *testing.T) {
 	s := newScene(t, g)
 	noConfig(t)
 	user := s.imported(g, "user")
-	stays := topologyCluster(s.namespace, "stays", "", "")
+	stays := fixture.Cluster(s.namespace, "stays", "", "")
 	stays.Spec.Topology = clusterv1.Topology{}
 	g.Expect(admin.Create(ctx, stays)).To(Succeed())
 	g.Eventually(func(g Gomega) { exists(g, s.mapping()) }).Should(Succeed())
@@ -52,7 +53,7 @@ func TestRetiringCountsTime(t *testing.T) {
 		before := stays.DeepCopy()
 		stays.Spec.Topology = clusterv1.Topology{}
 		if i%2 == 0 {
-			stays.Spec.Topology = topologyCluster(s.namespace, "stays", "standard", s.classNamespace).Spec.Topology
+			stays.Spec.Topology = fixture.Cluster(s.namespace, "stays", "standard", s.classNamespace).Spec.Topology
 			metav1.SetMetaDataAnnotation(&stays.ObjectMeta, "cluster.x-k8s.io/paused", "true")
 		}
 		g.Expect(admin.Patch(ctx, stays, client.MergeFrom(before))).To(Succeed())
@@ -181,7 +182,7 @@ func TestGroupOfTwoClasses(t *testing.T) {
 		g.Expect(condition.Status).To(Equal(metav1.ConditionTrue), "it is in Fleet as it was")
 		g.Expect(condition.Message).To(ContainSubstring("rename one of the two classes"))
 	}).Should(Succeed())
-	later := topologyCluster(s.namespace, "later", "standard", s.classNamespace)
+	later := fixture.Cluster(s.namespace, "later", "standard", s.classNamespace)
 	g.Expect(admin.Create(ctx, later)).To(Succeed())
 	initialize(g, later)
 	g.Eventually(func(g Gomega) {
@@ -216,7 +217,7 @@ func TestWatchFilters(t *testing.T) {
 	run(append(args[:len(args):len(args)], "--watch-filter=blue"))
 	t.Cleanup(func() { run(args) })
 
-	cluster := topologyCluster(namespace, "one", "", "")
+	cluster := fixture.Cluster(namespace, "one", "", "")
 	cluster.Spec.Topology = clusterv1.Topology{}
 	cluster.Labels = map[string]string{clusterv1.WatchLabel: "blue"}
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
@@ -227,7 +228,7 @@ func TestWatchFilters(t *testing.T) {
 	}).Should(Succeed())
 
 	setConfig(t, g, addonsv1.FleetAddonConfigSpec{})
-	config := &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: addonsv1.FleetAddonConfigName}}
+	config := fixture.Config()
 	g.Consistently(func(g Gomega) {
 		exists(g, config)
 		g.Expect(config.Status.Conditions).To(BeEmpty(), "it is another instance's to report on")
@@ -276,13 +277,12 @@ func TestInvalidConfigIsWaitedOut(t *testing.T) {
 	t.Cleanup(func() { NewWithT(t).Expect(admin.Create(ctx, back)).To(Succeed()) })
 	quiet(g)
 	g.Eventually(func() error { // The API server forgets the webhook a moment later.
-		config := &addonsv1.FleetAddonConfig{}
-		config.Name = addonsv1.FleetAddonConfigName
+		config := fixture.Config()
 		config.Spec.Cluster = &addonsv1.ClusterConfig{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"no key!": "x"}}}
 		return admin.Create(ctx, config)
 	}).Should(Succeed())
 	t.Cleanup(func() { noConfig(t) })
-	config := &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: addonsv1.FleetAddonConfigName}}
+	config := fixture.Config()
 	g.Eventually(func(g Gomega) {
 		exists(g, config)
 		g.Expect(conditionsOf(config)).To(HaveKeyWithValue("ConfigValid", metav1.ConditionFalse))
@@ -322,7 +322,7 @@ func TestMigrationOfWhatOneSelectorMatches(t *testing.T) {
 			startSyncer := stop(t, g, syncerProcess)
 			classNamespace, namespace := newNamespace(t, g, "classes", nil), newNamespace(t, g, "team", map[string]string{"import": "yes"})
 			newClass(g, classNamespace, "standard", nil)
-			cluster := topologyCluster(namespace, "one", "standard", classNamespace)
+			cluster := fixture.Cluster(namespace, "one", "standard", classNamespace)
 			g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 			initialize(g, cluster)
 			unstamp(t, g, cluster)

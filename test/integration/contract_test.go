@@ -18,6 +18,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -113,9 +114,7 @@ func (p provider) cluster(t *testing.T, g Gomega, namespace string) *clusterv1.C
 			t.Error(err)
 		}
 	})
-	before := cluster.DeepCopy()
-	cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
-	g.Expect(admin.Status().Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+	g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
 	return cluster
 }
 

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -46,7 +47,7 @@ func TestCostOfOneImport(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	s.imported(g, "first")
-	cluster := topologyCluster(s.namespace, "second", "standard", s.classNamespace)
+	cluster := fixture.Cluster(s.namespace, "second", "standard", s.classNamespace)
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 	quiet(g)
 
@@ -73,7 +74,7 @@ func TestUnchangedCostsNothing(t *testing.T) {
 	for i := range count {
 		group.Go(func() (err error) {
 			inner := NewGomega(func(message string, _ ...int) { err = fmt.Errorf("%s", message) })
-			cluster := topologyCluster(s.namespace, fmt.Sprintf("c%d", i), "standard", s.classNamespace)
+			cluster := fixture.Cluster(s.namespace, fmt.Sprintf("c%d", i), "standard", s.classNamespace)
 			if err := admin.Create(ctx, cluster); err != nil {
 				return err
 			}
@@ -93,7 +94,7 @@ func TestUnchangedCostsNothing(t *testing.T) {
 	since := time.Now()
 	g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
 	// The start has to be over before its cost is counted: a change must get through.
-	canary := topologyCluster(s.namespace, "canary", "standard", s.classNamespace)
+	canary := fixture.Cluster(s.namespace, "canary", "standard", s.classNamespace)
 	g.Expect(admin.Create(ctx, canary)).To(Succeed())
 	initialize(g, canary)
 	g.Eventually(func(g Gomega) { fleetCluster(g, s.namespace, "canary") }).Should(Succeed())

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // After import of a Cluster in namespace A whose class is in B: every object of the
@@ -21,7 +22,7 @@ func TestImportAcrossNamespaces(t *testing.T) {
 	namespace := newNamespace(t, g, "team", nil)
 	class := newClass(g, classNamespace, "standard", map[string]string{"tier": "gold", "both": "class", "fleet.cattle.io/shard-ref": "no"})
 
-	cluster := topologyCluster(namespace, "one", "standard", classNamespace)
+	cluster := fixture.Cluster(namespace, "one", "standard", classNamespace)
 	cluster.Labels = map[string]string{"env": "prod", "both": "cluster", "management.cattle.io/cluster-display-name": "no"}
 	cluster.Annotations = map[string]string{"note": "kept", "meta.helm.sh/release-name": "no"}
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())

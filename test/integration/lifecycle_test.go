@@ -17,6 +17,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 const topologyYAML = `
@@ -46,7 +47,7 @@ func newScene(t *testing.T, g Gomega) scene {
 
 // imported creates a Cluster of the scene's class and waits until it is in Fleet.
 func (s scene) imported(g Gomega, name string) *clusterv1.Cluster {
-	cluster := topologyCluster(s.namespace, name, s.class.Name, s.class.Namespace)
+	cluster := fixture.Cluster(s.namespace, name, s.class.Name, s.class.Namespace)
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 	initialize(g, cluster)
 	g.Eventually(func(g Gomega) { fleetCluster(g, s.namespace, name) }).Should(Succeed())
@@ -304,7 +305,7 @@ func deleteNowOrReplaced(g Gomega, objects ...client.Object) {
 func TestPausedAndNameConflict(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
-	cluster := topologyCluster(s.namespace, "one", "standard", s.classNamespace)
+	cluster := fixture.Cluster(s.namespace, "one", "standard", s.classNamespace)
 	cluster.Spec.Paused = ptr.To(true)
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 	// The Cluster came first, or its name would have been refused.
@@ -425,7 +426,7 @@ func TestConfigStatusCounts(t *testing.T) {
 	s := newScene(t, g)
 	setConfig(t, g, addonsv1.FleetAddonConfigSpec{})
 	s.imported(g, "one")
-	waiting := topologyCluster(s.namespace, "two", "standard", s.classNamespace)
+	waiting := fixture.Cluster(s.namespace, "two", "standard", s.classNamespace)
 	g.Expect(admin.Create(ctx, waiting)).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		g.Expect(importedCondition(g, waiting).Reason).To(Equal("WaitingForControlPlane"))

@@ -5,17 +5,15 @@ package integration
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"os"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -33,49 +31,38 @@ var (
 	admin client.Client
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) (code int) {
-	log.SetLogger(logr.Discard())
+func TestMain(m *testing.M) {
 	SetDefaultEventuallyTimeout(patience)
 	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
 	SetDefaultConsistentlyDuration(2 * time.Second)
 	SetDefaultConsistentlyPollingInterval(100 * time.Millisecond)
-
-	var err error
-	env, err = stack.Up(ctx, stack.Options{Profile: stack.API, Muster: true, Progress: os.Stderr, Dir: os.Getenv("MUSTER_TEST_DIR")})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() {
-		if err := env.Down(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}()
-	if admin, err = adminClient(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	code = m.Run()
-	if code != 0 {
-		for _, name := range []string{webhookProcess, syncerProcess} {
-			fmt.Fprintf(os.Stderr, "--- the end of the log of %s\n%s\n", name, env.LogTail(name))
-		}
-	}
-	return code
+	os.Exit(stack.Main(m, stack.Options{Profile: stack.API, Muster: true}, use, nothingRefused))
 }
 
-func adminClient() (client.Client, error) {
-	config, err := env.RESTConfig()
-	if err != nil {
-		return nil, err
-	}
-	config.QPS = -1
-	scheme, err := program.Scheme()
-	if err != nil {
-		return nil, err
-	}
-	return client.New(config, client.Options{Scheme: scheme})
+// use lets tests run on a stack.
+func use(s *stack.Stack) (err error) {
+	env = s
+	admin, err = fixture.Client(s)
+	return err
+}
+
+// ownStack gives a test a stack of its own, because of what it does to it that others could
+// not bear. Tests of this package run one after another: until this one ends, that stack
+// is the one in use.
+func ownStack(t *testing.T, g Gomega) {
+	t.Helper()
+	own, err := stack.Up(ctx, stack.Options{Profile: stack.API, Muster: true, Progress: os.Stderr})
+	g.Expect(err).NotTo(HaveOccurred())
+	shared := env
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, name := range []string{webhookProcess, syncerProcess} {
+				t.Logf("the end of the log of %s:\n%s", name, own.LogTail(name))
+			}
+		}
+		if err := errors.Join(nothingRefused(own), own.Down(), use(shared)); err != nil {
+			t.Error(err)
+		}
+	})
+	g.Expect(use(own)).To(Succeed())
 }

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // A node can be drained of a webhook that does not work, and the webhook of a fail-closed
@@ -92,7 +92,7 @@ func TestGoKnowsTheMemoryLimit(t *testing.T) {
 			limit := container.Resources.Limits.Memory().AsApproximateFloat64()
 			g.Expect(soft.AsApproximateFloat64() / limit).To(BeNumerically("~", 0.9, 0.01))
 
-			i = slices.IndexFunc(env.Processes(), func(process stack.ProcessStatus) bool { return process.Name == name })
+			i = slices.IndexFunc(env.Processes(), func(p process.Status) bool { return p.Name == name })
 			g.Expect(i).To(BeNumerically(">=", 0))
 			variables, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", env.Processes()[i].PID))
 			g.Expect(err).NotTo(HaveOccurred())

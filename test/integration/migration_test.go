@@ -14,6 +14,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // caapf applies an object as CAAPF did: server-side, under one of its field managers.
@@ -32,7 +33,7 @@ func TestMigrationFromCAAPF(t *testing.T) {
 
 	var clusters []*clusterv1.Cluster
 	for _, name := range []string{"one", "two"} {
-		cluster := topologyCluster(namespace, name, "standard", classNamespace)
+		cluster := fixture.Cluster(namespace, name, "standard", classNamespace)
 		cluster.Labels = map[string]string{"env": "prod"}
 		cluster.Finalizers = []string{stamp.LegacyFinalizer}
 		g.Expect(admin.Create(ctx, cluster)).To(Succeed())

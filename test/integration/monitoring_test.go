@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // Every metric, label and value that the shipped alerts and dashboard ask for is exposed:
@@ -27,9 +28,9 @@ func TestMonitoringAsksForWhatIsExposed(t *testing.T) {
 
 	// The API server counts calls in vain from the first one on.
 	restart := stop(t, g, webhookProcess)
-	open := topologyCluster(s.namespace, "open", "standard", "")
+	open := fixture.Cluster(s.namespace, "open", "standard", "")
 	g.Expect(admin.Create(ctx, open, client.DryRunAll)).To(Succeed())
-	closed := topologyCluster(s.namespace, "closed", "standard", s.classNamespace)
+	closed := fixture.Cluster(s.namespace, "closed", "standard", s.classNamespace)
 	g.Expect(admin.Create(ctx, closed, client.DryRunAll)).To(MatchError(ContainSubstring("class-access.clusters.fleet.addons.cluster.x-k8s.io")))
 	restart()
 	g.Expect(admin.Create(ctx, open, client.DryRunAll)).To(Succeed())

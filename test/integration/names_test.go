@@ -23,6 +23,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 func newFleetCluster(g Gomega, namespace, name string, annotations map[string]string) *fleetv1.Cluster {
@@ -114,7 +115,7 @@ func TestNameRaceIsFoundByTheSyncer(t *testing.T) {
 	s := newScene(t, g)
 	foreign := newFleetCluster(g, s.namespace, "late", nil)
 	restart := stop(t, g, webhookProcess)
-	cluster := topologyCluster(s.namespace, "late", "standard", "")
+	cluster := fixture.Cluster(s.namespace, "late", "standard", "")
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed(), "the webhook for names fails open")
 	restart()
 	initialize(g, cluster)
@@ -173,7 +174,7 @@ func TestWarningsOnTheConfig(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	noConfig(t)
-	cluster := topologyCluster(s.namespace, "pinned", "standard", s.classNamespace)
+	cluster := fixture.Cluster(s.namespace, "pinned", "standard", s.classNamespace)
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 	g.Expect(cluster.Annotations).To(HaveKeyWithValue(stamp.ClusterNameAnnotation, "pinned"))
 

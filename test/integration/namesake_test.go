@@ -14,6 +14,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 const garbageCollector = "kube-controller-manager"
@@ -43,7 +44,7 @@ func TestMadeAnewUnderTheSameName(t *testing.T) {
 		old := fleetCluster(g, s.namespace, "again")
 		startCollector := stop(t, g, garbageCollector)
 		deleteAll(g, append(referenced(g, first), first)...)
-		second := topologyCluster(s.namespace, "again", "standard", s.classNamespace)
+		second := fixture.Cluster(s.namespace, "again", "standard", s.classNamespace)
 		g.Expect(admin.Create(ctx, second)).To(Succeed())
 		initialize(g, second)
 		g.Eventually(func(g Gomega) {
@@ -71,7 +72,7 @@ func TestMadeAnewUnderTheSameName(t *testing.T) {
 		old := fleetCluster(g, s.namespace, "again")
 		g.Expect(old.OwnerReferences).To(BeEmpty())
 		deleteAll(g, append(referenced(g, first), first)...)
-		second := topologyCluster(s.namespace, "again", "standard", s.classNamespace)
+		second := fixture.Cluster(s.namespace, "again", "standard", s.classNamespace)
 		g.Eventually(func() error { return admin.Create(ctx, second) }).Should(Succeed())
 		g.Eventually(func(g Gomega) {
 			g.Expect(importedCondition(g, second).Reason).To(Equal("WaitingForControlPlane"))
@@ -128,7 +129,7 @@ func TestAdoptIsActedOnOnce(t *testing.T) {
 	stop(t, g, webhookProcess)
 	var clusters []*clusterv1.Cluster
 	for _, name := range []string{"one", "two"} {
-		cluster := topologyCluster(s.namespace, name, "", "")
+		cluster := fixture.Cluster(s.namespace, name, "", "")
 		cluster.Spec.Topology = clusterv1.Topology{}
 		cluster.Annotations = map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: "shared"}
 		g.Expect(admin.Create(ctx, cluster)).To(Succeed())
@@ -170,7 +171,7 @@ func TestSeveralFleetClustersOfOneCluster(t *testing.T) {
 			g := NewWithT(t)
 			startSyncer := stop(t, g, syncerProcess)
 			namespace := newNamespace(t, g, "team", nil)
-			cluster := topologyCluster(namespace, "one", "", "")
+			cluster := fixture.Cluster(namespace, "one", "", "")
 			cluster.Spec.Topology = clusterv1.Topology{}
 			g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 			initialize(g, cluster)

@@ -17,6 +17,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -82,7 +83,7 @@ func stampedWhenSelected(t *testing.T, g Gomega, scenes []scene, spec addonsv1.C
 	spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"selected": scenes[0].namespace}}
 	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &spec})
 	g.Eventually(func(g Gomega) { // The webhook may still have the settings of before.
-		cluster := topologyCluster(scenes[0].namespace, "one", "standard", scenes[0].classNamespace)
+		cluster := fixture.Cluster(scenes[0].namespace, "one", "standard", scenes[0].classNamespace)
 		g.Expect(admin.Create(ctx, cluster, client.DryRunAll)).To(Succeed())
 		g.Expect(cluster.Annotations).To(BeEmpty())
 	}).Should(Succeed())
@@ -99,20 +100,16 @@ func stampedWhenSelected(t *testing.T, g Gomega, scenes []scene, spec addonsv1.C
 // initialized creates a Cluster of the scene's class whose control plane is initialized.
 // It refers to nothing, so that it can be imported the moment it is stamped.
 func (s scene) initialized(g Gomega) *clusterv1.Cluster {
-	cluster := topologyCluster(s.namespace, "one", s.class.Name, s.class.Namespace)
+	cluster := fixture.Cluster(s.namespace, "one", s.class.Name, s.class.Namespace)
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
-	before := cluster.DeepCopy()
-	cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
-	g.Expect(admin.Status().Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+	g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
 	return cluster
 }
 
 // watch returns the first state that a Fleet Cluster of the scene has.
 func (s scene) watch(t *testing.T, g Gomega) <-chan *fleetv1.Cluster {
 	t.Helper()
-	config, err := env.RESTConfig()
-	g.Expect(err).NotTo(HaveOccurred())
-	watching, err := client.NewWithWatch(config, client.Options{Scheme: admin.Scheme()})
+	watching, err := fixture.Client(env)
 	g.Expect(err).NotTo(HaveOccurred())
 	events, err := watching.Watch(ctx, &fleetv1.ClusterList{}, client.InNamespace(s.namespace))
 	g.Expect(err).NotTo(HaveOccurred())

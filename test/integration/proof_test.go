@@ -13,6 +13,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 const workspace = "field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace"
@@ -40,7 +41,7 @@ func TestForgedFleetClusterOpensNothing(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	noConfig(t)
-	own := topologyCluster(s.namespace, "own", "", "")
+	own := fixture.Cluster(s.namespace, "own", "", "")
 	own.Spec.Topology = clusterv1.Topology{}
 	g.Expect(admin.Create(ctx, own)).To(Succeed())
 	initialize(g, own)
@@ -84,7 +85,7 @@ func TestForgedPinClaimsNothing(t *testing.T) {
 	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{
 		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"import": "yes"}},
 	}})
-	cluster := topologyCluster(s.namespace, "one", "standard", s.classNamespace)
+	cluster := fixture.Cluster(s.namespace, "one", "standard", s.classNamespace)
 	g.Eventually(func(g Gomega) {
 		g.Expect(warnedApply(g, fmt.Sprintf(topologyYAML, s.namespace, "probe", "standard", s.classNamespace), "--dry-run=server")).To(ContainSubstring("namespaceSelector"))
 	}).Should(Succeed())
@@ -123,7 +124,7 @@ func TestOwnKeysThatNobodyWantsGo(t *testing.T) {
 	s := newScene(t, g)
 	noConfig(t)
 	s.imported(g, "user")
-	plain := topologyCluster(s.namespace, "plain", "", "")
+	plain := fixture.Cluster(s.namespace, "plain", "", "")
 	plain.Spec.Topology = clusterv1.Topology{}
 	g.Expect(admin.Create(ctx, plain)).To(Succeed())
 	initialize(g, plain)

@@ -15,13 +15,14 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
 // plainCluster creates a Cluster without a topology.
 func plainCluster(g Gomega, namespace, name string, annotations map[string]string) *clusterv1.Cluster {
-	cluster := topologyCluster(namespace, name, "", "")
-	cluster.Spec.Topology, cluster.Annotations = clusterv1.Topology{}, annotations
+	cluster := fixture.Cluster(namespace, name, "", "")
+	cluster.Annotations = annotations
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 	return cluster
 }
@@ -73,9 +74,7 @@ func TestRaceForOneName(t *testing.T) {
 	}
 	quiet(g)
 	for _, cluster := range clusters {
-		before := cluster.DeepCopy()
-		cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
-		g.Expect(admin.Status().Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+		g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
 	}
 	for i := range pairs {
 		g.Eventually(func(g Gomega) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/pem"
-	"fmt"
 	"net/http"
 	"os"
 	"regexp"
@@ -13,14 +12,17 @@ import (
 	"testing"
 	"time"
 
+	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	cmmetav1 "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/bench/metrics"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 const stampWebhook = "stamp.clusters.fleet.addons.cluster.x-k8s.io"
@@ -40,8 +42,7 @@ func TestCertificateRotation(t *testing.T) {
 	t.Cleanup(func() {
 		g := NewWithT(t)
 		renew(g, "muster-webhook", "muster-webhook-tls", func() {
-			g.Expect(admin.Patch(ctx, issued(g, "muster-webhook"), mergePatch(fmt.Sprintf(
-				`{"spec":{"duration":%q,"renewBefore":%q}}`, nested(original, "duration"), nested(original, "renewBefore"))))).To(Succeed())
+			lasting(g, "muster-webhook", original.Spec.Duration, original.Spec.RenewBefore)
 		})
 		g.Eventually(served).Should(Succeed())
 	})
@@ -53,7 +54,7 @@ func TestCertificateRotation(t *testing.T) {
 		// A new lifetime is a new certificate at once, and 15 s later it is time again.
 		begin := time.Now()
 		renew(g, "muster-webhook", "muster-webhook-tls", func() {
-			g.Expect(admin.Patch(ctx, issued(g, "muster-webhook"), mergePatch(`{"spec":{"duration":"1h","renewBefore":"59m45s"}}`))).To(Succeed())
+			lasting(g, "muster-webhook", &metav1.Duration{Duration: time.Hour}, &metav1.Duration{Duration: time.Hour - 15*time.Second})
 		})
 		g.Eventually(served).Should(Succeed())
 		renew(g, "muster-webhook", "muster-webhook-tls", func() {})
@@ -84,13 +85,16 @@ func TestCertificateRotation(t *testing.T) {
 	})
 }
 
-func issued(g Gomega, name string) *unstructured.Unstructured {
-	return get(g, target("cert-manager.io/v1", "Certificate", "muster-system", name), "muster-system", name)
+func issued(g Gomega, name string) *certmanagerv1.Certificate {
+	return get(g, &certmanagerv1.Certificate{}, "muster-system", name)
 }
 
-func nested(certificate *unstructured.Unstructured, field string) string {
-	value, _, _ := unstructured.NestedString(certificate.Object, "spec", field)
-	return value
+// lasting changes for how long a certificate is issued, and when it is to be renewed.
+func lasting(g Gomega, name string, duration, renewBefore *metav1.Duration) {
+	certificate := issued(g, name)
+	before := certificate.DeepCopy()
+	certificate.Spec.Duration, certificate.Spec.RenewBefore = duration, renewBefore
+	g.Expect(admin.Patch(ctx, certificate, client.MergeFrom(before))).To(Succeed())
 }
 
 func secretData(g Gomega, name, key string) []byte {
@@ -104,10 +108,9 @@ func renew(g Gomega, certificateName, secretName string, do func()) {
 	do()
 	g.Eventually(func(g Gomega) {
 		g.Expect(secretData(g, secretName, "tls.crt")).NotTo(Equal(before))
-		conditions, _, _ := unstructured.NestedSlice(issued(g, certificateName).Object, "status", "conditions")
-		for _, condition := range conditions {
-			if fields, ok := condition.(map[string]any); ok && fields["type"] == "Issuing" {
-				g.Expect(fields["status"]).NotTo(Equal("True"))
+		for _, condition := range issued(g, certificateName).Status.Conditions {
+			if condition.Type == certmanagerv1.CertificateConditionIssuing {
+				g.Expect(condition.Status).NotTo(Equal(cmmetav1.ConditionTrue))
 			}
 		}
 	}).Should(Succeed())
@@ -115,8 +118,13 @@ func renew(g Gomega, certificateName, secretName string, do func()) {
 
 // reissue asks cert-manager for a new certificate, as `cmctl renew` does.
 func reissue(g Gomega, name string) {
-	g.Expect(admin.Status().Patch(ctx, issued(g, name), mergePatch(`{"status":{"conditions":[
-		{"type":"Issuing","status":"True","reason":"ManuallyTriggered","message":"by the test"}]}}`))).To(Succeed())
+	certificate := issued(g, name)
+	before := certificate.DeepCopy()
+	// A merge patch of a list puts it in place of the old one.
+	certificate.Status.Conditions = []certmanagerv1.CertificateCondition{{
+		Type: certmanagerv1.CertificateConditionIssuing, Status: cmmetav1.ConditionTrue, Reason: "ManuallyTriggered", Message: "by the test",
+	}}
+	g.Expect(admin.Status().Patch(ctx, certificate, client.MergeFrom(before))).To(Succeed())
 }
 
 // served succeeds when the webhook serves the certificate of the Secret, and is ready,
@@ -179,7 +187,7 @@ func startLoad(g Gomega, kube *kubernetes.Clientset, namespace string) *load {
 }
 
 func (l *load) create(namespace string) {
-	cluster := topologyCluster(namespace, "load", "class", "")
+	cluster := fixture.Cluster(namespace, "load", "class", "")
 	if err := admin.Create(ctx, cluster, client.DryRunAll); err != nil {
 		l.failed.Add(1)
 		l.problem.Store(err)

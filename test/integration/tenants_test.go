@@ -9,20 +9,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // tenant is a client of a user with these groups, as the API server knows impersonation.
 func tenant(g Gomega, user string, groups ...string) client.Client {
-	config, err := env.RESTConfig()
-	g.Expect(err).NotTo(HaveOccurred())
-	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:authenticated")}
-	result, err := client.New(config, client.Options{Scheme: admin.Scheme()})
+	result, err := fixture.ClientAs(env, user, groups...)
 	g.Expect(err).NotTo(HaveOccurred())
 	return result
 }
@@ -71,7 +68,7 @@ subjects: [{kind: User, name: anna}, {kind: Group, name: class-readers}]
 			ContainSubstring(fmt.Sprintf("namespace %q", s.classNamespace)), ContainSubstring("ask for a Role")))
 	}
 	cross := func(name string) *clusterv1.Cluster {
-		return topologyCluster(s.namespace, name, "standard", s.classNamespace)
+		return fixture.Cluster(s.namespace, name, "standard", s.classNamespace)
 	}
 
 	t.Run("who may get the class may use it", func(t *testing.T) {
@@ -97,7 +94,7 @@ spec: {topology: {class: standard, classNamespace: %s, version: v1.36.3}}
 	})
 	t.Run("and a rebase later is no way around", func(t *testing.T) {
 		g := NewWithT(t)
-		cluster := topologyCluster(other, "bens", "own", "")
+		cluster := fixture.Cluster(other, "bens", "own", "")
 		g.Expect(ben.Create(ctx, cluster)).To(Succeed())
 		before := cluster.DeepCopy()
 		cluster.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Name: "standard", Namespace: s.classNamespace}
@@ -125,7 +122,7 @@ spec: {topology: {class: standard, classNamespace: %s, version: v1.36.3}}
 		g := NewWithT(t)
 		defer stop(t, g, webhookProcess)()
 		g.Expect(anna.Create(ctx, cross("closed"))).To(MatchError(ContainSubstring("class-access.clusters.fleet.addons.cluster.x-k8s.io")))
-		g.Expect(ben.Create(ctx, topologyCluster(other, "open", "own", ""))).To(Succeed())
+		g.Expect(ben.Create(ctx, fixture.Cluster(other, "open", "own", ""))).To(Succeed())
 	})
 	t.Run("where everybody may read the classes, the verb use is asked about", func(t *testing.T) {
 		g := NewWithT(t)
@@ -187,7 +184,7 @@ subjects: [{kind: User, name: mallory}]
 `, s.namespace))).To(Succeed())
 	var cluster *clusterv1.Cluster
 	g.Eventually(func(g Gomega) { // Until the webhook has seen the settings.
-		cluster = topologyCluster(s.namespace, "forged", "standard", s.classNamespace)
+		cluster = fixture.Cluster(s.namespace, "forged", "standard", s.classNamespace)
 		g.Expect(client.IgnoreNotFound(admin.Delete(ctx, cluster.DeepCopy()))).To(Succeed())
 		g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 		g.Expect(stamp.PinOf(cluster.Annotations)).To(Equal(stamp.Pin{}))

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // thiefAgent is the user agent of requests made with the syncer's token by somebody else.
@@ -26,7 +27,7 @@ func thief(g Gomega) client.Client {
 	g.Expect(err).NotTo(HaveOccurred())
 	config = rest.AnonymousClientConfig(config)
 	config.BearerToken, config.UserAgent = tokenOfAccount(g, "muster-system", "muster-syncer"), thiefAgent
-	result, err := client.New(config, client.Options{Scheme: admin.Scheme()})
+	result, err := fixture.ClientOf(config)
 	g.Expect(err).NotTo(HaveOccurred())
 	return result
 }
@@ -331,7 +332,7 @@ metadata: {namespace: %s, name: secret}
 	config = rest.AnonymousClientConfig(config)
 	config.BearerToken, config.UserAgent = tokenOfAccount(g, "muster-system", "muster-syncer"), thiefAgent
 	config.Impersonate = rest.ImpersonationConfig{UserName: "pat"}
-	asPat, err := client.New(config, client.Options{Scheme: admin.Scheme()})
+	asPat, err := fixture.ClientOf(config)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(patch(asPat, secret())).To(Succeed())
 

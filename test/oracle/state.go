@@ -25,6 +25,12 @@ type Reference struct {
 	Key
 }
 
+// ReferenceTo names an object.
+func ReferenceTo(object *unstructured.Unstructured) Reference {
+	kind := object.GroupVersionKind()
+	return Reference{Group: kind.Group, Kind: kind.Kind, Key: client.ObjectKeyFromObject(object)}
+}
+
 // State is everything that Muster reads and writes, at one moment.
 type State struct {
 	Config     *addonsv1.FleetAddonConfig // nil if there is none

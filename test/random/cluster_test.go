@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
 )
 
@@ -117,8 +118,7 @@ func (r *run) createClusterAs(somebody client.Client, step Step) (bool, error) {
 	if r.cluster(step) != nil {
 		return false, nil
 	}
-	cluster := &clusterv1.Cluster{}
-	cluster.Namespace, cluster.Name = r.namespace(step.Namespace), slotName(step.Cluster)
+	cluster := fixture.Cluster(r.namespace(step.Namespace), slotName(step.Cluster), r.className(step), "")
 	if step.Key != "" {
 		cluster.Labels = map[string]string{step.Key: step.Value}
 	}
@@ -135,12 +135,8 @@ func (r *run) createClusterAs(somebody client.Client, step Step) (bool, error) {
 		cluster.Annotations = map[string]string{pinKey: "forged-" + fmt.Sprint(step.Cluster), ownKey: "forged", domain + "/released": "true"}
 		cluster.Labels = map[string]string{nameLabel: classNames[0], namespaceLabel: r.namespace(0), managedByLabel: "muster"}
 	}
-	cluster.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.7.0.0/16"}
 	if step.Class != noClass {
-		cluster.Spec.Topology = clusterv1.Topology{
-			ClassRef: clusterv1.ClusterClassRef{Name: r.className(step)}, Version: "v1.36.3",
-			Variables: []clusterv1.ClusterVariable{{Name: "size"}},
-		}
+		cluster.Spec.Topology.Variables = []clusterv1.ClusterVariable{{Name: "size"}}
 		cluster.Spec.Topology.Variables[0].Value.Raw = []byte(`{"cpus":2}`)
 		if step.ClassNamespace != ownNamespace {
 			cluster.Spec.Topology.ClassRef.Namespace = r.namespace(step.ClassNamespace)
@@ -304,7 +300,7 @@ func (r *run) rebaseAs(somebody client.Client, step Step) (bool, error) {
 	if step.ClassNamespace != ownNamespace {
 		ref["namespace"] = r.namespace(step.ClassNamespace)
 	}
-	return r.changeStamped(somebody, step, map[string]any{"spec": map[string]any{"topology": map[string]any{"version": "v1.36.3", "classRef": ref}}})
+	return r.changeStamped(somebody, step, map[string]any{"spec": map[string]any{"topology": map[string]any{"version": fixture.KubernetesVersion, "classRef": ref}}})
 }
 
 func labelCluster(r *run, step Step) (bool, error) {
@@ -450,50 +446,28 @@ func (r *run) changeStatus(step Step, initialized bool) (bool, error) {
 	return true, nil
 }
 
-func referenceTo(kind string, cluster *clusterv1.Cluster) oracle.Reference {
+// referenced returns what a Cluster is to refer to.
+func referenced(kind string, cluster *clusterv1.Cluster) *unstructured.Unstructured {
 	if kind == "ControlPlane" {
-		return oracle.Reference{Group: "controlplane.cluster.x-k8s.io", Kind: "KubeadmControlPlane",
-			Key: oracle.Key{Namespace: cluster.Namespace, Name: cluster.Name + "-cp"}}
+		return fixture.ControlPlane(cluster)
 	}
-	return oracle.Reference{Group: "infrastructure.cluster.x-k8s.io", Kind: "DevCluster",
-		Key: oracle.Key{Namespace: cluster.Namespace, Name: cluster.Name + "-infra"}}
+	return fixture.Infrastructure(cluster)
 }
 
-const referencedYAML = `
-ControlPlane:
-  version: v1.36.3
-  replicas: 1
-  machineTemplate:
-    spec:
-      infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: DevMachineTemplate, name: m}
-  kubeadmConfigSpec:
-    files: [{path: /etc/secret, content: hunter2}]
-    users: [{name: root, passwd: hunter2}]
-    preKubeadmCommands: [echo hunter2]
-    clusterConfiguration:
-      apiServer: {extraArgs: [{name: profiling, value: "false"}]}
-Infrastructure:
-  backend: {inMemory: {}}
-`
+func referenceTo(kind string, cluster *clusterv1.Cluster) oracle.Reference {
+	return oracle.ReferenceTo(referenced(kind, cluster))
+}
 
 func createReferenced(r *run, step Step) (bool, error) {
 	cluster := r.cluster(step)
 	if cluster == nil {
 		return false, nil
 	}
-	ref := referenceTo(step.Kind, cluster)
+	object := referenced(step.Kind, cluster)
+	ref := oracle.ReferenceTo(object)
 	if r.state.Referenced[ref] != nil {
 		return false, nil
 	}
-	specs := map[string]any{}
-	if err := yaml.Unmarshal([]byte(referencedYAML), &specs); err != nil {
-		return false, err
-	}
-	object := &unstructured.Unstructured{Object: map[string]any{"spec": specs[step.Kind]}}
-	object.SetAPIVersion(ref.Group + "/v1beta2")
-	object.SetKind(ref.Kind)
-	object.SetNamespace(ref.Namespace)
-	object.SetName(ref.Name)
 	if err := admin.Create(ctx, object); err != nil {
 		return false, err
 	}

@@ -7,10 +7,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
 )
 
@@ -69,16 +69,10 @@ func (r *run) ownClassKey(step Step) oracle.Key {
 
 func createClass(r *run, step Step) (bool, error) {
 	key := r.ownClassKey(step)
-	template := func(kind, group string) clusterv1.ClusterClassTemplateReference {
-		return clusterv1.ClusterClassTemplateReference{Kind: kind, APIVersion: group + "/v1beta2", Name: "any"}
-	}
-	class := &clusterv1.ClusterClass{}
-	class.Namespace, class.Name = key.Namespace, key.Name
+	class := fixture.Class(key.Namespace, key.Name, nil)
 	if step.Key != "" {
 		class.Labels = map[string]string{step.Key: step.Value}
 	}
-	class.Spec.Infrastructure.TemplateRef = template("DevClusterTemplate", "infrastructure.cluster.x-k8s.io")
-	class.Spec.ControlPlane.TemplateRef = template("KubeadmControlPlaneTemplate", "controlplane.cluster.x-k8s.io")
 	if r.state.Classes[key] != nil {
 		return false, nil
 	}
@@ -174,8 +168,7 @@ var (
 )
 
 func setConfig(r *run, step Step) (bool, error) {
-	config := &addonsv1.FleetAddonConfig{}
-	config.Name = addonsv1.FleetAddonConfigName
+	config := fixture.Config()
 	config.Spec = *step.Config.DeepCopy()
 	err := admin.Create(ctx, config)
 	if apierrors.IsAlreadyExists(err) {
@@ -213,11 +206,8 @@ func (r *run) waitForWebhook() error {
 	}
 	return try(r.patience, func() error {
 		for i := range namespaceCount {
-			probe := &clusterv1.Cluster{}
-			probe.Namespace, probe.Name = r.namespace(i), "probe"
+			probe := fixture.Cluster(r.namespace(i), "probe", classNames[0], "")
 			probe.Labels = map[string]string{"env": "prod"}
-			probe.Spec.Topology.ClassRef.Name = classNames[0]
-			probe.Spec.Topology.Version = "v1.36.3"
 			want := oracle.Admitted(r.state, probe)
 			if err := admin.Create(ctx, probe, client.DryRunAll); err != nil {
 				return err

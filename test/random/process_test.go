@@ -1,8 +1,6 @@
 package random
 
-import (
-	"math/rand/v2"
-)
+import "math/rand/v2"
 
 // collectorProcess has the garbage collector, and what else may wait for a while.
 const collectorProcess = "kube-controller-manager"

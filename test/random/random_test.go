@@ -10,12 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
 	"github.com/muster-fleet/muster/test/stack"
 )
@@ -34,42 +32,14 @@ var (
 	admin client.Client
 )
 
-func TestMain(m *testing.M) { os.Exit(runTests(m)) }
-
-func runTests(m *testing.M) (code int) {
-	log.SetLogger(logr.Discard())
-	var err error
-	if env, err = stack.Up(ctx, stack.Options{Profile: stack.API, Muster: true, Progress: os.Stderr, Dir: os.Getenv("MUSTER_TEST_DIR")}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() {
-		if err := env.Down(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
+func TestMain(m *testing.M) {
+	os.Exit(stack.Main(m, stack.Options{Profile: stack.API, Muster: true}, func(s *stack.Stack) (err error) {
+		env = s
+		if admin, err = fixture.Client(s); err != nil {
+			return err
 		}
-	}()
-	if admin, err = adminClient(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	if err := makeTenantRole(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
-}
-
-func adminClient() (client.Client, error) {
-	config, err := env.RESTConfig()
-	if err != nil {
-		return nil, err
-	}
-	scheme, err := program.Scheme()
-	if err != nil {
-		return nil, err
-	}
-	return client.New(config, client.Options{Scheme: scheme})
+		return makeTenantRole()
+	}))
 }
 
 // TestRandom plays runs of random steps.

@@ -19,6 +19,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/oracle"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const (
@@ -225,7 +226,7 @@ func (r *run) startSyncer() error {
 		return err
 	}
 	lease := &coordinationv1.Lease{}
-	err := stack.WaitFor(ctx, "the syncer to lead", time.Minute, func(context.Context) error {
+	err := poll.Until(ctx, "the syncer to lead", time.Minute, func(context.Context) error {
 		if err := admin.Get(ctx, client.ObjectKey{Namespace: "muster-system", Name: syncerProcess}, lease); err != nil {
 			return err
 		}
@@ -274,7 +275,7 @@ func metadata(field, key, value string) map[string]any {
 // waitGone waits until the API server has deleted an object. What it owned may still be
 // there: nothing has to wait for the garbage collector.
 func (r *run) waitGone(object client.Object) error {
-	return stack.WaitFor(ctx, "what was deleted to be gone", 30*time.Second, func(context.Context) error {
+	return poll.Until(ctx, "what was deleted to be gone", 30*time.Second, func(context.Context) error {
 		current := object.DeepCopyObject().(client.Object)
 		err := admin.Get(ctx, client.ObjectKeyFromObject(object), current)
 		if err == nil && current.GetUID() == object.GetUID() {
@@ -286,7 +287,7 @@ func (r *run) waitGone(object client.Object) error {
 
 // waitCollected waits until the garbage collector has nothing to do.
 func (r *run) waitCollected() error {
-	return stack.WaitFor(ctx, "garbage to be collected", 60*time.Second, func(context.Context) error {
+	return poll.Until(ctx, "garbage to be collected", 60*time.Second, func(context.Context) error {
 		seen, err := r.look()
 		if err != nil {
 			return err

@@ -11,6 +11,10 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/test/stack/pod"
+	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // DefaultAgentNamespace is where Fleet's agent lives unless configured otherwise.
@@ -20,7 +24,7 @@ const agentAccount = "fleet-agent"
 
 // errReplaced says that Fleet has made the agent's Deployment and ServiceAccount anew,
 // as each of its attempts to import does. A pod would be replaced with them.
-var errReplaced = fmt.Errorf("%w: Fleet has replaced the agent's ServiceAccount", errGiveUp)
+var errReplaced = fmt.Errorf("%w: Fleet has replaced the agent's ServiceAccount", poll.ErrGiveUp)
 
 // agent is Fleet's agent on the downstream, as a host process. No kubelet runs the
 // Deployment that Fleet put there when it imported the cluster, so the process stands
@@ -50,14 +54,14 @@ func (s *Stack) StartAgent(ctx context.Context, namespace string) error {
 	if _, err := s.process(a.name); err == nil {
 		return s.Start(ctx, a.name)
 	}
-	port, err := s.leases.port(0)
+	port, err := s.leases.Port(0)
 	if err != nil {
 		return err
 	}
 	a.health = fmt.Sprintf("127.0.0.1:%d", port)
-	p := s.add(processSpec{
-		name: a.name, path: s.tools.Bin("fleetagent"), port: port,
-		prepare: a.prepare, ready: a.ready,
+	p := s.add(process.Spec{
+		Name: a.name, Path: s.tools.Bin("fleetagent"), Port: port,
+		Prepare: a.prepare, Ready: a.ready,
 	})
 	for {
 		err := s.startProcess(ctx, p)
@@ -75,9 +79,9 @@ func (s *Stack) StartAgent(ctx context.Context, namespace string) error {
 	return nil
 }
 
-func (a *agent) prepare(ctx context.Context, spec *processSpec) error {
+func (a *agent) prepare(ctx context.Context, spec *process.Spec) error {
 	s := a.stack
-	err := WaitFor(ctx, "Fleet to import the downstream", defaultReadyTimeout, func(ctx context.Context) error {
+	err := poll.Until(ctx, "Fleet to import the downstream", defaultReadyTimeout, func(ctx context.Context) error {
 		if _, err := s.downstream.client.AppsV1().Deployments(a.namespace).Get(ctx, agentAccount, metav1.GetOptions{}); err != nil {
 			return err
 		}
@@ -88,13 +92,13 @@ func (a *agent) prepare(ctx context.Context, spec *processSpec) error {
 	if err != nil {
 		return err
 	}
-	who := &identity{server: s.downstream.server, namespace: a.namespace, account: agentAccount, dir: filepath.Join(s.dir, "pods", a.name, "identity")}
-	if err := who.write(ctx, s.downstream); err != nil {
+	who := &pod.Identity{Server: s.downstream.server, Namespace: a.namespace, Account: agentAccount, Dir: filepath.Join(s.dir, "pods", a.name, "identity")}
+	if err := who.Write(ctx, s.downstream.pki.CA(), s.downstream.client); err != nil {
 		return err
 	}
-	s.wait.Go(func() { who.follow(s.ctx, s.downstream.client) })
-	spec.env = append(electionEnv(),
-		"HOME="+s.dir, "TMPDIR="+s.dir, "KUBECONFIG="+who.kubeconfig(),
+	s.wait.Go(func() { who.Follow(s.ctx, s.downstream.client) })
+	spec.Env = append(electionEnv(),
+		"HOME="+s.dir, "TMPDIR="+s.dir, "KUBECONFIG="+who.Kubeconfig(),
 		"NAMESPACE="+a.namespace, "AGENT_SCOPE="+a.namespace, "CHECKIN_INTERVAL=15m",
 		"FLEET_AGENT_METRICS_BIND_ADDRESS=0", "FLEET_AGENT_PROBE_BIND_ADDRESS="+a.health,
 		"FLEET_AGENT_PPROF_DISABLED=true",
@@ -128,7 +132,7 @@ func (a *agent) followAccount(ctx context.Context) {
 		}
 		live, err := a.liveAccount(ctx)
 		p, known := a.stack.process(a.name)
-		if err != nil || known != nil || live == a.account.Load() || !p.running() {
+		if err != nil || known != nil || live == a.account.Load() || !p.Running() {
 			continue
 		}
 		a.stack.say("Fleet has imported the downstream again: replacing its agent")

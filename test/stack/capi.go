@@ -12,6 +12,11 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/muster-fleet/muster/test/stack/files"
+	"github.com/muster-fleet/muster/test/stack/parts"
+	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // capiPorts are where Cluster API's managers listen. They are chosen before the CRDs
@@ -20,13 +25,13 @@ type capiPorts struct{ webhook, health, diagnostics map[string]int }
 
 func (s *Stack) chooseCAPIPorts() error {
 	s.capi = capiPorts{map[string]int{}, map[string]int{}, map[string]int{}}
-	for _, provider := range capiProviders {
+	for _, provider := range parts.CAPIProviders {
 		for _, ports := range []map[string]int{s.capi.webhook, s.capi.health, s.capi.diagnostics} {
-			port, err := s.leases.port(0)
+			port, err := s.leases.Port(0)
 			if err != nil {
 				return err
 			}
-			ports[provider.name] = port
+			ports[provider.Name] = port
 		}
 	}
 	return nil
@@ -37,7 +42,7 @@ func (s *Stack) chooseCAPIPorts() error {
 func (s *Stack) loopbackClient(provider, path string) map[string]any {
 	return map[string]any{
 		"url":      fmt.Sprintf("https://127.0.0.1:%d%s", s.capi.webhook[provider], path),
-		"caBundle": base64.StdEncoding.EncodeToString(s.hub.pki.caPEM()),
+		"caBundle": base64.StdEncoding.EncodeToString(s.hub.pki.CA()),
 	}
 }
 
@@ -50,38 +55,38 @@ func (s *Stack) convertThrough(provider string, crd *unstructured.Unstructured) 
 }
 
 // capiSpecs are Cluster API's core, kubeadm and in-memory infrastructure managers.
-func (s *Stack) capiSpecs() ([]processSpec, error) {
+func (s *Stack) capiSpecs() ([]process.Spec, error) {
 	certs := filepath.Join(s.dir, "capi-webhook-certs")
 	if err := s.issueServing(certs); err != nil {
 		return nil, err
 	}
-	address, err := s.leases.address()
+	address, err := s.leases.Address()
 	if err != nil {
 		return nil, err
 	}
-	var specs []processSpec
-	for _, provider := range capiProviders {
-		kubeconfig, err := s.hub.userKubeconfig(provider.name, "system:masters")
+	var specs []process.Spec
+	for _, provider := range parts.CAPIProviders {
+		kubeconfig, err := s.hub.userKubeconfig(provider.Name, "system:masters")
 		if err != nil {
 			return nil, err
 		}
-		health := fmt.Sprintf("127.0.0.1:%d", s.capi.health[provider.name])
-		spec := processSpec{
-			name: provider.name, path: s.tools.Bin(provider.name), port: s.capi.webhook[provider.name],
-			args: []string{
+		health := fmt.Sprintf("127.0.0.1:%d", s.capi.health[provider.Name])
+		spec := process.Spec{
+			Name: provider.Name, Path: s.tools.Bin(provider.Name), Port: s.capi.webhook[provider.Name],
+			Args: []string{
 				"--kubeconfig=" + kubeconfig,
-				"--webhook-cert-dir=" + certs, fmt.Sprintf("--webhook-port=%d", s.capi.webhook[provider.name]),
+				"--webhook-cert-dir=" + certs, fmt.Sprintf("--webhook-port=%d", s.capi.webhook[provider.Name]),
 				"--health-addr=" + health,
-				fmt.Sprintf("--diagnostics-address=127.0.0.1:%d", s.capi.diagnostics[provider.name]), "--insecure-diagnostics=true",
+				fmt.Sprintf("--diagnostics-address=127.0.0.1:%d", s.capi.diagnostics[provider.Name]), "--insecure-diagnostics=true",
 				// The rate limit of one reconcile per second and object is for big fleets.
 				"--feature-gates=ClusterTopology=true,MachinePool=false,ReconcilerRateLimiting=false",
 				"--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields",
 			},
-			ready: httpOK(http.DefaultClient, "http://"+health+"/readyz"),
+			Ready: httpOK(http.DefaultClient, "http://"+health+"/readyz"),
 		}
-		if provider.name == "capd" {
+		if provider.Name == "capd" {
 			// The API servers of in-memory clusters listen on this address.
-			spec.env = []string{"HOME=" + s.dir, "TMPDIR=" + s.dir, "POD_IP=" + address}
+			spec.Env = []string{"HOME=" + s.dir, "TMPDIR=" + s.dir, "POD_IP=" + address}
 		}
 		specs = append(specs, spec)
 	}
@@ -93,15 +98,15 @@ func (s *Stack) issueServing(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if err := s.hub.pki.issue("webhook", "webhook"); err != nil {
+	if err := s.hub.pki.Issue("webhook", "webhook"); err != nil {
 		return err
 	}
 	for from, to := range map[string]string{"webhook.crt": "tls.crt", "webhook.key": "tls.key"} {
-		content, err := os.ReadFile(s.hub.pki.path(from))
+		content, err := os.ReadFile(s.hub.pki.Path(from))
 		if err != nil {
 			return err
 		}
-		if err := writeAtomically(filepath.Join(dir, to), content); err != nil {
+		if err := files.WriteAtomically(filepath.Join(dir, to), content); err != nil {
 			return err
 		}
 	}
@@ -113,8 +118,8 @@ func (s *Stack) issueServing(dir string) error {
 // webhooks in the order of names.
 func (s *Stack) installCAPIWebhooks(ctx context.Context) error {
 	begin := time.Now()
-	for _, provider := range capiProviders {
-		content, err := os.ReadFile(filepath.Join(s.tools.manifests, provider.name+"-webhooks.yaml"))
+	for _, provider := range parts.CAPIProviders {
+		content, err := os.ReadFile(filepath.Join(s.tools.Manifests, provider.Name+"-webhooks.yaml"))
 		if err != nil {
 			return err
 		}
@@ -123,19 +128,19 @@ func (s *Stack) installCAPIWebhooks(ctx context.Context) error {
 			return err
 		}
 		for _, object := range objects {
-			object.SetName(provider.prefix + object.GetName())
-			if err := s.loopbackWebhooks(provider.name, object); err != nil {
+			object.SetName(provider.Prefix + object.GetName())
+			if err := s.loopbackWebhooks(provider.Name, object); err != nil {
 				return fmt.Errorf("%s: %w", object.GetName(), err)
 			}
 			if err := s.client.applyObject(ctx, object); err != nil {
 				return fmt.Errorf("%s: %w", object.GetName(), err)
 			}
 		}
-		if err := WaitFor(ctx, provider.name+"'s webhooks", time.Minute, s.webhookListens(provider.name)); err != nil {
+		if err := poll.Until(ctx, provider.Name+"'s webhooks", time.Minute, s.webhookListens(provider.Name)); err != nil {
 			return err
 		}
 	}
-	s.say("Cluster API's webhooks installed (%s)", since(begin))
+	s.say("Cluster API's webhooks installed (%s)", poll.Since(begin))
 	return nil
 }
 
@@ -162,7 +167,7 @@ func (s *Stack) loopbackWebhooks(provider string, configuration *unstructured.Un
 // handshake that the API server would accept.
 func (s *Stack) webhookListens(provider string) func(context.Context) error {
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(s.hub.pki.caPEM())
+	roots.AppendCertsFromPEM(s.hub.pki.CA())
 	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
 	return func(ctx context.Context) error {
 		conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", s.capi.webhook[provider]))

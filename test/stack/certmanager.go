@@ -3,10 +3,12 @@ package stack
 import (
 	"fmt"
 	"net/http"
+
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // certManagerSpecs is cert-manager: controllers and CA injector in one process.
-func (s *Stack) certManagerSpecs() ([]processSpec, error) {
+func (s *Stack) certManagerSpecs() ([]process.Spec, error) {
 	if s.options.WithoutCertManager {
 		return nil, nil
 	}
@@ -14,14 +16,14 @@ func (s *Stack) certManagerSpecs() ([]processSpec, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := s.leases.port(0)
+	port, err := s.leases.Port(0)
 	if err != nil {
 		return nil, err
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", port)
-	return []processSpec{{
-		name: "cert-manager", path: s.tools.Bin("cert-manager"), port: port,
-		args:  []string{"--kubeconfig=" + kubeconfig, "--health-addr=" + address},
-		ready: httpOK(http.DefaultClient, "http://"+address+"/readyz"),
+	return []process.Spec{{
+		Name: "cert-manager", Path: s.tools.Bin("cert-manager"), Port: port,
+		Args:  []string{"--kubeconfig=" + kubeconfig, "--health-addr=" + address},
+		Ready: httpOK(http.DefaultClient, "http://"+address+"/readyz"),
 	}}, nil
 }

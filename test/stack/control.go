@@ -10,6 +10,9 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/parts"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // order is what is asked of a supervisor, and answer what it says.
@@ -113,8 +116,8 @@ func (r *remote) do(ctx context.Context, verb, name string, result any) error {
 	return json.Unmarshal(said.Result, result)
 }
 
-func (r *remote) processes() []ProcessStatus {
-	var list []ProcessStatus
+func (r *remote) processes() []process.Status {
+	var list []process.Status
 	// Whoever asks sees an empty list when the supervisor is gone, which is true.
 	_ = r.do(context.Background(), "processes", "", &list)
 	return list
@@ -132,7 +135,7 @@ func Attach(dir string) (*Stack, error) {
 	}
 	s := &Stack{
 		Kubeconfig: state.Kubeconfig, dir: dir, begin: time.Now(),
-		tools:  &Tools{root: state.Root, bins: state.Programs, manifests: state.Manifests},
+		tools:  &parts.Tools{Root: state.Root, Bins: state.Programs, Manifests: state.Manifests},
 		remote: newRemote(state.Socket),
 	}
 	if s.options, err = (Options{Dir: dir, Profile: state.Profile, Muster: state.Muster}).withDefaults(); err != nil {

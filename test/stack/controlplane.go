@@ -16,6 +16,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/muster-fleet/muster/test/stack/pki"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // auditPolicy records every request once, when it is complete: it is how requests
@@ -32,7 +35,7 @@ type controlPlane struct {
 	prefix string
 	dir    string
 	server string
-	pki    *pki
+	pki    *pki.PKI
 	admin  *clientcmdapi.Config
 	client *kubernetes.Clientset
 }
@@ -52,7 +55,7 @@ func (s *Stack) startControlPlane(ctx context.Context, prefix string) (*controlP
 		s.say("a port was taken meanwhile, trying others")
 		for _, name := range []string{"kube-apiserver", "etcd"} {
 			if p, err := s.process(prefix + name); err == nil {
-				_ = p.signalAndWait(syscall.SIGKILL)
+				_ = p.SignalAndWait(syscall.SIGKILL)
 				s.drop(p)
 			}
 		}
@@ -66,7 +69,7 @@ func (s *Stack) tryControlPlane(ctx context.Context, prefix string) (*controlPla
 	}
 	var ports [3]int
 	for i := range ports {
-		port, err := s.leases.port(0)
+		port, err := s.leases.Port(0)
 		if err != nil {
 			return nil, err
 		}
@@ -78,39 +81,39 @@ func (s *Stack) tryControlPlane(ctx context.Context, prefix string) (*controlPla
 		return nil, err
 	}
 	etcdURL, peerURL := fmt.Sprintf("http://127.0.0.1:%d", clientPort), fmt.Sprintf("http://127.0.0.1:%d", peerPort)
-	err := s.run(ctx, processSpec{
-		name: prefix + "etcd", path: s.tools.Bin("etcd"), port: clientPort,
-		args: []string{
+	err := s.run(ctx, process.Spec{
+		Name: prefix + "etcd", Path: s.tools.Bin("etcd"), Port: clientPort,
+		Args: []string{
 			"--name=e", "--data-dir=" + filepath.Join(c.dir, "etcd"), "--unsafe-no-fsync",
 			"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL,
 			"--listen-peer-urls=" + peerURL, "--initial-advertise-peer-urls=" + peerURL, "--initial-cluster=e=" + peerURL,
 		},
-		ready: httpOK(http.DefaultClient, etcdURL+"/readyz"),
+		Ready: httpOK(http.DefaultClient, etcdURL+"/readyz"),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return c, s.run(ctx, processSpec{
-		name: prefix + "kube-apiserver", path: s.tools.Bin("kube-apiserver"), port: securePort,
-		args: []string{
+	return c, s.run(ctx, process.Spec{
+		Name: prefix + "kube-apiserver", Path: s.tools.Bin("kube-apiserver"), Port: securePort,
+		Args: []string{
 			"--etcd-servers=" + etcdURL,
 			"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", securePort),
 			"--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.0.0.0/24",
-			"--tls-cert-file=" + c.pki.path("apiserver.crt"), "--tls-private-key-file=" + c.pki.path("apiserver.key"),
-			"--client-ca-file=" + c.pki.path("ca.crt"), "--authorization-mode=RBAC",
+			"--tls-cert-file=" + c.pki.Path("apiserver.crt"), "--tls-private-key-file=" + c.pki.Path("apiserver.key"),
+			"--client-ca-file=" + c.pki.Path("ca.crt"), "--authorization-mode=RBAC",
 			"--service-account-issuer=https://kubernetes.default.svc",
-			"--service-account-key-file=" + c.pki.path("sa.pub"), "--service-account-signing-key-file=" + c.pki.path("sa.key"),
+			"--service-account-key-file=" + c.pki.Path("sa.pub"), "--service-account-signing-key-file=" + c.pki.Path("sa.key"),
 			"--audit-policy-file=" + filepath.Join(c.dir, "audit-policy.yaml"),
 			// One file, never rotated: counting needs all of it.
 			"--audit-log-path=" + c.auditLog(), "--audit-log-maxsize=100000",
 			"--allow-privileged",
 		},
-		ready: c.ready,
+		Ready: c.ready,
 	})
 }
 
 func (c *controlPlane) address() APIServer {
-	return APIServer{URL: c.server, CAFile: c.pki.path("ca.crt"), CertFile: c.pki.path("apiserver.crt"), KeyFile: c.pki.path("apiserver.key")}
+	return APIServer{URL: c.server, CAFile: c.pki.Path("ca.crt"), CertFile: c.pki.Path("apiserver.crt"), KeyFile: c.pki.Path("apiserver.key")}
 }
 
 func (s *Stack) planeDir(prefix string) string { return filepath.Join(s.dir, prefix+"control-plane") }
@@ -120,10 +123,10 @@ func (c *controlPlane) auditLog() string { return filepath.Join(c.dir, "audit.lo
 // prepare writes the files the processes read and makes the administrator's client.
 func (c *controlPlane) prepare() error {
 	var err error
-	if c.pki, err = newPKI(filepath.Join(c.dir, "pki")); err != nil {
+	if c.pki, err = pki.New(filepath.Join(c.dir, "pki")); err != nil {
 		return err
 	}
-	if err := c.pki.issue("apiserver", "kube-apiserver"); err != nil {
+	if err := c.pki.Issue("apiserver", "kube-apiserver"); err != nil {
 		return err
 	}
 	if c.admin, err = c.userConfig("admin", "system:masters"); err != nil {
@@ -143,14 +146,14 @@ func (c *controlPlane) prepare() error {
 // userConfig makes a kubeconfig for a user of these groups.
 func (c *controlPlane) userConfig(user string, groups ...string) (*clientcmdapi.Config, error) {
 	file := strings.ReplaceAll(user, ":", "-")
-	if err := c.pki.issue(file, user, groups...); err != nil {
+	if err := c.pki.Issue(file, user, groups...); err != nil {
 		return nil, err
 	}
-	auth, err := c.pki.certificateUser(file)
+	auth, err := c.pki.User(file)
 	if err != nil {
 		return nil, err
 	}
-	return kubeconfigFor(c.server, c.pki.caPEM(), auth), nil
+	return pki.Kubeconfig(c.server, c.pki.CA(), auth), nil
 }
 
 // userKubeconfig writes a kubeconfig for a user and returns its path. Every part
@@ -161,30 +164,30 @@ func (c *controlPlane) userKubeconfig(user string, groups ...string) (string, er
 		return "", err
 	}
 	path := filepath.Join(c.dir, "kubeconfigs", strings.ReplaceAll(user, ":", "-"))
-	return path, writeKubeconfig(path, config)
+	return path, pki.WriteKubeconfig(path, config)
 }
 
 func (c *controlPlane) ready(ctx context.Context) error {
 	body, err := c.client.RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, lastLines(string(body), 40))
+		return fmt.Errorf("%w: %s", err, process.LastLines(string(body), 40))
 	}
 	return nil
 }
 
 // controllerManagerSpec is the process without whose controllers ServiceAccounts,
 // garbage collection and namespace deletion do not work.
-func (s *Stack) controllerManagerSpec(c *controlPlane) (processSpec, error) {
+func (s *Stack) controllerManagerSpec(c *controlPlane) (process.Spec, error) {
 	kubeconfig, err := c.userKubeconfig("system:kube-controller-manager")
-	return processSpec{
-		name: c.prefix + "kube-controller-manager", path: s.tools.Bin("kube-controller-manager"),
-		args: []string{
+	return process.Spec{
+		Name: c.prefix + "kube-controller-manager", Path: s.tools.Bin("kube-controller-manager"),
+		Args: []string{
 			"--kubeconfig=" + kubeconfig, "--use-service-account-credentials=true", "--leader-elect=false", "--secure-port=0",
 			"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller,serviceaccount-token-controller,root-ca-certificate-publisher-controller,clusterrole-aggregation-controller",
-			"--service-account-private-key-file=" + c.pki.path("sa.key"), "--root-ca-file=" + c.pki.path("ca.crt"),
+			"--service-account-private-key-file=" + c.pki.Path("sa.key"), "--root-ca-file=" + c.pki.Path("ca.crt"),
 		},
 		// It serves nothing; that its controllers work is seen in their objects.
-		ready: func(ctx context.Context) error {
+		Ready: func(ctx context.Context) error {
 			_, account := c.client.CoreV1().ServiceAccounts("default").Get(ctx, "default", metav1.GetOptions{})
 			_, root := c.client.CoreV1().ConfigMaps("default").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 			return errors.Join(account, root)
@@ -192,9 +195,9 @@ func (s *Stack) controllerManagerSpec(c *controlPlane) (processSpec, error) {
 	}, err
 }
 
-func (s *Stack) hubControllerManagerSpec() ([]processSpec, error) {
+func (s *Stack) hubControllerManagerSpec() ([]process.Spec, error) {
 	spec, err := s.controllerManagerSpec(s.hub)
-	return []processSpec{spec}, err
+	return []process.Spec{spec}, err
 }
 
 // ensureNamespace creates a namespace unless it exists.

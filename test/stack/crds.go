@@ -12,6 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/muster-fleet/muster/test/stack/parts"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -24,8 +27,8 @@ func (s *Stack) installCRDs(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, provider := range capiProviders {
-		more, err := s.readCRDs(provider.name, provider.name+"-crds.yaml")
+	for _, provider := range parts.CAPIProviders {
+		more, err := s.readCRDs(provider.Name, provider.Name+"-crds.yaml")
 		if err != nil {
 			return err
 		}
@@ -34,7 +37,7 @@ func (s *Stack) installCRDs(ctx context.Context) error {
 	if err := s.applyCRDs(ctx, crds); err != nil {
 		return err
 	}
-	s.say("%d CRDs served (%s)", len(crds), since(begin))
+	s.say("%d CRDs served (%s)", len(crds), poll.Since(begin))
 	return nil
 }
 
@@ -42,7 +45,7 @@ func (s *Stack) installCRDs(ctx context.Context) error {
 func (s *Stack) readCRDs(provider string, files ...string) ([]*unstructured.Unstructured, error) {
 	var crds []*unstructured.Unstructured
 	for _, file := range files {
-		content, err := os.ReadFile(filepath.Join(s.tools.manifests, file))
+		content, err := os.ReadFile(filepath.Join(s.tools.Manifests, file))
 		if err != nil {
 			return nil, err
 		}
@@ -98,7 +101,7 @@ func (s *Stack) applyCRDs(ctx context.Context, crds []*unstructured.Unstructured
 }
 
 func (s *Stack) waitEstablished(ctx context.Context, name string) error {
-	return WaitFor(ctx, "CRD "+name+" to be established", time.Minute, func(ctx context.Context) error {
+	return poll.Until(ctx, "CRD "+name+" to be established", time.Minute, func(ctx context.Context) error {
 		got, err := s.client.client.Resource(crdResource).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -12,12 +13,24 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/files"
+	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/ports"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // DevDir is the directory of the stack that `make up` starts.
 func DevDir() (string, error) {
 	root, err := RepoRoot()
 	return filepath.Join(root, ".dev"), err
+}
+
+// LockDir keeps two commands from bringing the stack of a directory up or down at the
+// same time. The lock lies outside of the directory, which they remove.
+func LockDir(dir string, waiting func()) (unlock func(), err error) {
+	name := fmt.Sprintf("dir-%x", sha256.Sum256([]byte(dir)))
+	return files.Lock(filepath.Join(ports.Dir(), name), waiting)
 }
 
 // SpawnSupervisor starts `<this program> supervise <args>` apart from the calling
@@ -140,9 +153,9 @@ func TearDown(dir string) (int, error) {
 		if err := syscall.Kill(state.Supervisor, syscall.SIGTERM); err != nil {
 			return 0, err
 		}
-		if err := waitGone(state.Supervisor, 2*stopGrace); err != nil {
+		if err := waitGone(state.Supervisor, 2*process.StopGrace); err != nil {
 			_ = syscall.Kill(state.Supervisor, syscall.SIGKILL)
-			if err := waitGone(state.Supervisor, stopGrace); err != nil {
+			if err := waitGone(state.Supervisor, process.StopGrace); err != nil {
 				return 0, err
 			}
 		}
@@ -157,7 +170,7 @@ func TearDown(dir string) (int, error) {
 		}
 		// They die with their supervisor; this is for one that was just dying.
 		_ = syscall.Kill(p.PID, syscall.SIGKILL)
-		if err := waitGone(p.PID, stopGrace); err != nil {
+		if err := waitGone(p.PID, process.StopGrace); err != nil {
 			return stopped, fmt.Errorf("%s: %w", p.Name, err)
 		}
 	}
@@ -165,7 +178,7 @@ func TearDown(dir string) (int, error) {
 }
 
 func waitGone(pid int, timeout time.Duration) error {
-	return WaitFor(context.Background(), fmt.Sprintf("process %d to end", pid), timeout, func(context.Context) error {
+	return poll.Until(context.Background(), fmt.Sprintf("process %d to end", pid), timeout, func(context.Context) error {
 		if runs(pid, "") {
 			return errors.New("it still runs")
 		}

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/muster-fleet/muster/test/stack/pki"
 )
 
 const downstreamPrefix = "downstream-"
@@ -31,7 +33,7 @@ func (s *Stack) StartDownstream(ctx context.Context) ([]byte, error) {
 		}
 		s.downstream = plane
 	}
-	if err := writeKubeconfig(s.DownstreamKubeconfig(), s.downstream.admin); err != nil {
+	if err := pki.WriteKubeconfig(s.DownstreamKubeconfig(), s.downstream.admin); err != nil {
 		return nil, err
 	}
 	return clientcmd.Write(*s.downstream.admin)

@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 const (
@@ -27,7 +29,7 @@ func (s *Stack) configureFleet(ctx context.Context) error {
 		"agentImage":                      "rancher/fleet-agent:" + fleetVersion,
 		"agentImagePullPolicy":            "IfNotPresent",
 		"apiServerURL":                    s.hub.server,
-		"apiServerCA":                     s.hub.pki.caPEM(),
+		"apiServerCA":                     s.hub.pki.CA(),
 		"agentCheckinInterval":            "15m",
 		"agentTLSMode":                    "system-store",
 		"agentWorkers":                    map[string]string{"bundledeployment": "50", "drift": "50"},
@@ -52,12 +54,12 @@ func (s *Stack) configureFleet(ctx context.Context) error {
 
 // fleetSpecs are Fleet's controllers. Each wants its environment whole: the
 // election settings even without election.
-func (s *Stack) fleetSpecs() ([]processSpec, error) {
+func (s *Stack) fleetSpecs() ([]process.Spec, error) {
 	kubeconfig, err := s.hub.userKubeconfig("fleet-controller", "system:masters")
 	if err != nil {
 		return nil, err
 	}
-	port, err := s.leases.port(0)
+	port, err := s.leases.Port(0)
 	if err != nil {
 		return nil, err
 	}
@@ -69,21 +71,21 @@ func (s *Stack) fleetSpecs() ([]processSpec, error) {
 		env = append(env, kind+"_RECONCILER_WORKERS=50")
 	}
 	binary := s.tools.Bin("fleetcontroller")
-	return []processSpec{{
-		name: "fleet-controller", path: binary, port: port,
-		args:  []string{"--leader-elect=false", "--disable-metrics"},
-		env:   append(env[:len(env):len(env)], "FLEET_HEALTHPROBE_BIND_ADDRESS="+health),
-		ready: httpOK(http.DefaultClient, "http://"+health+"/readyz"),
+	return []process.Spec{{
+		Name: "fleet-controller", Path: binary, Port: port,
+		Args:  []string{"--leader-elect=false", "--disable-metrics"},
+		Env:   append(env[:len(env):len(env)], "FLEET_HEALTHPROBE_BIND_ADDRESS="+health),
+		Ready: httpOK(http.DefaultClient, "http://"+health+"/readyz"),
 	}, {
-		name: "fleet-agentmanagement", path: binary,
-		args:    []string{"agentmanagement", "--disable-bootstrap"},
-		env:     append(env[:len(env):len(env)], "FLEET_HEALTHPROBE_BIND_ADDRESS=0"),
-		logsays: "Starting fleet.cattle.io/v1alpha1, Kind=Cluster controller",
+		Name: "fleet-agentmanagement", Path: binary,
+		Args:    []string{"agentmanagement", "--disable-bootstrap"},
+		Env:     append(env[:len(env):len(env)], "FLEET_HEALTHPROBE_BIND_ADDRESS=0"),
+		LogSays: "Starting fleet.cattle.io/v1alpha1, Kind=Cluster controller",
 	}, {
-		name: "fleet-helmops", path: binary,
-		args:    []string{"helmops", "--leader-elect=false", "--disable-metrics"},
-		env:     append(env[:len(env):len(env)], "FLEET_HEALTHPROBE_BIND_ADDRESS=0"),
-		logsays: "Starting workers",
+		Name: "fleet-helmops", Path: binary,
+		Args:    []string{"helmops", "--leader-elect=false", "--disable-metrics"},
+		Env:     append(env[:len(env):len(env)], "FLEET_HEALTHPROBE_BIND_ADDRESS=0"),
+		LogSays: "Starting workers",
 	}}, nil
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // TestFullStackProvisionsAndDeploys walks the whole way without Muster: Cluster API
@@ -55,7 +57,7 @@ func TestFullStackProvisionsAndDeploys(t *testing.T) {
 		if err := s.WaitForControlPlane(ctx, "team", "one"); err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("control plane initialized after %s", since(begin))
+		t.Logf("control plane initialized after %s", poll.Since(begin))
 		old, err := s.Kubectl(ctx, "-n", "team", "get", "clusters.v1beta1.cluster.x-k8s.io", "one", "-o", "jsonpath={.spec.topology.classNamespace}")
 		if err != nil || old != "classes" {
 			t.Errorf("as v1beta1 its class namespace is %q (%v)", old, err)
@@ -77,7 +79,7 @@ func deployDownstream(ctx context.Context, t *testing.T, s *Stack) {
 	if err := s.StartAgent(ctx, DefaultAgentNamespace); err != nil {
 		t.Fatal(err)
 	}
-	err = WaitFor(ctx, "the ConfigMap on the downstream", 2*time.Minute, func(ctx context.Context) error {
+	err = poll.Until(ctx, "the ConfigMap on the downstream", 2*time.Minute, func(ctx context.Context) error {
 		out, err := s.DownstreamKubectl(ctx, "get", "configmap", "hello", "-o", "jsonpath={.data.from}")
 		if err == nil && out != "fleet" {
 			err = errors.New("it holds " + out)
@@ -88,7 +90,7 @@ func deployDownstream(ctx context.Context, t *testing.T, s *Stack) {
 		status, _ := s.Kubectl(ctx, "get", "clusters.fleet.cattle.io,bundles,bundledeployments", "-A")
 		t.Fatalf("%v\n%s", err, status)
 	}
-	t.Logf("deployed after %s", since(begin))
+	t.Logf("deployed after %s", poll.Since(begin))
 
 	user := ServiceAccount(DefaultAgentNamespace, "fleet-agent")
 	file, err := os.Open(s.downstream.auditLog())

@@ -12,19 +12,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/test/stack/parts"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-const (
-	inMemoryClassFile = "clusterclass-in-memory.yaml"
-	// InMemoryClass is the name of the ClusterClass of the in-memory provider.
-	InMemoryClass = "in-memory"
-)
+// InMemoryClass is the name of the ClusterClass of the in-memory provider.
+const InMemoryClass = "in-memory"
 
 // InMemoryClusterClass returns the in-memory provider's own ClusterClass and the
 // templates it refers to, in this namespace, under another name if one is given.
 // The delays by which the provider imitates slow machines are taken out.
 func (s *Stack) InMemoryClusterClass(namespace string, name ...string) (string, error) {
-	content, err := os.ReadFile(filepath.Join(s.tools.manifests, inMemoryClassFile))
+	content, err := os.ReadFile(filepath.Join(s.tools.Manifests, parts.InMemoryClassFile))
 	if err != nil {
 		return "", err
 	}
@@ -163,7 +163,7 @@ func (s *Stack) waitForCAPI(ctx context.Context, kind, namespace, name string, t
 	if err != nil {
 		return err
 	}
-	return WaitFor(ctx, kind+" "+namespace+"/"+name, timeout, func(ctx context.Context) error {
+	return poll.Until(ctx, kind+" "+namespace+"/"+name, timeout, func(ctx context.Context) error {
 		got, err := resource.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -12,6 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/muster-fleet/muster/test/stack/pod"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // workload is one replica of a Deployment, run as a host process.
@@ -22,13 +25,13 @@ type workload struct {
 	name       string
 	dir        string
 	ports      map[int]int
-	identity   *identity
-	volumes    []*volume
+	identity   *pod.Identity
+	volumes    []*pod.Volume
 	// server is where it finds the API server.
 	server string
 	// ready is its readiness probe, nil if it has none; timing is how a kubelet uses it.
 	ready  func(context.Context) error
-	timing probeTiming
+	timing pod.ProbeTiming
 	// stopFollowing ends the upkeep of token and volumes of the previous start.
 	stopFollowing context.CancelFunc
 }
@@ -54,7 +57,7 @@ func (s *Stack) startMuster(ctx context.Context) error {
 func (s *Stack) ApplyMuster(ctx context.Context) error {
 	manifests := s.options.Manifests
 	if manifests == "" {
-		manifests = filepath.Join(s.tools.root, "manifests", "default")
+		manifests = filepath.Join(s.tools.Root, "manifests", "default")
 	}
 	rendered, err := s.Kubectl(ctx, "kustomize", manifests)
 	if err != nil {
@@ -138,11 +141,11 @@ func (s *Stack) startReplica(ctx context.Context, namespace, deployment string, 
 	s.workloads = append(s.workloads, w)
 	s.mu.Unlock()
 	// It reads the Deployment back on every start, as a new pod would.
-	return w.name, s.run(ctx, processSpec{name: w.name, prepare: w.prepare})
+	return w.name, s.run(ctx, process.Spec{Name: w.name, Prepare: w.prepare})
 }
 
 // prepare makes everything a kubelet would, and says what to run.
-func (w *workload) prepare(ctx context.Context, spec *processSpec) error {
+func (w *workload) prepare(ctx context.Context, spec *process.Spec) error {
 	if w.stopFollowing != nil {
 		w.stopFollowing()
 	}
@@ -154,21 +157,16 @@ func (w *workload) prepare(ctx context.Context, spec *processSpec) error {
 	if err := w.leasePorts(deployment); err != nil {
 		return err
 	}
-	plan, err := planPod(deployment, hostPlace{podName: w.name + "-0", dir: filepath.Join(w.dir, "volumes"), ports: w.ports})
+	plan, err := pod.New(deployment, pod.Place{Name: w.name + "-0", Dir: filepath.Join(w.dir, "volumes"), Ports: w.ports})
 	if err != nil {
 		return fmt.Errorf("deployment %s/%s: %w", w.namespace, w.deployment, err)
 	}
-	w.identity = &identity{server: w.server, namespace: w.namespace, account: plan.serviceAccount, dir: filepath.Join(w.dir, "identity")}
-	if err := w.identity.write(ctx, plane); err != nil {
+	w.identity = &pod.Identity{Server: w.server, Namespace: w.namespace, Account: plan.ServiceAccount, Dir: filepath.Join(w.dir, "identity")}
+	if err := w.identity.Write(ctx, plane.pki.CA(), plane.client); err != nil {
 		return err
 	}
-	w.volumes = w.volumes[:0]
-	for _, volumePlan := range plan.volumes {
-		v := &volume{plan: volumePlan}
-		if err := v.mount(ctx, plane.client, w.namespace); err != nil {
-			return err
-		}
-		w.volumes = append(w.volumes, v)
+	if w.volumes, err = plan.Mount(ctx, plane.client); err != nil {
+		return err
 	}
 	w.follow()
 	return w.fill(spec, plan)
@@ -180,47 +178,47 @@ func (w *workload) follow() {
 	w.stopFollowing = cancel
 	client := w.stack.hub.client
 	identity := w.identity
-	w.stack.wait.Go(func() { identity.follow(ctx, client) })
+	w.stack.wait.Go(func() { identity.Follow(ctx, client) })
 	for _, v := range w.volumes {
-		w.stack.wait.Go(func() { v.follow(ctx, client, w.namespace) })
+		w.stack.wait.Go(func() { v.Follow(ctx, client) })
 	}
 }
 
-func (w *workload) fill(spec *processSpec, plan *podPlan) error {
+func (w *workload) fill(spec *process.Spec, plan *pod.Plan) error {
 	var err error
-	if spec.path, err = w.stack.musterBinary(w.deployment, plan.command); err != nil {
+	if spec.Path, err = w.stack.musterBinary(w.deployment, plan.Command); err != nil {
 		return err
 	}
-	spec.args, spec.dir = plan.args, w.dir
+	spec.Args, spec.Dir = plan.Args, w.dir
 	// In a pod the client finds its identity at a fixed path; on a host this variable
 	// leads it there.
-	spec.env = append([]string{"KUBECONFIG=" + w.identity.kubeconfig()}, plan.env...)
-	spec.env = append(spec.env, w.stack.options.MusterEnv...)
-	if plan.ready == nil {
+	spec.Env = append([]string{"KUBECONFIG=" + w.identity.Kubeconfig()}, plan.Env...)
+	spec.Env = append(spec.Env, w.stack.options.MusterEnv...)
+	if plan.Ready == nil {
 		return nil
 	}
-	spec.port = plan.ready.port
+	spec.Port = plan.Ready.Port
 	// Kubelets do not verify certificates of probes either.
 	client := &http.Client{Transport: &http.Transport{
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
 		DisableKeepAlives: true,
 	}}
-	spec.ready = httpOK(client, fmt.Sprintf("%s://127.0.0.1:%d%s", plan.ready.scheme, plan.ready.port, plan.ready.path))
-	w.ready, w.timing = spec.ready, plan.ready.timing
+	spec.Ready = httpOK(client, fmt.Sprintf("%s://127.0.0.1:%d%s", plan.Ready.Scheme, plan.Ready.Port, plan.Ready.Path))
+	w.ready, w.timing = spec.Ready, plan.Ready.Timing
 	return nil
 }
 
 // leasePorts gives each declared port the same number on the host if it is free.
 func (w *workload) leasePorts(deployment *appsv1.Deployment) error {
-	container, err := onlyContainer(deployment)
+	container, err := pod.OnlyContainer(deployment)
 	if err != nil {
 		return err
 	}
-	for _, port := range declaredPorts(container) {
+	for _, port := range pod.DeclaredPorts(container) {
 		if _, done := w.ports[port]; done {
 			continue
 		}
-		if w.ports[port], err = w.stack.leases.port(port); err != nil {
+		if w.ports[port], err = w.stack.leases.Port(port); err != nil {
 			return err
 		}
 	}

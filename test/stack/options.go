@@ -1,8 +1,11 @@
 package stack
 
 import (
+	"context"
 	"io"
 	"os"
+
+	"github.com/muster-fleet/muster/test/stack/parts"
 )
 
 // Profile says which systems run.
@@ -15,6 +18,19 @@ const (
 	// Full runs Cluster API's and Fleet's controllers as well.
 	Full Profile = "full"
 )
+
+// Build builds what a profile runs.
+func Build(ctx context.Context, profile Profile, progress io.Writer) (*parts.Tools, error) {
+	root, err := RepoRoot()
+	if err != nil {
+		return nil, err
+	}
+	modules := []parts.Module{parts.Kube, parts.CertManager}
+	if profile == Full {
+		modules = append(modules, parts.Fleet, parts.CAPI)
+	}
+	return parts.Build(ctx, root, modules, progress)
+}
 
 // Options say what a stack consists of.
 type Options struct {
@@ -41,7 +57,7 @@ type Options struct {
 	// Progress is where to say what happens; nil means nowhere.
 	Progress io.Writer
 	// Tools are what an earlier Build returned; nil means build now.
-	Tools *Tools
+	Tools *parts.Tools
 
 	// changed is called when the list of processes has changed.
 	changed func(*Stack)

@@ -8,51 +8,54 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // defaultReadyTimeout fits a loaded machine with few cores.
 const defaultReadyTimeout = 2 * time.Minute
 
 // run adds a process to the stack, starts it and waits until it is ready.
-func (s *Stack) run(ctx context.Context, spec processSpec) error {
+func (s *Stack) run(ctx context.Context, spec process.Spec) error {
 	p := s.add(spec)
 	return s.startProcess(ctx, p)
 }
 
 // runAll starts all processes first and then waits for each: most of a start is
 // waiting for others.
-func (s *Stack) runAll(ctx context.Context, specs []processSpec) error {
+func (s *Stack) runAll(ctx context.Context, specs []process.Spec) error {
 	begin := time.Now()
-	started := make([]*process, 0, len(specs))
+	started := make([]*process.Process, 0, len(specs))
 	for _, spec := range specs {
 		p := s.add(spec)
-		if err := p.start(); err != nil {
+		if err := p.Start(); err != nil {
 			return err
 		}
 		s.options.changed(s)
 		started = append(started, p)
 	}
 	for _, p := range started {
-		if err := s.ready(ctx, p); err != nil {
+		if err := p.Ready(ctx); err != nil {
 			return err
 		}
-		s.say("%s ready (%s)", p.spec.name, since(begin))
+		s.say("%s ready (%s)", p.Name(), poll.Since(begin))
 	}
 	return nil
 }
 
 // add makes a process known to the stack.
-func (s *Stack) add(spec processSpec) *process {
-	if spec.timeout == 0 {
-		spec.timeout = defaultReadyTimeout
+func (s *Stack) add(spec process.Spec) *process.Process {
+	if spec.Timeout == 0 {
+		spec.Timeout = defaultReadyTimeout
 	}
-	if spec.env == nil {
-		spec.env = []string{"HOME=" + s.dir, "TMPDIR=" + s.dir}
+	if spec.Env == nil {
+		spec.Env = []string{"HOME=" + s.dir, "TMPDIR=" + s.dir}
 	}
-	if spec.dir == "" {
-		spec.dir = s.dir
+	if spec.Dir == "" {
+		spec.Dir = s.dir
 	}
-	p := &process{spec: spec, log: s.logPath(spec.name)}
+	p := process.New(spec, s.LogPath(spec.Name))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.processes = append(s.processes, p)
@@ -60,7 +63,7 @@ func (s *Stack) add(spec processSpec) *process {
 }
 
 // drop makes the stack forget a process that has ended.
-func (s *Stack) drop(p *process) {
+func (s *Stack) drop(p *process.Process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, known := range s.processes {
@@ -71,48 +74,26 @@ func (s *Stack) drop(p *process) {
 	}
 }
 
-func (s *Stack) startProcess(ctx context.Context, p *process) error {
-	if p.running() {
+func (s *Stack) startProcess(ctx context.Context, p *process.Process) error {
+	if p.Running() {
 		return nil
 	}
 	if s.ctx.Err() != nil {
 		return errors.New("the stack is going down")
 	}
 	begin := time.Now()
-	if p.spec.prepare != nil {
-		spec := p.spec
-		if err := spec.prepare(ctx, &spec); err != nil {
-			return fmt.Errorf("prepare %s: %w", p.spec.name, err)
-		}
-		p.mu.Lock()
-		p.spec = spec
-		p.mu.Unlock()
+	if err := p.Prepare(ctx); err != nil {
+		return err
 	}
-	if err := p.start(); err != nil {
+	if err := p.Start(); err != nil {
 		return err
 	}
 	s.options.changed(s)
-	if err := s.ready(ctx, p); err != nil {
+	if err := p.Ready(ctx); err != nil {
 		return err
 	}
-	s.say("%s ready (%s)", p.spec.name, since(begin))
+	s.say("%s ready (%s)", p.Name(), poll.Since(begin))
 	return nil
-}
-
-// ready waits for a started process; a dead one fails at once with the end of its log.
-func (s *Stack) ready(ctx context.Context, p *process) error {
-	ready := p.spec.ready
-	switch {
-	case p.spec.logsays != "":
-		ready = p.logSays
-	case ready == nil:
-		return p.deathNote()
-	}
-	err := waitFor(ctx, p.spec.name, p.spec.timeout, ready, p.deathNote)
-	if err != nil && p.running() {
-		return fmt.Errorf("%w\nend of %s:\n%s", err, p.log, p.tail())
-	}
-	return err
 }
 
 // Start starts a stopped process and waits until it is ready.
@@ -146,7 +127,7 @@ func (s *Stack) end(ctx context.Context, verb, name string, signal syscall.Signa
 		return err
 	}
 	defer s.options.changed(s)
-	return p.signalAndWait(signal)
+	return p.SignalAndWait(signal)
 }
 
 // Signal sends any signal to a process without waiting; SIGSTOP and SIGCONT freeze
@@ -170,7 +151,7 @@ func (s *Stack) Respawn(name string) error {
 	if s.ctx.Err() != nil {
 		return errors.New("the stack is going down")
 	}
-	return p.start()
+	return p.Start()
 }
 
 // Restart stops a process, starts it and waits until it is ready.
@@ -197,39 +178,36 @@ func (s *Stack) StartDead(ctx context.Context) error {
 }
 
 // Processes lists the processes of the stack in the order they were started.
-func (s *Stack) Processes() []ProcessStatus {
+func (s *Stack) Processes() []process.Status {
 	if s.remote != nil {
 		return s.remote.processes()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := make([]ProcessStatus, 0, len(s.processes))
+	list := make([]process.Status, 0, len(s.processes))
 	for _, p := range s.processes {
-		list = append(list, p.status())
+		list = append(list, p.Status())
 	}
 	return list
 }
 
 // LogPath returns the file a process logs to.
-func (s *Stack) LogPath(name string) string { return s.logPath(name) }
+func (s *Stack) LogPath(name string) string { return filepath.Join(s.dir, "logs", name+".log") }
 
 // LogTail returns the end of the log of a process, for messages.
 func (s *Stack) LogTail(name string) string {
-	p := &process{log: s.logPath(name)}
-	return p.tail()
+	return process.New(process.Spec{}, s.LogPath(name)).Tail()
 }
 
-func (s *Stack) logPath(name string) string { return filepath.Join(s.dir, "logs", name+".log") }
-
-func (s *Stack) process(name string) (*process, error) {
+func (s *Stack) process(name string) (*process.Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known := make([]string, 0, len(s.processes))
 	for _, p := range s.processes {
-		if p.spec.name == name {
+		if p.Name() == name {
 			return p, nil
 		}
-		known = append(known, p.spec.name)
+		known = append(known, p.Name())
 	}
 	return nil, fmt.Errorf("there is no process %q; there are: %s", name, strings.Join(known, ", "))
 }

@@ -17,6 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/muster-fleet/muster/test/stack/balancer"
+	"github.com/muster-fleet/muster/test/stack/parts"
+	"github.com/muster-fleet/muster/test/stack/pki"
+	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/ports"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // Stack is a running set of processes around one API server.
@@ -26,8 +33,8 @@ type Stack struct {
 
 	options Options
 	dir     string
-	tools   *Tools
-	leases  *leases
+	tools   *parts.Tools
+	leases  *ports.Leases
 	// remove says that the directory is the stack's own to remove.
 	remove bool
 	begin  time.Time
@@ -43,10 +50,10 @@ type Stack struct {
 	wait   sync.WaitGroup
 
 	mu        sync.Mutex
-	processes []*process
+	processes []*process.Process
 	workloads []*workload
 	// balancers are in front of Deployments with several replicas.
-	balancers map[servedPort]*balancer
+	balancers map[servedPort]*balancer.Balancer
 	// shipped are the objects of Muster's manifests as they ship.
 	shipped []*unstructured.Unstructured
 
@@ -73,7 +80,7 @@ func Up(ctx context.Context, options Options) (*Stack, error) {
 			return nil, err
 		}
 	}
-	s := &Stack{options: options, dir: options.Dir, tools: tools, leases: newLeases(), remove: temporary, begin: time.Now()}
+	s := &Stack{options: options, dir: options.Dir, tools: tools, leases: ports.New(), remove: temporary, begin: time.Now()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.startAll(ctx); err != nil {
 		// The directory stays: its logs say what went wrong.
@@ -89,7 +96,7 @@ func (s *Stack) startAll(ctx context.Context) error {
 	if s.hub, err = s.startControlPlane(ctx, ""); err != nil {
 		return err
 	}
-	if err := writeKubeconfig(s.Kubeconfig, s.hub.admin); err != nil {
+	if err := pki.WriteKubeconfig(s.Kubeconfig, s.hub.admin); err != nil {
 		return err
 	}
 	config, err := s.RESTConfig()
@@ -115,20 +122,20 @@ func (s *Stack) startAll(ctx context.Context) error {
 			return err
 		}
 	}
-	s.say("ready (%s)", since(s.begin))
+	s.say("ready (%s)", poll.Since(s.begin))
 	return nil
 }
 
 // startControllers starts everything that works on the API server, at once.
 func (s *Stack) startControllers(ctx context.Context) error {
-	plan := []func() ([]processSpec, error){s.hubControllerManagerSpec, s.certManagerSpecs}
+	plan := []func() ([]process.Spec, error){s.hubControllerManagerSpec, s.certManagerSpecs}
 	if s.options.Profile == Full {
 		if err := s.configureFleet(ctx); err != nil {
 			return err
 		}
 		plan = append(plan, s.capiSpecs, s.fleetSpecs)
 	}
-	var specs []processSpec
+	var specs []process.Spec
 	for _, add := range plan {
 		more, err := add()
 		if err != nil {
@@ -155,8 +162,8 @@ func (s *Stack) Down() error {
 	s.mu.Unlock()
 	begin := time.Now()
 	problems := stopInLayers(processes)
-	s.say("stopped (%s)", since(begin))
-	s.leases.release()
+	s.say("stopped (%s)", poll.Since(begin))
+	s.leases.Release()
 	if s.remove {
 		problems = append(problems, os.RemoveAll(s.dir))
 	}
@@ -165,12 +172,12 @@ func (s *Stack) Down() error {
 
 // stopInLayers ends clients before the API servers they would complain about, and
 // those before their etcd.
-func stopInLayers(processes []*process) []error {
-	layer := func(p *process) int {
+func stopInLayers(processes []*process.Process) []error {
+	layer := func(p *process.Process) int {
 		switch {
-		case strings.HasSuffix(p.spec.name, "etcd"):
+		case strings.HasSuffix(p.Name(), "etcd"):
 			return 2
-		case strings.HasSuffix(p.spec.name, "kube-apiserver"):
+		case strings.HasSuffix(p.Name(), "kube-apiserver"):
 			return 1
 		default:
 			return 0
@@ -187,7 +194,7 @@ func stopInLayers(processes []*process) []error {
 				continue
 			}
 			wait.Go(func() {
-				if err := p.signalAndWait(syscall.SIGTERM); err != nil {
+				if err := p.SignalAndWait(syscall.SIGTERM); err != nil {
 					mu.Lock()
 					defer mu.Unlock()
 					problems = append(problems, err)

@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const fixtureNamespace = "fixture-system"
@@ -30,12 +32,12 @@ func upWithFixture(t *testing.T) *Stack {
 		t.Fatal(err)
 	}
 	binary := filepath.Join(dir, "fixture")
-	if err := goBuild(ctx, tools.root, "", binary, "./test/stack/testdata/fixture"); err != nil {
+	if err := tools.Compile(ctx, "./test/stack/testdata/fixture", binary); err != nil {
 		t.Fatal(err)
 	}
 	s, err := Up(ctx, Options{
 		Dir: filepath.Join(dir, "stack"), Tools: tools, Progress: progress, Muster: true,
-		Manifests: filepath.Join(tools.root, "test", "stack", "testdata", "fixture", "manifests"),
+		Manifests: filepath.Join(tools.Root, "test", "stack", "testdata", "fixture", "manifests"),
 		Binaries:  map[string]string{"fixture": binary},
 	})
 	if err != nil {
@@ -108,7 +110,7 @@ func TestStackRunsDeploymentsAsHostProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The API server may learn of the CA injected above a moment after us.
-		if err := WaitFor(ctx, "the webhook", 5*time.Second, func(ctx context.Context) error {
+		if err := poll.Until(ctx, "the webhook", 5*time.Second, func(ctx context.Context) error {
 			return createSeen(ctx, s, "third")
 		}); err != nil {
 			t.Error(err)
@@ -182,7 +184,7 @@ func rotate(ctx context.Context, t *testing.T, s *Stack) {
 	if err := s.hub.client.CoreV1().Secrets(fixtureNamespace).Delete(ctx, "fixture-webhook-tls", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	err = WaitFor(ctx, "the renewed certificate", 30*time.Second, func(context.Context) error {
+	err = poll.Until(ctx, "the renewed certificate", 30*time.Second, func(context.Context) error {
 		after, err := os.ReadFile(file)
 		if err == nil && string(after) == string(before) {
 			return errors.New("the file is as before")
@@ -194,7 +196,7 @@ func rotate(ctx context.Context, t *testing.T, s *Stack) {
 	}
 	// A self-signed certificate is its own CA: until it is injected and loaded there is
 	// a moment without trust, which a CA that outlives its certificates does not have.
-	err = WaitFor(ctx, "the webhook to be trusted again", 30*time.Second, func(ctx context.Context) error {
+	err = poll.Until(ctx, "the webhook to be trusted again", 30*time.Second, func(ctx context.Context) error {
 		live := &unstructured.Unstructured{}
 		live.SetAPIVersion("admissionregistration.k8s.io/v1")
 		live.SetKind("MutatingWebhookConfiguration")

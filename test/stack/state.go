@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/files"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // State is what a supervised stack leaves on disk for the commands that come later.
@@ -24,7 +27,7 @@ type State struct {
 	Root       string            `json:"root"`
 	Programs   map[string]string `json:"programs"`
 	Manifests  string            `json:"manifests"`
-	Processes  []ProcessStatus   `json:"processes"`
+	Processes  []process.Status  `json:"processes"`
 }
 
 func statePath(dir string) string { return filepath.Join(dir, "state.json") }
@@ -48,7 +51,7 @@ func (s *State) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return writeAtomically(statePath(dir), append(content, '\n'))
+	return files.WriteAtomically(statePath(dir), append(content, '\n'))
 }
 
 // SupervisorAlive tells whether the supervisor still runs.

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/files"
 )
 
 // Supervise brings a stack up in options.Dir and holds it until ctx ends, keeping
@@ -58,7 +60,7 @@ type stateKeeper struct {
 func (k *stateKeeper) keep(s *Stack) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.state.Kubeconfig, k.state.Root, k.state.Programs, k.state.Manifests = s.Kubeconfig, s.tools.root, s.tools.bins, s.tools.manifests
+	k.state.Kubeconfig, k.state.Root, k.state.Programs, k.state.Manifests = s.Kubeconfig, s.tools.Root, s.tools.Bins, s.tools.Manifests
 	k.state.Processes = s.Processes()
 	// A full disk shows itself soon enough elsewhere.
 	_ = k.state.write(s.dir)
@@ -77,5 +79,5 @@ func linkKubectl(s *Stack) error {
 	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
 		return err
 	}
-	return swapLink(s.tools.Bin("kubectl"), link)
+	return files.SwapLink(s.tools.Bin("kubectl"), link)
 }

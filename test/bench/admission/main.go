@@ -18,21 +18,22 @@ import (
 	"syscall"
 	"time"
 
+	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/bench/metrics"
-	"github.com/muster-fleet/muster/test/bench/report"
+	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/report"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const (
@@ -89,9 +90,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	result.Add(*table)
-	if err := table.Print(os.Stdout); err != nil {
-		return err
-	}
+	table.Print(os.Stdout)
 	return result.Write(o.output)
 }
 
@@ -110,12 +109,8 @@ func measure(ctx context.Context, env *stack.Stack, creates int) (*report.Table,
 	if err != nil {
 		return nil, err
 	}
-	scheme, err := program.Scheme()
-	if err != nil {
-		return nil, err
-	}
 	b := &bench{env: env, latencies: map[string][]time.Duration{}, together: map[string]time.Duration{}}
-	if b.admin, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+	if b.admin, err = fixture.Client(env); err != nil {
 		return nil, err
 	}
 	if b.kube, err = kubernetes.NewForConfig(config); err != nil {
@@ -176,12 +171,12 @@ func (b *bench) configure(ctx context.Context, port int32) error {
 	}
 	// As the stamp ships, rules and match conditions included; only who answers differs.
 	noop := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{
-		Name: "bench-noop", Annotations: map[string]string{"cert-manager.io/inject-ca-from": "muster-system/bench-noop"}}}
+		Name: noopName, Annotations: map[string]string{certmanagerv1.WantInjectAnnotation: "muster-system/" + noopName}}}
 	hook := shipped.Webhooks[0].DeepCopy()
 	hook.Name = noopWebhook
 	path := noopPath
 	hook.ClientConfig = admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
-		Namespace: "muster-system", Name: "bench-noop", Path: &path, Port: &port}}
+		Namespace: "muster-system", Name: noopName, Path: &path, Port: &port}}
 	hook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{armLabel: arms[1]}}
 	noop.Webhooks = []admissionregistrationv1.MutatingWebhook{*hook}
 	if err := b.admin.Create(ctx, noop); err != nil {
@@ -193,7 +188,7 @@ func (b *bench) configure(ctx context.Context, port int32) error {
 	if err := b.admin.Patch(ctx, shipped, client.MergeFrom(before)); err != nil {
 		return err
 	}
-	return stack.WaitFor(ctx, "each webhook in its own namespace", time.Minute, b.routed)
+	return poll.Until(ctx, "each webhook in its own namespace", time.Minute, b.routed)
 }
 
 // routed tells whether the stamp is called in its namespace only, and the no-op in its.
@@ -271,10 +266,8 @@ func (b *bench) allTogether(ctx context.Context, creates int) error {
 
 // create creates one Cluster, and checks that it was stamped where it should be.
 func (b *bench) create(ctx context.Context, arm string) (time.Duration, error) {
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: arm, Name: "one", Labels: map[string]string{"env": "prod"}}}
-	cluster.Spec.ClusterNetwork.Pods.CIDRBlocks = []string{"10.7.0.0/16"}
-	cluster.Spec.Topology.ClassRef.Name = "standard"
-	cluster.Spec.Topology.Version = "v1.36.3"
+	cluster := fixture.Cluster(arm, "one", "standard", "")
+	cluster.Labels = map[string]string{"env": "prod"}
 	begin := time.Now()
 	if err := b.admin.Create(ctx, cluster, client.DryRunAll); err != nil {
 		return 0, err

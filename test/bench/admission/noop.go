@@ -8,9 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
+	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	cmmetav1 "github.com/cert-manager/cert-manager/pkg/apis/meta/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,9 +21,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-const noopPath = "/noop"
+// The no-op's name, which is that of its Service, and where it is served.
+const (
+	noopName = "bench-noop"
+	noopPath = "/noop"
+)
 
 // serveNoop serves a webhook that allows everything, on the server that Muster's webhook
 // is built on. It ends with the benchmark, which holds its standard input open.
@@ -40,24 +48,8 @@ func serveNoop(ctx context.Context, certDir string, port int) error {
 // startNoop runs it as a process of its own, with a certificate of the same issuer and
 // kind as Muster's, behind a Service as Muster's is here.
 func startNoop(ctx context.Context, env *stack.Stack, admin client.Client) (port int, stop func(), err error) {
-	if err := env.Apply(ctx, `
-apiVersion: cert-manager.io/v1
-kind: Certificate
-metadata: {name: bench-noop, namespace: muster-system}
-spec:
-  secretName: bench-noop-tls
-  subject: {organizations: [muster-fleet]}
-  dnsNames: [bench-noop.muster-system.svc]
-  privateKey: {algorithm: ECDSA, size: 256, rotationPolicy: Always}
-  usages: [digital signature, server auth]
-  issuerRef: {group: cert-manager.io, kind: Issuer, name: muster-ca}
-`); err != nil {
-		return 0, nil, err
-	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: "bench-noop-tls"}}
-	if err := stack.WaitFor(ctx, "the no-op webhook's certificate", time.Minute, func(ctx context.Context) error {
-		return admin.Get(ctx, client.ObjectKeyFromObject(secret), secret)
-	}); err != nil {
+	secret, err := issueNoop(ctx, admin)
+	if err != nil {
 		return 0, nil, err
 	}
 	dir := filepath.Join(env.Dir(), "noop-tls")
@@ -89,9 +81,43 @@ spec:
 	return port, stop, env.Apply(ctx, fmt.Sprintf(`
 apiVersion: v1
 kind: Service
-metadata: {name: bench-noop, namespace: muster-system}
+metadata: {name: %s, namespace: muster-system}
 spec: {type: ExternalName, externalName: 127.0.0.1, ports: [{name: webhook, port: %d, protocol: TCP}]}
-`, port))
+`, noopName, port))
+}
+
+// issueNoop has a certificate issued for it and returns the Secret.
+func issueNoop(ctx context.Context, admin client.Client) (*corev1.Secret, error) {
+	certificate := &certmanagerv1.Certificate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: noopName},
+		Spec: certmanagerv1.CertificateSpec{
+			SecretName: noopName + "-tls",
+			Subject:    &certmanagerv1.X509Subject{Organizations: []string{"muster-fleet"}},
+			DNSNames:   []string{noopName + ".muster-system.svc"},
+			PrivateKey: &certmanagerv1.CertificatePrivateKey{
+				Algorithm: certmanagerv1.ECDSAKeyAlgorithm, Size: 256, RotationPolicy: certmanagerv1.RotationPolicyAlways},
+			Usages:    []certmanagerv1.KeyUsage{certmanagerv1.UsageDigitalSignature, certmanagerv1.UsageServerAuth},
+			IssuerRef: cmmetav1.IssuerReference{Group: certmanagerv1.SchemeGroupVersion.Group, Kind: certmanagerv1.IssuerKind, Name: "muster-ca"},
+		},
+	}
+	if err := admin.Create(ctx, certificate); err != nil {
+		return nil, err
+	}
+	if err := poll.Until(ctx, "the no-op webhook's certificate", time.Minute, func(ctx context.Context) error {
+		if err := admin.Get(ctx, client.ObjectKeyFromObject(certificate), certificate); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(certificate.Status.Conditions, func(c certmanagerv1.CertificateCondition) bool {
+			return c.Type == certmanagerv1.CertificateConditionReady && c.Status == cmmetav1.ConditionTrue
+		}) {
+			return fmt.Errorf("conditions are %v", certificate.Status.Conditions)
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	secret := &corev1.Secret{}
+	return secret, admin.Get(ctx, client.ObjectKey{Namespace: certificate.Namespace, Name: certificate.Spec.SecretName}, secret)
 }
 
 func freePort() (int, error) {

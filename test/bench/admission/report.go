@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/muster-fleet/muster/test/bench/metrics"
-	"github.com/muster-fleet/muster/test/bench/report"
+	"github.com/muster-fleet/muster/test/report"
 )
 
 // maxRatio is how much more than a webhook that does nothing the stamp may cost.

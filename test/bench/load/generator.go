@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // Generator makes the Clusters of a shape.
@@ -29,14 +31,7 @@ func (g *Generator) Prepare(ctx context.Context) error {
 		return err
 	}
 	for i := range g.Classes {
-		template := func(kind, group string) clusterv1.ClusterClassTemplateReference {
-			return clusterv1.ClusterClassTemplateReference{Kind: kind, APIVersion: group + "/v1beta2", Name: className(i)}
-		}
-		class := &clusterv1.ClusterClass{}
-		class.Namespace, class.Name = ClassNamespace, className(i)
-		class.Labels = map[string]string{"platform.example.com/release": "r1"}
-		class.Spec.Infrastructure.TemplateRef = template("DevClusterTemplate", "infrastructure.cluster.x-k8s.io")
-		class.Spec.ControlPlane.TemplateRef = template("KubeadmControlPlaneTemplate", "controlplane.cluster.x-k8s.io")
+		class := fixture.Class(ClassNamespace, className(i), map[string]string{"platform.example.com/release": "r1"})
 		if err := g.Client.Create(ctx, class); err != nil && !apierrors.IsAlreadyExists(err) {
 			return err
 		}

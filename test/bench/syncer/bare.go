@@ -16,11 +16,11 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 	"github.com/muster-fleet/muster/test/bench/load"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -83,13 +83,9 @@ subjects: [{kind: ServiceAccount, namespace: %[1]s, name: bare}]
 	}
 	config := rest.AnonymousClientConfig(admin)
 	config.BearerToken = token
-	scheme, err := program.Scheme()
-	if err != nil {
-		return nil, err
-	}
 	b := &bare{Generator: s.generator(), workers: make(chan struct{}, s.workers), prepared: map[int]*preparedImport{}}
 	b.Prefix, b.Labels = bareNamespace, map[string]string{armLabel: armBare}
-	if b.writes, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+	if b.writes, err = fixture.ClientOf(config); err != nil {
 		return nil, err
 	}
 	b.events, err = kubernetes.NewForConfig(config)

@@ -13,9 +13,10 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/program"
-	"github.com/muster-fleet/muster/test/bench/report"
+	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/report"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const (
@@ -123,15 +124,7 @@ func (s *sightings) note(in map[client.ObjectKey]time.Time, key client.ObjectKey
 // watchFull watches Clusters until their control planes are initialized, and
 // BundleDeployments until there is one of the bundle for each.
 func (s *session) watchFull(ctx context.Context) (*sightings, error) {
-	config, err := s.env.RESTConfig()
-	if err != nil {
-		return nil, err
-	}
-	scheme, err := program.Scheme()
-	if err != nil {
-		return nil, err
-	}
-	watcher, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	watcher, err := fixture.Client(s.env)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +159,7 @@ func (s *sightings) follow(events watch.Interface, see func(any)) {
 
 // allDeployed waits until Fleet has made a BundleDeployment for each Cluster.
 func (s *sightings) allDeployed(ctx context.Context, keys map[client.ObjectKey]time.Time) error {
-	return stack.WaitFor(ctx, "a BundleDeployment for each Cluster", patience, func(context.Context) error {
+	return poll.Until(ctx, "a BundleDeployment for each Cluster", patience, func(context.Context) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for key := range keys {

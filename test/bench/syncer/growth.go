@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-fleet/muster/test/bench/load"
-	"github.com/muster-fleet/muster/test/bench/report"
+	"github.com/muster-fleet/muster/test/report"
 	"github.com/muster-fleet/muster/test/stack"
 )
 

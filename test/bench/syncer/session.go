@@ -15,10 +15,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/test/bench/load"
-	"github.com/muster-fleet/muster/test/bench/report"
+	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/report"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const (
@@ -74,15 +75,8 @@ func (s *session) close(tables []report.Table) error {
 }
 
 func (s *session) connect(ctx context.Context) error {
-	config, err := s.env.RESTConfig()
-	if err != nil {
-		return err
-	}
-	scheme, err := program.Scheme()
-	if err != nil {
-		return err
-	}
-	if s.admin, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+	var err error
+	if s.admin, err = fixture.Client(s.env); err != nil {
 		return err
 	}
 	if s.profiles != "" {
@@ -127,8 +121,7 @@ func (s *session) touchConfig(ctx context.Context) error {
 }
 
 func (s *session) setConfig(ctx context.Context, change func(*addonsv1.FleetAddonConfigSpec)) (changed bool, err error) {
-	config := &addonsv1.FleetAddonConfig{}
-	config.Name = addonsv1.FleetAddonConfigName
+	config := fixture.Config()
 	var before int64
 	_, err = controllerutil.CreateOrPatch(ctx, s.admin, config, func() error {
 		before = config.Generation
@@ -149,7 +142,7 @@ func (s *session) startSyncer(ctx context.Context) error {
 	if err := s.env.Start(ctx, syncer); err != nil {
 		return err
 	}
-	if err := stack.WaitFor(ctx, "the syncer to lead", time.Minute, func(ctx context.Context) error {
+	if err := poll.Until(ctx, "the syncer to lead", time.Minute, func(ctx context.Context) error {
 		lease := &coordinationv1.Lease{}
 		if err := s.admin.Get(ctx, client.ObjectKey{Namespace: "muster-system", Name: syncer}, lease); err != nil {
 			return err

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/muster-fleet/muster/test/bench/report"
+	"github.com/muster-fleet/muster/test/report"
 )
 
 // Bars of memory in MiB for the specified number of Clusters, of its growth in KiB for

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const (
@@ -51,7 +52,7 @@ func (s *story) checked(format string, args ...any) {
 
 // wait polls until a check holds.
 func (s *story) wait(ctx context.Context, what string, timeout time.Duration, check func(context.Context) error) error {
-	return stack.WaitFor(ctx, what, timeout, check)
+	return poll.Until(ctx, what, timeout, check)
 }
 
 // is checks that kubectl prints exactly this.

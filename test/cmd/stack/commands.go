@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 var commands = map[string]func(context.Context, settings, []string) error{
@@ -150,7 +151,7 @@ func status(_ context.Context, set settings, _ []string) error {
 		return err
 	}
 	alive := state.SupervisorAlive()
-	processes := append([]stack.ProcessStatus{{
+	processes := append([]process.Status{{
 		Name: "supervisor", Running: alive, PID: state.Supervisor, Since: state.Since,
 		Log: filepath.Join(set.dir, "logs", "supervisor.log"),
 	}}, state.Processes...)

@@ -1,0 +1,239 @@
+package pod
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Plan is what a Deployment's pod template asks of a host process.
+type Plan struct {
+	namespace string
+	// ServiceAccount is the name of the one it runs as.
+	ServiceAccount string
+	// Command is the base name of the program, empty if the image decides.
+	Command string
+	Args    []string
+	Env     []string
+	volumes []volumePlan
+	// Ready is the readiness probe, nil if there is none.
+	Ready *Probe
+}
+
+// volumePlan is a directory the kubelet would mount.
+type volumePlan struct {
+	name      string
+	hostDir   string
+	secret    string
+	configMap string
+	optional  bool
+	items     []corev1.KeyToPath
+	mode      int32
+}
+
+// Probe is an HTTP probe.
+type Probe struct {
+	Scheme string
+	Path   string
+	Port   int
+	Timing ProbeTiming
+}
+
+// ProbeTiming is how a kubelet probes.
+type ProbeTiming struct {
+	Period, Timeout time.Duration
+	// Failures in a row make a replica not ready; one success makes it ready.
+	Failures int
+}
+
+// Place is where on the host a pod goes.
+type Place struct {
+	// Name is that of the pod.
+	Name string
+	// Dir holds the volumes.
+	Dir string
+	// Ports maps the ports the container declares to those it gets.
+	Ports map[int]int
+}
+
+// New translates a pod template. What it cannot give a host process it refuses:
+// a test must not pass because a setting was ignored silently. Not translated are
+// resources, security context and scheduling, which a process has no use for, and
+// lifecycle: whoever ends a process here decides himself who is told first.
+func New(deployment *appsv1.Deployment, place Place) (*Plan, error) {
+	container, err := OnlyContainer(deployment)
+	if err != nil {
+		return nil, err
+	}
+	spec := deployment.Spec.Template.Spec
+	plan := &Plan{namespace: deployment.Namespace, ServiceAccount: spec.ServiceAccountName}
+	if plan.ServiceAccount == "" {
+		plan.ServiceAccount = "default"
+	}
+	mounts, err := plan.mountVolumes(spec.Volumes, container, place.Dir)
+	if err != nil {
+		return nil, err
+	}
+	rewrite := rewriter{mounts: mounts, ports: place.Ports}
+	values := map[string]string{}
+	for _, variable := range container.Env {
+		value, err := envValue(variable, plan, place, values)
+		if err != nil {
+			return nil, err
+		}
+		values[variable.Name] = rewrite.value(value)
+		plan.Env = append(plan.Env, variable.Name+"="+values[variable.Name])
+	}
+	if len(container.Command) > 0 {
+		plan.Command = path.Base(container.Command[0])
+		plan.Args = append(plan.Args, container.Command[1:]...)
+	}
+	plan.Args = append(plan.Args, container.Args...)
+	for i, arg := range plan.Args {
+		plan.Args[i] = rewrite.arg(expand(arg, values))
+	}
+	plan.Ready, err = planProbe(container, place.Ports)
+	return plan, err
+}
+
+// OnlyContainer is the one container that a Deployment has.
+func OnlyContainer(deployment *appsv1.Deployment) (*corev1.Container, error) {
+	spec := deployment.Spec.Template.Spec
+	if len(spec.Containers) != 1 || len(spec.InitContainers) != 0 {
+		return nil, fmt.Errorf("a host process stands for one container, there are %d and %d init containers",
+			len(spec.Containers), len(spec.InitContainers))
+	}
+	if len(spec.Containers[0].EnvFrom) > 0 {
+		return nil, fmt.Errorf("envFrom is not translated")
+	}
+	return &spec.Containers[0], nil
+}
+
+// DeclaredPorts are the ports a container says it listens on.
+func DeclaredPorts(container *corev1.Container) []int {
+	var ports []int
+	for _, port := range container.Ports {
+		ports = append(ports, int(port.ContainerPort))
+	}
+	for _, probe := range []*corev1.Probe{container.ReadinessProbe, container.LivenessProbe, container.StartupProbe} {
+		if probe != nil && probe.HTTPGet != nil && probe.HTTPGet.Port.Type == intstr.Int {
+			ports = append(ports, probe.HTTPGet.Port.IntValue())
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
+}
+
+// ContainerPort resolves a port by number or by name.
+func ContainerPort(container *corev1.Container, port intstr.IntOrString) (int, error) {
+	if port.Type == intstr.Int {
+		return port.IntValue(), nil
+	}
+	for _, declared := range container.Ports {
+		if declared.Name == port.StrVal {
+			return int(declared.ContainerPort), nil
+		}
+	}
+	return 0, fmt.Errorf("the container declares no port named %q", port.StrVal)
+}
+
+// mountVolumes plans the volumes and returns where each mount path is on the host.
+func (p *Plan) mountVolumes(volumes []corev1.Volume, container *corev1.Container, dir string) (map[string]string, error) {
+	mounts := map[string]string{}
+	for _, mount := range container.VolumeMounts {
+		if mount.SubPath != "" || mount.SubPathExpr != "" {
+			return nil, fmt.Errorf("mount %s: subPath is not translated", mount.MountPath)
+		}
+		i := slices.IndexFunc(volumes, func(v corev1.Volume) bool { return v.Name == mount.Name })
+		if i < 0 {
+			return nil, fmt.Errorf("mount %s: there is no volume %q", mount.MountPath, mount.Name)
+		}
+		volume := volumePlan{name: mount.Name, hostDir: path.Join(dir, mount.Name)}
+		switch source := volumes[i].VolumeSource; {
+		case source.Secret != nil:
+			volume.secret, volume.items = source.Secret.SecretName, source.Secret.Items
+			volume.optional = source.Secret.Optional != nil && *source.Secret.Optional
+			if source.Secret.DefaultMode != nil {
+				volume.mode = *source.Secret.DefaultMode
+			}
+		case source.ConfigMap != nil:
+			volume.configMap, volume.items = source.ConfigMap.Name, source.ConfigMap.Items
+			volume.optional = source.ConfigMap.Optional != nil && *source.ConfigMap.Optional
+			if source.ConfigMap.DefaultMode != nil {
+				volume.mode = *source.ConfigMap.DefaultMode
+			}
+		case source.EmptyDir != nil:
+		default:
+			return nil, fmt.Errorf("volume %q: only secret, configMap and emptyDir are translated", mount.Name)
+		}
+		if volume.mode == 0 {
+			volume.mode = 0o644
+		}
+		p.volumes = append(p.volumes, volume)
+		mounts[path.Clean(mount.MountPath)] = volume.hostDir
+	}
+	return mounts, nil
+}
+
+func envValue(variable corev1.EnvVar, plan *Plan, place Place, earlier map[string]string) (string, error) {
+	if variable.ValueFrom == nil {
+		return expand(variable.Value, earlier), nil
+	}
+	if variable.ValueFrom.FieldRef == nil {
+		return "", fmt.Errorf("env %s: only value and fieldRef are translated", variable.Name)
+	}
+	switch field := variable.ValueFrom.FieldRef.FieldPath; field {
+	case "metadata.namespace":
+		return plan.namespace, nil
+	case "metadata.name":
+		return place.Name, nil
+	case "spec.serviceAccountName":
+		return plan.ServiceAccount, nil
+	case "status.podIP":
+		return "127.0.0.1", nil
+	default:
+		return "", fmt.Errorf("env %s: field %s is not translated", variable.Name, field)
+	}
+}
+
+func planProbe(container *corev1.Container, ports map[int]int) (*Probe, error) {
+	if container.ReadinessProbe == nil {
+		return nil, nil
+	}
+	get := container.ReadinessProbe.HTTPGet
+	if get == nil {
+		return nil, fmt.Errorf("only httpGet readiness probes are translated")
+	}
+	port, err := ContainerPort(container, get.Port)
+	if err != nil {
+		return nil, fmt.Errorf("readiness probe: %w", err)
+	}
+	if moved, ok := ports[port]; ok {
+		port = moved
+	}
+	scheme := "http"
+	if get.Scheme == corev1.URISchemeHTTPS {
+		scheme = "https"
+	}
+	return &Probe{Scheme: scheme, Path: get.Path, Port: port, Timing: timingOf(container.ReadinessProbe)}, nil
+}
+
+// timingOf fills in what the API server fills in.
+func timingOf(probe *corev1.Probe) ProbeTiming {
+	orElse := func(value, fallback int32) int32 {
+		if value == 0 {
+			return fallback
+		}
+		return value
+	}
+	return ProbeTiming{
+		Period:   time.Duration(orElse(probe.PeriodSeconds, 10)) * time.Second,
+		Timeout:  time.Duration(orElse(probe.TimeoutSeconds, 1)) * time.Second,
+		Failures: int(orElse(probe.FailureThreshold, 3)),
+	}
+}

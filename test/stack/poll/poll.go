@@ -1,0 +1,56 @@
+// Package poll waits for conditions.
+package poll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// pollInterval is how often conditions are looked at: often, as everything is local.
+const pollInterval = 50 * time.Millisecond
+
+// Until polls until the condition returns nil. When the time is over, the error
+// says what was waited for and what was seen last.
+func Until(ctx context.Context, what string, timeout time.Duration, condition func(context.Context) error) error {
+	return UntilOr(ctx, what, timeout, condition, func() error { return nil })
+}
+
+// ErrGiveUp marks an error of a condition that no waiting will mend.
+var ErrGiveUp = errors.New("giving up")
+
+// UntilOr also ends early when broken returns an error.
+func UntilOr(ctx context.Context, what string, timeout time.Duration, condition func(context.Context) error, broken func() error) error {
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var last error
+	for {
+		// Each look has its own short deadline: one request that hangs must not use up
+		// the whole wait.
+		look, done := context.WithTimeout(ctx, 10*time.Second)
+		err := condition(look)
+		done()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil || last == nil {
+			last = err
+		}
+		if errors.Is(err, ErrGiveUp) {
+			return fmt.Errorf("waiting for %s: %w", what, err)
+		}
+		if err := broken(); err != nil {
+			return fmt.Errorf("waiting for %s: %w", what, err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited %s for %s: %w", Since(begin), what, last)
+		case <-time.After(pollInterval):
+		}
+	}
+}
+
+// Since renders the time passed for people.
+func Since(begin time.Time) string { return time.Since(begin).Round(100 * time.Millisecond).String() }

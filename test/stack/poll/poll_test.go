@@ -1,0 +1,16 @@
+package poll
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestUntilSaysWhatItSaw(t *testing.T) {
+	err := Until(t.Context(), "the moon", 100*time.Millisecond, func(context.Context) error { return errors.New("it is cloudy") })
+	if err == nil || !strings.Contains(err.Error(), "the moon") || !strings.Contains(err.Error(), "it is cloudy") {
+		t.Errorf("got %v", err)
+	}
+}

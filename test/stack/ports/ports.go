@@ -1,0 +1,119 @@
+// Package ports gives out ports and loopback addresses of this host that nobody else uses:
+// no other stack, and nobody who listens.
+package ports
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/muster-fleet/muster/test/stack/files"
+)
+
+// Ports come from below the kernel's range for outgoing connections, which could
+// take one between choosing and listening, and below the in-memory provider's.
+const (
+	firstPort = 10000
+	lastPort  = 18999
+)
+
+// Leases are ports and loopback addresses held for one stack. Other stacks on
+// this machine see them through locked files, also before anything listens.
+type Leases struct {
+	dir   string
+	locks []func()
+}
+
+// New returns leases for a stack.
+func New() *Leases { return &Leases{dir: Dir()} }
+
+// Dir is where the locked files of this user are.
+func Dir() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("muster-stack-Leases-%d", os.Getuid()))
+}
+
+// Release gives everything back. The kernel does the same when the process dies.
+func (l *Leases) Release() {
+	for _, unlock := range l.locks {
+		unlock()
+	}
+	l.locks = nil
+}
+
+// Port Leases the preferred port if it is free, else any other one. A preferred
+// Port of 0 means any.
+func (l *Leases) Port(preferred int) (int, error) {
+	if preferred != 0 && l.try(preferred) {
+		return preferred, nil
+	}
+	for range 1000 {
+		if port := firstPort + rand.IntN(lastPort-firstPort+1); l.try(port) {
+			return port, nil
+		}
+	}
+	return 0, errors.New("found no free port")
+}
+
+func (l *Leases) try(port int) bool {
+	unlock, err := files.TryLock(filepath.Join(l.dir, strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	if !portFree(port) {
+		unlock()
+		return false
+	}
+	l.locks = append(l.locks, unlock)
+	return true
+}
+
+// portFree tells whether a port can be listened on, on loopback and everywhere.
+func portFree(port int) bool {
+	for _, host := range []string{"127.0.0.1", ""} {
+		listener, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+		if err != nil {
+			return false
+		}
+		_ = listener.Close()
+	}
+	return true
+}
+
+// inMemoryPorts are where the in-memory provider listens first: for debugging, and
+// for its first cluster.
+var inMemoryPorts = []string{"19000", "20000"}
+
+// Address Leases a loopback address. The in-memory provider always listens on
+// the same ports, so two of them need an address each.
+func (l *Leases) Address() (string, error) {
+	var last error
+	for host := 1; host < 255; host++ {
+		address := fmt.Sprintf("127.0.0.%d", host)
+		unlock, err := files.TryLock(filepath.Join(l.dir, address))
+		if err != nil {
+			continue
+		}
+		if last = listenable(address, inMemoryPorts); last != nil {
+			unlock()
+			continue
+		}
+		l.locks = append(l.locks, unlock)
+		return address, nil
+	}
+	return "", fmt.Errorf("no loopback address has ports %v free: %w", inMemoryPorts, last)
+}
+
+func listenable(address string, ports []string) error {
+	for _, port := range ports {
+		listener, err := net.Listen("tcp", net.JoinHostPort(address, port))
+		if err != nil {
+			return err
+		}
+		_ = listener.Close()
+	}
+	return nil
+}

@@ -1,0 +1,284 @@
+// Package process runs programs of this host, with a log each, so that none outlives whoever
+// started it.
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/muster-fleet/muster/test/stack/poll"
+)
+
+// StopGrace is how long a process may take to end after SIGTERM.
+const StopGrace = 30 * time.Second
+
+// Spec says how to run a process and when it is of use.
+type Spec struct {
+	Name string
+	Path string
+	Args []string
+	// Env is the whole environment: nothing of the host's leaks in.
+	Env []string
+	Dir string
+	// Port is the one people ask for, for the status table.
+	Port int
+	// Prepare runs before each start and may change what is run.
+	Prepare func(context.Context, *Spec) error
+	// Ready returns nil once the process does its job.
+	Ready func(context.Context) error
+	// LogSays is for programs that serve no readiness: the line that proves it.
+	LogSays string
+	Timeout time.Duration
+}
+
+// Process is a spec and its running instance, if any.
+type Process struct {
+	spec Spec
+	log  string
+
+	mu      sync.Mutex
+	cmd     *exec.Cmd
+	exited  chan struct{}
+	exit    error
+	started time.Time
+	// logStart is where the present run begins in the log.
+	logStart int64
+}
+
+// New returns a process that is yet to be started. It appends to this log.
+func New(spec Spec, log string) *Process { return &Process{spec: spec, log: log} }
+
+// Name is the name in its spec.
+func (p *Process) Name() string { return p.spec.Name }
+
+// Prepare does what is to be done before a start.
+func (p *Process) Prepare(ctx context.Context) error {
+	if p.spec.Prepare == nil {
+		return nil
+	}
+	spec := p.spec
+	if err := spec.Prepare(ctx, &spec); err != nil {
+		return fmt.Errorf("prepare %s: %w", p.spec.Name, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spec = spec
+	return nil
+}
+
+// Start begins a run. It does not wait until the process is ready.
+func (p *Process) Start() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.runningLocked() {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(p.log), 0o755); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	if p.logStart, err = log.Seek(0, io.SeekEnd); err != nil {
+		return err
+	}
+	fmt.Fprintf(log, "=== %s %s %s\n", time.Now().Format(time.RFC3339), p.spec.Path, strings.Join(p.spec.Args, " "))
+
+	cmd := exec.Command(p.spec.Path, p.spec.Args...)
+	cmd.Env, cmd.Dir = p.spec.Env, p.spec.Dir
+	cmd.Stdout, cmd.Stderr = log, log
+	// A group of its own, so that ctrl-C reaches the holder of the stack only, which
+	// stops things in order; and death with the holder, so that nothing is left.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := startFromLastingThread(cmd); err != nil {
+		return fmt.Errorf("start %s: %w", p.spec.Name, err)
+	}
+	p.cmd, p.exited, p.started = cmd, make(chan struct{}), time.Now()
+	go func(exited chan struct{}) {
+		err := cmd.Wait()
+		p.mu.Lock()
+		p.exit = err
+		p.mu.Unlock()
+		close(exited)
+	}(p.exited)
+	return nil
+}
+
+// Ready waits until a started process is of use; a dead one fails at once with the end of
+// its log.
+func (p *Process) Ready(ctx context.Context) error {
+	ready := p.spec.Ready
+	switch {
+	case p.spec.LogSays != "":
+		ready = p.logSays
+	case ready == nil:
+		return p.DeathNote()
+	}
+	err := poll.UntilOr(ctx, p.spec.Name, p.spec.Timeout, ready, p.DeathNote)
+	if err != nil && p.Running() {
+		return fmt.Errorf("%w\nend of %s:\n%s", err, p.log, p.Tail())
+	}
+	return err
+}
+
+// SignalAndWait sends a signal and returns when the process has exited: only then
+// are its ports free. After the grace it kills, and says so.
+func (p *Process) SignalAndWait(signal syscall.Signal) error {
+	p.mu.Lock()
+	if !p.runningLocked() {
+		p.mu.Unlock()
+		return nil
+	}
+	cmd, exited := p.cmd, p.exited
+	p.mu.Unlock()
+
+	if err := cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("signal %s: %w", p.spec.Name, err)
+	}
+	select {
+	case <-exited:
+		return nil
+	case <-time.After(StopGrace):
+	}
+	_ = cmd.Process.Kill()
+	<-exited
+	return fmt.Errorf("%s did not end within %s of %v and was killed\n%s", p.spec.Name, StopGrace, signal, p.Tail())
+}
+
+// Running tells whether there is a live process.
+func (p *Process) Running() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.runningLocked()
+}
+
+func (p *Process) runningLocked() bool {
+	if p.cmd == nil {
+		return false
+	}
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// DeathNote returns an error with the end of the log if the process is not running.
+func (p *Process) DeathNote() error {
+	p.mu.Lock()
+	running, exit := p.runningLocked(), p.exit
+	p.mu.Unlock()
+	if running {
+		return nil
+	}
+	return fmt.Errorf("%s is not running (%v); end of %s:\n%s", p.spec.Name, exit, p.log, p.Tail())
+}
+
+// Tail returns the end of the present run's log.
+func (p *Process) Tail() string {
+	p.mu.Lock()
+	from := p.logStart
+	p.mu.Unlock()
+	file, err := os.Open(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = file.Close() }()
+	const enough = 1 << 16
+	if info, err := file.Stat(); err == nil && info.Size()-from > enough {
+		from = info.Size() - enough
+	}
+	content, err := io.ReadAll(io.NewSectionReader(file, from, enough))
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(LastLines(string(content), 25), "\n")
+	for i, line := range lines {
+		const readable = 400
+		if len(line) > readable {
+			lines[i] = line[:readable] + " ..."
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// logSays is a condition: the present run has logged the line that proves readiness.
+func (p *Process) logSays(context.Context) error {
+	p.mu.Lock()
+	from := p.logStart
+	p.mu.Unlock()
+	content, err := os.ReadFile(p.log)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(string(content[min(from, int64(len(content))):]), p.spec.LogSays) {
+		return fmt.Errorf("its log does not say %q yet", p.spec.LogSays)
+	}
+	return nil
+}
+
+// Status returns what is known about it now.
+func (p *Process) Status() Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	status := Status{Name: p.spec.Name, Port: p.spec.Port, Log: p.log, Running: p.runningLocked(), Path: p.spec.Path, Args: p.spec.Args}
+	if status.Running {
+		status.PID, status.Since = p.cmd.Process.Pid, p.started
+	}
+	return status
+}
+
+// Status is what is known about one process of a stack.
+type Status struct {
+	Name    string    `json:"name"`
+	Running bool      `json:"running"`
+	PID     int       `json:"pid,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+	Port    int       `json:"port,omitempty"`
+	Log     string    `json:"log"`
+	Path    string    `json:"path"`
+	Args    []string  `json:"args,omitempty"`
+}
+
+// LastLines returns the end of what a process has printed.
+func LastLines(text string, count int) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	if len(lines) > count {
+		lines = lines[len(lines)-count:]
+	}
+	return strings.Join(lines, "\n")
+}
+
+// The kernel delivers a parent-death signal when the *thread* that started the
+// child ends, so all children are started from one thread that never does.
+var (
+	starter     = make(chan func())
+	startStarts = sync.OnceFunc(func() {
+		go func() {
+			runtime.LockOSThread()
+			for start := range starter {
+				start()
+			}
+		}()
+	})
+)
+
+func startFromLastingThread(cmd *exec.Cmd) error {
+	startStarts()
+	result := make(chan error)
+	starter <- func() { result <- cmd.Start() }
+	return <-result
+}
