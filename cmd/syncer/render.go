@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/manifests"
 	"github.com/muster-fleet/muster/internal/render"
 )
 
@@ -26,13 +26,11 @@ func runRender(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	if len(names) == 0 {
 		return errors.New("render: name at least one file with -f")
 	}
-	manifests := &render.Manifests{}
-	for _, name := range names {
-		if err := readFile(manifests, name, stdin); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+	objects, problems := manifests.Read(names, stdin)
+	if len(problems) > 0 {
+		return problems[0]
 	}
-	result, err := render.Render(manifests)
+	result, err := render.Render(objects)
 	if err != nil {
 		return err
 	}
@@ -49,16 +47,4 @@ func runRender(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 		}
 	}
 	return nil
-}
-
-func readFile(manifests *render.Manifests, name string, stdin io.Reader) error {
-	if name == "-" {
-		return manifests.Read(stdin)
-	}
-	file, err := os.Open(name) //nolint:gosec // The user names the file.
-	if err != nil {
-		return err
-	}
-	defer file.Close() //nolint:errcheck // It was only read.
-	return manifests.Read(file)
 }

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/pflag"
 
 	"github.com/muster-fleet/muster/internal/admission"
+	"github.com/muster-fleet/muster/internal/manifests"
 )
 
 // runCheck says what the webhooks would say of manifests: `webhook check -f FILE…`. Its
@@ -32,13 +32,8 @@ func runCheck(ctx context.Context, args []string, stdin io.Reader, stdout, stder
 	if *output != "text" && *output != "json" {
 		return fmt.Errorf("check: --output: %q is neither text nor json", *output)
 	}
-	manifests := &admission.Manifests{}
-	for _, name := range names {
-		if err := readFile(manifests, name, stdin); err != nil {
-			return fmt.Errorf("check: %w", err)
-		}
-	}
-	findings, err := manifests.Check(ctx)
+	objects, problems := manifests.Read(names, stdin)
+	findings, err := admission.Check(ctx, objects, problems)
 	if err != nil {
 		return fmt.Errorf("check: %w", err)
 	}
@@ -54,20 +49,6 @@ func runCheck(ctx context.Context, args []string, stdin io.Reader, stdout, stder
 	if count > 0 {
 		return fmt.Errorf("check: %d of %d findings are errors", count, len(findings))
 	}
-	return nil
-}
-
-func readFile(manifests *admission.Manifests, name string, stdin io.Reader) error {
-	if name == "-" {
-		manifests.Read("-", stdin)
-		return nil
-	}
-	file, err := os.Open(name) //nolint:gosec // The user names the file.
-	if err != nil {
-		return err
-	}
-	defer file.Close() //nolint:errcheck // It was only read.
-	manifests.Read(name, file)
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/manifests"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
@@ -27,23 +28,27 @@ type Result struct {
 	Notes []string
 }
 
-// Render returns what the manifests lead to once every Cluster's control plane is
-// initialized. The error names manifests that cannot be used, and Clusters that would
+// Render returns what the objects lead to once every Cluster's control plane is
+// initialized. The error names objects that cannot be used, and Clusters that would
 // share a Fleet Cluster.
-func Render(in *Manifests) (*Result, error) {
-	current, err := settings.From(in.Config)
+func Render(objects []manifests.Object) (*Result, error) {
+	in, err := sorted(objects)
+	if err != nil {
+		return nil, err
+	}
+	current, err := settings.From(in.config)
 	if err != nil {
 		return nil, err
 	}
 	r := &renderer{in: in, settings: current, result: &Result{}, seen: map[string]string{}}
-	for _, class := range in.Classes {
+	for _, class := range in.classes {
 		if current.Class.Enabled {
 			if err := r.add(desired.ClassGroup(current, class), "ClusterClass "+class.Name); err != nil {
 				return nil, err
 			}
 		}
 	}
-	for _, cluster := range in.Clusters {
+	for _, cluster := range in.clusters {
 		if err := r.cluster(cluster); err != nil {
 			return nil, err
 		}
@@ -53,7 +58,7 @@ func Render(in *Manifests) (*Result, error) {
 }
 
 type renderer struct {
-	in       *Manifests
+	in       *inputs
 	settings settings.Settings
 	result   *Result
 	// seen maps an object's identity to what made it, where only one may.
@@ -112,12 +117,12 @@ func (r *renderer) referenced(cluster, namespace string, ref clusterv1.ContractV
 	if !ref.IsDefined() {
 		return nil
 	}
-	object := r.in.Others[reference{ref.APIGroup, ref.Kind, types.NamespacedName{Namespace: namespace, Name: ref.Name}}]
+	object := r.in.others[reference{ref.APIGroup, ref.Kind, types.NamespacedName{Namespace: namespace, Name: ref.Name}}]
 	if object == nil {
 		r.note("Cluster %s: %s %s is not among the manifests; the template values below lack it", cluster, ref.Kind, ref.Name)
 		return nil
 	}
-	return object.Object
+	return object
 }
 
 // add puts an object into the result. By says what it is made for; empty for objects
