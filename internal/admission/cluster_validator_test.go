@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 // others is an inventory of what a test names; unknown stands for kinds that are not served.
@@ -114,10 +113,10 @@ func TestClusterValidator(t *testing.T) {
 		"somebody's, elsewhere": {others: fleetClusterBeing(func(o *object) { o.Namespace = "elsewhere" }), request: create(plain)},
 		"handed over":           {others: fleetClusterBeing(annotated(stamp.AdoptAnnotation, "true")), request: create(plain)},
 		"made from it before": {others: fleetClusterBeing(func(o *object) {
-			annotated(desired.ImportedFromAnnotation, "prod")(o)
-			o.Labels = map[string]string{desired.ManagedByLabel: "muster"}
+			annotated(stamp.ImportedFromAnnotation, "prod")(o)
+			o.Labels = map[string]string{stamp.ManagedByLabel: "muster"}
 		}), request: create(plain)},
-		"made from another": {others: fleetClusterBeing(annotated(desired.ImportedFromAnnotation, "pr.od")), request: create(plain), refused: `Fleet Cluster "prod" is that of Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
+		"made from another": {others: fleetClusterBeing(annotated(stamp.ImportedFromAnnotation, "pr.od")), request: create(plain), refused: `Fleet Cluster "prod" is that of Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
 		"owned by another": {others: fleetClusterBeing(func(o *object) {
 			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "pr.od", UID: "1"}}
 		}), request: create(plain), refused: `Fleet Cluster "prod" is that of Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
