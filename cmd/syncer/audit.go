@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
@@ -32,9 +31,7 @@ func runAudit(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	fs := pflag.NewFlagSet("syncer audit", pflag.ContinueOnError)
 	fs.SetOutput(stderr)
 	o.addTo(fs)
-	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		return nil
-	} else if err != nil {
+	if err := fs.Parse(args); err != nil {
 		return program.Exit(2, err)
 	}
 	found, err := o.run(ctx, fs.Args(), stdout)

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -59,9 +58,7 @@ func run(ctx context.Context, args []string) error {
 	var o options
 	fs := pflag.NewFlagSet("syncer", pflag.ContinueOnError)
 	o.addTo(fs)
-	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		return nil
-	} else if err != nil {
+	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	if err := o.SetUpLogging(); err != nil {

@@ -16,10 +16,8 @@ import (
 func runRender(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	fs := pflag.NewFlagSet("syncer render", pflag.ContinueOnError)
 	fs.SetOutput(stderr)
-	files := fs.StringSliceP("filename", "f", nil, "A file of manifests: Clusters, ClusterClasses, Namespaces, a FleetAddonConfig and what Clusters refer to; - for standard input. May be given several times.")
-	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		return nil
-	} else if err != nil {
+	files := fs.StringSliceP("filename", "f", nil, "A file of manifests: Clusters, ClusterClasses, Namespaces, a FleetAddonConfig and the objects that Clusters refer to; - for standard input. May be repeated.")
+	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	names := append(*files, fs.Args()...)

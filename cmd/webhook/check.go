@@ -20,9 +20,7 @@ func runCheck(ctx context.Context, args []string, stdin io.Reader, stdout, stder
 	fs.SetOutput(stderr)
 	files := fs.StringSliceP("filename", "f", nil, "A file of manifests: FleetAddonConfig, Clusters, ClusterClasses, Namespaces, Fleet Clusters; - for standard input. May be given several times.")
 	output := fs.StringP("output", "o", "text", "The format of the findings: text or json.")
-	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		return nil
-	} else if err != nil {
+	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	names := append(*files, fs.Args()...)

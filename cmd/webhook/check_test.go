@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 
 	"github.com/muster-fleet/muster/internal/admission"
 )
@@ -116,7 +118,7 @@ func TestCheckFiles(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	if err := runCheck(t.Context(), []string{"--help"}, nil, &stdout, &stderr); err != nil || !strings.Contains(stderr.String(), "--filename") {
+	if err := runCheck(t.Context(), []string{"--help"}, nil, &stdout, &stderr); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(stderr.String(), "--filename") {
 		t.Errorf("help: %v, %q", err, stderr.String())
 	}
 }

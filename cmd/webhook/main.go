@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -46,9 +45,7 @@ func run(ctx context.Context, args []string) error {
 	var o options
 	fs := pflag.NewFlagSet("webhook", pflag.ContinueOnError)
 	o.addTo(fs)
-	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		return nil
-	} else if err != nil {
+	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	if err := o.SetUpLogging(); err != nil {

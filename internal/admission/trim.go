@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -89,8 +88,7 @@ func labelsTake(labels map[string]string) int {
 func clusterOwners(fleetCluster *object) []metav1.OwnerReference {
 	var owners []metav1.OwnerReference
 	for _, owner := range fleetCluster.OwnerReferences {
-		version, err := schema.ParseGroupVersion(owner.APIVersion)
-		if err != nil || version.Group != clusterKind.Group || owner.Kind != clusterKind.Kind {
+		if !stamp.IsCluster(owner) {
 			continue
 		}
 		if len(owners) == maxOwners {

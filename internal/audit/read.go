@@ -57,12 +57,11 @@ func (r *reading) config(ctx context.Context) error {
 	if err := r.Get(ctx, client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, config); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	current, err := settings.From(config)
-	if err != nil {
+	if current, err := settings.From(config); err != nil {
 		r.state.Unread[Configs] = err.Error()
-		return nil
+	} else {
+		r.state.Settings = current
 	}
-	r.state.Settings = current
 	return nil
 }
 

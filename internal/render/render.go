@@ -88,8 +88,8 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 		r.note("Cluster %s: the name does not fit Fleet and becomes %q", key, wanted.Pin.ClusterName)
 	}
 	cluster = cluster.DeepCopy()
-	cluster.Labels = set(cluster.Labels, wanted.LabelValues())
-	cluster.Annotations = set(cluster.Annotations, wanted.AnnotationValues())
+	cluster.Labels = stamp.Merge(cluster.Labels, wanted.LabelValues())
+	cluster.Annotations = stamp.Merge(cluster.Annotations, wanted.AnnotationValues())
 
 	classKey := cluster.GetClassKey()
 	class := r.in.class(classKey)
@@ -161,18 +161,4 @@ func (r *renderer) add(object client.Object, by string) error {
 func identity(fields map[string]any) string {
 	metadata := fields["metadata"].(map[string]any)
 	return fmt.Sprintf("%v %v/%v", fields["kind"], metadata["namespace"], metadata["name"])
-}
-
-func set(target, values map[string]string) map[string]string {
-	if target == nil {
-		target = map[string]string{}
-	}
-	for key, value := range values {
-		if value == "" {
-			delete(target, key)
-		} else {
-			target[key] = value
-		}
-	}
-	return target
 }

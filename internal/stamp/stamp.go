@@ -133,11 +133,16 @@ func (s Stamp) AnnotationValues() map[string]string {
 
 // merge returns the labels as they are once stamped: selectors may name the stamp's labels.
 func (s Stamp) merge(labels map[string]string) map[string]string {
-	merged := maps.Clone(labels)
+	return Merge(labels, s.LabelValues())
+}
+
+// Merge returns a copy of current in which keys have the wanted values; empty means absent.
+func Merge(current, wanted map[string]string) map[string]string {
+	merged := maps.Clone(current)
 	if merged == nil {
 		merged = map[string]string{}
 	}
-	for key, value := range s.LabelValues() {
+	for key, value := range wanted {
 		if value == "" {
 			delete(merged, key)
 		} else {
