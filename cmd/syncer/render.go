@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/internal/render"
 )
 
-// runRender prints the Fleet objects that manifests would lead to: `syncer render -f FILE…`.
+// runRender prints the Fleet objects that manifests lead to: `syncer render -f FILE…`.
 func runRender(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	fs := pflag.NewFlagSet("syncer render", pflag.ContinueOnError)
 	fs.SetOutput(stderr)

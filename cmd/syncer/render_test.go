@@ -57,7 +57,7 @@ func TestRender(t *testing.T) {
 					t.Errorf("not once %q in:\n%s", want, &stdout)
 				}
 			}
-			if got, want := stderr.String(), "note: Cluster team/ has no name yet (generateName); its Fleet Cluster is named when it has\n"; got != want {
+			if got, want := stderr.String(), "note: Cluster team/ has no name yet (generateName); its Fleet Cluster is named once it has one\n"; got != want {
 				t.Errorf("notes: %q, want %q", got, want)
 			}
 		})

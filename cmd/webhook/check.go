@@ -13,12 +13,12 @@ import (
 	"github.com/muster-fleet/muster/internal/manifests"
 )
 
-// runCheck says what the webhooks would say of manifests: `webhook check -f FILE…`. Its
-// error is that there are errors among the findings.
+// runCheck prints what the webhooks would say about manifests: `webhook check -f FILE…`. It
+// returns an error if there are errors among the findings.
 func runCheck(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	fs := pflag.NewFlagSet("webhook check", pflag.ContinueOnError)
 	fs.SetOutput(stderr)
-	files := fs.StringSliceP("filename", "f", nil, "A file of manifests: FleetAddonConfig, Clusters, ClusterClasses, Namespaces, Fleet Clusters; - for standard input. May be given several times.")
+	files := fs.StringSliceP("filename", "f", nil, "A file of manifests: FleetAddonConfig, Clusters, ClusterClasses, Namespaces, Fleet Clusters; - for standard input. May be repeated.")
 	output := fs.StringP("output", "o", "text", "The format of the findings: text or json.")
 	if err := fs.Parse(args); err != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Severity says whether a finding is refused or only warned of.
+// Severity says whether the webhooks would refuse what was found, or only warn of it.
 type Severity string
 
 // The severities of findings.
@@ -29,14 +29,14 @@ const (
 	SeverityWarning Severity = "warning"
 )
 
-// Finding is what the webhooks would say of a manifest.
+// Finding is what the webhooks would say about a manifest.
 type Finding struct {
 	File      string   `json:"file"`
 	Kind      string   `json:"kind,omitempty"`
 	Namespace string   `json:"namespace,omitempty"`
 	Name      string   `json:"name,omitempty"`
 	Severity  Severity `json:"severity"`
-	// Path is the field; empty if it is about the whole object.
+	// Path is the field; empty if the finding is about the whole object.
 	Path    string `json:"path,omitempty"`
 	Message string `json:"message"`
 }
@@ -142,7 +142,7 @@ func (c *checker) addConfig(about Finding, raw []byte) {
 		c.find(about, SeverityError, path, message)
 	}
 	if len(c.configs) > 0 {
-		c.find(about, SeverityError, "", "is the second FleetAddonConfig, after that of "+c.configs[0].File+"; there is one")
+		c.find(about, SeverityError, "", "is a second FleetAddonConfig, after the one in "+c.configs[0].File+"; there may be only one")
 	}
 	c.configs = append(c.configs, manifest[*addonsv1.FleetAddonConfig]{about, config})
 }
@@ -212,8 +212,8 @@ func (c *checker) checkCluster(ctx context.Context, in settings.Settings, cluste
 	return nil
 }
 
-// namespaceLabels returns those of a Namespace; of one that is not among the manifests,
-// those that the API server gives it.
+// namespaceLabels returns the labels of a Namespace; if it is not among the manifests,
+// those that the API server sets on every Namespace.
 func (c *checker) namespaceLabels(name string) (labels map[string]string, found bool) {
 	if labels, found = c.namespaces[name]; !found {
 		labels = map[string]string{corev1.LabelMetadataName: name}

@@ -15,19 +15,19 @@ import (
 )
 
 // ClusterValidator is the validating webhook for the names of Clusters in Fleet, and for
-// warnings. It reads from caches only, and what it cannot decide it lets through: the
-// syncer finds a conflict that it did not see.
+// warnings. It reads from caches only. If it cannot decide, it allows the request: the
+// syncer finds the conflicts that it misses.
 type ClusterValidator struct {
 	// Reader is the cached FleetAddonConfig and the cached metadata of Namespaces.
 	Reader client.Reader
-	// Others is what else there is.
+	// Others is what else exists.
 	Others inventory
 }
 
 var _ admission.Handler = (*ClusterValidator)(nil)
 
-// Handle answers one admission request. Only a create is refused: a Cluster that exists
-// must stay changeable, whatever has become of its name.
+// Handle answers one admission request. It refuses creates only: an existing Cluster must
+// stay changeable, whatever has become of its name.
 func (v *ClusterValidator) Handle(ctx context.Context, req admission.Request) admission.Response {
 	cluster, err := parseCluster(req.Object.Raw)
 	if err != nil {

@@ -93,7 +93,7 @@ func TestClusterValidator(t *testing.T) {
 
 		foreign    = `Fleet Cluster "prod" was made by somebody else; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`
 		unselected = `this Cluster is not imported into Fleet: its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`
-		missing    = `ClusterClass "standard" does not exist in namespace "team" (yet): until it does, Cluster API makes no control plane and the Cluster is not imported into Fleet`
+		missing    = `ClusterClass "standard" does not exist in namespace "team" (yet): until it does, Cluster API creates no control plane and the Cluster is not imported into Fleet`
 	)
 	taken := &others{fleetClusters: []object{made("prod", nil)}}
 	fleetClusterBeing := func(change func(*object)) *others { return &others{fleetClusters: []object{made("prod", change)}} }
@@ -136,7 +136,7 @@ func TestClusterValidator(t *testing.T) {
 		"nothing is imported":              {reader: configured(t, `cluster: {enabled: false}`), request: create(plain), warnings: []string{"this Cluster is not imported into Fleet: spec.cluster.enabled of the FleetAddonConfig is false"}},
 		"relabelled out":                   {reader: selecting, request: update(labeled, plain), warnings: []string{unselected}},
 		"relabelled out, kept":             {reader: selecting, request: update(strings.Replace(pinned, `"annotations"`, `"labels":{"import":"true"},"annotations"`, 1), pinned), warnings: []string{`this Cluster's Fleet Cluster "prod" stays as it is from now on: its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`}},
-		"relabelled out, deleted":          {reader: configured(t, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}}`), request: update(strings.Replace(pinned, `"annotations"`, `"labels":{"import":"true"},"annotations"`, 1), pinned), warnings: []string{`this Cluster is taken out of Fleet, its Fleet Cluster "prod" deleted (spec.cluster.onDeselect is Delete): its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`}},
+		"relabelled out, deleted":          {reader: configured(t, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}}`), request: update(strings.Replace(pinned, `"annotations"`, `"labels":{"import":"true"},"annotations"`, 1), pinned), warnings: []string{`this Cluster is taken out of Fleet and its Fleet Cluster "prod" is deleted (spec.cluster.onDeselect is Delete): its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`}},
 		"an update of something else":      {reader: selecting, request: update(plain, restored)},
 		"class missing":                    {request: create(classy), warnings: []string{missing}},
 		"class missing, settings as well":  {reader: &cached{err: errors.New("broken")}, request: create(classy), warnings: []string{missing}},

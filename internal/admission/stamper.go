@@ -27,14 +27,14 @@ import (
 type Stamper struct {
 	// Reader is the cached FleetAddonConfig and the cached metadata of Namespaces.
 	Reader client.Reader
-	// Syncer is the name of the user that the syncer is, whose updates alone may pin.
+	// Syncer is the user name of the syncer. Only its updates may pin.
 	Syncer string
 }
 
 var _ admission.Handler = (*Stamper)(nil)
 
-// Handle answers one admission request with a patch of the stamp's keys. What it
-// cannot decide it lets through unpinned: the syncer pins later.
+// Handle answers one admission request with a patch of the stamp's keys. If it cannot
+// decide, it leaves the Cluster unpinned: the syncer pins it later.
 func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.Response {
 	cluster, err := parseCluster(req.Object.Raw)
 	if err != nil {
@@ -65,8 +65,8 @@ func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.R
 func (s *Stamper) onCreate(ctx context.Context, req admission.Request, subject stamp.Subject) stamp.Stamp {
 	current, labels, err := settingsFor(ctx, s.Reader, req.Namespace)
 	if err != nil {
-		// The class needs no settings, and neither does a pin that it brings along. The
-		// syncer pins, when it can tell.
+		// Neither the class nor a pin that the Cluster brings along depends on settings. The
+		// syncer pins once it can.
 		ctrl.LoggerFrom(ctx).Error(err, "Left the pin of a Cluster as it is", "namespace", req.Namespace, "name", req.Name)
 		return stamp.OnUpdate(subject, stamp.PinOf(subject.Annotations), false)
 	}
@@ -78,8 +78,8 @@ func nameShortened(wanted stamp.Stamp) string {
 	return fmt.Sprintf("the Cluster's name does not fit Fleet, which wants a DNS label of at most 63 characters: its Fleet Cluster will be named %q", wanted.Pin.ClusterName)
 }
 
-// patches returns the JSON patch that gives a Cluster its stamp: one operation for
-// each key that differs, and nothing else of the object is mentioned.
+// patches returns the JSON patch that gives a Cluster its stamp: one operation for each
+// key that differs, and none for anything else.
 func patches(cluster *clusterRequest, wanted stamp.Stamp) []jsonpatch.Operation {
 	return slices.Concat(
 		mapPatches("/metadata/labels", cluster.Metadata.Labels, wanted.LabelValues()),

@@ -25,7 +25,7 @@ type inputs struct {
 	// config is nil if there is no FleetAddonConfig.
 	config     *addonsv1.FleetAddonConfig
 	namespaces map[string]map[string]string
-	// others are what Clusters may refer to.
+	// others are the objects that Clusters may refer to.
 	others map[reference]map[string]any
 }
 
@@ -34,7 +34,7 @@ type reference struct {
 	types.NamespacedName
 }
 
-// sorted returns the inputs that objects are. The error names the object that cannot be used.
+// sorted sorts objects by what they are for. The error names an object that cannot be used.
 func sorted(objects []manifests.Object) (*inputs, error) {
 	in := &inputs{namespaces: map[string]map[string]string{}, others: map[reference]map[string]any{}}
 	for i := range objects {
@@ -45,7 +45,7 @@ func sorted(objects []manifests.Object) (*inputs, error) {
 	return in, nil
 }
 
-// add adds an object. One without a namespace is taken to be in "default", as kubectl does.
+// add adds an object. Without a namespace it is in "default", as for kubectl.
 func (in *inputs) add(object *manifests.Object) error {
 	kind := object.GroupVersionKind()
 	if kind.Group == clusterv1.GroupVersion.Group && kind.Version != clusterv1.GroupVersion.Version &&
@@ -67,7 +67,7 @@ func (in *inputs) add(object *manifests.Object) error {
 		in.classes = append(in.classes, &class)
 	case addonsv1.GroupVersion.WithKind("FleetAddonConfig").GroupKind():
 		if in.config != nil {
-			return errors.New("is the second FleetAddonConfig; there is one")
+			return errors.New("is a second FleetAddonConfig; there may be only one")
 		}
 		in.config = &addonsv1.FleetAddonConfig{}
 		unknown, err := json.UnmarshalStrict(object.Raw, in.config)

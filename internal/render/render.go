@@ -1,5 +1,5 @@
-// Package render says, without a cluster, which Fleet objects given manifests would
-// lead to: for review and for CI. It calls the same pure functions as the syncer.
+// Package render shows, without a cluster, which Fleet objects given manifests lead to: for
+// review and for CI. It calls the same pure functions as the syncer.
 package render
 
 import (
@@ -20,11 +20,11 @@ import (
 
 // Result is what manifests lead to.
 type Result struct {
-	// Objects are the Fleet objects, in the order of kind, namespace and name. UIDs
-	// are unknown and left out of owner references.
+	// Objects are the Fleet objects, sorted by kind, namespace and name. UIDs are unknown
+	// and left out of owner references.
 	Objects []map[string]any
 	// Notes say what a reader would otherwise miss: Clusters that are not imported and
-	// why, names that are shortened, references that are not among the manifests.
+	// why, shortened names, references that are not among the manifests.
 	Notes []string
 }
 
@@ -61,7 +61,7 @@ type renderer struct {
 	in       *inputs
 	settings settings.Settings
 	result   *Result
-	// seen maps an object's identity to what made it, where only one may.
+	// seen maps an object's identity to what it is made for, where only one may make it.
 	seen map[string]string
 }
 
@@ -81,7 +81,7 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 	}
 	wanted := stamp.OnCreate(r.settings, subject)
 	if !wanted.Pin.IsComplete() {
-		r.note("Cluster %s has no name yet (generateName); its Fleet Cluster is named when it has", key)
+		r.note("Cluster %s has no name yet (generateName); its Fleet Cluster is named once it has one", key)
 		return nil
 	}
 	if wanted.Shortened {
@@ -125,8 +125,8 @@ func (r *renderer) referenced(cluster, namespace string, ref clusterv1.ContractV
 	return object
 }
 
-// add puts an object into the result. By says what it is made for; empty for objects
-// that several Clusters share.
+// add adds an object to the result. By says what it is made for; empty for objects that
+// several Clusters share.
 func (r *renderer) add(object client.Object, by string) error {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
