@@ -25,10 +25,6 @@ type Settings struct {
 	ConfigName string
 	Cluster    Cluster
 	Class      Class
-	// CrossNamespaceClass says how strictly the use of a class in another namespace is checked.
-	CrossNamespaceClass addonsv1.CrossNamespaceClassPolicy
-	// CrossNamespaceClassVerb is the verb on the class that the author must be allowed.
-	CrossNamespaceClassVerb addonsv1.CrossNamespaceClassVerb
 }
 
 // Cluster are the settings for CAPI Clusters.
@@ -70,7 +66,6 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 		return Settings{}, err
 	}
 
-	policy, verb := ClassPolicy(config)
 	return Settings{
 		ConfigName: addonsv1.FleetAddonConfigName,
 		Cluster: Cluster{
@@ -94,13 +89,12 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 			PatchResource:      ptr.Deref(class.PatchResource, true),
 			SetOwnerReferences: ptr.Deref(class.SetOwnerReferences, true),
 		},
-		CrossNamespaceClass:     policy,
-		CrossNamespaceClassVerb: verb,
 	}, nil
 }
 
 // ClassPolicy returns how strictly, and by which verb, the use of a class in another
-// namespace is checked. It is valid even if the rest of the FleetAddonConfig is unusable.
+// namespace is checked. It is apart from Settings because it is valid even if the rest of
+// the FleetAddonConfig is unusable.
 func ClassPolicy(config *addonsv1.FleetAddonConfig) (addonsv1.CrossNamespaceClassPolicy, addonsv1.CrossNamespaceClassVerb) {
 	var policy addonsv1.PolicyConfig
 	if config != nil {
