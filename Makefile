@@ -101,7 +101,7 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 ##@ Test
 
 .PHONY: test
-test: parts test-unit test-monitoring test-stack test-integration test-random test-faults test-e2e ## Run every test
+test: parts test-unit test-race test-monitoring test-stack test-integration test-random test-faults test-e2e ## Run every test
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
@@ -110,6 +110,10 @@ parts: ## Build the parts of the local stack into .cache/, each once
 .PHONY: test-unit
 test-unit: ## Run the tests that need no process
 	$(TEST) -timeout=10m ./api/... ./internal/... ./cmd/... ./hack/... ./test/bench/... ./test/report/...
+
+.PHONY: test-race
+test-race: ## Run the product's tests of test-unit with the race detector, if there is a C compiler
+	hack/test-race.sh
 
 .PHONY: test-monitoring
 test-monitoring: ## Test alerts and dashboard with Prometheus's own engine (MONITORING_FLAGS=-update)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Generates everything again and fails if a generated file changes, appears, or is
-# not generated any more. It compares before and after, not with the last commit, so
-# that it can be run on work in progress; on a clean checkout the two are the same.
+# Generates everything again and fails if a generated file changes, appears, or is no
+# longer generated. It compares before and after, not with the last commit, so that it
+# can be run on work in progress; on a clean checkout the two are the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

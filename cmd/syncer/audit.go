@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
@@ -20,21 +19,19 @@ type auditOptions struct {
 }
 
 func (o *auditOptions) addTo(fs *pflag.FlagSet) {
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "The kubeconfig to use; otherwise those that KUBECONFIG names, or ~/.kube/config.")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "The kubeconfig to use; by default those that KUBECONFIG names, or ~/.kube/config.")
 	fs.StringVar(&o.context, "context", "", "The context of the kubeconfig to use; its current one if empty.")
 	fs.StringVarP(&o.output, "output", "o", "table", "The format of the report: table or json.")
 }
 
-// runAudit says what nobody was asked about, with the rights of whoever runs it. Its error
-// has the exit code 1 if a mapping has no rightful user, and 2 if that cannot be said.
+// runAudit reports what nobody was asked about, with the rights of the person who runs it.
+// Its error has exit code 1 if a mapping has no rightful user, and 2 if that is unknown.
 func runAudit(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o auditOptions
 	fs := pflag.NewFlagSet("syncer audit", pflag.ContinueOnError)
 	fs.SetOutput(stderr)
 	o.addTo(fs)
-	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		return nil
-	} else if err != nil {
+	if err := fs.Parse(args); err != nil {
 		return program.Exit(2, err)
 	}
 	found, err := o.run(ctx, fs.Args(), stdout)
@@ -50,7 +47,7 @@ func runAudit(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 // run returns how many mappings have no rightful user.
 func (o *auditOptions) run(ctx context.Context, rest []string, stdout io.Writer) (int, error) {
 	if len(rest) > 0 {
-		return 0, fmt.Errorf("it takes no argument, got %q", rest)
+		return 0, fmt.Errorf("takes no arguments, got %q", rest)
 	}
 	if o.output != "table" && o.output != "json" {
 		return 0, fmt.Errorf("--output: %q is neither table nor json", o.output)

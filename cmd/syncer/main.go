@@ -1,11 +1,10 @@
-// Command syncer makes Rancher Fleet's objects follow from Cluster API's Clusters.
-// With the argument render it prints those objects for given manifests, without a cluster;
-// with audit it lists what in a cluster nobody was asked about.
+// Command syncer makes Rancher Fleet's objects follow Cluster API's Clusters. With the
+// argument render it prints those objects for given manifests, without a cluster; with
+// audit it lists what nobody was asked about in a cluster.
 package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -35,14 +34,14 @@ type options struct {
 
 func (o *options) addTo(fs *pflag.FlagSet) {
 	o.Flags.AddTo(fs)
-	fs.StringVar(&o.namespace, "namespace", "", "The only namespace whose Clusters are looked at; all if empty.")
-	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Look only at Clusters and ClusterClasses whose label cluster.x-k8s.io/watch-filter has this value; at all if empty.")
+	fs.StringVar(&o.namespace, "namespace", "", "The only namespace whose Clusters are watched; all if empty.")
+	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Watch only Clusters and ClusterClasses whose label cluster.x-k8s.io/watch-filter has this value; all if empty.")
 	fs.IntVar(&o.ClusterConcurrency, "cluster-concurrency", 10, "How many Clusters are reconciled at once.")
 	fs.IntVar(&o.ClassConcurrency, "clusterclass-concurrency", 4, "How many ClusterGroups, and how many BundleNamespaceMappings, are reconciled at once.")
 	fs.BoolVar(&o.leaderElect, "leader-elect", false, "Let only one of several replicas write.")
-	fs.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long a standby waits before it takes over from a leader that is silent.")
+	fs.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long a standby waits before it takes over from a silent leader.")
 	fs.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long a leader tries to renew before it gives up.")
-	fs.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How often leadership is tried for and renewed.")
+	fs.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How long to wait between attempts to acquire or renew leadership.")
 }
 
 func main() { program.Main("syncer", run) }
@@ -59,9 +58,7 @@ func run(ctx context.Context, args []string) error {
 	var o options
 	fs := pflag.NewFlagSet("syncer", pflag.ContinueOnError)
 	o.addTo(fs)
-	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		return nil
-	} else if err != nil {
+	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	if err := o.SetUpLogging(); err != nil {
@@ -93,7 +90,7 @@ func newManager(o *options) (ctrl.Manager, error) {
 	managerOptions := ctrl.Options{
 		Scheme: scheme,
 		Cache:  cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: observed.Trim},
-		// The objects that Clusters refer to are of kinds known at run time only.
+		// The kinds of the objects that Clusters refer to are known only at run time.
 		Client:                        client.Options{Cache: &client.CacheOptions{Unstructured: true}},
 		Metrics:                       *metrics,
 		HealthProbeBindAddress:        o.HealthAddress,
@@ -105,8 +102,8 @@ func newManager(o *options) (ctrl.Manager, error) {
 		RenewDeadline:                 &o.renewDeadline,
 		RetryPeriod:                   &o.retryPeriod,
 		GracefulShutdownTimeout:       ptr.To(10 * time.Second),
-		// Requests have no deadline of their own: one whose answer never ends, at whatever
-		// stands in front of the API server, would hold a worker until a restart.
+		// Requests have no deadline of their own: if something in front of the API server
+		// never ends a response, that request would block a worker until a restart.
 		Controller: config.Controller{ReconciliationTimeout: 2 * time.Minute},
 	}
 	if o.namespace != "" {

@@ -4,35 +4,31 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/manifests"
 	"github.com/muster-fleet/muster/internal/render"
 )
 
-// runRender prints the Fleet objects that manifests would lead to: `syncer render -f FILE…`.
+// runRender prints the Fleet objects that manifests lead to: `syncer render -f FILE…`.
 func runRender(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	fs := pflag.NewFlagSet("syncer render", pflag.ContinueOnError)
 	fs.SetOutput(stderr)
-	files := fs.StringSliceP("filename", "f", nil, "A file of manifests: Clusters, ClusterClasses, Namespaces, a FleetAddonConfig and what Clusters refer to; - for standard input. May be given several times.")
-	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		return nil
-	} else if err != nil {
+	files := fs.StringSliceP("filename", "f", nil, "A file of manifests: Clusters, ClusterClasses, Namespaces, a FleetAddonConfig and the objects that Clusters refer to; - for standard input. May be repeated.")
+	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	names := append(*files, fs.Args()...)
 	if len(names) == 0 {
 		return errors.New("render: name at least one file with -f")
 	}
-	manifests := &render.Manifests{}
-	for _, name := range names {
-		if err := readFile(manifests, name, stdin); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
+	objects, problems := manifests.Read(names, stdin)
+	if len(problems) > 0 {
+		return problems[0]
 	}
-	result, err := render.Render(manifests)
+	result, err := render.Render(objects)
 	if err != nil {
 		return err
 	}
@@ -49,16 +45,4 @@ func runRender(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 		}
 	}
 	return nil
-}
-
-func readFile(manifests *render.Manifests, name string, stdin io.Reader) error {
-	if name == "-" {
-		return manifests.Read(stdin)
-	}
-	file, err := os.Open(name) //nolint:gosec // The user names the file.
-	if err != nil {
-		return err
-	}
-	defer file.Close() //nolint:errcheck // It was only read.
-	return manifests.Read(file)
 }

@@ -6,23 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/spf13/pflag"
 
 	"github.com/muster-fleet/muster/internal/admission"
+	"github.com/muster-fleet/muster/internal/manifests"
 )
 
-// runCheck says what the webhooks would say of manifests: `webhook check -f FILE…`. Its
-// error is that there are errors among the findings.
+// runCheck prints what the webhooks would say about manifests: `webhook check -f FILE…`. It
+// returns an error if there are errors among the findings.
 func runCheck(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	fs := pflag.NewFlagSet("webhook check", pflag.ContinueOnError)
 	fs.SetOutput(stderr)
-	files := fs.StringSliceP("filename", "f", nil, "A file of manifests: FleetAddonConfig, Clusters, ClusterClasses, Namespaces, Fleet Clusters; - for standard input. May be given several times.")
+	files := fs.StringSliceP("filename", "f", nil, "A file of manifests: FleetAddonConfig, Clusters, ClusterClasses, Namespaces, Fleet Clusters; - for standard input. May be repeated.")
 	output := fs.StringP("output", "o", "text", "The format of the findings: text or json.")
-	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		return nil
-	} else if err != nil {
+	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	names := append(*files, fs.Args()...)
@@ -32,13 +30,8 @@ func runCheck(ctx context.Context, args []string, stdin io.Reader, stdout, stder
 	if *output != "text" && *output != "json" {
 		return fmt.Errorf("check: --output: %q is neither text nor json", *output)
 	}
-	manifests := &admission.Manifests{}
-	for _, name := range names {
-		if err := readFile(manifests, name, stdin); err != nil {
-			return fmt.Errorf("check: %w", err)
-		}
-	}
-	findings, err := manifests.Check(ctx)
+	objects, problems := manifests.Read(names, stdin)
+	findings, err := admission.Check(ctx, objects, problems)
 	if err != nil {
 		return fmt.Errorf("check: %w", err)
 	}
@@ -54,20 +47,6 @@ func runCheck(ctx context.Context, args []string, stdin io.Reader, stdout, stder
 	if count > 0 {
 		return fmt.Errorf("check: %d of %d findings are errors", count, len(findings))
 	}
-	return nil
-}
-
-func readFile(manifests *admission.Manifests, name string, stdin io.Reader) error {
-	if name == "-" {
-		manifests.Read("-", stdin)
-		return nil
-	}
-	file, err := os.Open(name) //nolint:gosec // The user names the file.
-	if err != nil {
-		return err
-	}
-	defer file.Close() //nolint:errcheck // It was only read.
-	manifests.Read(name, file)
 	return nil
 }
 

@@ -1,11 +1,10 @@
 // Command webhook stamps Cluster API's Clusters as they are applied, and refuses Clusters
-// and FleetAddonConfigs that would go wrong later. `webhook check` says the same of
+// and FleetAddonConfigs that would go wrong later. `webhook check` does the same for
 // manifests, without a cluster.
 package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -46,9 +45,7 @@ func run(ctx context.Context, args []string) error {
 	var o options
 	fs := pflag.NewFlagSet("webhook", pflag.ContinueOnError)
 	o.addTo(fs)
-	if err := fs.Parse(args); errors.Is(err, pflag.ErrHelp) {
-		return nil
-	} else if err != nil {
+	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	if err := o.SetUpLogging(); err != nil {
@@ -84,8 +81,8 @@ const (
 	namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 )
 
-// syncerUser returns the name that the API server gives to the syncer's ServiceAccount.
-// Without its namespace nobody could pin, so that is an error.
+// syncerUser returns the user name of the syncer's ServiceAccount. Without its namespace
+// the syncer could not pin, so that is an error.
 func syncerUser(account, namespace, file string) (string, error) {
 	if problems := validation.IsDNS1123Subdomain(account); len(problems) > 0 {
 		return "", fmt.Errorf("--syncer-service-account: %q: %s", account, problems[0])
@@ -93,7 +90,7 @@ func syncerUser(account, namespace, file string) (string, error) {
 	if namespace == "" {
 		content, err := os.ReadFile(file) //nolint:gosec // It is a constant.
 		if err != nil {
-			return "", fmt.Errorf("the namespace of the syncer's ServiceAccount is not known: set %s, or run in a pod: %w", namespaceVariable, err)
+			return "", fmt.Errorf("the namespace of the syncer's ServiceAccount is unknown: set %s, or run in a pod: %w", namespaceVariable, err)
 		}
 		namespace = strings.TrimSpace(string(content))
 	}

@@ -29,7 +29,7 @@ func makeTargets(path string) ([]string, error) {
 	return groups(makeTarget, string(content)), err
 }
 
-// subcommands are the commands of programs whose flags are in the reference, too.
+// subcommands are the subcommands whose flags are in the reference, too.
 var subcommands = [][]string{{"./syncer", "audit"}}
 
 // programFlags returns the flags that the programs print with --help.
@@ -64,8 +64,7 @@ func groups(pattern *regexp.Regexp, text string) []string {
 	return result
 }
 
-// settingPaths returns the path of each field of spec and status, down to types that
-// are not ours.
+// settingPaths returns the path of each field of spec and status, down to foreign types.
 func settingPaths(crd string) ([]string, error) {
 	content, err := os.ReadFile(crd)
 	if err != nil {
@@ -92,7 +91,7 @@ func settingPaths(crd string) ([]string, error) {
 	return paths, nil
 }
 
-// schema is what is read of an OpenAPI schema.
+// schema is the part of an OpenAPI schema that is read.
 type schema struct {
 	Properties map[string]schema `json:"properties"`
 }
@@ -111,7 +110,7 @@ func leaves(path string, schema schema) []string {
 }
 
 // manifestNames returns the names of webhooks, admission policies or roles in manifests.
-// Roles that are aggregated into another are left out.
+// It leaves out roles that are aggregated into another.
 func manifestNames(files, what string) ([]string, error) {
 	paths, err := filepath.Glob(files)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command docscheck holds the documentation to the code: the make targets, flags,
-// metrics, settings, keys, conditions and reasons it names exist, those that exist
+// Command docscheck compares the documentation with the code: the make targets, flags,
+// metrics, settings, keys, conditions and reasons that it names exist, those that exist
 // are in the reference, and its internal links resolve.
 package main
 
@@ -15,7 +15,7 @@ import (
 const (
 	// reference is where everything that a user can set or see must be named.
 	reference = "docs/reference.md"
-	// operations is where everything that decides about requests must be named.
+	// operations is where everything that decides on requests must be named.
 	operations = "docs/operations.md"
 )
 

@@ -50,8 +50,7 @@ var (
 	punctuation = regexp.MustCompile("[^a-z0-9 _-]")
 )
 
-// named reports each name that pages claim, by the pattern's first group, and that
-// is not known.
+// named reports each unknown name that pages mention, as the pattern's first group.
 func named(pages []page, pattern *regexp.Regexp, known []string, what string) []string {
 	exists := map[string]bool{}
 	for _, name := range known {
@@ -60,7 +59,7 @@ func named(pages []page, pattern *regexp.Regexp, known []string, what string) []
 	var problems []string
 	for _, page := range pages {
 		if page.path == "CHANGELOG.md" {
-			continue // It speaks of what has been.
+			continue // It describes the past.
 		}
 		for number, line := range page.lines {
 			for _, match := range pattern.FindAllStringSubmatch(line, -1) {

@@ -17,8 +17,8 @@ import (
 )
 
 // ClassAccess is the validating webhook for Clusters that use a ClusterClass of another
-// namespace. Such a Cluster receives the bundles of that namespace, and Cluster API asks
-// nobody whether its author may have them: whoever names the class must be allowed to
+// namespace. Such a Cluster receives the bundles of that namespace, and Cluster API does
+// not check whether its author may have them: whoever names the class must be allowed to
 // get it, or to use it where the FleetAddonConfig says so.
 //
 // The API server's match conditions let through only requests that set or change such a
@@ -26,14 +26,14 @@ import (
 type ClassAccess struct {
 	// Reader is the cached FleetAddonConfig.
 	Reader client.Reader
-	// Reviewer creates SubjectAccessReviews. Their answers are not cached: a permission
-	// that was taken away must not linger.
+	// Reviewer creates SubjectAccessReviews. Their answers are not cached, because a
+	// permission that was taken away must not linger.
 	Reviewer client.Client
 }
 
 var _ admission.Handler = (*ClassAccess)(nil)
 
-// Handle answers one admission request. What cannot be decided is refused.
+// Handle answers one admission request. If it cannot decide, it refuses.
 func (c *ClassAccess) Handle(ctx context.Context, req admission.Request) admission.Response {
 	cluster, err := parseCluster(req.Object.Raw)
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *ClassAccess) Handle(ctx context.Context, req admission.Request) admissi
 	}
 	policy, verb := settings.ClassPolicy(config)
 	if _, err := settings.From(config); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Enforcing the policy for classes of other namespaces, as settings cannot be used")
+		ctrl.LoggerFrom(ctx).Error(err, "Enforcing the policy for classes of other namespaces because the settings are unusable")
 		policy = addonsv1.CrossNamespaceClassEnforce
 	}
 	if policy == addonsv1.CrossNamespaceClassOff {

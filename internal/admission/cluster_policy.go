@@ -56,8 +56,8 @@ func nameTaken(ctx context.Context, others inventory, in settings.Settings, name
 	return "", nil
 }
 
-// notImported says why a Cluster is not imported, and what becomes of what it is
-// pinned to; empty if it is imported.
+// notImported says why a Cluster is not imported, and what becomes of its Fleet Cluster;
+// empty if it is imported.
 func notImported(in settings.Settings, subject stamp.Subject, pin stamp.Pin) string {
 	selected, why := stamp.Selected(in.Cluster, stamp.WithClassLabels(subject.Labels, subject.Class), subject.NamespaceLabels)
 	switch {
@@ -66,14 +66,14 @@ func notImported(in settings.Settings, subject stamp.Subject, pin stamp.Pin) str
 	case !pin.IsComplete():
 		return "this Cluster is not imported into Fleet: " + why
 	case in.Cluster.Enabled && in.Cluster.OnDeselect == addonsv1.DeselectDelete:
-		return fmt.Sprintf("this Cluster is taken out of Fleet, its Fleet Cluster %q deleted (spec.cluster.onDeselect is Delete): %s", pin.ClusterName, why)
+		return fmt.Sprintf("this Cluster is taken out of Fleet and its Fleet Cluster %q is deleted (spec.cluster.onDeselect is Delete): %s", pin.ClusterName, why)
 	default:
 		return fmt.Sprintf("this Cluster's Fleet Cluster %q stays as it is from now on: %s", pin.ClusterName, why)
 	}
 }
 
-// classMissing says that the class of a Cluster does not exist (yet); empty if it
-// does, or if nobody can tell.
+// classMissing says that the class of a Cluster does not exist (yet); empty if it does, or
+// if that is unknown.
 func classMissing(ctx context.Context, others inventory, class types.NamespacedName) (string, error) {
 	if class.Name == "" {
 		return "", nil
@@ -82,5 +82,5 @@ func classMissing(ctx context.Context, others inventory, class types.NamespacedN
 	if err != nil || found || !known {
 		return "", err
 	}
-	return fmt.Sprintf("ClusterClass %q does not exist in namespace %q (yet): until it does, Cluster API makes no control plane and the Cluster is not imported into Fleet", class.Name, class.Namespace), nil
+	return fmt.Sprintf("ClusterClass %q does not exist in namespace %q (yet): until it does, Cluster API creates no control plane and the Cluster is not imported into Fleet", class.Name, class.Namespace), nil
 }

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 
@@ -14,19 +15,19 @@ import (
 )
 
 // ClusterValidator is the validating webhook for the names of Clusters in Fleet, and for
-// warnings. It reads from caches only, and what it cannot decide it lets through: the
-// syncer finds a conflict that it did not see.
+// warnings. It reads from caches only. If it cannot decide, it allows the request: the
+// syncer finds the conflicts that it misses.
 type ClusterValidator struct {
 	// Reader is the cached FleetAddonConfig and the cached metadata of Namespaces.
 	Reader client.Reader
-	// Others is what else there is.
+	// Others is what else exists.
 	Others inventory
 }
 
 var _ admission.Handler = (*ClusterValidator)(nil)
 
-// Handle answers one admission request. Only a create is refused: a Cluster that exists
-// must stay changeable, whatever has become of its name.
+// Handle answers one admission request. It refuses creates only: an existing Cluster must
+// stay changeable, whatever has become of its name.
 func (v *ClusterValidator) Handle(ctx context.Context, req admission.Request) admission.Response {
 	cluster, err := parseCluster(req.Object.Raw)
 	if err != nil {
@@ -39,37 +40,30 @@ func (v *ClusterValidator) Handle(ctx context.Context, req admission.Request) ad
 		}
 	}
 	subject := cluster.subject(req.Namespace)
+	newClass := created || subject.Class != before.class(req.Namespace)
+	newLabels := newClass || !maps.Equal(subject.Labels, before.Metadata.Labels)
 	response := admission.Allowed("")
-	undecided := func(err error) {
-		ctrl.LoggerFrom(ctx).Error(err, "Left something of a Cluster unchecked", "namespace", req.Namespace, "name", req.Name)
-	}
 
-	current, err := currentSettings(ctx, v.Reader)
-	if err == nil && !current.Cluster.NamespaceSelector.Empty() {
-		subject.NamespaceLabels, err = namespaceLabels(ctx, v.Reader, req.Namespace)
-	}
-	if err != nil {
-		undecided(err)
-	} else {
+	current, labels, undecided := settingsFor(ctx, v.Reader, req.Namespace)
+	if undecided == nil {
+		subject.NamespaceLabels = labels
 		if created {
-			refusal, err := nameTaken(ctx, v.Others, current, req.Namespace, subject)
-			if err != nil {
-				undecided(err)
-			}
-			if refusal != "" {
+			var refusal string
+			if refusal, undecided = nameTaken(ctx, v.Others, current, req.Namespace, subject); refusal != "" {
 				response = admission.Denied(refusal)
 			}
 		}
-		if created || subject.Class != before.class(req.Namespace) || !maps.Equal(subject.Labels, before.Metadata.Labels) {
+		if newLabels {
 			response.Warnings = appendText(response.Warnings, notImported(current, subject, stamp.PinOf(before.Metadata.Annotations)))
 		}
 	}
-	if created || subject.Class != before.class(req.Namespace) {
+	if newClass {
 		missing, err := classMissing(ctx, v.Others, subject.Class)
-		if err != nil {
-			undecided(err)
-		}
+		undecided = errors.Join(undecided, err)
 		response.Warnings = appendText(response.Warnings, missing)
+	}
+	if undecided != nil {
+		ctrl.LoggerFrom(ctx).Error(undecided, "Did not check all of a Cluster", "namespace", req.Namespace, "name", req.Name)
 	}
 	return response
 }

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 // others is an inventory of what a test names; unknown stands for kinds that are not served.
@@ -94,7 +93,7 @@ func TestClusterValidator(t *testing.T) {
 
 		foreign    = `Fleet Cluster "prod" was made by somebody else; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`
 		unselected = `this Cluster is not imported into Fleet: its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`
-		missing    = `ClusterClass "standard" does not exist in namespace "team" (yet): until it does, Cluster API makes no control plane and the Cluster is not imported into Fleet`
+		missing    = `ClusterClass "standard" does not exist in namespace "team" (yet): until it does, Cluster API creates no control plane and the Cluster is not imported into Fleet`
 	)
 	taken := &others{fleetClusters: []object{made("prod", nil)}}
 	fleetClusterBeing := func(change func(*object)) *others { return &others{fleetClusters: []object{made("prod", change)}} }
@@ -114,10 +113,10 @@ func TestClusterValidator(t *testing.T) {
 		"somebody's, elsewhere": {others: fleetClusterBeing(func(o *object) { o.Namespace = "elsewhere" }), request: create(plain)},
 		"handed over":           {others: fleetClusterBeing(annotated(stamp.AdoptAnnotation, "true")), request: create(plain)},
 		"made from it before": {others: fleetClusterBeing(func(o *object) {
-			annotated(desired.ImportedFromAnnotation, "prod")(o)
-			o.Labels = map[string]string{desired.ManagedByLabel: "muster"}
+			annotated(stamp.ImportedFromAnnotation, "prod")(o)
+			o.Labels = map[string]string{stamp.ManagedByLabel: "muster"}
 		}), request: create(plain)},
-		"made from another": {others: fleetClusterBeing(annotated(desired.ImportedFromAnnotation, "pr.od")), request: create(plain), refused: `Fleet Cluster "prod" is that of Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
+		"made from another": {others: fleetClusterBeing(annotated(stamp.ImportedFromAnnotation, "pr.od")), request: create(plain), refused: `Fleet Cluster "prod" is that of Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
 		"owned by another": {others: fleetClusterBeing(func(o *object) {
 			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "pr.od", UID: "1"}}
 		}), request: create(plain), refused: `Fleet Cluster "prod" is that of Cluster "pr.od"; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`},
@@ -137,7 +136,7 @@ func TestClusterValidator(t *testing.T) {
 		"nothing is imported":              {reader: configured(t, `cluster: {enabled: false}`), request: create(plain), warnings: []string{"this Cluster is not imported into Fleet: spec.cluster.enabled of the FleetAddonConfig is false"}},
 		"relabelled out":                   {reader: selecting, request: update(labeled, plain), warnings: []string{unselected}},
 		"relabelled out, kept":             {reader: selecting, request: update(strings.Replace(pinned, `"annotations"`, `"labels":{"import":"true"},"annotations"`, 1), pinned), warnings: []string{`this Cluster's Fleet Cluster "prod" stays as it is from now on: its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`}},
-		"relabelled out, deleted":          {reader: configured(t, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}}`), request: update(strings.Replace(pinned, `"annotations"`, `"labels":{"import":"true"},"annotations"`, 1), pinned), warnings: []string{`this Cluster is taken out of Fleet, its Fleet Cluster "prod" deleted (spec.cluster.onDeselect is Delete): its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`}},
+		"relabelled out, deleted":          {reader: configured(t, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}}`), request: update(strings.Replace(pinned, `"annotations"`, `"labels":{"import":"true"},"annotations"`, 1), pinned), warnings: []string{`this Cluster is taken out of Fleet and its Fleet Cluster "prod" is deleted (spec.cluster.onDeselect is Delete): its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`}},
 		"an update of something else":      {reader: selecting, request: update(plain, restored)},
 		"class missing":                    {request: create(classy), warnings: []string{missing}},
 		"class missing, settings as well":  {reader: &cached{err: errors.New("broken")}, request: create(classy), warnings: []string{missing}},

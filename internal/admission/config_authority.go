@@ -32,8 +32,8 @@ type authority struct {
 
 func (a authority) String() string { return fmt.Sprintf("%s %s/%s", a.kind, a.namespace, a.name) }
 
-// authoritiesOf returns the references that are complete; config_policy.go says what is
-// wrong with the others.
+// authoritiesOf returns the complete references; config_policy.go says what is wrong with
+// the others.
 func authoritiesOf(config *addonsv1.FleetAddonConfig) []authority {
 	if config.Spec.Config == nil || config.Spec.Config.Server == nil {
 		return nil
@@ -69,10 +69,10 @@ func (a authority) isIn(config *addonsv1.FleetAddonConfig) bool {
 	return false
 }
 
-// checkAuthorities judges the CAs that a FleetAddonConfig refers to. Whoever refers to
-// one has it handed out to every cluster, so he must be allowed to get it himself. What
-// went wrong with one since then is not held against another change: unsure are warnings
-// of that, and of what cannot be read. An error is that nobody can tell.
+// checkAuthorities checks the CAs that a FleetAddonConfig refers to. They are handed out to
+// every cluster, so the author must be allowed to get them. A CA that has gone bad since
+// does not stop another change: unsure holds warnings about such CAs, and about those that
+// cannot be read. The error says that no decision is possible.
 func (v ConfigValidator) checkAuthorities(ctx context.Context, old, config *addonsv1.FleetAddonConfig) (errs field.ErrorList, unsure []string, err error) {
 	for _, authority := range authoritiesOf(config) {
 		isNew := !authority.isIn(old)
@@ -83,7 +83,7 @@ func (v ConfigValidator) checkAuthorities(ctx context.Context, old, config *addo
 			}
 			if refusal != nil {
 				errs = append(errs, refusal)
-				continue // Nor is he told what is in it.
+				continue // The author must not learn what is in it.
 			}
 		}
 		problem, unread := v.readAuthority(ctx, authority)
@@ -100,7 +100,8 @@ func (v ConfigValidator) checkAuthorities(ctx context.Context, old, config *addo
 	return errs, unsure, nil
 }
 
-// mayName asks whether the author of a FleetAddonConfig may get a CA.
+// mayName asks whether the author of a FleetAddonConfig may get a CA, and returns the
+// refusal if not.
 func (v ConfigValidator) mayName(ctx context.Context, authority authority) (*field.Error, error) {
 	if v.Reviewer == nil {
 		return nil, nil
@@ -120,8 +121,8 @@ func (v ConfigValidator) mayName(ctx context.Context, authority authority) (*fie
 		req.UserInfo.Username, resource, authority.name, authority.namespace)), nil
 }
 
-// readAuthority reads a CA and says what is wrong with it and what to do, or that it
-// could not be read: Muster may read none unless a Role says so.
+// readAuthority reads a CA and says what is wrong with it and what to do, or why it could
+// not be read: Muster may read a CA only where a Role says so.
 func (v ConfigValidator) readAuthority(ctx context.Context, authority authority) (problem, unread string) {
 	if v.Live == nil {
 		return "", ""
@@ -139,12 +140,12 @@ func (v ConfigValidator) readAuthority(ctx context.Context, authority authority)
 	}
 	switch {
 	case apierrors.IsForbidden(err):
-		return "", fmt.Sprintf("%s is not checked, as Muster may not read it; see that its key %s holds certificates in PEM", authority, authorityKey)
+		return "", fmt.Sprintf("%s is not checked, as Muster may not read it; make sure that its key %s holds certificates in PEM", authority, authorityKey)
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("no such %s; create it first, with the CA in its key %s", authority.kind, authorityKey), ""
 	case err != nil:
-		ctrl.LoggerFrom(ctx).Error(err, "Left a CA unchecked", "reference", authority.String())
-		return "", fmt.Sprintf("%s cannot be read now and is not checked", authority)
+		ctrl.LoggerFrom(ctx).Error(err, "Did not check a CA", "reference", authority.String())
+		return "", fmt.Sprintf("%s cannot be read now, so it is not checked", authority)
 	case text == "":
 		return fmt.Sprintf("the %s has no key %s; put the CA there, in PEM", authority.kind, authorityKey), ""
 	}
@@ -172,7 +173,7 @@ func authorityProblem(text string, now time.Time) string {
 		}
 	}
 	if count == 0 {
-		return authorityKey + " holds no certificate in PEM; it begins with -----BEGIN CERTIFICATE-----"
+		return authorityKey + " holds no certificate in PEM, which begins with -----BEGIN CERTIFICATE-----"
 	}
 	return ""
 }

@@ -119,7 +119,7 @@ func TestConfigAuthorities(t *testing.T) {
 		"the kind is ConfigMap":            {spec: short, refused: []string{shortRef}, asked: 1},
 		"gone":                             {spec: custom, refused: []string{customRef}, says: "no such ConfigMap; create it first", asked: 1},
 		"empty":                            {data: map[string]string{"configmaps/ns/ca": ""}, spec: custom, refused: []string{customRef}, says: "the ConfigMap has no key ca.crt", asked: 1},
-		"cannot be read":                   {err: errors.New("broken"), spec: custom, warning: "cannot be read now and is not checked", asked: 1},
+		"cannot be read":                   {err: errors.New("broken"), spec: custom, warning: "cannot be read now, so it is not checked", asked: 1},
 		"may not be read":                  {err: unreadable, spec: custom, warning: "ConfigMap ns/ca " + unread, asked: 1},
 		"a Secret":                         {data: good, spec: secret, asked: 1},
 		"a Secret, gone":                   {spec: secret, refused: []string{customRef}, says: "no such Secret", asked: 1},

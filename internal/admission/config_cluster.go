@@ -18,8 +18,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// surprises returns what a FleetAddonConfig means for the Clusters there are and its
-// author may not expect.
+// surprises returns what a FleetAddonConfig means for the existing Clusters and its author
+// may not expect.
 func (v ConfigValidator) surprises(ctx context.Context, old, config *addonsv1.FleetAddonConfig) []string {
 	current, err := settings.From(config)
 	if err != nil {
@@ -32,13 +32,13 @@ func (v ConfigValidator) surprises(ctx context.Context, old, config *addonsv1.Fl
 	var result []string
 	if all, known := v.place(ctx, current, clusters); known && current.Cluster.Enabled {
 		if selectors := selectorsOf(config); selectors != "" && !slices.ContainsFunc(all, func(p placed) bool { return p.mayBeSelected(current) }) {
-			result = append(result, fmt.Sprintf("%s: none of the %d Clusters there are is selected now", selectors, len(clusters)))
+			result = append(result, fmt.Sprintf("%s: none of the %d existing Clusters is selected now", selectors, len(clusters)))
 		}
 		result = appendText(result, matchedByOne(config, current, all))
 	}
 	if namingOf(old) != namingOf(config) {
 		if count := countPinned(clusters); count > 0 {
-			result = append(result, fmt.Sprintf("spec.cluster.naming: the %d Clusters that have a name in Fleet keep it; it concerns new ones only", count))
+			result = append(result, fmt.Sprintf("spec.cluster.naming: the %d Clusters that have a name in Fleet keep it; the change affects new ones only", count))
 		}
 	}
 	return result
@@ -59,21 +59,21 @@ func (v ConfigValidator) clusters(ctx context.Context) (all []object, known bool
 	}
 	all, known, err := v.Others.clusters(ctx)
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Left a FleetAddonConfig unchecked against the Clusters")
+		ctrl.LoggerFrom(ctx).Error(err, "Did not check a FleetAddonConfig against the Clusters")
 		return nil, false
 	}
 	return all, known
 }
 
-// placed is a Cluster with what selectors look at.
+// placed is a Cluster with the labels that selectors look at.
 type placed struct {
 	types.NamespacedName
 	labels, namespaceLabels map[string]string
-	// unknown says that a selector asks for labels that nobody knows.
+	// unknown says that a selector needs labels that are not known.
 	unknown bool
 }
 
-// mayBeSelected reports whether a Cluster is selected, for all that is known of it.
+// mayBeSelected reports whether a Cluster is selected, as far as is known.
 func (p placed) mayBeSelected(in settings.Settings) bool {
 	if p.unknown {
 		in.Cluster.Selector = labels.Everything()
@@ -82,7 +82,7 @@ func (p placed) mayBeSelected(in settings.Settings) bool {
 	return selected
 }
 
-// place looks up the labels of the Namespaces of Clusters, if a selector asks for them.
+// place looks up the labels of the Clusters' Namespaces if a selector needs them.
 func (v ConfigValidator) place(ctx context.Context, in settings.Settings, clusters []object) (all []placed, known bool) {
 	namespaces := map[string]map[string]string{}
 	for _, cluster := range clusters {
@@ -90,7 +90,7 @@ func (v ConfigValidator) place(ctx context.Context, in settings.Settings, cluste
 		if !found && !in.Cluster.NamespaceSelector.Empty() {
 			var err error
 			if namespace, err = namespaceLabels(ctx, v.Namespaces, cluster.Namespace); client.IgnoreNotFound(err) != nil {
-				ctrl.LoggerFrom(ctx).Error(err, "Left selectors unchecked against the Clusters")
+				ctrl.LoggerFrom(ctx).Error(err, "Did not check selectors against the Clusters")
 				return nil, false
 			}
 			namespaces[cluster.Namespace] = namespace
@@ -103,9 +103,9 @@ func (v ConfigValidator) place(ctx context.Context, in settings.Settings, cluste
 	return all, true
 }
 
-// matchedByOne says which Clusters only one of two selectors matches, of those that can be
-// told; empty if none, or if there are no two. CAAPF demands two and imports what either matches: who comes from it
-// must know before his clusters stay behind.
+// matchedByOne says which Clusters match only one of two selectors, as far as is known;
+// empty if none does, or if there are not two. CAAPF requires both selectors and imports
+// what either matches: its users must know before their clusters stay behind.
 func matchedByOne(config *addonsv1.FleetAddonConfig, in settings.Settings, all []placed) string {
 	const named = 3
 	cluster := ptr.Deref(config.Spec.Cluster, addonsv1.ClusterConfig{})
@@ -130,11 +130,11 @@ func matchedByOne(config *addonsv1.FleetAddonConfig, in settings.Settings, all [
 	if in.Cluster.OnDeselect == addonsv1.DeselectDelete {
 		then = "are taken out of Fleet, as spec.cluster.onDeselect is Delete"
 	}
-	return fmt.Sprintf("spec.cluster.selector and spec.cluster.namespaceSelector: %d Clusters match only one of the two and are not imported, as both must match: %s; to CAAPF either was enough, and those of them that it imported %s",
+	return fmt.Sprintf("spec.cluster.selector and spec.cluster.namespaceSelector: %d Clusters match only one of the two and are not imported, as both must match: %s; for CAAPF either was enough, and those that it imported %s",
 		len(names), list, then)
 }
 
-// selectorsOf names the selectors that select something other than everything.
+// selectorsOf names the selectors that do not select everything.
 func selectorsOf(config *addonsv1.FleetAddonConfig) string {
 	cluster := ptr.Deref(config.Spec.Cluster, addonsv1.ClusterConfig{})
 	selects := func(selector *metav1.LabelSelector) bool {

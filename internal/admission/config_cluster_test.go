@@ -11,8 +11,8 @@ import (
 
 func TestConfigSurprises(t *testing.T) {
 	const (
-		keep = "spec.cluster.naming: the 1 Clusters that have a name in Fleet keep it; it concerns new ones only"
-		none = "spec.cluster.selector: none of the 2 Clusters there are is selected now"
+		keep = "spec.cluster.naming: the 1 Clusters that have a name in Fleet keep it; the change affects new ones only"
+		none = "spec.cluster.selector: none of the 2 existing Clusters is selected now"
 	)
 	labeled := made("labeled", func(o *object) { o.Labels = map[string]string{"import": "true"} })
 	oneOf := func(names, then string) string {
@@ -20,7 +20,7 @@ func TestConfigSurprises(t *testing.T) {
 		if strings.Contains(names, " and 2 more") {
 			count += 2
 		}
-		return fmt.Sprintf("spec.cluster.selector and spec.cluster.namespaceSelector: %d Clusters match only one of the two and are not imported, as both must match: %s; to CAAPF either was enough, and those of them that it imported %s", count, names, then)
+		return fmt.Sprintf("spec.cluster.selector and spec.cluster.namespaceSelector: %d Clusters match only one of the two and are not imported, as both must match: %s; for CAAPF either was enough, and those that it imported %s", count, names, then)
 	}
 	elsewhere := labeled
 	elsewhere.Namespace = "other"
@@ -43,23 +43,23 @@ func TestConfigSurprises(t *testing.T) {
 		"none selected":                   {spec: `cluster: {selector: {matchLabels: {import: "no"}}}`, want: []string{none}},
 		"none to select":                  {others: &others{}, spec: `cluster: {selector: {matchLabels: {import: "no"}}}`, want: []string{strings.Replace(none, "2", "0", 1)}},
 		"its Namespace is":                {spec: `cluster: {namespaceSelector: {matchLabels: {team: a}}}`},
-		"its Namespace is not":            {spec: `cluster: {namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now"}},
-		"both":                            {spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now", oneOf("team/labeled", "stay in Fleet as they are now, frozen")}},
-		"both, each matches one":          {others: apart, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 3 Clusters there are is selected now", oneOf("other/labeled, team/one", "stay in Fleet")}},
+		"its Namespace is not":            {spec: `cluster: {namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.namespaceSelector: none of the 2 existing Clusters is selected now"}},
+		"both":                            {spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 2 existing Clusters is selected now", oneOf("team/labeled", "stay in Fleet as they are now, frozen")}},
+		"both, each matches one":          {others: apart, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 3 existing Clusters is selected now", oneOf("other/labeled, team/one", "stay in Fleet")}},
 		"both, both match":                {others: &others{pinned: []object{labeled}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`},
-		"both, neither matches":           {others: &others{pinned: []object{made("one", nil)}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 1 Clusters there are is selected now"}},
-		"both, one is everything":         {spec: `cluster: {selector: {}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now", oneOf("team/labeled, team/prod", "stay in Fleet")}},
+		"both, neither matches":           {others: &others{pinned: []object{made("one", nil)}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 1 existing Clusters is selected now"}},
+		"both, one is everything":         {spec: `cluster: {selector: {}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.namespaceSelector: none of the 2 existing Clusters is selected now", oneOf("team/labeled, team/prod", "stay in Fleet")}},
 		"both, many":                      {others: &others{pinned: []object{made("e", nil), made("d", nil), made("c", nil), made("b", nil), made("a", nil), labeled}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{oneOf("team/a, team/b, team/c and 2 more", "stay in Fleet")}},
 		"both, Delete":                    {spec: `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{oneOf("team/prod", "are taken out of Fleet, as spec.cluster.onDeselect is Delete")}},
 		"both, import is off":             {spec: `cluster: {enabled: false, selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`},
 		"both, Namespaces unknown":        {spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: b}}}`, noNamespaces: true},
 		"none known to be":                {others: &others{pinned: []object{made("one", nil), unknown}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}}`},
-		"none, by its Namespace":          {others: &others{pinned: []object{made("one", nil), unknown}}, spec: `cluster: {namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.namespaceSelector: none of the 2 Clusters there are is selected now"}},
+		"none, by its Namespace":          {others: &others{pinned: []object{made("one", nil), unknown}}, spec: `cluster: {namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.namespaceSelector: none of the 2 existing Clusters is selected now"}},
 		"both, unknown but its Namespace": {others: &others{pinned: []object{unknown}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`},
-		"both, unknown elsewhere":         {others: &others{pinned: []object{unknownElsewhere}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 1 Clusters there are is selected now"}},
+		"both, unknown elsewhere":         {others: &others{pinned: []object{unknownElsewhere}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 1 existing Clusters is selected now"}},
 		"both, one unknown":               {others: &others{pinned: []object{made("one", nil), labeled, unknown, unknownElsewhere}}, spec: `cluster: {selector: {matchLabels: {import: "true"}}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{oneOf("team/one", "stay in Fleet")}},
 		"both, labels not asked for":      {others: &others{pinned: []object{labeled, unknownElsewhere}}, spec: `cluster: {selector: {}, namespaceSelector: {matchLabels: {team: a}}}`, want: []string{oneOf("other/unknown", "stay in Fleet")}},
-		"not by labels that are left out": {others: &others{pinned: []object{unknown}}, spec: `cluster: {selector: {matchExpressions: [{key: import, operator: DoesNotExist}]}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 1 Clusters there are is selected now"}},
+		"not by labels that are left out": {others: &others{pinned: []object{unknown}}, spec: `cluster: {selector: {matchExpressions: [{key: import, operator: DoesNotExist}]}, namespaceSelector: {matchLabels: {team: b}}}`, want: []string{"spec.cluster.selector and spec.cluster.namespaceSelector: none of the 1 existing Clusters is selected now"}},
 		"import is off":                   {spec: `cluster: {enabled: false, selector: {matchLabels: {import: "no"}}}`},
 		"selectors do not parse":          {spec: `cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}`},
 		"naming":                          {spec: `cluster: {naming: {prefix: p-}}`, want: []string{keep}},

@@ -19,8 +19,8 @@ import (
 )
 
 // validateConfig returns everything that is wrong with a FleetAddonConfig, each with
-// its field and a sentence that says what to do. Some of it the CRD refuses as well,
-// so that it holds while the webhook is down; here all is said in one answer.
+// its field and a sentence that says what to do. The CRD refuses some of it as well, so
+// that those rules hold while the webhook is down; here one answer says it all.
 func validateConfig(config *addonsv1.FleetAddonConfig) field.ErrorList {
 	var errs field.ErrorList
 	if config.Name != addonsv1.FleetAddonConfigName {
@@ -85,7 +85,7 @@ func validateCluster(path *field.Path, cluster *addonsv1.ClusterConfig) field.Er
 	return errs
 }
 
-// validateOneOf refuses a value that is none of the allowed; empty stands for the default.
+// validateOneOf refuses a value that is not allowed; an empty one stands for the default.
 func validateOneOf[T ~string](path *field.Path, value T, allowed ...T) field.ErrorList {
 	if value == "" || slices.Contains(allowed, value) {
 		return nil
@@ -97,8 +97,8 @@ func validateSelector(path *field.Path, selector *metav1.LabelSelector) field.Er
 	return metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, path)
 }
 
-// validateToleration holds to the rules of core/v1, which the Fleet agent's
-// Deployment is checked against on the imported cluster, where nobody looks.
+// validateToleration applies the rules of core/v1. The imported cluster checks the Fleet
+// agent's Deployment against them, too, but an error there goes unnoticed.
 func validateToleration(path *field.Path, toleration corev1.Toleration) field.ErrorList {
 	var errs field.ErrorList
 	if toleration.Key != "" {
@@ -118,7 +118,7 @@ func validateToleration(path *field.Path, toleration corev1.Toleration) field.Er
 		if toleration.Value != "" {
 			errs = append(errs, field.Invalid(path.Child("value"), toleration.Value, "must be empty when operator is Exists; remove it, or use operator Equal"))
 		}
-	case corev1.TolerationOpLt, corev1.TolerationOpGt: // Gated: warnings says so.
+	case corev1.TolerationOpLt, corev1.TolerationOpGt: // Behind a feature gate: see warnings.
 		if problems := content.IsDecimalInteger(toleration.Value); len(problems) > 0 {
 			errs = append(errs, field.Invalid(path.Child("value"), toleration.Value, problems[0]))
 		} else if _, err := strconv.ParseInt(toleration.Value, 10, 64); err != nil {
@@ -255,17 +255,17 @@ func isJSONPointer(pointer string) bool {
 	return strings.HasPrefix(pointer, "/") && !strings.Contains(rest, "~")
 }
 
-// warnings returns what is allowed but has no effect or may surprise.
+// warnings returns what is allowed but has no effect, or may be a surprise.
 func warnings(config *addonsv1.FleetAddonConfig) []string {
 	var result []string
 	fleet := ptr.Deref(config.Spec.Config, addonsv1.FleetConfig{})
 	for i, toleration := range ptr.Deref(ptr.Deref(config.Spec.Cluster, addonsv1.ClusterConfig{}).AgentTolerations, nil) {
 		if toleration.Operator == corev1.TolerationOpLt || toleration.Operator == corev1.TolerationOpGt {
-			result = append(result, fmt.Sprintf("spec.cluster.agentTolerations[%d].operator: %s is known only to Kubernetes 1.35 and later with the feature gate TaintTolerationComparisonOperators; on other clusters the Fleet agent is refused with it", i, toleration.Operator))
+			result = append(result, fmt.Sprintf("spec.cluster.agentTolerations[%d].operator: %s is known only to Kubernetes 1.35 and later with the feature gate TaintTolerationComparisonOperators; other clusters refuse a Fleet agent that has it", i, toleration.Operator))
 		}
 	}
 	if install := config.Spec.Install; install != nil && strings.HasPrefix(ptr.Deref(install.Repository, ""), "http://") {
-		result = append(result, "spec.install.repository: http is neither encrypted nor authenticated, and what it gives runs with Fleet's rights; use https or oci")
+		result = append(result, "spec.install.repository: http is neither encrypted nor authenticated, and what it serves runs with Fleet's rights; use https or oci")
 	}
 	if install := config.Spec.Install; install != nil && install.FollowLatest != nil && !*install.FollowLatest {
 		result = append(result, "spec.install.followLatest: false installs nothing; remove install, or set version")

@@ -295,8 +295,8 @@ func TestWarnings(t *testing.T) {
 		"bootstrap with install":        {spec: `{config: {bootstrapLocalCluster: true}, install: {version: 0.16.0}}`, want: []string{notActedOn}},
 		"no bootstrap, said explicitly": {spec: `config: {bootstrapLocalCluster: false}`},
 		"server":                        {spec: `config: {server: {inferLocal: true}}`, want: []string{notActedOn}},
-		"tolerations":                   {spec: `cluster: {agentTolerations: [{operator: Exists}, {key: a, operator: Gt, value: "950"}]}`, want: []string{"spec.cluster.agentTolerations[1].operator: Gt is known only to Kubernetes 1.35 and later with the feature gate TaintTolerationComparisonOperators; on other clusters the Fleet agent is refused with it"}},
-		"repository over http":          {spec: `install: {followLatest: true, repository: "http://charts.example.com"}`, want: []string{"spec.install.repository: http is neither encrypted nor authenticated, and what it gives runs with Fleet's rights; use https or oci", notActedOn}},
+		"tolerations":                   {spec: `cluster: {agentTolerations: [{operator: Exists}, {key: a, operator: Gt, value: "950"}]}`, want: []string{"spec.cluster.agentTolerations[1].operator: Gt is known only to Kubernetes 1.35 and later with the feature gate TaintTolerationComparisonOperators; other clusters refuse a Fleet agent that has it"}},
+		"repository over http":          {spec: `install: {followLatest: true, repository: "http://charts.example.com"}`, want: []string{"spec.install.repository: http is neither encrypted nor authenticated, and what it serves runs with Fleet's rights; use https or oci", notActedOn}},
 		"repository over https":         {spec: `install: {followLatest: true, repository: "https://charts.example.com"}`, want: []string{notActedOn}},
 		"gates":                         {spec: `config: {featureGates: {}}`, want: []string{notActedOn}},
 	} {

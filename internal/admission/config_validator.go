@@ -15,7 +15,7 @@ import (
 // ConfigValidator is the validating webhook for FleetAddonConfigs. Its zero value looks
 // at the FleetAddonConfig alone and not at the cluster.
 type ConfigValidator struct {
-	// Others is what Clusters there are.
+	// Others knows the existing Clusters.
 	Others inventory
 	// Namespaces is their cached metadata.
 	Namespaces client.Reader
@@ -32,8 +32,8 @@ func (v ConfigValidator) ValidateCreate(ctx context.Context, config *addonsv1.Fl
 	return v.validate(ctx, &addonsv1.FleetAddonConfig{}, config, validateConfig(config))
 }
 
-// ValidateUpdate refuses what an update makes wrong. What was wrong before, in the
-// same field with the same value, is not held against it.
+// ValidateUpdate refuses what an update makes wrong. It accepts what was wrong before, in
+// the same field with the same value.
 func (v ConfigValidator) ValidateUpdate(ctx context.Context, old, config *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
 	known := map[string]bool{}
 	for _, err := range validateConfig(old) {
@@ -48,7 +48,7 @@ func (v ConfigValidator) ValidateUpdate(ctx context.Context, old, config *addons
 	return v.validate(ctx, old, config, news)
 }
 
-// validate adds to what is wrong with a FleetAddonConfig in itself what the cluster says.
+// validate adds what is wrong for this cluster to the errors of the FleetAddonConfig itself.
 func (v ConfigValidator) validate(ctx context.Context, old, config *addonsv1.FleetAddonConfig, errs field.ErrorList) (admission.Warnings, error) {
 	authorities, unsure, err := v.checkAuthorities(ctx, old, config)
 	if err != nil {
@@ -57,7 +57,7 @@ func (v ConfigValidator) validate(ctx context.Context, old, config *addonsv1.Fle
 	return slices.Concat(warnings(config), unsure, v.surprises(ctx, old, config)), invalid(config, append(errs, authorities...))
 }
 
-// ValidateDelete lets every deletion through and says what it means: the defaults return.
+// ValidateDelete allows every deletion and warns of its effect: the defaults return.
 func (v ConfigValidator) ValidateDelete(ctx context.Context, _ *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
 	return v.deletion(ctx), nil
 }

@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// oldestFleet is the oldest release of Fleet that can be installed: the first whose
-// chart knows what the feature gates are written as. It is generic, so that its
-// pre-releases count as it: CAAPF's readme installs v0.12.0-alpha.6.
+// oldestFleet is the oldest release of Fleet that can be installed: the first whose chart
+// knows the form in which the feature gates are written. It is a generic version, so that
+// its pre-releases are not too old: CAAPF's readme installs v0.12.0-alpha.6.
 var oldestFleet = version.MustParseGeneric("0.12.0")
 
 // validateVersion checks the version of Fleet that is to be installed: an exact one, or
@@ -40,14 +40,14 @@ func validateVersion(path *field.Path, text string) field.ErrorList {
 }
 
 var (
-	// mentionsVersion tells a range from blanks, which the library takes for all versions.
+	// mentionsVersion tells a range from blanks, which the library reads as all versions.
 	mentionsVersion = regexp.MustCompile(`[0-9xX*]`)
 	mentioned       = regexp.MustCompile(`[0-9]+(\.[0-9]+){0,2}(-[0-9A-Za-z.-]+)?`)
 )
 
-// examine reports whether a range holds no version at all, or only such as are too old.
-// If it holds any, it holds one that it mentions, or the next one above that in patch,
-// minor or major.
+// examine reports whether a range contains no version at all, or only versions that are too
+// old. A range that contains any contains one that it mentions, or the next patch, minor or
+// major version after one.
 func examine(versions *semver.Constraints, text string) (isEmpty, isOld bool) {
 	isEmpty, isOld = true, true
 	for _, bound := range append(mentioned.FindAllString(text, -1), "0.0.0", oldestFleet.String()) {

@@ -10,7 +10,7 @@ import (
 )
 
 // counted is a webhook whose answers are counted. The count of HTTP requests does not
-// tell them apart: a refusal, and a failure to decide, are answered with 200 as well.
+// tell them apart: the status of a refusal, or of a failure to decide, is 200 as well.
 type counted struct {
 	admission.Handler
 	path string
@@ -31,8 +31,7 @@ func (c *counted) Handle(ctx context.Context, req admission.Request) admission.R
 	return response
 }
 
-// resultOf tells a refusal from a failure: a request that could not be read, or not
-// be decided about.
+// resultOf tells a refusal from a failure: a request that could not be read or decided.
 func resultOf(response admission.Response) string {
 	switch {
 	case response.Allowed:

@@ -37,8 +37,8 @@ var (
 // object is what policies see of other objects: their metadata.
 type object = metav1.PartialObjectMetadata
 
-// inventory is what else there is beside the object that is being judged. Where nobody
-// can tell, nothing is found or known is false, and nothing is refused or warned of.
+// inventory is what exists beside the object under review. What it does not know it does
+// not find, or known is false, and there is no refusal or warning.
 type inventory interface {
 	fleetCluster(ctx context.Context, key types.NamespacedName) (*object, error)
 	// hasCluster reports whether there is a Cluster, with that UID unless it is empty.
@@ -46,15 +46,15 @@ type inventory interface {
 	// pinnedTo returns the Clusters of a namespace that are pinned to a Fleet Cluster.
 	pinnedTo(ctx context.Context, namespace, fleetCluster string) ([]object, error)
 	hasClass(ctx context.Context, key types.NamespacedName) (found, known bool, err error)
-	// clusters returns all Clusters, which must not be changed. Of some the labels are
+	// clusters returns all Clusters, which must not be changed. The labels of some are
 	// unknown: see hasAllLabels.
 	clusters(ctx context.Context) (all []object, known bool, err error)
 }
 
-// Inventory is the metadata of the CAPI Clusters, ClusterClasses and Fleet Clusters
-// that exist. Its informers have a cache of their own and start when their kind is
-// served: Cluster API and Fleet may come later, and until then the webhook is ready
-// and what needs them is not checked.
+// Inventory is the metadata of the existing CAPI Clusters, ClusterClasses and Fleet
+// Clusters. Its informers have a cache of their own and start when their kind is served:
+// Cluster API and Fleet may come later. Until then the webhook is ready and does not check
+// what needs them.
 type Inventory struct {
 	cache  cache.Cache
 	mapper meta.RESTMapper
@@ -65,8 +65,7 @@ type Inventory struct {
 
 var _ inventory = (*Inventory)(nil)
 
-// NewInventory returns the inventory of a manager's API server. It is one of the
-// manager's Runnables.
+// NewInventory returns the inventory of a manager's API server, for the manager to run.
 func NewInventory(mgr ctrl.Manager) (*Inventory, error) {
 	objects, err := cache.New(mgr.GetConfig(), cache.Options{
 		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
@@ -108,7 +107,7 @@ func (i *Inventory) watch(ctx context.Context, kind schema.GroupVersionKind) {
 	}
 	if kind == clusterKind {
 		if err := i.cache.IndexField(ctx, ofKind(kind), pinIndex, pinElsewhere); err != nil {
-			log.Error(err, "Not checking names, as the index of pins cannot be made")
+			log.Error(err, "Not checking names because the index of pins cannot be created")
 			return
 		}
 	}

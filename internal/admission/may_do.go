@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// mayDo asks the API server whether a requester, with all that it knows of him, may do
+// mayDo asks the API server whether a requester, with all attributes of that user, may do
 // something.
 func mayDo(ctx context.Context, reviewer client.Client, user authenticationv1.UserInfo, what authorizationv1.ResourceAttributes) (bool, error) {
 	extra := map[string]authorizationv1.ExtraValue{}
@@ -25,8 +25,8 @@ func mayDo(ctx context.Context, reviewer client.Client, user authenticationv1.Us
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
 		ResourceAttributes: &what,
 	}}
-	// A question changes nothing, so it may be asked again: a connection that was cut must
-	// not refuse anything.
+	// A question changes nothing, so it may be asked again: a cut connection must not lead
+	// to a refusal.
 	if err := retry.OnError(askAgain, func(err error) bool { return ctx.Err() == nil && isPassing(err) }, func() error {
 		return reviewer.Create(ctx, review)
 	}); err != nil {
@@ -35,11 +35,12 @@ func mayDo(ctx context.Context, reviewer client.Client, user authenticationv1.Us
 	return review.Status.Allowed, nil
 }
 
-// askAgain is how often and after what pauses: less than a second in all, as somebody waits.
+// askAgain says how often, and after what pauses: less than a second in all, as the
+// requester is waiting.
 var askAgain = wait.Backoff{Steps: 4, Duration: 50 * time.Millisecond, Factor: 3}
 
 // isPassing reports whether an error says nothing about the question: the connection
-// broke, or the API server has no time.
+// broke, or the API server is busy.
 func isPassing(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) ||

@@ -13,25 +13,24 @@ import (
 	"github.com/muster-fleet/muster/internal/metrics"
 )
 
-// leftUndone says what does not happen when we fail to answer a request that must not
-// fail for it; empty where the webhook configuration says failurePolicy Fail. The API
-// server's Ignore covers calls that fail, and no answers: an error that we answer with
-// is a refusal to it.
+// leftUndone says what does not happen when we fail to answer a request that must not fail
+// because of us; empty where the webhook configuration says failurePolicy Fail. The API
+// server's Ignore covers failed calls only: it takes an error in our answer for a refusal.
 func leftUndone(path string, operation admissionv1.Operation) string {
 	switch {
 	case path == StampPath:
 		return "this Cluster was not stamped; the syncer does it"
 	case path == ClusterPath:
-		return "nobody looked whether this Cluster's name is taken in Fleet, nor for what else there is to warn of; the syncer finds a name that is taken"
+		return "this Cluster was not checked for warnings, nor for a name that is taken in Fleet; the syncer finds such a name"
 	case path == ValidateConfigPath && operation == admissionv1.Delete:
-		return "nobody looked what this deletion means for the Clusters in Fleet"
+		return "it was not checked what this deletion means for the Clusters in Fleet"
 	default:
 		return ""
 	}
 }
 
-// answering makes of a webhook what is served: its answers are counted, and its own
-// failures refuse nothing where it is to fail open.
+// answering returns a webhook as it is served: its answers are counted, and where it fails
+// open, its own failures refuse nothing.
 func answering(path string, handler admission.Handler) admission.Handler {
 	return &open{count(path, handler), path}
 }

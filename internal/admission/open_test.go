@@ -98,9 +98,9 @@ func TestOpenMeansOpen(t *testing.T) {
 	}{
 		{StampPath, admissionv1.Create, "was not stamped; the syncer does it"},
 		{StampPath, admissionv1.Update, "was not stamped; the syncer does it"},
-		{ClusterPath, admissionv1.Create, "nobody looked whether this Cluster's name is taken"},
-		{ClusterPath, admissionv1.Update, "nobody looked whether this Cluster's name is taken"},
-		{ValidateConfigPath, admissionv1.Delete, "nobody looked what this deletion means"},
+		{ClusterPath, admissionv1.Create, "this Cluster was not checked for warnings, nor for a name that is taken"},
+		{ClusterPath, admissionv1.Update, "this Cluster was not checked for warnings, nor for a name that is taken"},
+		{ValidateConfigPath, admissionv1.Delete, "it was not checked what this deletion means"},
 		{ValidateConfigPath, admissionv1.Create, ""},
 		{ValidateConfigPath, admissionv1.Update, ""},
 		{ClassAccessPath, admissionv1.Create, ""},

@@ -43,12 +43,12 @@ func (r *Readiness) Check(req *http.Request) error {
 		return err
 	}
 	if !served.Equal(mounted) {
-		return errors.New("the certificate that is served is not the mounted one")
+		return errors.New("the served certificate is not the mounted one")
 	}
 	return nil
 }
 
-// MountedUntil returns when the mounted certificate ends.
+// MountedUntil returns when the mounted certificate expires.
 func (r *Readiness) MountedUntil() (time.Time, error) {
 	certificate, err := r.mounted()
 	if err != nil {
@@ -57,7 +57,7 @@ func (r *Readiness) MountedUntil() (time.Time, error) {
 	return certificate.NotAfter, nil
 }
 
-// ServedUntil returns when the certificate ends that this replica serves.
+// ServedUntil returns when the certificate that this replica serves expires.
 func (r *Readiness) ServedUntil() (time.Time, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
@@ -85,9 +85,9 @@ func (r *Readiness) mounted() (*x509.Certificate, error) {
 	return certificate, nil
 }
 
-// served returns the certificate that a client of this replica is shown.
+// served returns the certificate that this replica shows to its clients.
 func (r *Readiness) served(ctx context.Context) (*x509.Certificate, error) {
-	// Nothing is sent; who answers is what is being asked.
+	// Nothing is sent: the certificate is all that is read.
 	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // The certificate is compared, not trusted.
 	connection, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("localhost", strconv.Itoa(r.Port)))
 	if err != nil {

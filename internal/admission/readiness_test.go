@@ -69,7 +69,7 @@ func TestReadiness(t *testing.T) {
 	}{
 		"the mounted certificate is served":      {file: mounted},
 		"with the chain of its authority":        {file: append(append([]byte{}, mounted...), renewed...)},
-		"another one is mounted":                 {file: renewed, want: "the certificate that is served is not the mounted one"},
+		"another one is mounted":                 {file: renewed, want: "the served certificate is not the mounted one"},
 		"nothing is mounted":                     {want: "reading the mounted certificate"},
 		"what is mounted is not a certificate":   {file: []byte("none"), want: "holds no certificate"},
 		"nothing is served":                      {file: mounted, port: unused, want: "does not answer"},

@@ -9,9 +9,9 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// clusterRequest is what of a CAPI Cluster in an admission request decides about the
-// stamp, in the field names of v1beta2 (classRef) and v1beta1 (class, classNamespace).
-// Everything else in the object is neither read nor touched, whatever CAPI adds.
+// clusterRequest is the part of a CAPI Cluster in an admission request that decides about
+// the stamp, with the field names of v1beta2 (classRef) and v1beta1 (class,
+// classNamespace). The rest is neither read nor touched, whatever CAPI adds.
 type clusterRequest struct {
 	Metadata struct {
 		Name         string            `json:"name"`
@@ -32,8 +32,8 @@ type clusterRequest struct {
 	} `json:"spec"`
 }
 
-// parseCluster reads a Cluster as the API server sent it. Field names are matched
-// case-sensitively, as the API server does.
+// parseCluster reads a Cluster as the API server sent it. Like the API server, it matches
+// field names case-sensitively.
 func parseCluster(raw []byte) (*clusterRequest, error) {
 	cluster := &clusterRequest{}
 	if err := json.UnmarshalCaseSensitivePreserveInts(raw, cluster); err != nil {
@@ -42,7 +42,7 @@ func parseCluster(raw []byte) (*clusterRequest, error) {
 	return cluster, nil
 }
 
-// class returns the ClusterClass the topology names, its namespace filled in; zero for none.
+// class returns the ClusterClass that the topology names, with its namespace; zero for none.
 func (c *clusterRequest) class(namespace string) types.NamespacedName {
 	topology := c.Spec.Topology
 	class := types.NamespacedName{Namespace: topology.ClassRef.Namespace, Name: topology.ClassRef.Name}

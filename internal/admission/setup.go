@@ -23,7 +23,7 @@ const (
 )
 
 // Setup adds the webhooks to a manager, and starts the informers they read. Syncer is the
-// name of the user that the syncer is.
+// user name of the syncer.
 func Setup(mgr ctrl.Manager, syncer string) error {
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))

@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -26,14 +27,14 @@ import (
 type Stamper struct {
 	// Reader is the cached FleetAddonConfig and the cached metadata of Namespaces.
 	Reader client.Reader
-	// Syncer is the name of the user that the syncer is, whose updates alone may pin.
+	// Syncer is the user name of the syncer. Only its updates may pin.
 	Syncer string
 }
 
 var _ admission.Handler = (*Stamper)(nil)
 
-// Handle answers one admission request with a patch of the stamp's keys. What it
-// cannot decide it lets through unpinned: the syncer pins later.
+// Handle answers one admission request with a patch of the stamp's keys. If it cannot
+// decide, it leaves the Cluster unpinned: the syncer pins it later.
 func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.Response {
 	cluster, err := parseCluster(req.Object.Raw)
 	if err != nil {
@@ -62,16 +63,14 @@ func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.R
 }
 
 func (s *Stamper) onCreate(ctx context.Context, req admission.Request, subject stamp.Subject) stamp.Stamp {
-	current, err := currentSettings(ctx, s.Reader)
-	if err == nil && !current.Cluster.NamespaceSelector.Empty() {
-		subject.NamespaceLabels, err = namespaceLabels(ctx, s.Reader, req.Namespace)
-	}
+	current, labels, err := settingsFor(ctx, s.Reader, req.Namespace)
 	if err != nil {
-		// The class needs no settings, and neither does a pin that it brings along. The
-		// syncer pins, when it can tell.
+		// Neither the class nor a pin that the Cluster brings along depends on settings. The
+		// syncer pins once it can.
 		ctrl.LoggerFrom(ctx).Error(err, "Left the pin of a Cluster as it is", "namespace", req.Namespace, "name", req.Name)
 		return stamp.OnUpdate(subject, stamp.PinOf(subject.Annotations), false)
 	}
+	subject.NamespaceLabels = labels
 	return stamp.OnCreate(current, subject)
 }
 
@@ -79,8 +78,8 @@ func nameShortened(wanted stamp.Stamp) string {
 	return fmt.Sprintf("the Cluster's name does not fit Fleet, which wants a DNS label of at most 63 characters: its Fleet Cluster will be named %q", wanted.Pin.ClusterName)
 }
 
-// patches returns the JSON patch that gives a Cluster its stamp: one operation for
-// each key that differs, and nothing else of the object is mentioned.
+// patches returns the JSON patch that gives a Cluster its stamp: one operation for each
+// key that differs, and none for anything else.
 func patches(cluster *clusterRequest, wanted stamp.Stamp) []jsonpatch.Operation {
 	return slices.Concat(
 		mapPatches("/metadata/labels", cluster.Metadata.Labels, wanted.LabelValues()),
@@ -96,7 +95,7 @@ func mapPatches(path string, current, wanted map[string]string) []jsonpatch.Oper
 	if current == nil {
 		operations = append(operations, jsonpatch.NewOperation("add", path, map[string]string{}))
 	}
-	for _, key := range sortedKeys(changes) {
+	for _, key := range slices.Sorted(maps.Keys(changes)) {
 		target := path + "/" + escape(key)
 		if value := changes[key]; value != nil {
 			operations = append(operations, jsonpatch.NewOperation("add", target, *value))
@@ -110,22 +109,17 @@ func mapPatches(path string, current, wanted map[string]string) []jsonpatch.Oper
 // escape writes a key as a segment of a JSON pointer (RFC 6901).
 func escape(key string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(key) }
 
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
-}
-
-// currentSettings reads the settings in force from the cached FleetAddonConfig.
-func currentSettings(ctx context.Context, reader client.Reader) (settings.Settings, error) {
+// settingsFor reads the settings in force from the cached FleetAddonConfig, and the labels of
+// a Namespace if a selector needs them.
+func settingsFor(ctx context.Context, reader client.Reader, namespace string) (current settings.Settings, labels map[string]string, err error) {
 	config, err := currentConfig(ctx, reader)
 	if err != nil {
-		return settings.Settings{}, err
+		return current, nil, err
 	}
-	return settings.From(config)
+	if current, err = settings.From(config); err == nil && !current.Cluster.NamespaceSelector.Empty() {
+		labels, err = namespaceLabels(ctx, reader, namespace)
+	}
+	return current, labels, err
 }
 
 // currentConfig reads the cached FleetAddonConfig; nil if there is none.

@@ -5,32 +5,31 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Whoever may create objects in one namespace decides how large they are, and everybody
-// waits for the entries that fail closed. So what is kept of each is bounded.
+// Whoever may create objects in one namespace decides how large they are, but everybody
+// waits for the webhooks that fail closed. So the cache keeps a bounded part of each object.
 const (
-	// maxLabels is how many bytes the labels of a Cluster may take, some hundred labels. A
+	// maxLabels is how many bytes the labels of a Cluster may take: some hundred labels. A
 	// Cluster with more is kept without them: see hasAllLabels.
 	maxLabels = 16 << 10
-	// labelOverhead is what a label takes beside its key and value: its place in a map that
-	// may be half empty, and what its strings are rounded up to.
+	// labelOverhead is what a label takes beside its key and value: a place in a map that
+	// may be half empty, and the rounding up of its strings.
 	labelOverhead = 96
-	// maxValue bounds a string that names something. It is one more than any name has, so
-	// that what is cut names nothing still.
+	// maxValue bounds a string that names something. It is one more than the longest name,
+	// so that a cut string still names nothing.
 	maxValue = validation.DNS1123SubdomainMaxLength + 1
-	// maxOwners is how many owners of a Fleet Cluster are kept. It has one as a rule.
+	// maxOwners is how many owners of a Fleet Cluster are kept. Usually it has one.
 	maxOwners = 8
 )
 
-// trim is the cache's transform: it leaves what policies ask for. Of a Cluster these are
-// its labels, by which it may be selected, and its pin; of a Fleet Cluster, whose it is; of
-// a ClusterClass, that it is there. It may see again what it has trimmed.
+// trim is the cache's transform: it keeps what policies need. Of a Cluster it keeps the
+// labels, which may select it, and the pin; of a Fleet Cluster, whose it is; of a
+// ClusterClass, that it exists. Its input may be trimmed already.
 func trim(cached any) (any, error) {
 	trimmed, ok := cached.(*object)
 	if !ok {
@@ -60,18 +59,17 @@ func trim(cached any) (any, error) {
 	return trimmed, nil
 }
 
-// oursAlone stands for all ways in which a Fleet Cluster says that it is ours. Thousands
-// share it.
+// oursAlone stands for every sign that a Fleet Cluster is ours. Thousands of objects share it.
 var oursAlone = []metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager}}
 
-// labelsLeftOut is an operation that the API server lets nobody write.
+// labelsLeftOut is an operation that the API server never stores.
 const labelsLeftOut metav1.ManagedFieldsOperationType = "LabelsLeftOut"
 
-// withoutLabels says of a Cluster that its labels are not those it has.
+// withoutLabels marks a Cluster whose labels were left out.
 var withoutLabels = []metav1.ManagedFieldsEntry{{Operation: labelsLeftOut}}
 
-// hasAllLabels reports whether the labels of a cached Cluster are those it has. If not,
-// nobody can tell whether a selector matches it.
+// hasAllLabels reports whether a cached Cluster has all its labels. If not, it is unknown
+// whether a selector matches it.
 func hasAllLabels(cluster *object) bool {
 	return !slices.ContainsFunc(cluster.ManagedFields, func(entry metav1.ManagedFieldsEntry) bool { return entry.Operation == labelsLeftOut })
 }
@@ -84,13 +82,12 @@ func labelsTake(labels map[string]string) int {
 	return bytes
 }
 
-// clusterOwners returns the CAPI Clusters that own a Fleet Cluster; of too many, the one
-// that it counts as made from.
+// clusterOwners returns the CAPI Clusters that own a Fleet Cluster; if there are too many,
+// only the one that it counts as made from.
 func clusterOwners(fleetCluster *object) []metav1.OwnerReference {
 	var owners []metav1.OwnerReference
 	for _, owner := range fleetCluster.OwnerReferences {
-		version, err := schema.ParseGroupVersion(owner.APIVersion)
-		if err != nil || version.Group != clusterKind.Group || owner.Kind != clusterKind.Kind {
+		if !stamp.IsCluster(owner) {
 			continue
 		}
 		if len(owners) == maxOwners {
@@ -109,7 +106,7 @@ func ownedBy(name string, uid types.UID) metav1.OwnerReference {
 	}
 }
 
-// cutValues returns the annotations of these keys.
+// cutValues returns the annotations with these keys, each cut.
 func cutValues(annotations map[string]string, keys ...string) map[string]string {
 	var kept map[string]string
 	for _, key := range keys {
@@ -123,10 +120,10 @@ func cutValues(annotations map[string]string, keys ...string) map[string]string 
 	return kept
 }
 
-// cut returns what of a value is kept: all of it, if it can name anything.
+// cut returns the part of a value that is kept: all of it if it can be a name.
 func cut(value string) string {
 	if len(value) <= maxValue {
 		return value
 	}
-	return strings.Clone(value[:maxValue]) // A part keeps the whole in memory.
+	return strings.Clone(value[:maxValue]) // A substring would keep the whole in memory.
 }

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 // trimmed returns what is left of an object that was received, and shares no memory.
@@ -47,10 +46,10 @@ func many(count, key, value int) map[string]string {
 func TestTrim(t *testing.T) {
 	whole := metav1.ObjectMeta{
 		Namespace: "team", Name: "prod", UID: "uid", ResourceVersion: "7", Generation: 3, DeletionTimestamp: &metav1.Time{},
-		Labels: map[string]string{"env": "prod", desired.ManagedByLabel: "muster"},
+		Labels: map[string]string{"env": "prod", stamp.ManagedByLabel: "muster"},
 		Annotations: map[string]string{
 			"note": "long", stamp.OwnedByAnnotation: "config", stamp.ClusterNameAnnotation: "prod", stamp.Domain + "/other": "long",
-			desired.ImportedFromAnnotation: "prod", stamp.ImportedUIDAnnotation: "uid", desired.HashAnnotation: "1", stamp.AdoptAnnotation: "true",
+			stamp.ImportedFromAnnotation: "prod", stamp.ImportedUIDAnnotation: "uid", "fleet.addons.cluster.x-k8s.io/applied-hash": "1", stamp.AdoptAnnotation: "true",
 		},
 		Finalizers: []string{"f"},
 		OwnerReferences: []metav1.OwnerReference{
@@ -58,7 +57,7 @@ func TestTrim(t *testing.T) {
 			{APIVersion: "v1", Kind: "ConfigMap", Name: "prod", UID: "map"},
 			{APIVersion: "example.com/v1", Kind: "Cluster", Name: "prod", UID: "example"},
 		},
-		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}, {Manager: "prod-" + desired.FieldManager}},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}, {Manager: "prod-" + stamp.FieldManager}},
 	}
 	identity := metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "uid", ResourceVersion: "7", DeletionTimestamp: &metav1.Time{}}
 	for kind, keep := range map[schema.GroupVersionKind]func(*metav1.ObjectMeta){
@@ -67,8 +66,8 @@ func TestTrim(t *testing.T) {
 			want.Annotations = map[string]string{stamp.OwnedByAnnotation: "config", stamp.ClusterNameAnnotation: "prod"}
 		},
 		fleetClusterKind: func(want *metav1.ObjectMeta) {
-			want.OwnerReferences, want.ManagedFields = whole.OwnerReferences[:1], []metav1.ManagedFieldsEntry{{Manager: desired.FieldManager}}
-			want.Annotations = map[string]string{desired.ImportedFromAnnotation: "prod", stamp.ImportedUIDAnnotation: "uid", stamp.AdoptAnnotation: "true"}
+			want.OwnerReferences, want.ManagedFields = whole.OwnerReferences[:1], []metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager}}
+			want.Annotations = map[string]string{stamp.ImportedFromAnnotation: "prod", stamp.ImportedUIDAnnotation: "uid", stamp.AdoptAnnotation: "true"}
 		},
 		classKind: func(*metav1.ObjectMeta) {},
 	} {
@@ -177,14 +176,14 @@ func TestTrimmedBelongsToTheSame(t *testing.T) {
 	tooLong := strings.Repeat("x", 1000)
 	for name, change := range map[string]func(*object){
 		"nobody's":         func(*object) {},
-		"by label":         func(o *object) { o.Labels = map[string]string{desired.ManagedByLabel: desired.ManagedBy} },
-		"by Helm's label":  func(o *object) { o.Labels = map[string]string{desired.ManagedByLabel: "Helm"} },
-		"by manager":       func(o *object) { o.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: desired.FieldManager}} },
-		"by CAAPF":         func(o *object) { o.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x-" + desired.FieldManager}} },
+		"by label":         func(o *object) { o.Labels = map[string]string{stamp.ManagedByLabel: stamp.ManagedBy} },
+		"by Helm's label":  func(o *object) { o.Labels = map[string]string{stamp.ManagedByLabel: "Helm"} },
+		"by manager":       func(o *object) { o.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager}} },
+		"by CAAPF":         func(o *object) { o.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x-" + stamp.FieldManager}} },
 		"handed over":      func(o *object) { o.Annotations = map[string]string{stamp.AdoptAnnotation: "true"} },
 		"not handed over":  func(o *object) { o.Annotations = map[string]string{stamp.AdoptAnnotation: "false"} },
-		"imported from it": func(o *object) { o.Annotations = map[string]string{desired.ImportedFromAnnotation: "prod"} },
-		"another's":        func(o *object) { o.Annotations = map[string]string{desired.ImportedFromAnnotation: "other"} },
+		"imported from it": func(o *object) { o.Annotations = map[string]string{stamp.ImportedFromAnnotation: "prod"} },
+		"another's":        func(o *object) { o.Annotations = map[string]string{stamp.ImportedFromAnnotation: "other"} },
 		"owned": func(o *object) {
 			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "prod", UID: "uid"}}
 		},
@@ -196,34 +195,34 @@ func TestTrimmedBelongsToTheSame(t *testing.T) {
 				name := fmt.Sprintf("c%d", i)
 				o.OwnerReferences = append(o.OwnerReferences, metav1.OwnerReference{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: name, UID: types.UID(name)})
 			}
-			o.Annotations = map[string]string{desired.ImportedFromAnnotation: "c20"}
+			o.Annotations = map[string]string{stamp.ImportedFromAnnotation: "c20"}
 		},
 		"owned by many, it among them": func(o *object) {
-			o.Labels = map[string]string{desired.ManagedByLabel: desired.ManagedBy}
+			o.Labels = map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}
 			for i := range 3 * maxOwners {
 				name := fmt.Sprintf("c%d", i)
 				o.OwnerReferences = append(o.OwnerReferences, metav1.OwnerReference{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: name, UID: types.UID(name)})
 			}
 			o.OwnerReferences[20].Name = "prod"
-			o.Annotations = map[string]string{desired.ImportedFromAnnotation: "prod"}
+			o.Annotations = map[string]string{stamp.ImportedFromAnnotation: "prod"}
 		},
 		"owned by something else": func(o *object) {
 			o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Cluster", Name: "prod", UID: "other"}}
 		},
 		"from a name too long": func(o *object) {
-			o.Labels = map[string]string{desired.ManagedByLabel: desired.ManagedBy}
-			o.Annotations = map[string]string{desired.ImportedFromAnnotation: tooLong}
+			o.Labels = map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}
+			o.Annotations = map[string]string{stamp.ImportedFromAnnotation: tooLong}
 		},
 		"of a UID too long": func(o *object) {
-			o.Labels = map[string]string{desired.ManagedByLabel: desired.ManagedBy}
-			o.Annotations = map[string]string{desired.ImportedFromAnnotation: "prod", stamp.ImportedUIDAnnotation: tooLong}
+			o.Labels = map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}
+			o.Annotations = map[string]string{stamp.ImportedFromAnnotation: "prod", stamp.ImportedUIDAnnotation: tooLong}
 		},
 		"handed over, too long": func(o *object) {
 			o.Annotations = map[string]string{stamp.AdoptAnnotation: "true" + strings.Repeat(" ", 1000)}
 		},
 		"ours, but another": func(o *object) {
-			o.Labels = map[string]string{desired.ManagedByLabel: desired.ManagedBy}
-			o.Annotations = map[string]string{desired.ImportedFromAnnotation: "other"}
+			o.Labels = map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}
+			o.Annotations = map[string]string{stamp.ImportedFromAnnotation: "other"}
 		},
 	} {
 		whole := &object{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod"}}

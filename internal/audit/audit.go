@@ -1,7 +1,7 @@
-// Package audit says of a management cluster what nobody was asked about: mappings that
+// Package audit finds what nobody was asked about in a management cluster: mappings that
 // are open without a rightful user, Clusters that use a class of another namespace, and
-// Fleet Clusters that were released and left over. Audit is pure; Read fetches what it is
-// given, with the rights of the person who asks; the rest prints.
+// Fleet Clusters that were released and left over. Audit is pure; Read fetches its input,
+// with the rights of the person who asks; the rest prints.
 package audit
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// State is what there is. What could not be read is nil, and unread says so.
+// State is what exists. What could not be read is nil, and listed in Unread.
 type State struct {
 	Settings settings.Settings
 	// Namespaces are the labels of each Namespace.
@@ -26,10 +26,10 @@ type State struct {
 	Classes       map[types.NamespacedName]bool
 	FleetClusters []*metav1.PartialObjectMetadata
 	Mappings      []*fleetv1.BundleNamespaceMapping
-	// AskedSince is when the webhook that asks who may use a class came; nil if it is not
-	// there, or was not read.
+	// AskedSince is when the webhook that asks who may use a class was installed; nil if it
+	// does not exist or was not read.
 	AskedSince *time.Time
-	// Unread maps what could not be read to the reason why.
+	// Unread maps what could not be read to the reason.
 	Unread map[Kind]string
 }
 
@@ -58,17 +58,17 @@ type Report struct {
 	Clusters []Use `json:"clusters"`
 	// Released are the Fleet Clusters that were released and whose Cluster is gone.
 	Released []Leftover `json:"released"`
-	// Notes say what could not be read, and what cannot be said for that.
+	// Notes say what could not be read, and what is therefore unknown.
 	Notes []string `json:"notes"`
 }
 
-// Mapping is a BundleNamespaceMapping of Muster's that is open for nobody who may.
+// Mapping is a BundleNamespaceMapping of Muster's that is open without a rightful user.
 type Mapping struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Edited says that somebody changed what it maps.
 	Edited bool `json:"edited"`
-	// KeptBy is why Muster leaves it there; without, nothing does.
+	// KeptBy is why Muster leaves it open; if empty, nothing keeps it.
 	KeptBy []Keeper `json:"keptBy"`
 }
 
@@ -95,13 +95,13 @@ type Asked string
 
 // Whether anybody was asked.
 const (
-	// AskedYes is said of a Cluster that is younger than the webhook that asks.
+	// AskedYes applies to a Cluster that is younger than the webhook that asks.
 	AskedYes Asked = "yes"
-	// AskedOlder is said of one that was there before, unless its class was changed since.
+	// AskedOlder applies to an older one. It was asked only if its class was changed since.
 	AskedOlder Asked = "no, older than the webhook"
-	// AskedNobody is said while there is no webhook that asks.
+	// AskedNobody applies while there is no webhook that asks.
 	AskedNobody Asked = "no, there is no webhook"
-	// AskedUnknown is said where the webhook may not be read.
+	// AskedUnknown applies where the webhook may not be read.
 	AskedUnknown Asked = "unknown"
 )
 
@@ -109,14 +109,14 @@ const (
 type Leftover struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Cluster is the name of the Cluster it was made from, if it says so.
+	// Cluster is the name of the Cluster it was made from, if that is known.
 	Cluster string    `json:"cluster,omitempty"`
 	Created time.Time `json:"created"`
 	// Delete is the command that deletes it, and with it what Fleet deployed.
 	Delete string `json:"delete"`
 }
 
-// Audit says what there is to say of a state.
+// Audit reports on a state.
 func Audit(state *State) *Report {
 	a := &audit{State: state, report: &Report{Mappings: []Mapping{}, Clusters: []Use{}, Released: []Leftover{}, Notes: []string{}}}
 	a.index()

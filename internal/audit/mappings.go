@@ -33,7 +33,7 @@ func (a *audit) index() {
 	}
 }
 
-// mappings finds the mappings that are open without a maker.
+// mappings finds the mappings that are open without a rightful user.
 func (a *audit) mappings() {
 	if a.undecided() {
 		return
@@ -52,8 +52,8 @@ func (a *audit) mappings() {
 	}
 }
 
-// isOpen reports whether a mapping maps anything: to Fleet a selector that is missing
-// selects nothing. One that is being retired is not open.
+// isOpen reports whether a mapping maps anything: to Fleet, a missing selector selects
+// nothing. A mapping that is being retired is not open.
 func isOpen(mapping *fleetv1.BundleNamespaceMapping) bool {
 	return mapping.BundleSelector != nil && mapping.NamespaceSelector != nil
 }
@@ -64,12 +64,12 @@ func isEdited(mapping *fleetv1.BundleNamespaceMapping) bool {
 		!equality.Semantic.DeepEqual(want.NamespaceSelector, mapping.NamespaceSelector)
 }
 
-// keepers returns what keeps the mapping from a class namespace to another; rightful says
-// that one of them is a Cluster for which it would be made.
+// keepers returns what keeps the mapping from a class namespace to another one; rightful
+// says that one of them is a Cluster for which Muster would make it.
 func (a *audit) keepers(classNamespace, namespace string) (keepers []Keeper, rightful bool) {
 	keepers = []Keeper{}
 	if !a.Settings.Cluster.ApplyClassGroup {
-		return keepers, false // Nobody is to have one.
+		return keepers, false // There should be none.
 	}
 	for _, cluster := range a.users[namespace] {
 		if cluster.GetClassKey().Namespace != classNamespace {
@@ -101,7 +101,7 @@ func (a *audit) keepers(classNamespace, namespace string) (keepers []Keeper, rig
 	return keepers, false
 }
 
-// notRightful says why nothing is made for a Cluster that uses a class of another
+// notRightful says why Muster makes nothing for a Cluster that uses a class of another
 // namespace; empty if it is rightful. A Cluster that is neither claimed nor selected
 // does not even keep what is there.
 func (a *audit) notRightful(cluster *clusterv1.Cluster) (why string, keeps bool) {
@@ -135,8 +135,8 @@ func crosses(cluster *clusterv1.Cluster) bool {
 	return class.Name != "" && class.Namespace != cluster.Namespace
 }
 
-// clusterOf returns the Cluster of the name that a Fleet Cluster says it was made from;
-// nil if there is none. What CAAPF made says nothing, but has the name that is expected.
+// clusterOf returns the Cluster with the name that a Fleet Cluster was made from; nil if
+// there is none. CAAPF does not note that name, but its Fleet Clusters have the expected one.
 func (a *audit) clusterOf(cluster *metav1.PartialObjectMetadata) *clusterv1.Cluster {
 	name := stamp.OriginOf(cluster).Name
 	if name == "" {
@@ -146,7 +146,7 @@ func (a *audit) clusterOf(cluster *metav1.PartialObjectMetadata) *clusterv1.Clus
 }
 
 // isOwn reports whether a Fleet Cluster was made from this very Cluster, and not from an
-// earlier one of its name.
+// earlier one with the same name.
 func isOwn(fleetCluster *metav1.PartialObjectMetadata, cluster *clusterv1.Cluster) bool {
 	relation, _ := stamp.RelationOf(fleetCluster, cluster, func(string, types.UID) bool { return false })
 	return relation == stamp.Own

@@ -55,16 +55,16 @@ func (a *audit) leftovers() {
 	}
 }
 
-// needed is what decides who is a rightful user.
+// needed is what decides whether a user is rightful.
 var needed = []Kind{Configs, Clusters, Classes, FleetClusters}
 
-// undecided reports whether what was not read might make a mapping rightful.
+// undecided reports whether something unread could give a mapping a rightful user.
 func (a *audit) undecided() bool {
 	return a.Unread[Namespaces] != "" && !a.Settings.Cluster.NamespaceSelector.Empty() ||
 		slices.ContainsFunc(needed, func(kind Kind) bool { return a.Unread[kind] != "" })
 }
 
-// notes says what was not read, and what cannot be said for that.
+// notes says what was not read, and what is therefore unknown.
 func (a *audit) notes() {
 	for _, kind := range slices.Sorted(maps.Keys(a.Unread)) {
 		a.report.Notes = append(a.report.Notes, fmt.Sprintf("%s: %s", kind, a.Unread[kind]))

@@ -22,8 +22,8 @@ import (
 // pageSize is how many objects are asked for at once.
 const pageSize = 500
 
-// Read reads the state of a cluster. What may not be read is noted in the state; the
-// error is any other.
+// Read reads the state of a cluster. It notes in the state what may not be read, and
+// returns any other error.
 func Read(ctx context.Context, reader client.Reader) (*State, error) {
 	r := &reading{Reader: reader, state: &State{
 		Settings: settings.Default(), Namespaces: map[string]map[string]string{}, Classes: map[types.NamespacedName]bool{}, Unread: map[Kind]string{},
@@ -57,12 +57,11 @@ func (r *reading) config(ctx context.Context) error {
 	if err := r.Get(ctx, client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, config); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	current, err := settings.From(config)
-	if err != nil {
+	if current, err := settings.From(config); err != nil {
 		r.state.Unread[Configs] = err.Error()
-		return nil
+	} else {
+		r.state.Settings = current
 	}
-	r.state.Settings = current
 	return nil
 }
 
@@ -74,7 +73,7 @@ func (r *reading) namespaces(ctx context.Context) error {
 	})
 }
 
-// clusters keeps of each Cluster what is asked for: there may be thousands.
+// clusters keeps only the parts of each Cluster that are needed: there may be thousands.
 func (r *reading) clusters(ctx context.Context) error {
 	return pages(ctx, r, &clusterv1.ClusterList{}, func(list *clusterv1.ClusterList) {
 		for i := range list.Items {
@@ -128,13 +127,13 @@ func metadataList(kind schema.GroupVersionKind) *metav1.PartialObjectMetadataLis
 	return list
 }
 
-// pages lists everything, a page at a time. A list that expires on the way is an error:
-// half of it would be an answer.
+// pages lists everything, a page at a time. A list that expires halfway is an error: the
+// half would pass for the whole.
 func pages[L client.ObjectList](ctx context.Context, reader client.Reader, empty L, each func(L)) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	for token := ""; ; {
-		list := empty.DeepCopyObject().(L) // Decoded into again, a list mixes its pages.
+		list := empty.DeepCopyObject().(L) // Decoding into the same list would mix the pages.
 		if err := reader.List(ctx, list, client.Limit(pageSize), client.Continue(token)); err != nil {
 			return err
 		}

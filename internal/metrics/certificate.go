@@ -7,12 +7,12 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// Certificate begins to expose when a certificate of the webhook ends: "mounted" or
-// "served". It is read when somebody asks; one that cannot be read is left out.
+// Certificate exposes when a certificate of the webhook, "mounted" or "served", expires. It
+// is read at each scrape, and left out if it cannot be read.
 func Certificate(certificate string, end func() (time.Time, error)) error {
 	return ctrlmetrics.Registry.Register(&certificateEnd{
 		description: prometheus.NewDesc("muster_webhook_certificate_expiry_timestamp_seconds",
-			"When a certificate of the webhook ends, in seconds since 1970: of the one that is mounted, and of the one that is served.",
+			"When a certificate of the webhook expires, in seconds since 1970: the mounted one, and the served one.",
 			nil, prometheus.Labels{"certificate": certificate}),
 		end: end,
 	})

@@ -1,5 +1,5 @@
-// Package metrics holds Muster's own metrics. Their labels take values from small
-// fixed sets only, so that their number does not grow with the clusters.
+// Package metrics holds Muster's own metrics. Their labels take values from small, fixed
+// sets only, so that the number of series does not grow with the clusters.
 package metrics
 
 import (
@@ -12,7 +12,7 @@ import (
 var (
 	clusters = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "muster_clusters",
-		Help: "CAPI Clusters by what became of them: imported, pending, conflicted, failed, unselected.",
+		Help: "CAPI Clusters by state: imported, pending, conflicted, failed, unselected.",
 	}, []string{"state"})
 
 	reasons = prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -46,7 +46,7 @@ func init() {
 	ctrlmetrics.Registry.MustRegister(clusters, reasons, conditions, applies, importLatency, admissions)
 }
 
-// Applied counts a write of a Fleet object, and its failure as "error".
+// Applied counts a write of a Fleet object; one that failed counts as "error".
 func Applied(kind, result string, err error) {
 	if err != nil {
 		result = "error"
@@ -79,8 +79,8 @@ const (
 	Error   = "error"
 )
 
-// Admits begins to count the answers of a webhook, at zero: the first error is then a
-// rise, and not the beginning of a series, which looks like none.
+// Admits begins to count the answers of a webhook, at zero, so that the first error is an
+// increase. At the beginning of a series it would not show as one.
 func Admits(webhook string) {
 	for _, result := range []string{Allowed, Denied, Error} {
 		admissions.WithLabelValues(webhook, result)

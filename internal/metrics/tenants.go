@@ -5,8 +5,8 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// Both are vectors without labels: a vector has no series until it is set, so that a
-// program that does not count, or has yet to, does not say 0.
+// Both are vectors without labels: a vector has no series until it is set, so a program
+// that does not count, or has not counted yet, does not report 0.
 var (
 	crossNamespaceClass = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "muster_cross_namespace_class_clusters",

@@ -16,8 +16,8 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
-// ManagerOptions returns what the flags say about TLS, for servers other than that of
-// diagnostics, and about diagnostics.
+// ManagerOptions returns the TLS options for servers other than diagnostics, and the
+// options for diagnostics.
 func (f *Flags) ManagerOptions() ([]func(*tls.Config), *metricsserver.Options, error) {
 	tlsOptions, diagnostics, err := flags.GetManagerOptions(f.Manager)
 	if err != nil || f.DiagnosticsCertDir == "" {
@@ -31,9 +31,8 @@ func (f *Flags) ManagerOptions() ([]func(*tls.Config), *metricsserver.Options, e
 	return tlsOptions, diagnostics, nil
 }
 
-// diagnosticsCertificate is the mounted certificate, whenever it is there: nothing waits
-// for cert-manager to see metrics, and nothing is restarted once it has come. Until then
-// it is a self-signed one.
+// diagnosticsCertificate is the mounted certificate, or a self-signed one until that
+// exists: metrics do not wait for cert-manager, and need no restart afterwards.
 type diagnosticsCertificate struct {
 	dir  string
 	last atomic.Pointer[tls.Certificate]
@@ -53,8 +52,8 @@ func newDiagnosticsCertificate(dir string) (*diagnosticsCertificate, error) {
 	return result, nil
 }
 
-// get reads the certificate at each handshake, of which there are few. One that cannot be
-// read, as while it is exchanged, leaves the last one in use.
+// get reads the certificate at each handshake, of which there are few. If it cannot be
+// read, for example while it is being replaced, the last one stays in use.
 func (c *diagnosticsCertificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(filepath.Join(c.dir, "tls.crt"), filepath.Join(c.dir, "tls.key"))
 	switch {

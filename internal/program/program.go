@@ -1,5 +1,5 @@
-// Package program is what both programs have in common: logging, diagnostics and the
-// flags for them, in the form that Cluster API's own programs have.
+// Package program is what both programs have in common: logging, diagnostics and their
+// flags, in the same form as in Cluster API's own programs.
 package program
 
 import (
@@ -46,7 +46,7 @@ func (f *Flags) AddTo(fs *pflag.FlagSet) {
 }
 
 // SetUpLogging makes zap the logger of everything, client-go included. The error
-// names the flag that cannot be used.
+// names an unusable flag.
 func (f *Flags) SetUpLogging() error {
 	level, err := zapcore.ParseLevel(f.LogLevel)
 	if err != nil {
@@ -88,15 +88,15 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// Main runs a program until it is told to stop, and exits.
+// Main runs a program until it is told to stop, then exits.
 func Main(name string, run func(ctx context.Context, args []string) error) {
-	if err := run(ctrl.SetupSignalHandler(), os.Args[1:]); err != nil {
+	if err := run(ctrl.SetupSignalHandler(), os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		os.Exit(exitCode(err))
 	}
 }
 
-// Exit returns the error with the code that the program exits with; without, it is 1.
+// Exit gives an error the code that the program exits with. Without one it is 1.
 func Exit(code int, err error) error { return &exitError{error: err, code: code} }
 
 type exitError struct {

@@ -1,5 +1,5 @@
-// Package render says, without a cluster, which Fleet objects given manifests would
-// lead to: for review and for CI. It calls the same pure functions as the syncer.
+// Package render shows, without a cluster, which Fleet objects given manifests lead to: for
+// review and for CI. It calls the same pure functions as the syncer.
 package render
 
 import (
@@ -12,6 +12,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/manifests"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
@@ -19,31 +20,35 @@ import (
 
 // Result is what manifests lead to.
 type Result struct {
-	// Objects are the Fleet objects, in the order of kind, namespace and name. UIDs
-	// are unknown and left out of owner references.
+	// Objects are the Fleet objects, sorted by kind, namespace and name. UIDs are unknown
+	// and left out of owner references.
 	Objects []map[string]any
 	// Notes say what a reader would otherwise miss: Clusters that are not imported and
-	// why, names that are shortened, references that are not among the manifests.
+	// why, shortened names, references that are not among the manifests.
 	Notes []string
 }
 
-// Render returns what the manifests lead to once every Cluster's control plane is
-// initialized. The error names manifests that cannot be used, and Clusters that would
+// Render returns what the objects lead to once every Cluster's control plane is
+// initialized. The error names objects that cannot be used, and Clusters that would
 // share a Fleet Cluster.
-func Render(in *Manifests) (*Result, error) {
-	current, err := settings.From(in.Config)
+func Render(objects []manifests.Object) (*Result, error) {
+	in, err := sorted(objects)
+	if err != nil {
+		return nil, err
+	}
+	current, err := settings.From(in.config)
 	if err != nil {
 		return nil, err
 	}
 	r := &renderer{in: in, settings: current, result: &Result{}, seen: map[string]string{}}
-	for _, class := range in.Classes {
+	for _, class := range in.classes {
 		if current.Class.Enabled {
 			if err := r.add(desired.ClassGroup(current, class), "ClusterClass "+class.Name); err != nil {
 				return nil, err
 			}
 		}
 	}
-	for _, cluster := range in.Clusters {
+	for _, cluster := range in.clusters {
 		if err := r.cluster(cluster); err != nil {
 			return nil, err
 		}
@@ -53,10 +58,10 @@ func Render(in *Manifests) (*Result, error) {
 }
 
 type renderer struct {
-	in       *Manifests
+	in       *inputs
 	settings settings.Settings
 	result   *Result
-	// seen maps an object's identity to what made it, where only one may.
+	// seen maps an object's identity to what it is made for, where only one may make it.
 	seen map[string]string
 }
 
@@ -76,15 +81,15 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 	}
 	wanted := stamp.OnCreate(r.settings, subject)
 	if !wanted.Pin.IsComplete() {
-		r.note("Cluster %s has no name yet (generateName); its Fleet Cluster is named when it has", key)
+		r.note("Cluster %s has no name yet (generateName); its Fleet Cluster is named once it has one", key)
 		return nil
 	}
 	if wanted.Shortened {
 		r.note("Cluster %s: the name does not fit Fleet and becomes %q", key, wanted.Pin.ClusterName)
 	}
 	cluster = cluster.DeepCopy()
-	cluster.Labels = set(cluster.Labels, wanted.LabelValues())
-	cluster.Annotations = set(cluster.Annotations, wanted.AnnotationValues())
+	cluster.Labels = stamp.Merge(cluster.Labels, wanted.LabelValues())
+	cluster.Annotations = stamp.Merge(cluster.Annotations, wanted.AnnotationValues())
 
 	classKey := cluster.GetClassKey()
 	class := r.in.class(classKey)
@@ -112,16 +117,16 @@ func (r *renderer) referenced(cluster, namespace string, ref clusterv1.ContractV
 	if !ref.IsDefined() {
 		return nil
 	}
-	object := r.in.Others[reference{ref.APIGroup, ref.Kind, types.NamespacedName{Namespace: namespace, Name: ref.Name}}]
+	object := r.in.others[reference{ref.APIGroup, ref.Kind, types.NamespacedName{Namespace: namespace, Name: ref.Name}}]
 	if object == nil {
 		r.note("Cluster %s: %s %s is not among the manifests; the template values below lack it", cluster, ref.Kind, ref.Name)
 		return nil
 	}
-	return object.Object
+	return object
 }
 
-// add puts an object into the result. By says what it is made for; empty for objects
-// that several Clusters share.
+// add adds an object to the result. By says what it is made for; empty for objects that
+// several Clusters share.
 func (r *renderer) add(object client.Object, by string) error {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
@@ -156,18 +161,4 @@ func (r *renderer) add(object client.Object, by string) error {
 func identity(fields map[string]any) string {
 	metadata := fields["metadata"].(map[string]any)
 	return fmt.Sprintf("%v %v/%v", fields["kind"], metadata["namespace"], metadata["name"])
-}
-
-func set(target, values map[string]string) map[string]string {
-	if target == nil {
-		target = map[string]string{}
-	}
-	for key, value := range values {
-		if value == "" {
-			delete(target, key)
-		} else {
-			target[key] = value
-		}
-	}
-	return target
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/manifests"
 )
 
 const (
@@ -32,19 +34,19 @@ metadata: {name: fleet-addon-config}
 spec: `
 )
 
-func read(documents ...string) (*Manifests, error) {
-	manifests := &Manifests{}
-	return manifests, manifests.Read(strings.NewReader(strings.Join(documents, "\n---\n")))
+func rendered(documents ...string) (*Result, error) {
+	objects, problems := manifests.Read([]string{manifests.Stdin}, strings.NewReader(strings.Join(documents, "\n---\n")))
+	if len(problems) > 0 {
+		return nil, problems[0]
+	}
+	return Render(objects)
 }
 
 // render returns the objects, as kind namespace/name, and the notes.
 func render(t *testing.T, documents ...string) (objects, notes []string, result *Result) {
 	t.Helper()
-	manifests, err := read(documents...)
+	result, err := rendered(documents...)
 	if err != nil {
-		t.Fatal(err)
-	}
-	if result, err = Render(manifests); err != nil {
 		t.Fatal(err)
 	}
 	for _, object := range result.Objects {
@@ -74,8 +76,9 @@ func TestRender(t *testing.T) {
 		"selected by class":           {documents: []string{strings.Replace(cluster, "classes", "team", 1), configHead + `{cluster: {selector: {matchLabels: {clusterclass-name.fleet.addons.cluster.x-k8s.io: standard}}}}`}, objects: []string{"Cluster team/prod"}, notes: []string{strings.Replace(noClass, "classes/", "team/", 1)}},
 		"naming":                      {documents: []string{plain, configHead + `{cluster: {naming: {prefix: a-, suffix: -b}}}`}, objects: []string{"Cluster team/a-prod-b"}},
 		"shortened":                   {documents: []string{strings.Replace(plain, "prod", "prod.eu", 1)}, objects: []string{"Cluster team/prod-eu-2740657d"}, notes: []string{`Cluster team/prod.eu: the name does not fit Fleet and becomes "prod-eu-2740657d"`}},
-		"generateName":                {documents: []string{strings.Replace(plain, "name: prod", "generateName: prod-", 1)}, notes: []string{"Cluster team/ has no name yet (generateName); its Fleet Cluster is named when it has"}},
+		"generateName":                {documents: []string{strings.Replace(plain, "name: prod", "generateName: prod-", 1)}, notes: []string{"Cluster team/ has no name yet (generateName); its Fleet Cluster is named once it has one"}},
 		"without a namespace":         {documents: []string{strings.Replace(plain, ", namespace: team", "", 1)}, objects: []string{"Cluster default/prod"}},
+		"a List":                      {documents: []string{"{apiVersion: v1, kind: List, items: [{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {name: prod}}]}"}, objects: []string{"Cluster default/prod"}},
 		"a reference that is missing": {documents: []string{plain + "spec: {controlPlaneRef: {apiGroup: controlplane.cluster.x-k8s.io, kind: KubeadmControlPlane, name: cp}}"}, objects: []string{"Cluster team/prod"}, notes: []string{"Cluster team/prod: KubeadmControlPlane cp is not among the manifests; the template values below lack it"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,16 +103,12 @@ func TestRenderRefuses(t *testing.T) {
 		"a class twice":             {[]string{class, class}, "ClusterClass standard and ClusterClass standard would share ClusterGroup classes/standard"},
 		"selectors that do not fit": {[]string{configHead + `{cluster: {selector: {matchExpressions: [{key: a, operator: Is}]}}}`}, "spec.cluster.selector: "},
 		"v1beta1":                   {[]string{strings.Replace(plain, "v1beta2", "v1beta1", 1)}, "document 1, Cluster prod: is cluster.x-k8s.io/v1beta1; convert it"},
-		"a second config":           {[]string{configHead + `{}`, configHead + `{}`}, "document 2, FleetAddonConfig fleet-addon-config: is the second FleetAddonConfig"},
+		"a second config":           {[]string{configHead + `{}`, configHead + `{}`}, "document 2, FleetAddonConfig fleet-addon-config: is a second FleetAddonConfig"},
 		"an unknown field":          {[]string{configHead + `{cluster: {namming: {}}}`}, `unknown field "spec.cluster.namming"`},
-		"no YAML":                   {[]string{"a: b: c"}, "document 1: "},
-		"no Cluster":                {[]string{strings.Replace(plain, "{name: prod", "{labels: [], name: prod", 1)}, "document 1, Cluster prod: "},
+		"no Cluster":                {[]string{class, plain + "spec: []"}, "document 2, Cluster prod: json: cannot unmarshal array"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			manifests, err := read(test.documents...)
-			if err == nil {
-				_, err = Render(manifests)
-			}
+			_, err := rendered(test.documents...)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("the error is %v, want %q", err, test.want)
 			}

@@ -4,12 +4,12 @@ import "slices"
 
 // DefaultExclude returns the JSON pointers that are left out of the template values
 // unless the user lists others: what carries secrets in the control planes that the
-// shipped roles let the syncer read. A control plane says inline what it puts on its
+// shipped roles let the syncer read. A control plane holds inline what it puts on its
 // machines: files, users, commands, Ignition and cloud-init, bootstrap tokens,
 // credentials of proxies and repositories, free-form configuration of what it installs.
 //
-// A kind that is not here carries none: ROSA, GKE and nested control planes refer to
-// Secrets by name only.
+// A kind that is missing here carries no secrets: ROSA, GKE and nested control planes
+// refer to Secrets by name only.
 func DefaultExclude() []string {
 	return slices.Concat(
 		below("/ControlPlane/spec/kubeadmConfigSpec",
@@ -42,7 +42,7 @@ func DefaultExclude() []string {
 			"/serverConfig/*/extraEnv",
 			"/serverConfig/etcd/customConfig/extraEnv",
 		),
-		// k0s: of its own configuration, the datastore's connection string and the charts.
+		// k0s: in its own configuration, the datastore's connection string and the charts.
 		below("/ControlPlane/spec/k0sConfigSpec",
 			"/files",
 			"/preStartCommands",

@@ -25,10 +25,6 @@ type Settings struct {
 	ConfigName string
 	Cluster    Cluster
 	Class      Class
-	// CrossNamespaceClass says how strictly the use of a class in another namespace is checked.
-	CrossNamespaceClass addonsv1.CrossNamespaceClassPolicy
-	// CrossNamespaceClassVerb is the verb on the class that is asked about.
-	CrossNamespaceClassVerb addonsv1.CrossNamespaceClassVerb
 }
 
 // Cluster are the settings for CAPI Clusters.
@@ -51,9 +47,9 @@ type Class struct {
 	Enabled, PatchResource, SetOwnerReferences bool
 }
 
-// From returns the settings a FleetAddonConfig asks for; nil stands for no
-// FleetAddonConfig at all and gives the defaults. The error names the field of
-// each selector that cannot be parsed; the settings are unusable then.
+// From returns the settings that a FleetAddonConfig asks for. Nil stands for no
+// FleetAddonConfig at all and gives the defaults. The error names the field of each
+// selector that cannot be parsed; the settings are then unusable.
 func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 	var spec addonsv1.FleetAddonConfigSpec
 	if config != nil {
@@ -70,7 +66,6 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 		return Settings{}, err
 	}
 
-	policy, verb := ClassPolicy(config)
 	return Settings{
 		ConfigName: addonsv1.FleetAddonConfigName,
 		Cluster: Cluster{
@@ -94,13 +89,12 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 			PatchResource:      ptr.Deref(class.PatchResource, true),
 			SetOwnerReferences: ptr.Deref(class.SetOwnerReferences, true),
 		},
-		CrossNamespaceClass:     policy,
-		CrossNamespaceClassVerb: verb,
 	}, nil
 }
 
 // ClassPolicy returns how strictly, and by which verb, the use of a class in another
-// namespace is checked. It holds whatever else of the FleetAddonConfig is unusable.
+// namespace is checked. It is apart from Settings because it is valid even if the rest of
+// the FleetAddonConfig is unusable.
 func ClassPolicy(config *addonsv1.FleetAddonConfig) (addonsv1.CrossNamespaceClassPolicy, addonsv1.CrossNamespaceClassVerb) {
 	var policy addonsv1.PolicyConfig
 	if config != nil {
@@ -110,8 +104,8 @@ func ClassPolicy(config *addonsv1.FleetAddonConfig) (addonsv1.CrossNamespaceClas
 		orDefault(policy.CrossNamespaceClassVerb, addonsv1.CrossNamespaceClassVerbGet)
 }
 
-// Held returns the settings under which everything is left as it is: turned off, and
-// otherwise as a FleetAddonConfig whose selectors cannot be parsed asks for.
+// Held returns the settings for a FleetAddonConfig whose selectors cannot be parsed: turned
+// off, so that everything stays as it is, and otherwise what the FleetAddonConfig asks for.
 func Held(config *addonsv1.FleetAddonConfig) Settings {
 	rest := config.DeepCopy()
 	if rest != nil && rest.Spec.Cluster != nil {
@@ -134,9 +128,9 @@ func Default() Settings {
 	return defaults
 }
 
-// tolerations returns what was asked for, or CAAPF's default: the agent may start
-// on nodes that are still being set up. Its order is CAAPF's, so that an adopted
-// Fleet Cluster does not change.
+// tolerations returns those asked for, or CAAPF's default: the agent may start on nodes
+// that are still being set up. The order is CAAPF's, so that an adopted Fleet Cluster does
+// not change.
 func tolerations(asked *[]corev1.Toleration) []corev1.Toleration {
 	if asked != nil {
 		return *asked

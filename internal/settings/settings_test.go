@@ -40,9 +40,7 @@ func documented() Settings {
 			OnDeselect:        "Keep",
 			Exclude:           DefaultExclude(), // what it must hold is said where values are made
 		},
-		Class:                   Class{Enabled: true, PatchResource: true, SetOwnerReferences: true},
-		CrossNamespaceClass:     "Enforce",
-		CrossNamespaceClassVerb: "get",
+		Class: Class{Enabled: true, PatchResource: true, SetOwnerReferences: true},
 	}
 }
 
@@ -68,7 +66,6 @@ func TestFrom(t *testing.T) {
 		"null cluster":                {spec: `cluster: null`},
 		"empty class":                 {spec: `clusterClass: {}`},
 		"null class":                  {spec: `clusterClass: null`},
-		"policy: verb":                {spec: `policy: {crossNamespaceClassVerb: use}`, want: func(s *Settings) { s.CrossNamespaceClassVerb = "use" }},
 		"empty policy":                {spec: `policy: {}`},
 		"null policy":                 {spec: `policy: null`},
 		"config and install only":     {spec: `{config: {server: {inferLocal: true}}, install: {followLatest: true}}`},
@@ -104,7 +101,6 @@ func TestFrom(t *testing.T) {
 		"clusterClass.enabled":        {spec: `clusterClass: {enabled: false}`, want: func(s *Settings) { s.Class.Enabled = false }},
 		"clusterClass.patchResource":  {spec: `clusterClass: {patchResource: false}`, want: func(s *Settings) { s.Class.PatchResource = false }},
 		"clusterClass.setOwnerRefs":   {spec: `clusterClass: {setOwnerReferences: false}`, want: func(s *Settings) { s.Class.SetOwnerReferences = false }},
-		"policy.crossNamespaceClass":  {spec: `policy: {crossNamespaceClass: Warn}`, want: func(s *Settings) { s.CrossNamespaceClass = "Warn" }},
 		"one section leaves the rest": {spec: `{clusterClass: {patchResource: false}, cluster: {hostNetwork: false}}`, want: func(s *Settings) { s.Class.PatchResource, s.Cluster.HostNetwork = false, false }},
 	}
 	for name, test := range tests {
@@ -125,6 +121,26 @@ func TestFrom(t *testing.T) {
 				t.Errorf("From (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestClassPolicy(t *testing.T) {
+	bad := &addonsv1.ClusterConfig{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"no key!": "x"}}}
+	for name, test := range map[string]struct {
+		config *addonsv1.FleetAddonConfig
+		policy addonsv1.CrossNamespaceClassPolicy
+		verb   addonsv1.CrossNamespaceClassVerb
+	}{
+		"no config":    {nil, "Enforce", "get"},
+		"no policy":    {&addonsv1.FleetAddonConfig{}, "Enforce", "get"},
+		"empty policy": {&addonsv1.FleetAddonConfig{Spec: addonsv1.FleetAddonConfigSpec{Policy: &addonsv1.PolicyConfig{}}}, "Enforce", "get"},
+		"policy":       {&addonsv1.FleetAddonConfig{Spec: addonsv1.FleetAddonConfigSpec{Policy: &addonsv1.PolicyConfig{CrossNamespaceClass: "Warn"}}}, "Warn", "get"},
+		"verb":         {&addonsv1.FleetAddonConfig{Spec: addonsv1.FleetAddonConfigSpec{Policy: &addonsv1.PolicyConfig{CrossNamespaceClassVerb: "use"}}}, "Enforce", "use"},
+		"bad selector": {&addonsv1.FleetAddonConfig{Spec: addonsv1.FleetAddonConfigSpec{Cluster: bad, Policy: &addonsv1.PolicyConfig{CrossNamespaceClass: "Off"}}}, "Off", "get"},
+	} {
+		if policy, verb := ClassPolicy(test.config); policy != test.policy || verb != test.verb {
+			t.Errorf("%s: %s, %s", name, policy, verb)
+		}
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package stamp owns the stamp: the labels and annotations on a CAPI Cluster that
-// say which ClusterClass it is of, who claimed it for Fleet, and under which name.
-// It is all that the webhook and the syncer share. The package is pure: it takes
-// metadata and settings and returns values; it knows no API server and no
+// say which ClusterClass it uses, what claimed it for Fleet, and under which name.
+// The stamp is all that the webhook and the syncer share. The package is pure: it
+// takes metadata and settings and returns values; it knows no API server and no
 // admission request, so that both programs decide alike.
 package stamp
 
@@ -23,14 +23,14 @@ const (
 
 	// AdoptAnnotation set to "true" on a Fleet object hands it to Muster.
 	AdoptAnnotation = Domain + "/adopt"
-	// ImportedFromAnnotation on a Fleet Cluster holds the name of the CAPI Cluster that it
-	// was made from.
+	// ImportedFromAnnotation on a Fleet Cluster holds the name of the CAPI Cluster it was
+	// made from.
 	ImportedFromAnnotation = Domain + "/imported-from"
 	// ImportedUIDAnnotation holds the UID of that Cluster on a Fleet Cluster without an
-	// owner reference, so that a Cluster made anew under the same name is told from it.
+	// owner reference. It distinguishes a Cluster that is recreated under the same name.
 	ImportedUIDAnnotation = Domain + "/imported-uid"
-	// ReleasedAnnotation is on a Fleet Cluster whose owner reference was taken off
-	// while its Cluster is paused. One that clusterctl move leaves behind keeps it.
+	// ReleasedAnnotation is on a Fleet Cluster whose owner reference was removed while its
+	// Cluster is paused. A Fleet Cluster that clusterctl move leaves behind keeps it.
 	ReleasedAnnotation = Domain + "/released"
 
 	// ManagedByLabel is on every object that Muster makes.

@@ -10,12 +10,12 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// hashLength is how many hex digits of a SHA-256 tell shortened names apart.
+// hashLength is how many hex digits of a SHA-256 distinguish shortened names.
 const hashLength = 8
 
 // FleetName returns the name of the Fleet Cluster for a CAPI Cluster: prefix +
-// name + suffix. It becomes part of a Namespace's name and a label value in Fleet,
-// so it must be a DNS-1123 label; what is none is shortened, and shortened says so.
+// name + suffix. It becomes part of a Namespace's name and a label value in Fleet, so it
+// must be a DNS-1123 label. A name that is not one is shortened, and shortened is true.
 func FleetName(cluster settings.Cluster, name string) (fleetName string, shortened bool) {
 	full := cluster.Prefix + name + cluster.Suffix
 	if IsFleetName(full) {
@@ -51,8 +51,8 @@ func GroupName(class, classNamespace string) string {
 	})
 }
 
-// shorten makes a name of at most limit characters: what is not allowed becomes
-// '-', the rest is cut, and the hash of the full name keeps different names apart.
+// shorten returns a name of at most limit characters. Characters that are not allowed
+// become '-', the end is cut off, and a hash keeps names apart.
 func shorten(full string, limit int, allowed func(rune) bool) string {
 	sum := sha256.Sum256([]byte(full))
 	hash := hex.EncodeToString(sum[:])[:hashLength]

@@ -42,22 +42,22 @@ type Origin struct {
 	// Name is empty if nothing on the Fleet Cluster says it.
 	Name string
 	// UID is empty if nothing says it: CAAPF and early versions of Muster made Fleet
-	// Clusters without owner and without a note of the UID.
+	// Clusters with neither an owner nor a note of the UID.
 	UID types.UID
 	// Owned says that the UID is that of an owner reference, by which the garbage
 	// collector deletes the Fleet Cluster with its Cluster.
 	Owned bool
 }
 
-// OriginOf reads the origin of a Fleet Cluster. An owner reference is believed before
-// an annotation: it is what Kubernetes acts on.
+// OriginOf reads the origin of a Fleet Cluster. An owner reference takes precedence over an
+// annotation, because Kubernetes acts on it.
 func OriginOf(fleetCluster metav1.Object) Origin {
 	origin := Origin{Name: fleetCluster.GetAnnotations()[ImportedFromAnnotation]}
 	for _, owner := range fleetCluster.GetOwnerReferences() {
 		if !IsCluster(owner) {
 			continue
 		}
-		// Of several owners the one that the annotation names, if there is one.
+		// Of several owners, take the one that the annotation names, if any.
 		if !origin.Owned || owner.Name == fleetCluster.GetAnnotations()[ImportedFromAnnotation] {
 			origin = Origin{Name: owner.Name, UID: owner.UID, Owned: true}
 		}
@@ -68,9 +68,9 @@ func OriginOf(fleetCluster metav1.Object) Origin {
 	return origin
 }
 
-// MayBeFrom reports whether a Fleet Cluster may have been made from the Cluster of a name:
-// it notes that name; or it notes none, as CAAPF's do without owner references, and has
-// the name that the settings give.
+// MayBeFrom reports whether a Fleet Cluster may have been made from the Cluster with this
+// name: it notes that name; or it notes none, like CAAPF's without owner references, and
+// has the name that the settings give.
 func MayBeFrom(in settings.Cluster, fleetCluster metav1.Object, cluster string) bool {
 	if name := OriginOf(fleetCluster).Name; name != "" {
 		return name == cluster
@@ -119,25 +119,24 @@ type Relation int
 
 // The relations.
 const (
-	// Foreign is somebody else's: never taken over.
+	// Foreign belongs to somebody else and is never taken over.
 	Foreign Relation = iota
 	// Own was made from the Cluster.
 	Own
-	// HandedOver is somebody's who has handed it over with the adopt annotation.
+	// HandedOver belonged to somebody who handed it over with the adopt annotation.
 	HandedOver
-	// Predecessor was made from an earlier Cluster of the same name and still has it as
-	// its owner: the garbage collector takes it away.
+	// Predecessor was made from an earlier Cluster of the same name, which still owns it:
+	// the garbage collector deletes it.
 	Predecessor
-	// Orphan was made from an earlier Cluster of the same name and has no owner. Fleet
-	// believes its agent to be deployed, but to a cluster that may be gone.
+	// Orphan was made from an earlier Cluster of the same name and has no owner. For Fleet
+	// its agent is deployed, but to a cluster that may be gone.
 	Orphan
 )
 
-// RelationOf says what a Fleet Cluster is to a CAPI Cluster of its namespace; why
-// says of a foreign one whose it is and how to hand it over. It looks at metadata
-// only. A Cluster that is being created has no UID yet. Lives reports whether there is
-// a Cluster of that name in the namespace, and with that UID unless it is empty; an empty
-// name stands for any.
+// RelationOf says what a Fleet Cluster is to a CAPI Cluster of its namespace. If it is
+// foreign, why says whose it is and how to hand it over. It reads only metadata. A Cluster
+// that is being created has no UID yet. Lives reports whether the namespace has a Cluster
+// of that name, and with that UID unless it is empty; an empty name stands for any.
 func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid types.UID) bool) (relation Relation, why string) {
 	if owns(fleetCluster, cluster.GetUID()) {
 		if rival := preferredOwner(fleetCluster, cluster, lives); rival != "" {
@@ -179,10 +178,10 @@ func owns(fleetCluster metav1.Object, uid types.UID) bool {
 	})
 }
 
-// preferredOwner returns the name of the Cluster that has a Fleet Cluster with several
-// owners that exist, if that is not this one: the one that it was made from, or else that
-// with the smallest UID. Whoever may write owner references must not have two Clusters
-// write to one Fleet Cluster in turns for ever.
+// preferredOwner returns the name of the Cluster that a Fleet Cluster with several living
+// owners belongs to, if it is not this one: the Cluster that it was made from, or else the
+// one with the smallest UID. Without that rule, whoever may write owner references could
+// make two Clusters overwrite one Fleet Cluster in turns forever.
 func preferredOwner(fleetCluster, cluster metav1.Object, lives func(string, types.UID) bool) string {
 	from := fleetCluster.GetAnnotations()[ImportedFromAnnotation]
 	best := metav1.OwnerReference{Name: cluster.GetName(), UID: cluster.GetUID()}
@@ -200,8 +199,8 @@ func preferredOwner(fleetCluster, cluster metav1.Object, lives func(string, type
 	return best.Name
 }
 
-// livingOwner returns the name, or else the UID, of another Cluster that exists and has
-// the Fleet Cluster; empty if there is none.
+// livingOwner returns the name, or else the UID, of another existing Cluster that the Fleet
+// Cluster belongs to; empty if there is none.
 func livingOwner(fleetCluster metav1.Object, origin Origin, self string, lives func(string, types.UID) bool) string {
 	for _, owner := range fleetCluster.GetOwnerReferences() {
 		if IsCluster(owner) && owner.Name != self && lives(owner.Name, owner.UID) {
@@ -217,8 +216,8 @@ func livingOwner(fleetCluster metav1.Object, origin Origin, self string, lives f
 	return ""
 }
 
-// isOlder reports whether one object was there before another was made. Times are whole
-// seconds: of two that were made within the same, neither is.
+// isOlder reports whether one object was created before another. Timestamps are whole
+// seconds: of two objects created within the same second, neither is older.
 func isOlder(one, other metav1.Object) bool {
 	made, since := one.GetCreationTimestamp(), other.GetCreationTimestamp()
 	return !since.IsZero() && made.Before(&since)

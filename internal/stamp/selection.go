@@ -8,9 +8,9 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// Selected reports whether a Cluster with these labels, in a Namespace with those,
-// is to be imported; if not, why says which setting keeps it out, as the end of
-// the sentence "Cluster is not imported into Fleet: …".
+// Selected reports whether a Cluster and its Namespace, with these labels, are selected for
+// import. If not, why says which setting keeps the Cluster out, as the end of the sentence
+// "Cluster is not imported into Fleet: …".
 func Selected(cluster settings.Cluster, clusterLabels, namespaceLabels map[string]string) (selected bool, why string) {
 	switch {
 	case !cluster.Enabled:

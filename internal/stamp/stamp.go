@@ -8,18 +8,18 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// Subject is what of a CAPI Cluster the stamp is computed from.
+// Subject is the part of a CAPI Cluster that the stamp is computed from.
 type Subject struct {
 	// Name is empty while the API server has yet to generate it.
 	Name            string
 	Labels          map[string]string
 	Annotations     map[string]string
 	NamespaceLabels map[string]string
-	// Class is the ClusterClass the topology names, its namespace filled in; zero without a topology.
+	// Class is the ClusterClass that the topology names, with its namespace; zero without a topology.
 	Class types.NamespacedName
 }
 
-// Stamp is what the keys of the stamp are to be; an empty field means the key is absent.
+// Stamp holds the values that the keys of the stamp should have; empty means absent.
 type Stamp struct {
 	ClassName, ClassNamespace, ClassFullName string
 	Pin                                      Pin
@@ -32,8 +32,8 @@ type Pin struct {
 	OwnedBy, ClusterName string
 }
 
-// PinOf returns the pin that annotations hold. A name that Fleet cannot use pins
-// nothing: kept, it would keep the Cluster out of Fleet for good.
+// PinOf returns the pin that annotations hold. A name that Fleet cannot use pins nothing:
+// it would keep the Cluster out of Fleet forever.
 func PinOf(annotations map[string]string) Pin {
 	pin := Pin{OwnedBy: annotations[OwnedByAnnotation], ClusterName: annotations[ClusterNameAnnotation]}
 	if !IsFleetName(pin.ClusterName) {
@@ -46,9 +46,9 @@ func PinOf(annotations map[string]string) Pin {
 // whether the Cluster was claimed.
 func (p Pin) IsComplete() bool { return p.OwnedBy != "" && p.ClusterName != "" }
 
-// OnCreate returns the stamp of a Cluster that is being created. A pin it brings
-// along (restored from a backup, moved by clusterctl) is kept if Fleet can use it.
-// Without a name there is no pin: the syncer sets it.
+// OnCreate returns the stamp of a Cluster that is being created. A pin that it brings
+// along (restored from a backup, moved by clusterctl) is kept if Fleet can use it. A
+// Cluster without a name gets no pin: the syncer sets it.
 func OnCreate(in settings.Settings, subject Subject) Stamp {
 	stamp := classStamp(subject.Class)
 	if selected, _ := Selected(in.Cluster, stamp.merge(subject.Labels), subject.NamespaceLabels); !selected || subject.Name == "" {
@@ -62,11 +62,10 @@ func OnCreate(in settings.Settings, subject Subject) Stamp {
 	return stamp
 }
 
-// OnUpdate returns the stamp of a Cluster that is being updated from one that had the
-// old pin. Whatever the request holds, the pin stays what it was: one that is dropped or
-// altered is restored, one that is new goes, and none is made. Only the syncer may pin,
-// pin again and unpin: whoever may write a Cluster may write its annotations, so they
-// prove nothing.
+// OnUpdate returns the stamp of a Cluster that is being updated and had the old pin.
+// Whatever the request holds, the pin stays the same: a dropped or changed pin is restored,
+// a new one is removed, and none is made. Only the syncer may set, change and remove pins:
+// whoever may write a Cluster may write its annotations, so they prove nothing.
 func OnUpdate(subject Subject, old Pin, bySyncer bool) Stamp {
 	stamp := classStamp(subject.Class)
 	stamp.Pin = old
@@ -77,10 +76,10 @@ func OnUpdate(subject Subject, old Pin, bySyncer bool) Stamp {
 }
 
 // OnSync returns the stamp of a Cluster that exists. Existing is the name of the Fleet
-// Cluster that belongs to it already, or empty if there is none: a selected Cluster is
-// pinned to that, also where another pin stands, for a pin is the word of whoever may
-// write annotations. Otherwise a pin it has stays, and one that is missing is made. An
-// unselected Cluster is left as it is.
+// Cluster that already belongs to it, or empty if there is none. A selected Cluster is
+// pinned to that one even if it has another pin, because anybody who may write annotations
+// can set a pin. Otherwise it keeps its pin, or gets one if it has none. An unselected
+// Cluster is left as it is.
 func OnSync(in settings.Settings, subject Subject, existing string) Stamp {
 	stamp := classStamp(subject.Class)
 	stamp.Pin = PinOf(subject.Annotations)
@@ -117,12 +116,13 @@ func Labels(class types.NamespacedName) map[string]string {
 	return map[string]string{ClassNameLabel: stamp.ClassName, ClassNamespaceLabel: stamp.ClassNamespace}
 }
 
-// LabelValues returns what each label key of the stamp is to be; empty means absent.
+// LabelValues returns the value that each label of the stamp should have; empty means absent.
 func (s Stamp) LabelValues() map[string]string {
 	return map[string]string{ClassNameLabel: s.ClassName, ClassNamespaceLabel: s.ClassNamespace}
 }
 
-// AnnotationValues returns what each annotation key of the stamp is to be; empty means absent.
+// AnnotationValues returns the value that each annotation of the stamp should have; empty
+// means absent.
 func (s Stamp) AnnotationValues() map[string]string {
 	return map[string]string{
 		ClassFullNameAnnotation: s.ClassFullName,
@@ -133,11 +133,16 @@ func (s Stamp) AnnotationValues() map[string]string {
 
 // merge returns the labels as they are once stamped: selectors may name the stamp's labels.
 func (s Stamp) merge(labels map[string]string) map[string]string {
-	merged := maps.Clone(labels)
+	return Merge(labels, s.LabelValues())
+}
+
+// Merge returns a copy of current in which keys have the wanted values; empty means absent.
+func Merge(current, wanted map[string]string) map[string]string {
+	merged := maps.Clone(current)
 	if merged == nil {
 		merged = map[string]string{}
 	}
-	for key, value := range s.LabelValues() {
+	for key, value := range wanted {
 		if value == "" {
 			delete(merged, key)
 		} else {
@@ -159,8 +164,8 @@ func classStamp(class types.NamespacedName) Stamp {
 	return stamp
 }
 
-// Changes returns what must change in current for its keys to be as wanted: a
-// value to set, or nil to remove. It returns nil if nothing differs.
+// Changes returns what must change in current to give its keys the wanted values: a value
+// to set, or nil to remove the key. It returns nil if nothing differs.
 func Changes(current, wanted map[string]string) map[string]*string {
 	var changes map[string]*string
 	for key, value := range wanted {

@@ -1,0 +1,103 @@
+package render
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/json"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/manifests"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+// inputs are the objects to render from, sorted by what they are for.
+type inputs struct {
+	clusters []*clusterv1.Cluster
+	classes  []*desired.Class
+	// config is nil if there is no FleetAddonConfig.
+	config     *addonsv1.FleetAddonConfig
+	namespaces map[string]map[string]string
+	// others are the objects that Clusters may refer to.
+	others map[reference]map[string]any
+}
+
+type reference struct {
+	group, kind string
+	types.NamespacedName
+}
+
+// sorted sorts objects by what they are for. The error names an object that cannot be used.
+func sorted(objects []manifests.Object) (*inputs, error) {
+	in := &inputs{namespaces: map[string]map[string]string{}, others: map[reference]map[string]any{}}
+	for i := range objects {
+		if err := in.add(&objects[i]); err != nil {
+			return nil, objects[i].Wrap(err)
+		}
+	}
+	return in, nil
+}
+
+// add adds an object. Without a namespace it is in "default", as for kubectl.
+func (in *inputs) add(object *manifests.Object) error {
+	kind := object.GroupVersionKind()
+	if kind.Group == clusterv1.GroupVersion.Group && kind.Version != clusterv1.GroupVersion.Version &&
+		(kind.Kind == clusterv1.ClusterKind || kind.Kind == clusterv1.ClusterClassKind) {
+		return fmt.Errorf("is %s; convert it to %s first, for example by kubectl apply --dry-run=server -o yaml", object.APIVersion, clusterv1.GroupVersion)
+	}
+	namespace := cmp.Or(object.Namespace, metav1.NamespaceDefault)
+	switch kind.GroupKind() {
+	case clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind).GroupKind():
+		cluster := &clusterv1.Cluster{}
+		if err := json.UnmarshalCaseSensitivePreserveInts(object.Raw, cluster); err != nil {
+			return err
+		}
+		cluster.Namespace = namespace
+		in.clusters = append(in.clusters, cluster)
+	case clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind).GroupKind():
+		class := object.PartialObjectMetadata
+		class.Namespace = namespace
+		in.classes = append(in.classes, &class)
+	case addonsv1.GroupVersion.WithKind("FleetAddonConfig").GroupKind():
+		if in.config != nil {
+			return errors.New("is a second FleetAddonConfig; there may be only one")
+		}
+		in.config = &addonsv1.FleetAddonConfig{}
+		unknown, err := json.UnmarshalStrict(object.Raw, in.config)
+		return errors.Join(err, errors.Join(unknown...))
+	case corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind():
+		in.namespaces[object.Name] = object.Labels
+	default:
+		other := &unstructured.Unstructured{}
+		if err := json.UnmarshalCaseSensitivePreserveInts(object.Raw, &other.Object); err != nil {
+			return err
+		}
+		other.SetNamespace(namespace)
+		in.others[reference{kind.Group, kind.Kind, types.NamespacedName{Namespace: namespace, Name: object.Name}}] = other.Object
+	}
+	return nil
+}
+
+// namespaceLabels returns the labels that a Namespace has: those of its manifest, and the
+// one that every Namespace has.
+func (in *inputs) namespaceLabels(name string) map[string]string {
+	labels := map[string]string{corev1.LabelMetadataName: name}
+	maps.Copy(labels, in.namespaces[name])
+	return labels
+}
+
+func (in *inputs) class(key types.NamespacedName) *desired.Class {
+	for _, class := range in.classes {
+		if class.Namespace == key.Namespace && class.Name == key.Name {
+			return class
+		}
+	}
+	return nil
+}
