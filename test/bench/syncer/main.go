@@ -46,7 +46,7 @@ func (o *options) addTo(flags *flag.FlagSet) {
 	flags.IntVar(&o.classes, "classes", 4, "classes that the Clusters are of")
 	flags.IntVar(&o.workers, "workers", 10, "imports at a time of the bare client; the syncer's --cluster-concurrency as shipped")
 	flags.IntVar(&o.concurrency, "concurrency", 8, "requests at a time of whoever makes the Clusters")
-	flags.StringVar(&o.only, "only", "", "measure only this: throughput or growth")
+	flags.StringVar(&o.only, "only", "", "measure only these, with commas between them: "+strings.Join(tableNames(), ", "))
 	flags.StringVar((*string)(&o.profile), "profile", string(stack.API), "which stack: api, or full, where Cluster API provisions and Fleet targets; -n=50, say")
 	flags.StringVar(&o.profiles, "pprof", "", "save profiles of the syncer in this directory")
 	flags.StringVar(&o.dir, "dir", "", "keep the files and logs of the stack in this directory; use with -only")
@@ -81,14 +81,13 @@ func run(ctx context.Context, o options, args []string) error {
 	r.Settings = map[string]string{
 		"n": fmt.Sprint(o.n), "burst": fmt.Sprint(o.burst), "steady": fmt.Sprint(o.steady), "rate": fmt.Sprint(o.rate),
 		"namespaces": fmt.Sprint(o.namespaces), "classes": fmt.Sprint(o.classes), "workers": fmt.Sprint(o.workers),
+		"only": o.only,
 	}
-	for _, part := range []struct {
-		name    string
-		measure func(context.Context, options) ([]report.Table, error)
-	}{{"throughput", measureThroughput}, {"growth", measureGrowth}, {"full", measureFull}} {
-		if full := o.profile == stack.Full; full != (part.name == "full") || o.only != "" && o.only != part.name {
-			continue
-		}
+	chosen, err := o.parts()
+	if err != nil {
+		return err
+	}
+	for _, part := range chosen {
 		tables, err := part.measure(ctx, o)
 		// What was measured before something failed is worth having.
 		for _, table := range tables {
@@ -99,7 +98,7 @@ func run(ctx context.Context, o options, args []string) error {
 			return err
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
+			return fmt.Errorf("%s: %w", strings.Join(part.tables, ", "), err)
 		}
 	}
 	fmt.Printf("\n%s, %s; written to %s\n", verdict(r), r.Elapsed, o.output)

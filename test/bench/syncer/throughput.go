@@ -22,7 +22,7 @@ const (
 // stack of its own. The bare client works once before the syncer and once after it, half
 // of the Clusters each time, while the syncer does not run.
 func measureThroughput(ctx context.Context, o options) (tables []report.Table, err error) {
-	s, err := open(ctx, o, stack.API)
+	s, err := open(ctx, o, stack.Options{Profile: stack.API})
 	if err != nil {
 		return nil, err
 	}
