@@ -41,7 +41,7 @@ func (o *options) addTo(flags *flag.FlagSet) {
 	flags.IntVar(&o.n, "n", specified, "Clusters at the end; the growth is measured at a tenth, two fifths and all of them")
 	flags.IntVar(&o.burst, "burst", 0, "Clusters to import at once (two fifths of -n if 0)")
 	flags.IntVar(&o.steady, "steady", 0, "Clusters to import at a rate (a fifth of -n if 0)")
-	flags.Float64Var(&o.rate, "rate", 50, "imports per second when they are measured at a rate")
+	flags.Float64Var(&o.rate, "rate", 25, "imports per second when growth is measured at a rate")
 	flags.IntVar(&o.namespaces, "namespaces", 10, "namespaces that the Clusters are in")
 	flags.IntVar(&o.classes, "classes", 4, "classes that the Clusters are of")
 	flags.IntVar(&o.workers, "workers", 10, "imports at a time of the bare client; the syncer's --cluster-concurrency as shipped")

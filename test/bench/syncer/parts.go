@@ -20,7 +20,7 @@ type part struct {
 
 var (
 	parts = []part{
-		{[]string{"throughput"}, measureThroughput},
+		{[]string{"throughput", "latency"}, measureThroughput},
 		{[]string{"growth", "look", "start"}, measureImported},
 	}
 	full = part{[]string{"full"}, measureFull}

@@ -14,7 +14,7 @@ func TestParts(t *testing.T) {
 	}{
 		"everything":          {options{profile: stack.API}, []string{"throughput", "growth"}},
 		"one":                 {options{only: "look"}, []string{"growth"}},
-		"several":             {options{only: "throughput,start"}, []string{"throughput", "growth"}},
+		"several":             {options{only: "latency,start"}, []string{"throughput", "growth"}},
 		"unknown":             {options{only: "look,fast"}, nil},
 		"full":                {options{profile: stack.Full}, []string{"full"}},
 		"full, another table": {options{profile: stack.Full, only: "growth"}, nil},
