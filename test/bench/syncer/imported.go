@@ -60,7 +60,14 @@ func measureImported(ctx context.Context, o options) (tables []report.Table, err
 			return tables, err
 		}
 	}
-	return tables, nil
+	if !o.wants("fanout") {
+		return tables, nil
+	}
+	a, err := s.measureArrivals(ctx, g, o.n)
+	if err != nil {
+		return tables, err
+	}
+	return append(tables, arrivalsTable(a)), nil
 }
 
 // measureSome measures what growth measures, too.

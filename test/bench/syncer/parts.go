@@ -21,7 +21,7 @@ type part struct {
 var (
 	parts = []part{
 		{[]string{"throughput", "latency"}, measureThroughput},
-		{[]string{"growth", "look", "start"}, measureImported},
+		{[]string{"growth", "look", "start", "fanout"}, measureImported},
 	}
 	full = part{[]string{"full"}, measureFull}
 )
