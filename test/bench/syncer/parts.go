@@ -22,6 +22,7 @@ var (
 	parts = []part{
 		{[]string{"throughput", "latency"}, measureThroughput},
 		{[]string{"growth", "look", "start", "fanout"}, measureImported},
+		{[]string{"namespace"}, measureNamespace},
 	}
 	full = part{[]string{"full"}, measureFull}
 )
