@@ -24,7 +24,8 @@ var (
 		{[]string{"growth", "look", "start", "fanout"}, measureImported},
 		{[]string{"namespace"}, measureNamespace},
 	}
-	full = part{[]string{"full"}, measureFull}
+	full    = part{[]string{"full"}, measureFull}
+	against = part{[]string{"against"}, measureAgainst}
 )
 
 func tableNames() []string {
@@ -43,8 +44,12 @@ func (o options) wants(table string) bool {
 // parts are what is to be measured.
 func (o options) parts() ([]part, error) {
 	switch {
-	case o.profile == stack.Full && o.only != "":
-		return nil, errors.New("-only names none of the tables of -profile=full")
+	case o.against != "" && o.rounds < 1:
+		return nil, errors.New("-rounds must be 1 or more")
+	case (o.against != "" || o.profile == stack.Full) && o.only != "":
+		return nil, errors.New("-only names none of the tables of -against and -profile=full")
+	case o.against != "":
+		return []part{against}, nil
 	case o.profile == stack.Full:
 		return []part{full}, nil
 	}

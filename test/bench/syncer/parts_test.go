@@ -14,9 +14,12 @@ func TestParts(t *testing.T) {
 	}{
 		"everything":          {options{profile: stack.API}, []string{"throughput", "growth", "namespace"}},
 		"one":                 {options{only: "look"}, []string{"growth"}},
-		"several":             {options{only: "latency,start"}, []string{"throughput", "growth"}},
+		"several":             {options{only: "latency,namespace"}, []string{"throughput", "namespace"}},
 		"unknown":             {options{only: "look,fast"}, nil},
 		"full":                {options{profile: stack.Full}, []string{"full"}},
+		"against":             {options{against: "HEAD", rounds: 2}, []string{"against"}},
+		"against, no round":   {options{against: "HEAD"}, nil},
+		"against, one table":  {options{against: "HEAD", rounds: 2, only: "look"}, nil},
 		"full, another table": {options{profile: stack.Full, only: "growth"}, nil},
 	} {
 		parts, err := test.asked.parts()
