@@ -152,11 +152,14 @@ faults: ## Let every fault strike a running Muster, 20 times each (FAULTS_FLAGS=
 
 ##@ Benchmark
 
+# Who asks for a part of the benchmark does not want admission, too.
+ONE_BENCH = $(filter -only=% --only=% -against=% --against=%,$(BENCH_FLAGS))
+
 .PHONY: bench
-bench: ## Measure imports, requests, memory and admission (BENCH_FLAGS=-n=500: quickly, see -help)
+bench: ## Measure imports, requests, memory and admission (BENCH_FLAGS=-n=500: quickly, -only=, -against=REVISION, see -help)
 	$(STACK) build --profile=api
 	$(GO) run ./test/bench/syncer $(BENCH_FLAGS)
-	$(GO) run ./test/bench/admission $(ADMISSION_FLAGS)
+	$(if $(ONE_BENCH),,$(GO) run ./test/bench/admission $(ADMISSION_FLAGS))
 
 .PHONY: bench-admission
 bench-admission: ## Measure what the stamp costs against a webhook that does nothing (ADMISSION_FLAGS=-creates=N, -output=FILE)

@@ -1,10 +1,11 @@
-// Package metrics reads the metrics of the API server, for tests and benchmarks that
-// judge it by what it counted itself.
+// Package metrics reads the metrics of the API server and of Muster's programs, for tests
+// and benchmarks that judge them by what they counted themselves.
 package metrics
 
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,15 +28,15 @@ func Scrape(ctx context.Context, client rest.Interface) (Snapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the API server's metrics: %w", err)
 	}
-	return parse(string(body), "apiserver_admission_webhook_")
+	return Parse(string(body), "apiserver_admission_webhook_")
 }
 
-// parse reads the text format; labels whose values hold quotes or commas do not occur
-// in the metrics with this prefix.
-func parse(text, prefix string) (Snapshot, error) {
+// Parse reads those metrics in the text format that begin with one of the prefixes; there
+// must be no labels among them whose values hold quotes or commas.
+func Parse(text string, prefixes ...string) (Snapshot, error) {
 	var snapshot Snapshot
 	for line := range strings.Lines(text) {
-		if !strings.HasPrefix(line, prefix) {
+		if !slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(line, prefix) }) {
 			continue
 		}
 		end := strings.LastIndexByte(line, ' ')

@@ -16,7 +16,7 @@ something_else{name="a"} 7
 `
 
 func TestHistogram(t *testing.T) {
-	snapshot, err := parse(exposed, "apiserver_admission_webhook_")
+	snapshot, err := Parse(exposed, "apiserver_admission_webhook_")
 	if err != nil {
 		t.Fatal(err)
 	}

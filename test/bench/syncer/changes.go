@@ -7,6 +7,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/bench/load"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // Labels that change, of a Cluster, of a class and of a control plane.
@@ -22,6 +24,10 @@ const (
 	classLabel        = "bench.example.com/class"
 	controlPlaneLabel = "bench.example.com/control-plane"
 )
+
+// eventsPerSecond is how many Clusters are changed, created or deleted where not the time
+// of each is measured.
+const eventsPerSecond = 20
 
 func labelPatch(key string, n int) client.Patch {
 	return client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:"at-%d"}}}`, key, n))
@@ -66,18 +72,27 @@ func (s *session) measureChanges(ctx context.Context, g *load.Generator, n int) 
 	return c, err
 }
 
-// measureFanOut changes a label of every class at once, which every Fleet Cluster carries.
+// relabelClasses changes a label of every class at once, which every Fleet Cluster carries.
+func (s *session) relabelClasses(ctx context.Context, g *load.Generator) error {
+	s.labelled++
+	for i := range g.Classes {
+		class := &clusterv1.ClusterClass{}
+		class.Namespace, class.Name = load.ClassNamespace, fmt.Sprintf("class-%d", i)
+		if err := s.admin.Patch(ctx, class, labelPatch(classLabel, s.labelled)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measureFanOut measures a change that every Fleet Cluster needs.
 func (s *session) measureFanOut(ctx context.Context, g *load.Generator, n int) (b burst, err error) {
 	p, err := s.followSyncer()
 	if err != nil {
 		return b, err
 	}
-	for i := range g.Classes {
-		class := &clusterv1.ClusterClass{}
-		class.Namespace, class.Name = load.ClassNamespace, fmt.Sprintf("class-%d", i)
-		if err := s.admin.Patch(ctx, class, labelPatch(classLabel, n)); err != nil {
-			return b, err
-		}
+	if err := s.relabelClasses(ctx, g); err != nil {
+		return b, err
 	}
 	keys := keysAt(g, 0, n, p.start)
 	if err := p.written(ctx, keys); err != nil {
@@ -128,6 +143,40 @@ func (s *session) measureValues(ctx context.Context, g *load.Generator, n int) (
 		}
 	}
 	return result, nil
+}
+
+// deleteSome deletes Clusters and then what they refer to, and waits until the garbage
+// collector has deleted their Fleet Clusters.
+func (s *session) deleteSome(ctx context.Context, g *load.Generator, from, to int) error {
+	if err := load.Pace(ctx, eventsPerSecond, from, to, func(ctx context.Context, i int) error {
+		for _, file := range []string{load.ClusterFile, load.ControlPlaneFile, load.InfrastructureFile} {
+			object, err := g.Object(file, i)
+			if err != nil {
+				return err
+			}
+			if err := s.admin.Delete(ctx, object); err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for i := from; i < to; i++ {
+		if err := poll.Until(ctx, "a Fleet Cluster to go with its Cluster", patience, func(ctx context.Context) error {
+			err := s.admin.Get(ctx, g.Key(i), &fleetv1.Cluster{})
+			if err == nil {
+				return fmt.Errorf("%s is still there", g.Key(i))
+			}
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func deployment(name types.NamespacedName) *appsv1.Deployment {

@@ -30,7 +30,7 @@ const (
 // measureFull lets Cluster API provision Clusters in memory and Fleet target a bundle at
 // them, beside which the syncer has to do its work.
 func measureFull(ctx context.Context, o options) (tables []report.Table, err error) {
-	s, err := open(ctx, o, stack.Full)
+	s, err := open(ctx, o, stack.Options{Profile: stack.Full})
 	if err != nil {
 		return nil, err
 	}

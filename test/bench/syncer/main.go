@@ -30,6 +30,8 @@ type options struct {
 	namespaces, classes  int
 	workers, concurrency int
 	only                 string
+	against              string
+	rounds               int
 	profile              stack.Profile
 	profiles             string
 	dir                  string
@@ -41,16 +43,18 @@ func (o *options) addTo(flags *flag.FlagSet) {
 	flags.IntVar(&o.n, "n", specified, "Clusters at the end; the growth is measured at a tenth, two fifths and all of them")
 	flags.IntVar(&o.burst, "burst", 0, "Clusters to import at once (two fifths of -n if 0)")
 	flags.IntVar(&o.steady, "steady", 0, "Clusters to import at a rate (a fifth of -n if 0)")
-	flags.Float64Var(&o.rate, "rate", 50, "imports per second when they are measured at a rate")
+	flags.Float64Var(&o.rate, "rate", 25, "imports per second when growth is measured at a rate")
 	flags.IntVar(&o.namespaces, "namespaces", 10, "namespaces that the Clusters are in")
 	flags.IntVar(&o.classes, "classes", 4, "classes that the Clusters are of")
 	flags.IntVar(&o.workers, "workers", 10, "imports at a time of the bare client; the syncer's --cluster-concurrency as shipped")
 	flags.IntVar(&o.concurrency, "concurrency", 8, "requests at a time of whoever makes the Clusters")
-	flags.StringVar(&o.only, "only", "", "measure only this: throughput or growth")
+	flags.StringVar(&o.only, "only", "", "measure only these, with commas between them: "+strings.Join(tableNames(), ", "))
+	flags.StringVar(&o.against, "against", "", "compare look and start with this revision of git, and measure nothing else")
+	flags.IntVar(&o.rounds, "rounds", 3, "how often each of the two is measured that are compared")
 	flags.StringVar((*string)(&o.profile), "profile", string(stack.API), "which stack: api, or full, where Cluster API provisions and Fleet targets; -n=50, say")
 	flags.StringVar(&o.profiles, "pprof", "", "save profiles of the syncer in this directory")
 	flags.StringVar(&o.dir, "dir", "", "keep the files and logs of the stack in this directory; use with -only")
-	flags.StringVar(&o.output, "output", filepath.Join(".dev", "bench.json"), "where to write the figures as JSON")
+	flags.StringVar(&o.output, "output", "", "where to write the figures as JSON (.dev/bench.json if empty, or .dev/bench-against.json)")
 	flags.BoolVar(&o.markdown, "markdown", false, "print the reports in these files for a page, and measure nothing")
 }
 
@@ -77,18 +81,23 @@ func run(ctx context.Context, o options, args []string) error {
 	if o.steady == 0 {
 		o.steady = o.n / 5
 	}
+	if o.output == "" {
+		o.output = filepath.Join(".dev", "bench.json")
+		if o.against != "" {
+			o.output = filepath.Join(".dev", "bench-against.json")
+		}
+	}
 	r := report.New("syncer")
 	r.Settings = map[string]string{
 		"n": fmt.Sprint(o.n), "burst": fmt.Sprint(o.burst), "steady": fmt.Sprint(o.steady), "rate": fmt.Sprint(o.rate),
 		"namespaces": fmt.Sprint(o.namespaces), "classes": fmt.Sprint(o.classes), "workers": fmt.Sprint(o.workers),
+		"only": o.only, "against": o.against,
 	}
-	for _, part := range []struct {
-		name    string
-		measure func(context.Context, options) ([]report.Table, error)
-	}{{"throughput", measureThroughput}, {"growth", measureGrowth}, {"full", measureFull}} {
-		if full := o.profile == stack.Full; full != (part.name == "full") || o.only != "" && o.only != part.name {
-			continue
-		}
+	chosen, err := o.parts()
+	if err != nil {
+		return err
+	}
+	for _, part := range chosen {
 		tables, err := part.measure(ctx, o)
 		// What was measured before something failed is worth having.
 		for _, table := range tables {
@@ -99,7 +108,7 @@ func run(ctx context.Context, o options, args []string) error {
 			return err
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
+			return fmt.Errorf("%s: %w", strings.Join(part.tables, ", "), err)
 		}
 	}
 	fmt.Printf("\n%s, %s; written to %s\n", verdict(r), r.Elapsed, o.output)

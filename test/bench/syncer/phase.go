@@ -27,8 +27,9 @@ type phase struct {
 func (s *session) follow(user string) (*phase, error) {
 	p := &phase{session: s, user: user, changes: map[client.ObjectKey]request{}, start: time.Now()}
 	var err error
-	if user == syncerUser {
-		if p.cpu, err = s.cpu(syncer); err != nil {
+	// What is not running yet has used nothing.
+	if id, absent := pid(s.env, syncer); absent == nil {
+		if p.cpu, err = cpuOf(id); err != nil {
 			return nil, err
 		}
 	}

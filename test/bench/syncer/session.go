@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,14 +43,18 @@ type session struct {
 	admin client.Client
 	begin time.Time
 	// processors is what they had done then.
-	processors processorTime
-	profiler   *profiler
-	// canary makes Clusters that tell when a syncer has started to work.
-	canary *canary
+	processors  processorTime
+	diagnostics *diagnostics
+	// canaries tell when a syncer has started to work.
+	canaries *canaries
+	// labelled is how often a label of the classes was changed.
+	labelled int
 }
 
-func open(ctx context.Context, o options, profile stack.Profile) (*session, error) {
-	env, err := stack.Up(ctx, stack.Options{Profile: profile, Muster: true, Progress: os.Stderr, Dir: o.dir})
+// open starts a stack; which Muster runs on it is in the stack's options.
+func open(ctx context.Context, o options, muster stack.Options) (*session, error) {
+	muster.Muster, muster.Progress, muster.Dir = true, os.Stderr, cmp.Or(muster.Dir, o.dir)
+	env, err := stack.Up(ctx, muster)
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +85,11 @@ func (s *session) connect(ctx context.Context) error {
 		return err
 	}
 	if s.profiles != "" {
-		s.profiler, err = newProfiler(ctx, s)
+		if err := os.MkdirAll(s.profiles, 0o755); err != nil {
+			return err
+		}
 	}
+	s.diagnostics, err = newDiagnostics(ctx, s)
 	return err
 }
 
@@ -104,16 +112,27 @@ func (s *session) configure(ctx context.Context, enabled bool) error {
 	return err
 }
 
-// touchConfig changes what concerns the webhook only, after which the syncer looks at every
-// Cluster again and finds each as it should be.
+// rename changes what new Clusters are called in Fleet. That concerns the syncer, which has
+// to look at every Cluster, and changes none: each is pinned to its name.
+func (s *session) rename(ctx context.Context, suffix string) error {
+	return s.changeConfig(ctx, func(spec *addonsv1.FleetAddonConfigSpec) {
+		spec.Cluster.Naming = &addonsv1.NamingStrategy{Suffix: suffix}
+	})
+}
+
+// touchConfig changes what concerns the webhook only.
 func (s *session) touchConfig(ctx context.Context) error {
-	changed, err := s.setConfig(ctx, func(spec *addonsv1.FleetAddonConfigSpec) {
+	return s.changeConfig(ctx, func(spec *addonsv1.FleetAddonConfigSpec) {
 		if spec.Policy == nil || spec.Policy.CrossNamespaceClass != addonsv1.CrossNamespaceClassWarn {
 			spec.Policy = &addonsv1.PolicyConfig{CrossNamespaceClass: addonsv1.CrossNamespaceClassWarn}
 		} else {
 			spec.Policy.CrossNamespaceClass = addonsv1.CrossNamespaceClassEnforce
 		}
 	})
+}
+
+func (s *session) changeConfig(ctx context.Context, change func(*addonsv1.FleetAddonConfigSpec)) error {
+	changed, err := s.setConfig(ctx, change)
 	if err == nil && !changed {
 		return errors.New("the FleetAddonConfig did not change")
 	}

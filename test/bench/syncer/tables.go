@@ -23,7 +23,7 @@ func growthTables(o options, levels []level) []report.Table {
 		return nil
 	}
 	return []report.Table{
-		requestsTable(levels), fanOutTable(levels), valuesTable(levels), memoryTable(levels), growthTable(o, levels),
+		requestsTable(levels), lookTable(levels), startTable(levels), fanOutTable(levels), valuesTable(levels), memoryTable(levels), growthTable(o, levels),
 	}
 }
 
@@ -37,19 +37,19 @@ func requestsTable(levels []level) report.Table {
 		table.Add(
 			report.Value("writes per import"+at, "", l.imports.perImport(len(l.imports.requests.of(write, false)))).AtMost(3),
 			report.Value("GET and LIST of all imports"+at, "", float64(len(l.imports.requests.of(read, false)))).AtMost(0),
-			nothing("requests when all are looked at again"+at, l.unchanged.touched),
 			nothing(fmt.Sprintf("requests after %d changes of status%s", l.unchanged.statusChanges, at), l.unchanged.status),
 		)
 		if l.unchanged.resyncs > 0 {
 			table.Add(nothing(fmt.Sprintf("requests in %d resyncs%s", l.unchanged.resyncs, at), l.unchanged.resync))
 		}
-		table.Note("%d Clusters: restart: %s", l.n, l.restart.requests)
+		started := l.start.look.requests
+		table.Note("%d Clusters: restart: %s", l.n, started)
 		table.Add(
-			report.Value("writes at a restart"+at, "", float64(len(l.restart.requests.of(write, true)))).AtMost(0),
-			report.Value("GETs at a restart"+at, "", float64(len(l.restart.requests.of(read, true)))).AtMost(0),
-			report.Value("LISTs of informers at a restart"+at, "", float64(len(l.restart.requests.where(isInformersList)))),
-			report.Value("writes of the FleetAddonConfig's status at a restart"+at, "", float64(len(l.restart.requests.where(isConfig)))),
-			report.Value("questions about access at a restart"+at, "", float64(len(l.restart.requests.where(isQuestion)))),
+			report.Value("writes at a restart"+at, "", float64(len(started.of(write, true)))).AtMost(0),
+			report.Value("GETs at a restart"+at, "", float64(len(started.of(read, true)))).AtMost(0),
+			report.Value("LISTs of informers at a restart"+at, "", float64(len(started.where(isInformersList)))),
+			report.Value("writes of the FleetAddonConfig's status at a restart"+at, "", float64(len(started.where(isConfig)))),
+			report.Value("questions about access at a restart"+at, "", float64(len(started.where(isQuestion)))),
 		)
 		table.Add(perChange(l, at).Against(perChange(levels[0], at).Value).RatioAtMost(1))
 	}
@@ -142,13 +142,13 @@ func growthTable(o options, levels []level) report.Table {
 		{"processor time of an import", "ms", func(l level) float64 { return perOne(l.imports.cpu, l.imports.count) }},
 		{"initialized to imported at a rate, p50", "ms", func(l level) float64 { return report.Milliseconds(report.Quantile(l.latency.written(), .5)) }},
 		{"initialized to imported at a rate, p99", "ms", func(l level) float64 { return report.Milliseconds(report.Quantile(l.latency.written(), .99)) }},
-		{"processor time of looking at one unchanged", "ms", func(l level) float64 { return perOne(l.unchanged.cpu, l.n) }},
+		{"processor time of looking at one unchanged", "ms", func(l level) float64 { return l.unchanged.look.perCluster() }},
 		{"one Cluster's change to Fleet, p50", "ms", func(l level) float64 { return report.Milliseconds(report.Quantile(l.changed.latency.written(), .5)) }},
 		{"processor time of one Cluster's change", "ms", func(l level) float64 { return perOne(l.changed.cpu, l.changed.count) }},
 		{"a class's change, time per Cluster", "ms", func(l level) float64 { return perOne(l.fanOut.elapsed, l.n) }},
 		{"control plane to template values, p99", "ms", func(l level) float64 { return report.Milliseconds(report.Quantile(l.values.written(), .99)) }},
-		{"start until a Cluster is imported", "s", func(l level) float64 { return l.restart.elapsed.Seconds() }},
-		{"processor time of a start", "s", func(l level) float64 { return l.restart.cpu.Seconds() }},
+		{"start until a Cluster is imported", "s", func(l level) float64 { return l.start.during.first.Seconds() }},
+		{"processor time of a start", "s", func(l level) float64 { return l.start.look.cpu.Seconds() }},
 	} {
 		points := make([]report.Point, 0, len(levels))
 		for _, l := range levels {

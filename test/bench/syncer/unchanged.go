@@ -13,10 +13,9 @@ import (
 
 // unchanged is what the syncer does while there is nothing to do.
 type unchanged struct {
-	// touched are the requests after a change of the FleetAddonConfig, after which every
-	// Cluster is looked at; that took this much processor time.
-	touched requests
-	cpu     time.Duration
+	// look is when all are looked at because the FleetAddonConfig has changed, elsewhere
+	// when it has changed in what concerns the webhook only.
+	look, elsewhere look
 	// status are the requests after the status of control planes and Clusters changed.
 	status        requests
 	statusChanges int
@@ -26,22 +25,11 @@ type unchanged struct {
 }
 
 func (s *session) measureUnchanged(ctx context.Context, g *load.Generator, n int, resync bool) (u unchanged, err error) {
+	if err := s.measureLooks(ctx, n, &u); err != nil {
+		return u, err
+	}
 	p, err := s.followSyncer()
 	if err != nil {
-		return u, err
-	}
-	if err := s.touchConfig(ctx); err != nil {
-		return u, err
-	}
-	if err := p.quiet(ctx); err != nil {
-		return u, err
-	}
-	if u.cpu, err = p.work(); err != nil {
-		return u, err
-	}
-	u.touched = p.requests
-
-	if p, err = s.followSyncer(); err != nil {
 		return u, err
 	}
 	u.statusChanges = 2 * min(n, 100)
@@ -65,6 +53,14 @@ func (s *session) measureUnchanged(ctx context.Context, g *load.Generator, n int
 		u.resyncs, u.resync, err = s.measureResync(ctx)
 	}
 	return u, err
+}
+
+func (s *session) measureLooks(ctx context.Context, n int, u *unchanged) (err error) {
+	if u.look, err = s.measureLook(ctx, n); err != nil {
+		return err
+	}
+	u.elsewhere, err = s.lookAtAll(ctx, 0, s.touchConfig)
+	return err
 }
 
 // measureResync runs the syncer with a short --sync-period for a while.

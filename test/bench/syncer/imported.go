@@ -25,12 +25,16 @@ type level struct {
 	changed   changed
 	fanOut    burst
 	values    latencies
-	restart   restart
+	start     start
 }
 
-// measureGrowth imports Clusters up to each of three numbers and measures there.
-func measureGrowth(ctx context.Context, o options) (tables []report.Table, err error) {
-	s, err := open(ctx, o, stack.API)
+// steps are the three numbers of Clusters at which growth is measured.
+func steps(n int) []int { return []int{n / 10, n * 2 / 5, n} }
+
+// measureImported measures what is done with imported Clusters. Growth imports them up to
+// each of three numbers, and measures the most there; the other tables need them all.
+func measureImported(ctx context.Context, o options) (tables []report.Table, err error) {
+	s, err := open(ctx, o, stack.Options{Profile: stack.API})
 	if err != nil {
 		return nil, err
 	}
@@ -43,21 +47,61 @@ func measureGrowth(ctx context.Context, o options) (tables []report.Table, err e
 	if err != nil {
 		return nil, err
 	}
-	if s.canary, err = newCanary(ctx, s); err != nil {
-		return nil, err
+	if o.wants("growth") {
+		levels, err := s.measureGrowth(ctx, g, have)
+		if tables = growthTables(o, levels); err != nil {
+			return tables, err
+		}
+	} else {
+		if err := s.importAll(ctx, g, have, o.n); err != nil {
+			return nil, err
+		}
+		if tables, err = s.measureSome(ctx); err != nil {
+			return tables, err
+		}
 	}
-	var levels []level
-	for i, n := range []int{o.n / 10, o.n * 2 / 5, o.n} {
+	if !o.wants("fanout") {
+		return tables, nil
+	}
+	a, err := s.measureArrivals(ctx, g, o.n)
+	if err != nil {
+		return tables, err
+	}
+	return append(tables, arrivalsTable(a)), nil
+}
+
+// measureSome measures what growth measures, too.
+func (s *session) measureSome(ctx context.Context) (tables []report.Table, err error) {
+	l := level{n: s.n}
+	if s.wants("look") {
+		s.say("%d Clusters: look at them", s.n)
+		if err := s.measureLooks(ctx, s.n, &l.unchanged); err != nil {
+			return tables, err
+		}
+		tables = append(tables, lookTable([]level{l}))
+	}
+	if s.wants("start") {
+		s.say("%d Clusters: start", s.n)
+		if l.start, err = s.measureStart(ctx, s.n); err != nil {
+			return tables, err
+		}
+		tables = append(tables, startTable([]level{l}))
+	}
+	return tables, nil
+}
+
+func (s *session) measureGrowth(ctx context.Context, g *load.Generator, have int) (levels []level, err error) {
+	for i, n := range steps(s.n) {
 		if n-have < 2 {
-			return nil, fmt.Errorf("-n %d is too small: %d Clusters are there before anything is measured", o.n, have)
+			return levels, fmt.Errorf("-n %d is too small: %d Clusters are there before anything is measured", s.n, have)
 		}
 		l, err := s.measureLevel(ctx, g, have, n, i == 0)
 		if err != nil {
-			return growthTables(o, levels), fmt.Errorf("with %d Clusters: %w", n, err)
+			return levels, fmt.Errorf("with %d Clusters: %w", n, err)
 		}
 		levels, have = append(levels, l), n
 	}
-	return growthTables(o, levels), nil
+	return levels, nil
 }
 
 func (s *session) measureLevel(ctx context.Context, g *load.Generator, have, n int, first bool) (l level, err error) {
@@ -95,8 +139,8 @@ func (s *session) measureLevel(ctx context.Context, g *load.Generator, have, n i
 	if l.values, err = s.measureValues(ctx, g, n); err != nil {
 		return l, err
 	}
-	s.say("%d Clusters: restart", n)
-	if l.restart, err = s.measureRestart(ctx); err != nil {
+	s.say("%d Clusters: start", n)
+	if l.start, err = s.measureStart(ctx, n); err != nil {
 		return l, err
 	}
 	l.restarted, err = s.restartedMemory(ctx, n)
