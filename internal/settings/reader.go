@@ -63,7 +63,6 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 
 func effectOf(in Settings) (string, error) {
 	in.Cluster.Prefix, in.Cluster.Suffix, in.Cluster.Selector, in.Cluster.NamespaceSelector = "", "", nil, nil
-	in.CrossNamespaceClass, in.CrossNamespaceClassVerb = "", ""
 	effect, err := json.Marshal(in)
 	return string(effect), err
 }
