@@ -44,6 +44,11 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How long to wait between attempts to acquire or renew leadership.")
 }
 
+// cacheSyncTimeout is how long first lists may take until the program gives up and is
+// started anew, with the same lists to wait for: longer than thousands of Clusters take on
+// a busy API server.
+const cacheSyncTimeout = 10 * time.Minute
+
 func main() { program.Main("syncer", run) }
 
 func run(ctx context.Context, args []string) error {
@@ -104,7 +109,7 @@ func newManager(o *options) (ctrl.Manager, error) {
 		GracefulShutdownTimeout:       ptr.To(10 * time.Second),
 		// Requests have no deadline of their own: if something in front of the API server
 		// never ends a response, that request would block a worker until a restart.
-		Controller: config.Controller{ReconciliationTimeout: 2 * time.Minute},
+		Controller: config.Controller{ReconciliationTimeout: 2 * time.Minute, CacheSyncTimeout: cacheSyncTimeout},
 	}
 	if o.namespace != "" {
 		managerOptions.Cache.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}

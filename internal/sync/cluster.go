@@ -58,12 +58,11 @@ type clusterReconciler struct {
 	watchFilter string
 }
 
-func newClusterReconciler(c *common, groups *groupReconciler, mappings *mappingReconciler, tally *Tally) *clusterReconciler {
-	sources := sources.New(c.GetClient(), c.GetCache(), enqueue(c.events.clustersReferringTo))
+func newClusterReconciler(c *common, sources *sources.Sources, groups *groupReconciler, mappings *mappingReconciler, tally *Tally) *clusterReconciler {
 	return &clusterReconciler{
 		Client: c.GetClient(), live: c.GetAPIReader(), applier: c.applier, settings: c.settings, users: c.users,
 		looker:  &looker{Reader: c.GetClient(), store: c.store, users: c.users},
-		sources: sources, digests: newDigests(c.GetClient(), sources),
+		sources: sources, digests: newDigests(c.GetClient(), c.store, sources),
 		groups: groups, mappings: mappings, tally: tally, busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.echoes, c.GetEventRecorder("muster-syncer"), max(1, c.ClusterConcurrency/2)),
 	}
@@ -154,11 +153,11 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		cluster = v.cluster
 	}
 	r.tally.Set(req.NamespacedName, entry{result.state, result.reason(), !useOf(cluster).isZero()})
-	r.reporter.report(cluster, result)
-	if err == nil && v.isSettled(result) {
+	isNews, reportErr := r.reporter.report(ctx, cluster, result)
+	if err == nil && reportErr == nil && !isNews && v.isSettled(result) {
 		r.digests.note(req.NamespacedName, digest)
 	}
-	return ctrl.Result{RequeueAfter: result.after}, err
+	return ctrl.Result{RequeueAfter: result.after}, errors.Join(err, reportErr)
 }
 
 // steps takes one step after the other and returns what is to be reported on the Cluster.

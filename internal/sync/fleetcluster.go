@@ -6,6 +6,8 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -48,7 +50,7 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 	v.fleet, v.relation = written.(*fleetv1.Cluster), stamp.Own
 	v.wrote = v.wrote || result != apply.Unchanged && result != apply.Kept
 	if result == apply.Created {
-		observeLatency(v.cluster)
+		observeLatency(v.cluster, r.reporter.echoes.Of(v.cluster.UID).Conditions(v.cluster))
 		if len(v.fleet.ManagedFields) == 1 { // Nobody else has written to it.
 			r.reporter.echoes.Wrote(v.fleet)
 		}
@@ -82,8 +84,8 @@ func (r *clusterReconciler) withdraw(ctx context.Context, v *visit) error {
 
 // observeLatency measures the import of a Cluster that waited for nothing but its
 // control plane. What was selected, unpaused or made again later says nothing of it.
-func observeLatency(cluster *clusterv1.Cluster) {
-	if conditions.GetReason(cluster, ImportedCondition) != reasonWaiting {
+func observeLatency(cluster *clusterv1.Cluster, told []metav1.Condition) {
+	if last := meta.FindStatusCondition(told, ImportedCondition); last == nil || last.Reason != reasonWaiting {
 		return
 	}
 	if initialized := conditions.Get(cluster, clusterv1.ClusterControlPlaneInitializedCondition); initialized != nil {

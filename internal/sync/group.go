@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/keymutex"
@@ -177,12 +178,14 @@ func classMetadata(ctx context.Context, reader client.Reader, key client.ObjectK
 		return nil, nil
 	}
 	class := newClass()
-	if err := reader.Get(ctx, key, class, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading ClusterClass %s: %w", key, err)
-	} else if err != nil {
+	switch err := reader.Get(ctx, key, class, client.UnsafeDisableDeepCopy); {
+	case apierrors.IsNotFound(err):
 		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading ClusterClass %s: %w", key, err)
+	default:
+		return class, nil
 	}
-	return class, nil
 }
 
 func classMetadataList() *metav1.PartialObjectMetadataList {

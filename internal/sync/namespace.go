@@ -51,6 +51,7 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	}
 	namespace := namespaceMetadata()
 	if err := r.Get(ctx, req.NamespacedName, namespace); err != nil {
+		r.users.forget(req.Name)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !namespace.DeletionTimestamp.IsZero() {

@@ -53,7 +53,10 @@ type reporter struct {
 }
 
 // report is what is to be written of a Cluster. A later one takes its place.
-type report struct{ outcome }
+type report struct {
+	uid types.UID
+	outcome
+}
 
 func newReporter(writer client.Client, store *observed.Store, echoes *observed.Echoes, recorder events.EventRecorder, workers int) *reporter {
 	return &reporter{
@@ -65,19 +68,38 @@ func newReporter(writer client.Client, store *observed.Store, echoes *observed.E
 	}
 }
 
-// report has the conditions of an outcome written, if there is news, and an event when
-// FleetImported turns.
-func (r *reporter) report(cluster *clusterv1.Cluster, result outcome) {
+// report has the conditions of an outcome written, and an event when FleetImported turns.
+// It returns whether there is news.
+func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) (bool, error) {
 	key := client.ObjectKeyFromObject(cluster)
-	_, news := r.merge(r.conditions(cluster), result)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// What is being written may be what has just become wrong.
-	if _, isUnderWay := r.reports[key]; news == nothing && !isUnderWay {
-		return
+	if _, isUnderWay := r.reports[key]; !isUnderWay {
+		// What the visit began with may be older than what was written meanwhile.
+		current, have, err := r.read(ctx, key, cluster.UID)
+		if err != nil || current == nil {
+			return false, err
+		}
+		if _, news := r.merge(have, result); news == nothing {
+			return false, nil
+		}
 	}
-	r.reports[key] = &report{result}
+	r.reports[key] = &report{cluster.UID, result}
 	r.queue.Add(key)
+	return true, nil
+}
+
+// read reads a Cluster, nil if it is gone, and our conditions on it, also those that the
+// cache does not show yet.
+func (r *reporter) read(ctx context.Context, key types.NamespacedName, uid types.UID) (*clusterv1.Cluster, []metav1.Condition, error) {
+	echo := r.echoes.Of(uid)
+	cluster := &clusterv1.Cluster{}
+	found, err := r.store.Get(ctx, key, cluster)
+	if err != nil || !found || cluster.UID != uid {
+		return nil, nil, err
+	}
+	return cluster, echo.Conditions(cluster), nil
 }
 
 // Start writes reports until the context ends. It is a manager's Runnable.
@@ -104,10 +126,11 @@ func (r *reporter) writeNext(ctx context.Context) bool {
 	r.mu.Lock()
 	current := r.reports[key]
 	r.mu.Unlock()
-	if current == nil {
+	if current == nil || ctx.Err() != nil {
+		r.queue.Forget(key)
 		return true
 	}
-	wait, err := r.write(ctx, key, current.outcome)
+	wait, err := r.write(ctx, key, current)
 	switch {
 	case err != nil:
 		ctrl.LoggerFrom(ctx).Error(err, "Writing conditions failed; it is tried again", "object", key.String())
@@ -128,17 +151,15 @@ func (r *reporter) writeNext(ctx context.Context) bool {
 
 // write writes the conditions of an outcome. It costs no request when there is no news. If
 // it puts something off, it says for how long.
-func (r *reporter) write(ctx context.Context, key types.NamespacedName, result outcome) (time.Duration, error) {
+func (r *reporter) write(ctx context.Context, key types.NamespacedName, result *report) (time.Duration, error) {
 	// Requests have no deadline of their own.
 	ctx, cancel := context.WithTimeout(ctx, writePatience)
 	defer cancel()
-	cluster := &clusterv1.Cluster{}
-	found, err := r.store.Get(ctx, key, cluster)
-	if err != nil || !found {
+	cluster, have, err := r.read(ctx, key, result.uid)
+	if err != nil || cluster == nil {
 		return 0, err
 	}
-	have := r.conditions(cluster)
-	wanted, news := r.merge(have, result)
+	wanted, news := r.merge(have, result.outcome)
 	switch news {
 	case nothing:
 		return 0, nil
@@ -260,7 +281,7 @@ func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted
 	configuration, err := json.Marshal(map[string]any{
 		"apiVersion": clusterv1.GroupVersion.String(),
 		"kind":       clusterv1.ClusterKind,
-		"metadata":   map[string]any{"namespace": cluster.Namespace, "name": cluster.Name},
+		"metadata":   map[string]any{"namespace": cluster.Namespace, "name": cluster.Name, "uid": cluster.UID},
 		"status":     map[string]any{"conditions": wanted},
 	})
 	if err != nil {
@@ -276,14 +297,6 @@ func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted
 	}
 	r.echoes.Wrote(answer, wanted...)
 	return nil
-}
-
-// conditions returns our conditions on a Cluster, also those that the cache does not show yet.
-func (r *reporter) conditions(cluster *clusterv1.Cluster) []metav1.Condition {
-	if written, ok := r.echoes.Conditions(cluster); ok {
-		return written
-	}
-	return cluster.Status.Conditions
 }
 
 func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition) {

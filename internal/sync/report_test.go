@@ -143,6 +143,16 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
+// tell reports, and returns whether there was news.
+func (r *reporter) tell(t *testing.T, cluster *clusterv1.Cluster, result outcome) bool {
+	t.Helper()
+	isNews, err := r.report(t.Context(), cluster, result)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return isNews
+}
+
 func (r *reporter) isIdle() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,7 +163,7 @@ func TestReportIsWrittenOnce(t *testing.T) {
 	server := newStatusServer()
 	r, recorder := server.start(t)
 	for range 3 {
-		r.report(server.seen(), conflicting("taken"))
+		r.tell(t, server.seen(), conflicting("taken"))
 		eventually(t, "written", r.isIdle)
 	}
 	if server.count() != 1 || server.reason() != reasonConflict {
@@ -171,9 +181,9 @@ func TestLaterReportWins(t *testing.T) {
 	before := server.cluster.DeepCopy()
 	server.hold = make(chan struct{})
 	r, _ := server.start(t)
-	r.report(before, conflicting("taken"))
+	r.tell(t, before, conflicting("taken"))
 	eventually(t, "being written", func() bool { return r.queue.Len() == 0 })
-	r.report(before, outcome{state: StateUnselected}) // To the state that was read it is no news.
+	r.tell(t, before, outcome{state: StateUnselected}) // To the state that was read it is no news.
 	close(server.hold)
 	eventually(t, "written", r.isIdle)
 	if reason := server.reason(); reason != "" {
@@ -185,7 +195,7 @@ func TestReportIsTriedAgain(t *testing.T) {
 	server := newStatusServer()
 	server.refuse = 3
 	r, _ := server.start(t)
-	r.report(server.seen(), conflicting("taken"))
+	r.tell(t, server.seen(), conflicting("taken"))
 	eventually(t, "written", r.isIdle)
 	if server.count() != 4 || server.reason() != reasonConflict {
 		t.Errorf("%d writes, reason %q", server.count(), server.reason())
@@ -197,7 +207,7 @@ func TestReportOfAClusterThatIsGone(t *testing.T) {
 	seen := server.cluster.DeepCopy()
 	server.cluster = nil
 	r, _ := server.start(t)
-	r.report(seen, conflicting("taken"))
+	r.tell(t, seen, conflicting("taken"))
 	eventually(t, "dropped", r.isIdle)
 	if server.count() != 0 {
 		t.Errorf("%d writes", server.count())
@@ -214,13 +224,13 @@ func TestMessagesAreDamped(t *testing.T) {
 		result.conditions = append(result.conditions, metav1.Condition{Type: BundlesReadyCondition, Status: "False", Reason: "BundlesNotReady", Message: message})
 		return result
 	}
-	r.report(server.seen(), ready("1 of 3"))
+	r.tell(t, server.seen(), ready("1 of 3"))
 	eventually(t, "the first", func() bool { return server.count() == 1 })
 	eventually(t, "idle", r.isIdle)
-	r.report(server.seen(), ready("2 of 3"))
+	r.tell(t, server.seen(), ready("2 of 3"))
 	eventually(t, "a message alone", func() bool { return server.count() == 2 })
 	eventually(t, "idle", r.isIdle)
-	r.report(server.seen(), ready("3 of 3"))
+	r.tell(t, server.seen(), ready("3 of 3"))
 	time.Sleep(20 * time.Millisecond)
 	if server.count() != 2 || r.isIdle() {
 		t.Errorf("%d writes; the third message is to wait", server.count())
@@ -235,9 +245,9 @@ func TestOnlyConditionsAreRemembered(t *testing.T) {
 	r, recorder := server.start(t)
 	before := server.seen()
 	server.cached = before
-	r.report(before, conflicting("taken"))
+	r.tell(t, before, conflicting("taken"))
 	eventually(t, "written", r.isIdle)
-	r.report(before, conflicting("taken"))
+	r.tell(t, before, conflicting("taken"))
 	eventually(t, "idle", r.isIdle)
 	if server.count() != 1 || len(recorder.Events) != 1 {
 		t.Errorf("%d writes, %d events", server.count(), len(recorder.Events))
@@ -254,5 +264,43 @@ func TestOnlyConditionsAreRemembered(t *testing.T) {
 	}
 	if !ptr.Deref(got.Status.Initialization.ControlPlaneInitialized, false) {
 		t.Error("a Cluster that was initialized before our write is read as not initialized")
+	}
+}
+
+// A visit may have begun before the last report was written, and end after it: news is
+// what differs from what is there now.
+func TestReportOfALongVisit(t *testing.T) {
+	server := newStatusServer()
+	r, _ := server.start(t)
+	if !r.tell(t, server.seen(), conflicting("A")) {
+		t.Fatal("the first report is no news")
+	}
+	eventually(t, "A", r.isIdle)
+	begun := server.seen()
+	r.tell(t, server.seen(), paused(false))
+	eventually(t, "paused", r.isIdle)
+	if !r.tell(t, begun, conflicting("A")) {
+		t.Error("what differs from the Cluster is no news")
+	}
+	eventually(t, "A again", r.isIdle)
+	if server.reason() != reasonConflict {
+		t.Errorf("reason %q", server.reason())
+	}
+}
+
+// A Cluster that is made anew is told nothing of its namesake.
+func TestReportOfANamesake(t *testing.T) {
+	server := newStatusServer()
+	r, _ := server.start(t)
+	before := server.seen()
+	server.mu.Lock()
+	server.cluster.UID = "2"
+	server.mu.Unlock()
+	if r.tell(t, before, conflicting("taken")) {
+		t.Error("it is news")
+	}
+	eventually(t, "idle", r.isIdle)
+	if server.count() != 0 {
+		t.Errorf("%d writes", server.count())
 	}
 }

@@ -44,16 +44,15 @@ type Gate struct {
 func (g *Gate) Start(ctx context.Context) error {
 	log := ctrl.LoggerFrom(ctx).WithName("gate")
 	said := ""
-	err := wait.PollUntilContextCancel(ctx, gateInterval, true, func(context.Context) (bool, error) {
+	if wait.PollUntilContextCancel(ctx, gateInterval, true, func(context.Context) (bool, error) {
 		missing := g.look()
 		if missing != said {
 			log.Info("Waiting for Cluster API and Fleet", "missing", missing)
 			said = missing
 		}
 		return missing == "", nil
-	})
-	if err != nil {
-		return nil // The program stops.
+	}) != nil {
+		return nil //nolint:nilerr // the program stops
 	}
 	return g.open(ctx)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/observed"
+	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // Options are the settings of the program, as opposed to those of the FleetAddonConfig.
@@ -82,22 +83,22 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	if err := mgr.Add(c.unseen); err != nil {
 		return err
 	}
+	sources := sources.New(mgr.GetClient(), mgr.GetCache(), enqueue(c.events.clustersReferringTo))
+	if err := sources.Warm(ctx, func(cluster client.Object) bool { return isWatched(cluster, options.WatchFilter) }); err != nil {
+		return err
+	}
 	groups, mappings := newGroupReconciler(c), newMappingReconciler(c)
 	for _, reconciler := range []interface{ setUp(c *common) error }{
 		groups, mappings,
 		&namespaceReconciler{Client: mgr.GetClient(), users: c.users, settings: c.settings},
 		&classReconciler{mgr.GetClient()},
+		newClusterReconciler(c, sources, groups, mappings, tally),
 	} {
 		if err := reconciler.setUp(c); err != nil {
 			return fmt.Errorf("setting up %T: %w", reconciler, err)
 		}
 	}
-	clusters := newClusterReconciler(c, groups, mappings, tally)
-	// What Clusters refer to is there before they are looked at.
-	if err := clusters.sources.Warm(ctx); err != nil {
-		return err
-	}
-	return clusters.setUp(c)
+	return nil
 }
 
 const (

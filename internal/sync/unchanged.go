@@ -15,6 +15,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
@@ -23,6 +24,7 @@ import (
 // changes has thousands of Clusters looked at, and most looks find nothing.
 type digests struct {
 	client.Reader
+	store   *observed.Store
 	sources *sources.Sources
 	seed    maphash.Seed
 
@@ -30,8 +32,8 @@ type digests struct {
 	known map[types.NamespacedName]uint64
 }
 
-func newDigests(cache client.Reader, sources *sources.Sources) *digests {
-	return &digests{Reader: cache, sources: sources, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
+func newDigests(cache client.Reader, store *observed.Store, sources *sources.Sources) *digests {
+	return &digests{Reader: cache, store: store, sources: sources, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
 }
 
 // of returns the digest of what a look at a Cluster would read now, and whether it is that
@@ -68,12 +70,11 @@ func (d *digests) forget(key types.NamespacedName) {
 func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) uint64 {
 	var fleet fleetv1.Cluster
 	pinned := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
-	if pinned.Name == "" || d.Get(ctx, pinned, &fleet, client.UnsafeDisableDeepCopy) != nil || !isPlainlyOf(&fleet, cluster) {
+	if pinned.Name == "" {
 		return 0
 	}
-	var hash maphash.Hash
-	hash.SetSeed(d.seed)
-	if !d.sources.Digest(ctx, cluster, &hash) {
+	// Like the look: as it was last written, if the cache does not show that yet.
+	if found, err := d.store.Get(ctx, pinned, &fleet); err != nil || !found || !isPlainlyOf(&fleet, cluster) {
 		return 0
 	}
 	namespace := namespaceMetadata()
@@ -83,6 +84,11 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	classKey, used := cluster.GetClassKey(), useOf(cluster)
 	selected, _ := stamp.Selected(in.Cluster, stamp.WithClassLabels(cluster.Labels, classKey), namespace.Labels)
 	if !selected {
+		return 0
+	}
+	var hash maphash.Hash
+	hash.SetSeed(d.seed)
+	if !d.sources.Digest(ctx, cluster, &hash) {
 		return 0
 	}
 	group := classKey
@@ -132,7 +138,8 @@ func isPlainlyOf(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
 }
 
 // isSettled reports whether a visit has found an imported Cluster to be as it should be,
-// and has written nothing.
+// and has written nothing. A target that could not be made is tried again.
 func (v *visit) isSettled(result outcome) bool {
-	return result.state == StateImported && result.after == 0 && v.unresolved == "" && v.relation == stamp.Own && !v.wrote
+	isTargeted := useOf(v.cluster).isZero() || !v.in.Cluster.ApplyClassGroup || v.targets.Group != "" && v.targets.Mapping != ""
+	return result.state == StateImported && result.after == 0 && v.unresolved == "" && v.relation == stamp.Own && !v.wrote && isTargeted
 }

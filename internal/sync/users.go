@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -202,6 +203,13 @@ func (u *users) hasUID(ctx context.Context, namespace string, uid types.UID) boo
 		return true // Nothing is taken over in doubt.
 	}
 	return len(list.Items) > 0
+}
+
+// forget drops what is known of a namespace that is gone.
+func (u *users) forget(namespace string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	maps.DeleteFunc(u.known, func(asked question, _ string) bool { return asked.namespace == namespace })
 }
 
 // find returns a Cluster of a namespace, to be read only, that is what is looked for; nil

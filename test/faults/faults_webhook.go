@@ -91,7 +91,7 @@ func expireCertificate(ctx context.Context, r *run) (time.Time, error) {
 		probe := r.forbidden()
 		err := r.author.Create(ctx, probe, client.DryRunAll)
 		if judge(err) != closed {
-			return fmt.Errorf("the answer is %v", err)
+			return fmt.Errorf("the answer is %w", err)
 		}
 		return nil
 	}); err != nil {

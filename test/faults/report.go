@@ -13,7 +13,7 @@ import (
 // seconds is a length of time as JSON and tables hold it.
 type seconds time.Duration
 
-func (s seconds) MarshalJSON() ([]byte, error) {
+func (s seconds) MarshalJSON() ([]byte, error) { //nolint:unparam // json.Marshaler's
 	return []byte(fmt.Sprintf("%.3f", time.Duration(s).Seconds())), nil
 }
 

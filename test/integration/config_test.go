@@ -407,9 +407,10 @@ func checkDescribed(t *testing.T, path string, node map[string]any) int {
 	return count
 }
 
+// Where all is well, as it is where no other test has left a Cluster that waits.
 func TestConfigColumns(t *testing.T) {
 	g := NewWithT(t)
-	noConfig(t)
+	ownStack(t, g)
 	_, err := apply(t, configYAML(`{}`))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {

@@ -117,9 +117,11 @@ func TestUnchangedCostsNothing(t *testing.T) {
 }
 
 // A restart leaves the status of the FleetAddonConfig as it was: counts that grow from
-// zero would say that Clusters were lost.
+// zero would say that Clusters were lost. Nothing may be under way meanwhile, nor wait, of
+// other tests either.
 func TestRestartKeepsTheStatus(t *testing.T) {
 	g := NewWithT(t)
+	ownStack(t, g)
 	s := newScene(t, g)
 	setConfig(t, g, addonsv1.FleetAddonConfigSpec{})
 	for _, name := range []string{"one", "two", "three"} {

@@ -180,7 +180,7 @@ func TestWarningsOnTheConfig(t *testing.T) {
 
 	g.Eventually(func(g Gomega) {
 		g.Expect(warnedApply(g, configYAML(`{cluster: {selector: {matchLabels: {nobody: has-it}}, naming: {prefix: p-}}}`), "--dry-run=server")).To(And(
-			MatchRegexp(`Warning: spec.cluster.selector: none of the [1-9]\d* Clusters there are is selected now`),
+			MatchRegexp(`Warning: spec.cluster.selector: none of the [1-9]\d* existing Clusters is selected now`),
 			MatchRegexp(`Warning: spec.cluster.naming: the [1-9]\d* Clusters that have a name in Fleet keep it`)))
 	}).Should(Succeed())
 	g.Expect(warnedApply(g, configYAML(fmt.Sprintf(`{cluster: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %s}}}}`, s.namespace)))).

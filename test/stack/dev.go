@@ -72,7 +72,7 @@ func SpawnSupervisor(ctx context.Context, dir string, out io.Writer, args ...str
 		}
 		select {
 		case err := <-exited:
-			return fmt.Errorf("the stack did not come up (%v); logs are in %s", err, filepath.Dir(logPath))
+			return fmt.Errorf("the stack did not come up (%w); logs are in %s", err, filepath.Dir(logPath))
 		case <-ctx.Done():
 			_ = cmd.Process.Signal(syscall.SIGTERM)
 			<-exited

@@ -189,7 +189,9 @@ func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) er
 		if want.Spec.TemplateValues != nil {
 			written.Spec.TemplateValues = want.Spec.TemplateValues.DeepCopy()
 		}
-		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = want.Spec.AgentTolerations, want.Spec.AgentEnvVars
+		// The answer is decoded into them, and what is wanted is everybody's.
+		spec := want.Spec.DeepCopy()
+		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = spec.AgentTolerations, spec.AgentEnvVars
 	case *fleetv1.ClusterGroup:
 		written.(*fleetv1.ClusterGroup).Spec.Selector = want.Spec.Selector
 	case *fleetv1.BundleNamespaceMapping:

@@ -36,30 +36,9 @@ func appendCanonical(buffer []byte, value any) []byte {
 		}
 		return appendCanonical(buffer, typed.Data)
 	case map[string]any:
-		if typed == nil {
-			return append(buffer, "null"...)
-		}
-		buffer = append(buffer, '{')
-		for i, key := range slices.Sorted(maps.Keys(typed)) {
-			if i > 0 {
-				buffer = append(buffer, ',')
-			}
-			buffer = append(appendString(buffer, key), ':')
-			buffer = appendCanonical(buffer, typed[key])
-		}
-		return append(buffer, '}')
+		return appendMap(buffer, typed)
 	case []any:
-		if typed == nil {
-			return append(buffer, "null"...)
-		}
-		buffer = append(buffer, '[')
-		for i, item := range typed {
-			if i > 0 {
-				buffer = append(buffer, ',')
-			}
-			buffer = appendCanonical(buffer, item)
-		}
-		return append(buffer, ']')
+		return appendList(buffer, typed)
 	default:
 		var plain any
 		if err := json.Unmarshal(encode(value), &plain); err != nil {
@@ -67,6 +46,35 @@ func appendCanonical(buffer []byte, value any) []byte {
 		}
 		return appendCanonical(buffer, plain)
 	}
+}
+
+func appendMap(buffer []byte, object map[string]any) []byte {
+	if object == nil {
+		return append(buffer, "null"...)
+	}
+	buffer = append(buffer, '{')
+	for i, key := range slices.Sorted(maps.Keys(object)) {
+		if i > 0 {
+			buffer = append(buffer, ',')
+		}
+		buffer = append(appendString(buffer, key), ':')
+		buffer = appendCanonical(buffer, object[key])
+	}
+	return append(buffer, '}')
+}
+
+func appendList(buffer []byte, list []any) []byte {
+	if list == nil {
+		return append(buffer, "null"...)
+	}
+	buffer = append(buffer, '[')
+	for i, item := range list {
+		if i > 0 {
+			buffer = append(buffer, ',')
+		}
+		buffer = appendCanonical(buffer, item)
+	}
+	return append(buffer, ']')
 }
 
 func appendNumber(buffer []byte, number float64) []byte {

@@ -1,6 +1,7 @@
 package desired
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 
@@ -30,19 +31,23 @@ func summary(object client.Object) client.Object {
 		return object
 	}
 	short := *cluster
-	short.Spec.TemplateValues = &fleetv1.GenericMap{Data: ShortValues(cluster.Spec.TemplateValues.Data)}
+	short.Spec.TemplateValues = &fleetv1.GenericMap{Data: map[string]any{HashAnnotation: HashOfValues(cluster.Spec.TemplateValues.Data)}}
 	return &short
 }
 
-// ShortValues stands for template values by their hash, under HashAnnotation: a cache
-// holds thousands. Values that are short already stay as they are.
+// shortKey is the key of ShortValues. Nobody can guess it: template values that somebody has
+// made to look short would be taken for what they claim to be.
+var shortKey = rand.Text()
+
+// ShortValues stands for template values by their hash: a cache holds thousands. Values
+// that are short already stay as they are.
 func ShortValues(values map[string]any) map[string]any {
-	return map[string]any{HashAnnotation: HashOfValues(values)}
+	return map[string]any{shortKey: HashOfValues(values)}
 }
 
 // HashOfValues returns the hash of template values, whole or short.
 func HashOfValues(values map[string]any) string {
-	if hash, ok := values[HashAnnotation].(string); ok && len(values) == 1 {
+	if hash, ok := values[shortKey].(string); ok && len(values) == 1 {
 		return hash
 	}
 	return Hash(&fleetv1.GenericMap{Data: values})

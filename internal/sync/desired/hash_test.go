@@ -28,6 +28,18 @@ func TestHashIsGolden(t *testing.T) {
 	}
 }
 
+// Template values that somebody has made to look short are not taken for what they claim.
+func TestShortValuesCannotBeForged(t *testing.T) {
+	values := map[string]any{"Cluster": "prod"}
+	forged := map[string]any{HashAnnotation: HashOfValues(values)}
+	if HashOfValues(forged) == HashOfValues(values) {
+		t.Error("the forged ones have the hash of the whole")
+	}
+	if HashOfValues(ShortValues(values)) != HashOfValues(values) || !cmp.Equal(ShortValues(ShortValues(values)), ShortValues(values)) {
+		t.Error("short values are not those of the whole")
+	}
+}
+
 func TestHashOfWhatIsTheSame(t *testing.T) {
 	same := []any{
 		map[string]any{"a": int64(3), "b": []any{int64(1), "x"}, "c": map[string]any{"y": nil, "z": true}},

@@ -1,8 +1,10 @@
 package observed
 
 import (
+	"maps"
 	"reflect"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,35 +22,54 @@ import (
 type Echoes struct {
 	mu sync.Mutex
 	// writes holds each object's write until its event is here.
-	writes map[types.UID]echo
+	writes map[types.UID]Echo
+	now    func() time.Time
+	// swept is when writes were last dropped whose event is overdue: it came before the
+	// answer, or the object was gone by then.
+	swept time.Time
 }
 
-type echo struct {
+// Echo is a write whose event is still to come; the zero Echo is none.
+type Echo struct {
 	version    string
 	conditions []metav1.Condition
+	expires    time.Time
 }
 
 // NewEchoes returns Echoes of no write yet.
-func NewEchoes() *Echoes { return &Echoes{writes: map[types.UID]echo{}} }
+func NewEchoes() *Echoes { return &Echoes{writes: map[types.UID]Echo{}, now: time.Now} }
 
 // Wrote notes an object as the API server returned it, and the conditions that were written.
 func (e *Echoes) Wrote(object client.Object, conditions ...metav1.Condition) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.writes[object.GetUID()] = echo{object.GetResourceVersion(), conditions}
+	now := e.now()
+	if now.Sub(e.swept) > lag {
+		maps.DeleteFunc(e.writes, func(_ types.UID, echo Echo) bool { return now.After(echo.expires) })
+		e.swept = now
+	}
+	e.writes[object.GetUID()] = Echo{object.GetResourceVersion(), conditions, now.Add(lag)}
 }
 
-// Conditions returns the conditions last written to a Cluster, as it is cached, if the
-// cache does not show them yet. Nothing else of it is known to be newer.
-func (e *Echoes) Conditions(cluster client.Object) (conditions []metav1.Condition, ok bool) {
+// Of returns the Echo of the object with a UID. Once it is heard, the cache shows it: ask
+// for it before the object is read.
+func (e *Echoes) Of(uid types.UID) Echo {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	last, ok := e.writes[cluster.GetUID()]
-	if !ok {
-		return nil, false
+	if echo := e.writes[uid]; e.now().Before(echo.expires) {
+		return echo
 	}
-	order, err := resourceversion.CompareResourceVersion(cluster.GetResourceVersion(), last.version)
-	return last.conditions, err == nil && order < 0
+	return Echo{}
+}
+
+// Conditions returns the conditions on a Cluster: those that were written, if what is
+// cached is older. Nothing else of it is known to be newer.
+func (e Echo) Conditions(cached *clusterv1.Cluster) []metav1.Condition {
+	order, err := resourceversion.CompareResourceVersion(cached.ResourceVersion, e.version)
+	if e.version != "" && err == nil && order < 0 {
+		return e.conditions
+	}
+	return cached.Status.Conditions
 }
 
 // Heard reports whether this state of an object is our own write's, once.

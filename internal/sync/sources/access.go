@@ -1,8 +1,12 @@
+// Package sources reads what Clusters refer to: control planes and infrastructure, of
+// kinds that are known only at run time. It owns which kinds are watched, in which
+// version, and whether they may be read.
 package sources
 
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -97,6 +101,13 @@ func (s *Sources) answer(ctx context.Context, resource schema.GroupResource) (ac
 		}
 		return result.Val.(access), nil
 	}
+}
+
+// forgetRefusals forgets what a standby was refused: it does not ask again by itself.
+func (s *Sources) forgetRefusals() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.access, func(_ schema.GroupResource, known access) bool { return !known.allowed })
 }
 
 // isDue reports whether a refusal is to be asked about again.

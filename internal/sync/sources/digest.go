@@ -27,7 +27,8 @@ func (s *Sources) digest(ctx context.Context, kind *kind, cluster *clusterv1.Clu
 	kind.mu.RLock()
 	defer kind.mu.RUnlock()
 	crd := CRD()
-	if kind.watched.Empty() || s.Get(ctx, client.ObjectKey{Name: contract.CalculateCRDName(ref.APIGroup, ref.Kind)}, crd, client.UnsafeDisableDeepCopy) != nil {
+	// A cached read waits for the first list, which may never come.
+	if kind.watched.Empty() || !kind.isListed() || s.Get(ctx, client.ObjectKey{Name: contract.CalculateCRDName(ref.APIGroup, ref.Kind)}, crd, client.UnsafeDisableDeepCopy) != nil {
 		return false
 	}
 	object := ofKind(kind.watched)

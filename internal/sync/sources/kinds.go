@@ -61,6 +61,9 @@ type kind struct {
 	dropped bool
 }
 
+// isListed reports whether all objects of the kind are cached. The caller holds its lock.
+func (k *kind) isListed() bool { return k.listed != nil && k.listed.HasSynced() }
+
 func newKinds(objects cache.Cache, lists *lists, handler handler.EventHandler) *kinds {
 	return &kinds{
 		cache: objects, lists: lists, handler: handler, all: map[schema.GroupKind]*kind{},

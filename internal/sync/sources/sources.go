@@ -13,11 +13,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/external"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/muster-fleet/muster/internal/apierror"
@@ -61,6 +63,8 @@ type Sources struct {
 	kinds *kinds
 	lists *lists
 	now   func() time.Time
+	// warmPatience is the constant, but for tests.
+	warmPatience time.Duration
 
 	// questions are those that the API server is being asked.
 	questions singleflight.Group
@@ -81,14 +85,19 @@ func New(cached client.Client, objects cache.Cache, events handler.EventHandler)
 
 func newSources(cached client.Client, kinds *kinds, lists *lists) *Sources {
 	return &Sources{
-		Client: cached, kinds: kinds, lists: lists, now: time.Now,
+		Client: cached, kinds: kinds, lists: lists, now: time.Now, warmPatience: warmPatience,
 		access: map[schema.GroupResource]access{}, unserved: map[schema.GroupResource]notServed{},
 	}
 }
 
 // Source is a source of the controller that reconciles Clusters: what happens to the
 // objects they refer to goes into its queue.
-func (s *Sources) Source() source.Source { return source.Func(s.kinds.start) }
+func (s *Sources) Source() source.Source {
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		s.forgetRefusals()
+		return s.kinds.start(ctx, queue)
+	})
+}
 
 // Back brings back Clusters whose wait for a kind is over.
 func (s *Sources) Back() queue.Events { return s.lists.complete }

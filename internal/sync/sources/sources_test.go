@@ -84,6 +84,9 @@ func (w *world) Get(_ context.Context, key client.ObjectKey, object client.Objec
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "things"}, key.Name)
 	}
 	version := thing.GroupVersionKind().Version
+	if w.unlisted {
+		panic("a cached read waits for the first list, with everybody behind it")
+	}
 	w.log = append(w.log, "read "+version)
 	if _, ok := w.informers[version]; !ok {
 		w.log = append(w.log, "started anew "+version)
@@ -208,8 +211,15 @@ func (i worldInformer) AddEventHandler(handler toolscache.ResourceEventHandler) 
 	defer i.world.mu.Unlock()
 	i.world.log = append(i.world.log, "watch "+i.version)
 	i.world.informers[i.version] = handler
-	return nil, nil
+	return worldRegistration{world: i.world}, nil
 }
+
+type worldRegistration struct {
+	toolscache.ResourceEventHandlerRegistration
+	world *world
+}
+
+func (r worldRegistration) HasSynced() bool { return worldInformer{world: r.world}.HasSynced() }
 
 func referringCluster() *clusterv1.Cluster {
 	cluster := &clusterv1.Cluster{}

@@ -2,6 +2,7 @@ package sources
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,52 +23,83 @@ const (
 	warmInterval = 50 * time.Millisecond
 )
 
-// Warm watches the kinds that Clusters refer to now, and waits for their first lists. It is
-// called before Clusters are looked at, in every replica: a start then looks at each
-// Cluster once, and a standby that takes over lists nothing.
-func (s *Sources) Warm(ctx context.Context) error {
+// Warm watches the kinds that Clusters refer to now, and waits for their first lists, but
+// not for long. It is called before any controller starts, in every replica: a start then
+// looks at each Cluster once, and a standby that takes over lists nothing. A controller
+// does not start while anything is being listed, so what is not listed by then is not
+// watched any longer; the first Cluster that is looked at watches it again.
+func (s *Sources) Warm(ctx context.Context, isWatched func(client.Object) bool) error {
 	var clusters clusterv1.ClusterList
 	if err := s.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing Clusters: %w", err)
 	}
-	asked := map[schema.GroupKind]bool{}
+	references := map[schema.GroupKind]clusterv1.ContractVersionedObjectReference{}
 	for i := range clusters.Items {
-		for _, ref := range referencesOf(&clusters.Items[i]) {
-			if kind := ref.GroupKind(); !asked[kind] {
-				asked[kind] = true
-				if err := s.watch(ctx, ref); err != nil {
-					// Its Clusters say so, and are looked at again when it is over.
-					ctrl.LoggerFrom(ctx).Info("A kind that Clusters refer to cannot be read yet", "kind", kind.String(), "reason", err.Error())
-				}
-			}
+		if !isWatched(&clusters.Items[i]) {
+			continue
+		}
+		for _, reference := range referencesOf(&clusters.Items[i]) {
+			references[reference.GroupKind()] = reference
 		}
 	}
-	// Without an end it is the program that stops, or the lists that take too long.
-	_ = wait.PollUntilContextTimeout(ctx, warmInterval, warmPatience, true, func(context.Context) (bool, error) {
-		return s.kinds.areListed(), nil
-	})
+	patience, cancel := context.WithTimeout(ctx, s.warmPatience)
+	defer cancel()
+	asked := make(chan struct{})
+	go func() { // Not every question has a deadline.
+		defer close(asked)
+		for kind, reference := range references {
+			if err := s.watch(patience, reference); err != nil {
+				// Its Clusters say so, and are looked at again when it is over.
+				ctrl.LoggerFrom(ctx).Info("A kind that Clusters refer to cannot be read yet", "kind", kind.String(), "reason", err.Error())
+			}
+		}
+	}()
+	select {
+	case <-asked:
+	case <-patience.Done():
+	}
+	if err := wait.PollUntilContextCancel(patience, warmInterval, true, func(context.Context) (bool, error) {
+		return len(s.kinds.unlisted()) == 0, nil
+	}); err == nil {
+		return nil
+	}
+	for _, late := range s.kinds.unlisted() {
+		ctrl.LoggerFrom(ctx).Info("A kind that Clusters refer to is not listed yet; others do not wait for it", "kind", late.String())
+		s.kinds.drop(ctx, late, func(kind *kind) bool { return !kind.isListed() })
+	}
 	return nil
 }
 
 // watch watches the kind of a reference, if it may be read.
-func (s *Sources) watch(ctx context.Context, ref clusterv1.ContractVersionedObjectReference) error {
-	if err := s.isDeclared(ctx, ref.GroupKind()); err != nil {
+func (s *Sources) watch(ctx context.Context, reference clusterv1.ContractVersionedObjectReference) error {
+	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := s.mayRead(ctx, "references of Clusters", ref.GroupKind()); err != nil {
+	if err := s.isDeclared(ctx, reference.GroupKind()); err != nil {
 		return err
 	}
-	return s.follow(ctx, s.kinds.of(ref.GroupKind()), ref)
+	if err := s.mayRead(ctx, "references of Clusters", reference.GroupKind()); err != nil {
+		return err
+	}
+	err := s.follow(ctx, s.kinds.of(reference.GroupKind()), reference)
+	if errors.Is(err, errMisnamed) {
+		s.kinds.drop(ctx, reference.GroupKind(), func(kind *kind) bool { return kind.watched.Empty() })
+	}
+	return err
 }
 
-// areListed reports whether the first lists of all kinds that are watched are there.
-func (k *kinds) areListed() bool {
+// unlisted returns the kinds that are watched and not listed yet, and those about which
+// discovery has not answered yet.
+func (k *kinds) unlisted() []schema.GroupKind {
 	k.mu.Lock()
-	all := slices.Collect(maps.Values(k.all))
+	all := maps.Clone(k.all)
 	k.mu.Unlock()
-	return !slices.ContainsFunc(all, func(kind *kind) bool {
-		kind.mu.RLock()
+	maps.DeleteFunc(all, func(_ schema.GroupKind, kind *kind) bool {
+		if !kind.mu.TryRLock() {
+			return false
+		}
 		defer kind.mu.RUnlock()
-		return kind.listed != nil && !kind.listed.HasSynced()
+		return kind.watched.Empty() || kind.isListed()
 	})
+	return slices.Collect(maps.Keys(all))
 }

@@ -57,7 +57,7 @@ func checkClean(ctx context.Context) error {
 	}
 	env, err := stack.Attach(dir)
 	if err != nil {
-		return nil // No stack: clean.
+		return nil //nolint:nilerr // no stack: clean
 	}
 	if _, err := env.Kubectl(ctx, "get", "namespace", platform); err == nil {
 		return errors.New("the demo was played on this stack before")

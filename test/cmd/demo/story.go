@@ -89,7 +89,7 @@ metadata: {name: fleet-addon-config}
 spec: {config: {server: {inferLocal: true, custom: {apiServerUrl: "https://fleet.example.com"}}}}
 `, "apply", "-f", "-")
 	if err == nil || !strings.Contains(err.Error(), "spec.config.server") {
-		return fmt.Errorf("a FleetAddonConfig with both inferLocal and custom should be refused, got: %v", err)
+		return fmt.Errorf("a FleetAddonConfig with both inferLocal and custom should be refused, got: %w", err)
 	}
 	s.checked("one with both inferLocal and custom is refused: %s", sentence(err.Error(), "set exactly one"))
 	return nil

@@ -184,7 +184,7 @@ func (p *Process) DeathNote() error {
 	if running {
 		return nil
 	}
-	return fmt.Errorf("%s is not running (%v); end of %s:\n%s", p.spec.Name, exit, p.log, p.Tail())
+	return fmt.Errorf("%s is not running (%w); end of %s:\n%s", p.spec.Name, exit, p.log, p.Tail())
 }
 
 // Tail returns the end of the present run's log.
