@@ -30,7 +30,7 @@ func upWithFixture(t *testing.T) *Stack {
 		t.Fatal(err)
 	}
 	binary := filepath.Join(dir, "fixture")
-	if err := goBuild(ctx, tools.root, "", binary, "./test/stack/testdata/fixture"); err != nil {
+	if err := goBuild(ctx, progress, tools.root, "", binary, "./test/stack/testdata/fixture"); err != nil {
 		t.Fatal(err)
 	}
 	s, err := Up(ctx, Options{
