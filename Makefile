@@ -14,6 +14,9 @@ LINT := .cache/bin/golangci-lint-$(LINT_KEY)
 # then: shared by two clones, its cache answers one with the other's paths, on which
 # no exclusion matches.
 export GOLANGCI_LINT_CACHE = $(CURDIR)/.cache/golangci-lint
+# As the parts and Muster's programs are built: with cgo, where there is a C compiler,
+# the harness and the tests would have most of their packages compiled a second time.
+export CGO_ENABLED = 0
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -28,7 +31,7 @@ help: ## Show the targets
 
 .PHONY: build
 build: ## Build both programs into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
+	$(GO) build -trimpath -o bin/ ./cmd/...
 
 .PHONY: generate
 generate: ## Generate deep copies and the CRD from api/, then dist/
@@ -92,7 +95,7 @@ lint: $(LINT) ## Run golangci-lint, building it the first time
 $(LINT):
 	@mkdir -p $(@D)
 	@echo "building golangci-lint; this is done once"
-	cd tools/golangci-lint && CGO_ENABLED=0 GOWORK=off $(GO) build -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	cd tools/golangci-lint && GOWORK=off $(GO) build -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: vulncheck
 vulncheck: ## Look for known vulnerabilities, if their database can be reached
@@ -168,14 +171,18 @@ bench-admission: ## Measure what the stamp costs against a webhook that does not
 
 ##@ Local stack
 
+.PHONY: first-time
+first-time:
+	@[ -d .cache/parts ] || echo "the first time everything is built from source, which takes many minutes"
+
 .PHONY: demo
-demo: ## Start the local stack and play the main story on it
+demo: first-time ## Start the local stack and play the main story on it
 	@$(GO) run ./test/cmd/demo check-clean || $(STACK) down
 	$(STACK) up $(UP_FLAGS)
 	@$(GO) run ./test/cmd/demo
 
 .PHONY: up
-up: ## Start the local stack, return when it is ready (UP_FLAGS=--downstream: with a cluster to deploy to)
+up: first-time ## Start the local stack, return when it is ready (UP_FLAGS=--downstream: with a cluster to deploy to)
 	$(STACK) up $(UP_FLAGS)
 
 .PHONY: down

@@ -32,7 +32,7 @@ func upWithFixture(t *testing.T) *Stack {
 		t.Fatal(err)
 	}
 	binary := filepath.Join(dir, "fixture")
-	if err := tools.Compile(ctx, "./test/stack/testdata/fixture", binary); err != nil {
+	if err := tools.Compile(ctx, progress, "./test/stack/testdata/fixture", binary); err != nil {
 		t.Fatal(err)
 	}
 	s, err := Up(ctx, Options{

@@ -21,6 +21,7 @@ require (
 	github.com/bradleyfalzon/ghinstallation/v2 v2.19.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/chai2010/gettext-go v1.0.3 // indirect
+	github.com/clipperhouse/uax29/v2 v2.2.0 // indirect
 	github.com/cloudflare/circl v1.6.3 // indirect
 	github.com/cyphar/filepath-securejoin v0.6.1 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
@@ -44,7 +45,7 @@ require (
 	github.com/go-git/go-billy/v5 v5.9.0 // indirect
 	github.com/go-git/go-git/v5 v5.19.1 // indirect
 	github.com/go-gorp/gorp/v3 v3.1.0 // indirect
-	github.com/go-logr/logr v1.4.3 // indirect
+	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/zapr v1.3.0 // indirect
 	github.com/go-openapi/jsonpointer v0.23.1 // indirect
 	github.com/go-openapi/jsonreference v0.21.5 // indirect
@@ -88,7 +89,7 @@ require (
 	github.com/liggitt/tabwriter v0.0.0-20181228230101-89fcab3d43de // indirect
 	github.com/mattn/go-colorable v0.1.14 // indirect
 	github.com/mattn/go-isatty v0.0.20 // indirect
-	github.com/mattn/go-runewidth v0.0.13 // indirect
+	github.com/mattn/go-runewidth v0.0.19 // indirect
 	github.com/mitchellh/copystructure v1.2.0 // indirect
 	github.com/mitchellh/go-wordwrap v1.0.1 // indirect
 	github.com/mitchellh/reflectwalk v1.0.2 // indirect
@@ -111,7 +112,6 @@ require (
 	github.com/rancher/lasso v0.2.9 // indirect
 	github.com/rancher/wrangler/v3 v3.7.0 // indirect
 	github.com/reugn/go-quartz v0.15.2 // indirect
-	github.com/rivo/uniseg v0.2.0 // indirect
 	github.com/robfig/cron/v3 v3.0.1 // indirect
 	github.com/rubenv/sql-migrate v1.8.1 // indirect
 	github.com/russross/blackfriday/v2 v2.1.0 // indirect
@@ -120,7 +120,7 @@ require (
 	github.com/shopspring/decimal v1.4.0 // indirect
 	github.com/sirupsen/logrus v1.9.4 // indirect
 	github.com/skeema/knownhosts v1.3.1 // indirect
-	github.com/spf13/cast v1.7.0 // indirect
+	github.com/spf13/cast v1.10.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/tetratelabs/wabin v0.0.0-20230304001439-f6f874872834 // indirect
@@ -129,20 +129,20 @@ require (
 	github.com/x448/float16 v0.8.4 // indirect
 	github.com/xanzy/ssh-agent v0.3.3 // indirect
 	github.com/xlab/treeprint v1.2.0 // indirect
-	go.opentelemetry.io/otel v1.43.0 // indirect
-	go.opentelemetry.io/otel/trace v1.43.0 // indirect
+	go.opentelemetry.io/otel v1.44.0 // indirect
+	go.opentelemetry.io/otel/trace v1.44.0 // indirect
 	go.opentelemetry.io/proto/otlp v1.10.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.28.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect
 	go.yaml.in/yaml/v3 v3.0.4 // indirect
-	golang.org/x/crypto v0.54.0 // indirect
-	golang.org/x/net v0.56.0 // indirect
+	golang.org/x/crypto v0.56.0 // indirect
+	golang.org/x/net v0.58.0 // indirect
 	golang.org/x/oauth2 v0.36.0 // indirect
 	golang.org/x/sync v0.22.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/term v0.45.0 // indirect
-	golang.org/x/text v0.40.0 // indirect
+	golang.org/x/text v0.41.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
 	gomodules.xyz/jsonpatch/v2 v2.5.0 // indirect
 	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
@@ -152,20 +152,20 @@ require (
 	gopkg.in/yaml.v2 v2.4.0 // indirect
 	gotest.tools/v3 v3.5.2 // indirect
 	helm.sh/helm/v4 v4.2.2 // indirect
-	k8s.io/api v0.36.2 // indirect
+	k8s.io/api v0.36.3 // indirect
 	k8s.io/apiextensions-apiserver v0.36.2 // indirect
-	k8s.io/apimachinery v0.36.2 // indirect
-	k8s.io/apiserver v0.36.2 // indirect
-	k8s.io/cli-runtime v0.36.2 // indirect
-	k8s.io/client-go v0.36.2 // indirect
-	k8s.io/component-base v0.36.2 // indirect
-	k8s.io/component-helpers v0.36.2 // indirect
+	k8s.io/apimachinery v0.36.3 // indirect
+	k8s.io/apiserver v0.36.3 // indirect
+	k8s.io/cli-runtime v0.36.3 // indirect
+	k8s.io/client-go v0.36.3 // indirect
+	k8s.io/component-base v0.36.3 // indirect
+	k8s.io/component-helpers v0.36.3 // indirect
 	k8s.io/controller-manager v0.36.1 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
-	k8s.io/kube-openapi v0.0.0-20260427204847-8949caaa1199 // indirect
+	k8s.io/kube-openapi v0.0.0-20260501160325-927ab1f70cd6 // indirect
 	k8s.io/kubectl v0.36.2 // indirect
 	k8s.io/kubernetes v1.36.2 // indirect
-	k8s.io/utils v0.0.0-20260319190234-28399d86e0b5 // indirect
+	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
 	oras.land/oras-go/v2 v2.6.2 // indirect
 	sigs.k8s.io/cli-utils v0.37.2 // indirect
 	sigs.k8s.io/controller-runtime v0.24.1 // indirect
@@ -173,7 +173,7 @@ require (
 	sigs.k8s.io/kustomize/api v0.21.1 // indirect
 	sigs.k8s.io/kustomize/kyaml v0.21.1 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
-	sigs.k8s.io/structured-merge-diff/v6 v6.4.0 // indirect
+	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
@@ -181,68 +181,68 @@ replace github.com/imdario/mergo => github.com/imdario/mergo v1.0.2
 
 replace gopkg.in/go-playground/webhooks.v6 => github.com/go-playground/webhooks/v6 v6.4.0
 
-replace k8s.io/api => k8s.io/api v0.36.2
+replace k8s.io/api => k8s.io/api v0.36.3
 
-replace k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.2
+replace k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.3
 
-replace k8s.io/apimachinery => k8s.io/apimachinery v0.36.2
+replace k8s.io/apimachinery => k8s.io/apimachinery v0.36.3
 
-replace k8s.io/apiserver => k8s.io/apiserver v0.36.2
+replace k8s.io/apiserver => k8s.io/apiserver v0.36.3
 
-replace k8s.io/cli-runtime => k8s.io/cli-runtime v0.36.2
+replace k8s.io/cli-runtime => k8s.io/cli-runtime v0.36.3
 
-replace k8s.io/client-go => k8s.io/client-go v0.36.2
+replace k8s.io/client-go => k8s.io/client-go v0.36.3
 
-replace k8s.io/cloud-provider => k8s.io/cloud-provider v0.36.2
+replace k8s.io/cloud-provider => k8s.io/cloud-provider v0.36.3
 
-replace k8s.io/cluster-bootstrap => k8s.io/cluster-bootstrap v0.36.2
+replace k8s.io/cluster-bootstrap => k8s.io/cluster-bootstrap v0.36.3
 
-replace k8s.io/code-generator => k8s.io/code-generator v0.36.2
+replace k8s.io/code-generator => k8s.io/code-generator v0.36.3
 
-replace k8s.io/component-base => k8s.io/component-base v0.36.2
+replace k8s.io/component-base => k8s.io/component-base v0.36.3
 
-replace k8s.io/component-helpers => k8s.io/component-helpers v0.36.2
+replace k8s.io/component-helpers => k8s.io/component-helpers v0.36.3
 
-replace k8s.io/controller-manager => k8s.io/controller-manager v0.36.2
+replace k8s.io/controller-manager => k8s.io/controller-manager v0.36.3
 
-replace k8s.io/cri-api => k8s.io/cri-api v0.36.2
+replace k8s.io/cri-api => k8s.io/cri-api v0.36.3
 
-replace k8s.io/cri-client => k8s.io/cri-client v0.36.2
+replace k8s.io/cri-client => k8s.io/cri-client v0.36.3
 
-replace k8s.io/cri-streaming => k8s.io/cri-streaming v0.36.2
+replace k8s.io/cri-streaming => k8s.io/cri-streaming v0.36.3
 
-replace k8s.io/csi-translation-lib => k8s.io/csi-translation-lib v0.36.2
+replace k8s.io/csi-translation-lib => k8s.io/csi-translation-lib v0.36.3
 
-replace k8s.io/dynamic-resource-allocation => k8s.io/dynamic-resource-allocation v0.36.2
+replace k8s.io/dynamic-resource-allocation => k8s.io/dynamic-resource-allocation v0.36.3
 
-replace k8s.io/endpointslice => k8s.io/endpointslice v0.36.2
+replace k8s.io/endpointslice => k8s.io/endpointslice v0.36.3
 
-replace k8s.io/externaljwt => k8s.io/externaljwt v0.36.2
+replace k8s.io/externaljwt => k8s.io/externaljwt v0.36.3
 
-replace k8s.io/kms => k8s.io/kms v0.36.2
+replace k8s.io/kms => k8s.io/kms v0.36.3
 
-replace k8s.io/kube-aggregator => k8s.io/kube-aggregator v0.36.2
+replace k8s.io/kube-aggregator => k8s.io/kube-aggregator v0.36.3
 
-replace k8s.io/kube-controller-manager => k8s.io/kube-controller-manager v0.36.2
+replace k8s.io/kube-controller-manager => k8s.io/kube-controller-manager v0.36.3
 
-replace k8s.io/kube-proxy => k8s.io/kube-proxy v0.36.2
+replace k8s.io/kube-proxy => k8s.io/kube-proxy v0.36.3
 
-replace k8s.io/kube-scheduler => k8s.io/kube-scheduler v0.36.2
+replace k8s.io/kube-scheduler => k8s.io/kube-scheduler v0.36.3
 
-replace k8s.io/kubectl => k8s.io/kubectl v0.36.2
+replace k8s.io/kubectl => k8s.io/kubectl v0.36.3
 
-replace k8s.io/kubelet => k8s.io/kubelet v0.36.2
+replace k8s.io/kubelet => k8s.io/kubelet v0.36.3
 
-replace k8s.io/kubernetes => k8s.io/kubernetes v1.36.2
+replace k8s.io/kubernetes => k8s.io/kubernetes v1.36.3
 
-replace k8s.io/metrics => k8s.io/metrics v0.36.2
+replace k8s.io/metrics => k8s.io/metrics v0.36.3
 
-replace k8s.io/mount-utils => k8s.io/mount-utils v0.36.2
+replace k8s.io/mount-utils => k8s.io/mount-utils v0.36.3
 
-replace k8s.io/pod-security-admission => k8s.io/pod-security-admission v0.36.2
+replace k8s.io/pod-security-admission => k8s.io/pod-security-admission v0.36.3
 
-replace k8s.io/sample-apiserver => k8s.io/sample-apiserver v0.36.2
+replace k8s.io/sample-apiserver => k8s.io/sample-apiserver v0.36.3
 
-replace k8s.io/streaming => k8s.io/streaming v0.36.2
+replace k8s.io/streaming => k8s.io/streaming v0.36.3
 
 replace github.com/rancher/fleet/pkg/apis => github.com/rancher/fleet/pkg/apis v0.16.0

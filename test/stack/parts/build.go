@@ -14,7 +14,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/muster-fleet/muster/test/stack/files"
@@ -48,14 +50,22 @@ func Build(ctx context.Context, root string, modules []Module, progress io.Write
 	}
 	defer unlock()
 
-	tools := &Tools{Root: root, Bins: map[string]string{}}
+	var builds []*moduleBuild
 	for _, module := range modules {
-		bin, err := buildModule(ctx, root, module, progress)
+		build, err := newModuleBuild(root, module)
 		if err != nil {
 			return nil, fmt.Errorf("build %s: %w", module.name, err)
 		}
-		for _, p := range module.programs {
-			tools.Bins[p.name] = filepath.Join(bin, p.name)
+		builds = append(builds, build)
+	}
+	defer downloadAhead(ctx, builds)()
+	tools := &Tools{Root: root, Bins: map[string]string{}}
+	for _, build := range builds {
+		if err := build.run(ctx, progress); err != nil {
+			return nil, fmt.Errorf("build %s: %w", build.name, err)
+		}
+		for _, p := range build.programs {
+			tools.Bins[p.name] = filepath.Join(build.bin(), p.name)
 		}
 	}
 	if tools.Manifests, err = renderManifests(ctx, tools, progress); err != nil {
@@ -81,68 +91,140 @@ func (t *Tools) BuildMuster(ctx context.Context, progress io.Writer) error {
 		return fmt.Errorf("there is no command under %s", filepath.Join(t.Root, "cmd"))
 	}
 	begin := time.Now()
+	if err := goBuild(ctx, progress, t.Root, "", bin+"/", "./cmd/..."); err != nil {
+		return err
+	}
 	for _, main := range commands {
 		name := filepath.Base(filepath.Dir(main))
-		out := filepath.Join(bin, name)
-		if err := t.Compile(ctx, "./cmd/"+name, out); err != nil {
-			return err
-		}
-		t.Bins[name] = out
+		t.Bins[name] = filepath.Join(bin, name)
 	}
 	fmt.Fprintf(progress, "build: Muster's commands (%s)\n", poll.Since(begin))
 	return nil
 }
 
 // Compile builds one package of the work tree.
-func (t *Tools) Compile(ctx context.Context, pkg, out string) error {
-	return goBuild(ctx, t.Root, "", out, pkg)
+func (t *Tools) Compile(ctx context.Context, progress io.Writer, pkg, out string) error {
+	return goBuild(ctx, progress, t.Root, "", out, pkg)
 }
 
-func buildModule(ctx context.Context, root string, module Module, progress io.Writer) (string, error) {
+// moduleBuild is a module of parts and those of its programs that are not there yet.
+type moduleBuild struct {
+	Module
+	root, dir, home string
+	missing         []program
+}
+
+func newModuleBuild(root string, module Module) (*moduleBuild, error) {
 	dir := filepath.Join(root, "test", "parts", module.name)
 	key, err := moduleKey(dir, module)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	home := filepath.Join(root, ".cache", "parts", module.name+"-"+key)
-	bin := filepath.Join(home, "bin")
-	if err := os.MkdirAll(bin, 0o755); err != nil {
-		return "", err
-	}
-	if err := forgetUnused(home, module.name); err != nil {
-		return "", err
+	b := &moduleBuild{Module: module, root: root, dir: dir, home: filepath.Join(root, ".cache", "parts", module.name+"-"+key)}
+	if err := os.MkdirAll(b.bin(), 0o755); err != nil {
+		return nil, err
 	}
 	for _, p := range module.programs {
-		out := filepath.Join(bin, p.name)
-		if _, err := os.Stat(out); err == nil {
-			continue
+		if !files.Exists(filepath.Join(b.bin(), p.name)) {
+			b.missing = append(b.missing, p)
 		}
-		fmt.Fprintf(progress, "build: %s ...\n", p.name)
-		begin := time.Now()
-		var flags []string
-		if len(p.patches) > 0 {
-			modfile, err := patchModules(ctx, root, module.name, filepath.Join(home, p.name+"-patched"), p.patches)
-			if err != nil {
-				return "", err
-			}
-			flags = append(flags, "-modfile="+modfile)
-		}
-		// Into another name first: an interrupted link must not look finished.
-		if err := goBuild(ctx, dir, module.ldflags, out+".part", p.pkg, flags...); err != nil {
-			return "", err
-		}
-		if err := os.Rename(out+".part", out); err != nil {
-			return "", err
-		}
-		fmt.Fprintf(progress, "build: %s (%s)\n", p.name, poll.Since(begin))
 	}
-	return bin, nil
+	return b, forgetUnused(b.home, module.name)
 }
 
-func goBuild(ctx context.Context, dir, ldflags, out, pkg string, flags ...string) error {
-	args := append([]string{"build", "-buildvcs=false", "-ldflags=" + ldflags, "-o", out}, flags...)
-	_, err := runGo(ctx, dir, append(args, pkg)...)
-	return err
+func (b *moduleBuild) bin() string { return filepath.Join(b.home, "bin") }
+
+func (b *moduleBuild) run(ctx context.Context, progress io.Writer) error {
+	var flags []string
+	if len(b.missing) > 0 && len(b.patches) > 0 {
+		modfile, err := patchModules(ctx, b.root, b.name, filepath.Join(b.home, "patched"), b.patches)
+		if err != nil {
+			return err
+		}
+		flags = append(flags, "-modfile="+modfile)
+	}
+	for _, together := range buildable(b.missing) {
+		if err := b.build(ctx, progress, together, flags); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// downloadAhead downloads what the modules after the first are compiled from: meanwhile
+// the first is compiled. What it cannot get, the build asks for again.
+func downloadAhead(ctx context.Context, builds []*moduleBuild) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		for _, b := range builds[1:] {
+			if len(b.missing) > 0 {
+				_, _ = runGo(ctx, b.dir, append([]string{"list", "-deps"}, packagesOf(b.missing)...)...)
+			}
+		}
+	})
+	return func() { cancel(); wait.Wait() }
+}
+
+func packagesOf(programs []program) []string {
+	var packages []string
+	for _, p := range programs {
+		packages = append(packages, p.pkg)
+	}
+	return packages
+}
+
+// buildable divides programs into those that Go can build together: it names a
+// program by the last element of its path, and two of Cluster API's share theirs.
+func buildable(programs []program) [][]program {
+	var groups [][]program
+	for _, p := range programs {
+		free := slices.IndexFunc(groups, func(group []program) bool {
+			return !slices.ContainsFunc(group, func(other program) bool { return other.builtName() == p.builtName() })
+		})
+		if free < 0 {
+			free, groups = len(groups), append(groups, nil)
+		}
+		groups[free] = append(groups[free], p)
+	}
+	return groups
+}
+
+// build builds programs together, so that Go looks once at what they share, and links
+// one while it compiles for the next.
+func (b *moduleBuild) build(ctx context.Context, progress io.Writer, programs []program, flags []string) error {
+	begin := time.Now()
+	var names []string
+	for _, p := range programs {
+		names = append(names, p.name)
+	}
+	what := strings.Join(names, ", ")
+	fmt.Fprintf(progress, "build: %s ...\n", what)
+	// Into another place first: an interrupted link must not look finished.
+	part := b.bin() + ".part"
+	if err := goBuild(ctx, progress, b.dir, b.ldflags, part+"/", slices.Concat(flags, packagesOf(programs))...); err != nil {
+		return err
+	}
+	for _, p := range programs {
+		if err := os.Rename(filepath.Join(part, p.builtName()), filepath.Join(b.bin(), p.name)); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(progress, "build: %s (%s)\n", what, poll.Since(begin))
+	return os.RemoveAll(part)
+}
+
+// goBuild builds packages, which flags may precede. It takes out for a folder if that
+// ends with a slash.
+func goBuild(ctx context.Context, progress io.Writer, dir, ldflags, out string, packages ...string) error {
+	args := append([]string{"build", "-v", "-buildvcs=false", "-ldflags=" + ldflags, "-o", out}, packages...)
+	report := &buildReport{progress: progress, said: time.Now()}
+	cmd := goCommand(ctx, dir, args...)
+	cmd.Stderr = report
+	if err := cmd.Run(); err != nil {
+		return goError(cmd, err, report.rest.String())
+	}
+	return nil
 }
 
 // forgetUnused marks what is used now and removes builds of the module that nobody has
@@ -167,25 +249,35 @@ func forgetUnused(home, module string) error {
 	return nil
 }
 
-// runGo runs the go command in dir. A workspace or flags from outside would build
-// something else than what the module pins.
+// runGo runs the go command in dir.
 func runGo(ctx context.Context, dir string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	cmd := goCommand(ctx, dir, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("go %s in %s: %w\n%s", strings.Join(args, " "), dir, err, process.LastLines(stderr.String(), 30))
+		return nil, goError(cmd, err, stderr.String())
 	}
 	return stdout.Bytes(), nil
+}
+
+// goCommand is the go command in dir. A workspace or flags from outside would build
+// something else than what the module pins.
+func goCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	return cmd
+}
+
+func goError(cmd *exec.Cmd, err error, stderr string) error {
+	return fmt.Errorf("%s in %s: %w\n%s", strings.Join(cmd.Args, " "), cmd.Dir, err, process.LastLines(stderr, 30))
 }
 
 // moduleKey is a digest of everything that decides what a module's programs are.
 func moduleKey(dir string, module Module) (string, error) {
 	hash := sha256.New()
 	fmt.Fprintln(hash, module.ldflags, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	fmt.Fprintf(hash, "%v\n", module.programs)
+	fmt.Fprintln(hash, module.programs, module.patches)
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err

@@ -1,5 +1,7 @@
 package parts
 
+import "path"
+
 // The version the Kubernetes binaries report. Built from modules they would say
 // v0.0.0-master, which clients refuse to parse.
 const (
@@ -14,14 +16,17 @@ type Module struct {
 	name     string
 	ldflags  string
 	programs []program
+	patches  []patch
 }
 
 // program is one binary of a Module.
 type program struct {
-	name    string
-	pkg     string
-	patches []patch
+	name string
+	pkg  string
 }
+
+// builtName is what Go names it.
+func (p program) builtName() string { return path.Base(p.pkg) }
 
 // The modules.
 var (
@@ -42,7 +47,7 @@ var (
 	CertManager = Module{
 		name:     "certmanager",
 		ldflags:  "-s -w",
-		programs: []program{{name: "cert-manager", pkg: "."}},
+		programs: []program{{name: "cert-manager", pkg: "github.com/muster-fleet/muster/test/parts/certmanager"}},
 	}
 	Fleet = Module{
 		name:    "fleet",
@@ -59,8 +64,8 @@ var (
 			{name: "capi-core", pkg: "sigs.k8s.io/cluster-api/core"},
 			{name: "capi-bootstrap", pkg: "sigs.k8s.io/cluster-api/bootstrap/kubeadm"},
 			{name: "capi-controlplane", pkg: "sigs.k8s.io/cluster-api/controlplane/kubeadm"},
-			{name: "capd", pkg: "sigs.k8s.io/cluster-api/test/infrastructure/docker", patches: []patch{inMemoryListens}},
-			{name: "clusterctl", pkg: "sigs.k8s.io/cluster-api/cmd/clusterctl"},
+			{name: "capd", pkg: "sigs.k8s.io/cluster-api/test/infrastructure/docker"},
 		},
+		patches: []patch{inMemoryListens},
 	}
 )
