@@ -419,7 +419,9 @@ func TestConfigColumns(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		g.Expect(lines).To(HaveLen(2))
 		g.Expect(strings.Fields(lines[0])).To(Equal([]string{"NAME", "READY", "REASON", "IMPORTED", "FLEET", "AGE"}))
-		g.Expect(strings.Fields(lines[1])[:4]).To(HaveExactElements("fleet-addon-config", "True", "Ready", MatchRegexp(`^\d+$`)))
+		row := strings.Fields(lines[1])
+		g.Expect(len(row)).To(BeNumerically(">=", 4), "no status yet: %v", row)
+		g.Expect(row[:4]).To(HaveExactElements("fleet-addon-config", "True", "Ready", MatchRegexp(`^\d+$`)))
 	}).Should(Succeed())
 
 	out, err := env.Kubectl(ctx, "get", "cluster-api", "--all-namespaces")
