@@ -24,8 +24,8 @@ import (
 // The API server's match conditions let through only requests that set or change such a
 // reference, so everything else costs nothing.
 type ClassAccess struct {
-	// Reader is the cached FleetAddonConfig.
-	Reader client.Reader
+	// Settings are those in force.
+	Settings *settings.Reader
 	// Reviewer creates SubjectAccessReviews. Their answers are not cached, because a
 	// permission that was taken away must not linger.
 	Reviewer client.Client
@@ -52,13 +52,13 @@ func (c *ClassAccess) Handle(ctx context.Context, req admission.Request) admissi
 			return admission.Allowed("")
 		}
 	}
-	config, err := currentConfig(ctx, c.Reader)
+	in, err := c.Settings.Current(ctx)
 	if err != nil {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
-	policy, verb := settings.ClassPolicy(config)
-	if _, err := settings.From(config); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Enforcing the policy for classes of other namespaces because the settings are unusable")
+	policy, verb := settings.ClassPolicy(in.Config)
+	if in.Invalid != nil {
+		ctrl.LoggerFrom(ctx).Error(in.Invalid, "Enforcing the policy for classes of other namespaces because the settings are unusable")
 		policy = addonsv1.CrossNamespaceClassEnforce
 	}
 	if policy == addonsv1.CrossNamespaceClassOff {

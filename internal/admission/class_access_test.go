@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/muster-fleet/muster/internal/settings"
 )
 
 // reviewer plays the API server's authorizer.
@@ -98,7 +100,7 @@ func TestClassAccess(t *testing.T) {
 			if test.reader == nil {
 				test.reader = &cached{}
 			}
-			response := (&ClassAccess{Reader: test.reader, Reviewer: &test.reviewer}).Handle(t.Context(), test.request)
+			response := (&ClassAccess{Settings: settings.NewReader(test.reader), Reviewer: &test.reviewer}).Handle(t.Context(), test.request)
 			got := answer{Asked: len(test.reviewer.asked), Warnings: len(response.Warnings)}
 			verb := "get"
 			for _, asked := range test.reviewer.asked {
@@ -131,7 +133,7 @@ func TestClassAccessAsksAboutTheWholeIdentity(t *testing.T) {
 		Extra: map[string]authenticationv1.ExtraValue{"scopes": {"a", "b"}, "example.org/project": {"p"}},
 	}
 	reviewer := &reviewer{allow: true}
-	if response := (&ClassAccess{Reader: &cached{}, Reviewer: reviewer}).Handle(t.Context(), req); !response.Allowed {
+	if response := (&ClassAccess{Settings: settings.NewReader(&cached{}), Reviewer: reviewer}).Handle(t.Context(), req); !response.Allowed {
 		t.Fatalf("refused: %v", response.Result)
 	}
 	want := []authorizationv1.SubjectAccessReviewSpec{{

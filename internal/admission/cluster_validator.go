@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -18,8 +19,10 @@ import (
 // warnings. It reads from caches only. If it cannot decide, it allows the request: the
 // syncer finds the conflicts that it misses.
 type ClusterValidator struct {
-	// Reader is the cached FleetAddonConfig and the cached metadata of Namespaces.
-	Reader client.Reader
+	// Settings are those in force.
+	Settings *settings.Reader
+	// Namespaces are the cached metadata of Namespaces.
+	Namespaces client.Reader
 	// Others is what else exists.
 	Others inventory
 }
@@ -44,7 +47,7 @@ func (v *ClusterValidator) Handle(ctx context.Context, req admission.Request) ad
 	newLabels := newClass || !maps.Equal(subject.Labels, before.Metadata.Labels)
 	response := admission.Allowed("")
 
-	current, labels, undecided := settingsFor(ctx, v.Reader, req.Namespace)
+	current, labels, undecided := settingsFor(ctx, v.Settings, v.Namespaces, req.Namespace)
 	if undecided == nil {
 		subject.NamespaceLabels = labels
 		if created {

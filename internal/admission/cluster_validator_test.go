@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -156,7 +157,7 @@ func TestClusterValidator(t *testing.T) {
 			if test.others == nil {
 				test.others = &others{}
 			}
-			response := (&ClusterValidator{Reader: test.reader, Others: test.others}).Handle(t.Context(), test.request)
+			response := (&ClusterValidator{Settings: settings.NewReader(test.reader), Namespaces: test.reader, Others: test.others}).Handle(t.Context(), test.request)
 			refused := ""
 			if !response.Allowed {
 				refused = response.Result.Message
@@ -176,7 +177,7 @@ func TestClusterValidator(t *testing.T) {
 
 func TestClusterValidatorRefusesWhatIsNoCluster(t *testing.T) {
 	for name, req := range map[string]admission.Request{"now": create(`[]`), "before": update(``, `{}`)} {
-		response := (&ClusterValidator{Reader: &cached{}, Others: &others{}}).Handle(t.Context(), req)
+		response := (&ClusterValidator{Settings: settings.NewReader(&cached{}), Namespaces: &cached{}, Others: &others{}}).Handle(t.Context(), req)
 		if response.Allowed || response.Result.Code != 400 {
 			t.Errorf("%s: the answer is %+v", name, response.AdmissionResponse)
 		}
@@ -186,9 +187,10 @@ func TestClusterValidatorRefusesWhatIsNoCluster(t *testing.T) {
 func FuzzClusterValidator(f *testing.F) {
 	f.Add([]byte(`{}`), []byte(`{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"standard"}}}}`), "team")
 	f.Add([]byte(`[]`), []byte(`{"metadata":{"name":"prod.eu","labels":{"a":"b"},"annotations":{"fleet.addons.cluster.x-k8s.io/cluster-name":"x"}}}`), "")
+	configuration := configured(f, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}, naming: {prefix: p-}}`)
 	validators := []*ClusterValidator{
-		{Reader: &cached{}, Others: &others{fleetClusters: []object{made("prod", nil)}, pinned: []object{pinnedCluster("x", "x")}}},
-		{Reader: configured(f, `cluster: {onDeselect: Delete, selector: {matchLabels: {import: "true"}}, naming: {prefix: p-}}`), Others: &others{}},
+		{Settings: settings.NewReader(&cached{}), Namespaces: &cached{}, Others: &others{fleetClusters: []object{made("prod", nil)}, pinned: []object{pinnedCluster("x", "x")}}},
+		{Settings: settings.NewReader(configuration), Namespaces: configuration, Others: &others{}},
 	}
 	f.Fuzz(func(t *testing.T, old, object []byte, namespace string) {
 		for _, validator := range validators {

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/settings"
 )
 
 // served returns the webhooks by path as the server has them, except that a panic is
@@ -109,8 +110,8 @@ func FuzzStampThroughReviews(f *testing.F) {
 	f.Add("<&>", "", "", "", "status", "phase", `"Provisioned"`)
 	f.Add(strings.Repeat("n", 80), "team", strings.Repeat("c", 70), "classes", "x", "y", `null`)
 	webhooks := served(f)
-	webhooks[StampPath] = &admission.Webhook{Handler: &Stamper{Reader: &cached{}}, RecoverPanic: ptr.To(false)}
-	webhooks[ClusterPath] = &admission.Webhook{Handler: &ClusterValidator{Reader: &cached{}, Others: &others{}}, RecoverPanic: ptr.To(false)}
+	webhooks[StampPath] = &admission.Webhook{Handler: &Stamper{Settings: settings.NewReader(&cached{}), Namespaces: &cached{}}, RecoverPanic: ptr.To(false)}
+	webhooks[ClusterPath] = &admission.Webhook{Handler: &ClusterValidator{Settings: settings.NewReader(&cached{}), Namespaces: &cached{}, Others: &others{}}, RecoverPanic: ptr.To(false)}
 	f.Fuzz(func(t *testing.T, name, namespace, class, classNamespace, part, field, value string) {
 		for _, text := range []string{name, namespace, class, classNamespace, part, field} {
 			if !utf8.ValidString(text) {

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
 )
 
 // Paths of the webhooks, as the shipped webhook configurations have them.
@@ -48,10 +49,11 @@ func Setup(mgr ctrl.Manager, syncer string) error {
 // handlers returns the webhooks by path.
 func handlers(scheme *runtime.Scheme, cached client.Reader, others inventory, reviewer client.Client, live client.Reader, syncer string) map[string]admission.Handler {
 	config := admission.WithValidator(scheme, ConfigValidator{Others: others, Namespaces: cached, Reviewer: reviewer, Live: live})
+	current := settings.NewReader(cached)
 	return map[string]admission.Handler{
-		StampPath:          &Stamper{Reader: cached, Syncer: syncer},
-		ClassAccessPath:    &ClassAccess{Reader: cached, Reviewer: reviewer},
-		ClusterPath:        &ClusterValidator{Reader: cached, Others: others},
+		StampPath:          &Stamper{Settings: current, Namespaces: cached, Syncer: syncer},
+		ClassAccessPath:    &ClassAccess{Settings: current, Reviewer: reviewer},
+		ClusterPath:        &ClusterValidator{Settings: current, Namespaces: cached, Others: others},
 		ValidateConfigPath: config.Handler,
 	}
 }

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -11,13 +12,11 @@ import (
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -25,8 +24,10 @@ import (
 // Stamper is the mutating webhook for CAPI Clusters: it stamps them as they are
 // created and keeps the stamp whole as they are updated. It reads from caches only.
 type Stamper struct {
-	// Reader is the cached FleetAddonConfig and the cached metadata of Namespaces.
-	Reader client.Reader
+	// Settings are those in force.
+	Settings *settings.Reader
+	// Namespaces are the cached metadata of Namespaces.
+	Namespaces client.Reader
 	// Syncer is the user name of the syncer. Only its updates may pin.
 	Syncer string
 }
@@ -63,7 +64,7 @@ func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.R
 }
 
 func (s *Stamper) onCreate(ctx context.Context, req admission.Request, subject stamp.Subject) stamp.Stamp {
-	current, labels, err := settingsFor(ctx, s.Reader, req.Namespace)
+	current, labels, err := settingsFor(ctx, s.Settings, s.Namespaces, req.Namespace)
 	if err != nil {
 		// Neither the class nor a pin that the Cluster brings along depends on settings. The
 		// syncer pins once it can.
@@ -109,30 +110,17 @@ func mapPatches(path string, current, wanted map[string]string) []jsonpatch.Oper
 // escape writes a key as a segment of a JSON pointer (RFC 6901).
 func escape(key string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(key) }
 
-// settingsFor reads the settings in force from the cached FleetAddonConfig, and the labels of
-// a Namespace if a selector needs them.
-func settingsFor(ctx context.Context, reader client.Reader, namespace string) (current settings.Settings, labels map[string]string, err error) {
-	config, err := currentConfig(ctx, reader)
+// settingsFor reads the settings in force, and the labels of a Namespace if a selector
+// needs them.
+func settingsFor(ctx context.Context, reader *settings.Reader, namespaces client.Reader, namespace string) (current settings.Settings, labels map[string]string, err error) {
+	in, err := reader.Current(ctx)
 	if err != nil {
 		return current, nil, err
 	}
-	if current, err = settings.From(config); err == nil && !current.Cluster.NamespaceSelector.Empty() {
-		labels, err = namespaceLabels(ctx, reader, namespace)
+	if in.Invalid == nil && !in.Cluster.NamespaceSelector.Empty() {
+		labels, err = namespaceLabels(ctx, namespaces, namespace)
 	}
-	return current, labels, err
-}
-
-// currentConfig reads the cached FleetAddonConfig; nil if there is none.
-func currentConfig(ctx context.Context, reader client.Reader) (*addonsv1.FleetAddonConfig, error) {
-	config := &addonsv1.FleetAddonConfig{}
-	err := reader.Get(ctx, client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, config)
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading FleetAddonConfig: %w", err)
-	}
-	return config, nil
+	return in.Settings, labels, errors.Join(in.Invalid, err)
 }
 
 func namespaceLabels(ctx context.Context, reader client.Reader, name string) (map[string]string, error) {

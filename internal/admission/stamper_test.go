@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -86,7 +87,7 @@ func bySyncer(req admission.Request) admission.Request {
 // handle lets the Stamper answer and applies its patch as the API server does.
 func handle(t testing.TB, reader client.Reader, req admission.Request) (string, admission.Response) {
 	t.Helper()
-	response := (&Stamper{Reader: reader, Syncer: syncerUser}).Handle(t.Context(), req)
+	response := (&Stamper{Settings: settings.NewReader(reader), Namespaces: reader, Syncer: syncerUser}).Handle(t.Context(), req)
 	if !response.Allowed {
 		t.Fatalf("refused: %v", response.Result)
 	}
@@ -283,7 +284,7 @@ func TestStamperLetsOtherOperationsThrough(t *testing.T) {
 	for _, operation := range []admissionv1.Operation{admissionv1.Delete, admissionv1.Connect} {
 		req := create(`{"metadata":{"name":"prod"}}`)
 		req.Operation = operation
-		if response := (&Stamper{Reader: &cached{}}).Handle(t.Context(), req); !response.Allowed || len(response.Patches) > 0 {
+		if response := (&Stamper{Settings: settings.NewReader(&cached{}), Namespaces: &cached{}}).Handle(t.Context(), req); !response.Allowed || len(response.Patches) > 0 {
 			t.Errorf("%s: %+v", operation, response)
 		}
 	}
@@ -298,7 +299,7 @@ func TestStamperRefusesWhatIsNoCluster(t *testing.T) {
 		"no old one":          update(``, `{"metadata":{"name":"prod"}}`),
 	} {
 		t.Run(name, func(t *testing.T) {
-			response := (&Stamper{Reader: &cached{}}).Handle(t.Context(), req)
+			response := (&Stamper{Settings: settings.NewReader(&cached{}), Namespaces: &cached{}}).Handle(t.Context(), req)
 			if response.Allowed || response.Result.Code != 400 || !strings.HasPrefix(response.Result.Message, "decoding Cluster: ") {
 				t.Errorf("the answer is %+v", response.AdmissionResponse)
 			}
@@ -344,7 +345,7 @@ func TestStamperOverTheWire(t *testing.T) {
 	review := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"u1","kind":{"group":"cluster.x-k8s.io","version":"v1beta1","kind":"Cluster"},` +
 		`"resource":{"group":"cluster.x-k8s.io","version":"v1beta1","resource":"clusters"},"name":"prod","namespace":"team","operation":"CREATE","userInfo":{"username":"u"},` +
 		`"object":{"apiVersion":"cluster.x-k8s.io/v1beta1","kind":"Cluster","metadata":{"name":"prod","namespace":"team"},"spec":{"topology":{"class":"standard","classNamespace":"classes"}}},"oldObject":null,"dryRun":true}}`
-	answer := post(t, &admission.Webhook{Handler: &Stamper{Reader: &cached{}}}, review)
+	answer := post(t, &admission.Webhook{Handler: &Stamper{Settings: settings.NewReader(&cached{}), Namespaces: &cached{}}}, review)
 	if !answer.Response.Allowed || answer.Response.UID != "u1" || ptr.Deref(answer.Response.PatchType, "") != admissionv1.PatchTypeJSONPatch {
 		t.Fatalf("the answer is %+v", answer.Response)
 	}
@@ -390,7 +391,7 @@ func FuzzStamper(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, old, object []byte, namespace string) {
 		for _, reader := range readers {
-			handler := &Stamper{Reader: reader}
+			handler := &Stamper{Settings: settings.NewReader(reader), Namespaces: reader}
 			for _, operation := range []admissionv1.Operation{admissionv1.Create, admissionv1.Update} {
 				// As it comes, and as the API server would write it.
 				for _, raw := range [][]byte{object, canonical(object)} {

@@ -3,9 +3,11 @@ package settings
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -16,15 +18,16 @@ type Reader struct {
 	config client.Reader
 
 	mu sync.Mutex
-	// last is what was read last, from this FleetAddonConfig, which is the cache's. Settings are read with each
-	// event and change a few times a year: parsing them once is enough.
+	// last is what was read last. Settings are read with each event and change a few times
+	// a year: parsing them once is enough.
 	last *InForce
-	from *addonsv1.FleetAddonConfig
 }
 
 // InForce are the settings in force, to be read only.
 type InForce struct {
 	Settings
+	// Config is the FleetAddonConfig that they are from, as cached; nil if there is none.
+	Config *addonsv1.FleetAddonConfig
 	// Invalid says why the FleetAddonConfig cannot be used; nil if it can. Until it is
 	// changed everything stays as it is, and Settings say so (see Held).
 	Invalid error
@@ -38,17 +41,19 @@ func NewReader(cache client.Reader) *Reader { return &Reader{config: cache} }
 
 // Current returns the settings in force.
 func (r *Reader) Current(ctx context.Context) (*InForce, error) {
-	config, err := r.get(ctx, client.UnsafeDisableDeepCopy)
+	config, err := r.get(ctx)
 	if err != nil {
 		return nil, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.last != nil && isSame(r.from, config) {
-		r.from = config
+	if r.last != nil && isSame(r.last.Config, config) {
+		same := *r.last
+		same.Config = config
+		r.last = &same
 		return r.last, nil
 	}
-	now := &InForce{}
+	now := &InForce{Config: config}
 	if now.Settings, now.Invalid = From(config); now.Invalid != nil {
 		now.Settings = Held(config)
 	}
@@ -57,7 +62,7 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 		return nil, err
 	}
 	now.Effect = effect
-	r.last, r.from = now, config
+	r.last = now
 	return now, nil
 }
 
@@ -76,13 +81,14 @@ func isSame(a, b *addonsv1.FleetAddonConfig) bool {
 	return a.UID == b.UID && a.ResourceVersion == b.ResourceVersion || equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }
 
-// Config returns the FleetAddonConfig, or nil if there is none.
-func (r *Reader) Config(ctx context.Context) (*addonsv1.FleetAddonConfig, error) { return r.get(ctx) }
-
-func (r *Reader) get(ctx context.Context, options ...client.GetOption) (*addonsv1.FleetAddonConfig, error) {
+func (r *Reader) get(ctx context.Context) (*addonsv1.FleetAddonConfig, error) {
 	config := &addonsv1.FleetAddonConfig{}
-	if err := r.config.Get(ctx, client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, config, options...); err != nil {
-		return nil, client.IgnoreNotFound(err)
+	err := r.config.Get(ctx, client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, config, client.UnsafeDisableDeepCopy)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading FleetAddonConfig: %w", err)
 	}
 	return config, nil
 }

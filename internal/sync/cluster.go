@@ -52,6 +52,8 @@ type clusterReconciler struct {
 	reporter *reporter
 	digests  *digests
 	tally    *Tally
+	// looking keeps apart the two queues that a Cluster may be in.
+	looking keymutex.KeyMutex
 	// busy keeps apart Clusters that want the same Fleet Cluster.
 	busy keymutex.KeyMutex
 	// watchFilter limits what is looked at; empty for everything.
@@ -63,7 +65,8 @@ func newClusterReconciler(c *common, sources *sources.Sources, groups *groupReco
 		Client: c.GetClient(), live: c.GetAPIReader(), applier: c.applier, settings: c.settings, users: c.users,
 		looker:  &looker{Reader: c.GetClient(), store: c.store, users: c.users},
 		sources: sources, digests: newDigests(c.GetClient(), c.store, sources),
-		groups: groups, mappings: mappings, tally: tally, busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
+		groups: groups, mappings: mappings, tally: tally,
+		looking: keymutex.NewHashed(256), busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.echoes, c.GetEventRecorder("muster-syncer"), max(1, c.ClusterConcurrency/2)),
 	}
 }
@@ -75,6 +78,9 @@ func (r *clusterReconciler) setUp(c *common) error {
 			return err
 		}
 	}
+	if err := r.setUpFanOut(c); err != nil {
+		return err
+	}
 	return ctrl.NewControllerManagedBy(c).Named("cluster").
 		WithOptions(controllerOptions(c.ClusterConcurrency)).
 		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), c.echoes.Unheard())).
@@ -85,6 +91,18 @@ func (r *clusterReconciler) setUp(c *common) error {
 		WatchesRawSource(source.Channel(c.unseen.FleetClusters, enqueue(c.events.clusterOfFleetCluster))).
 		WatchesRawSource(source.Channel(r.sources.Back(), queue.AtItsOwnPriority)).
 		WatchesRawSource(r.sources.Source()).
+		Complete(r)
+}
+
+// fanOutShare is the part of the workers, one in ten, for what concerns many Clusters.
+const fanOutShare = 10
+
+// setUpFanOut says what concerns many Clusters at once. They have a queue and a few
+// workers of their own: with all of them, thousands of writes would fill the API server,
+// and a Cluster that is new would wait for it however early its turn came.
+func (r *clusterReconciler) setUpFanOut(c *common) error {
+	return ctrl.NewControllerManagedBy(c).Named("cluster-fan-out").
+		WithOptions(controllerOptions(max(1, c.ClusterConcurrency/fanOutShare))).
 		WatchesMetadata(sources.CRD(), queue.Behind(c.events.clustersOfKind), builder.WithPredicates(sources.ContractNews)).
 		WatchesMetadata(newClass(), queue.Behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
 		WatchesMetadata(namespaceMetadata(), queue.Behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
@@ -97,6 +115,8 @@ func (r *clusterReconciler) setUp(c *common) error {
 // Reconcile brings one Cluster's stamp and Fleet Cluster to what they should be,
 // and tells the Cluster's reader how it went.
 func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	r.looking.LockKey(req.String())
+	defer func() { _ = r.looking.UnlockKey(req.String()) }() // UnlockKey never fails.
 	cluster := &clusterv1.Cluster{}
 	found, err := r.applier.Store.Get(ctx, req.NamespacedName, cluster)
 	if err != nil {

@@ -97,12 +97,12 @@ func relay(ctx context.Context, changed <-chan struct{}, out chan<- event.TypedG
 
 // Reconcile writes the status if it has news.
 func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
-	config, err := r.settings.Config(ctx)
+	in, err := r.settings.Current(ctx)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	_, invalid := settings.From(config)
-	metrics.Condition(ConfigValidCondition, invalid == nil)
+	config := in.Config // to be read only
+	metrics.Condition(ConfigValidCondition, in.Invalid == nil)
 	if config == nil || !isWatched(config, r.watchFilter) {
 		return ctrl.Result{}, nil // Of several instances, the one whose filter it carries reports.
 	}
@@ -119,7 +119,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if !r.counted {
 		later.RequeueAfter = statusInterval
 	}
-	wanted := r.status(config)
+	wanted := r.status(in)
 	if wanted.Classes, err = r.classes(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -199,7 +199,8 @@ func (r *configReconciler) countReleased(ctx context.Context) error {
 
 // status returns the status as it should be; times of transitions that did not
 // happen stay.
-func (r *configReconciler) status(config *addonsv1.FleetAddonConfig) addonsv1.FleetAddonConfigStatus {
+func (r *configReconciler) status(in *settings.InForce) addonsv1.FleetAddonConfigStatus {
+	config := in.Config
 	counts := r.tally.Counts()
 	status := *config.Status.DeepCopy()
 	status.ObservedGeneration = config.Generation
@@ -215,7 +216,7 @@ func (r *configReconciler) status(config *addonsv1.FleetAddonConfig) addonsv1.Fl
 		imported.Status, imported.Reason, imported.Message = last.Status, last.Reason, last.Message
 	}
 
-	conditions := []metav1.Condition{r.apisAvailable(), configValid(config), imported, fleetManaged(config)}
+	conditions := []metav1.Condition{r.apisAvailable(), configValid(in.Invalid), imported, fleetManaged(config)}
 	conditions = append([]metav1.Condition{summary(conditions)}, conditions...)
 	status.Conditions = nil
 	for _, condition := range conditions {
@@ -256,9 +257,9 @@ func (r *configReconciler) apisAvailable() metav1.Condition {
 	return metav1.Condition{Type: APIsAvailableCondition, Status: metav1.ConditionTrue, Reason: "Available"}
 }
 
-func configValid(config *addonsv1.FleetAddonConfig) metav1.Condition {
-	if _, err := settings.From(config); err != nil {
-		return metav1.Condition{Type: ConfigValidCondition, Status: metav1.ConditionFalse, Reason: "Invalid", Message: err.Error()}
+func configValid(invalid error) metav1.Condition {
+	if invalid != nil {
+		return metav1.Condition{Type: ConfigValidCondition, Status: metav1.ConditionFalse, Reason: "Invalid", Message: invalid.Error()}
 	}
 	return metav1.Condition{Type: ConfigValidCondition, Status: metav1.ConditionTrue, Reason: "Valid"}
 }

@@ -43,52 +43,42 @@ func requests(keys ...types.NamespacedName) []reconcile.Request {
 	return result
 }
 
-// groupOfCluster returns the groups that a Cluster may want, and that its Fleet Cluster
-// uses, which counts as long as the Cluster exists.
-func (e *enqueuer) groupOfCluster(ctx context.Context, object client.Object) []reconcile.Request {
-	result := requests(useOf(object.(*clusterv1.Cluster)).group())
-	for _, cluster := range e.fleetClustersOf(ctx, object) {
-		result = append(result, e.groupOfFleetCluster(ctx, &cluster)...)
-	}
-	return result
-}
+// keyOf is the key of what a use needs: use.group or use.mapping.
+type keyOf func(use) types.NamespacedName
 
-func (e *enqueuer) groupOfFleetCluster(_ context.Context, object client.Object) []reconcile.Request {
-	return requests(useOfFleet(object.(*fleetv1.Cluster)).group())
-}
-
-func (e *enqueuer) mappingOfCluster(ctx context.Context, object client.Object) []reconcile.Request {
-	result := requests(useOf(object.(*clusterv1.Cluster)).mapping())
-	for _, cluster := range e.fleetClustersOf(ctx, object) {
-		result = append(result, e.mappingOfFleetCluster(ctx, &cluster)...)
-	}
-	return result
-}
-
-func (e *enqueuer) mappingOfFleetCluster(_ context.Context, object client.Object) []reconcile.Request {
-	return requests(useOfFleet(object.(*fleetv1.Cluster)).mapping())
-}
-
-// groupsInNamespace returns the groups that the Clusters of a Namespace may want: its
-// labels decide whether they are selected.
-func (e *enqueuer) groupsInNamespace(ctx context.Context, object client.Object) []reconcile.Request {
-	return e.usesInNamespace(ctx, object, use.group)
-}
-
-func (e *enqueuer) mappingsInNamespace(ctx context.Context, object client.Object) []reconcile.Request {
-	return e.usesInNamespace(ctx, object, use.mapping)
-}
-
-func (e *enqueuer) usesInNamespace(ctx context.Context, namespace client.Object, key func(use) types.NamespacedName) []reconcile.Request {
-	var result []reconcile.Request
-	known := map[use]bool{}
-	for _, cluster := range e.clusters(ctx, client.InNamespace(namespace.GetName())) {
-		if used := useOf(&cluster); !known[used] {
-			known[used] = true
-			result = append(result, requests(key(used))...)
+// ofCluster returns what a Cluster may want, and what its Fleet Cluster uses, which counts
+// as long as the Cluster exists.
+func (e *enqueuer) ofCluster(key keyOf) handler.MapFunc {
+	return func(ctx context.Context, object client.Object) []reconcile.Request {
+		result := requests(key(useOf(object.(*clusterv1.Cluster))))
+		for _, cluster := range e.fleetClustersOf(ctx, object) {
+			result = append(result, requests(key(useOfFleet(&cluster)))...)
 		}
+		return result
 	}
-	return result
+}
+
+// ofFleetCluster returns what a Fleet Cluster uses.
+func (e *enqueuer) ofFleetCluster(key keyOf) handler.MapFunc {
+	return func(_ context.Context, object client.Object) []reconcile.Request {
+		return requests(key(useOfFleet(object.(*fleetv1.Cluster))))
+	}
+}
+
+// inNamespace returns what the Clusters of a Namespace may want: its labels decide whether
+// they are selected.
+func (e *enqueuer) inNamespace(key keyOf) handler.MapFunc {
+	return func(ctx context.Context, namespace client.Object) []reconcile.Request {
+		var result []reconcile.Request
+		known := map[use]bool{}
+		for _, cluster := range e.clusters(ctx, client.InNamespace(namespace.GetName())) {
+			if used := useOf(&cluster); !known[used] {
+				known[used] = true
+				result = append(result, requests(key(used))...)
+			}
+		}
+		return result
+	}
 }
 
 // rivals returns the Clusters that may have waited for one that goes: those that are

@@ -54,10 +54,10 @@ func (r *groupReconciler) setUp(c *common) error {
 		WithOptions(controllerOptions(c.ClassConcurrency)).
 		For(&fleetv1.ClusterGroup{}, builder.WithPredicates(observed.News)).
 		WatchesMetadata(newClass(), enqueue(c.events.groupsOfClass), builder.WithPredicates(watched(c.WatchFilter), observed.News)).
-		Watches(&clusterv1.Cluster{}, enqueue(c.events.groupOfCluster), builder.WithPredicates(afterStart, specOrLabels)).
-		Watches(&fleetv1.Cluster{}, enqueue(c.events.groupOfFleetCluster), builder.WithPredicates(afterStart, useNews)).
+		Watches(&clusterv1.Cluster{}, enqueue(c.events.ofCluster(use.group)), builder.WithPredicates(afterStart, specOrLabels)).
+		Watches(&fleetv1.Cluster{}, enqueue(c.events.ofFleetCluster(use.group)), builder.WithPredicates(afterStart, useNews)).
 		Watches(&addonsv1.FleetAddonConfig{}, queue.Behind(c.events.allGroups), builder.WithPredicates(afterStart, settingsNews)).
-		WatchesMetadata(namespaceMetadata(), queue.Behind(c.events.groupsInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
+		WatchesMetadata(namespaceMetadata(), queue.Behind(c.events.inNamespace(use.group)), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Channel(c.unseen.Groups, &handler.EnqueueRequestForObject{})).
 		Complete(patient{r})
 }

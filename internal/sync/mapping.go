@@ -86,10 +86,10 @@ func (r *mappingReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("bundlenamespacemapping").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
 		For(&fleetv1.BundleNamespaceMapping{}, builder.WithPredicates(observed.News)).
-		Watches(&clusterv1.Cluster{}, enqueue(c.events.mappingOfCluster), builder.WithPredicates(afterStart, specOrLabels)).
-		Watches(&fleetv1.Cluster{}, enqueue(c.events.mappingOfFleetCluster), builder.WithPredicates(afterStart, useNews)).
+		Watches(&clusterv1.Cluster{}, enqueue(c.events.ofCluster(use.mapping)), builder.WithPredicates(afterStart, specOrLabels)).
+		Watches(&fleetv1.Cluster{}, enqueue(c.events.ofFleetCluster(use.mapping)), builder.WithPredicates(afterStart, useNews)).
 		Watches(&addonsv1.FleetAddonConfig{}, queue.Behind(c.events.allMappings), builder.WithPredicates(afterStart, settingsNews)).
-		WatchesMetadata(namespaceMetadata(), queue.Behind(c.events.mappingsInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
+		WatchesMetadata(namespaceMetadata(), queue.Behind(c.events.inNamespace(use.mapping)), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Channel(c.unseen.Mappings, &handler.EnqueueRequestForObject{})).
 		Complete(patient{r})
 }
