@@ -13,7 +13,6 @@ import (
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
@@ -92,11 +91,13 @@ func newManager(o *options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	o.Cache = cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: observed.Trim}
+	if o.namespace != "" {
+		o.Cache.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}
+	}
 	managerOptions := ctrl.Options{
-		Scheme: scheme,
-		Cache:  cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: observed.Trim},
-		// The kinds of the objects that Clusters refer to are known only at run time.
-		Client:                        client.Options{Cache: &client.CacheOptions{Unstructured: true}},
+		Scheme:                        scheme,
+		Cache:                         o.Cache,
 		Metrics:                       *metrics,
 		HealthProbeBindAddress:        o.HealthAddress,
 		LeaderElection:                o.leaderElect,
@@ -110,9 +111,6 @@ func newManager(o *options) (ctrl.Manager, error) {
 		// Requests have no deadline of their own: if something in front of the API server
 		// never ends a response, that request would block a worker until a restart.
 		Controller: config.Controller{ReconciliationTimeout: 2 * time.Minute, CacheSyncTimeout: cacheSyncTimeout},
-	}
-	if o.namespace != "" {
-		managerOptions.Cache.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}
 	}
 	mgr, err := ctrl.NewManager(restConfig, managerOptions)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/muster-fleet/muster/internal/settings"
@@ -108,6 +109,33 @@ func compare(a, b metav1.Object, expected string) int {
 	}
 }
 
+// maxOwners is how many owners of a Fleet Cluster are kept. It has one, and those of a few
+// tools; whoever may write it may give it ten thousand.
+const maxOwners = 16
+
+// BoundedOwners returns the owners of a Fleet Cluster as a cache keeps them: no more than
+// are ever looked at, that of its origin among them. One whose name or UID no object can
+// have owns nothing.
+func BoundedOwners(fleetCluster metav1.Object) []metav1.OwnerReference {
+	owners := fleetCluster.GetOwnerReferences()
+	isPossible := func(owner metav1.OwnerReference) bool {
+		const longest = validation.DNS1123SubdomainMaxLength
+		return len(owner.Name) <= longest && len(owner.UID) <= longest && len(owner.Kind) <= longest && len(owner.APIVersion) <= 2*longest
+	}
+	if len(owners) <= maxOwners && !slices.ContainsFunc(owners, func(owner metav1.OwnerReference) bool { return !isPossible(owner) }) {
+		return owners
+	}
+	origin := OriginOf(fleetCluster)
+	var bounded []metav1.OwnerReference
+	for _, owner := range owners {
+		isOrigin := origin.Owned && IsCluster(owner) && owner.UID == origin.UID && owner.Name == origin.Name
+		if isPossible(owner) && (len(bounded) < maxOwners || isOrigin && len(bounded) == maxOwners) {
+			bounded = append(bounded, owner)
+		}
+	}
+	return bounded
+}
+
 // IsCluster reports whether an owner is a CAPI Cluster.
 func IsCluster(owner metav1.OwnerReference) bool {
 	version, err := schema.ParseGroupVersion(owner.APIVersion)
@@ -184,16 +212,18 @@ func owns(fleetCluster metav1.Object, uid types.UID) bool {
 // make two Clusters overwrite one Fleet Cluster in turns forever.
 func preferredOwner(fleetCluster, cluster metav1.Object, lives func(string, types.UID) bool) string {
 	from := fleetCluster.GetAnnotations()[ImportedFromAnnotation]
-	best := metav1.OwnerReference{Name: cluster.GetName(), UID: cluster.GetUID()}
+	var best *metav1.OwnerReference
 	for _, owner := range fleetCluster.GetOwnerReferences() {
-		if !IsCluster(owner) || owner.UID == cluster.GetUID() || !lives(owner.Name, owner.UID) {
+		// Whoever may write owner references may write any name: the UID says which lives, and
+		// all Clusters compare the names that are written, not their own.
+		if !IsCluster(owner) || owner.UID != cluster.GetUID() && !lives("", owner.UID) {
 			continue
 		}
-		if byName := owner.Name == from; byName || best.Name != from && owner.UID < best.UID {
-			best = owner
+		if best == nil || owner.Name == from && best.Name != from || (owner.Name == from) == (best.Name == from) && owner.UID < best.UID {
+			best = &owner
 		}
 	}
-	if best.UID == cluster.GetUID() {
+	if best == nil || best.UID == cluster.GetUID() {
 		return ""
 	}
 	return best.Name
@@ -203,7 +233,7 @@ func preferredOwner(fleetCluster, cluster metav1.Object, lives func(string, type
 // Cluster belongs to; empty if there is none.
 func livingOwner(fleetCluster metav1.Object, origin Origin, self string, lives func(string, types.UID) bool) string {
 	for _, owner := range fleetCluster.GetOwnerReferences() {
-		if IsCluster(owner) && owner.Name != self && lives(owner.Name, owner.UID) {
+		if IsCluster(owner) && lives("", owner.UID) {
 			return owner.Name
 		}
 	}

@@ -1,6 +1,9 @@
 package stamp
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -120,5 +123,72 @@ func TestMayBeFrom(t *testing.T) {
 				t.Errorf("MayBeFrom = %v, want %v", got, c.want)
 			}
 		})
+	}
+}
+
+func ownerRef(name, uid string) metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: name, UID: types.UID(uid)}
+}
+
+// Whoever may write owner references may write any name beside a UID: of two Clusters that
+// own a Fleet Cluster, at most one has it all the same.
+func TestForgedNamesOfOwners(t *testing.T) {
+	uids := map[string]types.UID{"a": "1", "b": "2"}
+	lives := func(name string, uid types.UID) bool {
+		if name == "" {
+			return uid == "1" || uid == "2"
+		}
+		have, ok := uids[name]
+		return ok && (uid == "" || have == uid)
+	}
+	for _, names := range [][2]string{{"x", "x"}, {"x", "b"}, {"a", "x"}, {"b", "a"}, {"a", "b"}} {
+		for _, from := range []string{"", "a", "b", "x"} {
+			fleetCluster := &metav1.ObjectMeta{
+				Name: "f", Annotations: map[string]string{ImportedFromAnnotation: from},
+				OwnerReferences: []metav1.OwnerReference{ownerRef(names[0], "1"), ownerRef(names[1], "2")},
+			}
+			var own []string
+			for name, uid := range uids {
+				if relation, _ := RelationOf(fleetCluster, &metav1.ObjectMeta{Name: name, UID: uid}, lives); relation == Own {
+					own = append(own, name)
+				}
+			}
+			if len(own) > 1 {
+				t.Errorf("owners %v, made from %q: %v have it", names, from, own)
+			}
+		}
+	}
+}
+
+func TestBoundedOwners(t *testing.T) {
+	many := make([]metav1.OwnerReference, 0, 10_000)
+	for i := range cap(many) {
+		many = append(many, ownerRef(fmt.Sprint(i), fmt.Sprint(i)))
+	}
+	for name, test := range map[string]struct {
+		owners []metav1.OwnerReference
+		from   string
+		want   func([]metav1.OwnerReference) bool
+	}{
+		"none":      {nil, "prod", func(got []metav1.OwnerReference) bool { return len(got) == 0 }},
+		"one":       {[]metav1.OwnerReference{ownerRef("prod", "1")}, "prod", func(got []metav1.OwnerReference) bool { return len(got) == 1 }},
+		"others":    {[]metav1.OwnerReference{{Kind: "ConfigMap", Name: "x"}, ownerRef("prod", "1")}, "prod", func(got []metav1.OwnerReference) bool { return len(got) == 2 }},
+		"long name": {[]metav1.OwnerReference{ownerRef(strings.Repeat("x", 254), "2"), ownerRef("prod", "1")}, "prod", func(got []metav1.OwnerReference) bool { return len(got) == 1 && got[0].Name == "prod" }},
+		"long UID":  {[]metav1.OwnerReference{ownerRef("x", strings.Repeat("2", 1<<20))}, "x", func(got []metav1.OwnerReference) bool { return len(got) == 0 }},
+		"many":      {many, "prod", func(got []metav1.OwnerReference) bool { return len(got) == maxOwners }},
+		"many, its origin last": {append(slices.Clone(many), ownerRef("prod", "1")), "prod", func(got []metav1.OwnerReference) bool {
+			return len(got) == maxOwners+1 && got[maxOwners].Name == "prod"
+		}},
+	} {
+		fleetCluster := &metav1.ObjectMeta{Name: "f", OwnerReferences: test.owners, Annotations: map[string]string{ImportedFromAnnotation: test.from}}
+		got := BoundedOwners(fleetCluster)
+		if !test.want(got) {
+			t.Errorf("%s: %d owners are kept", name, len(got))
+		}
+		// Trimmed again, as an answer to a write is, it is the same.
+		fleetCluster.OwnerReferences = got
+		if again := BoundedOwners(fleetCluster); len(again) != len(got) {
+			t.Errorf("%s: %d owners are kept of %d", name, len(again), len(got))
+		}
 	}
 }

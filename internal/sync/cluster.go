@@ -34,6 +34,13 @@ import (
 // is tried again; a change of the Cluster or of the object comes sooner by itself.
 const unresolvedInterval = 15 * time.Second
 
+// absentInterval is how long to wait for a Namespace that the cache does not show yet.
+const absentInterval = time.Second
+
+// fanOutShare is the part of the workers, one in five, that is enough for what concerns
+// many Clusters at once.
+const fanOutShare = 5
+
 // conflictInterval is how long to wait for a state that somebody else has just written.
 const conflictInterval = 100 * time.Millisecond
 
@@ -52,8 +59,8 @@ type clusterReconciler struct {
 	reporter *reporter
 	digests  *digests
 	tally    *Tally
-	// looking keeps apart the two queues that a Cluster may be in.
-	looking keymutex.KeyMutex
+	// many lets in Clusters that something concerns together with others.
+	many *queue.Trickle
 	// busy keeps apart Clusters that want the same Fleet Cluster.
 	busy keymutex.KeyMutex
 	// watchFilter limits what is looked at; empty for everything.
@@ -66,20 +73,18 @@ func newClusterReconciler(c *common, sources *sources.Sources, groups *groupReco
 		looker:  &looker{Reader: c.GetClient(), store: c.store, users: c.users},
 		sources: sources, digests: newDigests(c.GetClient(), c.store, sources),
 		groups: groups, mappings: mappings, tally: tally,
-		looking: keymutex.NewHashed(256), busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
+		many: queue.NewTrickle("cluster-fan-out", max(1, c.ClusterConcurrency/fanOutShare), func() client.Object { return &clusterv1.Cluster{} }),
+		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.echoes, c.GetEventRecorder("muster-syncer"), max(1, c.ClusterConcurrency/2)),
 	}
 }
 
 // setUp says what wakes it. What a start finds of others does not: each Cluster is looked at.
 func (r *clusterReconciler) setUp(c *common) error {
-	for _, runnable := range []manager.Runnable{r.sources, r.reporter} {
+	for _, runnable := range []manager.Runnable{r.sources, r.reporter, r.many} {
 		if err := c.Add(runnable); err != nil {
 			return err
 		}
-	}
-	if err := r.setUpFanOut(c); err != nil {
-		return err
 	}
 	return ctrl.NewControllerManagedBy(c).Named("cluster").
 		WithOptions(controllerOptions(c.ClusterConcurrency)).
@@ -91,32 +96,21 @@ func (r *clusterReconciler) setUp(c *common) error {
 		WatchesRawSource(source.Channel(c.unseen.FleetClusters, enqueue(c.events.clusterOfFleetCluster))).
 		WatchesRawSource(source.Channel(r.sources.Back(), queue.AtItsOwnPriority)).
 		WatchesRawSource(r.sources.Source()).
-		Complete(r)
-}
-
-// fanOutShare is the part of the workers, one in ten, for what concerns many Clusters.
-const fanOutShare = 10
-
-// setUpFanOut says what concerns many Clusters at once. They have a queue and a few
-// workers of their own: with all of them, thousands of writes would fill the API server,
-// and a Cluster that is new would wait for it however early its turn came.
-func (r *clusterReconciler) setUpFanOut(c *common) error {
-	return ctrl.NewControllerManagedBy(c).Named("cluster-fan-out").
-		WithOptions(controllerOptions(max(1, c.ClusterConcurrency/fanOutShare))).
-		WatchesMetadata(sources.CRD(), queue.Behind(c.events.clustersOfKind), builder.WithPredicates(sources.ContractNews)).
-		WatchesMetadata(newClass(), queue.Behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
-		WatchesMetadata(namespaceMetadata(), queue.Behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
-		Watches(&fleetv1.ClusterGroup{}, queue.Behind(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existence)).
-		Watches(&fleetv1.BundleNamespaceMapping{}, queue.Behind(c.events.clustersOfMapping), builder.WithPredicates(afterStart, existence)).
-		Watches(&addonsv1.FleetAddonConfig{}, queue.Behind(c.events.allClusters), builder.WithPredicates(afterStart, settingsNews)).
+		// What concerns many at once.
+		WatchesRawSource(source.Channel(r.many.In, queue.AtItsOwnPriority)).
+		WatchesMetadata(sources.CRD(), r.many.Of(c.events.clustersOfKind), builder.WithPredicates(sources.ContractNews)).
+		WatchesMetadata(newClass(), r.many.Of(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
+		WatchesMetadata(namespaceMetadata(), r.many.Of(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
+		Watches(&fleetv1.ClusterGroup{}, r.many.Of(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existence)).
+		Watches(&fleetv1.BundleNamespaceMapping{}, r.many.Of(c.events.clustersOfMapping), builder.WithPredicates(afterStart, existence)).
+		Watches(&addonsv1.FleetAddonConfig{}, r.many.Of(c.events.allClusters), builder.WithPredicates(afterStart, settingsNews)).
 		Complete(r)
 }
 
 // Reconcile brings one Cluster's stamp and Fleet Cluster to what they should be,
 // and tells the Cluster's reader how it went.
 func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	r.looking.LockKey(req.String())
-	defer func() { _ = r.looking.UnlockKey(req.String()) }() // UnlockKey never fails.
+	defer r.many.Done(req)
 	cluster := &clusterv1.Cluster{}
 	found, err := r.applier.Store.Get(ctx, req.NamespacedName, cluster)
 	if err != nil {
@@ -128,12 +122,21 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		r.digests.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
+	// A Cluster that Cluster API's webhook lets nobody change, because its class is gone,
+	// keeps the finalizer. It is looked at all the same.
+	var kept error
 	if controllerutil.ContainsFinalizer(cluster, stamp.LegacyFinalizer) {
-		cluster = cluster.DeepCopy()
-		if err := removeLegacyFinalizer(ctx, r.Client, cluster); err != nil {
-			return ctrl.Result{}, err
+		changed := cluster.DeepCopy()
+		if kept = removeLegacyFinalizer(ctx, r.Client, changed); kept == nil {
+			cluster = changed
 		}
 	}
+	result, err := r.reconcile(ctx, req, cluster)
+	return result, errors.Join(err, kept)
+}
+
+// reconcile is Reconcile for a Cluster that exists.
+func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, cluster *clusterv1.Cluster) (ctrl.Result, error) {
 	in, err := r.settings.Current(ctx)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -149,6 +152,8 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	}
 	switch {
 	case err == nil:
+	case errors.Is(err, errUnseenNamespace):
+		return ctrl.Result{RequeueAfter: absentInterval}, nil
 	case apierror.IsAbsent(err): // The Cluster or its namespace is going.
 		return ctrl.Result{}, nil
 	case errors.Is(err, sources.ErrListing):
@@ -174,8 +179,8 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	}
 	r.tally.Set(req.NamespacedName, entry{result.state, result.reason(), !useOf(cluster).isZero()})
 	isNews, reportErr := r.reporter.report(ctx, cluster, result)
-	if err == nil && reportErr == nil && !isNews && v.isSettled(result) {
-		r.digests.note(req.NamespacedName, digest)
+	if err == nil && reportErr == nil && !isNews && v != nil && v.isSettled(result) {
+		r.digests.note(ctx, in, cluster, digest)
 	}
 	return ctrl.Result{RequeueAfter: result.after}, errors.Join(err, reportErr)
 }

@@ -84,8 +84,11 @@ func origins(cluster client.Object) []string {
 		result = append(result, originName(name))
 	}
 	for _, owner := range cluster.GetOwnerReferences() {
+		if !stamp.IsCluster(owner) {
+			continue
+		}
 		result = append(result, originUID(owner.UID))
-		if stamp.IsCluster(owner) && owner.Name != cluster.GetAnnotations()[stamp.ImportedFromAnnotation] {
+		if owner.Name != cluster.GetAnnotations()[stamp.ImportedFromAnnotation] {
 			result = append(result, originName(owner.Name))
 		}
 	}

@@ -29,6 +29,9 @@ const (
 	// messageInterval is how often, at most, a change of nothing but the message of
 	// BundlesReadyCondition is written: Fleet's messages count bundles as they go.
 	messageInterval = 15 * time.Second
+	// noteLimit is what the API server takes for an event, in bytes (validation of
+	// events.k8s.io/v1); a longer note loses the event.
+	noteLimit = 1024
 	// writePatience is how long the API server may take to write conditions.
 	writePatience = 2 * time.Minute
 )
@@ -236,7 +239,7 @@ func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []meta
 			want.Status = old.Status
 		}
 		if want != nil {
-			want.Message = short(want.Message)
+			want.Message = short(want.Message, messageLimit)
 		}
 		switch {
 		case want == nil && old == nil:
@@ -263,15 +266,16 @@ func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []meta
 	return wanted, what
 }
 
-// longest is how long a message may be, in bytes. The API server refuses conditions with
+// messageLimit is how long a message may be, in bytes. The API server refuses conditions with
 // more than 32 KiB, and what Fleet or an admission webhook says has no bound.
-const longest = 4 << 10
+const messageLimit = 4 << 10
 
-func short(message string) string {
+func short(message string, longest int) string {
+	const more = "…"
 	if len(message) <= longest {
 		return message
 	}
-	return strings.ToValidUTF8(message[:longest], "") + "…"
+	return strings.ToValidUTF8(message[:longest-len(more)], "") + more
 }
 
 func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted []metav1.Condition) error {
@@ -300,7 +304,7 @@ func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted
 }
 
 func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition) {
-	eventType, message := corev1.EventTypeNormal, condition.Message
+	eventType, message := corev1.EventTypeNormal, short(condition.Message, noteLimit)
 	switch condition.Reason {
 	case reasonWaiting:
 		return // Every Cluster does, and its own events say what for.

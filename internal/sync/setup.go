@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -29,6 +30,9 @@ type Options struct {
 	// ClusterConcurrency and ClassConcurrency are how many Clusters, or ClusterGroups
 	// and mappings, are reconciled at once.
 	ClusterConcurrency, ClassConcurrency int
+	// Cache are the options of the cache of the objects that Clusters refer to, as of the
+	// manager's.
+	Cache cache.Options
 }
 
 // Setup adds the syncer to a manager. Its reconcilers start when the kinds they
@@ -83,7 +87,11 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	if err := mgr.Add(c.unseen); err != nil {
 		return err
 	}
-	sources := sources.New(mgr.GetClient(), mgr.GetCache(), enqueue(c.events.clustersReferringTo))
+	objects, err := newCache(mgr, options.Cache)
+	if err != nil {
+		return err
+	}
+	sources := sources.New(mgr.GetClient(), objects, enqueue(c.events.clustersReferringTo))
 	if err := sources.Warm(ctx, func(cluster client.Object) bool { return isWatched(cluster, options.WatchFilter) }); err != nil {
 		return err
 	}
@@ -99,6 +107,16 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		}
 	}
 	return nil
+}
+
+// newCache adds a cache to a running manager, on standbys too.
+func newCache(mgr ctrl.Manager, options cache.Options) (cache.Cache, error) {
+	options.Scheme, options.Mapper, options.HTTPClient = mgr.GetScheme(), mgr.GetRESTMapper(), mgr.GetHTTPClient()
+	added, err := cache.New(mgr.GetConfig(), options)
+	if err != nil {
+		return nil, fmt.Errorf("creating a cache: %w", err)
+	}
+	return added, mgr.Add(everywhere{added})
 }
 
 const (

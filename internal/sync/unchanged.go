@@ -51,13 +51,15 @@ func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *cluster
 	return digest, false
 }
 
-func (d *digests) note(key types.NamespacedName, digest uint64) {
-	if digest == 0 {
+// note keeps the digest of a look that is over and found nothing to do. It was taken before
+// the look: what has changed since, the look may have read or not.
+func (d *digests) note(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, digest uint64) {
+	if digest == 0 || d.sum(ctx, in, cluster) != digest {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.known[key] = digest
+	d.known[client.ObjectKeyFromObject(cluster)] = digest
 }
 
 func (d *digests) forget(key types.NamespacedName) {
@@ -107,12 +109,13 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	return hash.Sum64()
 }
 
-// metadata returns what is used of a class: labels, and whether it is going.
+// metadata returns what is used of a class: labels, and whether it is going. With its
+// version: a look reads it once more, and labels may have come and gone in between.
 func (d *digests) metadata(ctx context.Context, key types.NamespacedName, class *metav1.PartialObjectMetadata) any {
 	if key.Name == "" || d.Get(ctx, key, class, client.UnsafeDisableDeepCopy) != nil {
 		return nil
 	}
-	return []any{class.UID, class.Labels, class.DeletionTimestamp}
+	return []any{class.UID, class.ResourceVersion, class.Labels, class.DeletionTimestamp}
 }
 
 // uid returns what is used of a group or a mapping. They have reconcilers of their own.

@@ -2,11 +2,13 @@ package sync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
@@ -66,6 +68,10 @@ func (v *visit) has() bool { return v.fleet != nil && v.relation == stamp.Own }
 // pin returns the name of the Fleet Cluster that the Cluster is pinned to.
 func (v *visit) pin() string { return stamp.PinOf(v.cluster.Annotations).ClusterName }
 
+// errUnseenNamespace says that the cache does not show the Namespace of a Cluster yet, or
+// any more.
+var errUnseenNamespace = errors.New("the Namespace is not in the cache")
+
 // looker reads what a visit knows.
 type looker struct {
 	client.Reader
@@ -76,7 +82,10 @@ type looker struct {
 // look begins a visit.
 func (l *looker) look(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (*visit, error) {
 	namespace := namespaceMetadata()
-	if err := l.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); err != nil {
+	switch err := l.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); {
+	case apierrors.IsNotFound(err):
+		return nil, errUnseenNamespace
+	case err != nil:
 		return nil, fmt.Errorf("reading Namespace: %w", err)
 	}
 	v := &visit{

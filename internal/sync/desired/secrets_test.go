@@ -244,11 +244,50 @@ func TestSecretsOfControlPlanesStayOut(t *testing.T) {
 	}
 }
 
+// Either reference may name a control plane: it says as little by the other one.
+func TestSecretsStayOutByTheOtherReference(t *testing.T) {
+	for _, test := range confidants {
+		object := parse(t, test.controlPlane)
+		object["kind"] = test.kind
+		values, err := Values(makeCluster("team", "prod").Obj(), nil, object, settings.DefaultExclude())
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := json.Marshal(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(data), marker) {
+			t.Errorf("%s: %q is in %s", test.kind, marker, data)
+		}
+		for part := range strings.FieldsSeq(test.kept) {
+			if !strings.Contains(string(data), part) {
+				t.Errorf("%s: %q is not in %s", test.kind, part, data)
+			}
+		}
+	}
+}
+
+// What is no control plane keeps what only has the same name.
+func TestExclusionsOfControlPlanesSpareInfrastructure(t *testing.T) {
+	infrastructure := map[string]any{"kind": "VSphereCluster", "spec": map[string]any{"version": "kept"}}
+	values, err := Values(makeCluster("team", "prod").Obj(), nil, infrastructure, []string{"/ControlPlane/spec/version"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, _ := json.Marshal(values[InfrastructureValue]); !strings.Contains(string(data), "kept") {
+		t.Errorf("left out of %s", data)
+	}
+}
+
 // Whoever lets the syncer read another control plane says here what secrets it holds.
 func TestEveryReadableControlPlaneIsKnown(t *testing.T) {
 	known := map[string]bool{}
 	for _, test := range confidants {
 		known[contract.CalculateCRDName(test.group, test.kind)] = true
+		if !strings.HasSuffix(test.kind, "ControlPlane") {
+			t.Errorf("%s is not known for a control plane where spec.infrastructureRef names it", test.kind)
+		}
 	}
 	readable := map[string]bool{}
 	for resource := range readableResources(t) {

@@ -3,6 +3,7 @@ package desired
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -42,9 +43,25 @@ func Values(cluster *clusterv1.Cluster, controlPlane, infrastructure map[string]
 	if infrastructure != nil {
 		values[InfrastructureValue] = Source(runtime.DeepCopyJSON(infrastructure))
 	}
-	exclude(values, pointers)
+	exclude(values, withOtherReference(infrastructure, pointers))
 	dropNulls(values)
 	return values, nil
+}
+
+// withOtherReference adds to JSON pointers into the control plane those into the
+// infrastructure cluster, where that is a control plane: Cluster API lets both references
+// name the same object, and EKS is often written so.
+func withOtherReference(infrastructure map[string]any, pointers []string) []string {
+	if kind, _ := infrastructure["kind"].(string); !strings.HasSuffix(kind, ControlPlaneValue) {
+		return pointers
+	}
+	all := slices.Clone(pointers)
+	for _, pointer := range pointers {
+		if rest, ok := strings.CutPrefix(pointer, "/"+ControlPlaneValue+"/"); ok {
+			all = append(all, "/"+InfrastructureValue+"/"+rest)
+		}
+	}
+	return all
 }
 
 // Source strips an object, in place, of what never reaches the template values:

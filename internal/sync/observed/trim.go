@@ -10,6 +10,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
@@ -30,6 +31,7 @@ func Trim(object any) (any, error) {
 			typed.Spec.TemplateValues = &fleetv1.GenericMap{Data: desired.ShortValues(values.Data)}
 		}
 		typed.Status = fleetv1.ClusterStatus{Conditions: typed.Status.Conditions}
+		typed.OwnerReferences = stamp.BoundedOwners(typed)
 	case *fleetv1.ClusterGroup:
 		typed.Status = fleetv1.ClusterGroupStatus{}
 	case *clusterv1.Cluster:

@@ -31,19 +31,23 @@ func addBehind(queue workqueue.TypedRateLimitingInterface[reconcile.Request], re
 
 // Behind enqueues what an event concerns behind what has itself changed: there may be
 // thousands.
-func Behind(of handler.MapFunc) handler.Funcs {
-	enqueue := func(ctx context.Context, object client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+func Behind(of handler.MapFunc) handler.EventHandler {
+	return toEach(func(ctx context.Context, object client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		addBehind(queue, of(ctx, object)...)
-	}
+	})
+}
+
+// toEach handles creation, the state after an update, and deletion alike.
+func toEach(handle func(context.Context, client.Object, workqueue.TypedRateLimitingInterface[reconcile.Request])) handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			enqueue(ctx, e.Object, queue)
+			handle(ctx, e.Object, queue)
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			enqueue(ctx, e.ObjectNew, queue)
+			handle(ctx, e.ObjectNew, queue)
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			enqueue(ctx, e.Object, queue)
+			handle(ctx, e.Object, queue)
 		},
 	}
 }

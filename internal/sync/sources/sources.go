@@ -76,11 +76,28 @@ type Sources struct {
 	unserved map[schema.GroupResource]notServed
 }
 
-// New returns Sources on a cache. The handler gets the events of the objects that Clusters
-// refer to.
+// New returns Sources that read the objects that Clusters refer to from a cache of their own,
+// and all others from the one behind the client. A controller does not start before the
+// cache of what it watches is filled, whole: a kind that somebody's conversion webhook
+// keeps from being listed must not be in that one. The handler gets the objects' events.
 func New(cached client.Client, objects cache.Cache, events handler.EventHandler) *Sources {
 	lists := newLists(objects)
-	return newSources(cached, newKinds(objects, lists, events), lists)
+	return newSources(split{cached, objects}, newKinds(objects, lists, events), lists)
+}
+
+// split reads what is read as unstructured, the objects that Clusters refer to, from
+// another cache.
+type split struct {
+	client.Client
+	objects client.Reader
+}
+
+// Get reads an object.
+func (s split) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if _, ok := object.(*unstructured.Unstructured); ok {
+		return s.objects.Get(ctx, key, object, options...)
+	}
+	return s.Client.Get(ctx, key, object, options...)
 }
 
 func newSources(cached client.Client, kinds *kinds, lists *lists) *Sources {

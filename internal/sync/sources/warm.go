@@ -25,9 +25,8 @@ const (
 
 // Warm watches the kinds that Clusters refer to now, and waits for their first lists, but
 // not for long. It is called before any controller starts, in every replica: a start then
-// looks at each Cluster once, and a standby that takes over lists nothing. A controller
-// does not start while anything is being listed, so what is not listed by then is not
-// watched any longer; the first Cluster that is looked at watches it again.
+// looks at each Cluster once, and a standby that takes over lists nothing. Clusters that
+// refer to a kind that is not listed by then are put aside until it is.
 func (s *Sources) Warm(ctx context.Context, isWatched func(client.Object) bool) error {
 	var clusters clusterv1.ClusterList
 	if err := s.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
@@ -65,7 +64,6 @@ func (s *Sources) Warm(ctx context.Context, isWatched func(client.Object) bool) 
 	}
 	for _, late := range s.kinds.unlisted() {
 		ctrl.LoggerFrom(ctx).Info("A kind that Clusters refer to is not listed yet; others do not wait for it", "kind", late.String())
-		s.kinds.drop(ctx, late, func(kind *kind) bool { return !kind.isListed() })
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 
 // counts are what the syncer has counted since it started.
 type counts struct {
-	// looks are its reconciles of Clusters, whatever woke it.
+	// looks are its reconciles of Clusters.
 	looks int
 	// imported are the Clusters that it has seen to be imported, to the end: not those that
 	// it has put aside because what they refer to is being listed.
@@ -43,8 +43,7 @@ func countsIn(text string) (counts, error) {
 		return func(labels map[string]string) bool { return labels[key] == value }
 	}
 	return counts{
-		looks: int(snapshot.Sum(reconciles, having("controller", "cluster")) +
-			snapshot.Sum(reconciles, having("controller", "cluster-fan-out"))),
+		looks:    int(snapshot.Sum(reconciles, having("controller", "cluster"))),
 		imported: int(snapshot.Sum(clusters, having("state", "imported"))),
 		waiting:  int(snapshot.Sum(workers, nil) + snapshot.Sum(depth, nil)),
 	}, nil

@@ -1,0 +1,139 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/sync/observed"
+	"github.com/muster-fleet/muster/internal/sync/queue"
+)
+
+// forged is a Fleet Cluster as large as etcd takes it, owned by ten thousand Clusters that
+// do not exist.
+func forged(t *testing.T, i int, extra ...metav1.OwnerReference) *fleetv1.Cluster {
+	t.Helper()
+	result := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprintf("f%d", i), OwnerReferences: extra}}
+	for n := range 10_000 {
+		id := fmt.Sprintf("%d-%d", i, n)
+		result.OwnerReferences = append(result.OwnerReferences, metav1.OwnerReference{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: id, UID: types.UID(id)})
+	}
+	trimmed, err := observed.Trim(result)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trimmed.(*fleetv1.Cluster)
+}
+
+// docs/operations.md says what a quota lets a tenant fill.
+func TestForgedOwnersTakeLittleMemory(t *testing.T) {
+	const count, limit = 50, 1.4 // MiB each
+	indexer := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{
+		// As controller-runtime does it: by value, and by namespace and value.
+		"field:" + byOrigin: func(cached any) ([]string, error) {
+			var keys []string
+			for _, value := range origins(cached.(client.Object)) {
+				keys = append(keys, "team/"+value, "__all_namespaces/"+value)
+			}
+			return keys, nil
+		},
+	})
+	heap := func() uint64 {
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.HeapAlloc
+	}
+	before := heap()
+	for i := range count {
+		if err := indexer.Add(forged(t, i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	each := float64(heap()-before) / count / (1 << 20)
+	runtime.KeepAlive(indexer)
+	if each > limit {
+		t.Errorf("one takes %.1f MiB of the cache", each)
+	}
+}
+
+func TestForgedOwnersEnqueueFew(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const count, limit = 5, 100
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a", UID: "1"}}
+	builder := fake.NewClientBuilder().WithScheme(scheme).
+		WithIndex(&fleetv1.Cluster{}, byOrigin, origins).
+		WithIndex(&clusterv1.Cluster{}, byPin, func(object client.Object) []string {
+			return nonEmpty(stamp.PinOf(object.GetAnnotations()).ClusterName)
+		})
+	for i := range count {
+		builder = builder.WithObjects(forged(t, i, metav1.OwnerReference{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "a", UID: "1"}))
+	}
+	e := &enqueuer{Reader: builder.Build()}
+	keys := map[types.NamespacedName]bool{}
+	for _, request := range e.rivals(t.Context(), cluster) {
+		keys[request.NamespacedName] = true
+	}
+	if len(keys) > limit {
+		t.Errorf("one deletion has %d Clusters looked at", len(keys))
+	}
+}
+
+// Cluster API's webhook lets nobody change a Cluster whose class is gone: the finalizer that
+// CAAPF left stays on it. It is looked at all the same.
+func TestFinalizerThatStays(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := errors.New("ClusterClass nope can not be retrieved")
+	key := types.NamespacedName{Namespace: "team", Name: "prod"}
+	cache := fake.NewClientBuilder().WithScheme(scheme).
+		WithIndex(&fleetv1.Cluster{}, byOrigin, origins).
+		WithObjects(
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: key.Namespace}},
+			&clusterv1.Cluster{
+				ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Finalizers: []string{stamp.LegacyFinalizer}},
+				Spec:       clusterv1.ClusterSpec{Paused: new(true)},
+			}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+				return refused
+			},
+		}).Build()
+	store := observed.NewStore(cache, scheme)
+	tally := NewTally()
+	users := newUsers(cache, store)
+	r := &clusterReconciler{
+		Client: cache, applier: &apply.Applier{Client: cache, Live: cache, Store: store}, tally: tally, users: users,
+		looker: &looker{Reader: cache, store: store, users: users}, settings: settings.NewReader(cache),
+		digests: newDigests(cache, store, nil), reporter: newReporter(cache, store, observed.NewEchoes(), nil, 1),
+		many: queue.NewTrickle("", 1, func() client.Object { return &clusterv1.Cluster{} }),
+	}
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); !errors.Is(err, refused) {
+		t.Errorf("the error is %v", err)
+	}
+	if counts := tally.Counts(); len(counts) == 0 {
+		t.Error("the Cluster was not looked at")
+	}
+}
