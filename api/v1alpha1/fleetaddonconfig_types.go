@@ -157,7 +157,7 @@ type ClusterConfig struct {
 	OnDeselect DeselectPolicy `json:"onDeselect,omitempty"`
 
 	// templateValues says what of the Cluster's own objects Fleet may read in
-	// bundle values as ${ .ClusterValues }.
+	// bundle values, under .ClusterValues.
 	// +optional
 	TemplateValues *TemplateValuesConfig `json:"templateValues,omitempty"`
 }
