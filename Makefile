@@ -5,7 +5,7 @@ STACK := $(GO) run ./test/cmd/stack
 # -count=1: a test that starts processes is never answered from the cache.
 TEST := $(GO) test -count=1
 # Every module of the repository, in which `go mod tidy` must have nothing to do.
-MODULES := . tools tools/golangci-lint test/monitoring $(wildcard test/parts/*)
+MODULES := . tools tools/golangci-lint tools/helm tools/helm-unittest test/monitoring $(wildcard test/parts/*)
 
 # golangci-lint is built once for each version and kept apart from the others' builds.
 LINT_KEY := $(shell cat tools/golangci-lint/go.mod tools/golangci-lint/go.sum | cksum | cut -d' ' -f1)
@@ -34,17 +34,13 @@ build: ## Build both programs into bin/
 	$(GO) build -trimpath -o bin/ ./cmd/...
 
 .PHONY: generate
-generate: ## Generate deep copies and the CRD from api/, then dist/
+generate: ## Generate deep copies and the CRD from api/, then dist/ and the chart
 	$(TOOL) controller-gen object paths=./api/... crd:generateEmbeddedObjectMeta=false output:crd:dir=manifests/crd
 	@$(MAKE) --no-print-directory dist
 
 .PHONY: dist
-dist: ## Generate dist/install.yaml and dist/monitoring.yaml from manifests/
-	@mkdir -p dist
-	$(TOOL) kustomize build manifests/default > dist/install.yaml.new
-	mv dist/install.yaml.new dist/install.yaml
-	$(TOOL) kustomize build manifests/monitoring > dist/monitoring.yaml.new
-	mv dist/monitoring.yaml.new dist/monitoring.yaml
+dist: ## Generate from manifests/ what people install: dist/ and the Helm chart
+	$(GO) run ./hack/channels
 
 .PHONY: clean
 clean: down ## Stop the local stack and remove all that was built, its parts included
@@ -53,7 +49,7 @@ clean: down ## Stop the local stack and remove all that was built, its parts inc
 ##@ Check
 
 .PHONY: verify
-verify: verify-generated verify-format verify-modules vet lint verify-certs verify-docs vulncheck ## Check everything that needs no test to run
+verify: verify-generated verify-format verify-modules vet lint verify-certs verify-channels verify-docs vulncheck ## Check everything that needs no test to run
 
 .PHONY: verify-generated
 verify-generated: ## Check that `make generate` changes nothing
@@ -73,6 +69,12 @@ verify-modules: ## Check that `go mod tidy` changes nothing, in every module
 .PHONY: verify-certs
 verify-certs: ## Check that certs/ has no field that cert-manager does not have
 	$(GO) test ./hack/certcheck
+
+.PHONY: verify-channels
+verify-channels: ## Check that every way to install gives the objects of manifests/default, and test the chart
+	$(GO) run ./hack/channels verify
+	$(GO) tool -modfile=tools/helm/go.mod helm lint --strict charts/muster
+	$(GO) tool -modfile=tools/helm-unittest/go.mod helm-unittest charts/muster
 
 .PHONY: verify-docs
 verify-docs: ## Check that the documentation agrees with the code

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+const shipped = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: muster-system}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {namespace: muster-system, name: muster-webhook}
+spec:
+  replicas: 2
+  template:
+    spec:
+      containers:
+      - {name: manager, image: "ghcr.io/org/muster-webhook:v0.1.0", args: [--log-level=info, --a], env: [{name: GOMEMLIMIT, value: 9MiB}]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {namespace: muster-system, name: text}
+data: {alert: "in {{ $labels.pod }} of muster-system"}
+`
+
+func objects(t *testing.T, text string) []*unstructured.Unstructured {
+	t.Helper()
+	result, err := decode([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+func TestDifferencesAreFound(t *testing.T) {
+	if err := compare("x", objects(t, shipped), objects(t, shipped)); err != nil {
+		t.Errorf("equal objects differ: %v", err)
+	}
+	for name, test := range map[string]struct{ old, new, want string }{
+		"a field":       {"replicas: 2", "replicas: 3", "Deployment.apps muster-system/muster-webhook differs from manifests/ in .spec.replicas: 3 instead of 2"},
+		"a field less":  {"replicas: 2", "paused: true", "in .spec.paused"},
+		"in a list":     {"--a]", "--b]", `.spec.template.spec.containers[0].args[1]: "--b" instead of "--a"`},
+		"an other name": {"name: text", "name: other", "has ConfigMap muster-system/other"},
+		"an object":     {"kind: ConfigMap", "kind: Secret", "lacks ConfigMap muster-system/text"},
+	} {
+		err := compare("x", objects(t, shipped), objects(t, strings.Replace(shipped, test.old, test.new, 1)))
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %s", name, err, test.want)
+		}
+	}
+	twice := append(objects(t, shipped), objects(t, shipped)[0])
+	if err := compare("x", objects(t, shipped), twice); err == nil {
+		t.Error("an object that is there twice is not found")
+	}
+}
+
+func TestTemplates(t *testing.T) {
+	all := objects(t, shipped)
+	deployment, err := templateOf(all[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"  namespace: {{ .Release.Namespace | quote }}\n",
+		"  replicas: {{ .Values.webhook.replicas }}\n",
+		"        - {{ print \"--log-level=\" .Values.logLevel | quote }}\n        - --a\n        {{- range .Values.webhook.extraArgs }}\n",
+		"        image: {{ include \"muster.image\" (list . \"muster-webhook\") }}\n",
+		"          value: {{ include \"muster.memory\" .Values.webhook.resources.limits.memory }}\n",
+	} {
+		if !strings.Contains(deployment, want) {
+			t.Errorf("there is no %q in\n%s", want, deployment)
+		}
+	}
+	text, err := templateOf(all[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Somebody else's braces are no template of ours.
+	if want := `alert: in {{ "{{" }} $labels.pod }} of {{ .Release.Namespace }}`; !strings.Contains(text, want) {
+		t.Errorf("there is no %q in\n%s", want, text)
+	}
+}
+
+func TestComponentsForClusterctl(t *testing.T) {
+	got, err := addonComponents(objects(t, shipped))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(got, "--log-level=${MUSTER_LOG_LEVEL:=info}") || strings.Count(got, "cluster.x-k8s.io/provider: addon-muster") != 3 {
+		t.Errorf("variable or labels are missing in\n%s", got)
+	}
+	for _, text := range []string{"${ .ClusterValues.x }", "${DATASOURCE}", "a$${b}"} {
+		_, err := addonComponents(objects(t, strings.Replace(shipped, "in {{", text, 1)))
+		if err == nil || !strings.Contains(err.Error(), "ConfigMap muster-system/text") {
+			t.Errorf("%s is taken for a variable, and nobody says so: %v", text, err)
+		}
+	}
+}
+
+func TestVersions(t *testing.T) {
+	got, err := metadata("v0.1.7")
+	if err != nil || !strings.Contains(got, "contract: v1beta2") {
+		t.Errorf("got %v and %s", err, got)
+	}
+	for _, version := range []string{"dev", "v99.0.0", ""} {
+		if _, err := metadata(version); err == nil {
+			t.Errorf("%q has no minor release, and metadata are made for it", version)
+		}
+	}
+}
+
+func TestImagesAreOfOneRelease(t *testing.T) {
+	from, err := imageOf(objects(t, shipped))
+	if err != nil || from != (image{"ghcr.io", "org", "v0.1.0"}) {
+		t.Errorf("got %v, %v", from, err)
+	}
+	second := strings.NewReplacer("muster-webhook", "muster-syncer", "kind: Namespace", "kind: Other").Replace(shipped)
+	for name, wrong := range map[string]string{
+		"another version":    strings.Replace(second, "v0.1.0", "v0.2.0", 1),
+		"another registry":   strings.Replace(second, "ghcr.io", "example.com", 1),
+		"no version":         strings.Replace(second, ":v0.1.0", "", 1),
+		"another's image":    strings.Replace(second, "org/muster-syncer", "org/other", 1),
+		"no registry at all": strings.Replace(second, "ghcr.io/org/", "", 1),
+	} {
+		if _, err := imageOf(append(objects(t, shipped), objects(t, wrong)...)); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+)
+
+// releaseSeries is what clusterctl's Metadata says of a minor release.
+type releaseSeries struct {
+	Major    int    `json:"major"`
+	Minor    int    `json:"minor"`
+	Contract string `json:"contract"`
+}
+
+// variables are ours: what clusterctl puts into the components, with a default for each.
+// Nothing else in them may look like a variable.
+var variables = []string{logLevelVariable}
+
+const (
+	logLevelVariable = "${MUSTER_LOG_LEVEL:=info}"
+	providerLabel    = "cluster.x-k8s.io/provider"
+)
+
+// addonComponents is addon-components.yaml of these objects, which it changes.
+func addonComponents(objects []*unstructured.Unstructured) (string, error) {
+	for _, object := range objects {
+		if err := withoutVariables(object); err != nil {
+			return "", err
+		}
+		labels := object.GetLabels()
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels[providerLabel] = provider
+		object.SetLabels(labels)
+	}
+	for _, p := range programs(objects) {
+		if err := withLogLevel(p); err != nil {
+			return "", err
+		}
+	}
+	return encode(objects)
+}
+
+// withoutVariables fails if clusterctl would take a text for a variable.
+func withoutVariables(object *unstructured.Unstructured) (err error) {
+	eachString(object.Object, func(text string) string {
+		if strings.Contains(text, "${") {
+			err = fmt.Errorf("%s: clusterctl would take what follows ${ for a variable of its own, in %q", nameOf(object), text)
+		}
+		return text
+	})
+	return err
+}
+
+func withLogLevel(p program) error {
+	container, err := p.container()
+	if err != nil {
+		return err
+	}
+	args, _, err := unstructured.NestedStringSlice(container, "args")
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, logLevelArg) })
+	if i < 0 {
+		return fmt.Errorf("%s has no argument %s", nameOf(p.deployment), logLevelArg)
+	}
+	args[i] = logLevelArg + logLevelVariable
+	if err := unstructured.SetNestedStringSlice(container, args, "args"); err != nil {
+		return err
+	}
+	return p.setContainer(container)
+}
+
+// metadata is metadata.yaml, for a version that has to be in it.
+func metadata(version string) (string, error) {
+	parsed := regexp.MustCompile(`^v(\d+)\.(\d+)\.\d+`).FindStringSubmatch(version)
+	if parsed == nil {
+		return "", fmt.Errorf("the images have the tag %q, which is no version", version)
+	}
+	if !slices.ContainsFunc(series, func(s releaseSeries) bool {
+		return strconv.Itoa(s.Major) == parsed[1] && strconv.Itoa(s.Minor) == parsed[2]
+	}) {
+		return "", fmt.Errorf("%s is of no minor release in the list (series)", version)
+	}
+	content, err := yaml.Marshal(map[string]any{
+		"apiVersion": "clusterctl.cluster.x-k8s.io/v1alpha3", "kind": "Metadata", "releaseSeries": series,
+	})
+	return string(content), err
+}
+
+// operatorManifest is what the Cluster API Operator needs where it can reach no release:
+// the components in a ConfigMap, and an AddonProvider that takes them from there.
+func operatorManifest(components, metadata, version string) (string, error) {
+	labels := map[string]any{
+		"provider.cluster.x-k8s.io/version": version,
+		"provider.cluster.x-k8s.io/type":    "addon",
+		"provider.cluster.x-k8s.io/name":    "muster",
+	}
+	var documents []*unstructured.Unstructured
+	add := func(apiVersion, kind string, metadata map[string]any, fields map[string]any) {
+		fields["apiVersion"], fields["kind"], fields["metadata"] = apiVersion, kind, metadata
+		documents = append(documents, &unstructured.Unstructured{Object: fields})
+	}
+	add("v1", "Namespace", map[string]any{"name": namespace}, map[string]any{})
+	add("v1", "ConfigMap", map[string]any{"namespace": namespace, "name": provider + "-" + version, "labels": labels},
+		map[string]any{"data": map[string]any{"components": components, "metadata": metadata}})
+	add("operator.cluster.x-k8s.io/v1alpha2", "AddonProvider", map[string]any{"namespace": namespace, "name": "muster"},
+		map[string]any{"spec": map[string]any{
+			"version":     version,
+			"fetchConfig": map[string]any{"selector": map[string]any{"matchLabels": labels}},
+		}})
+	return encode(documents)
+}
+
+// withDefaults does to components what clusterctl does if nobody sets a variable.
+func withDefaults(components string) string {
+	for _, variable := range variables {
+		_, fallback, _ := strings.Cut(strings.TrimSuffix(variable, "}"), ":=")
+		components = strings.ReplaceAll(components, variable, fallback)
+	}
+	return components
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/manifests"
+)
+
+// build builds a kustomization of the tree at root.
+func build(root, dir string) ([]byte, error) {
+	return run(root, "go", "tool", "-modfile=tools/go.mod", "kustomize", "build", filepath.FromSlash(dir))
+}
+
+// kustomize returns the objects of a kustomization of the tree at root.
+func kustomize(root, dir string) ([]*unstructured.Unstructured, error) {
+	content, err := build(root, dir)
+	if err != nil {
+		return nil, err
+	}
+	return decode(content)
+}
+
+func run(dir, program string, args ...string) ([]byte, error) {
+	cmd := exec.Command(program, args...)
+	cmd.Dir = dir
+	var problems bytes.Buffer
+	cmd.Stderr = &problems
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, problems.String())
+	}
+	return out, nil
+}
+
+// decode reads a stream of YAML documents.
+func decode(content []byte) ([]*unstructured.Unstructured, error) {
+	read, problems := manifests.Read([]string{manifests.Stdin}, bytes.NewReader(content))
+	if len(problems) > 0 {
+		return nil, problems[0]
+	}
+	var objects []*unstructured.Unstructured
+	for _, found := range read {
+		object := &unstructured.Unstructured{}
+		if err := object.UnmarshalJSON(found.Raw); err != nil {
+			return nil, found.Wrap(err)
+		}
+		objects = append(objects, object)
+	}
+	return objects, nil
+}
+
+// encode writes objects as a stream of YAML documents.
+func encode(objects []*unstructured.Unstructured) (string, error) {
+	var documents []string
+	for _, object := range objects {
+		document, err := yaml.Marshal(object.Object)
+		if err != nil {
+			return "", err
+		}
+		documents = append(documents, string(document))
+	}
+	return strings.Join(documents, "---\n"), nil
+}
+
+// nameOf says which object this is, for people.
+func nameOf(object *unstructured.Unstructured) string {
+	name := object.GetName()
+	if object.GetNamespace() != "" {
+		name = object.GetNamespace() + "/" + name
+	}
+	return object.GroupVersionKind().GroupKind().String() + " " + name
+}
+
+// program is a Deployment of Muster.
+type program struct {
+	// name is the last word of the Deployment's: webhook, syncer.
+	name       string
+	deployment *unstructured.Unstructured
+}
+
+// container is the only one; it is changed in place.
+func (p program) container() (map[string]any, error) {
+	list, _, err := unstructured.NestedSlice(p.deployment.Object, "spec", "template", "spec", "containers")
+	if err != nil || len(list) != 1 {
+		return nil, fmt.Errorf("%s: it has %d containers: %w", nameOf(p.deployment), len(list), err)
+	}
+	return list[0].(map[string]any), nil
+}
+
+func (p program) setContainer(container map[string]any) error {
+	return unstructured.SetNestedSlice(p.deployment.Object, []any{container}, "spec", "template", "spec", "containers")
+}
+
+func programs(objects []*unstructured.Unstructured) []program {
+	var result []program
+	for _, object := range objects {
+		if object.GetKind() == "Deployment" {
+			name := object.GetName()
+			result = append(result, program{name[strings.LastIndex(name, "-")+1:], object})
+		}
+	}
+	return result
+}
+
+// image is where a program's image is found: registry/repository/muster-PROGRAM:tag.
+type image struct{ registry, repository, tag string }
+
+// imageOf takes the images of all programs apart, which differ in nothing but their names.
+func imageOf(objects []*unstructured.Unstructured) (image, error) {
+	var result image
+	for _, p := range programs(objects) {
+		container, err := p.container()
+		if err != nil {
+			return image{}, err
+		}
+		whole, _ := container["image"].(string)
+		path, tag, tagged := strings.Cut(whole, ":")
+		prefix, named := strings.CutSuffix(path, "/"+p.deployment.GetName())
+		registry, repository, nested := strings.Cut(prefix, "/")
+		found := image{registry, repository, tag}
+		if !tagged || !named || !nested || result != (image{}) && found != result {
+			return image{}, fmt.Errorf("image %q is not REGISTRY/REPOSITORY/%s:VERSION like the others", whole, p.deployment.GetName())
+		}
+		result = found
+	}
+	if result == (image{}) {
+		return image{}, errors.New("there is no Deployment")
+	}
+	return result, nil
+}
+
+// eachString replaces every string in a value by what change makes of it. Keys stay.
+func eachString(value any, change func(string) string) any {
+	switch typed := value.(type) {
+	case string:
+		return change(typed)
+	case []any:
+		for i := range typed {
+			typed[i] = eachString(typed[i], change)
+		}
+	case map[string]any:
+		for key := range typed {
+			typed[key] = eachString(typed[key], change)
+		}
+	}
+	return value
+}

@@ -1,0 +1,113 @@
+package main
+
+// Values are what the chart can be told. Names, documentation, types and limits of
+// values.yaml, values.schema.json and the chart's README come from here; the defaults come
+// from manifests/. Each component has its switch beside these.
+type Values struct {
+	// Where the images come from. For a mirror, set the registry.
+	Image ImageValues `json:"image"`
+	// Secrets with credentials for the registry, in the release's namespace.
+	ImagePullSecrets []NameValues `json:"imagePullSecrets"`
+	// The least severe level that both programs log.
+	LogLevel string `json:"logLevel" enum:"debug,info,warn,error"`
+	// On which nodes the pods may run.
+	NodeSelector map[string]string `json:"nodeSelector"`
+	// Which taints of nodes the pods tolerate.
+	Tolerations []TolerationValues `json:"tolerations"`
+	// The webhook, which decides when a Cluster is applied.
+	Webhook ProgramValues `json:"webhook"`
+	// The syncer, which keeps Fleet's objects in line.
+	Syncer ProgramValues `json:"syncer"`
+	// The certificates, from cert-manager.
+	Certificates CertificateValues `json:"certificates"`
+	// The CRD of FleetAddonConfigs.
+	CRDs CRDValues `json:"crds"`
+}
+
+// ImageValues say where images come from: REGISTRY/REPOSITORY/muster-PROGRAM:TAG.
+type ImageValues struct {
+	// The host, with a port if it has one.
+	Registry string `json:"registry" pattern:"^[a-z0-9.-]+(:[0-9]+)?$"`
+	// The path on it, up to the names of the images.
+	Repository string `json:"repository" pattern:"^[a-z0-9]+([._/-]+[a-z0-9]+)*$"`
+	// The version of the images; the chart's appVersion if empty.
+	Tag string `json:"tag" pattern:"^[A-Za-z0-9_.-]*$"`
+	// When nodes pull; what Kubernetes takes for the tag if empty.
+	PullPolicy string `json:"pullPolicy" enum:",Always,IfNotPresent,Never"`
+}
+
+// NameValues name something.
+type NameValues struct {
+	// The name.
+	Name string `json:"name" required:"true" pattern:"."`
+}
+
+// TolerationValues are a toleration, as in a pod.
+type TolerationValues struct {
+	// The taint's key; all keys if empty, with the operator Exists.
+	Key string `json:"key"`
+	// How key and value are compared.
+	Operator string `json:"operator" enum:"Exists,Equal"`
+	// The taint's value.
+	Value string `json:"value"`
+	// The effect that is tolerated; all if empty.
+	Effect string `json:"effect" enum:",NoSchedule,PreferNoSchedule,NoExecute"`
+	// For how long NoExecute is tolerated.
+	TolerationSeconds int `json:"tolerationSeconds" minimum:"0"`
+}
+
+// ProgramValues are those of one Deployment.
+type ProgramValues struct {
+	// How many pods.
+	Replicas int `json:"replicas" minimum:"1"`
+	// What a pod asks for and may take.
+	Resources ResourceValues `json:"resources"`
+	// More arguments, as in docs/reference.md: --NAME=VALUE.
+	ExtraArgs []string `json:"extraArgs" pattern:"^--[a-z]"`
+}
+
+// ResourceValues are requests and limits.
+type ResourceValues struct {
+	// What is reserved for a pod.
+	Requests RequestValues `json:"requests" required:"true"`
+	// What a pod may take at most.
+	Limits LimitValues `json:"limits" required:"true"`
+}
+
+// RequestValues are reserved.
+type RequestValues struct {
+	// Processor time, as a quantity.
+	CPU string `json:"cpu" pattern:"^[0-9]+(\\.[0-9]+)?m?$"`
+	// Memory, as a quantity.
+	Memory string `json:"memory" pattern:"^[0-9]+(Mi|Gi)$"`
+}
+
+// LimitValues are not exceeded.
+type LimitValues struct {
+	// Memory, in Mi or Gi. The Go runtime is told to stay within nine tenths of it.
+	Memory string `json:"memory" required:"true" pattern:"^[1-9][0-9]*(Mi|Gi)$"`
+}
+
+// CertificateValues say who issues certificates.
+type CertificateValues struct {
+	// An Issuer of yours, instead of a CA that is made for Muster alone.
+	IssuerRef IssuerValues `json:"issuerRef"`
+}
+
+// IssuerValues refer to an issuer.
+type IssuerValues struct {
+	// Its name; empty for a CA of Muster's own.
+	Name string `json:"name"`
+	// Its kind: an Issuer is in the release's namespace.
+	Kind string `json:"kind" pattern:"."`
+	// Its API group.
+	Group string `json:"group" pattern:"."`
+}
+
+// CRDValues are about the CRD.
+type CRDValues struct {
+	// Whether the release installs and upgrades it.
+	Enabled bool `json:"enabled"`
+	// Whether it stays when the release is uninstalled, and with it the FleetAddonConfig.
+	Keep bool `json:"keep"`
+}
