@@ -106,7 +106,7 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 ##@ Test
 
 .PHONY: test
-test: parts test-unit test-race test-monitoring test-stack test-integration test-random test-faults test-e2e ## Run every test
+test: parts test-unit test-race test-monitoring test-stack test-integration test-install-file test-random test-faults test-e2e ## Run every test, of the ways to install the quickest
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
@@ -132,6 +132,16 @@ test-stack: ## Test the local stack itself
 test-integration: ## Test both programs on a real API server
 	$(STACK) build --profile=api
 	$(TEST) -timeout=30m ./test/integration/...
+
+.PHONY: test-install
+test-install: ## Install Muster in every way of docs/install.md, by the guide's own commands
+	$(STACK) build --profile=api
+	$(TEST) -timeout=30m ./test/install/...
+
+.PHONY: test-install-file
+test-install-file: ## Install Muster as one file, by the guide's own commands
+	$(STACK) build --profile=api
+	$(TEST) -timeout=15m -run='TestWaysToInstall/file' ./test/install/...
 
 .PHONY: test-random
 test-random: ## Play random runs on a real API server against the oracle (MUSTER_SEED, MUSTER_SEEDS, MUSTER_STEPS)

@@ -250,3 +250,6 @@ func (s *Stack) Apply(ctx context.Context, yaml string) error {
 func (s *Stack) say(format string, args ...any) {
 	fmt.Fprintf(s.options.Progress, "%6s  %s\n", time.Since(s.begin).Round(100*time.Millisecond), fmt.Sprintf(format, args...))
 }
+
+// Program is the path of a program that the stack was built with.
+func (s *Stack) Program(name string) string { return s.tools.Bin(name) }

@@ -1,0 +1,132 @@
+package install
+
+import (
+	"maps"
+	"strings"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/manifests"
+)
+
+// standard is the namespace of dist/install.yaml.
+const standard = "muster-system"
+
+// shipped are the objects of dist/install.yaml, in the namespace of the scene.
+func (s *scene) shipped(g Gomega) []*unstructured.Unstructured {
+	read, problems := manifests.Read([]string{s.checkout + "/dist/install.yaml"}, nil)
+	g.Expect(problems).To(BeEmpty())
+	var result []*unstructured.Unstructured
+	for i := range read {
+		object := &unstructured.Unstructured{}
+		g.Expect(object.UnmarshalJSON(read[i].Raw)).To(Succeed())
+		if object.GetNamespace() == standard {
+			object.SetNamespace(s.namespace)
+		}
+		if object.GetKind() == "Namespace" {
+			object.SetName(s.namespace)
+		}
+		result = append(result, object)
+	}
+	return result
+}
+
+func nameOf(object *unstructured.Unstructured) string {
+	return object.GetKind() + " " + object.GetName()
+}
+
+// present are the names of the shipped objects that are on the API server.
+func (s *scene) present(g Gomega) []string {
+	var result []string
+	for _, object := range s.shipped(g) {
+		err := s.admin.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopy())
+		if err == nil && s.going(object) {
+			continue
+		}
+		if err == nil {
+			result = append(result, nameOf(object))
+		} else {
+			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%s: %v", nameOf(object), err)
+		}
+	}
+	return result
+}
+
+// going says whether an object is being deleted.
+func (s *scene) going(object *unstructured.Unstructured) bool {
+	live := object.DeepCopy()
+	return s.admin.Get(ctx, client.ObjectKeyFromObject(object), live) != nil || live.GetDeletionTimestamp() != nil
+}
+
+// installed is each of the shipped objects as it is on the API server, without what another
+// way to install may have different: see plain.
+func (s *scene) installed(g Gomega) map[string]map[string]any {
+	result := map[string]map[string]any{}
+	for _, object := range s.shipped(g) {
+		if object.GetKind() == "Namespace" {
+			continue // Helm makes it, without our labels.
+		}
+		g.Expect(s.admin.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed(), nameOf(object))
+		result[nameOf(object)] = s.plain(g, object)
+	}
+	return result
+}
+
+// notOurs are labels and annotations by which installers know what they installed.
+func notOurs(key, value string) bool {
+	return strings.HasPrefix(key, "helm.sh/") || strings.HasPrefix(key, "meta.helm.sh/") ||
+		key == "app.kubernetes.io/managed-by" && value == "Helm" ||
+		key == "cluster.x-k8s.io/provider" || key == "clusterctl.cluster.x-k8s.io" ||
+		key == "kubectl.kubernetes.io/last-applied-configuration"
+}
+
+func (s *scene) plain(g Gomega, object *unstructured.Unstructured) map[string]any {
+	labels, annotations := object.GetLabels(), object.GetAnnotations()
+	maps.DeleteFunc(labels, notOurs)
+	maps.DeleteFunc(annotations, notOurs)
+	metadata := map[string]any{"labels": asJSON(g, labels), "annotations": asJSON(g, annotations)}
+	if len(labels) == 0 {
+		delete(metadata, "labels")
+	}
+	if len(annotations) == 0 {
+		delete(metadata, "annotations")
+	}
+	content := object.Object
+	content["metadata"] = metadata
+	delete(content, "status")
+	// What the API server and cert-manager write.
+	for _, field := range []string{"clusterIP", "clusterIPs"} {
+		unstructured.RemoveNestedField(content, "spec", field)
+	}
+	if webhooks, found, _ := unstructured.NestedSlice(content, "webhooks"); found {
+		for _, webhook := range webhooks {
+			unstructured.RemoveNestedField(webhook.(map[string]any), "clientConfig", "caBundle")
+		}
+		content["webhooks"] = webhooks
+	}
+	if object.GetKind() == "ClusterRole" && content["aggregationRule"] != nil {
+		delete(content, "rules") // A controller fills them in.
+	}
+	return replaced(content, strings.NewReplacer(s.namespace, standard, "registry.example.com/", "ghcr.io/muster-fleet/")).(map[string]any)
+}
+
+// replaced undoes in every string what the guide's kustomization asks for: another
+// namespace and another registry.
+func replaced(value any, by *strings.Replacer) any {
+	switch typed := value.(type) {
+	case string:
+		return by.Replace(typed)
+	case []any:
+		for i := range typed {
+			typed[i] = replaced(typed[i], by)
+		}
+	case map[string]any:
+		for key := range typed {
+			typed[key] = replaced(typed[key], by)
+		}
+	}
+	return value
+}
