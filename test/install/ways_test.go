@@ -18,7 +18,8 @@ func helmAlongside(s *scene) {
 }
 
 // coreProvider makes the cluster one that clusterctl initialized: Cluster API's kinds are
-// there already, so its core is a Namespace here.
+// there already, so its core is a Namespace here. Before clusterctl tries cert-manager again,
+// the namespace of its last trial has to be gone, or it wants to install its own.
 func coreProvider(s *scene) {
 	s.sh(`
 mkdir -p ~/core/cluster-api/v1.14.2
@@ -38,6 +39,7 @@ providers:
 - {name: cluster-api, type: CoreProvider, url: "file://$HOME/core/cluster-api/v1.14.2/core-components.yaml"}
 EOF
 clusterctl init --core cluster-api:v1.14.2 --bootstrap - --control-plane -
+kubectl wait --for=delete namespace/cert-manager-test --timeout=1m
 `)
 }
 
