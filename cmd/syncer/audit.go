@@ -31,7 +31,7 @@ func runAudit(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 	fs := pflag.NewFlagSet("syncer audit", pflag.ContinueOnError)
 	fs.SetOutput(stderr)
 	o.addTo(fs)
-	if err := fs.Parse(args); err != nil {
+	if err := program.Parse(fs, args, stdout); err != nil {
 		return program.Exit(2, err)
 	}
 	found, err := o.run(ctx, fs.Args(), stdout)

@@ -62,12 +62,13 @@ func run(ctx context.Context, args []string) error {
 	var o options
 	fs := pflag.NewFlagSet("syncer", pflag.ContinueOnError)
 	o.addTo(fs)
-	if err := fs.Parse(args); err != nil {
+	if err := program.Parse(fs, args, os.Stdout); err != nil {
 		return err
 	}
 	if err := o.SetUpLogging(); err != nil {
 		return err
 	}
+	program.Announce(ctrl.Log, "syncer")
 	mgr, err := newManager(&o)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/manifests"
+	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/render"
 )
 
@@ -17,7 +18,7 @@ func runRender(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	fs := pflag.NewFlagSet("syncer render", pflag.ContinueOnError)
 	fs.SetOutput(stderr)
 	files := fs.StringSliceP("filename", "f", nil, "A file of manifests: Clusters, ClusterClasses, Namespaces, a FleetAddonConfig and the objects that Clusters refer to; - for standard input. May be repeated.")
-	if err := fs.Parse(args); err != nil {
+	if err := program.Parse(fs, args, stdout); err != nil {
 		return err
 	}
 	names := append(*files, fs.Args()...)

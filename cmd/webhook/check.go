@@ -11,6 +11,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/admission"
 	"github.com/muster-fleet/muster/internal/manifests"
+	"github.com/muster-fleet/muster/internal/program"
 )
 
 // runCheck prints what the webhooks would say about manifests: `webhook check -f FILE…`. It
@@ -20,7 +21,7 @@ func runCheck(ctx context.Context, args []string, stdin io.Reader, stdout, stder
 	fs.SetOutput(stderr)
 	files := fs.StringSliceP("filename", "f", nil, "A file of manifests: FleetAddonConfig, Clusters, ClusterClasses, Namespaces, Fleet Clusters; - for standard input. May be repeated.")
 	output := fs.StringP("output", "o", "text", "The format of the findings: text or json.")
-	if err := fs.Parse(args); err != nil {
+	if err := program.Parse(fs, args, stdout); err != nil {
 		return err
 	}
 	names := append(*files, fs.Args()...)

@@ -45,12 +45,13 @@ func run(ctx context.Context, args []string) error {
 	var o options
 	fs := pflag.NewFlagSet("webhook", pflag.ContinueOnError)
 	o.addTo(fs)
-	if err := fs.Parse(args); err != nil {
+	if err := program.Parse(fs, args, os.Stdout); err != nil {
 		return err
 	}
 	if err := o.SetUpLogging(); err != nil {
 		return err
 	}
+	program.Announce(ctrl.Log, "webhook")
 	syncer, err := syncerUser(o.syncerAccount, os.Getenv(namespaceVariable), namespaceFile)
 	if err != nil {
 		return err

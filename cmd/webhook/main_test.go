@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/muster-fleet/muster/internal/program"
 )
 
 func TestSyncerUser(t *testing.T) {
@@ -23,6 +26,14 @@ func TestSyncerUser(t *testing.T) {
 		got, err := syncerUser(test.account, test.namespace, test.file)
 		if got != test.want || (err != nil) != (test.fails != "") || err != nil && !strings.Contains(err.Error(), test.fails) {
 			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	for _, args := range [][]string{{"--version"}, {"check", "--version"}} {
+		if err := run(t.Context(), args); !errors.Is(err, program.ErrAnswered) {
+			t.Errorf("webhook %q: %v", args, err)
 		}
 	}
 }

@@ -36,6 +36,11 @@ var (
 		Buckets: prometheus.ExponentialBuckets(0.05, 2, 14),
 	})
 
+	buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "muster_build_info",
+		Help: "1, with which build of the program this is: its version, the commit, and the version of Go.",
+	}, []string{"version", "revision", "goversion"})
+
 	admissions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "muster_admission_total",
 		Help: "Answers of the webhook, by the path it was called at and result: allowed, denied, or error if it could not decide.",
@@ -43,7 +48,12 @@ var (
 )
 
 func init() {
-	ctrlmetrics.Registry.MustRegister(clusters, reasons, conditions, applies, importLatency, admissions)
+	ctrlmetrics.Registry.MustRegister(clusters, reasons, conditions, applies, importLatency, buildInfo, admissions)
+}
+
+// Build says which build of a program this is.
+func Build(version, revision, goVersion string) {
+	buildInfo.WithLabelValues(version, revision, goVersion).Set(1)
 }
 
 // Applied counts a write of a Fleet object; one that failed counts as "error".

@@ -54,6 +54,7 @@ func TestMetrics(t *testing.T) {
 	Condition("ConfigValid", true)
 	Condition("APIsAvailable", true)
 	Condition("APIsAvailable", false)
+	Build("v1.2.3", "abc", "go1.26.0")
 	Admits("/stamp-cluster")
 	Admitted("/stamp-cluster", Denied)
 
@@ -63,6 +64,7 @@ func TestMetrics(t *testing.T) {
 		"muster_import_latency_seconds": {"count": 1, "sum": 1.5},
 		"muster_clusters_by_reason":     {"reason=NameConflict ": 4},
 		"muster_config_condition":       {"condition=APIsAvailable ": 0, "condition=ConfigValid ": 1},
+		"muster_build_info":             {"goversion=go1.26.0 revision=abc version=v1.2.3 ": 1},
 		"muster_admission_total": {
 			"result=allowed webhook=/stamp-cluster ": 0, "result=denied webhook=/stamp-cluster ": 1, "result=error webhook=/stamp-cluster ": 0,
 		},

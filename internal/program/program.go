@@ -90,7 +90,7 @@ func Scheme() (*runtime.Scheme, error) {
 
 // Main runs a program until it is told to stop, then exits.
 func Main(name string, run func(ctx context.Context, args []string) error) {
-	if err := run(ctrl.SetupSignalHandler(), os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) {
+	if err := run(ctrl.SetupSignalHandler(), os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) && !errors.Is(err, ErrAnswered) {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
 		os.Exit(exitCode(err))
 	}
