@@ -1,6 +1,7 @@
-# One image for each program:
-#   docker build --build-arg PROGRAM=webhook .
-#   docker build --build-arg PROGRAM=syncer .
+# For those who want to build with Docker what `make images` builds without it: one image
+# for each program, with nothing else in it.
+#   docker build --target=webhook -t registry.example.com/muster-webhook:dev .
+#   docker build --target=syncer -t registry.example.com/muster-syncer:dev .
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
@@ -8,12 +9,19 @@ RUN go mod download
 COPY api/ api/
 COPY cmd/ cmd/
 COPY internal/ internal/
-ARG PROGRAM
 ARG TARGETOS TARGETARCH
-RUN test -n "$PROGRAM" || { echo "give --build-arg PROGRAM=webhook or PROGRAM=syncer" >&2; exit 1; }
-RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w" -o /program ./cmd/$PROGRAM
+# Which build it is, for --version: the version, the commit and its date.
+ARG VERSION REVISION DATE
+RUN mkdir /out && CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false \
+    -ldflags="-s -w -X=github.com/muster-fleet/muster/internal/version.version=$VERSION -X=github.com/muster-fleet/muster/internal/version.revision=$REVISION -X=github.com/muster-fleet/muster/internal/version.date=$DATE" \
+    -o /out/ ./cmd/...
 
-FROM gcr.io/distroless/static:nonroot
-COPY --from=build /program /program
+FROM scratch AS webhook
+COPY --from=build /out/webhook /webhook
 USER 65532:65532
-ENTRYPOINT ["/program"]
+ENTRYPOINT ["/webhook"]
+
+FROM scratch AS syncer
+COPY --from=build /out/syncer /syncer
+USER 65532:65532
+ENTRYPOINT ["/syncer"]

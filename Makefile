@@ -5,7 +5,11 @@ STACK := $(GO) run ./test/cmd/stack
 # -count=1: a test that starts processes is never answered from the cache.
 TEST := $(GO) test -count=1
 # Every module of the repository, in which `go mod tidy` must have nothing to do.
-MODULES := . tools tools/golangci-lint tools/helm tools/helm-unittest test/monitoring $(wildcard test/parts/*)
+MODULES := . tools tools/golangci-lint tools/helm tools/helm-unittest hack/release test/monitoring $(wildcard test/parts/*)
+# Those with code of ours, which is looked at and tested.
+OURS := . hack/release test/monitoring
+# Builds images and what else is released; -root is the work tree, from there.
+RELEASE := $(GO) run -C hack/release .
 
 # golangci-lint is built once for each version and kept apart from the others' builds.
 LINT_KEY := $(shell cat tools/golangci-lint/go.mod tools/golangci-lint/go.sum | cksum | cut -d' ' -f1)
@@ -42,9 +46,21 @@ generate: ## Generate deep copies and the CRD from api/, then dist/ and the char
 dist: ## Generate from manifests/ what people install: dist/ and the Helm chart
 	$(GO) run ./hack/channels
 
+.PHONY: images
+images: ## Build the images, for amd64 and arm64, into dist/images, and their SBOMs into dist/sbom (VERSION=v0.1.0)
+	$(RELEASE) images -version=$(VERSION)
+
+.PHONY: push-images
+push-images: ## Push what `make images` built (REGISTRY=registry.example.com/muster)
+	$(RELEASE) push -registry=$(REGISTRY)
+
+.PHONY: release
+release: dist ## Make everything that a release has, in dist/release (VERSION=v0.1.0)
+	$(RELEASE) assets -version=$(VERSION)
+
 .PHONY: clean
 clean: down ## Stop the local stack and remove all that was built, its parts included
-	rm -rf bin .cache .dev
+	rm -rf bin .cache .dev dist/images dist/sbom dist/release
 
 ##@ Check
 
@@ -86,13 +102,11 @@ format: $(LINT) ## Format all Go files, the order of their imports included
 
 .PHONY: vet
 vet: ## Run go vet
-	$(GO) vet ./...
-	cd test/monitoring && $(GO) vet ./...
+	@for module in $(OURS); do (set -x; cd $$module && $(GO) vet ./...); done
 
 .PHONY: lint
 lint: $(LINT) ## Run golangci-lint, building it the first time
-	$(LINT) run ./...
-	cd test/monitoring && $(CURDIR)/$(LINT) run ./...
+	@for module in $(OURS); do (set -x; cd $$module && $(CURDIR)/$(LINT) run ./...); done
 
 $(LINT):
 	@mkdir -p $(@D)
@@ -106,7 +120,7 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 ##@ Test
 
 .PHONY: test
-test: parts test-unit test-race test-monitoring test-stack test-integration test-install-file test-random test-faults test-e2e ## Run every test, of the ways to install the quickest
+test: parts test-unit test-race test-monitoring test-stack test-integration test-install-file test-random test-faults test-e2e test-release ## Run every test, of the ways to install the quickest
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
@@ -157,6 +171,10 @@ test-faults: ## Let two faults strike a running Muster, once each
 test-e2e: ## Test the whole: Cluster API, Fleet and Muster
 	$(STACK) build
 	$(TEST) -timeout=30m ./test/e2e/...
+
+.PHONY: test-release
+test-release: ## Release the last commit in two clones, compare byte by byte, and use what was made
+	cd hack/release && $(TEST) -timeout=30m ./...
 
 ##@ Faults
 

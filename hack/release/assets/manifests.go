@@ -1,0 +1,70 @@
+package assets
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/hack/release/programs"
+)
+
+// manifest is a generated file of dist/.
+type manifest struct {
+	name string
+	// required is whether there is no release without it. What is not required is released
+	// if it is there.
+	required bool
+}
+
+// manifests are the files of dist/ that are released. Nothing else there is.
+var manifests = []manifest{
+	{name: "install.yaml", required: true},
+	{name: "monitoring.yaml", required: true},
+	{name: "addon-components.yaml"},
+	{name: clusterctlMetadata},
+}
+
+// clusterctlMetadata says which releases follow which contract of Cluster API.
+const clusterctlMetadata = "metadata.yaml"
+
+var imageLine = regexp.MustCompile(`(?m)^([ -]*image: *)(\S+)$`)
+
+// withVersion gives Muster's images in a manifest a version.
+func withVersion(content []byte, version string) ([]byte, error) {
+	var unknown []string
+	result := imageLine.ReplaceAllFunc(content, func(line []byte) []byte {
+		match := imageLine.FindSubmatch(line)
+		name, _, _ := strings.Cut(strings.TrimPrefix(string(match[2]), programs.Registry+"/"), ":")
+		if !slices.ContainsFunc(programs.All, func(p programs.Program) bool { return p.Image() == name }) {
+			unknown = append(unknown, string(match[2]))
+			return line
+		}
+		return []byte(string(match[1]) + programs.Registry + "/" + name + ":" + version)
+	})
+	if len(unknown) > 0 {
+		return nil, fmt.Errorf("it names %s, which is not built here: add its program to hack/release/programs", strings.Join(unknown, ", "))
+	}
+	return result, nil
+}
+
+// checkSeries refuses a metadata.yaml that does not know the version: clusterctl would
+// refuse the release.
+func checkSeries(content []byte, version string) error {
+	var metadata struct {
+		ReleaseSeries []struct {
+			Major, Minor int
+		} `json:"releaseSeries"`
+	}
+	if err := yaml.Unmarshal(content, &metadata); err != nil {
+		return err
+	}
+	for _, series := range metadata.ReleaseSeries {
+		if strings.HasPrefix(version, fmt.Sprintf("v%d.%d.", series.Major, series.Minor)) {
+			return nil
+		}
+	}
+	return fmt.Errorf("releaseSeries has no entry for %s, without which clusterctl refuses it: add one with its major and minor version, and the contract", version)
+}

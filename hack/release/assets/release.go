@@ -1,0 +1,155 @@
+// Package assets makes everything that a release has: manifests, chart, images, SBOMs,
+// checksums, an archive for clusters without a network, and notes. What it makes follows
+// from the commit and the version alone.
+package assets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/muster-fleet/muster/hack/release/images"
+	"github.com/muster-fleet/muster/hack/release/programs"
+	"github.com/muster-fleet/muster/hack/release/sbom"
+	"github.com/muster-fleet/muster/hack/release/source"
+)
+
+// Check refuses what cannot be released, and returns the notes of what can.
+func Check(ctx context.Context, src *source.Source) (string, error) {
+	if err := source.CheckVersion(src.Version); err != nil {
+		return "", err
+	}
+	if len(src.Changes) > 0 {
+		return "", fmt.Errorf("the work tree holds what no commit does: commit, stash or remove %s, and run make release again", strings.Join(src.Changes, ", "))
+	}
+	elsewhere, err := src.TagIsElsewhere(ctx)
+	if err != nil {
+		return "", err
+	}
+	if elsewhere != "" {
+		return "", fmt.Errorf("%s is already the tag of commit %s: check that out, or choose the next version", src.Version, elsewhere)
+	}
+	changelog, err := os.ReadFile(filepath.Join(src.Root, "CHANGELOG.md"))
+	if err != nil {
+		return "", err
+	}
+	return notes(string(changelog), src.Version)
+}
+
+// Release makes the assets in dist/release. It replaces what was there.
+func Release(ctx context.Context, src *source.Source, progress io.Writer) error {
+	notes, err := Check(ctx, src)
+	if err != nil {
+		return err
+	}
+	dist := filepath.Join(src.Root, "dist")
+	// Those are found before anything is built: building takes longer than to be told.
+	shipped, err := manifestsAndChart(ctx, src, dist)
+	if err != nil {
+		return err
+	}
+	built, err := images.Build(ctx, src, dist, progress)
+	if err != nil {
+		return err
+	}
+	assets, err := withImages(src, dist, shipped, built)
+	if err != nil {
+		return err
+	}
+	airgap, err := airgap(src, assets)
+	if err != nil {
+		return err
+	}
+	assets = append(assets, airgap, entry{name: "notes.md", content: []byte(notes)})
+	assets = append(assets, checksums(assets))
+	return write(filepath.Join(dist, "release"), assets, progress)
+}
+
+func manifestsAndChart(ctx context.Context, src *source.Source, dist string) ([]entry, error) {
+	var entries []entry
+	for _, manifest := range manifests {
+		content, err := os.ReadFile(filepath.Join(dist, manifest.name))
+		if errors.Is(err, os.ErrNotExist) && !manifest.required {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: run make dist", err)
+		}
+		if manifest.name == clusterctlMetadata {
+			err = checkSeries(content, src.Version)
+		} else {
+			content, err = withVersion(content, src.Version)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("dist/%s: %w", manifest.name, err)
+		}
+		entries = append(entries, entry{name: manifest.name, content: content})
+	}
+	name, packed, err := chart(ctx, src)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", chartFolder, err)
+	}
+	if name != "" {
+		entries = append(entries, entry{name: name, content: packed})
+	}
+	return entries, nil
+}
+
+// withImages adds the images, their names with digests, and their SBOMs.
+func withImages(src *source.Source, dist string, entries []entry, built []images.Image) ([]entry, error) {
+	layout, err := folder(filepath.Join(dist, images.LayoutFolder))
+	if err != nil {
+		return nil, err
+	}
+	// Layers are compressed already.
+	packed, err := tarball(layout, src.Date, false)
+	if err != nil {
+		return nil, err
+	}
+	var list strings.Builder
+	entries = slices.Clone(entries)
+	for _, image := range built {
+		fmt.Fprintf(&list, "%s:%s@%s\n", image.Name(programs.Registry), image.Tag, image.Digest)
+		name := sbom.File(image.Program)
+		content, err := os.ReadFile(filepath.Join(dist, images.SBOMFolder, name))
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, entry{name: name, content: content})
+	}
+	return append(entries,
+		entry{name: "muster-images-" + src.Version + ".tar", content: packed},
+		entry{name: "images.txt", content: []byte(list.String())}), nil
+}
+
+// airgap packs all of that into one file, to be carried to where there is no network.
+func airgap(src *source.Source, entries []entry) (entry, error) {
+	name := "muster-airgap-" + src.Version
+	var inside []entry
+	for _, e := range append(slices.Clone(entries), checksums(entries)) {
+		inside = append(inside, entry{name: name + "/" + e.name, content: e.content})
+	}
+	packed, err := tarball(inside, src.Date, false)
+	return entry{name: name + ".tar", content: packed}, err
+}
+
+func write(dir string, entries []entry, progress io.Writer) error {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := os.WriteFile(filepath.Join(dir, e.name), e.content, 0o644); err != nil {
+			return err
+		}
+		fmt.Fprintf(progress, "%10d  dist/release/%s\n", len(e.content), e.name)
+	}
+	return nil
+}

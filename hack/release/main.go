@@ -1,0 +1,166 @@
+// Command release builds what Muster ships: images, and everything else that a release has.
+// The Makefile calls it: make images, make push-images, make release, make test-images.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+
+	"github.com/muster-fleet/muster/hack/release/assets"
+	"github.com/muster-fleet/muster/hack/release/images"
+	"github.com/muster-fleet/muster/hack/release/source"
+)
+
+const usage = `Usage: release COMMAND [FLAGS]
+  images    build the images into dist/images, and their SBOMs into dist/sbom
+  push      push the images of dist/images to a registry
+  pull      pull these images from there, and take this machine's programs out of them
+  registry  serve a registry in memory until it is stopped, for tests
+  assets    make everything that a release has, in dist/release
+`
+
+type options struct {
+	root, version, registry, into, announce string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	commands := map[string]func(context.Context, options) error{
+		"images": buildImages, "push": push, "pull": pull, "registry": serve, "assets": makeAssets,
+	}
+	if len(args) == 0 || commands[args[0]] == nil {
+		return errors.New("say what to do\n" + usage)
+	}
+	var o options
+	flags := flag.NewFlagSet("release "+args[0], flag.ContinueOnError)
+	flags.StringVar(&o.root, "root", "../..", "The work tree.")
+	flags.StringVar(&o.version, "version", "", "The version, v0.1.0; for images that of the commit if empty.")
+	flags.StringVar(&o.registry, "registry", "", "The registry, with what precedes the names of the images: ghcr.io/muster-fleet.")
+	flags.StringVar(&o.into, "into", "", "The folder for what is pulled.")
+	flags.StringVar(&o.announce, "announce", "", "The file to write the address of the registry to.")
+	if err := flags.Parse(args[1:]); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil
+		}
+		return err
+	}
+	if rest := flags.Args(); len(rest) > 0 {
+		return fmt.Errorf("%s takes no arguments, got %q", args[0], rest)
+	}
+	var err error
+	if o.root, err = filepath.Abs(o.root); err != nil {
+		return err
+	}
+	return commands[args[0]](ctx, o)
+}
+
+func buildImages(ctx context.Context, o options) error {
+	src, err := source.Read(ctx, o.root, o.version)
+	if err != nil {
+		return err
+	}
+	built, err := images.Build(ctx, src, filepath.Join(o.root, "dist"), os.Stderr)
+	if err != nil {
+		return err
+	}
+	for _, image := range built {
+		fmt.Printf("%s:%s@%s\n", image.Program.Image(), image.Tag, image.Digest)
+	}
+	return nil
+}
+
+// built returns the images that were built before.
+func built(o options) ([]images.Image, error) {
+	if o.registry == "" {
+		return nil, errors.New("no registry is given: say where the images are to go, for example REGISTRY=registry.example.com/muster")
+	}
+	return images.Read(filepath.Join(o.root, "dist", images.LayoutFolder))
+}
+
+func push(ctx context.Context, o options) error {
+	all, err := built(o)
+	if err != nil {
+		return err
+	}
+	for _, image := range all {
+		pushed, err := images.Push(ctx, image, o.registry)
+		if err != nil {
+			return err
+		}
+		fmt.Println(pushed)
+	}
+	return nil
+}
+
+func pull(ctx context.Context, o options) error {
+	all, err := built(o)
+	if err != nil {
+		return err
+	}
+	if o.into == "" {
+		return errors.New("no folder is given: say -into=DIR")
+	}
+	for _, image := range all {
+		path, err := images.Pull(ctx, image.Name(o.registry)+"@"+image.Digest.String(), o.into)
+		if err != nil {
+			return err
+		}
+		fmt.Println(path)
+	}
+	return nil
+}
+
+func serve(ctx context.Context, o options) error {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(o.announce+".new", []byte(listener.Addr().String()), 0o644); err != nil {
+		return err
+	}
+	if err := os.Rename(o.announce+".new", o.announce); err != nil {
+		return err
+	}
+	server := &http.Server{Handler: registry.New(registry.Logger(log.New(io.Discard, "", 0))), ReadHeaderTimeout: 10 * time.Second}
+	go func() {
+		<-ctx.Done()
+		_ = server.Close()
+	}()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func makeAssets(ctx context.Context, o options) error {
+	// A version is said before anything else is looked at.
+	if err := source.CheckVersion(o.version); err != nil {
+		return err
+	}
+	src, err := source.Read(ctx, o.root, o.version)
+	if err != nil {
+		return err
+	}
+	return assets.Release(ctx, src, os.Stderr)
+}

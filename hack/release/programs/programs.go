@@ -1,0 +1,32 @@
+// Package programs is the table of what Muster ships as images. A program that joins it
+// is built, described, pushed and released like the others.
+package programs
+
+// Registry is where the shipped manifests look for the images.
+const Registry = "ghcr.io/muster-fleet"
+
+// Program is a command under cmd/ that has an image.
+type Program struct {
+	// Name is that of its folder under cmd/, and of the file in its image.
+	Name string
+	// Description is what registries show.
+	Description string
+	// Roots is whether it calls servers whose certificates the world's CAs sign: its image
+	// then holds their roots.
+	Roots bool
+}
+
+// All are the programs.
+var All = []Program{
+	{Name: "webhook", Description: "Muster's webhook: stamps Cluster API's Clusters for Rancher Fleet as they are applied"},
+	{Name: "syncer", Description: "Muster's syncer: makes Rancher Fleet's objects follow Cluster API's Clusters"},
+}
+
+// Image is the last part of its image's name.
+func (p Program) Image() string { return "muster-" + p.Name }
+
+// Path is where the program is in its image.
+func (p Program) Path() string { return "/" + p.Name }
+
+// Platforms are the architectures of Linux that each image is for.
+var Platforms = []string{"amd64", "arm64"}

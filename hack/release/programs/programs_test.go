@@ -1,0 +1,56 @@
+package programs
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const root = "../../.."
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// Who adds a program is told here what else has to know of it.
+func TestAll(t *testing.T) {
+	mains, err := filepath.Glob(filepath.Join(root, "cmd", "*", "main.go"))
+	if err != nil || len(mains) == 0 {
+		t.Fatal(mains, err)
+	}
+	for _, main := range mains {
+		name := filepath.Base(filepath.Dir(main))
+		if !slices.ContainsFunc(All, func(p Program) bool { return p.Name == name }) {
+			t.Errorf("cmd/%s has no image: add it to hack/release/programs", name)
+		}
+	}
+	if len(mains) != len(All) {
+		t.Errorf("there are %d images of %d commands", len(All), len(mains))
+	}
+	dockerfile := read(t, "Dockerfile")
+	for _, program := range All {
+		// The Dockerfile makes the same image.
+		want := "FROM scratch AS " + program.Name + "\nCOPY --from=build /out/" + program.Name + " " + program.Path() + "\nUSER 65532:65532\nENTRYPOINT [\"" + program.Path() + "\"]\n"
+		if !strings.Contains(dockerfile, want) {
+			t.Errorf("the Dockerfile lacks\n%s", want)
+		}
+	}
+}
+
+// An image is named in a manifest by the name that it is pushed under.
+func TestManifests(t *testing.T) {
+	install := read(t, "dist/install.yaml")
+	for _, name := range []string{"webhook", "syncer"} {
+		i := slices.IndexFunc(All, func(p Program) bool { return p.Name == name })
+		if i < 0 || !strings.Contains(install, "image: "+Registry+"/"+All[i].Image()+":") {
+			t.Errorf("dist/install.yaml does not run the image of %s", name)
+		}
+	}
+}

@@ -1,0 +1,284 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-fleet/muster/hack/release/programs"
+)
+
+// version is one that the repository will hardly release, of a series that it has.
+const version = "v0.1.0-test.1"
+
+// tool is the command under test, as a process of its own.
+var tool string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "muster-release-")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(dir)
+		tool = filepath.Join(dir, "release")
+		if out, err := exec.Command("go", "build", "-o", tool, ".").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "%v\n%s", err, out)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// runIn runs a command in a folder, and returns what it prints.
+func runIn(t *testing.T, dir, name string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir = dir
+	// Who runs the tests has another idea of time, and of who commits.
+	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if err != nil {
+		err = fmt.Errorf("%s %q: %w\n%s", name, args, err, stderr.String())
+	}
+	return stdout.String(), err
+}
+
+func must(t *testing.T, dir, name string, args ...string) string {
+	t.Helper()
+	out, err := runIn(t, dir, name, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// clone returns a clone of a repository. Work in progress is not in it.
+func clone(t *testing.T, from string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "muster")
+	must(t, ".", "git", "clone", "--quiet", from, dir)
+	return dir
+}
+
+// releasable returns a clone whose last commit can be released.
+func releasable(t *testing.T) string {
+	t.Helper()
+	dir := clone(t, "../..")
+	edit(t, dir, "CHANGELOG.md", "## [Unreleased]\n", "## [Unreleased]\n\n## ["+version[1:]+"] - 2026-11-22\n")
+	must(t, dir, "git", "commit", "--quiet", "--all", "--message=Release "+version)
+	return dir
+}
+
+func edit(t *testing.T, dir, file, from, to string) {
+	t.Helper()
+	path := filepath.Join(dir, file)
+	content, err := os.ReadFile(path)
+	if err != nil || !bytes.Contains(content, []byte(from)) {
+		t.Fatalf("there is no %q in %s: %v", from, file, err)
+	}
+	if err := os.WriteFile(path, bytes.Replace(content, []byte(from), []byte(to), 1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// digests returns the digest of each file below a folder.
+func digests(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	result := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		result[name] = fmt.Sprintf("%x", sha256.Sum256(content))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// The whole, told once: two people release the same commit, in clones at different places,
+// and one of them does it twice. What they made is then used as others would use it.
+func TestRelease(t *testing.T) {
+	first := releasable(t)
+	second := clone(t, first)
+	if first == second {
+		t.Fatal("both clones are at the same place")
+	}
+	for _, dir := range []string{first, second} {
+		begin := time.Now()
+		must(t, dir, tool, "assets", "-root=.", "-version="+version)
+		t.Logf("%s released in %s", dir, time.Since(begin).Round(time.Second))
+	}
+	made := digests(t, filepath.Join(first, "dist", "release"))
+	if diff := cmp.Diff(made, digests(t, filepath.Join(second, "dist", "release"))); diff != "" {
+		t.Errorf("two clones give different bytes (-first +second):\n%s", diff)
+	}
+	must(t, first, tool, "assets", "-root=.", "-version="+version)
+	if diff := cmp.Diff(made, digests(t, filepath.Join(first, "dist", "release"))); diff != "" {
+		t.Errorf("the second time gives different bytes (-first +second):\n%s", diff)
+	}
+	revision := strings.TrimSpace(must(t, first, "git", "rev-parse", "HEAD"))
+	t.Run("assets", func(t *testing.T) { checkAssets(t, filepath.Join(first, "dist", "release")) })
+	t.Run("images", func(t *testing.T) { checkImages(t, first, revision) })
+}
+
+func checkAssets(t *testing.T, dir string) {
+	for _, want := range []string{
+		"install.yaml", "monitoring.yaml", "images.txt", "notes.md", "checksums.txt", "muster-images-" + version + ".tar", "muster-airgap-" + version + ".tar",
+		"muster-webhook.cdx.json", "muster-syncer.cdx.json",
+	} {
+		if _, err := os.Stat(filepath.Join(dir, want)); err != nil {
+			t.Error(err)
+		}
+	}
+	// The command that SECURITY.md gives. It covers everything but itself.
+	checked := must(t, dir, "sha256sum", "--check", "--strict", "checksums.txt")
+	if files := len(digests(t, dir)); strings.Count(checked, ": OK\n") != files-1 {
+		t.Errorf("the checksums are of other files than the %d:\n%s", files, checked)
+	}
+	install, err := os.ReadFile(filepath.Join(dir, "install.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range programs.All {
+		if !strings.Contains(string(install), "image: "+programs.Registry+"/"+program.Image()+":"+version+"\n") {
+			t.Errorf("install.yaml does not run %s of %s", program.Image(), version)
+		}
+	}
+	inside := t.TempDir()
+	must(t, inside, "tar", "-xf", filepath.Join(dir, "muster-airgap-"+version+".tar"))
+	inside = filepath.Join(inside, "muster-airgap-"+version)
+	must(t, inside, "sha256sum", "--check", "--strict", "checksums.txt")
+	outside := digests(t, dir)
+	for name, digest := range digests(t, inside) {
+		if name != "checksums.txt" && outside[name] != digest {
+			t.Errorf("%s is another file in the archive", name)
+		}
+	}
+}
+
+// What cannot be released is refused before anything is built, with what to do.
+func TestRefusals(t *testing.T) {
+	for name, test := range map[string]struct {
+		version string
+		prepare func(t *testing.T, dir string)
+		want    string
+	}{
+		"no version":    {want: "no version is given: say which, for example VERSION=v0.1.0"},
+		"not a version": {version: "0.1", want: `"0.1" is not a version: give one as in semantic versioning`},
+		"changed": {version: version, want: "commit, stash or remove README.md, left-over", prepare: func(t *testing.T, dir string) {
+			edit(t, dir, "README.md", "# Muster\n", "# Mustard\n")
+			if err := os.WriteFile(filepath.Join(dir, "left-over"), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"not in the changelog": {version: "v0.1.0-test.2", want: `put a heading "## [0.1.0-test.2] - YYYY-MM-DD" below "## [Unreleased]", commit that`},
+		"tagged elsewhere": {version: version, want: version + " is already the tag of commit ", prepare: func(t *testing.T, dir string) {
+			must(t, dir, "git", "tag", "--annotate", "--message=x", version, "HEAD~1")
+		}},
+		"another image in a manifest": {version: version, want: "dist/install.yaml: it names ghcr.io/muster-fleet/other:v0.1.0, which is not built here: add its program to hack/release/programs", prepare: func(t *testing.T, dir string) {
+			edit(t, dir, "dist/install.yaml", "muster-syncer:v", "other:v")
+			must(t, dir, "git", "commit", "--quiet", "--all", "--message=x")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := releasable(t)
+			if test.prepare != nil {
+				test.prepare(t, dir)
+			}
+			if _, err := runIn(t, dir, tool, "assets", "-root=.", "-version="+test.version); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v; want %q", err, test.want)
+			}
+			for _, folder := range []string{"release", "images"} {
+				if _, err := os.Stat(filepath.Join(dir, "dist", folder)); err == nil {
+					t.Errorf("it was refused, but dist/%s was made", folder)
+				}
+			}
+		})
+	}
+}
+
+// What is to go nowhere, or was never built, is said.
+func TestPushRefusals(t *testing.T) {
+	dir := t.TempDir()
+	for want, args := range map[string][]string{
+		"no registry is given: say where the images are to go": {"push", "-root=."},
+		"run make images first":                                {"push", "-root=.", "-registry=localhost:1"},
+		"say what to do":                                       {"pus"},
+	} {
+		if _, err := runIn(t, dir, tool, args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", args, err, want)
+		}
+	}
+}
+
+// checkImages pushes the images to a registry, pulls them from there, and asks the programs
+// in them who they are.
+func checkImages(t *testing.T, dir, revision string) {
+	address := startRegistry(t)
+	pushed := must(t, dir, tool, "push", "-root=.", "-registry="+address+"/some/where")
+	listed, err := os.ReadFile(filepath.Join(dir, "dist", "release", "images.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.ReplaceAll(string(listed), programs.Registry, address+"/some/where"); pushed != want {
+		t.Errorf("pushed\n%swant\n%s", pushed, want)
+	}
+	into := t.TempDir()
+	must(t, dir, tool, "pull", "-root=.", "-registry="+address+"/some/where", "-into="+into)
+	for _, program := range programs.All {
+		binary := filepath.Join(into, program.Name)
+		out := must(t, into, binary, "--version")
+		if want := program.Name + " " + version + " (commit " + revision + " of "; !strings.HasPrefix(out, want) {
+			t.Errorf("the pulled program says %q, want %q", out, want)
+		}
+		checkSBOM(t, filepath.Join(dir, "dist", "release", program.Image()+".cdx.json"), binary)
+	}
+	for ref := range strings.Lines(pushed) {
+		checkIndex(t, strings.TrimSpace(ref), revision)
+	}
+}
+
+// startRegistry runs a registry in a process of its own, and returns its address.
+func startRegistry(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "address")
+	cmd := exec.Command(tool, "registry", "-announce="+file)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the registry: %v", err)
+		}
+	})
+	for range 100 {
+		if address, err := os.ReadFile(file); err == nil {
+			return string(address)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Fatal("the registry has not started")
+	return ""
+}

@@ -1,0 +1,127 @@
+// Package source says what is built: which commit, from when, and under which version.
+// Everything that is released follows from that alone, so that who builds the same commit
+// with the same Go gets the same bytes.
+package source
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Module is the path of Muster's own module.
+const Module = "github.com/muster-fleet/muster"
+
+// Source is a checkout of a commit.
+type Source struct {
+	// Root is the work tree.
+	Root string
+	// Version is a release's, or a pseudo-version of the commit.
+	Version string
+	// Revision is the commit, with "-dirty" if the work tree holds something else.
+	Revision string
+	// Changes are the paths in which it does.
+	Changes []string
+	// Date is the commit's, or that of SOURCE_DATE_EPOCH.
+	Date time.Time
+}
+
+// Build metadata ("+…") is left out: a tag of an image cannot have a plus sign.
+var released = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*))*)?$`)
+
+// CheckVersion refuses what is no version of a release.
+func CheckVersion(version string) error {
+	switch {
+	case version == "":
+		return errors.New("no version is given: say which, for example VERSION=v0.1.0")
+	case !released.MatchString(version):
+		return fmt.Errorf("%q is not a version: give one as in semantic versioning, with a leading v and without build metadata, for example VERSION=v0.1.0 or VERSION=v0.2.0-rc.1", version)
+	}
+	return nil
+}
+
+// Read looks at the work tree at root. Without a version it forms one from the commit.
+func Read(ctx context.Context, root, version string) (*Source, error) {
+	s := &Source{Root: root, Version: version}
+	commit, err := s.git(ctx, "log", "-1", "--format=%H %ct")
+	if err != nil {
+		return nil, err
+	}
+	hash, seconds, _ := strings.Cut(strings.TrimSpace(commit), " ")
+	s.Revision = hash
+	if s.Date, err = date(seconds); err != nil {
+		return nil, err
+	}
+	status, err := s.git(ctx, "status", "--porcelain")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(status) {
+		s.Changes = append(s.Changes, strings.TrimSpace(line[2:]))
+	}
+	suffix := ""
+	if len(s.Changes) > 0 {
+		suffix = "-dirty"
+		s.Revision += suffix
+	}
+	if version == "" {
+		// As Go names a commit before the first tag.
+		s.Version = "v0.0.0-" + s.Date.Format("20060102150405") + "-" + hash[:12] + suffix
+		return s, nil
+	}
+	return s, CheckVersion(version)
+}
+
+// date is when something was committed, unless the environment says otherwise, see
+// https://reproducible-builds.org/specs/source-date-epoch/.
+func date(committed string) (time.Time, error) {
+	seconds, what := os.Getenv("SOURCE_DATE_EPOCH"), "SOURCE_DATE_EPOCH"
+	if seconds == "" {
+		seconds, what = committed, "the commit's date"
+	}
+	parsed, err := strconv.ParseInt(seconds, 10, 64)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%s: %q is not a number of seconds", what, seconds)
+	}
+	return time.Unix(parsed, 0).UTC(), nil
+}
+
+// TagIsElsewhere says at which other commit a tag of the version is, if there is one.
+func (s *Source) TagIsElsewhere(ctx context.Context) (string, error) {
+	tags, err := s.git(ctx, "for-each-ref", "--format=%(objectname) %(*objectname)", "refs/tags/"+s.Version)
+	if err != nil {
+		return "", err
+	}
+	// An annotated tag is an object of its own, and the commit comes second.
+	if fields := strings.Fields(tags); len(fields) > 0 && fields[len(fields)-1] != strings.TrimSuffix(s.Revision, "-dirty") {
+		return fields[len(fields)-1], nil
+	}
+	return "", nil
+}
+
+// Tracked returns the files that git tracks under a folder, from the root.
+func (s *Source) Tracked(ctx context.Context, folder string) ([]string, error) {
+	list, err := s.git(ctx, "ls-files", "-z", "--", folder)
+	if err != nil {
+		return nil, err
+	}
+	return strings.FieldsFunc(list, func(r rune) bool { return r == 0 }), nil
+}
+
+func (s *Source) git(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir = s.Root
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}
