@@ -120,7 +120,7 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 ##@ Test
 
 .PHONY: test
-test: parts test-unit test-race test-monitoring test-stack test-integration test-install-file test-random test-faults test-e2e test-release ## Run every test, of the ways to install the quickest
+test: parts test-unit test-race test-monitoring test-stack test-integration test-install-file test-random test-faults test-e2e test-release test-images ## Run every test, of the ways to install the quickest
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
@@ -175,6 +175,11 @@ test-e2e: ## Test the whole: Cluster API, Fleet and Muster
 .PHONY: test-release
 test-release: ## Release the last commit in two clones, compare byte by byte, and use what was made
 	cd hack/release && $(TEST) -timeout=30m ./...
+
+.PHONY: test-images
+test-images: ## Play the main story with the programs out of images that a registry was given
+	$(STACK) build
+	hack/test-images.sh
 
 ##@ Faults
 

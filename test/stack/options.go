@@ -2,6 +2,7 @@ package stack
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 
@@ -46,7 +47,8 @@ type Options struct {
 	// Manifests is the kustomization to apply for Muster; manifests/default if empty.
 	Manifests string
 	// Binaries names the programs to run for Muster by the name of their command,
-	// instead of those built from cmd/.
+	// instead of those built from cmd/. If nil, the folder that MUSTER_PROGRAMS names
+	// may hold them.
 	Binaries map[string]string
 	// MusterEnv is added to the environment of Muster's processes, for what belongs
 	// to the test and not to the product (GOCOVERDIR, say).
@@ -80,6 +82,13 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.changed == nil {
 		o.changed = func(*Stack) {}
+	}
+	if folder := os.Getenv(programsVariable); o.Muster && o.Binaries == nil && folder != "" {
+		var err error
+		if o.Binaries, err = programsIn(folder); err != nil {
+			return o, err
+		}
+		fmt.Fprintf(o.Progress, "muster: the programs of %s\n", folder)
 	}
 	if o.Dir == "" {
 		dir, err := os.MkdirTemp("", "muster-stack-")
