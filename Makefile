@@ -65,7 +65,7 @@ clean: down ## Stop the local stack and remove all that was built, its parts inc
 ##@ Check
 
 .PHONY: verify
-verify: verify-generated verify-format verify-modules vet lint verify-certs verify-channels verify-docs vulncheck ## Check everything that needs no test to run
+verify: verify-generated verify-format verify-modules vet lint verify-certs verify-channels verify-docs vulncheck verify-github ## Check everything that needs no test to run
 
 .PHONY: verify-generated
 verify-generated: ## Check that `make generate` changes nothing
@@ -95,6 +95,11 @@ verify-channels: ## Check that every way to install gives the objects of manifes
 .PHONY: verify-docs
 verify-docs: ## Check that the documentation agrees with the code
 	$(GO) run ./hack/docscheck
+
+.PHONY: verify-github
+verify-github: ## Lint the workflows, and check that all modules are updated and all actions pinned
+	$(TOOL) actionlint -shellcheck= -pyflakes=
+	$(GO) test ./hack/githubcheck
 
 .PHONY: format
 format: $(LINT) ## Format all Go files, the order of their imports included
