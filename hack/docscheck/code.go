@@ -64,6 +64,31 @@ func groups(pattern *regexp.Regexp, text string) []string {
 	return result
 }
 
+// tested are the modules whose versions say what Muster is tested with.
+var tested = []struct{ file, module string }{
+	{"test/parts/kube/go.mod", "k8s.io/kubernetes"},
+	{"test/parts/capi/go.mod", "sigs.k8s.io/cluster-api"},
+	{"test/parts/fleet/go.mod", "github.com/rancher/fleet"},
+	{"test/parts/certmanager/go.mod", "github.com/cert-manager/cert-manager"},
+}
+
+// testedVersions returns the versions of the parts that tests run, without the leading v.
+func testedVersions(root string) ([]string, error) {
+	var versions []string
+	for _, part := range tested {
+		content, err := os.ReadFile(filepath.Join(root, part.file))
+		if err != nil {
+			return nil, err
+		}
+		found := regexp.MustCompile(`(?m)^(?:require)?\s+`+regexp.QuoteMeta(part.module)+` v(\S+)`).FindSubmatch(content)
+		if found == nil {
+			return nil, fmt.Errorf("%s does not require %s", part.file, part.module)
+		}
+		versions = append(versions, string(found[1]))
+	}
+	return versions, nil
+}
+
 // settingPaths returns the path of each field of spec and status, down to foreign types.
 func settingPaths(crd string) ([]string, error) {
 	content, err := os.ReadFile(crd)

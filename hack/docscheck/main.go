@@ -17,6 +17,8 @@ const (
 	reference = "docs/reference.md"
 	// operations is where everything that decides on requests must be named.
 	operations = "docs/operations.md"
+	// support is where the versions must be named that we are built for and tested with.
+	support = "docs/support.md"
 )
 
 func main() {
@@ -75,6 +77,12 @@ func check(root string) ([]string, error) {
 		return nil, err
 	}
 	problems = append(problems, missing(pages, reference, keys, "", "label or annotation")...)
+
+	versions, err := testedVersions(root)
+	if err != nil {
+		return nil, err
+	}
+	problems = append(problems, missing(pages, support, versions, "", "tested version")...)
 
 	reasons, err := conditionWords(filepath.Join(root, "internal/sync"))
 	if err != nil {

@@ -49,6 +49,10 @@ func TestReadsTheCode(t *testing.T) {
 	expect(t, "make target", targets, err, "verify", "test-e2e")
 	fields, err := settingPaths(filepath.Join(root, "manifests/crd/addons.cluster.x-k8s.io_fleetaddonconfigs.yaml"))
 	expect(t, "field", fields, err, "spec.cluster.selector", "spec.cluster.naming.prefix", "status.conditions")
+	versions, err := testedVersions(root)
+	if err != nil || len(versions) != len(tested) {
+		t.Errorf("tested versions: %q, %v", versions, err)
+	}
 	keys, err := ourKeys(filepath.Join(root, "internal"))
 	expect(t, "key", keys, err, "clusterclass-name.fleet.addons.cluster.x-k8s.io", "fleet.addons.cluster.x-k8s.io/adopt")
 	words, err := conditionWords(filepath.Join(root, "internal", "sync"))

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/muster-fleet/muster/hack/release/programs"
+)
+
+var fenced = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
+
+// command returns the block of a page, as others copy it, that holds some text.
+func command(t *testing.T, page, text string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("../..", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, match := range fenced.FindAllStringSubmatch(string(content), -1) {
+		if strings.Contains(match[1], text) {
+			return strings.ReplaceAll(match[1], "v0.1.0", version)
+		}
+	}
+	t.Fatalf("%s has no command with %q", page, text)
+	return ""
+}
+
+func follow(t *testing.T, dir, command string) string {
+	t.Helper()
+	return must(t, dir, "bash", "-euo", "pipefail", "-c", command)
+}
+
+// checkCommands follows the documentation with a release and a program out of its image.
+// Signatures are left out: whose they are is decided where there is a network.
+func checkCommands(t *testing.T, release, binaries, address string) {
+	dir := t.TempDir()
+	must(t, dir, "cp", "-r", release+"/.", dir)
+
+	check := command(t, "SECURITY.md", "sha256sum --check")
+	checked := follow(t, dir, check)
+	// It covers everything but itself.
+	if files := len(digests(t, dir)); strings.Count(checked, ": OK\n") != files-1 {
+		t.Errorf("the checksums are of other files than the %d:\n%s", files, checked)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "install.yaml"), []byte("kind: Evil\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := runIn(t, dir, "bash", "-c", check); err == nil {
+		t.Errorf("another install.yaml passes:\n%s", out)
+	}
+
+	for _, program := range programs.All {
+		must(t, dir, "cp", filepath.Join(binaries, program.Name), dir)
+	}
+	if _, err := exec.LookPath("jq"); err != nil {
+		t.Log("not followed, because there is no jq: the comparison with the SBOM")
+	} else {
+		compare := command(t, "SECURITY.md", "comm -23")
+		for _, program := range programs.All {
+			if lacking := follow(t, dir, strings.ReplaceAll(compare, "webhook", program.Name)); lacking != "" {
+				t.Errorf("the SBOM of %s lacks\n%s", program.Name, lacking)
+			}
+		}
+		// That of another program does lack something, so the command can fail.
+		if out := follow(t, dir, strings.ReplaceAll(compare, "go version -m webhook", "go version -m "+tool)); !strings.Contains(out, "go-containerregistry") {
+			t.Errorf("the SBOM of the webhook is that of any program, too:\n%s", out)
+		}
+	}
+
+	// Where there is no network, the archive is all there is.
+	archive := command(t, "docs/operations.md", "tar -xf muster-airgap")
+	follow(t, dir, archive)
+	inside := filepath.Join(dir, "muster-airgap-"+version)
+	must(t, inside, "git", "clone", "--quiet", mustAbs(t, "../.."), "muster")
+	pushed := follow(t, inside, strings.ReplaceAll(command(t, "docs/operations.md", "-C muster/dist/images"), "registry.example.com", address+"/apart"))
+	listed, err := os.ReadFile(filepath.Join(inside, "images.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.ReplaceAll(string(listed), programs.Registry, address+"/apart"); !strings.HasSuffix(pushed, want) {
+		t.Errorf("out of the archive were pushed\n%swant\n%s", pushed, want)
+	}
+}
+
+func mustAbs(t *testing.T, path string) string {
+	t.Helper()
+	absolute, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return absolute
+}
