@@ -2,6 +2,9 @@ module github.com/muster-fleet/muster
 
 go 1.26.0
 
+// What releases are built with: another Go gives other bytes.
+toolchain go1.26.8
+
 require (
 	github.com/Masterminds/semver/v3 v3.4.0
 	github.com/cert-manager/cert-manager v1.21.2
