@@ -80,7 +80,7 @@ func testedVersions(root string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		found := regexp.MustCompile(`(?m)^(?:require)?\s+`+regexp.QuoteMeta(part.module)+` v(\S+)`).FindSubmatch(content)
+		found := regexp.MustCompile(`(?m)^(?:require)?\s+` + regexp.QuoteMeta(part.module) + ` v(\S+)`).FindSubmatch(content)
 		if found == nil {
 			return nil, fmt.Errorf("%s does not require %s", part.file, part.module)
 		}

@@ -23,13 +23,12 @@ import (
 	"github.com/muster-fleet/muster/hack/release/source"
 )
 
-const usage = `Usage: release COMMAND [FLAGS]
+const usage = `say what to do: release COMMAND [FLAGS]
   images    build the images into dist/images, and their SBOMs into dist/sbom
   push      push the images of dist/images to a registry
   pull      pull these images from there, and take this machine's programs out of them
   registry  serve a registry in memory until it is stopped, for tests
-  assets    make everything that a release has, in dist/release
-`
+  assets    make everything that a release has, in dist/release`
 
 type options struct {
 	root, version, registry, into, announce string
@@ -50,7 +49,7 @@ func run(ctx context.Context, args []string) error {
 		"images": buildImages, "push": push, "pull": pull, "registry": serve, "assets": makeAssets,
 	}
 	if len(args) == 0 || commands[args[0]] == nil {
-		return errors.New("say what to do\n" + usage)
+		return errors.New(usage)
 	}
 	var o options
 	flags := flag.NewFlagSet("release "+args[0], flag.ContinueOnError)

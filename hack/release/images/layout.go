@@ -2,6 +2,7 @@ package images
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -44,12 +45,12 @@ func (i Image) Name(registry string) string { return registry + "/" + i.Program.
 
 // Build builds all images into dist/images, as one OCI layout, and describes what is in
 // them in dist/sbom. What was there before is replaced as a whole.
-func Build(ctx context.Context, src *source.Source, dist string, progress io.Writer) ([]Image, error) {
+func Build(ctx context.Context, src *source.Source, dist string, progress io.Writer) (built []Image, err error) {
 	scratch, err := os.MkdirTemp("", "muster-images-")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(scratch)
+	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 	for _, arch := range programs.Platforms {
 		if err := compile(ctx, src, arch, filepath.Join(scratch, arch), progress); err != nil {
 			return nil, err

@@ -52,12 +52,20 @@ func Pull(ctx context.Context, image, folder string) (string, error) {
 	}
 	program := config.Config.Entrypoint[0]
 	content := mutate.Extract(pulled)
-	defer content.Close()
+	path, err := extract(content, program, folder)
+	if err := errors.Join(err, content.Close()); err != nil {
+		return "", fmt.Errorf("%s: %w", ref, err)
+	}
+	return path, nil
+}
+
+// extract writes the one file of an archive that is the program.
+func extract(content io.Reader, program, folder string) (string, error) {
 	files := tar.NewReader(content)
 	for {
 		header, err := files.Next()
 		if errors.Is(err, io.EOF) {
-			return "", fmt.Errorf("%s: there is no %s in it", ref, program)
+			return "", fmt.Errorf("there is no %s in it", program)
 		}
 		if err != nil {
 			return "", err
