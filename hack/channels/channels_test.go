@@ -94,6 +94,10 @@ func TestComponentsForClusterctl(t *testing.T) {
 	if !strings.Contains(got, "--log-level=${MUSTER_LOG_LEVEL:=info}") || strings.Count(got, "cluster.x-k8s.io/provider: addon-muster") != 3 {
 		t.Errorf("variable or labels are missing in\n%s", got)
 	}
+	dollars, err := addonComponents(objects(t, strings.Replace(shipped, "in {{", "a $$(b) {{", 1)))
+	if err != nil || !strings.Contains(dollars, "a $$$$(b)") || !strings.Contains(withDefaults(dollars), "a $$(b)") {
+		t.Errorf("clusterctl would take one dollar of two: %v\n%s", err, dollars)
+	}
 	for _, text := range []string{"${ .ClusterValues.x }", "${DATASOURCE}", "a$${b}"} {
 		_, err := addonComponents(objects(t, strings.Replace(shipped, "in {{", text, 1)))
 		if err == nil || !strings.Contains(err.Error(), "ConfigMap muster-system/text") {

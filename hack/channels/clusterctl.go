@@ -33,6 +33,7 @@ func addonComponents(objects []*unstructured.Unstructured) (string, error) {
 		if err := withoutVariables(object); err != nil {
 			return "", err
 		}
+		eachString(object.Object, func(text string) string { return strings.ReplaceAll(text, "$$", "$$$$") })
 		labels := object.GetLabels()
 		if labels == nil {
 			labels = map[string]string{}
@@ -120,11 +121,12 @@ func operatorManifest(components, metadata, version string) (string, error) {
 	return encode(documents)
 }
 
-// withDefaults does to components what clusterctl does if nobody sets a variable.
+// withDefaults does to components what clusterctl does if nobody sets a variable. To it,
+// two dollars are an escaped one.
 func withDefaults(components string) string {
 	for _, variable := range variables {
 		_, fallback, _ := strings.Cut(strings.TrimSuffix(variable, "}"), ":=")
 		components = strings.ReplaceAll(components, variable, fallback)
 	}
-	return components
+	return strings.ReplaceAll(components, "$$", "$")
 }
