@@ -156,6 +156,25 @@ type ClusterConfig struct {
 	// +kubebuilder:default=Keep
 	OnDeselect DeselectPolicy `json:"onDeselect,omitempty"`
 
+	// agentInitiated registers the selected clusters ahead, and leaves it to their
+	// Fleet agents to call: for clusters that the management cluster cannot reach,
+	// behind NAT for example. What to apply to such a cluster is the manifest in
+	// Secret "<cluster>-fleet-agent", which the component "registrar" makes. If
+	// false, Fleet installs the agents. The annotation
+	// fleet.addons.cluster.x-k8s.io/registration (agent or manager) on a Cluster
+	// takes precedence.
+	// +optional
+	// +kubebuilder:default=false
+	AgentInitiated *bool `json:"agentInitiated,omitempty"`
+
+	// agentInitiatedSelector limits agentInitiated to CAPI Clusters with matching
+	// labels. If it is missing or {}, all match.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In','NotIn','Exists','DoesNotExist'])",message="operator must be one of In, NotIn, Exists, DoesNotExist",fieldPath=".matchExpressions"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, !(e.operator in ['In','NotIn']) || (has(e.values) && size(e.values) > 0))",message="an expression with operator In or NotIn needs at least one entry in values; to match any value use Exists or DoesNotExist",fieldPath=".matchExpressions"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, !(e.operator in ['Exists','DoesNotExist']) || !has(e.values) || size(e.values) == 0)",message="an expression with operator Exists or DoesNotExist takes no values; remove them or use In or NotIn",fieldPath=".matchExpressions"
+	AgentInitiatedSelector *metav1.LabelSelector `json:"agentInitiatedSelector,omitempty"`
+
 	// templateValues says what of the Cluster's own objects Fleet may read in
 	// bundle values, under .ClusterValues.
 	// +optional

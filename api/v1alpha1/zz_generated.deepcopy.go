@@ -106,6 +106,16 @@ func (in *ClusterConfig) DeepCopyInto(out *ClusterConfig) {
 		*out = new(metav1.LabelSelector)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.AgentInitiated != nil {
+		in, out := &in.AgentInitiated, &out.AgentInitiated
+		*out = new(bool)
+		**out = **in
+	}
+	if in.AgentInitiatedSelector != nil {
+		in, out := &in.AgentInitiatedSelector, &out.AgentInitiatedSelector
+		*out = new(metav1.LabelSelector)
+		(*in).DeepCopyInto(*out)
+	}
 	if in.TemplateValues != nil {
 		in, out := &in.TemplateValues, &out.TemplateValues
 		*out = new(TemplateValuesConfig)

@@ -84,3 +84,14 @@ func classMissing(ctx context.Context, others inventory, class types.NamespacedN
 	}
 	return fmt.Sprintf("ClusterClass %q does not exist in namespace %q (yet): until it does, Cluster API creates no control plane and the Cluster is not imported into Fleet", class.Name, class.Namespace), nil
 }
+
+// unknownRegistration says that a Cluster's annotation asks for a way of registration that
+// there is not; empty if it does not.
+func unknownRegistration(in settings.Settings, subject stamp.Subject) string {
+	value, found := subject.Annotations[stamp.RegistrationAnnotation]
+	if !found || stamp.IsRegistration(value) {
+		return ""
+	}
+	return fmt.Sprintf("annotation %s: %q is neither %q nor %q and has no effect; the FleetAddonConfig decides, and it says %q",
+		stamp.RegistrationAnnotation, value, stamp.ByAgent, stamp.ByManager, stamp.RegistrationOf(in.Cluster, subject))
+}

@@ -59,6 +59,9 @@ func (v *ClusterValidator) Handle(ctx context.Context, req admission.Request) ad
 		if newLabels {
 			response.Warnings = appendText(response.Warnings, notImported(current, subject, stamp.PinOf(before.Metadata.Annotations)))
 		}
+		if asked := stamp.RegistrationAnnotation; created || subject.Annotations[asked] != before.Metadata.Annotations[asked] {
+			response.Warnings = appendText(response.Warnings, unknownRegistration(current, subject))
+		}
 	}
 	if newClass {
 		missing, err := classMissing(ctx, v.Others, subject.Class)

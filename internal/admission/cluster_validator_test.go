@@ -92,6 +92,10 @@ func TestClusterValidator(t *testing.T) {
 		classy   = `{"metadata":{"name":"prod"},"spec":{"topology":{"classRef":{"name":"standard"}}}}`
 		beta1    = `{"metadata":{"name":"prod"},"spec":{"topology":{"class":"standard","classNamespace":"classes"}}}`
 
+		asking   = `{"metadata":{"name":"prod","annotations":{"fleet.addons.cluster.x-k8s.io/registration":"agent"}}}`
+		misspelt = `{"metadata":{"name":"prod","annotations":{"fleet.addons.cluster.x-k8s.io/registration":"Agent"}}}`
+
+		unknown    = `annotation fleet.addons.cluster.x-k8s.io/registration: "Agent" is neither "agent" nor "manager" and has no effect; the FleetAddonConfig decides, and it says "manager"`
 		foreign    = `Fleet Cluster "prod" was made by somebody else; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`
 		unselected = `this Cluster is not imported into Fleet: its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`
 		missing    = `ClusterClass "standard" does not exist in namespace "team" (yet): until it does, Cluster API creates no control plane and the Cluster is not imported into Fleet`
@@ -131,6 +135,11 @@ func TestClusterValidator(t *testing.T) {
 		"settings unreadable":              {reader: &cached{err: errors.New("broken")}, others: taken, request: create(plain)},
 		"Namespace unknown":                {reader: &cached{config: configured(t, `cluster: {namespaceSelector: {matchLabels: {team: a}}}`).config}, others: taken, request: create(plain)},
 		"an update is never refused":       {others: taken, request: update(plain, labeled)},
+		"asks for its registration":        {request: create(asking)},
+		"asks for what there is not":       {request: create(misspelt), warnings: []string{unknown}},
+		"asks for what there is not later": {request: update(asking, misspelt), warnings: []string{unknown}},
+		"asked for that before":            {request: update(misspelt, misspelt)},
+		"asks, where all are by agent":     {reader: configured(t, `cluster: {agentInitiated: true}`), request: create(misspelt), warnings: []string{strings.TrimSuffix(unknown, `"manager"`) + `"agent"`}},
 		"not selected":                     {reader: selecting, others: taken, request: create(plain), warnings: []string{unselected}},
 		"selected":                         {reader: selecting, request: create(labeled)},
 		"its Namespace is not":             {reader: configured(t, `cluster: {namespaceSelector: {matchLabels: {team: b}}}`), request: create(plain), warnings: []string{`this Cluster is not imported into Fleet: the labels of its Namespace do not match spec.cluster.namespaceSelector of the FleetAddonConfig (team=b)`}},

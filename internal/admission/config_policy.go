@@ -50,6 +50,7 @@ func validateCluster(path *field.Path, cluster *addonsv1.ClusterConfig) field.Er
 	var errs field.ErrorList
 	errs = append(errs, validateSelector(path.Child("selector"), cluster.Selector)...)
 	errs = append(errs, validateSelector(path.Child("namespaceSelector"), cluster.NamespaceSelector)...)
+	errs = append(errs, validateSelector(path.Child("agentInitiatedSelector"), cluster.AgentInitiatedSelector)...)
 	if naming := cluster.Naming; naming != nil {
 		// A name in the middle shows what prefix and suffix do at its ends.
 		if len(validation.IsDNS1123Label(naming.Prefix+"x")) > 0 {
@@ -263,6 +264,9 @@ func warnings(config *addonsv1.FleetAddonConfig) []string {
 		if toleration.Operator == corev1.TolerationOpLt || toleration.Operator == corev1.TolerationOpGt {
 			result = append(result, fmt.Sprintf("spec.cluster.agentTolerations[%d].operator: %s is known only to Kubernetes 1.35 and later with the feature gate TaintTolerationComparisonOperators; other clusters refuse a Fleet agent that has it", i, toleration.Operator))
 		}
+	}
+	if cluster := config.Spec.Cluster; cluster != nil && cluster.AgentInitiatedSelector != nil && !ptr.Deref(cluster.AgentInitiated, false) {
+		result = append(result, "spec.cluster.agentInitiatedSelector has no effect without spec.cluster.agentInitiated: true")
 	}
 	if install := config.Spec.Install; install != nil && strings.HasPrefix(ptr.Deref(install.Repository, ""), "http://") {
 		result = append(result, "spec.install.repository: http is neither encrypted nor authenticated, and what it serves runs with Fleet's rights; use https or oci")

@@ -298,6 +298,8 @@ func TestWarnings(t *testing.T) {
 		"tolerations":                   {spec: `cluster: {agentTolerations: [{operator: Exists}, {key: a, operator: Gt, value: "950"}]}`, want: []string{"spec.cluster.agentTolerations[1].operator: Gt is known only to Kubernetes 1.35 and later with the feature gate TaintTolerationComparisonOperators; other clusters refuse a Fleet agent that has it"}},
 		"repository over http":          {spec: `install: {followLatest: true, repository: "http://charts.example.com"}`, want: []string{"spec.install.repository: http is neither encrypted nor authenticated, and what it serves runs with Fleet's rights; use https or oci", notActedOn}},
 		"repository over https":         {spec: `install: {followLatest: true, repository: "https://charts.example.com"}`, want: []string{notActedOn}},
+		"who may call, but nobody may":  {spec: `cluster: {agentInitiatedSelector: {}}`, want: []string{"spec.cluster.agentInitiatedSelector has no effect without spec.cluster.agentInitiated: true"}},
+		"who may call":                  {spec: `cluster: {agentInitiated: true, agentInitiatedSelector: {}}`},
 		"gates":                         {spec: `config: {featureGates: {}}`, want: []string{notActedOn}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -110,7 +110,12 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 	if err != nil {
 		return fmt.Errorf("Cluster %s: %w", key, err) //nolint:staticcheck // Cluster is the name of a kind.
 	}
-	return r.add(desired.FleetCluster(r.settings, cluster, class, values, desired.Targets{}), "Cluster "+key)
+	clientID := ""
+	if stamp.RegistrationOf(r.settings.Cluster, subject) == stamp.ByAgent {
+		clientID = "(random)"
+		r.note("Cluster %s is registered ahead and its agent calls by itself: spec.clientID of its Fleet Cluster is drawn when that is made", key)
+	}
+	return r.add(desired.FleetCluster(r.settings, cluster, class, values, desired.Targets{}, clientID), "Cluster "+key)
 }
 
 func (r *renderer) referenced(cluster, namespace string, ref clusterv1.ContractVersionedObjectReference) map[string]any {

@@ -67,8 +67,10 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 }
 
 func effectOf(in Settings) (string, error) {
+	called := in.Cluster.AgentInitiatedSelector.String()
 	in.Cluster.Prefix, in.Cluster.Suffix, in.Cluster.Selector, in.Cluster.NamespaceSelector = "", "", nil, nil
-	effect, err := json.Marshal(in)
+	in.Cluster.AgentInitiatedSelector = nil // It encodes as nothing.
+	effect, err := json.Marshal([]any{in, called})
 	return string(effect), err
 }
 

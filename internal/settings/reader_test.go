@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -89,7 +90,11 @@ func TestEffect(t *testing.T) {
 		"agentTolerations":   func(s *Settings) { s.Cluster.AgentTolerations = nil },
 		"agentEnvVars":       func(s *Settings) { s.Cluster.AgentEnvVars = []corev1.EnvVar{{Name: "A"}} },
 		"exclude":            func(s *Settings) { s.Cluster.Exclude = []string{"/Variables"} },
-		"class":              func(s *Settings) { s.Class.PatchResource = false },
+		"agentInitiated":     func(s *Settings) { s.Cluster.AgentInitiated = true },
+		"agentInitiatedSelector": func(s *Settings) {
+			s.Cluster.AgentInitiatedSelector = labels.SelectorFromSet(labels.Set{"a": "b"})
+		},
+		"class": func(s *Settings) { s.Class.PatchResource = false },
 	} {
 		in := Default()
 		change(&in)

@@ -38,6 +38,10 @@ type Cluster struct {
 	Selector          labels.Selector
 	NamespaceSelector labels.Selector
 	OnDeselect        addonsv1.DeselectPolicy
+	// AgentInitiated says that the agents of the Clusters that AgentInitiatedSelector
+	// matches call by themselves.
+	AgentInitiated         bool
+	AgentInitiatedSelector labels.Selector
 	// Exclude are JSON pointers into the template values.
 	Exclude []string
 }
@@ -62,27 +66,30 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 
 	selector, err := selectorOrEverything("spec.cluster.selector", cluster.Selector)
 	namespaceSelector, nsErr := selectorOrEverything("spec.cluster.namespaceSelector", cluster.NamespaceSelector)
-	if err := errors.Join(err, nsErr); err != nil {
+	agentSelector, agentErr := selectorOrEverything("spec.cluster.agentInitiatedSelector", cluster.AgentInitiatedSelector)
+	if err := errors.Join(err, nsErr, agentErr); err != nil {
 		return Settings{}, err
 	}
 
 	return Settings{
 		ConfigName: addonsv1.FleetAddonConfigName,
 		Cluster: Cluster{
-			Enabled:            ptr.Deref(cluster.Enabled, true),
-			ApplyClassGroup:    ptr.Deref(cluster.ApplyClassGroup, true),
-			PatchResource:      ptr.Deref(cluster.PatchResource, true),
-			SetOwnerReferences: ptr.Deref(cluster.SetOwnerReferences, true),
-			HostNetwork:        ptr.Deref(cluster.HostNetwork, true),
-			AgentNamespace:     orDefault(ptr.Deref(cluster.AgentNamespace, ""), DefaultAgentNamespace),
-			AgentTolerations:   tolerations(cluster.AgentTolerations),
-			AgentEnvVars:       cluster.AgentEnvVars,
-			Prefix:             naming.Prefix,
-			Suffix:             naming.Suffix,
-			Selector:           selector,
-			NamespaceSelector:  namespaceSelector,
-			OnDeselect:         orDefault(cluster.OnDeselect, addonsv1.DeselectKeep),
-			Exclude:            ptr.Deref(values.Exclude, DefaultExclude()),
+			Enabled:                ptr.Deref(cluster.Enabled, true),
+			ApplyClassGroup:        ptr.Deref(cluster.ApplyClassGroup, true),
+			PatchResource:          ptr.Deref(cluster.PatchResource, true),
+			SetOwnerReferences:     ptr.Deref(cluster.SetOwnerReferences, true),
+			HostNetwork:            ptr.Deref(cluster.HostNetwork, true),
+			AgentNamespace:         orDefault(ptr.Deref(cluster.AgentNamespace, ""), DefaultAgentNamespace),
+			AgentTolerations:       tolerations(cluster.AgentTolerations),
+			AgentEnvVars:           cluster.AgentEnvVars,
+			Prefix:                 naming.Prefix,
+			Suffix:                 naming.Suffix,
+			Selector:               selector,
+			NamespaceSelector:      namespaceSelector,
+			OnDeselect:             orDefault(cluster.OnDeselect, addonsv1.DeselectKeep),
+			AgentInitiated:         ptr.Deref(cluster.AgentInitiated, false),
+			AgentInitiatedSelector: agentSelector,
+			Exclude:                ptr.Deref(values.Exclude, DefaultExclude()),
 		},
 		Class: Class{
 			Enabled:            ptr.Deref(class.Enabled, true),
@@ -109,7 +116,7 @@ func ClassPolicy(config *addonsv1.FleetAddonConfig) (addonsv1.CrossNamespaceClas
 func Held(config *addonsv1.FleetAddonConfig) Settings {
 	rest := config.DeepCopy()
 	if rest != nil && rest.Spec.Cluster != nil {
-		rest.Spec.Cluster.Selector, rest.Spec.Cluster.NamespaceSelector = nil, nil
+		rest.Spec.Cluster.Selector, rest.Spec.Cluster.NamespaceSelector, rest.Spec.Cluster.AgentInitiatedSelector = nil, nil, nil
 	}
 	held, err := From(rest)
 	if err != nil { // From fails on selectors only, and there are none.

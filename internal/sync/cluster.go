@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -70,7 +71,10 @@ type clusterReconciler struct {
 func newClusterReconciler(c *common, sources *sources.Sources, groups *groupReconciler, mappings *mappingReconciler, tally *Tally) *clusterReconciler {
 	return &clusterReconciler{
 		Client: c.GetClient(), live: c.GetAPIReader(), applier: c.applier, settings: c.settings, users: c.users,
-		looker:  &looker{Reader: c.GetClient(), store: c.store, users: c.users},
+		looker: &looker{
+			Reader: c.GetClient(), store: c.store, users: c.users,
+			registrar: newRegistrar(c.GetAPIReader(), os.Getenv("POD_NAMESPACE")),
+		},
 		sources: sources, digests: newDigests(c.GetClient(), c.store, sources),
 		groups: groups, mappings: mappings, tally: tally,
 		many: queue.NewTrickle("cluster-fan-out", max(1, c.ClusterConcurrency/fanOutShare), func() client.Object { return &clusterv1.Cluster{} }),

@@ -2,12 +2,16 @@ package sync
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -34,14 +38,18 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 	if v.unresolved != "" && v.fleet.Spec.TemplateValues != nil {
 		values = v.fleet.Spec.TemplateValues.Data // Their hash, which is enough to compare.
 	}
-	want := desired.FleetCluster(v.in, v.cluster, class, values, v.targets)
+	clientID, err := r.clientID(ctx, v)
+	if err != nil {
+		return err
+	}
+	want := desired.FleetCluster(v.in, v.cluster, class, values, v.targets, clientID)
 	if v.unresolved != "" && v.in.Cluster.PatchResource && apply.Differs(want, have) {
 		// An apply without them would remove them. They are read past the cache only if
 		// there is something to write.
 		if values, err = r.lastGoodValues(ctx, client.ObjectKeyFromObject(v.fleet)); err != nil {
 			return err
 		}
-		want = desired.FleetCluster(v.in, v.cluster, class, values, v.targets)
+		want = desired.FleetCluster(v.in, v.cluster, class, values, v.targets, clientID)
 	}
 	written, result, err := r.applier.Apply(ctx, want, have, v.in.Cluster.PatchResource)
 	if err != nil {
@@ -50,13 +58,39 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 	v.fleet, v.relation = written.(*fleetv1.Cluster), stamp.Own
 	v.wrote = v.wrote || result != apply.Unchanged && result != apply.Kept
 	if result == apply.Created {
-		observeLatency(v.cluster, r.reporter.echoes.Of(v.cluster.UID).Conditions(v.cluster))
+		if !v.byAgent {
+			observeLatency(v.cluster, r.reporter.echoes.Of(v.cluster.UID).Conditions(v.cluster))
+		}
 		if len(v.fleet.ManagedFields) == 1 { // Nobody else has written to it.
 			r.reporter.echoes.Wrote(v.fleet)
 		}
 	}
 	return nil
 }
+
+// clientID returns by what the agent of a Cluster is known, if it calls by itself: what was
+// drawn once stays. Fleet takes whoever knows it, and has a token of the namespace, for the
+// cluster's agent, so nobody must guess it.
+func (r *clusterReconciler) clientID(ctx context.Context, v *visit) (string, error) {
+	switch {
+	case !v.byAgent:
+		return "", nil
+	case v.fleet != nil && v.fleet.Spec.ClientID != "":
+		return v.fleet.Spec.ClientID, nil
+	case v.fleet != nil:
+		return newClientID(), nil
+	}
+	// An apply would draw it anew for one that the cache does not show yet.
+	key := types.NamespacedName{Namespace: v.cluster.Namespace, Name: v.pin()}
+	err := r.live.Get(ctx, key, &fleetv1.Cluster{})
+	if err == nil {
+		return "", apierrors.NewConflict(schema.GroupResource{Group: fleetv1.SchemeGroupVersion.Group, Resource: "clusters"}, key.Name, errors.New("it is not in the cache yet"))
+	}
+	return newClientID(), client.IgnoreNotFound(err)
+}
+
+// newClientID draws 130 random bits.
+func newClientID() string { return rand.Text() }
 
 // lastGoodValues reads the template values that a Fleet Cluster has, past the cache,
 // which holds their hash only.

@@ -74,7 +74,10 @@ func (r *clusterReconciler) takeOver(ctx context.Context, v *visit) error {
 		annotations[stamp.ImportedUIDAnnotation] = v.cluster.UID
 	}
 	change := map[string]any{"metadata": metadata}
-	if v.relation == stamp.Orphan {
+	switch {
+	case v.byAgent: // Nobody who knew the earlier one is this Cluster's agent.
+		change["spec"] = map[string]any{"clientID": newClientID()}
+	case v.relation == stamp.Orphan:
 		change["spec"] = map[string]any{"redeployAgentGeneration": v.fleet.Spec.RedeployAgentGeneration + 1}
 	}
 	if err := r.patchFleetCluster(ctx, v, change); err != nil {

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // Conditions on a CAPI Cluster. Both may be named in spec.availabilityGates.
@@ -17,6 +19,8 @@ const (
 	ImportedCondition = "FleetImported"
 	// BundlesReadyCondition mirrors the Fleet Cluster's Ready condition.
 	BundlesReadyCondition = "FleetBundlesReady"
+	// ManifestCondition is the registrar's: it says whether there is a manifest to hand out.
+	ManifestCondition = stamp.ManifestCondition
 )
 
 // Reasons of ImportedCondition.
@@ -29,10 +33,13 @@ const (
 	reasonDeselected = "Deselected"
 	reasonWaiting    = "WaitingForControlPlane"
 	reasonDeleting   = "FleetClusterDeleting"
+	reasonAgent      = "WaitingForAgent"
+	reasonRegistrar  = "RegistrarMissing"
 )
 
 var reasons = []string{
 	reasonImported, reasonPaused, reasonConflict, reasonUnresolved, reasonFailed, reasonDeselected, reasonWaiting, reasonDeleting,
+	reasonAgent, reasonRegistrar,
 }
 
 // outcome is what a reconcile has to tell the Cluster's reader. Without conditions
@@ -116,6 +123,19 @@ func frozen(state State, imported bool, reason, message string) outcome {
 	}
 	result.keep = true
 	return result
+}
+
+// waitingForAgent is the outcome for a Cluster whose agent has not called yet. It is never
+// installed from here instead: who asked for that knows that the cluster cannot be reached,
+// or must not be.
+func waitingForAgent(cluster string, unregistered bool) outcome {
+	if unregistered {
+		return notImported(StatePending, reasonRegistrar,
+			"its Fleet agent is to call by itself, but nobody makes what that needs: install Muster's component registrar (manifests/registrar)").again(registrarInterval)
+	}
+	return notImported(StatePending, reasonAgent, fmt.Sprintf(
+		"its Fleet agent has not called yet; once the condition %s is True, apply the manifest in Secret %q (key %s) to the cluster, if its bootstrap does not",
+		ManifestCondition, stamp.ManifestSecret(cluster), stamp.ManifestKey)).again(waitingInterval)
 }
 
 // imported is the outcome for a Cluster whose Fleet Cluster is as it should be.

@@ -86,6 +86,7 @@ var fleetClusterNews = predicate.Or[client.Object](specOrLabels, predicate.Funcs
 		before, after := e.ObjectOld.(*fleetv1.Cluster), e.ObjectNew.(*fleetv1.Cluster)
 		return bundlesReady(before) != bundlesReady(after) ||
 			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+			after.Spec.KubeConfigSecret == "" && !before.Status.Agent.LastSeen.Equal(&after.Status.Agent.LastSeen) ||
 			!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
 	},
 })

@@ -308,7 +308,7 @@ func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition
 	switch condition.Reason {
 	case reasonWaiting:
 		return // Every Cluster does, and its own events say what for.
-	case reasonConflict, reasonUnresolved, reasonFailed:
+	case reasonConflict, reasonUnresolved, reasonFailed, reasonRegistrar:
 		eventType = corev1.EventTypeWarning
 	}
 	r.recorder.Eventf(cluster, nil, eventType, condition.Reason, "Import", "%s", message)

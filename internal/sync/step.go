@@ -58,7 +58,7 @@ func (v *visit) next() (step, outcome) {
 		return rest, unselected(false, false, v.why)
 	case v.paused:
 		// Everything stays as it is, but for the owner reference.
-		return v.first(release), paused(v.has())
+		return v.first(release), paused(v.isIn())
 	case v.taken[withdraw]:
 		return rest, unselected(false, false, "")
 	case !v.selected && v.isClaimed() && v.in.Cluster.OnDeselect == addonsv1.DeselectDelete:
@@ -66,7 +66,7 @@ func (v *visit) next() (step, outcome) {
 	case !v.taken[restamp]:
 		return restamp, outcome{}
 	case !v.selected:
-		return v.first(reclaim), unselected(v.isClaimed(), v.has(), v.why)
+		return v.first(reclaim), unselected(v.isClaimed(), v.isIn(), v.why)
 	default:
 		return v.nextOfImport()
 	}
@@ -78,7 +78,7 @@ func (v *visit) nextOfImport() (step, outcome) {
 	case !v.taken[claim]:
 		return claim, outcome{}
 	case v.displacing != "":
-		return rest, displaced(v.has(), useOf(v.cluster), v.displacing)
+		return rest, displaced(v.isIn(), useOf(v.cluster), v.displacing)
 	case !v.taken[target]:
 		return target, outcome{}
 	case v.fleet != nil && v.relation == stamp.Foreign:
@@ -88,7 +88,9 @@ func (v *visit) nextOfImport() (step, outcome) {
 	case v.fleet != nil && v.relation == stamp.Predecessor:
 		return rest, notImported(StatePending, reasonDeleting, fmt.Sprintf(
 			"Fleet Cluster %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", v.fleet.Name))
-	case v.isNew() && !ptr.Deref(v.cluster.Status.Initialization.ControlPlaneInitialized, false):
+	case v.isNew() && v.byAgent && v.isUnmade():
+		return rest, notImported(StatePending, reasonWaiting, "Cluster API has not made the control plane and the infrastructure yet; the Cluster is registered in Fleet when it has")
+	case v.isNew() && !v.byAgent && !ptr.Deref(v.cluster.Status.Initialization.ControlPlaneInitialized, false):
 		return rest, notImported(StatePending, reasonWaiting, "the control plane is not initialized yet; the Cluster is imported into Fleet when it is")
 	case !v.taken[resolve]:
 		return resolve, outcome{}
@@ -100,6 +102,8 @@ func (v *visit) nextOfImport() (step, outcome) {
 		return takeOver, outcome{}
 	case !v.taken[put]:
 		return put, outcome{}
+	case v.waits():
+		return v.first(reclaim), waitingForAgent(v.cluster.Name, v.unregistered)
 	default:
 		return v.first(reclaim), imported(v.fleet.Name, v.fleet, v.unresolved).again(v.again)
 	}
@@ -115,3 +119,10 @@ func (v *visit) first(wanted step) step {
 
 // isNew reports whether the Cluster is not in Fleet yet.
 func (v *visit) isNew() bool { return v.fleet == nil || v.relation == stamp.Orphan }
+
+// isUnmade reports whether the objects that a topology Cluster will refer to are not there
+// yet: without them template values would be resolved, and lack what bundles read.
+func (v *visit) isUnmade() bool {
+	spec := v.cluster.Spec
+	return spec.Topology.IsDefined() && !(spec.ControlPlaneRef.IsDefined() && spec.InfrastructureRef.IsDefined())
+}

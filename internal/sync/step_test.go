@@ -21,8 +21,11 @@ import (
 type met struct {
 	held, deleted, specPaused, annotationPaused, selected, pinned, initialized, deleteDeselected bool
 	fleet                                                                                        *metFleet
-	displacing, unresolved                                                                       string
-	again                                                                                        time.Duration
+	// byAgent: the agent is to call; unregistered: the registrar does not run; unmade: the
+	// objects that a topology Cluster will refer to are not there.
+	byAgent, unregistered, unmade bool
+	displacing, unresolved        string
+	again                         time.Duration
 }
 
 // metFleet is the Fleet Cluster that it has.
@@ -30,10 +33,19 @@ type metFleet struct {
 	relation        stamp.Relation
 	owned, released bool
 	ours, deleted   bool
+	// initiated: it was made for an agent that calls by itself; called: that has.
+	// inherited: it is older than the Cluster, and was called before that.
+	initiated, called, inherited bool
 }
 
+// born is when Clusters were created.
+var born = metav1.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+
 func (m met) visit() *visit {
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "1", Annotations: map[string]string{}}}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "1", CreationTimestamp: born, Annotations: map[string]string{}}}
+	if m.unmade {
+		cluster.Spec.Topology.ClassRef.Name = "standard"
+	}
 	if m.deleted {
 		cluster.DeletionTimestamp = ptr.To(metav1.Now())
 	}
@@ -52,7 +64,7 @@ func (m met) visit() *visit {
 	}
 	v := &visit{
 		in: in, held: m.held, cluster: cluster, selected: m.selected, why: "no selector matches",
-		paused: m.specPaused || m.annotationPaused, taken: map[step]bool{},
+		paused: m.specPaused || m.annotationPaused, taken: map[step]bool{}, byAgent: m.byAgent, unregistered: m.unregistered,
 	}
 	if m.fleet != nil {
 		v.fleet = m.fleet.object()
@@ -63,6 +75,17 @@ func (m met) visit() *visit {
 
 func (f *metFleet) object() *fleetv1.Cluster {
 	fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", Annotations: map[string]string{}, Labels: map[string]string{}}}
+	fleet.CreationTimestamp = metav1.NewTime(born.Add(time.Minute))
+	if !f.initiated {
+		fleet.Spec.KubeConfigSecret = "prod-kubeconfig"
+	}
+	if f.called {
+		fleet.Status.Agent.LastSeen = metav1.NewTime(born.Add(time.Hour))
+	}
+	if f.inherited {
+		fleet.CreationTimestamp = metav1.NewTime(born.Add(-time.Hour))
+		fleet.Status.Agent.LastSeen = metav1.NewTime(born.Add(-time.Minute))
+	}
 	if f.owned {
 		fleet.OwnerReferences = []metav1.OwnerReference{desired.Owner(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "prod", UID: "1"}})}
 	}
@@ -102,7 +125,11 @@ func (m met) play(t *testing.T) (steps []step, result outcome) {
 		case takeOver:
 			v.relation = stamp.Own
 		case put:
-			v.fleet, v.relation = (&metFleet{ours: true, owned: true, released: m.fleet != nil && m.fleet.released}).object(), stamp.Own
+			written := metFleet{ours: true, owned: true, initiated: m.byAgent}
+			if m.fleet != nil {
+				written.released, written.called, written.inherited = m.fleet.released, m.fleet.called, m.fleet.inherited
+			}
+			v.fleet, v.relation = written.object(), stamp.Own
 		case release:
 			v.fleet.OwnerReferences, v.fleet.Annotations[stamp.ReleasedAnnotation] = nil, "true"
 		case reclaim:
@@ -123,6 +150,8 @@ func TestSteps(t *testing.T) {
 	released := &metFleet{relation: stamp.Own, ours: true, released: true}
 	foreign := &metFleet{relation: stamp.Foreign}
 	toImport := []step{restamp, claim, target, resolve, put}
+	expected := &metFleet{relation: stamp.Own, ours: true, owned: true, initiated: true}
+	caller := &metFleet{relation: stamp.Own, ours: true, owned: true, initiated: true, called: true}
 	for name, test := range map[string]struct {
 		met    met
 		steps  []step
@@ -164,6 +193,27 @@ func TestSteps(t *testing.T) {
 		"handed over":                   {met: met{selected: true, initialized: true, fleet: &metFleet{relation: stamp.HandedOver}}, steps: []step{restamp, claim, target, resolve, takeOver, put}, state: StateImported, status: "True", reason: "Imported"},
 		"values missing at first":       {met: met{selected: true, initialized: true, unresolved: "no such object"}, steps: []step{restamp, claim, target, resolve}, state: StatePending, status: "False", reason: "TemplateValuesUnresolved"},
 		"values missing later":          {met: met{selected: true, initialized: true, unresolved: "no such object", fleet: own}, steps: toImport, state: StateImported, status: "True", reason: "TemplateValuesUnresolved"},
+
+		"agent: before its control plane is":      {met: met{selected: true, byAgent: true}, steps: toImport, state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"agent: before it has a control plane":    {met: met{selected: true, byAgent: true, unmade: true}, steps: []step{restamp, claim, target}, state: StatePending, status: "False", reason: "WaitingForControlPlane"},
+		"agent: values missing at first":          {met: met{selected: true, byAgent: true, unresolved: "no such object"}, steps: []step{restamp, claim, target, resolve}, state: StatePending, status: "False", reason: "TemplateValuesUnresolved"},
+		"agent: not called yet":                   {met: met{selected: true, pinned: true, byAgent: true, initialized: true, fleet: expected}, steps: toImport, state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"agent: not called, nobody registers":     {met: met{selected: true, byAgent: true, initialized: true, unregistered: true}, steps: toImport, state: StatePending, status: "False", reason: "RegistrarMissing"},
+		"agent: has called":                       {met: met{selected: true, pinned: true, byAgent: true, fleet: caller}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"agent: has called, registrar gone":       {met: met{selected: true, pinned: true, byAgent: true, unregistered: true, fleet: caller}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"agent: has called, values missing":       {met: met{selected: true, pinned: true, byAgent: true, unresolved: "no such object", fleet: caller}, steps: toImport, state: StateImported, status: "True", reason: "TemplateValuesUnresolved"},
+		"agent: of the manager's before":          {met: met{selected: true, pinned: true, byAgent: true, initialized: true, fleet: &metFleet{relation: stamp.Own, ours: true, owned: true, called: true}}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"agent: of the manager's, never in":       {met: met{selected: true, pinned: true, byAgent: true, initialized: true, fleet: own}, steps: toImport, state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"agent: a namesake's called":              {met: met{selected: true, byAgent: true, fleet: &metFleet{relation: stamp.Orphan, initiated: true, inherited: true}}, steps: []step{restamp, claim, target, resolve, takeOver, put}, state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"agent: paused before it called":          {met: met{selected: true, pinned: true, byAgent: true, annotationPaused: true, fleet: expected}, state: StatePending, status: "False", reason: "Paused"},
+		"agent: paused after":                     {met: met{selected: true, pinned: true, byAgent: true, annotationPaused: true, fleet: caller}, state: StatePending, status: "True", reason: "Paused"},
+		"agent: deselected before it called":      {met: met{pinned: true, byAgent: true, fleet: expected}, steps: []step{restamp}, state: StateUnselected, status: "False", reason: "Deselected"},
+		"agent: deselected after":                 {met: met{pinned: true, byAgent: true, fleet: caller}, steps: []step{restamp}, state: StateUnselected, status: "True", reason: "Deselected"},
+		"agent: not selected":                     {met: met{byAgent: true}, steps: []step{restamp}, state: StateUnselected},
+		"agent: the name is somebody else's":      {met: met{selected: true, byAgent: true, fleet: foreign}, steps: []step{restamp, claim, target}, state: StateConflicted, status: "False", reason: "NameConflict"},
+		"agent: unpaused before it called":        {met: met{selected: true, pinned: true, byAgent: true, fleet: &metFleet{relation: stamp.Own, ours: true, released: true, initiated: true}}, steps: append(slices.Clone(toImport), reclaim), state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"manager again, after it called":          {met: met{selected: true, pinned: true, initialized: true, fleet: caller}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"manager again, before the control plane": {met: met{selected: true, pinned: true, fleet: expected}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			steps, result := test.met.play(t)
@@ -191,7 +241,7 @@ func TestStepsOfEverything(t *testing.T) {
 		}
 	}
 	for _, fleet := range fleets {
-		for bits := range 1 << 10 {
+		for bits := range 3 << 10 {
 			on := func(bit int) bool { return bits&(1<<bit) > 0 }
 			m := met{
 				fleet: fleet, held: on(0), deleted: on(1), specPaused: on(2), annotationPaused: on(3), selected: on(4), pinned: on(5),
@@ -203,7 +253,13 @@ func TestStepsOfEverything(t *testing.T) {
 			if on(9) {
 				m.unresolved = "no such object"
 			}
-			steps, _ := m.play(t)
+			m.byAgent, m.unmade = bits>>10 > 0, bits>>10 > 1
+			if m.byAgent && fleet != nil {
+				copied := *fleet
+				copied.initiated = true
+				m.fleet = &copied
+			}
+			steps, result := m.play(t)
 			has := func(wanted step) bool { return slices.Contains(steps, wanted) }
 			frozen := m.held || m.deleted || m.specPaused || m.annotationPaused
 			for law, broken := range map[string]bool{
@@ -214,7 +270,9 @@ func TestStepsOfEverything(t *testing.T) {
 				"a claim comes before what it guards":            has(target) && slices.Index(steps, target) < slices.Index(steps, claim),
 				"somebody else's is never touched":               fleet != nil && fleet.relation == stamp.Foreign && (has(put) || has(takeOver) || has(release) || has(reclaim)),
 				"what is going is not written":                   fleet != nil && fleet.deleted && (has(put) || has(takeOver) || has(release) || has(reclaim)),
-				"nothing is made before the control plane is":    has(put) && fleet == nil && !m.initialized,
+				"nothing is made before the control plane is":    has(put) && fleet == nil && !m.initialized && !m.byAgent,
+				"nothing is made before what it refers to":       has(put) && fleet == nil && m.byAgent && m.unmade,
+				"who has not called is not in":                   m.byAgent && len(result.conditions) > 0 && result.conditions[0].Status == metav1.ConditionTrue,
 				"nothing is made without its values":             has(put) && fleet == nil && m.unresolved != "",
 				"an import is undone only when asked":            has(withdraw) && (m.selected || !m.deleteDeselected),
 			} {

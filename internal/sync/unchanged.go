@@ -99,6 +99,7 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	}
 	content := *cluster
 	content.ResourceVersion, fleet.ResourceVersion = "", ""
+	fleet.Status.Agent = fleetv1.AgentStatus{} // What has called goes on calling.
 	if err := json.NewEncoder(&hash).Encode([]any{
 		in.Effect, &content, &fleet,
 		d.metadata(ctx, classKey, newClass()), d.metadata(ctx, used.group(), newClass()),

@@ -34,6 +34,9 @@ type visit struct {
 	selected bool
 	why      string
 	paused   bool
+	// byAgent says that the Cluster is registered ahead and its agent calls by itself;
+	// unregistered, that nobody is there to register it.
+	byAgent, unregistered bool
 	// fleet is the Fleet Cluster that the Cluster has, or whose name it is to have; nil
 	// if there is none. It is as cached or written, to be read only.
 	fleet *fleetv1.Cluster
@@ -65,6 +68,21 @@ func (v *visit) isClaimed() bool {
 // has reports whether the Cluster has a Fleet Cluster.
 func (v *visit) has() bool { return v.fleet != nil && v.relation == stamp.Own }
 
+// waits reports whether the Cluster's agent is to call by itself, and has not yet.
+func (v *visit) waits() bool {
+	if v.fleet.Spec.KubeConfigSecret != "" {
+		return false
+	}
+	seen := v.fleet.Status.Agent.LastSeen
+	// A Fleet Cluster that an earlier Cluster has left may have been called by the agent of
+	// that. Elsewhere the clock of another machine is not asked.
+	isInherited := v.fleet.CreationTimestamp.Before(&v.cluster.CreationTimestamp)
+	return seen.IsZero() || isInherited && seen.Before(&v.cluster.CreationTimestamp)
+}
+
+// isIn reports whether the Cluster is in Fleet, its agent included.
+func (v *visit) isIn() bool { return v.has() && !v.waits() }
+
 // pin returns the name of the Fleet Cluster that the Cluster is pinned to.
 func (v *visit) pin() string { return stamp.PinOf(v.cluster.Annotations).ClusterName }
 
@@ -75,8 +93,9 @@ var errUnseenNamespace = errors.New("the Namespace is not in the cache")
 // looker reads what a visit knows.
 type looker struct {
 	client.Reader
-	store *observed.Store
-	users *users
+	store     *observed.Store
+	users     *users
+	registrar *registrar
 }
 
 // look begins a visit.
@@ -101,6 +120,9 @@ func (l *looker) look(ctx context.Context, in *settings.InForce, cluster *cluste
 		taken:  map[step]bool{},
 	}
 	v.selected, v.why = stamp.Selected(in.Cluster, stamp.WithClassLabels(cluster.Labels, v.subject.Class), namespace.Labels)
+	if v.byAgent = stamp.RegistrationOf(in.Cluster, v.subject) == stamp.ByAgent; v.byAgent {
+		v.unregistered = l.registrar.isMissing(ctx)
+	}
 
 	if err := l.lookAt(ctx, v, v.pin()); err != nil || v.has() {
 		return v, err

@@ -45,6 +45,7 @@ func Differs(want, have client.Object) bool {
 
 func clusterSpecDiffers(want, have fleetv1.ClusterSpec) bool {
 	return want.KubeConfigSecret != have.KubeConfigSecret ||
+		want.ClientID != "" && want.ClientID != have.ClientID ||
 		want.AgentNamespace != have.AgentNamespace ||
 		!equality.Semantic.DeepEqual(want.AgentTolerations, have.AgentTolerations) ||
 		!equality.Semantic.DeepEqual(want.AgentEnvVars, have.AgentEnvVars) ||

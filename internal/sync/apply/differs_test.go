@@ -32,7 +32,7 @@ func wantedCluster() *fleetv1.Cluster {
 	}}
 	cluster.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Namespace: "classes", Name: "standard"}
 	values := map[string]any{"Cluster": map[string]any{"count": int64(3), "none": []any{nil}}}
-	return desired.FleetCluster(in, cluster, nil, values, desired.Targets{Group: "group", Mapping: "mapping"})
+	return desired.FleetCluster(in, cluster, nil, values, desired.Targets{Group: "group", Mapping: "mapping"}, "")
 }
 
 func wantedGroup() *fleetv1.ClusterGroup {

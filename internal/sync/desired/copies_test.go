@@ -73,7 +73,7 @@ spec:
 	}
 	t.Run("of the Fleet Cluster, too", func(t *testing.T) {
 		in := settingsOf(t, "{}")
-		got := FleetCluster(in, cluster, nil, nil, Targets{})
+		got := FleetCluster(in, cluster, nil, nil, Targets{}, "")
 		for key, value := range got.Annotations {
 			if value == marker {
 				t.Errorf("%s is copied to the Fleet Cluster", key)

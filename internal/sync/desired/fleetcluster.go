@@ -16,11 +16,12 @@ import (
 // FleetCluster returns the Fleet Cluster of a stamped CAPI Cluster. Labels are the
 // Cluster's and its class's, the Cluster's winning, so that bundles can be targeted
 // by either; values are its template values (see Values), nil for none; targets are noted
-// on it, so that it changes with them.
+// on it, so that it changes with them. ClientID is by what an agent that calls by itself
+// is known; if it is empty, Fleet installs the agent through the Cluster's kubeconfig.
 //
-// Fields that Fleet itself writes (spec.clientID, spec.agentSchedulingCustomization)
-// are left to it.
-func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets) *fleetv1.Cluster {
+// Fields that Fleet itself writes (spec.clientID of an agent that it installs,
+// spec.agentSchedulingCustomization) are left to it.
+func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets, clientID string) *fleetv1.Cluster {
 	classKey := cluster.GetClassKey()
 	labels := copied(classLabels(class), cluster.Labels)
 	delete(labels, stamp.ClassNameLabel)
@@ -46,12 +47,15 @@ func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class
 			Annotations: annotations,
 		},
 		Spec: fleetv1.ClusterSpec{
-			KubeConfigSecret: secret.Name(cluster.Name, secret.Kubeconfig),
+			ClientID:         clientID,
 			AgentNamespace:   in.Cluster.AgentNamespace,
 			AgentTolerations: in.Cluster.AgentTolerations,
 			AgentEnvVars:     in.Cluster.AgentEnvVars,
 			HostNetwork:      ptr.To(in.Cluster.HostNetwork),
 		},
+	}
+	if clientID == "" {
+		fleetCluster.Spec.KubeConfigSecret = secret.Name(cluster.Name, secret.Kubeconfig)
 	}
 	if values != nil {
 		fleetCluster.Spec.TemplateValues = &fleetv1.GenericMap{Data: values}

@@ -34,7 +34,7 @@ func TestFleetClusterWhole(t *testing.T) {
 	cluster := makeCluster("team", "prod").Label("env", "prod").Annotation("note", "kept").Class("classes", "standard").Obj()
 	cluster.Annotations[stamp.ClusterNameAnnotation] = "capi-prod"
 	values := map[string]any{"Cluster": map[string]any{"x": "y"}}
-	got := FleetCluster(settings.Default(), cluster, makeClass("classes", "standard", map[string]string{"tier": "gold"}), values, Targets{})
+	got := FleetCluster(settings.Default(), cluster, makeClass("classes", "standard", map[string]string{"tier": "gold"}), values, Targets{}, "")
 	want := &fleetv1.Cluster{
 		TypeMeta: metav1.TypeMeta{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -64,6 +64,17 @@ func TestFleetClusterWhole(t *testing.T) {
 		t.Errorf("FleetCluster (-want +got):\n%s", diff)
 	}
 	withoutHash(t, got.Annotations)
+
+	// One whose agent calls by itself differs in nothing else.
+	byAgent := FleetCluster(settings.Default(), cluster, makeClass("classes", "standard", map[string]string{"tier": "gold"}), values, Targets{}, "drawn")
+	want.Spec.KubeConfigSecret, want.Spec.ClientID = "", "drawn"
+	want.Annotations[HashAnnotation] = byAgent.Annotations[HashAnnotation]
+	if diff := cmp.Diff(want, byAgent); diff != "" {
+		t.Errorf("FleetCluster by agent (-want +got):\n%s", diff)
+	}
+	if byAgent.Annotations[HashAnnotation] == got.Annotations[HashAnnotation] {
+		t.Error("who turns a Cluster from one to the other would change nothing")
+	}
 }
 
 func TestFleetClusterLabels(t *testing.T) {
@@ -96,7 +107,7 @@ func TestFleetClusterLabels(t *testing.T) {
 			if test.class != nil {
 				class = makeClass("team", "standard", test.class)
 			}
-			got := FleetCluster(settings.Default(), test.cluster.Obj(), class, nil, Targets{})
+			got := FleetCluster(settings.Default(), test.cluster.Obj(), class, nil, Targets{}, "")
 			if diff := cmp.Diff(test.want, got.Labels); diff != "" {
 				t.Errorf("labels (-want +got):\n%s", diff)
 			}
@@ -127,7 +138,7 @@ func TestFleetClusterAnnotations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			class := makeClass("team", "standard", nil)
 			class.Annotations = map[string]string{"of-the-class": "never copied"}
-			got := FleetCluster(settings.Default(), test.cluster.Obj(), class, nil, Targets{})
+			got := FleetCluster(settings.Default(), test.cluster.Obj(), class, nil, Targets{}, "")
 			if diff := cmp.Diff(test.want, withoutHash(t, got.Annotations)); diff != "" {
 				t.Errorf("annotations (-want +got):\n%s", diff)
 			}
@@ -157,7 +168,7 @@ func TestFleetClusterSettings(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := FleetCluster(settingsOf(t, test.spec), makeCluster("team", "prod").Obj(), nil, nil, Targets{})
+			got := FleetCluster(settingsOf(t, test.spec), makeCluster("team", "prod").Obj(), nil, nil, Targets{}, "")
 			want := usual
 			if test.want != nil {
 				test.want(&want)
@@ -180,7 +191,7 @@ func TestFleetClusterLeavesItsInputsAlone(t *testing.T) {
 	cluster := makeCluster("team", "prod").Label("a", "1").Label("fleet.cattle.io/x", "x").Class("classes", "standard").Obj()
 	class := makeClass("classes", "standard", map[string]string{"b": "2", "management.cattle.io/x": "x"})
 	clusterBefore, classBefore := cluster.DeepCopy(), class.DeepCopy()
-	FleetCluster(settings.Default(), cluster, class, nil, Targets{Group: "g", Mapping: "m"})
+	FleetCluster(settings.Default(), cluster, class, nil, Targets{Group: "g", Mapping: "m"}, "")
 	CrossNamespaceGroup("team", cluster.GetClassKey(), class)
 	ClassGroup(settings.Default(), class)
 	if diff := cmp.Diff(clusterBefore, cluster); diff != "" {

@@ -98,9 +98,9 @@ func TestGroups(t *testing.T) {
 func TestGroupsSelectTheirClusters(t *testing.T) {
 	long := strings.Repeat("c", 64)
 	for _, name := range []string{"standard", "standard.v1", long} {
-		cluster := FleetCluster(settings.Default(), makeCluster("team", "prod").Class("classes", name).Label(stamp.ClassNameLabel, "forged").Obj(), nil, nil, Targets{})
-		other := FleetCluster(settings.Default(), makeCluster("team", "prod").Class("classes", name+"x").Obj(), nil, nil, Targets{})
-		elsewhere := FleetCluster(settings.Default(), makeCluster("team", "prod").Class("", name).Obj(), nil, nil, Targets{})
+		cluster := FleetCluster(settings.Default(), makeCluster("team", "prod").Class("classes", name).Label(stamp.ClassNameLabel, "forged").Obj(), nil, nil, Targets{}, "")
+		other := FleetCluster(settings.Default(), makeCluster("team", "prod").Class("classes", name+"x").Obj(), nil, nil, Targets{}, "")
+		elsewhere := FleetCluster(settings.Default(), makeCluster("team", "prod").Class("", name).Obj(), nil, nil, Targets{}, "")
 		group := CrossNamespaceGroup("team", types.NamespacedName{Namespace: "classes", Name: name}, nil)
 		selector, err := metav1.LabelSelectorAsSelector(group.Spec.Selector)
 		if err != nil {

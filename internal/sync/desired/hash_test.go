@@ -73,7 +73,7 @@ func TestSealCoversEverything(t *testing.T) {
 		if change != nil {
 			change(cluster)
 		}
-		return FleetCluster(settingsOf(t, spec), cluster.Obj(), makeClass("classes", "standard", map[string]string{"c": "3"}), map[string]any{"v": 1}, Targets{}).Annotations[HashAnnotation]
+		return FleetCluster(settingsOf(t, spec), cluster.Obj(), makeClass("classes", "standard", map[string]string{"c": "3"}), map[string]any{"v": 1}, Targets{}, "").Annotations[HashAnnotation]
 	}
 	seen := map[string]string{hashOf(`{}`, nil): "unchanged"}
 	if seen[hashOf(`{}`, nil)] == "" {
@@ -99,7 +99,7 @@ func TestSealCoversEverything(t *testing.T) {
 func TestTargetsAreNoted(t *testing.T) {
 	marked := func(group, mapping string) map[string]string {
 		targets := Targets{Group: types.UID(group), Mapping: types.UID(mapping)}
-		return FleetCluster(settings.Default(), makeCluster("team", "prod").Obj(), nil, nil, targets).Annotations
+		return FleetCluster(settings.Default(), makeCluster("team", "prod").Obj(), nil, nil, targets, "").Annotations
 	}
 	none := marked("", "")
 	if value, ok := none[TargetingAnnotation]; ok {

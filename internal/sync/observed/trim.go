@@ -30,7 +30,10 @@ func Trim(object any) (any, error) {
 		if values := typed.Spec.TemplateValues; values != nil {
 			typed.Spec.TemplateValues = &fleetv1.GenericMap{Data: desired.ShortValues(values.Data)}
 		}
-		typed.Status = fleetv1.ClusterStatus{Conditions: typed.Status.Conditions}
+		typed.Status = fleetv1.ClusterStatus{
+			Conditions: typed.Status.Conditions,
+			Agent:      fleetv1.AgentStatus{LastSeen: typed.Status.Agent.LastSeen},
+		}
 		typed.OwnerReferences = stamp.BoundedOwners(typed)
 	case *fleetv1.ClusterGroup:
 		typed.Status = fleetv1.ClusterGroupStatus{}

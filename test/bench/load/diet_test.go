@@ -82,6 +82,6 @@ func cached(b *testing.B, shape load.Shape, i int) []any {
 		b.Fatal(err)
 	}
 	fleetCluster := &fleetv1.Cluster{}
-	decode(desired.FleetCluster(settings.Default(), cluster, nil, values, desired.Targets{}), fleetCluster)
+	decode(desired.FleetCluster(settings.Default(), cluster, nil, values, desired.Targets{}, ""), fleetCluster)
 	return []any{cluster, controlPlane, infrastructure, fleetCluster}
 }

@@ -126,7 +126,7 @@ func (b *bare) prepare(i int, cluster *clusterv1.Cluster) (*preparedImport, erro
 	if err != nil {
 		return nil, err
 	}
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(desired.FleetCluster(settings.Default(), cluster, nil, values, desired.Targets{}))
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(desired.FleetCluster(settings.Default(), cluster, nil, values, desired.Targets{}, ""))
 	if err != nil {
 		return nil, err
 	}

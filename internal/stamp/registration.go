@@ -1,0 +1,64 @@
+package stamp
+
+import (
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/muster-fleet/muster/internal/settings"
+)
+
+const (
+	// RegistrationAnnotation on a Cluster says who registers it, whatever the
+	// FleetAddonConfig says: see Registration for its values.
+	RegistrationAnnotation = Domain + "/registration"
+	// RotateAnnotation on a Cluster that is registered ahead asks for a new credential
+	// whenever its value changes.
+	RotateAnnotation = Domain + "/rotate-agent-credential"
+)
+
+// What is handed out for a Cluster that is registered ahead.
+const (
+	// ManifestKey is the key of the manifest in the Cluster's ManifestSecret.
+	ManifestKey = "manifest"
+	// ManifestSecretType is the type of that Secret: no other is overwritten or read.
+	ManifestSecretType = Domain + "/agent-manifest"
+	// ManifestCondition on a Cluster says whether there is a manifest to hand out.
+	ManifestCondition = "FleetAgentManifestReady"
+
+	// RegistrarLease is the Lease by which one replica of the registrar leads, and by which
+	// the syncer sees that there is one.
+	RegistrarLease = "muster-registrar"
+
+	manifestSuffix = "-fleet-agent"
+)
+
+// ManifestSecret returns the name of the Secret with a Cluster's manifest. A ClusterClass
+// can compute it.
+func ManifestSecret(cluster string) string { return cluster + manifestSuffix }
+
+// Registration says who brings a cluster and Fleet together.
+type Registration string
+
+// The registrations.
+const (
+	// ByManager has Fleet install the agent through the Cluster's kubeconfig.
+	ByManager Registration = "manager"
+	// ByAgent leaves it to the agent to call, with a credential that was made ahead.
+	ByAgent Registration = "agent"
+)
+
+// IsRegistration reports whether a value of the RegistrationAnnotation means anything.
+func IsRegistration(value string) bool {
+	return value == string(ByManager) || value == string(ByAgent)
+}
+
+// RegistrationOf returns who brings a Cluster and Fleet together. An annotation that means
+// nothing counts as none.
+func RegistrationOf(in settings.Cluster, subject Subject) Registration {
+	if asked := subject.Annotations[RegistrationAnnotation]; IsRegistration(asked) {
+		return Registration(asked)
+	}
+	if in.AgentInitiated && in.AgentInitiatedSelector.Matches(labels.Set(WithClassLabels(subject.Labels, subject.Class))) {
+		return ByAgent
+	}
+	return ByManager
+}

@@ -1,0 +1,58 @@
+package stamp
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
+)
+
+func TestRegistrationOf(t *testing.T) {
+	config := func(initiated *bool, selector *metav1.LabelSelector) settings.Cluster {
+		in, err := settings.From(&addonsv1.FleetAddonConfig{Spec: addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{
+			AgentInitiated: initiated, AgentInitiatedSelector: selector,
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return in.Cluster
+	}
+	edge := &metav1.LabelSelector{MatchLabels: map[string]string{"site": "edge"}}
+	ofClass := &metav1.LabelSelector{MatchLabels: map[string]string{ClassNameLabel: "edge"}}
+	for name, test := range map[string]struct {
+		in          settings.Cluster
+		labels      map[string]string
+		class, asks string
+		want        Registration
+	}{
+		"by default":                            {in: settings.Default().Cluster, want: ByManager},
+		"the section is there, the field isn't": {in: config(nil, nil), want: ByManager},
+		"all":                                   {in: config(ptr.To(true), nil), want: ByAgent},
+		"{} is all":                             {in: config(ptr.To(true), &metav1.LabelSelector{}), want: ByAgent},
+		"a selector alone":                      {in: config(nil, edge), labels: map[string]string{"site": "edge"}, want: ByManager},
+		"selected":                              {in: config(ptr.To(true), edge), labels: map[string]string{"site": "edge"}, want: ByAgent},
+		"not selected":                          {in: config(ptr.To(true), edge), labels: map[string]string{"site": "core"}, want: ByManager},
+		"selected by class, not stamped yet":    {in: config(ptr.To(true), ofClass), class: "edge", want: ByAgent},
+		"asks for agent":                        {in: config(nil, nil), asks: "agent", want: ByAgent},
+		"asks for agent, not selected":          {in: config(ptr.To(true), edge), asks: "agent", want: ByAgent},
+		"asks for manager":                      {in: config(ptr.To(true), nil), asks: "manager", want: ByManager},
+		"asks for nothing that there is":        {in: config(ptr.To(true), nil), asks: "Manager", want: ByAgent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			subject := Subject{Labels: test.labels, Annotations: map[string]string{}}
+			if test.class != "" {
+				subject.Class = types.NamespacedName{Namespace: "classes", Name: test.class}
+			}
+			if test.asks != "" {
+				subject.Annotations[RegistrationAnnotation] = test.asks
+			}
+			if got := RegistrationOf(test.in, subject); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
