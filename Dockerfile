@@ -2,6 +2,7 @@
 # for each program, with nothing else in it.
 #   docker build --target=webhook -t registry.example.com/muster-webhook:dev .
 #   docker build --target=syncer -t registry.example.com/muster-syncer:dev .
+#   docker build --target=registrar -t registry.example.com/muster-registrar:dev .
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
@@ -25,3 +26,8 @@ FROM scratch AS syncer
 COPY --from=build /out/syncer /syncer
 USER 65532:65532
 ENTRYPOINT ["/syncer"]
+
+FROM scratch AS registrar
+COPY --from=build /out/registrar /registrar
+USER 65532:65532
+ENTRYPOINT ["/registrar"]

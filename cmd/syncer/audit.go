@@ -5,22 +5,19 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/spf13/pflag"
-	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/muster-fleet/muster/internal/audit"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/spf13/pflag"
 )
 
 // auditOptions are the flags of `syncer audit`.
 type auditOptions struct {
-	kubeconfig, context, output string
+	person
+	output string
 }
 
 func (o *auditOptions) addTo(fs *pflag.FlagSet) {
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "The kubeconfig to use; by default those that KUBECONFIG names, or ~/.kube/config.")
-	fs.StringVar(&o.context, "context", "", "The context of the kubeconfig to use; its current one if empty.")
+	o.person.addTo(fs)
 	fs.StringVarP(&o.output, "output", "o", "table", "The format of the report: table or json.")
 }
 
@@ -66,18 +63,4 @@ func (o *auditOptions) run(ctx context.Context, rest []string, stdout io.Writer)
 		write = report.WriteJSON
 	}
 	return len(report.Mappings), write(stdout)
-}
-
-func (o *auditOptions) client() (client.Client, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.context}).ClientConfig()
-	if err != nil {
-		return nil, err
-	}
-	scheme, err := program.Scheme()
-	if err != nil {
-		return nil, err
-	}
-	return client.New(config, client.Options{Scheme: scheme})
 }

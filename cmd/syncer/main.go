@@ -24,11 +24,8 @@ import (
 type options struct {
 	program.Flags
 	sync.Options
-	namespace     string
-	leaderElect   bool
-	leaseDuration time.Duration
-	renewDeadline time.Duration
-	retryPeriod   time.Duration
+	program.Election
+	namespace string
 }
 
 func (o *options) addTo(fs *pflag.FlagSet) {
@@ -37,10 +34,7 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Watch only Clusters and ClusterClasses whose label cluster.x-k8s.io/watch-filter has this value; all if empty.")
 	fs.IntVar(&o.ClusterConcurrency, "cluster-concurrency", 10, "How many Clusters are reconciled at once.")
 	fs.IntVar(&o.ClassConcurrency, "clusterclass-concurrency", 4, "How many ClusterGroups, and how many BundleNamespaceMappings, are reconciled at once.")
-	fs.BoolVar(&o.leaderElect, "leader-elect", false, "Let only one of several replicas write.")
-	fs.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long a standby waits before it takes over from a silent leader.")
-	fs.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long a leader tries to renew before it gives up.")
-	fs.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How long to wait between attempts to acquire or renew leadership.")
+	o.Election.AddTo(fs)
 }
 
 // cacheSyncTimeout is how long first lists may take until the program gives up and is
@@ -57,6 +51,8 @@ func run(ctx context.Context, args []string) error {
 			return runRender(args[1:], os.Stdin, os.Stdout, os.Stderr)
 		case "audit":
 			return runAudit(ctx, args[1:], os.Stdout, os.Stderr)
+		case "agent-manifest":
+			return runAgentManifest(ctx, args[1:], os.Stdout, os.Stderr)
 		}
 	}
 	var o options
@@ -97,22 +93,16 @@ func newManager(o *options) (ctrl.Manager, error) {
 		o.Cache.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}
 	}
 	managerOptions := ctrl.Options{
-		Scheme:                        scheme,
-		Cache:                         o.Cache,
-		Metrics:                       *metrics,
-		HealthProbeBindAddress:        o.HealthAddress,
-		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              "muster-syncer",
-		LeaderElectionNamespace:       os.Getenv("POD_NAMESPACE"),
-		LeaderElectionReleaseOnCancel: true,
-		LeaseDuration:                 &o.leaseDuration,
-		RenewDeadline:                 &o.renewDeadline,
-		RetryPeriod:                   &o.retryPeriod,
-		GracefulShutdownTimeout:       ptr.To(10 * time.Second),
+		Scheme:                  scheme,
+		Cache:                   o.Cache,
+		Metrics:                 *metrics,
+		HealthProbeBindAddress:  o.HealthAddress,
+		GracefulShutdownTimeout: ptr.To(10 * time.Second),
 		// Requests have no deadline of their own: if something in front of the API server
 		// never ends a response, that request would block a worker until a restart.
 		Controller: config.Controller{ReconciliationTimeout: 2 * time.Minute, CacheSyncTimeout: cacheSyncTimeout},
 	}
+	o.Election.Set(&managerOptions, "muster-syncer")
 	mgr, err := ctrl.NewManager(restConfig, managerOptions)
 	if err != nil {
 		return nil, fmt.Errorf("creating the manager: %w", err)

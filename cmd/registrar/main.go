@@ -1,0 +1,87 @@
+// Command registrar registers Clusters in Fleet ahead of their agents, for clusters that
+// the management cluster cannot reach, and hands out a manifest for each.
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/registrar"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+type options struct {
+	program.Flags
+	program.Election
+	registrar.Options
+}
+
+func (o *options) addTo(fs *pflag.FlagSet) {
+	o.Flags.AddTo(fs)
+	o.Election.AddTo(fs)
+	o.Options.AddTo(fs)
+}
+
+func main() { program.Main("registrar", run) }
+
+func run(ctx context.Context, args []string) error {
+	var o options
+	fs := pflag.NewFlagSet("registrar", pflag.ContinueOnError)
+	o.addTo(fs)
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if err := o.SetUpLogging(); err != nil {
+		return err
+	}
+	mgr, err := newManager(&o)
+	if err != nil {
+		return err
+	}
+	if err := registrar.Setup(ctx, mgr, o.Options); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+func newManager(o *options) (ctrl.Manager, error) {
+	restConfig, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, err
+	}
+	scheme, err := program.Scheme()
+	if err != nil {
+		return nil, err
+	}
+	_, metrics, err := o.ManagerOptions()
+	if err != nil {
+		return nil, err
+	}
+	managerOptions := ctrl.Options{
+		Scheme:                  scheme,
+		Cache:                   o.Cache(),
+		Metrics:                 *metrics,
+		HealthProbeBindAddress:  o.HealthAddress,
+		GracefulShutdownTimeout: ptr.To(10 * time.Second),
+		// CRDs may come later: until they do, watching waits rather than ends the program.
+		Controller: config.Controller{ReconciliationTimeout: 2 * time.Minute, CacheSyncTimeout: 10 * time.Minute},
+	}
+	managerOptions.Cache.SyncPeriod = &o.SyncPeriod
+	o.Set(&managerOptions, stamp.RegistrarLease)
+	mgr, err := ctrl.NewManager(restConfig, managerOptions)
+	if err != nil {
+		return nil, fmt.Errorf("creating the manager: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, err
+	}
+	return mgr, mgr.AddReadyzCheck("ping", healthz.Ping)
+}

@@ -1,0 +1,305 @@
+package registrar
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// Reasons of the condition stamp.ManifestCondition.
+const (
+	reasonReady         = "ManifestReady"
+	reasonWaiting       = "WaitingForFleet"
+	reasonUnconfigured  = "FleetNotConfigured"
+	reasonRegistered    = "AlreadyRegistered"
+	reasonConflict      = "RegistrationConflict"
+	reasonSecretTaken   = "SecretConflict"
+	reasonLost          = "CredentialLost"
+	reasonFailed        = "Failed"
+	registrationPrefix  = "muster-"
+	registrationIDBytes = 16
+)
+
+var reasons = []string{
+	reasonReady, reasonWaiting, reasonUnconfigured, reasonRegistered, reasonConflict, reasonSecretTaken, reasonLost, reasonFailed,
+}
+
+const (
+	// pollInterval is how often is asked for what no event tells: Fleet's credential.
+	pollInterval = 2 * time.Second
+	// checkInterval is how often the Secret is looked at while the agent has not called: to
+	// watch Secrets would take the right to read all of them.
+	checkInterval = time.Minute
+	// settleTime is how long Fleet has to see a clientID that has changed. It makes another
+	// Fleet Cluster for a registration whose clientID it does not know.
+	settleTime = 5 * time.Second
+	// credentialPatience is how long after a registration Fleet's credential may still come.
+	// Fleet keeps it for 40 minutes.
+	credentialPatience = 5 * time.Minute
+)
+
+// step is what is done next for a Cluster. Each is taken at most once in a visit.
+type step string
+
+const (
+	// rest ends the visit: the verdict says how things stand.
+	rest step = "rest"
+	// register creates the ClusterRegistration.
+	register step = "register"
+	// inspect reads the Secret with the manifest.
+	inspect step = "inspect"
+	// collect reads the credential that Fleet has made.
+	collect step = "collect"
+	// handOut writes the Secret with the manifest.
+	handOut step = "hand out"
+	// withdraw deletes it.
+	withdraw step = "withdraw"
+	// revoke deletes registrations of ours that another one has replaced, and with them
+	// their credentials.
+	revoke step = "revoke"
+)
+
+// verdict is what is told on the Cluster. Without a reason nothing is, and what was told is
+// taken back.
+type verdict struct {
+	status          metav1.ConditionStatus
+	reason, message string
+	// keep leaves what was told before.
+	keep bool
+	// after is when the Cluster is looked at again if no event brings it back.
+	after time.Duration
+}
+
+func waiting(reason, message string, after time.Duration) verdict {
+	return verdict{status: metav1.ConditionFalse, reason: reason, message: message, after: after}
+}
+
+// whose says whose a Secret of the manifest's name is.
+type whose int
+
+const (
+	nobodys whose = iota
+	// ours is of our type and owned by the Cluster.
+	ours
+	// predecessors was an earlier Cluster's of the same name: the garbage collector deletes it.
+	predecessors
+	// somebodys is none of our business.
+	somebodys
+)
+
+// visit is one look at a Cluster.
+type visit struct {
+	cluster *clusterv1.Cluster
+	// held: everything stays as it is. byAgent: the Cluster is to be registered ahead.
+	held, byAgent bool
+	// fleet is the Fleet Cluster that belongs to the Cluster; nil if there is none.
+	fleet *fleetv1.Cluster
+	// server is how agents reach Fleet; unreachable says why that is not known.
+	server      server
+	unreachable string
+	// agent is what Fleet's own Bundle deploys; empty if it is not there yet.
+	agent string
+	// registrations are those that the Fleet Cluster owns, and the one of the expected name.
+	registrations []fleetv1.ClusterRegistration
+	now           time.Time
+
+	taken map[step]bool
+	// secret is what inspect has found, and whose it is.
+	secret *corev1.Secret
+	whose  whose
+	// credential is what collect has found; nil if it is not there.
+	credential *credential
+}
+
+// next says what to do next, and, if that is to rest, how things stand. It is pure.
+func (v *visit) next() (step, verdict) {
+	switch {
+	case v.held:
+		return rest, verdict{keep: true}
+	case !v.byAgent:
+		return v.nextOfEnd()
+	case v.fleet == nil || v.fleet.Spec.KubeConfigSecret != "" || v.fleet.Spec.ClientID == "":
+		return rest, waiting(reasonWaiting, "the syncer has not made its Fleet Cluster for an agent that calls by itself yet; see the condition FleetImported", 0)
+	case v.fleet.Status.Namespace == "":
+		return rest, waiting(reasonWaiting, "Fleet has not given the Fleet Cluster a namespace yet", 0)
+	case v.unreachable != "":
+		return rest, waiting(reasonUnconfigured, v.unreachable, 0)
+	case v.current() == nil && v.isCalledWithout():
+		return rest, waiting(reasonRegistered, fmt.Sprintf(
+			"its agent has called with a credential that Muster has not handed out, and keeps it; to have it replaced by a new one, set the annotation %s to any value", stamp.RotateAnnotation), 0)
+	case v.current() == nil && v.isUnsettled():
+		return rest, waiting(reasonWaiting, "Fleet may not know its clientID yet", settleTime)
+	case v.current() == nil && v.taken[register]:
+		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", pollInterval)
+	case v.current() == nil:
+		return register, verdict{}
+	case v.current().Spec.ClientID != v.fleet.Spec.ClientID || v.current().Spec.ClientRandom == "":
+		return rest, waiting(reasonConflict, fmt.Sprintf("ClusterRegistration %q is not Muster's, and has the name of the one that is needed; delete it", v.current().Name), 0)
+	case !v.current().Status.Granted:
+		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", 0)
+	case v.agent == "":
+		return rest, waiting(reasonWaiting, fmt.Sprintf("Fleet has not made Bundle %q with its agent yet", agentBundle(v.fleet.Name)), 0)
+	case !v.taken[inspect]:
+		return inspect, verdict{}
+	default:
+		return v.nextOfHandOut()
+	}
+}
+
+// nextOfHandOut is next for a Cluster that is registered.
+func (v *visit) nextOfHandOut() (step, verdict) {
+	name := stamp.ManifestSecret(v.cluster.Name)
+	switch {
+	case v.whose == predecessors:
+		return rest, waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", name), pollInterval)
+	case v.whose == somebodys:
+		return rest, waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is not Muster's and is left alone; delete or rename it", name), checkInterval)
+	case v.token() == "" && !v.taken[collect]:
+		return collect, verdict{}
+	case v.token() == "" && v.now.Sub(v.current().CreationTimestamp.Time) < credentialPatience:
+		return rest, waiting(reasonWaiting, "Fleet has not handed over the credential yet", pollInterval)
+	case v.token() == "":
+		return rest, waiting(reasonLost, fmt.Sprintf(
+			"the cluster is registered, and its credential is neither in Secret %q nor any more with Fleet; an agent that has it goes on working; to have it replaced by a new one, set the annotation %s to another value", name, stamp.RotateAnnotation), 0)
+	case !v.taken[handOut] && v.isToBeWritten():
+		return handOut, verdict{}
+	case !v.taken[revoke] && len(v.replaced()) > 0:
+		return revoke, verdict{}
+	default:
+		result := verdict{
+			status: metav1.ConditionTrue, reason: reasonReady,
+			message: fmt.Sprintf("the manifest for the cluster is in Secret %q, key %s", name, stamp.ManifestKey),
+		}
+		if v.fleet.Status.Agent.LastSeen.IsZero() {
+			result.after = checkInterval
+		}
+		return rest, result
+	}
+}
+
+// nextOfEnd is next for a Cluster that is not, or no longer, to be registered ahead. What
+// was handed out is taken back at once; its credential works until Fleet has installed an
+// agent with another, so that nothing is cut off that need not be.
+func (v *visit) nextOfEnd() (step, verdict) {
+	switch {
+	case v.wasTold() && !v.taken[inspect]:
+		return inspect, verdict{}
+	case v.wasTold() && v.whose == ours && !v.taken[withdraw]:
+		return withdraw, verdict{}
+	case v.fleet == nil || !slices.ContainsFunc(v.registrations, isOurs):
+		return rest, verdict{}
+	case slices.ContainsFunc(v.registrations, func(r fleetv1.ClusterRegistration) bool { return !isOurs(r) && r.Status.Granted }) && !v.taken[revoke]:
+		return revoke, verdict{}
+	default:
+		return rest, verdict{}
+	}
+}
+
+// wasTold reports whether the condition is on the Cluster: if not, nothing was handed out.
+func (v *visit) wasTold() bool {
+	return slices.ContainsFunc(v.cluster.Status.Conditions, func(c metav1.Condition) bool { return c.Type == stamp.ManifestCondition })
+}
+
+// current returns the registration by which the Cluster is registered; nil if there is none.
+func (v *visit) current() *fleetv1.ClusterRegistration {
+	name := v.registrationName()
+	for i := range v.registrations {
+		if v.registrations[i].Name == name {
+			return &v.registrations[i]
+		}
+	}
+	return nil
+}
+
+// registrationName is the same as long as Fleet Cluster, clientID and the wish for a new
+// credential are: a registration is made once.
+func (v *visit) registrationName() string {
+	sum := sha256.New()
+	for _, part := range []string{string(v.fleet.UID), v.fleet.Spec.ClientID, v.cluster.Annotations[stamp.RotateAnnotation]} {
+		fmt.Fprintf(sum, "%d %s", len(part), part)
+	}
+	return registrationPrefix + hex.EncodeToString(sum.Sum(nil)[:registrationIDBytes])
+}
+
+// isCalledWithout reports whether the agent has called with a credential that is not ours,
+// and nobody asks for another. To register the cluster once more would cut it off.
+func (v *visit) isCalledWithout() bool {
+	return !v.fleet.Status.Agent.LastSeen.IsZero() && v.cluster.Annotations[stamp.RotateAnnotation] == "" &&
+		slices.ContainsFunc(v.registrations, func(r fleetv1.ClusterRegistration) bool {
+			return !isOurs(r) && r.Status.Granted && r.Spec.ClientID == v.fleet.Spec.ClientID
+		})
+}
+
+// isUnsettled reports whether the Fleet Cluster, once Fleet had seen it, was changed a
+// moment ago.
+func (v *visit) isUnsettled() bool {
+	if v.fleet.Generation <= 1 {
+		return false
+	}
+	latest := slices.MaxFunc(append([]metav1.ManagedFieldsEntry{{}}, v.fleet.ManagedFields...), func(a, b metav1.ManagedFieldsEntry) int {
+		return cmp.Compare(timeOf(a).Unix(), timeOf(b).Unix())
+	})
+	return v.now.Sub(timeOf(latest)) < settleTime
+}
+
+func timeOf(entry metav1.ManagedFieldsEntry) time.Time {
+	if entry.Time == nil || entry.Subresource != "" {
+		return time.Time{}
+	}
+	return entry.Time.Time
+}
+
+// token returns the credential to hand out: the one that was handed out before for the same
+// registration, or the one that Fleet has made.
+func (v *visit) token() string {
+	if v.whose == ours && v.secret.Annotations[registeredAnnotation] == string(v.current().UID) {
+		if token := string(v.secret.Data[tokenKey]); token != "" {
+			return token
+		}
+	}
+	if v.credential.isFor(v.fleet) {
+		return v.credential.token
+	}
+	return ""
+}
+
+// replaced returns the registrations of ours that are not the current one.
+func (v *visit) replaced() []fleetv1.ClusterRegistration {
+	var result []fleetv1.ClusterRegistration
+	for _, registration := range v.registrations {
+		if isOurs(registration) && (!v.byAgent || registration.Name != v.registrationName()) {
+			result = append(result, registration)
+		}
+	}
+	return result
+}
+
+func isOurs(registration fleetv1.ClusterRegistration) bool {
+	return registration.Labels[stamp.ManagedByLabel] == stamp.ManagedBy
+}
+
+// whoseIs says whose a Secret of the manifest's name is. Anybody with rights in the
+// namespace can make one that looks like ours: its content is written over, and never
+// used for another cluster.
+func whoseIs(secret *corev1.Secret, cluster *clusterv1.Cluster) whose {
+	if secret == nil {
+		return nobodys
+	}
+	if secret.Type != stamp.ManifestSecretType || len(secret.OwnerReferences) != 1 || !stamp.IsCluster(secret.OwnerReferences[0]) {
+		return somebodys
+	}
+	if secret.OwnerReferences[0].UID != cluster.UID {
+		return predecessors
+	}
+	return ours
+}

@@ -1,0 +1,184 @@
+package registrar
+
+import (
+	"context"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+const (
+	// byFleetCluster indexes ClusterRegistrations by the UID of the Fleet Cluster that owns them.
+	byFleetCluster = "fleet-cluster"
+	// fleetsOwn is the label by which Fleet's own Bundles are told from those of users.
+	fleetsOwn = "objectset.rio.cattle.io/hash"
+	// agentResource is the resource of Fleet's Bundle that holds the agent.
+	agentResource = "agent.yaml"
+)
+
+// AddTo adds the options as flags.
+func (o *Options) AddTo(fs *pflag.FlagSet) {
+	fs.StringVar(&o.FleetNamespace, "fleet-namespace", defaultFleetNamespace, "The namespace of Fleet and its settings.")
+	fs.StringVar(&o.RegistrationNamespace, "fleet-registration-namespace", defaultRegistrationNamespace, "The namespace in which Fleet leaves the credentials of registered clusters.")
+	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Watch only Clusters whose label cluster.x-k8s.io/watch-filter has this value; all if empty.")
+	fs.IntVar(&o.Concurrency, "cluster-concurrency", 4, "How many Clusters are looked at once.")
+}
+
+// Cache returns what is cached, and no more of it than is read here.
+func (o *Options) Cache() cache.Options {
+	own, err := labels.NewRequirement(fleetsOwn, selection.Exists, nil)
+	if err != nil { // It is a constant.
+		panic(err)
+	}
+	return cache.Options{
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.ConfigMap{}: {
+				Namespaces: map[string]cache.Config{o.FleetNamespace: {}},
+				Field:      fields.OneTermEqualSelector("metadata.name", fleetConfigName),
+			},
+			&fleetv1.Bundle{}: {Label: labels.NewSelector().Add(*own), Transform: trimBundle},
+			&fleetv1.Cluster{}: {Transform: func(object any) (any, error) {
+				if cluster, ok := object.(*fleetv1.Cluster); ok {
+					cluster.Spec.TemplateValues = nil
+				}
+				return object, nil
+			}},
+		},
+		DefaultTransform: cache.TransformStripManagedFields(),
+	}
+}
+
+// trimBundle keeps of a Bundle the agent in it.
+func trimBundle(object any) (any, error) {
+	if bundle, ok := object.(*fleetv1.Bundle); ok {
+		bundle.ManagedFields, bundle.Annotations, bundle.Status = nil, nil, fleetv1.BundleStatus{}
+		bundle.Spec = fleetv1.BundleSpec{
+			Targets:   bundle.Spec.Targets,
+			Resources: []fleetv1.BundleResource{{Name: agentResource, Content: agentOf(bundle)}},
+		}
+	}
+	return object, nil
+}
+
+func agentOf(bundle *fleetv1.Bundle) string {
+	for _, resource := range bundle.Spec.Resources {
+		if resource.Name == agentResource && resource.Encoding == "" {
+			return resource.Content
+		}
+	}
+	return ""
+}
+
+// Setup adds the registrar to a manager.
+func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &fleetv1.ClusterRegistration{}, byFleetCluster, func(object client.Object) []string {
+		var owners []string
+		for _, owner := range object.GetOwnerReferences() {
+			if isFleetCluster(owner) {
+				owners = append(owners, string(owner.UID))
+			}
+		}
+		return owners
+	}); err != nil {
+		return err
+	}
+	r := &reconciler{
+		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
+		recorder: mgr.GetEventRecorder("muster-registrar"), now: time.Now,
+	}
+	e := &enqueuer{mgr.GetClient()}
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	return ctrl.NewControllerManagedBy(mgr).Named("registration").
+		WithOptions(controller.Options{MaxConcurrentReconciles: options.Concurrency}).
+		For(&clusterv1.Cluster{}).
+		Watches(&fleetv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(ofFleetCluster)).
+		Watches(&fleetv1.ClusterRegistration{}, handler.EnqueueRequestsFromMapFunc(e.ofRegistration)).
+		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(e.ofBundle), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(e.all)).
+		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(namespace, handler.EnqueueRequestsFromMapFunc(e.inNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Complete(r)
+}
+
+func isFleetCluster(owner metav1.OwnerReference) bool {
+	return owner.Kind == "Cluster" && owner.APIVersion == fleetv1.SchemeGroupVersion.String()
+}
+
+// enqueuer says which Clusters an event concerns.
+type enqueuer struct{ client.Reader }
+
+func ofFleetCluster(_ context.Context, object client.Object) []reconcile.Request {
+	name := stamp.OriginOf(object).Name
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}}
+}
+
+func (e *enqueuer) named(ctx context.Context, namespace, fleetCluster string) []reconcile.Request {
+	var fleet fleetv1.Cluster
+	if err := e.Get(ctx, client.ObjectKey{Namespace: namespace, Name: fleetCluster}, &fleet); err != nil {
+		return nil // Its own event comes.
+	}
+	return ofFleetCluster(ctx, &fleet)
+}
+
+func (e *enqueuer) ofRegistration(ctx context.Context, object client.Object) []reconcile.Request {
+	var result []reconcile.Request
+	for _, owner := range object.GetOwnerReferences() {
+		if isFleetCluster(owner) {
+			result = append(result, e.named(ctx, object.GetNamespace(), owner.Name)...)
+		}
+	}
+	return result
+}
+
+func (e *enqueuer) ofBundle(ctx context.Context, object client.Object) []reconcile.Request {
+	var result []reconcile.Request
+	for _, target := range object.(*fleetv1.Bundle).Spec.Targets {
+		if target.ClusterName != "" {
+			result = append(result, e.named(ctx, object.GetNamespace(), target.ClusterName)...)
+		}
+	}
+	return result
+}
+
+func (e *enqueuer) all(ctx context.Context, _ client.Object) []reconcile.Request { return e.list(ctx) }
+
+func (e *enqueuer) inNamespace(ctx context.Context, object client.Object) []reconcile.Request {
+	return e.list(ctx, client.InNamespace(object.GetName()))
+}
+
+func (e *enqueuer) list(ctx context.Context, options ...client.ListOption) []reconcile.Request {
+	var clusters clusterv1.ClusterList
+	if err := e.List(ctx, &clusters, options...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing Clusters from the cache failed")
+		return nil
+	}
+	result := make([]reconcile.Request, len(clusters.Items))
+	for i := range clusters.Items {
+		result[i].NamespacedName = client.ObjectKeyFromObject(&clusters.Items[i])
+	}
+	return result
+}
