@@ -34,7 +34,7 @@ help: ## Show the targets
 ##@ Build
 
 .PHONY: build
-build: ## Build both programs into bin/
+build: ## Build the programs into bin/
 	$(GO) build -trimpath -o bin/ ./cmd/...
 
 .PHONY: generate
