@@ -71,7 +71,11 @@ func (f AuditFilter) matches(event AuditEvent) bool {
 // AuditLog returns the selected requests in the order they were answered. A request
 // is in the log before its answer is sent; watches appear when they end.
 func (s *Stack) AuditLog(filter AuditFilter) ([]AuditEvent, error) {
-	file, err := os.Open((&controlPlane{dir: s.planeDir("")}).auditLog())
+	return s.auditLog("", filter)
+}
+
+func (s *Stack) auditLog(plane string, filter AuditFilter) ([]AuditEvent, error) {
+	file, err := os.Open((&controlPlane{dir: s.planeDir(plane)}).auditLog())
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,368 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+const (
+	natClasses = "nat-classes"
+	natTeam    = "nat-team"
+)
+
+var nat = types.NamespacedName{Namespace: natTeam, Name: "edge"}
+
+// The story of clusters behind NAT, told once: the management side cannot reach the
+// cluster; what was handed out is applied there; its agent calls, and gets its bundles.
+func TestBehindNAT(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(env.StartComponent(ctx, "registrar")).To(Succeed())
+	for _, namespace := range []string{natClasses, natTeam} {
+		g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", namespace))).To(Succeed())
+	}
+	class, err := env.InMemoryClusterClass(natClasses)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(env.Apply(ctx, class)).To(Succeed())
+	g.Expect(env.WaitForClusterClass(ctx, natClasses, stack.InMemoryClass)).To(Succeed())
+	g.Expect(env.Apply(ctx, chartBundle(natClasses, "edge-hello", stack.InMemoryClass+"."+natClasses))).To(Succeed())
+	g.Expect(env.Apply(ctx, unreachable(nat))).To(Succeed())
+	t.Cleanup(func() {
+		_, err := env.Kubectl(ctx, "delete", "clusters.cluster.x-k8s.io", "-n", natTeam, "--all", "--wait=false")
+		if err != nil {
+			t.Error(err)
+		}
+	})
+
+	cluster := stack.TopologyCluster{
+		Namespace: nat.Namespace, Name: nat.Name, ClassNamespace: natClasses, PodCIDR: "10.77.0.0/16",
+		Labels: map[string]string{"site": "edge"}, Annotations: map[string]string{stamp.RegistrationAnnotation: "agent"},
+	}
+	g.Expect(env.Apply(ctx, cluster.YAML())).To(Succeed())
+
+	var clientID, first string
+	if !t.Run("it is registered before its control plane is", func(t *testing.T) { clientID, first = testRegistered(t) }) {
+		return
+	}
+	if !t.Run("what is handed out lets its agent call and deploy", testCalls) {
+		return
+	}
+	t.Run("the credential can do what Fleet's roles say", func(t *testing.T) { testCredential(t, first) })
+	t.Run("nobody has called the cluster", testNobodyCalled)
+	t.Run("rotated: the old credential is refused, the new one works", func(t *testing.T) { first = testRotation(t, first) })
+	t.Run("to the manager and back: nothing is cut off that need not be", func(t *testing.T) { first = testTurning(t, first, clientID) })
+	t.Run("made anew under its name: nothing of the old works", func(t *testing.T) { testAnew(t, cluster, first, clientID) })
+	t.Run("nothing was refused", testRegistrarAudit)
+}
+
+// unreachable is the kubeconfig Secret of a Cluster, at whose address nobody listens. The
+// provider of the control plane leaves alone one that it has not made.
+func unreachable(key types.NamespacedName) string {
+	kubeconfig := `{apiVersion: v1, kind: Config, current-context: a, clusters: [{name: a, cluster: {server: "https://127.0.0.1:1"}}],
+contexts: [{name: a, context: {cluster: a, user: a}}], users: [{name: a, user: {token: none}}]}`
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Secret
+metadata: {namespace: %s, name: %s-kubeconfig, labels: {cluster.x-k8s.io/cluster-name: %[2]s}}
+type: cluster.x-k8s.io/secret
+data: {value: %s}
+`, key.Namespace, key.Name, base64.StdEncoding.EncodeToString([]byte(kubeconfig)))
+}
+
+// chartBundle is a Bundle of a ConfigMap with the cluster's own pod CIDR.
+func chartBundle(namespace, name, group string) string {
+	return fmt.Sprintf(`
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Bundle
+metadata: {namespace: %[1]s, name: %[2]s}
+spec:
+  defaultNamespace: default
+  helm: {values: {pods: '${ index .ClusterValues.Cluster.spec.clusterNetwork.pods.cidrBlocks 0 }'}}
+  resources:
+  - name: Chart.yaml
+    content: "{apiVersion: v2, name: %[2]s, version: 0.1.0}"
+  - name: templates/configmap.yaml
+    content: |
+      apiVersion: v1
+      kind: ConfigMap
+      metadata: {name: %[2]s}
+      data: {pods: {{ .Values.pods }}}
+  targets:
+  - clusterGroup: %[3]s
+`, namespace, name, group)
+}
+
+func testRegistered(t *testing.T) (clientID, token string) {
+	g := NewWithT(t)
+	g.Eventually(func(g Gomega) {
+		var fleet fleetv1.Cluster
+		g.Expect(admin.Get(ctx, nat, &fleet)).To(Succeed())
+		g.Expect(fleet.Spec.KubeConfigSecret).To(BeEmpty())
+		clientID = fleet.Spec.ClientID
+		g.Expect(len(clientID)).To(BeNumerically(">=", 26))
+		g.Expect(fleet.Labels).To(HaveKeyWithValue("site", "edge"))
+		g.Expect(fleet.Labels).To(HaveKeyWithValue(stamp.ClassNamespaceLabel, natClasses))
+	}).WithTimeout(soon).Should(Succeed())
+	token = manifestToken(g, "")
+	cluster := getCluster(g, nat)
+	g.Expect(ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)).To(BeFalse())
+	g.Expect(conditions.GetReason(cluster, "FleetImported")).To(Equal("WaitingForAgent"))
+	return clientID, token
+}
+
+// manifestToken waits for the Secret with the manifest to hold another credential than
+// this, and returns it.
+func manifestToken(g Gomega, other string) (token string) {
+	g.Eventually(func(g Gomega) {
+		cluster := getCluster(g, nat)
+		g.Expect(conditions.IsTrue(cluster, stamp.ManifestCondition)).To(BeTrue(), conditions.GetMessage(cluster, stamp.ManifestCondition))
+		var secret corev1.Secret
+		g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: nat.Namespace, Name: "edge-fleet-agent"}, &secret)).To(Succeed())
+		g.Expect(secret.OwnerReferences).To(HaveLen(1))
+		g.Expect(secret.OwnerReferences[0].UID).To(Equal(cluster.UID))
+		token = string(secret.Data["token"])
+		g.Expect(token).NotTo(Or(BeEmpty(), Equal(other)))
+	}).WithTimeout(soon).Should(Succeed())
+	return token
+}
+
+// manifest prints the manifest as a person does.
+func manifest(g Gomega) string {
+	root, err := stack.RepoRoot()
+	g.Expect(err).NotTo(HaveOccurred())
+	out, err := exec.Command(filepath.Join(root, ".cache", "bin", "syncer"), "agent-manifest", "--kubeconfig="+env.Kubeconfig, nat.String()).Output()
+	g.Expect(err).NotTo(HaveOccurred())
+	return string(out)
+}
+
+func applyManifest(t *testing.T, g Gomega) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "agent.yaml")
+	g.Expect(os.WriteFile(file, []byte(manifest(g)), 0o600)).To(Succeed())
+	_, err := env.DownstreamKubectl(ctx, "apply", "-f", file)
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+func testCalls(t *testing.T) {
+	g := NewWithT(t)
+	_, err := env.StartDownstream(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	applyManifest(t, g)
+	begin := time.Now()
+	g.Expect(env.StartAgent(ctx, stack.DefaultAgentNamespace)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(conditions.GetReason(getCluster(g, nat), "FleetImported")).To(Equal("Imported"))
+	}).WithTimeout(soon).Should(Succeed())
+	t.Logf("the agent had called after %s", time.Since(begin).Round(100*time.Millisecond))
+	eventuallyPods(g, "edge-hello", "10.77.0.0/16")
+	var all fleetv1.ClusterList
+	g.Expect(admin.List(ctx, &all, client.InNamespace(natTeam))).To(Succeed())
+	g.Expect(all.Items).To(HaveLen(1), "Fleet has made a Cluster of its own")
+}
+
+func eventuallyPods(g Gomega, name, want string) {
+	g.Eventually(func(g Gomega) {
+		out, err := env.DownstreamKubectl(ctx, "-n", "default", "get", "configmap", name, "-o", "jsonpath={.data.pods}")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(Equal(want))
+	}).WithTimeout(soon).Should(Succeed())
+}
+
+// as runs kubectl on the management side with a credential that was handed out.
+func as(token string, args ...string) (string, error) {
+	config, err := env.RESTConfig()
+	if err != nil {
+		return "", err
+	}
+	root, err := stack.RepoRoot()
+	if err != nil {
+		return "", err
+	}
+	kubeconfig := filepath.Join(os.TempDir(), "muster-nat-test.kubeconfig")
+	content := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: a, clusters: [{name: a, cluster: {server: %q, insecure-skip-tls-verify: true}}],
+contexts: [{name: a, context: {cluster: a, user: a}}], users: [{name: a, user: {token: %q}}]}`, config.Host, token)
+	if err := os.WriteFile(kubeconfig, []byte(content), 0o600); err != nil {
+		return "", err
+	}
+	defer func() { _ = os.Remove(kubeconfig) }()
+	kubectl, err := filepath.Glob(filepath.Join(root, ".cache", "parts", "kube-*", "bin", "kubectl"))
+	if err != nil || len(kubectl) == 0 {
+		return "", fmt.Errorf("no kubectl: %w", err)
+	}
+	out, err := exec.Command(kubectl[0], append([]string{"--kubeconfig=" + kubeconfig}, args...)...).CombinedOutput()
+	return string(out), err
+}
+
+// testCredential lists what the handed-out credential may do. It is what Fleet's own roles
+// give any agent, and docs/guides/nat.md says the same.
+func testCredential(t *testing.T, token string) {
+	g := NewWithT(t)
+	its := fleetNamespace(g, nat)
+	for _, test := range []struct {
+		allowed bool
+		args    []string
+	}{
+		{true, []string{"get", "bundledeployments.fleet.cattle.io", "-n", its}},
+		{true, []string{"list", "bundledeployments.fleet.cattle.io", "-n", its}},
+		{true, []string{"watch", "bundledeployments.fleet.cattle.io", "-n", its}},
+		{true, []string{"update", "bundledeployments.fleet.cattle.io", "--subresource=status", "-n", its}},
+		{true, []string{"patch", "bundledeployments.fleet.cattle.io", "--subresource=status", "-n", its}},
+		{true, []string{"get", "secrets", "-n", its}},
+		{true, []string{"get", "configmaps", "-n", its}},
+		{true, []string{"get", "contents.fleet.cattle.io"}},
+		{true, []string{"patch", "clusters.fleet.cattle.io/" + nat.Name, "--subresource=status", "-n", natTeam}},
+		{false, []string{"update", "bundledeployments.fleet.cattle.io", "-n", its}},
+		{false, []string{"list", "secrets", "-n", its}},
+		{false, []string{"get", "secrets", "-n", natTeam}},
+		{false, []string{"get", "secrets", "-n", "cattle-fleet-clusters-system"}},
+		{false, []string{"list", "contents.fleet.cattle.io"}},
+		{false, []string{"get", "clusters.fleet.cattle.io", "-n", natTeam}},
+		{false, []string{"patch", "clusters.fleet.cattle.io/another", "--subresource=status", "-n", natTeam}},
+		{false, []string{"create", "clusterregistrations.fleet.cattle.io", "-n", natTeam}},
+		{false, []string{"get", "bundles.fleet.cattle.io", "-n", natClasses}},
+		{false, []string{"get", "bundledeployments.fleet.cattle.io", "-n", natTeam}},
+		{false, []string{"get", "clusters.cluster.x-k8s.io", "-n", natTeam}},
+	} {
+		out, _ := as(token, append([]string{"auth", "can-i"}, test.args...)...)
+		got := strings.Contains("\n"+out, "\nyes")
+		g.Expect(got).To(Equal(test.allowed), "%s: %s", strings.Join(test.args, " "), out)
+		t.Logf("%-5t %s", got, strings.Join(test.args, " "))
+	}
+	// Not by rules alone: the real thing, once each.
+	out, err := as(token, "get", "bundledeployments.fleet.cattle.io", "-n", its)
+	g.Expect(err).NotTo(HaveOccurred(), out)
+	out, err = as(token, "get", "secrets", "edge-fleet-agent", "-n", natTeam)
+	g.Expect(err).To(HaveOccurred())
+	g.Expect(out).To(ContainSubstring("Forbidden"))
+}
+
+// testNobodyCalled looks at who has asked the cluster's API server for anything: itself,
+// whoever applied the manifest, and the agent.
+func testNobodyCalled(t *testing.T) {
+	g := NewWithT(t)
+	events, err := env.DownstreamAuditLog(stack.AuditFilter{Where: func(e stack.AuditEvent) bool {
+		isPerson := e.User == "admin" && !strings.Contains(e.UserAgent, "fleet") && !strings.Contains(e.UserAgent, "muster") && !strings.Contains(e.UserAgent, "manager")
+		isItself := strings.HasPrefix(e.User, "system:") && !strings.HasPrefix(e.User, "system:serviceaccount:") ||
+			strings.HasPrefix(e.User, "system:serviceaccount:kube-system:")
+		isAgent := e.User == stack.ServiceAccount(stack.DefaultAgentNamespace, "fleet-agent")
+		return !isPerson && !isItself && !isAgent
+	}})
+	g.Expect(err).NotTo(HaveOccurred())
+	var callers []string
+	for _, event := range events {
+		callers = append(callers, event.User+" "+event.UserAgent)
+	}
+	slices.Sort(callers)
+	g.Expect(slices.Compact(callers)).To(BeEmpty())
+}
+
+func refused(g Gomega, token string) {
+	g.Eventually(func(g Gomega) {
+		out, err := as(token, "get", "--raw", "/api")
+		g.Expect(err).To(HaveOccurred())
+		g.Expect(out).To(ContainSubstring("Unauthorized"))
+	}).WithTimeout(soon).Should(Succeed())
+}
+
+func annotate(g Gomega, value string) {
+	_, err := env.Kubectl(ctx, "-n", nat.Namespace, "annotate", "--overwrite", "clusters.cluster.x-k8s.io", nat.Name, value)
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+// redeploys has a bundle that is new land, which takes an agent whose credential works.
+func redeploys(t *testing.T, g Gomega, name string) {
+	t.Helper()
+	applyManifest(t, g)
+	g.Expect(env.Restart(ctx, "fleet-agent")).To(Succeed())
+	g.Expect(env.Apply(ctx, chartBundle(natClasses, name, stack.InMemoryClass+"."+natClasses))).To(Succeed())
+	eventuallyPods(g, name, "10.77.0.0/16")
+}
+
+func testRotation(t *testing.T, old string) string {
+	g := NewWithT(t)
+	annotate(g, stamp.RotateAnnotation+"=1")
+	fresh := manifestToken(g, old)
+	refused(g, old)
+	redeploys(t, g, "edge-rotated")
+	g.Expect(registrations(g)).To(HaveLen(1))
+	return fresh
+}
+
+func registrations(g Gomega) []fleetv1.ClusterRegistration {
+	var all fleetv1.ClusterRegistrationList
+	g.Expect(admin.List(ctx, &all, client.InNamespace(natTeam))).To(Succeed())
+	return all.Items
+}
+
+// testTurning: the management side is told to install the agent, and cannot. Until it has,
+// the agent that calls goes on working, but its manifest is not handed out any more.
+func testTurning(t *testing.T, token, clientID string) string {
+	g := NewWithT(t)
+	annotate(g, stamp.RegistrationAnnotation+"=manager")
+	g.Eventually(func(g Gomega) {
+		var fleet fleetv1.Cluster
+		g.Expect(admin.Get(ctx, nat, &fleet)).To(Succeed())
+		g.Expect(fleet.Spec.KubeConfigSecret).To(Equal("edge-kubeconfig"))
+		g.Expect(fleet.Spec.ClientID).NotTo(Or(BeEmpty(), Equal(clientID)), "Fleet draws its own")
+		err := admin.Get(ctx, types.NamespacedName{Namespace: nat.Namespace, Name: "edge-fleet-agent"}, &corev1.Secret{})
+		g.Expect(client.IgnoreNotFound(err)).To(Succeed())
+		g.Expect(err).To(HaveOccurred(), "the manifest is still handed out")
+		g.Expect(conditions.Get(getCluster(g, nat), stamp.ManifestCondition)).To(BeNil())
+	}).WithTimeout(soon).Should(Succeed())
+	out, err := as(token, "get", "bundledeployments.fleet.cattle.io", "-n", fleetNamespace(g, nat))
+	g.Expect(err).NotTo(HaveOccurred(), out)
+
+	annotate(g, stamp.RegistrationAnnotation+"=agent")
+	fresh := manifestToken(g, token)
+	refused(g, token)
+	redeploys(t, g, "edge-turned")
+	g.Expect(registrations(g)).To(HaveLen(1))
+	return fresh
+}
+
+func testAnew(t *testing.T, again stack.TopologyCluster, old, clientID string) {
+	g := NewWithT(t)
+	before := getCluster(g, nat)
+	_, err := env.Kubectl(ctx, "delete", "clusters.cluster.x-k8s.io", "-n", nat.Namespace, nat.Name, "--timeout=120s")
+	g.Expect(err).NotTo(HaveOccurred())
+	refused(g, old)
+	g.Expect(env.Apply(ctx, unreachable(nat))).To(Succeed())
+	g.Expect(env.Apply(ctx, again.YAML())).To(Succeed())
+	g.Expect(getCluster(g, nat).UID).NotTo(Equal(before.UID))
+	manifestToken(g, old)
+	var fleet fleetv1.Cluster
+	g.Expect(admin.Get(ctx, nat, &fleet)).To(Succeed())
+	g.Expect(fleet.Spec.ClientID).NotTo(Equal(clientID))
+	g.Expect(conditions.GetReason(getCluster(g, nat), "FleetImported")).To(Equal("WaitingForAgent"))
+}
+
+func testRegistrarAudit(t *testing.T) {
+	g := NewWithT(t)
+	all, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-registrar")})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(all).NotTo(BeEmpty())
+	for _, event := range all {
+		g.Expect(event.Code).NotTo(Equal(http.StatusForbidden), event.String())
+		if event.Resource == "secrets" {
+			g.Expect(event.Namespace).To(BeElementOf(natTeam, "cattle-fleet-clusters-system"), event.String())
+		}
+	}
+}

@@ -1,0 +1,403 @@
+package registrar
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
+)
+
+var counter atomic.Int64
+
+// site is a Cluster whose agent is to call, in a namespace of its own.
+type site struct {
+	namespace, name string
+	cluster         *clusterv1.Cluster
+}
+
+func newSite(g Gomega, name string) *site {
+	s := &site{namespace: fmt.Sprintf("team-%d", counter.Add(1)), name: name}
+	g.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})).To(Succeed())
+	s.create(g)
+	return s
+}
+
+func (s *site) create(g Gomega) {
+	s.cluster = fixture.Cluster(s.namespace, s.name, "", "")
+	s.cluster.Annotations = map[string]string{stamp.RegistrationAnnotation: "agent"}
+	g.Expect(admin.Create(ctx, s.cluster)).To(Succeed())
+}
+
+func (s *site) key() client.ObjectKey { return client.ObjectKey{Namespace: s.namespace, Name: s.name} }
+
+// deployed plays Fleet: the Fleet Cluster gets a namespace, and a Bundle with its agent.
+func (s *site) deployed(g Gomega) {
+	fleet := &fleetv1.Cluster{}
+	g.Eventually(func() error { return admin.Get(ctx, s.key(), fleet) }).Should(Succeed())
+	before := fleet.DeepCopy()
+	fleet.Status.Namespace = "cluster-" + s.namespace
+	g.Expect(admin.Status().Patch(ctx, fleet, client.MergeFrom(before))).To(Succeed())
+	g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Bundle
+metadata: {namespace: %s, name: fleet-agent-%s, labels: {objectset.rio.cattle.io/hash: x}}
+spec: {resources: [{name: agent.yaml, content: "kind: Deployment"}], targets: [{clusterName: %[2]s}]}
+`, s.namespace, s.name))).To(Succeed())
+}
+
+func (s *site) registrations(g Gomega) []fleetv1.ClusterRegistration {
+	var all fleetv1.ClusterRegistrationList
+	g.Expect(admin.List(ctx, &all, client.InNamespace(s.namespace))).To(Succeed())
+	return all.Items
+}
+
+// granted plays Fleet: it grants the newest registration and leaves a credential.
+func (s *site) granted(g Gomega, token string) fleetv1.ClusterRegistration {
+	var asked fleetv1.ClusterRegistration
+	g.Eventually(func(g Gomega) {
+		for _, registration := range s.registrations(g) {
+			if !registration.Status.Granted {
+				asked = registration
+				return
+			}
+		}
+		g.Expect(s.registrations(g)).To(BeEmpty(), "all are granted")
+		g.Expect(asked.Name).NotTo(BeEmpty(), "nothing was registered")
+	}).Should(Succeed())
+	s.leave(g, asked, s.namespace, token)
+	before := asked.DeepCopy()
+	asked.Status.Granted, asked.Status.ClusterName = true, s.name
+	g.Expect(admin.Status().Patch(ctx, &asked, client.MergeFrom(before))).To(Succeed())
+	return asked
+}
+
+// leave leaves a credential where Fleet leaves it, for the cluster of a namespace.
+func (s *site) leave(g Gomega, registration fleetv1.ClusterRegistration, namespace, token string) {
+	g.Expect(admin.Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: credentialName(registration)},
+		StringData: map[string]string{
+			"token": token, "deploymentNamespace": "cluster-" + namespace, "clusterNamespace": namespace, "clusterName": s.name,
+		},
+	})).To(Succeed())
+}
+
+func (s *site) secret(g Gomega) *corev1.Secret {
+	secret := &corev1.Secret{}
+	g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: s.name + "-fleet-agent"}, secret)).To(Succeed())
+	return secret
+}
+
+func (s *site) handedOut(g Gomega, token string) *corev1.Secret {
+	var secret *corev1.Secret
+	g.Eventually(func(g Gomega) {
+		secret = s.secret(g)
+		g.Expect(string(secret.Data["token"])).To(Equal(token))
+		g.Expect(s.reason(g)).To(Equal("ManifestReady"))
+	}).Should(Succeed())
+	return secret
+}
+
+func (s *site) reason(g Gomega) string {
+	cluster := &clusterv1.Cluster{}
+	g.Expect(admin.Get(ctx, s.key(), cluster)).To(Succeed())
+	return conditions.GetReason(cluster, stamp.ManifestCondition)
+}
+
+func (s *site) annotate(g Gomega, key, value string) {
+	patch := client.RawPatch(types.MergePatchType, []byte(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value)))
+	g.Expect(admin.Patch(ctx, s.cluster, patch)).To(Succeed())
+}
+
+// ready returns a site whose manifest is handed out.
+func ready(g Gomega, name string) (*site, fleetv1.ClusterRegistration) {
+	s := newSite(g, name)
+	s.deployed(g)
+	registration := s.granted(g, "first")
+	s.handedOut(g, "first")
+	return s, registration
+}
+
+func TestHandOut(t *testing.T) {
+	g := NewWithT(t)
+	s, registration := ready(g, "edge")
+	fleet := &fleetv1.Cluster{}
+	g.Expect(admin.Get(ctx, s.key(), fleet)).To(Succeed())
+	g.Expect(registration.Spec.ClientID).To(Equal(fleet.Spec.ClientID))
+	g.Expect(registration.Labels).NotTo(HaveKey("fleet.cattle.io/registration-token"))
+	secret := s.secret(g)
+	g.Expect(secret.OwnerReferences).To(HaveLen(1))
+	g.Expect(secret.OwnerReferences[0].UID).To(Equal(s.cluster.UID))
+	cluster := &clusterv1.Cluster{}
+	g.Expect(admin.Get(ctx, s.key(), cluster)).To(Succeed())
+	g.Expect(conditions.GetReason(cluster, "FleetImported")).To(Or(Equal("WaitingForAgent"), Equal("RegistrarMissing")))
+	g.Eventually(func(g Gomega) {
+		g.Expect(admin.Get(ctx, s.key(), cluster)).To(Succeed())
+		g.Expect(conditions.GetReason(cluster, "FleetImported")).To(Equal("WaitingForAgent"))
+	}).WithTimeout(2 * 30e9).Should(Succeed())
+
+	// The server's address changes: the manifest does, the credential does not.
+	t.Cleanup(func() { g.Expect(setServer("https://fleet.example.com")).To(Succeed()) })
+	g.Expect(setServer("https://elsewhere.example.com")).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(string(s.secret(g).Data["manifest"])).NotTo(Equal(string(secret.Data["manifest"])))
+	}).Should(Succeed())
+	g.Expect(string(s.handedOut(g, "first").Data["token"])).To(Equal("first"))
+	g.Expect(s.registrations(g)).To(HaveLen(1))
+
+	// A restart registers nobody twice.
+	g.Expect(env.Restart(ctx, "muster-registrar")).To(Succeed())
+	g.Consistently(func(g Gomega) { g.Expect(s.registrations(g)).To(HaveLen(1)) }).Should(Succeed())
+	g.Expect(s.registrations(g)[0].UID).To(Equal(registration.UID))
+}
+
+func TestRotation(t *testing.T) {
+	g := NewWithT(t)
+	s, first := ready(g, "edge")
+	s.annotate(g, stamp.RotateAnnotation, "1")
+	s.granted(g, "second")
+	s.handedOut(g, "second")
+	g.Eventually(func(g Gomega) {
+		g.Expect(s.registrations(g)).To(HaveLen(1), "the first is revoked")
+		g.Expect(s.registrations(g)[0].UID).NotTo(Equal(first.UID))
+	}).Should(Succeed())
+}
+
+// What is lost is not made anew behind anybody's back: that would cut off an agent that runs.
+func TestLostCredential(t *testing.T) {
+	g := NewWithT(t)
+	s, registration := ready(g, "edge")
+	lost := s.secret(g)
+	g.Expect(admin.Delete(ctx, lost)).To(Succeed())
+	s.annotate(g, "look", "again")
+	s.handedOut(g, "first") // Fleet still has it.
+	g.Expect(admin.Delete(ctx, s.secret(g))).To(Succeed())
+	g.Expect(admin.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: credentialName(registration)}})).To(Succeed())
+	s.annotate(g, "look", "once more")
+	g.Eventually(func(g Gomega) { g.Expect(s.reason(g)).To(Equal("WaitingForFleet")) }).Should(Succeed()) // For five minutes.
+	g.Expect(s.registrations(g)).To(HaveLen(1))
+	g.Expect(s.registrations(g)[0].UID).To(Equal(registration.UID))
+}
+
+// Who has rights in one namespace gets nothing of another's, and nothing of his is
+// overwritten that does not claim to be a manifest.
+func TestForgeries(t *testing.T) {
+	t.Run("a Secret of the name stays what it is", func(t *testing.T) {
+		g := NewWithT(t)
+		s := &site{namespace: fmt.Sprintf("team-%d", counter.Add(1)), name: "forged"}
+		g.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})).To(Succeed())
+		g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: v1
+kind: Secret
+metadata:
+  namespace: %s
+  name: forged-fleet-agent
+  labels: {app.kubernetes.io/managed-by: muster}
+stringData: {manifest: mine, token: mine}
+`, s.namespace))).To(Succeed())
+		s.create(g)
+		s.deployed(g)
+		s.granted(g, "first")
+		g.Eventually(func(g Gomega) { g.Expect(s.reason(g)).To(Equal("SecretConflict")) }).Should(Succeed())
+		g.Expect(string(s.secret(g).Data["manifest"])).To(Equal("mine"))
+	})
+	t.Run("a Secret that looks like ours is written over", func(t *testing.T) {
+		g := NewWithT(t)
+		s := newSite(g, "edge")
+		g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: v1
+kind: Secret
+metadata:
+  namespace: %s
+  name: edge-fleet-agent
+  ownerReferences: [{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, name: edge, uid: %s}]
+type: fleet.addons.cluster.x-k8s.io/agent-manifest
+stringData: {manifest: mine, token: mine}
+`, s.namespace, s.cluster.UID))).To(Succeed())
+		s.deployed(g)
+		s.granted(g, "first")
+		s.handedOut(g, "first")
+	})
+	t.Run("a registration that leads to another's credential gives nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		victim, its := ready(g, "edge")
+		s := newSite(g, "edge")
+		s.deployed(g)
+		g.Eventually(func(g Gomega) { g.Expect(s.registrations(g)).To(HaveLen(1)) }).Should(Succeed())
+		mine := s.registrations(g)[0]
+		// He knows everything of the victim's but the credential, and has Fleet's answer
+		// to his own registration say that it is there.
+		s.leave(g, mine, victim.namespace, "stolen")
+		before := mine.DeepCopy()
+		mine.Status.Granted = true
+		g.Expect(admin.Status().Patch(ctx, &mine, client.MergeFrom(before))).To(Succeed())
+		g.Consistently(func(g Gomega) {
+			g.Expect(s.reason(g)).NotTo(Equal("ManifestReady"))
+			err := admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "edge-fleet-agent"}, &corev1.Secret{})
+			g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+		}).Should(Succeed())
+		g.Expect(its.Name).NotTo(Equal(mine.Name))
+	})
+	t.Run("a pin on another's Fleet Cluster gives nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		s, _ := ready(g, "edge")
+		other := fixture.Cluster(s.namespace, "other", "", "")
+		other.Annotations = map[string]string{stamp.RegistrationAnnotation: "agent", stamp.ClusterNameAnnotation: "edge", stamp.OwnedByAnnotation: "fleet-addon-config"}
+		err := admin.Create(ctx, other)
+		if err != nil { // The webhook sees through it already.
+			g.Expect(err).To(MatchError(ContainSubstring("edge")))
+			return
+		}
+		g.Consistently(func(g Gomega) {
+			err := admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "other-fleet-agent"}, &corev1.Secret{})
+			g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+		}).Should(Succeed())
+	})
+}
+
+func TestTurnedOver(t *testing.T) {
+	g := NewWithT(t)
+	s, first := ready(g, "edge")
+	s.annotate(g, stamp.RegistrationAnnotation, "manager")
+	g.Eventually(func(g Gomega) {
+		err := admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "edge-fleet-agent"}, &corev1.Secret{})
+		g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+		g.Expect(s.reason(g)).To(BeEmpty())
+	}).Should(Succeed())
+	g.Expect(s.registrations(g)).To(HaveLen(1), "its agent goes on until another is there")
+
+	// Fleet installs an agent, which registers.
+	fleet := &fleetv1.Cluster{}
+	g.Expect(admin.Get(ctx, s.key(), fleet)).To(Succeed())
+	installed := &fleetv1.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "request-1", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster", Name: fleet.Name, UID: fleet.UID},
+		}},
+		Spec: fleetv1.ClusterRegistrationSpec{ClientID: "of-fleet", ClientRandom: "random"},
+	}
+	g.Expect(admin.Create(ctx, installed)).To(Succeed())
+	before := installed.DeepCopy()
+	installed.Status.Granted = true
+	g.Expect(admin.Status().Patch(ctx, installed, client.MergeFrom(before))).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(s.registrations(g)).To(HaveLen(1))
+		g.Expect(s.registrations(g)[0].UID).NotTo(Equal(first.UID))
+	}).Should(Succeed())
+}
+
+func TestDeletedWithItsCluster(t *testing.T) {
+	g := NewWithT(t)
+	s, first := ready(g, "edge")
+	g.Expect(admin.Delete(ctx, s.cluster)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(s.registrations(g)).To(BeEmpty())
+		err := admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "edge-fleet-agent"}, &corev1.Secret{})
+		g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+	}).Should(Succeed())
+	s.create(g)
+	s.deployed(g)
+	second := s.granted(g, "second")
+	g.Expect(second.Spec.ClientID).NotTo(Equal(first.Spec.ClientID))
+	s.handedOut(g, "second")
+}
+
+// Who has the registrar's token can do what the registrar does, and no more.
+func TestRegistrarToken(t *testing.T) {
+	g := NewWithT(t)
+	s, _ := ready(g, "edge")
+	token := &authenticationv1.TokenRequest{}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: "muster-registrar"}}
+	g.Expect(admin.SubResource("token").Create(ctx, account, token)).To(Succeed())
+	config, err := env.RESTConfig()
+	g.Expect(err).NotTo(HaveOccurred())
+	config = rest.AnonymousClientConfig(config)
+	config.BearerToken, config.UserAgent = token.Status.Token, thiefAgent
+	thief, err := fixture.ClientOf(config)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: v1
+kind: Secret
+metadata: {namespace: %[1]s, name: edge-kubeconfig}
+stringData: {value: secret}
+---
+apiVersion: v1
+kind: Secret
+metadata: {namespace: %[1]s, name: other-fleet-agent}
+type: fleet.addons.cluster.x-k8s.io/agent-manifest
+`, s.namespace))).To(Succeed())
+	secret := func(name string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
+	}
+	patch := func(object client.Object, body string) func() error {
+		return func() error {
+			return thief.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(body)), client.DryRunAll)
+		}
+	}
+	create := func(object client.Object) func() error {
+		return func() error { return thief.Create(ctx, object, client.DryRunAll) }
+	}
+	named := secret("forged-by-thief")
+	named.Type = stamp.ManifestSecretType
+	keyed := secret("edge2-fleet-agent")
+	keyed.Type = stamp.ManifestSecretType
+	keyed.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "edge2", UID: "x"}}
+	keyed.StringData = map[string]string{"value": "x"}
+	registration := &fleetv1.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "thief"}}
+	labelled := &fleetv1.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "thief", Labels: map[string]string{
+		stamp.ManagedByLabel: stamp.ManagedBy, "fleet.cattle.io/registration-token": "mine"}}}
+	guessed := &fleetv1.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "thief", Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}}}
+	cluster := func() *clusterv1.Cluster { return s.cluster.DeepCopy() }
+	for name, test := range map[string]struct {
+		try     func() error
+		message string
+	}{
+		"read a kubeconfig by a patch":          {patch(secret("edge-kubeconfig"), "{}"), "only Secrets of type"},
+		"change a kubeconfig":                   {patch(secret("edge-kubeconfig"), `{"stringData":{"value":"x"}}`), "only Secrets of type"},
+		"delete a kubeconfig":                   {func() error { return thief.Delete(ctx, secret("edge-kubeconfig"), client.DryRunAll) }, "only Secrets of type"},
+		"make any Secret":                       {create(secret("any")), "only Secrets of type"},
+		"make one that no Cluster owns":         {create(named), "that one Cluster owns"},
+		"make one with another key":             {create(keyed), "the keys manifest and token"},
+		"read one of the type that nobody owns": {patch(secret("other-fleet-agent"), "{}"), "that one Cluster owns"},
+		"give a manifest to another":            {patch(secret("edge-fleet-agent"), `{"metadata":{"ownerReferences":[{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Cluster","name":"edge","uid":"x"}]}}`), "whose a Secret is"},
+		"get a Secret": {func() error {
+			return thief.Get(ctx, client.ObjectKeyFromObject(secret("edge-fleet-agent")), secret(""))
+		}, "cannot get resource"},
+		"list Secrets":                        {func() error { return thief.List(ctx, &corev1.SecretList{}) }, "cannot list resource"},
+		"register without a label":            {create(registration), "only ClusterRegistrations with the label"},
+		"register for the holders of a token": {create(labelled), "no other label"},
+		"register what is guessed":            {create(guessed), "that nobody guesses"},
+		"say that a Cluster is imported": {func() error {
+			return thief.Status().Patch(ctx, cluster(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"conditions":[{"type":"FleetImported","status":"True","reason":"X","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)), client.DryRunAll)
+		}, "only FleetAgentManifestReady"},
+		"pause a Cluster":        {patch(cluster(), `{"spec":{"paused":true}}`), "cannot patch resource"},
+		"change a Fleet Cluster": {patch(&fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "edge"}}, `{"spec":{"clientID":"x"}}`), "cannot patch resource"},
+	} {
+		t.Run("may not "+name, func(t *testing.T) {
+			g := NewWithT(t)
+			err := test.try()
+			g.Expect(err).To(MatchError(ContainSubstring(test.message)))
+			g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
+		})
+	}
+	t.Run("may read a manifest", func(t *testing.T) {
+		g := NewWithT(t)
+		read := secret("edge-fleet-agent")
+		g.Expect(thief.Patch(ctx, read, client.RawPatch(types.MergePatchType, []byte("{}")), client.DryRunAll)).To(Succeed())
+		g.Expect(strings.Contains(string(read.Data["manifest"]), "kind: Deployment")).To(BeTrue())
+	})
+}

@@ -1,0 +1,38 @@
+package stack
+
+import (
+	"context"
+	"path/filepath"
+)
+
+// StartComponent applies an optional part of Muster, a kustomization under manifests/, with
+// kubectl, as a user would, and runs the Deployments in it.
+func (s *Stack) StartComponent(ctx context.Context, name string) error {
+	manifests := filepath.Join(s.tools.Root, "manifests", name)
+	rendered, err := s.Kubectl(ctx, "kustomize", manifests)
+	if err != nil {
+		return err
+	}
+	objects, err := decode([]byte(rendered))
+	if err != nil {
+		return err
+	}
+	if _, err := s.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", manifests); err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if object.GetKind() != "Deployment" {
+			continue
+		}
+		if _, err := s.startReplica(ctx, object.GetNamespace(), object.GetName(), 0); err != nil {
+			return err
+		}
+	}
+	s.say("applied %d objects of manifests/%s", len(objects), name)
+	return nil
+}
+
+// DownstreamAuditLog is AuditLog for the downstream.
+func (s *Stack) DownstreamAuditLog(filter AuditFilter) ([]AuditEvent, error) {
+	return s.auditLog(downstreamPrefix, filter)
+}
