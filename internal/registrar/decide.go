@@ -148,7 +148,7 @@ func (v *visit) next() (step, verdict) {
 	case !v.current().Status.Granted:
 		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", 0)
 	case v.agent == "":
-		return rest, waiting(reasonWaiting, fmt.Sprintf("Fleet has not made Bundle %q with its agent yet", agentBundle(v.fleet.Name)), 0)
+		return rest, waiting(reasonWaiting, fmt.Sprintf("Fleet has not made Bundle %q with its agent yet", stamp.AgentBundle(v.fleet.Name)), 0)
 	case !v.taken[inspect]:
 		return inspect, verdict{}
 	default:

@@ -193,19 +193,3 @@ func manifest(server server, fleet *fleetv1.Cluster, token, agent string) ([]byt
 	result.WriteString("\n")
 	return result.Bytes(), nil
 }
-
-// agentBundle returns the name of Fleet's Bundle with the agent of a Fleet Cluster, cut as
-// Fleet cuts names.
-func agentBundle(fleetCluster string) string {
-	const longest = 63
-	name := agentName + "-" + fleetCluster
-	if len(name) <= longest {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	digest := hex.EncodeToString(sum[:])
-	if name[56] == '-' {
-		return name[:56] + "-" + digest[:6]
-	}
-	return name[:57] + "-" + digest[:5]
-}

@@ -155,7 +155,7 @@ func (r *reconciler) lookAtFleet(ctx context.Context, v *visit) error {
 		v.unreachable = err.Error()
 	}
 	var bundle fleetv1.Bundle
-	key := client.ObjectKey{Namespace: v.fleet.Namespace, Name: agentBundle(v.fleet.Name)}
+	key := client.ObjectKey{Namespace: v.fleet.Namespace, Name: stamp.AgentBundle(v.fleet.Name)}
 	if err := r.Get(ctx, key, &bundle); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("reading the Bundle of the agent: %w", err)
 	}

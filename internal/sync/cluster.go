@@ -249,6 +249,9 @@ func (r *clusterReconciler) claim(ctx context.Context, v *visit) (err error) {
 			return err
 		}
 	}
+	if err := r.looker.lookForLeftover(ctx, v, v.pin()); err != nil {
+		return err
+	}
 	v.displacing, err = r.users.displacing(ctx, v.in, useOf(v.cluster))
 	return err
 }

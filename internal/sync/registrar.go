@@ -20,6 +20,8 @@ const (
 	// waitingInterval is how often a Cluster whose agent has not called is looked at: the
 	// registrar may be gone.
 	waitingInterval = time.Minute
+	// leftoverInterval is how often is asked whether Fleet has removed a namespace.
+	leftoverInterval = 2 * time.Second
 	// registrarPatience is for how long its Lease may not have been renewed: longer than
 	// another replica takes to lead.
 	registrarPatience = time.Minute

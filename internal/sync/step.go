@@ -88,6 +88,9 @@ func (v *visit) nextOfImport() (step, outcome) {
 	case v.fleet != nil && v.relation == stamp.Predecessor:
 		return rest, notImported(StatePending, reasonDeleting, fmt.Sprintf(
 			"Fleet Cluster %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", v.fleet.Name))
+	case v.leftover != "":
+		return rest, notImported(StatePending, reasonDeleting, fmt.Sprintf(
+			"Fleet has yet to remove Namespace %q of an earlier cluster of this name; the Fleet Cluster is made when it has", v.leftover)).again(leftoverInterval)
 	case v.isNew() && v.byAgent && v.isUnmade():
 		return rest, notImported(StatePending, reasonWaiting, "Cluster API has not made the control plane and the infrastructure yet; the Cluster is registered in Fleet when it has")
 	case v.isNew() && !v.byAgent && !ptr.Deref(v.cluster.Status.Initialization.ControlPlaneInitialized, false):

@@ -25,6 +25,7 @@ type met struct {
 	// objects that a topology Cluster will refer to are not there.
 	byAgent, unregistered, unmade bool
 	displacing, unresolved        string
+	leftover                      string
 	again                         time.Duration
 }
 
@@ -119,7 +120,7 @@ func (m met) play(t *testing.T) (steps []step, result outcome) {
 				v.cluster.Annotations[stamp.OwnedByAnnotation], v.cluster.Annotations[stamp.ClusterNameAnnotation] = "fleet-addon-config", "prod"
 			}
 		case claim:
-			v.displacing = m.displacing
+			v.displacing, v.leftover = m.displacing, m.leftover
 		case resolve:
 			v.unresolved, v.again = m.unresolved, m.again
 		case takeOver:
@@ -196,6 +197,7 @@ func TestSteps(t *testing.T) {
 
 		"agent: before its control plane is":      {met: met{selected: true, byAgent: true}, steps: toImport, state: StatePending, status: "False", reason: "WaitingForAgent"},
 		"agent: before it has a control plane":    {met: met{selected: true, byAgent: true, unmade: true}, steps: []step{restamp, claim, target}, state: StatePending, status: "False", reason: "WaitingForControlPlane"},
+		"agent: a namesake's namespace is there":  {met: met{selected: true, byAgent: true, leftover: "cluster-team-prod"}, steps: []step{restamp, claim, target}, state: StatePending, status: "False", reason: "FleetClusterDeleting"},
 		"agent: values missing at first":          {met: met{selected: true, byAgent: true, unresolved: "no such object"}, steps: []step{restamp, claim, target, resolve}, state: StatePending, status: "False", reason: "TemplateValuesUnresolved"},
 		"agent: not called yet":                   {met: met{selected: true, pinned: true, byAgent: true, initialized: true, fleet: expected}, steps: toImport, state: StatePending, status: "False", reason: "WaitingForAgent"},
 		"agent: not called, nobody registers":     {met: met{selected: true, byAgent: true, initialized: true, unregistered: true}, steps: toImport, state: StatePending, status: "False", reason: "RegistrarMissing"},

@@ -37,6 +37,9 @@ type visit struct {
 	// byAgent says that the Cluster is registered ahead and its agent calls by itself;
 	// unregistered, that nobody is there to register it.
 	byAgent, unregistered bool
+	// leftover is the namespace that Fleet has yet to remove, of an earlier Fleet Cluster of
+	// the name; empty if there is none.
+	leftover string
 	// fleet is the Fleet Cluster that the Cluster has, or whose name it is to have; nil
 	// if there is none. It is as cached or written, to be read only.
 	fleet *fleetv1.Cluster
@@ -134,6 +137,23 @@ func (l *looker) look(ctx context.Context, in *settings.InForce, cluster *cluste
 		return v, err
 	}
 	return v, l.lookAt(ctx, v, name)
+}
+
+// lookForLeftover looks for the namespace of an earlier Fleet Cluster of the name. Fleet
+// removes it some time after the Fleet Cluster, also from under a new one, and makes it again
+// only if that changes. An import from the management side is tried again, and changes it;
+// nothing changes one that waits for its agent.
+func (l *looker) lookForLeftover(ctx context.Context, v *visit, name string) error {
+	v.leftover = ""
+	if !v.byAgent || v.fleet != nil || name == "" {
+		return nil
+	}
+	left := stamp.FleetNamespace(v.cluster.Namespace, name)
+	err := l.Get(ctx, client.ObjectKey{Name: left}, namespaceMetadata(), client.UnsafeDisableDeepCopy)
+	if err == nil {
+		v.leftover = left
+	}
+	return client.IgnoreNotFound(err)
 }
 
 // lookAt reads the Fleet Cluster of a name.

@@ -148,16 +148,22 @@ func manifestToken(g Gomega, other string) (token string) {
 func manifest(g Gomega) string {
 	root, err := stack.RepoRoot()
 	g.Expect(err).NotTo(HaveOccurred())
-	out, err := exec.Command(filepath.Join(root, ".cache", "bin", "syncer"), "agent-manifest", "--kubeconfig="+env.Kubeconfig, nat.String()).Output()
-	g.Expect(err).NotTo(HaveOccurred())
+	var stderr strings.Builder
+	cmd := exec.Command(filepath.Join(root, ".cache", "bin", "syncer"), "agent-manifest", "--kubeconfig="+env.Kubeconfig, nat.String())
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	g.Expect(err).NotTo(HaveOccurred(), stderr.String())
 	return string(out)
 }
 
 func applyManifest(t *testing.T, g Gomega) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "agent.yaml")
+	dir, err := os.MkdirTemp("", "muster-nat-")
+	g.Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = os.RemoveAll(dir) }()
+	file := filepath.Join(dir, "agent.yaml")
 	g.Expect(os.WriteFile(file, []byte(manifest(g)), 0o600)).To(Succeed())
-	_, err := env.DownstreamKubectl(ctx, "apply", "-f", file)
+	_, err = env.DownstreamKubectl(ctx, "apply", "-f", file)
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
@@ -347,6 +353,12 @@ func testAnew(t *testing.T, again stack.TopologyCluster, old, clientID string) {
 	g.Expect(env.Apply(ctx, unreachable(nat))).To(Succeed())
 	g.Expect(env.Apply(ctx, again.YAML())).To(Succeed())
 	g.Expect(getCluster(g, nat).UID).NotTo(Equal(before.UID))
+	t.Cleanup(func() {
+		if t.Failed() {
+			out, _ := env.Kubectl(ctx, "get", "ns,clusterregistrations,clusters.fleet.cattle.io,serviceaccounts", "-A", "-o", "wide")
+			t.Log(out, env.LogTail("fleet-agentmanagement"))
+		}
+	})
 	manifestToken(g, old)
 	var fleet fleetv1.Cluster
 	g.Expect(admin.Get(ctx, nat, &fleet)).To(Succeed())
