@@ -30,7 +30,7 @@ func makeTargets(path string) ([]string, error) {
 }
 
 // subcommands are the subcommands whose flags are in the reference, too.
-var subcommands = [][]string{{"./syncer", "audit"}}
+var subcommands = [][]string{{"./syncer", "audit"}, {"./syncer", "agent-manifest"}}
 
 // programFlags returns the flags that the programs print with --help.
 func programFlags(root string) ([]string, error) {

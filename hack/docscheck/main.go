@@ -84,16 +84,20 @@ func check(root string) ([]string, error) {
 	}
 	problems = append(problems, missing(pages, support, versions, "", "tested version")...)
 
-	reasons, err := conditionWords(filepath.Join(root, "internal/sync"))
-	if err != nil {
-		return nil, err
+	for _, dir := range []string{"internal/sync", "internal/registrar"} {
+		reasons, err := conditionWords(filepath.Join(root, dir))
+		if err != nil {
+			return nil, err
+		}
+		problems = append(problems, missing(pages, reference, reasons, "", "condition or reason")...)
 	}
-	problems = append(problems, missing(pages, reference, reasons, "", "condition or reason")...)
 
 	for _, decides := range []struct{ files, what string }{
 		{"manifests/webhook/*.yaml", "webhook"},
 		{"manifests/policy/*.yaml", "policy"},
 		{"manifests/rbac/*.yaml", "role"},
+		{"manifests/registrar/*.yaml", "policy"},
+		{"manifests/registrar/*.yaml", "role"},
 	} {
 		names, err := manifestNames(filepath.Join(root, decides.files), decides.what)
 		if err != nil {

@@ -16,7 +16,7 @@ type page struct {
 
 func readPages(root string) ([]page, error) {
 	var paths []string
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/decisions/*.md"} {
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/decisions/*.md", "docs/guides/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			return nil, err
