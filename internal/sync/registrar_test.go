@@ -1,0 +1,76 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/muster-fleet/muster/internal/program"
+)
+
+func TestRegistrarIsMissing(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	lease := func(renewed *metav1.MicroTime) *coordinationv1.Lease {
+		return &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: "muster-registrar"}, Spec: coordinationv1.LeaseSpec{RenewTime: renewed},
+		}
+	}
+	ago := func(since time.Duration) *metav1.MicroTime {
+		at := metav1.NewMicroTime(now.Add(-since))
+		return &at
+	}
+	for name, test := range map[string]struct {
+		lease *coordinationv1.Lease
+		err   error
+		want  bool
+	}{
+		"never there":         {want: true},
+		"never renewed":       {lease: lease(nil), want: true},
+		"runs":                {lease: lease(ago(5 * time.Second))},
+		"another takes over":  {lease: lease(ago(30 * time.Second))},
+		"gone":                {lease: lease(ago(2 * time.Minute)), want: true},
+		"nobody can tell":     {err: errors.New("broken")},
+		"its clock is before": {lease: lease(ago(-time.Minute))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheme, err := program.Scheme()
+			if err != nil {
+				t.Fatal(err)
+			}
+			asked := 0
+			builder := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+					if asked++; test.err != nil {
+						return test.err
+					}
+					return c.Get(ctx, key, object, options...)
+				},
+			})
+			if test.lease != nil {
+				builder.WithObjects(test.lease)
+			}
+			r := newRegistrar(builder.Build(), "muster-system")
+			r.now = func() time.Time { return now }
+			for range 3 {
+				if got := r.isMissing(t.Context()); got != test.want {
+					t.Errorf("got %v, want %v", got, test.want)
+				}
+			}
+			if asked != 1 {
+				t.Errorf("asked %d times for three Clusters", asked)
+			}
+			now := now.Add(registrarInterval)
+			r.now = func() time.Time { return now }
+			if r.isMissing(t.Context()); asked != 2 {
+				t.Errorf("asked %d times, and it may have changed", asked)
+			}
+		})
+	}
+}
