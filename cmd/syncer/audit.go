@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/spf13/pflag"
+
 	"github.com/muster-fleet/muster/internal/audit"
 	"github.com/muster-fleet/muster/internal/program"
-	"github.com/spf13/pflag"
 )
 
 // auditOptions are the flags of `syncer audit`.

@@ -30,10 +30,6 @@ const (
 	registrationIDBytes = 16
 )
 
-var reasons = []string{
-	reasonReady, reasonWaiting, reasonUnconfigured, reasonRegistered, reasonConflict, reasonSecretTaken, reasonLost, reasonFailed,
-}
-
 const (
 	// pollInterval is how often is asked for what no event tells: Fleet's credential.
 	pollInterval = 2 * time.Second

@@ -53,10 +53,10 @@ func serverOf(config *corev1.ConfigMap) (server, error) {
 	}
 	var result server
 	if err := json.Unmarshal([]byte(config.Data[fleetConfigKey]), &result); err != nil {
-		return server{}, fmt.Errorf("Fleet's settings (ConfigMap fleet-controller) cannot be read: %w", err) //nolint:staticcheck // Fleet is a name.
+		return server{}, fmt.Errorf("the ConfigMap fleet-controller with Fleet's settings cannot be read: %w", err)
 	}
 	if result.URL == "" {
-		return server{}, errors.New("Fleet's settings have no apiServerURL, by which agents find it; set it in Fleet's chart")
+		return server{}, errors.New("no apiServerURL, by which agents find Fleet, is in its settings; set it in Fleet's chart")
 	}
 	if parsed, err := url.Parse(result.URL); err != nil || parsed.Scheme != "https" || parsed.Host == "" {
 		return server{}, fmt.Errorf("apiServerURL of Fleet's settings, by which agents find it, is %q; set an absolute https URL in Fleet's chart", result.URL)
