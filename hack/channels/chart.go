@@ -15,6 +15,16 @@ const chartDir = "charts/muster"
 
 // chart returns the generated files of the chart by their path.
 func chart(root string, all []*unstructured.Unstructured, from image) (map[string]string, error) {
+	for _, c := range components {
+		if c.byDefault {
+			continue
+		}
+		more, err := kustomize(root, c.dir)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, more...)
+	}
 	fallback, err := defaultValues(all, from)
 	if err != nil {
 		return nil, err
@@ -59,7 +69,7 @@ func defaultValues(objects []*unstructured.Unstructured, from image) (Values, er
 		LogLevel: "info", CRDs: CRDValues{Enabled: true, Keep: true},
 		Certificates: CertificateValues{IssuerRef: IssuerValues{Kind: "Issuer", Group: "cert-manager.io"}},
 	}
-	of := map[string]*ProgramValues{"webhook": &values.Webhook, "syncer": &values.Syncer}
+	of := map[string]*ProgramValues{"webhook": &values.Webhook, "syncer": &values.Syncer, "registrar": &values.Registrar}
 	for _, p := range programs(objects) {
 		container, err := p.container()
 		if err != nil {

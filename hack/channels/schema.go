@@ -8,6 +8,7 @@ import (
 	"go/parser"
 	"go/token"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -38,6 +39,11 @@ func valuesOf(fallback Values) ([]value, error) {
 	}
 	for _, c := range components {
 		enabled := value{name: "enabled", doc: c.doc, fallback: c.byDefault, schema: map[string]any{"type": "boolean"}}
+		// A component that has a program has that program's values, too.
+		if i := slices.IndexFunc(fields, func(field value) bool { return field.name == c.name }); i >= 0 {
+			fields[i].fields = append([]value{enabled}, fields[i].fields...)
+			continue
+		}
 		fields = append(fields, value{name: c.name, doc: "A component.", fields: []value{enabled}})
 	}
 	return fields, nil

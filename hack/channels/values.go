@@ -8,7 +8,7 @@ type Values struct {
 	Image ImageValues `json:"image"`
 	// Secrets with credentials for the registry, in the release's namespace.
 	ImagePullSecrets []NameValues `json:"imagePullSecrets"`
-	// The least severe level that both programs log.
+	// The least severe level that the programs log.
 	LogLevel string `json:"logLevel" enum:"debug,info,warn,error"`
 	// On which nodes the pods may run.
 	NodeSelector map[string]string `json:"nodeSelector"`
@@ -18,6 +18,8 @@ type Values struct {
 	Webhook ProgramValues `json:"webhook"`
 	// The syncer, which keeps Fleet's objects in line.
 	Syncer ProgramValues `json:"syncer"`
+	// The registrar, which registers clusters ahead of agents that must call.
+	Registrar ProgramValues `json:"registrar"`
 	// The certificates, from cert-manager.
 	Certificates CertificateValues `json:"certificates"`
 	// The CRD of FleetAddonConfigs.

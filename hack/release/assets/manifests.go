@@ -23,6 +23,7 @@ type manifest struct {
 var manifests = []manifest{
 	{name: "install.yaml", required: true},
 	{name: "monitoring.yaml", required: true},
+	{name: "registrar.yaml", required: true},
 	{name: "addon-components.yaml"},
 	{name: clusterctlMetadata},
 }
