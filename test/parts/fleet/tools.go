@@ -5,5 +5,6 @@ package parts
 
 import (
 	_ "github.com/rancher/fleet/cmd/fleetagent"
+	_ "github.com/rancher/fleet/cmd/fleetcli"
 	_ "github.com/rancher/fleet/cmd/fleetcontroller"
 )

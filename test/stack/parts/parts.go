@@ -41,6 +41,7 @@ var (
 			{name: "etcd", pkg: "./etcd"},
 			{name: "kube-apiserver", pkg: "./kube-apiserver"},
 			{name: "kube-controller-manager", pkg: "./kube-controller-manager"},
+			{name: "kube-scheduler", pkg: "./kube-scheduler"},
 			{name: "kubectl", pkg: "./kubectl"},
 		},
 	}
@@ -55,6 +56,7 @@ var (
 		programs: []program{
 			{name: "fleetcontroller", pkg: "github.com/rancher/fleet/cmd/fleetcontroller"},
 			{name: "fleetagent", pkg: "github.com/rancher/fleet/cmd/fleetagent"},
+			{name: "fleetcli", pkg: "github.com/rancher/fleet/cmd/fleetcli"},
 		},
 	}
 	CAPI = Module{
