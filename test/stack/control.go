@@ -67,6 +67,8 @@ func (s *Stack) obey(ctx context.Context, asked order) (any, error) {
 		return s.StartReplica(ctx, asked.Name)
 	case "start-downstream":
 		return s.StartDownstream(ctx)
+	case "start-host-provider":
+		return nil, s.StartHostProvider(ctx)
 	case "start-agent":
 		return nil, s.StartAgent(ctx, asked.Name)
 	case "reload":

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -175,15 +176,21 @@ func (c *controlPlane) ready(ctx context.Context) error {
 	return nil
 }
 
-// controllerManagerSpec is the process without whose controllers ServiceAccounts,
-// garbage collection and namespace deletion do not work.
-func (s *Stack) controllerManagerSpec(c *controlPlane) (process.Spec, error) {
+// baseControllers are those without which ServiceAccounts, garbage collection and
+// namespace deletion do not work.
+var baseControllers = []string{
+	"garbage-collector-controller", "namespace-controller", "serviceaccount-controller", "serviceaccount-token-controller",
+	"root-ca-certificate-publisher-controller", "clusterrole-aggregation-controller",
+}
+
+// controllerManagerSpec is the process that runs these controllers, and more if asked to.
+func (s *Stack) controllerManagerSpec(c *controlPlane, more ...string) (process.Spec, error) {
 	kubeconfig, err := c.userKubeconfig("system:kube-controller-manager")
 	return process.Spec{
 		Name: c.prefix + "kube-controller-manager", Path: s.tools.Bin("kube-controller-manager"),
 		Args: []string{
 			"--kubeconfig=" + kubeconfig, "--use-service-account-credentials=true", "--leader-elect=false", "--secure-port=0",
-			"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller,serviceaccount-token-controller,root-ca-certificate-publisher-controller,clusterrole-aggregation-controller",
+			"--controllers=" + strings.Join(slices.Concat(baseControllers, more), ","),
 			"--service-account-private-key-file=" + c.pki.Path("sa.key"), "--root-ca-file=" + c.pki.Path("ca.crt"),
 		},
 		// It serves nothing; that its controllers work is seen in their objects.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -54,6 +55,8 @@ type Stack struct {
 	workloads []*workload
 	// balancers are in front of Deployments with several replicas.
 	balancers map[servedPort]*balancer.Balancer
+	// hosted are the clusters of the host provider, nil until it plays.
+	hosted map[types.NamespacedName]*hostedCluster
 	// shipped are the objects of Muster's manifests as they ship.
 	shipped []*unstructured.Unstructured
 

@@ -38,7 +38,7 @@ func run(ctx context.Context) error {
 	story := &story{Stack: env, begin: time.Now()}
 	for _, act := range []func(context.Context) error{
 		story.configure, story.addClass, story.addBundles, story.addClusters, story.waitForClusters,
-		story.checkTargets, story.deployDownstream, story.showTree,
+		story.checkTargets, story.deployDownstream, story.becomeReady, story.showTree,
 	} {
 		if err := act(ctx); err != nil {
 			return err

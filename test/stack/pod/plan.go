@@ -23,12 +23,19 @@ type Plan struct {
 	volumes []volumePlan
 	// Ready is the readiness probe, nil if there is none.
 	Ready *Probe
+	// Token says that the ServiceAccount's token is mounted, into Place.Identity.
+	Token bool
 }
+
+// tokenMount is where the API server's admission mounts the token of a ServiceAccount.
+const tokenMount = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // volumePlan is a directory the kubelet would mount.
 type volumePlan struct {
-	name      string
-	hostDir   string
+	name    string
+	hostDir string
+	// file says that it is a file instead.
+	file      bool
 	secret    string
 	configMap string
 	optional  bool
@@ -57,25 +64,37 @@ type Place struct {
 	Name string
 	// Dir holds the volumes.
 	Dir string
+	// Node is the name of its node, and Root the directory that stands for the node's
+	// file system. Empty: there is no node, and what needs one is refused.
+	Node, Root string
+	// Identity is the directory of its ServiceAccount's token.
+	Identity string
 	// Ports maps the ports the container declares to those it gets.
 	Ports map[int]int
 }
 
-// New translates a pod template. What it cannot give a host process it refuses:
-// a test must not pass because a setting was ignored silently. Not translated are
-// resources, security context and scheduling, which a process has no use for, and
-// lifecycle: whoever ends a process here decides himself who is told first.
+// New translates the pod template of a Deployment.
 func New(deployment *appsv1.Deployment, place Place) (*Plan, error) {
 	container, err := OnlyContainer(deployment)
 	if err != nil {
 		return nil, err
 	}
-	spec := deployment.Spec.Template.Spec
-	plan := &Plan{namespace: deployment.Namespace, ServiceAccount: spec.ServiceAccountName}
+	return Translate(deployment.Namespace, &deployment.Spec.Template.Spec, container, place)
+}
+
+// Translate translates one container of a pod. What it cannot give a host process it
+// refuses: a test must not pass because a setting was ignored silently. Not translated
+// are resources, security context and scheduling, which a process has no use for, and
+// lifecycle: whoever ends a process here decides himself who is told first.
+func Translate(namespace string, spec *corev1.PodSpec, container *corev1.Container, place Place) (*Plan, error) {
+	if len(container.EnvFrom) > 0 {
+		return nil, fmt.Errorf("envFrom is not translated")
+	}
+	plan := &Plan{namespace: namespace, ServiceAccount: spec.ServiceAccountName}
 	if plan.ServiceAccount == "" {
 		plan.ServiceAccount = "default"
 	}
-	mounts, err := plan.mountVolumes(spec.Volumes, container, place.Dir)
+	mounts, err := plan.mountVolumes(spec.Volumes, container, place)
 	if err != nil {
 		return nil, err
 	}
@@ -107,9 +126,6 @@ func OnlyContainer(deployment *appsv1.Deployment) (*corev1.Container, error) {
 	if len(spec.Containers) != 1 || len(spec.InitContainers) != 0 {
 		return nil, fmt.Errorf("a host process stands for one container, there are %d and %d init containers",
 			len(spec.Containers), len(spec.InitContainers))
-	}
-	if len(spec.Containers[0].EnvFrom) > 0 {
-		return nil, fmt.Errorf("envFrom is not translated")
 	}
 	return &spec.Containers[0], nil
 }
@@ -143,7 +159,7 @@ func ContainerPort(container *corev1.Container, port intstr.IntOrString) (int, e
 }
 
 // mountVolumes plans the volumes and returns where each mount path is on the host.
-func (p *Plan) mountVolumes(volumes []corev1.Volume, container *corev1.Container, dir string) (map[string]string, error) {
+func (p *Plan) mountVolumes(volumes []corev1.Volume, container *corev1.Container, place Place) (map[string]string, error) {
 	mounts := map[string]string{}
 	for _, mount := range container.VolumeMounts {
 		if mount.SubPath != "" || mount.SubPathExpr != "" {
@@ -153,7 +169,11 @@ func (p *Plan) mountVolumes(volumes []corev1.Volume, container *corev1.Container
 		if i < 0 {
 			return nil, fmt.Errorf("mount %s: there is no volume %q", mount.MountPath, mount.Name)
 		}
-		volume := volumePlan{name: mount.Name, hostDir: path.Join(dir, mount.Name)}
+		if mount.MountPath == tokenMount && place.Identity != "" {
+			p.Token, mounts[tokenMount] = true, place.Identity
+			continue
+		}
+		volume := volumePlan{name: mount.Name, hostDir: path.Join(place.Dir, mount.Name)}
 		switch source := volumes[i].VolumeSource; {
 		case source.Secret != nil:
 			volume.secret, volume.items = source.Secret.SecretName, source.Secret.Items
@@ -168,8 +188,11 @@ func (p *Plan) mountVolumes(volumes []corev1.Volume, container *corev1.Container
 				volume.mode = *source.ConfigMap.DefaultMode
 			}
 		case source.EmptyDir != nil:
+		case source.HostPath != nil && place.Root != "":
+			volume.hostDir = path.Join(place.Root, source.HostPath.Path)
+			volume.file = source.HostPath.Type != nil && *source.HostPath.Type == corev1.HostPathFileOrCreate
 		default:
-			return nil, fmt.Errorf("volume %q: only secret, configMap and emptyDir are translated", mount.Name)
+			return nil, fmt.Errorf("volume %q: only secret, configMap and emptyDir are translated, and hostPath on a node", mount.Name)
 		}
 		if volume.mode == 0 {
 			volume.mode = 0o644
@@ -187,7 +210,16 @@ func envValue(variable corev1.EnvVar, plan *Plan, place Place, earlier map[strin
 	if variable.ValueFrom.FieldRef == nil {
 		return "", fmt.Errorf("env %s: only value and fieldRef are translated", variable.Name)
 	}
-	switch field := variable.ValueFrom.FieldRef.FieldPath; field {
+	field := variable.ValueFrom.FieldRef.FieldPath
+	if place.Node != "" {
+		switch field {
+		case "spec.nodeName":
+			return place.Node, nil
+		case "status.hostIP":
+			return "127.0.0.1", nil
+		}
+	}
+	switch field {
 	case "metadata.namespace":
 		return plan.namespace, nil
 	case "metadata.name":

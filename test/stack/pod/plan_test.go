@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 )
 
@@ -83,5 +85,36 @@ func TestPlanRefusesWhatItCannotGive(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want an error with %q, got %v", want, err)
 		}
+	}
+}
+
+func TestPlanOnANode(t *testing.T) {
+	spec := deploymentOf(t, func(p *corev1.PodSpec) {
+		p.Containers[0].Env = append(p.Containers[0].Env,
+			corev1.EnvVar{Name: "NODE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}})
+		p.Containers[0].Args = []string{"/etc/cni/net.d/10.conflist", "/run/xtables.lock", tokenMount + "/token"}
+		p.Containers[0].VolumeMounts = []corev1.VolumeMount{
+			{Name: "cni", MountPath: "/etc/cni/net.d"}, {Name: "lock", MountPath: "/run/xtables.lock"}, {Name: "token", MountPath: tokenMount},
+		}
+		p.Volumes = []corev1.Volume{
+			{Name: "cni", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/etc/cni/net.d"}}},
+			{Name: "lock", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+				Path: "/run/xtables.lock", Type: ptr.To(corev1.HostPathFileOrCreate)}}},
+			{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}},
+		}
+	})
+	plan, err := New(spec, Place{Name: "p", Dir: "/host", Node: "n", Root: "/node", Identity: "/identity"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"serve", "/node/etc/cni/net.d/10.conflist", "/node/run/xtables.lock", "/identity/token"}
+	if diff := cmp.Diff(want, plan.Args); diff != "" {
+		t.Errorf("arguments (-want +got):\n%s", diff)
+	}
+	if !plan.Token || !slices.Contains(plan.Env, "NODE=n") {
+		t.Errorf("token: %v, environment: %v", plan.Token, plan.Env)
+	}
+	if len(plan.volumes) != 2 || plan.volumes[0].file || !plan.volumes[1].file {
+		t.Errorf("volumes: %v", plan.volumes)
 	}
 }

@@ -48,6 +48,12 @@ func (p *Plan) Mount(ctx context.Context, client kubernetes.Interface) ([]*Volum
 // mount fills the directory before the process starts. Like a pod, it waits for a
 // Secret that does not exist yet.
 func (v *Volume) mount(ctx context.Context, client kubernetes.Interface) error {
+	if v.plan.file {
+		if files.Exists(v.plan.hostDir) {
+			return nil
+		}
+		return files.WriteAtomically(v.plan.hostDir, nil)
+	}
 	if err := os.MkdirAll(v.plan.hostDir, 0o755); err != nil {
 		return err
 	}

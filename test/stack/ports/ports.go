@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 
 	"github.com/muster-fleet/muster/test/stack/files"
 )
@@ -25,6 +26,7 @@ const (
 // this machine see them through locked files, also before anything listens.
 type Leases struct {
 	dir   string
+	mu    sync.Mutex
 	locks []func()
 }
 
@@ -38,6 +40,8 @@ func Dir() string {
 
 // Release gives everything back. The kernel does the same when the process dies.
 func (l *Leases) Release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, unlock := range l.locks {
 		unlock()
 	}
@@ -67,8 +71,14 @@ func (l *Leases) try(port int) bool {
 		unlock()
 		return false
 	}
-	l.locks = append(l.locks, unlock)
+	l.keep(unlock)
 	return true
+}
+
+func (l *Leases) keep(unlock func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.locks = append(l.locks, unlock)
 }
 
 // portFree tells whether a port can be listened on, on loopback and everywhere.
@@ -101,7 +111,7 @@ func (l *Leases) Address() (string, error) {
 			unlock()
 			continue
 		}
-		l.locks = append(l.locks, unlock)
+		l.keep(unlock)
 		return address, nil
 	}
 	return "", fmt.Errorf("no loopback address has ports %v free: %w", inMemoryPorts, last)

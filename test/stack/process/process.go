@@ -157,6 +157,21 @@ func (p *Process) SignalAndWait(signal syscall.Signal) error {
 	return fmt.Errorf("%s did not end within %s of %v and was killed\n%s", p.spec.Name, StopGrace, signal, p.Tail())
 }
 
+// Wait returns when the present run has ended, with an error if it failed, or ctx has.
+func (p *Process) Wait(ctx context.Context) error {
+	p.mu.Lock()
+	exited := p.exited
+	p.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-exited:
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.exit
+}
+
 // Running tells whether there is a live process.
 func (p *Process) Running() bool {
 	p.mu.Lock()

@@ -1,0 +1,100 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+)
+
+// hosted is a Cluster whose control plane and nodes are processes of this host.
+type hosted struct{ namespace, name string }
+
+func (h hosted) key() types.NamespacedName {
+	return types.NamespacedName{Namespace: h.namespace, Name: h.name}
+}
+
+func (h hosted) available() bool {
+	live := &clusterv1.Cluster{}
+	return admin.Get(ctx, h.key(), live) == nil && conditions.IsTrue(live, clusterv1.AvailableCondition)
+}
+
+// told is what the Cluster says, for messages.
+func (h hosted) told() string {
+	out, err := env.Kubectl(ctx, "-n", h.namespace, "get", "clusters.cluster.x-k8s.io", h.name, "-o",
+		`jsonpath={range .status.conditions[*]}{.type}={.status} {.message}{"\n"}{end}`)
+	pods, _ := h.kubectl("get", "nodes,pods,events", "-A")
+	return fmt.Sprint(out, err, "\n", pods)
+}
+
+func (h hosted) kubectl(args ...string) (string, error) {
+	return env.HostedKubectl(ctx, h.namespace, h.name, args...)
+}
+
+// get reads an object of the cluster, or a list of them.
+func (h hosted) get(g Gomega, into any, args ...string) {
+	out, err := h.kubectl(append([]string{"get", "-o", "json"}, args...)...)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(json.Unmarshal([]byte(out), into)).To(Succeed())
+}
+
+// onlyNode is the node of a cluster of one.
+type onlyNode struct {
+	created metav1.Time
+	ready   corev1.NodeCondition
+	taints  []string
+}
+
+func (h hosted) node(g Gomega) onlyNode {
+	var nodes corev1.NodeList
+	h.get(g, &nodes, "nodes")
+	g.Expect(nodes.Items).To(HaveLen(1))
+	node := onlyNode{created: nodes.Items[0].CreationTimestamp}
+	for _, condition := range nodes.Items[0].Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			node.ready = condition
+		}
+	}
+	for _, taint := range nodes.Items[0].Spec.Taints {
+		node.taints = append(node.taints, taint.Key)
+	}
+	return node
+}
+
+func (h hosted) taints(g Gomega) []string { return h.node(g).taints }
+
+// scheduled is what the scheduler says of the one Pod with this label.
+func (h hosted) scheduled(g Gomega, namespace, selector string) corev1.PodCondition {
+	pod := h.pod(g, namespace, selector)
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodScheduled {
+			return condition
+		}
+	}
+	return corev1.PodCondition{}
+}
+
+func (h hosted) pod(g Gomega, namespace, selector string) corev1.Pod {
+	var pods corev1.PodList
+	h.get(g, &pods, "-n", namespace, "pods", "-l", selector)
+	g.Expect(pods.Items).To(HaveLen(1))
+	return pods.Items[0]
+}
+
+// log is what the process has printed that runs for the agent in this namespace.
+func (h hosted) log(g Gomega, namespace string) string {
+	pod := h.pod(g, namespace, "app=fleet-agent")
+	name := strings.Join([]string{h.namespace, h.name, pod.Spec.NodeName, pod.Namespace, pod.Name, "fleet-agent"}, ".")
+	content, err := os.ReadFile(env.LogPath(name))
+	g.Expect(err).NotTo(HaveOccurred())
+	return string(content)
+}
+
+func (h hosted) agentPod(g Gomega) types.UID { return h.pod(g, "fleet-addon-agent", "app=fleet-agent").UID }

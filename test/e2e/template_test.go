@@ -1,0 +1,286 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+
+	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+// starting are the taints of a worker that has just joined a cluster with an external
+// cloud provider.
+var starting = []string{"node.kubernetes.io/not-ready", "node.cluster.x-k8s.io/uninitialized", "node.cloudprovider.kubernetes.io/uninitialized"}
+
+// The guide "Clusters that become ready alone", with its objects as they stand: one apply,
+// and the Cluster is Available when the CNI, and all else that Fleet deploys to it, is
+// ready. Cluster API's own controllers make the Cluster, Kubernetes' own make, schedule
+// and untaint; only the kubelet and the machines are played.
+func TestReadyFromATemplate(t *testing.T) {
+	g := NewWithT(t)
+	t.Cleanup(func() { leaveNoTemplate(t) })
+	g.Expect(env.StartHostProvider(ctx)).To(Succeed())
+	for _, namespace := range []string{classNamespace, "team"} {
+		g.Expect(env.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")).To(Succeed())
+	}
+	g.Expect(env.Apply(ctx, env.HostClusterClass(classNamespace, "standard"))).To(Succeed())
+	g.Expect(env.WaitForClusterClass(ctx, classNamespace, "standard")).To(Succeed())
+	g.Expect(env.Apply(ctx, cloudProvider)).To(Succeed())
+	blocks, err := fixture.Guide("cni.md", 3)
+	g.Expect(err).NotTo(HaveOccurred())
+	config, cni, cluster := blocks[0], blocks[1], blocks[2]
+	kubectlApply(g, cni)
+
+	bare, prod := hosted{"team", "bare"}, hosted{"team", "prod"}
+	t.Run("without tolerations it does not work, and the Cluster says where it stands", func(t *testing.T) {
+		kubectlApply(NewWithT(t), strings.Replace(config, "  cluster:\n", "  cluster:\n    agentTolerations: []\n", 1))
+		kubectlApply(NewWithT(t), strings.Replace(cluster, "name: prod", "name: bare", 1))
+		testWithoutTolerations(t, bare)
+	})
+	begin := time.Now()
+	kubectlApply(g, config)
+	kubectlApply(g, cluster)
+	t.Run("with the guide's objects it becomes Available", func(t *testing.T) { testBecomesAvailable(t, prod, begin) })
+	t.Run("corrected tolerations reach a cluster whose agent never ran", func(t *testing.T) {
+		NewWithT(t).Eventually(bare.available).WithTimeout(2 * time.Minute).Should(BeTrue(), bare.told)
+		t.Logf("%s after the FleetAddonConfig was corrected", time.Since(begin).Round(100*time.Millisecond))
+	})
+	t.Run("agents on one node do not clash", func(t *testing.T) { testAgentsOnOneNode(t, prod) })
+	t.Run("deleted: nothing is left", func(t *testing.T) {
+		g := NewWithT(t)
+		_, err := env.Kubectl(ctx, "-n", "team", "delete", "clusters.cluster.x-k8s.io", "bare", "prod", "--timeout=60s")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Eventually(func(g Gomega) {
+			for _, p := range env.Processes() {
+				g.Expect(p.Name).NotTo(HavePrefix("team."))
+			}
+		}).Should(Succeed())
+	})
+}
+
+func testWithoutTolerations(t *testing.T, bare hosted) {
+	g := NewWithT(t)
+	waitImported(t, g, bare.key())
+	g.Eventually(func(g Gomega) {
+		g.Expect(bare.taints(g)).To(ContainElements(starting))
+		g.Expect(bare.scheduled(g, stack.DefaultAgentNamespace, "app=fleet-agent")).To(And(
+			HaveField("Status", corev1.ConditionFalse), HaveField("Message", ContainSubstring("untolerated taint"))))
+	}).Should(Succeed())
+	stands := func(g Gomega) {
+		live := getCluster(g, bare.key())
+		ready, available := conditions.Get(live, "FleetBundlesReady"), conditions.Get(live, clusterv1.AvailableCondition)
+		g.Expect(ready).To(HaveField("Status", metav1.ConditionFalse))
+		g.Expect(ready.Message).To(And(ContainSubstring("WaitApplied"), ContainSubstring("cni")))
+		g.Expect(available).To(HaveField("Status", metav1.ConditionFalse))
+		g.Expect(available.Message).To(ContainSubstring("FleetBundlesReady: " + ready.Message))
+		g.Expect(conditions.IsTrue(live, "FleetImported")).To(BeTrue())
+	}
+	g.Eventually(stands).Should(Succeed())
+	// It stays so: nothing but the agent would ever untaint the node.
+	g.Consistently(func(g Gomega) {
+		stands(g)
+		g.Expect(bare.scheduled(g, stack.DefaultAgentNamespace, "app=fleet-agent")).To(HaveField("Status", corev1.ConditionFalse))
+		g.Expect(bare.taints(g)).To(ContainElements(starting))
+	}).WithTimeout(5 * time.Second).Should(Succeed())
+}
+
+func testBecomesAvailable(t *testing.T, prod hosted, begin time.Time) {
+	g := NewWithT(t)
+	// An ordinary Pod is there before any node is.
+	g.Eventually(func() error {
+		_, err := env.HostedKubectlInput(ctx, prod.namespace, prod.name, ordinary, "apply", "-f", "-")
+		return err
+	}).WithTimeout(time.Minute).Should(Succeed())
+	g.Eventually(prod.available).WithTimeout(2*time.Minute).Should(BeTrue(), prod.told)
+	t.Logf("%s after kubectl apply", time.Since(begin).Round(100*time.Millisecond))
+
+	live := getCluster(g, prod.key())
+	g.Expect(conditions.IsTrue(live, "FleetImported")).To(BeTrue())
+	g.Expect(conditions.IsTrue(live, "FleetBundlesReady")).To(BeTrue())
+	g.Expect(conditions.IsTrue(live, clusterv1.ClusterWorkersAvailableCondition)).To(BeTrue())
+	g.Expect(deployments(g, prod.key())).To(ContainElements("classes/cni", "classes/cloud-provider"))
+
+	node := prod.node(g)
+	g.Expect(prod.taints(g)).To(BeEmpty(), "the CNI, Cluster API and the cloud provider have each taken theirs")
+	g.Expect(node.ready.Status).To(Equal(corev1.ConditionTrue))
+	daemons := &appsv1.DaemonSet{}
+	prod.get(g, daemons, "-n", "kube-flannel", "daemonset", "flannel")
+	g.Expect(daemons.Status.NumberReady).To(BeEquivalentTo(1))
+	network := &corev1.ConfigMap{}
+	prod.get(g, network, "-n", "kube-flannel", "configmap", "flannel")
+	g.Expect(network.Data["net-conf.json"]).To(ContainSubstring("10.244.0.0/16"), "the cluster's own Pod network")
+
+	// In the order in which one thing needs the other.
+	agent := prod.scheduled(g, stack.DefaultAgentNamespace, "app=fleet-agent")
+	g.Expect(agent.Status).To(Equal(corev1.ConditionTrue))
+	daemon := prod.scheduled(g, "kube-flannel", "app=flannel")
+	pod := prod.scheduled(g, "default", "app=ordinary")
+	g.Expect(pod.Status).To(Equal(corev1.ConditionTrue))
+	order := []moment{
+		{"the node joins", node.created}, {"the agent is scheduled", agent.LastTransitionTime}, {"the CNI is scheduled", daemon.LastTransitionTime},
+		{"the node is ready", node.ready.LastTransitionTime}, {"the ordinary Pod is scheduled", pod.LastTransitionTime},
+	}
+	g.Expect(order).To(inOrder())
+	g.Expect([]moment{order[3], {"FleetBundlesReady", conditions.Get(live, "FleetBundlesReady").LastTransitionTime},
+		{"Available", conditions.Get(live, clusterv1.AvailableCondition).LastTransitionTime}}).To(inOrder())
+	events, err := env.HostedKubectl(ctx, prod.namespace, prod.name, "get", "events", "--field-selector=reason=FailedScheduling", "-o", `jsonpath={range .items[*]}{.regarding.name}{.involvedObject.name} {.message}{"\n"}{end}`)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(events).To(MatchRegexp("ordinary .*untolerated taint"), "the ordinary Pod had to wait")
+}
+
+// testAgentsOnOneNode puts agents of two others on the node of prod. Neither says where
+// to listen, so they listen where the other does.
+func testAgentsOnOneNode(t *testing.T, prod hosted) {
+	g := NewWithT(t)
+	var kubeconfig corev1.Secret
+	g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: prod.namespace, Name: prod.name + "-kubeconfig"}, &kubeconfig)).To(Succeed())
+	for _, other := range []string{"other-one", "other-two"} {
+		value, err := json.Marshal(kubeconfig.Data)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(env.Apply(ctx, fmt.Sprintf(otherFleet, other, value))).To(Succeed())
+		if other == "other-one" {
+			// It is there first, and has the ports.
+			g.Eventually(func(g Gomega) { g.Expect(lastSeen(g, other)).NotTo(BeEmpty()) }).WithTimeout(time.Minute).Should(Succeed())
+		}
+	}
+	g.Eventually(func(g Gomega) {
+		out, err := prod.kubectl("-n", "other-two", "get", "pods", "-l", "app=fleet-agent", "--field-selector=status.phase=Running", "-o", "name")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).NotTo(BeEmpty())
+		g.Expect(prod.log(g, "other-two")).To(ContainSubstring("address already in use"))
+	}).WithTimeout(time.Minute).Should(Succeed())
+	g.Expect(lastSeen(g, "other-two")).To(BeEmpty(), "two agents with the default ports cannot both work")
+
+	// Ours came to a node whose ports were free; it must also start where they are taken.
+	before := prod.agentPod(g)
+	_, err := prod.kubectl("-n", stack.DefaultAgentNamespace, "delete", "pods", "-l", "app=fleet-agent")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func(g Gomega) {
+		g.Expect(prod.agentPod(g)).NotTo(Equal(before))
+		g.Expect(prod.log(g, stack.DefaultAgentNamespace)).To(ContainSubstring("Starting workers"))
+	}).WithTimeout(time.Minute).Should(Succeed())
+	g.Expect(prod.log(g, stack.DefaultAgentNamespace)).NotTo(ContainSubstring("address already in use"))
+}
+
+// moment is when something happened, in whole seconds.
+type moment struct {
+	what string
+	at   metav1.Time
+}
+
+func inOrder() gomegatypes.GomegaMatcher {
+	return WithTransform(func(moments []moment) string {
+		for i := 1; i < len(moments); i++ {
+			if moments[i].at.Before(&moments[i-1].at) {
+				return fmt.Sprintf("%s at %s, before %s at %s", moments[i].what, moments[i].at, moments[i-1].what, moments[i-1].at)
+			}
+		}
+		return ""
+	}, BeEmpty())
+}
+
+func kubectlApply(g Gomega, yaml string) {
+	_, err := env.KubectlInput(ctx, yaml, "apply", "-f", "-")
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+func lastSeen(g Gomega, namespace string) string {
+	out, err := env.Kubectl(ctx, "-n", namespace, "get", "clusters.fleet.cattle.io", "node", "-o", "jsonpath={.status.agent.lastSeen}")
+	g.Expect(err).NotTo(HaveOccurred())
+	return out
+}
+
+// leaveNoTemplate gives the tests that follow what they expect.
+func leaveNoTemplate(t *testing.T) {
+	_, err := env.Kubectl(ctx, "delete", "fleetaddonconfig", "fleet-addon-config", "--ignore-not-found")
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Error(err)
+	}
+	if _, err := env.Kubectl(ctx, "-n", classNamespace, "delete", "bundles.fleet.cattle.io", "cni", "cloud-provider", "--ignore-not-found"); err != nil {
+		t.Error(err)
+	}
+}
+
+// ordinary is a Pod as users have them.
+const ordinary = `
+apiVersion: v1
+kind: Pod
+metadata: {namespace: default, name: ordinary, labels: {app: ordinary}}
+spec:
+  containers:
+  - {name: pause, image: "registry.k8s.io/pause:3.10"}
+`
+
+// cloudProvider is a cloud provider's controller manager beside the class.
+const cloudProvider = `
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Bundle
+metadata: {namespace: classes, name: cloud-provider}
+spec:
+  targets:
+  - clusterGroup: standard.classes
+  defaultNamespace: kube-system
+  resources:
+  - name: cloud-provider.yaml
+    content: |
+      apiVersion: v1
+      kind: ServiceAccount
+      metadata: {name: cloud-controller-manager}
+      ---
+      apiVersion: rbac.authorization.k8s.io/v1
+      kind: ClusterRoleBinding
+      metadata: {name: cloud-controller-manager}
+      roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "system:cloud-controller-manager"}
+      subjects: [{kind: ServiceAccount, name: cloud-controller-manager, namespace: kube-system}]
+      ---
+      apiVersion: rbac.authorization.k8s.io/v1
+      kind: ClusterRole
+      metadata: {name: "system:cloud-controller-manager"}
+      rules:
+      - {apiGroups: [""], resources: [nodes], verbs: [get, list, watch, patch, update]}
+      ---
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {name: cloud-controller-manager}
+      spec:
+        selector: {matchLabels: {app: cloud-controller-manager}}
+        template:
+          metadata: {labels: {app: cloud-controller-manager}}
+          spec:
+            serviceAccountName: cloud-controller-manager
+            hostNetwork: true
+            tolerations:
+            - {operator: Exists, effect: NoSchedule}
+            containers:
+            - {name: manager, image: "registry.example.com/cloud-controller-manager:v1.36.0"}
+`
+
+// otherFleet has Fleet manage the cluster once more, for somebody else.
+const otherFleet = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: %[1]s}
+---
+apiVersion: v1
+kind: Secret
+metadata: {namespace: %[1]s, name: node-kubeconfig}
+data: %[2]s
+---
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Cluster
+metadata: {namespace: %[1]s, name: node}
+spec: {kubeConfigSecret: node-kubeconfig, hostNetwork: true, agentNamespace: %[1]s}
+`

@@ -1,0 +1,291 @@
+// Package hostprovider is a provider of Cluster API for tests: infrastructure, bootstrap
+// and control plane of a cluster are processes of this host. Its kinds keep to the
+// contract and have templates, so that Cluster API's own controllers make a Cluster of a
+// ClusterClass from them, down to the worker's Machine and its Node.
+//
+// It plays what a provider does to its objects, and knows nothing of the processes; Hosts
+// does.
+package hostprovider
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// clusterLabel is on everything that Cluster API makes for a Cluster.
+const clusterLabel = "cluster.x-k8s.io/cluster-name"
+
+// every is how often the provider looks at its objects.
+const every = 300 * time.Millisecond
+
+// ControlPlane is how a cluster is reached.
+type ControlPlane struct {
+	Kubeconfig []byte
+	Host       string
+	Port       int
+}
+
+// Machine is a node to be.
+type Machine struct {
+	Name, ProviderID string
+	Taints           []corev1.Taint
+}
+
+// Hosts makes what the objects of the provider stand for.
+type Hosts interface {
+	StartControlPlane(ctx context.Context, cluster types.NamespacedName) (*ControlPlane, error)
+	StopControlPlane(cluster types.NamespacedName) error
+	StartNode(cluster types.NamespacedName, machine Machine) error
+	StopNode(cluster types.NamespacedName, name string)
+}
+
+// Provider plays the provider's controllers.
+type Provider struct {
+	Client client.Client
+	Hosts  Hosts
+	// Say is told what cannot be done; it is tried again.
+	Say func(format string, args ...any)
+
+	mu sync.Mutex
+	// planes and nodes are what has been started, by the object that asked for it.
+	planes map[types.NamespacedName]*plane
+	nodes  map[types.NamespacedName]types.NamespacedName
+}
+
+// plane is the control plane of a cluster: there, not possible, or, with neither, being
+// started.
+type plane struct {
+	cluster types.NamespacedName
+	is      *ControlPlane
+	err     error
+}
+
+// Run plays until ctx ends.
+func (p *Provider) Run(ctx context.Context) {
+	p.planes, p.nodes = map[types.NamespacedName]*plane{}, map[types.NamespacedName]types.NamespacedName{}
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	said := ""
+	for ctx.Err() == nil {
+		err := errors.Join(
+			p.each(ctx, clusterKind, p.cluster, nil),
+			p.each(ctx, configKind, p.config, nil),
+			p.each(ctx, machineKind, p.machine, p.endNodes),
+			p.each(ctx, controlPlaneKind, func(ctx context.Context, object *unstructured.Unstructured) error {
+				return p.controlPlane(ctx, object, &wait)
+			}, p.endPlanes),
+		)
+		if err != nil && err.Error() != said && ctx.Err() == nil {
+			said = err.Error()
+			p.Say("host provider: %v", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(every):
+		}
+	}
+}
+
+// each looks at every object of a kind, and then at what is gone.
+func (p *Provider) each(ctx context.Context, kind schema.GroupVersionKind, look func(context.Context, *unstructured.Unstructured) error, after func(there map[types.NamespacedName]bool) error) error {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(kind)
+	if err := p.Client.List(ctx, list); err != nil {
+		return err
+	}
+	var problems []error
+	there := map[types.NamespacedName]bool{}
+	for i := range list.Items {
+		object := &list.Items[i]
+		there[client.ObjectKeyFromObject(object)] = true
+		if object.GetDeletionTimestamp() == nil {
+			problems = append(problems, look(ctx, object))
+		}
+	}
+	if after != nil {
+		problems = append(problems, after(there))
+	}
+	return errors.Join(problems...)
+}
+
+func (p *Provider) cluster(ctx context.Context, object *unstructured.Unstructured) error {
+	return p.setStatus(ctx, object, map[string]any{
+		"initialization": map[string]any{"provisioned": true},
+		"conditions":     []any{isTrue("Ready", object.GetCreationTimestamp())},
+	})
+}
+
+func (p *Provider) config(ctx context.Context, object *unstructured.Unstructured) error {
+	// Nothing reads it: the node needs no data to start.
+	return p.setStatus(ctx, object, map[string]any{
+		"initialization": map[string]any{"dataSecretCreated": true},
+		"dataSecretName": object.GetName(),
+		"conditions":     []any{isTrue("Ready", object.GetCreationTimestamp())},
+	})
+}
+
+func (p *Provider) machine(ctx context.Context, object *unstructured.Unstructured) error {
+	key, cluster := client.ObjectKeyFromObject(object), clusterOf(object)
+	id := "host://" + key.Namespace + "/" + key.Name
+	if _, started := p.nodes[key]; !started {
+		if !p.isUp(cluster) {
+			return nil
+		}
+		machine := Machine{Name: key.Name, ProviderID: id}
+		var spec struct {
+			Spec struct{ Taints []corev1.Taint }
+		}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &spec); err != nil {
+			return err
+		}
+		machine.Taints = spec.Spec.Taints
+		if err := p.Hosts.StartNode(cluster, machine); err != nil {
+			return err
+		}
+		p.nodes[key] = cluster
+	}
+	if err := p.setSpec(ctx, object, map[string]any{"providerID": id}); err != nil {
+		return err
+	}
+	return p.setStatus(ctx, object, map[string]any{
+		"initialization": map[string]any{"provisioned": true},
+		"conditions":     []any{isTrue("Ready", object.GetCreationTimestamp())},
+	})
+}
+
+func (p *Provider) endNodes(there map[types.NamespacedName]bool) error {
+	for key, cluster := range p.nodes {
+		if !there[key] {
+			p.Hosts.StopNode(cluster, key.Name)
+			delete(p.nodes, key)
+		}
+	}
+	return nil
+}
+
+func (p *Provider) controlPlane(ctx context.Context, object *unstructured.Unstructured, wait *sync.WaitGroup) error {
+	key, cluster := client.ObjectKeyFromObject(object), clusterOf(object)
+	p.mu.Lock()
+	known, asked := p.planes[key]
+	if !asked {
+		known = &plane{cluster: cluster}
+		p.planes[key] = known
+		wait.Go(func() {
+			is, err := p.Hosts.StartControlPlane(ctx, cluster)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			known.is, known.err = is, err
+		})
+	}
+	is, err := known.is, known.err
+	p.mu.Unlock()
+	if is == nil || err != nil {
+		return err
+	}
+	if err := p.writeKubeconfig(ctx, object, cluster, is.Kubeconfig); err != nil {
+		return err
+	}
+	if err := p.setSpec(ctx, object, map[string]any{
+		"controlPlaneEndpoint": map[string]any{"host": is.Host, "port": int64(is.Port)},
+	}); err != nil {
+		return err
+	}
+	version, _, _ := unstructured.NestedString(object.Object, "spec", "version")
+	replicas, _, _ := unstructured.NestedInt64(object.Object, "spec", "replicas")
+	return p.setStatus(ctx, object, map[string]any{
+		"initialization":              map[string]any{"controlPlaneInitialized": true},
+		"externalManagedControlPlane": true,
+		"version":                     version,
+		"versions":                    []any{map[string]any{"version": version, "replicas": replicas}},
+		"replicas":                    replicas, "readyReplicas": replicas, "availableReplicas": replicas, "upToDateReplicas": replicas,
+		"conditions": []any{isTrue("Available", object.GetCreationTimestamp())},
+	})
+}
+
+func (p *Provider) endPlanes(there map[types.NamespacedName]bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var problems []error
+	for key, known := range p.planes {
+		if !there[key] && known.is != nil {
+			problems = append(problems, p.Hosts.StopControlPlane(known.cluster))
+			delete(p.planes, key)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func (p *Provider) isUp(cluster types.NamespacedName) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, known := range p.planes {
+		if known.cluster == cluster && known.is != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Provider) writeKubeconfig(ctx context.Context, owner *unstructured.Unstructured, cluster types.NamespacedName, kubeconfig []byte) error {
+	err := p.Client.Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig", Labels: map[string]string{clusterLabel: cluster.Name},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, controlPlaneKind)},
+		},
+		Type: "cluster.x-k8s.io/secret",
+		Data: map[string][]byte{"value": kubeconfig},
+	})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// setStatus writes what of the status differs.
+func (p *Provider) setStatus(ctx context.Context, object *unstructured.Unstructured, want map[string]any) error {
+	return p.set(object, "status", want, func(patch client.Patch) error { return p.Client.Status().Patch(ctx, object, patch) })
+}
+
+func (p *Provider) setSpec(ctx context.Context, object *unstructured.Unstructured, want map[string]any) error {
+	return p.set(object, "spec", want, func(patch client.Patch) error { return p.Client.Patch(ctx, object, patch) })
+}
+
+func (p *Provider) set(object *unstructured.Unstructured, section string, want map[string]any, write func(client.Patch) error) error {
+	live, _, _ := unstructured.NestedMap(object.Object, section)
+	differ := false
+	for key, value := range want {
+		is, err := json.Marshal(live[key])
+		if err != nil {
+			return err
+		}
+		should, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		differ = differ || string(is) != string(should)
+	}
+	if !differ {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{section: want})
+	if err != nil {
+		return err
+	}
+	return write(client.RawPatch(types.MergePatchType, patch))
+}
+
+func clusterOf(object *unstructured.Unstructured) types.NamespacedName {
+	return types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetLabels()[clusterLabel]}
+}

@@ -1,0 +1,253 @@
+// Package kubelet plays a node. It registers as a kubelet does, takes the Pods that the
+// scheduler has bound to it, runs what it knows of their images as processes of this host
+// with the Pods' own arguments, environment, tokens and mounts, and reports on them.
+//
+// It is not ready, and starts only Pods in the host's network, until a CNI has written
+// its configuration below the directory that stands for the node's file system.
+package kubelet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/test/stack/process"
+)
+
+const (
+	// syncEvery is how often the Pods of the node are looked at.
+	syncEvery = 200 * time.Millisecond
+	// beatEvery is how often an unchanged node says that it lives.
+	beatEvery = 10 * time.Second
+)
+
+// Host is who runs processes for a node.
+type Host interface {
+	// Add makes a process known under a name of its own.
+	Add(process.Spec) *process.Process
+	Drop(*process.Process)
+	// Port leases a port of this host, the preferred one if it is free.
+	Port(preferred int) (int, error)
+}
+
+// Node is a node and its kubelet.
+type Node struct {
+	Name       string
+	ProviderID string
+	// Taints are those it registers with; the API server adds not-ready.
+	Taints []corev1.Taint
+	// Client is the kubelet's own; Server and CA are how its Pods find the API server.
+	Client kubernetes.Interface
+	Server string
+	CA     []byte
+	Images Images
+	Host   Host
+	// Dir holds its files, and below root its file system.
+	Dir string
+
+	pods  map[types.UID]*podRun
+	wait  sync.WaitGroup
+	beat  time.Time
+	ready bool
+	ports portMap
+}
+
+func (n *Node) root() string { return filepath.Join(n.Dir, "root") }
+
+// Run registers the node and plays it until ctx ends. No process is left then.
+func (n *Node) Run(ctx context.Context) {
+	n.pods, n.ports = map[types.UID]*podRun{}, portMap{host: n.Host}
+	defer n.wait.Wait()
+	registered := false
+	for ctx.Err() == nil {
+		// What fails is tried again in the next round.
+		if !registered {
+			registered = n.register(ctx) == nil
+		} else {
+			_ = n.report(ctx)
+			_ = n.syncPods(ctx)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(syncEvery):
+		}
+	}
+}
+
+func (n *Node) register(ctx context.Context) error {
+	_, err := n.Client.CoreV1().Nodes().Create(ctx, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: map[string]string{
+			corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: runtime.GOARCH,
+		}},
+		Spec: corev1.NodeSpec{ProviderID: n.ProviderID, Taints: n.Taints},
+	}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// networkReady tells whether a CNI has been configured.
+func (n *Node) networkReady() bool {
+	found, err := filepath.Glob(filepath.Join(n.root(), "etc", "cni", "net.d", "*.conf*"))
+	return err == nil && len(found) > 0
+}
+
+// report writes the node's status when it has changed, and now and then as a sign of life.
+func (n *Node) report(ctx context.Context) error {
+	ready := n.networkReady()
+	if ready == n.ready && time.Since(n.beat) < beatEvery {
+		return nil
+	}
+	live, err := n.Client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	conditions := nodeConditions(ready)
+	for i := range conditions {
+		for _, before := range live.Status.Conditions {
+			if before.Type == conditions[i].Type && before.Status == conditions[i].Status {
+				conditions[i].LastTransitionTime = before.LastTransitionTime
+			}
+		}
+	}
+	resources := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
+	}
+	live.Status.Capacity, live.Status.Allocatable = resources, resources
+	live.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}, {Type: corev1.NodeHostName, Address: n.Name}}
+	live.Status.Conditions = conditions
+	live.Status.NodeInfo.OperatingSystem, live.Status.NodeInfo.Architecture = "linux", runtime.GOARCH
+	if _, err := n.Client.CoreV1().Nodes().UpdateStatus(ctx, live, metav1.UpdateOptions{}); err != nil {
+		return err
+	}
+	n.ready, n.beat = ready, time.Now()
+	return nil
+}
+
+// nodeConditions are those that a kubelet reports, as of now.
+func nodeConditions(ready bool) []corev1.NodeCondition {
+	conditions := []corev1.NodeCondition{
+		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory"},
+		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasNoDiskPressure"},
+		{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientPID"},
+		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"},
+	}
+	if !ready {
+		conditions[3].Status, conditions[3].Reason = corev1.ConditionFalse, "KubeletNotReady"
+		conditions[3].Message = "container runtime network not ready: cni config uninitialized"
+	}
+	for i := range conditions {
+		conditions[i].LastHeartbeatTime, conditions[i].LastTransitionTime = metav1.Now(), metav1.Now()
+	}
+	return conditions
+}
+
+// syncPods starts what is bound to the node, and ends what is not any more.
+func (n *Node) syncPods(ctx context.Context) error {
+	bound, err := n.Client.CoreV1().Pods("").List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", n.Name).String(),
+	})
+	if err != nil {
+		return err
+	}
+	there := map[types.UID]bool{}
+	for _, pod := range bound.Items {
+		there[pod.UID] = true
+		run, known := n.pods[pod.UID]
+		switch {
+		case pod.DeletionTimestamp != nil:
+			if known {
+				run.stop()
+			}
+			if !known || run.ended() {
+				if err := n.forget(ctx, &pod); err != nil {
+					return err
+				}
+			}
+		case !known && pod.Status.Phase == corev1.PodPending:
+			n.begin(ctx, &pod)
+		}
+	}
+	for uid, run := range n.pods {
+		if !there[uid] {
+			run.stop()
+			if run.ended() {
+				delete(n.pods, uid)
+			}
+		}
+	}
+	return nil
+}
+
+// forget takes a Pod that has ended off the API server.
+func (n *Node) forget(ctx context.Context, pod *corev1.Pod) error {
+	err := n.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
+	})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+func (n *Node) begin(ctx context.Context, pod *corev1.Pod) {
+	ctx, stop := context.WithCancel(ctx)
+	run := n.newPodRun(pod, stop)
+	n.pods[pod.UID] = run
+	n.wait.Go(func() { run.play(ctx) })
+}
+
+// patchStatus writes the status of a Pod unless it is another one by now.
+func (n *Node) patchStatus(ctx context.Context, pod *corev1.Pod, status *corev1.PodStatus) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": status})
+	if err != nil {
+		return err
+	}
+	_, err = n.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return fmt.Errorf("status of Pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// portMap moves ports of a network namespace to ports of this host, the same ones for
+// everything in it: two that listen on one port clash as they do on a node.
+type portMap struct {
+	host  Host
+	mu    sync.Mutex
+	moved map[int]int
+}
+
+func (m *portMap) move(ports []int) (map[int]int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.moved == nil {
+		m.moved = map[int]int{}
+	}
+	result := map[int]int{}
+	for _, port := range ports {
+		if _, done := m.moved[port]; !done {
+			leased, err := m.host.Port(0)
+			if err != nil {
+				return nil, err
+			}
+			m.moved[port] = leased
+		}
+		result[port] = m.moved[port]
+	}
+	return result, nil
+}
