@@ -38,6 +38,11 @@ func (h hosted) kubectl(args ...string) (string, error) {
 	return env.HostedKubectl(ctx, h.namespace, h.name, args...)
 }
 
+func (h hosted) apply(g Gomega, yaml string) {
+	_, err := env.HostedKubectlInput(ctx, h.namespace, h.name, yaml, "apply", "-f", "-")
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
 // get reads an object of the cluster, or a list of them.
 func (h hosted) get(g Gomega, into any, args ...string) {
 	out, err := h.kubectl(append([]string{"get", "-o", "json"}, args...)...)
@@ -81,6 +86,19 @@ func (h hosted) scheduled(g Gomega, namespace, selector string) corev1.PodCondit
 	return corev1.PodCondition{}
 }
 
+// events are those of this reason on objects whose names begin so.
+func (h hosted) events(g Gomega, namespace, name, reason string) []moment {
+	var events corev1.EventList
+	h.get(g, &events, "-n", namespace, "events", "--field-selector=reason="+reason)
+	var found []moment
+	for _, event := range events.Items {
+		if strings.HasPrefix(event.InvolvedObject.Name, name) {
+			found = append(found, moment{event.Message, event.EventTime.Time})
+		}
+	}
+	return found
+}
+
 func (h hosted) pod(g Gomega, namespace, selector string) corev1.Pod {
 	var pods corev1.PodList
 	h.get(g, &pods, "-n", namespace, "pods", "-l", selector)
@@ -97,4 +115,6 @@ func (h hosted) log(g Gomega, namespace string) string {
 	return string(content)
 }
 
-func (h hosted) agentPod(g Gomega) types.UID { return h.pod(g, "fleet-addon-agent", "app=fleet-agent").UID }
+func (h hosted) agentPod(g Gomega) types.UID {
+	return h.pod(g, "fleet-addon-agent", "app=fleet-agent").UID
+}

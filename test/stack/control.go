@@ -69,6 +69,8 @@ func (s *Stack) obey(ctx context.Context, asked order) (any, error) {
 		return s.StartDownstream(ctx)
 	case "start-host-provider":
 		return nil, s.StartHostProvider(ctx)
+	case "start-gitops":
+		return nil, s.StartGitOps(ctx)
 	case "start-agent":
 		return nil, s.StartAgent(ctx, asked.Name)
 	case "reload":

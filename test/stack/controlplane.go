@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -183,14 +182,21 @@ var baseControllers = []string{
 	"root-ca-certificate-publisher-controller", "clusterrole-aggregation-controller",
 }
 
-// controllerManagerSpec is the process that runs these controllers, and more if asked to.
-func (s *Stack) controllerManagerSpec(c *controlPlane, more ...string) (process.Spec, error) {
+// workloadControllers make Pods of what users write, and taint and untaint nodes.
+var workloadControllers = []string{
+	"deployment-controller", "replicaset-controller", "daemonset-controller", "job-controller",
+	"node-lifecycle-controller", "taint-eviction-controller",
+}
+
+// controllerManagerSpec is the process that runs these controllers. There may be several
+// of them, for controllers of their own.
+func (s *Stack) controllerManagerSpec(c *controlPlane, name string, controllers []string) (process.Spec, error) {
 	kubeconfig, err := c.userKubeconfig("system:kube-controller-manager")
 	return process.Spec{
-		Name: c.prefix + "kube-controller-manager", Path: s.tools.Bin("kube-controller-manager"),
+		Name: c.prefix + name, Path: s.tools.Bin("kube-controller-manager"),
 		Args: []string{
 			"--kubeconfig=" + kubeconfig, "--use-service-account-credentials=true", "--leader-elect=false", "--secure-port=0",
-			"--controllers=" + strings.Join(slices.Concat(baseControllers, more), ","),
+			"--controllers=" + strings.Join(controllers, ","),
 			"--service-account-private-key-file=" + c.pki.Path("sa.key"), "--root-ca-file=" + c.pki.Path("ca.crt"),
 		},
 		// It serves nothing; that its controllers work is seen in their objects.
@@ -202,8 +208,17 @@ func (s *Stack) controllerManagerSpec(c *controlPlane, more ...string) (process.
 	}, err
 }
 
+// schedulerSpec is the process that binds Pods to nodes.
+func (s *Stack) schedulerSpec(c *controlPlane) (process.Spec, error) {
+	kubeconfig, err := c.userKubeconfig("system:kube-scheduler")
+	return process.Spec{
+		Name: c.prefix + "kube-scheduler", Path: s.tools.Bin("kube-scheduler"),
+		Args: []string{"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0"},
+	}, err
+}
+
 func (s *Stack) hubControllerManagerSpec() ([]process.Spec, error) {
-	spec, err := s.controllerManagerSpec(s.hub)
+	spec, err := s.controllerManagerSpec(s.hub, "kube-controller-manager", baseControllers)
 	return []process.Spec{spec}, err
 }
 

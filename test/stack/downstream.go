@@ -24,7 +24,7 @@ func (s *Stack) StartDownstream(ctx context.Context) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		manager, err := s.controllerManagerSpec(plane)
+		manager, err := s.controllerManagerSpec(plane, "kube-controller-manager", baseControllers)
 		if err != nil {
 			return nil, err
 		}

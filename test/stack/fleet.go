@@ -22,6 +22,11 @@ const (
 // configureFleet writes what Fleet's chart would: without the URL of the API server
 // Fleet cannot import a cluster.
 func (s *Stack) configureFleet(ctx context.Context) error {
+	// "-" means that the local cluster is not managed.
+	return s.writeFleetConfig(ctx, map[string]string{"namespace": "-"})
+}
+
+func (s *Stack) writeFleetConfig(ctx context.Context, bootstrap map[string]string) error {
 	if err := s.hub.ensureNamespace(ctx, fleetNamespace); err != nil {
 		return err
 	}
@@ -35,8 +40,7 @@ func (s *Stack) configureFleet(ctx context.Context) error {
 		"agentWorkers":                    map[string]string{"bundledeployment": "50", "drift": "50"},
 		"garbageCollectionInterval":       "15m",
 		"ignoreClusterRegistrationLabels": false,
-		// "-" means that the local cluster is not managed.
-		"bootstrap": map[string]string{"namespace": "-"},
+		"bootstrap":                       bootstrap,
 	})
 	if err != nil {
 		return err
@@ -52,23 +56,29 @@ func (s *Stack) configureFleet(ctx context.Context) error {
 	return s.client.applyObject(ctx, &unstructured.Unstructured{Object: object})
 }
 
-// fleetSpecs are Fleet's controllers. Each wants its environment whole: the
-// election settings even without election.
-func (s *Stack) fleetSpecs() ([]process.Spec, error) {
+// fleetEnv is the environment of Fleet's controllers. Each wants it whole: the election
+// settings even without election.
+func (s *Stack) fleetEnv(more ...string) ([]string, error) {
 	kubeconfig, err := s.hub.userKubeconfig("fleet-controller", "system:masters")
-	if err != nil {
-		return nil, err
+	env := append(electionEnv(),
+		"HOME="+s.dir, "TMPDIR="+s.dir, "KUBECONFIG="+kubeconfig, "NAMESPACE="+fleetNamespace)
+	for _, kind := range []string{"BUNDLE", "BUNDLEDEPLOYMENT", "CLUSTER", "CLUSTERGROUP", "HELMOPS", "GITREPO"} {
+		// Unset means one worker.
+		env = append(env, kind+"_RECONCILER_WORKERS=50")
 	}
+	return append(env, more...), err
+}
+
+// fleetSpecs are Fleet's controllers.
+func (s *Stack) fleetSpecs() ([]process.Spec, error) {
 	port, err := s.leases.Port(0)
 	if err != nil {
 		return nil, err
 	}
 	health := fmt.Sprintf("127.0.0.1:%d", port)
-	env := append(electionEnv(),
-		"HOME="+s.dir, "TMPDIR="+s.dir, "KUBECONFIG="+kubeconfig, "NAMESPACE="+fleetNamespace)
-	for _, kind := range []string{"BUNDLE", "BUNDLEDEPLOYMENT", "CLUSTER", "CLUSTERGROUP", "HELMOPS"} {
-		// Unset means one worker.
-		env = append(env, kind+"_RECONCILER_WORKERS=50")
+	env, err := s.fleetEnv()
+	if err != nil {
+		return nil, err
 	}
 	binary := s.tools.Bin("fleetcontroller")
 	return []process.Spec{{

@@ -7,36 +7,24 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/stack/hostprovider"
-	"github.com/muster-fleet/muster/test/stack/kubelet"
 	"github.com/muster-fleet/muster/test/stack/pki"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
-
-// workloadControllers make Pods of what users write, and taint and untaint nodes.
-var workloadControllers = []string{
-	"deployment-controller", "replicaset-controller", "daemonset-controller", "job-controller",
-	"node-lifecycle-controller", "taint-eviction-controller",
-}
 
 // hostedCluster is a cluster of the host provider: a control plane with controllers and
 // scheduler, and nodes that are played.
 type hostedCluster struct {
 	plane *controlPlane
-	nodes map[string]*hostedNode
-}
-
-type hostedNode struct {
-	stop context.CancelFunc
-	done chan struct{}
+	nodes map[string]*playedNode
 }
 
 // StartHostProvider installs a provider of Cluster API whose clusters are processes of
@@ -113,7 +101,7 @@ func (h hosts) StartControlPlane(ctx context.Context, cluster types.NamespacedNa
 	if err != nil {
 		return nil, err
 	}
-	manager, err := h.controllerManagerSpec(plane, workloadControllers...)
+	manager, err := h.controllerManagerSpec(plane, "kube-controller-manager", slices.Concat(baseControllers, workloadControllers))
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +116,7 @@ func (h hosts) StartControlPlane(ctx context.Context, cluster types.NamespacedNa
 		return nil, err
 	}
 	h.mu.Lock()
-	h.hosted[cluster] = &hostedCluster{plane: plane, nodes: map[string]*hostedNode{}}
+	h.hosted[cluster] = &hostedCluster{plane: plane, nodes: map[string]*playedNode{}}
 	h.mu.Unlock()
 	server, err := url.Parse(plane.server)
 	if err != nil {
@@ -140,14 +128,6 @@ func (h hosts) StartControlPlane(ctx context.Context, cluster types.NamespacedNa
 	}
 	kubeconfig, err := clientcmd.Write(*plane.admin)
 	return &hostprovider.ControlPlane{Kubeconfig: kubeconfig, Host: server.Hostname(), Port: port}, err
-}
-
-func (s *Stack) schedulerSpec(c *controlPlane) (process.Spec, error) {
-	kubeconfig, err := c.userKubeconfig("system:kube-scheduler")
-	return process.Spec{
-		Name: c.prefix + "kube-scheduler", Path: s.tools.Bin("kube-scheduler"),
-		Args: []string{"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0"},
-	}, err
 }
 
 func (h hosts) StopControlPlane(cluster types.NamespacedName) error {
@@ -175,90 +155,25 @@ func (h hosts) StartNode(cluster types.NamespacedName, machine hostprovider.Mach
 	if hosted == nil {
 		return fmt.Errorf("%s has no control plane", cluster)
 	}
-	// The audit log tells its requests from those of others; its rights are none of its
-	// subjects.
-	user, err := hosted.plane.userConfig("system:node:"+machine.Name, "system:nodes", "system:masters")
+	node, err := h.playNode(hosted.plane, machine)
 	if err != nil {
 		return err
-	}
-	config, err := clientcmd.NewDefaultClientConfig(*user, nil).ClientConfig()
-	if err != nil {
-		return err
-	}
-	config.QPS = -1
-	api, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return err
-	}
-	ctx, stop := context.WithCancel(h.ctx)
-	played := &hostedNode{stop: stop, done: make(chan struct{})}
-	node := &kubelet.Node{
-		Name: machine.Name, ProviderID: machine.ProviderID, Taints: machine.Taints,
-		Client: api, Server: hosted.plane.server, CA: hosted.plane.pki.CA(),
-		Images: h.images(), Host: nodeHost{h.Stack, hostedPrefix(cluster)},
-		Dir: filepath.Join(h.dir, "nodes", cluster.Namespace+"."+cluster.Name, machine.Name),
 	}
 	h.mu.Lock()
-	hosted.nodes[machine.Name] = played
+	hosted.nodes[machine.Name] = node
 	h.mu.Unlock()
-	h.wait.Go(func() {
-		defer close(played.done)
-		node.Run(ctx)
-	})
 	return nil
 }
 
 func (h hosts) StopNode(cluster types.NamespacedName, name string) {
 	h.mu.Lock()
-	var node *hostedNode
+	var node *playedNode
 	if hosted := h.hosted[cluster]; hosted != nil {
 		node = hosted.nodes[name]
 		delete(hosted.nodes, name)
 	}
 	h.mu.Unlock()
 	if node != nil {
-		node.stop()
-		<-node.done
-	}
-}
-
-// nodeHost runs the processes of a node with those of the stack.
-type nodeHost struct {
-	*Stack
-	prefix string
-}
-
-func (h nodeHost) Add(spec process.Spec) *process.Process {
-	spec.Name = h.prefix + spec.Name
-	p := h.add(spec)
-	h.options.changed(h.Stack)
-	return p
-}
-
-func (h nodeHost) Drop(p *process.Process) {
-	h.drop(p)
-	h.options.changed(h.Stack)
-}
-
-func (h nodeHost) Port(preferred int) (int, error) { return h.leases.Port(preferred) }
-
-// images are those that nodes know. What is a program here is run as it is; what would
-// change this host, or is not built, is played by a shell.
-func (s *Stack) images() kubelet.Images {
-	shell := func(script string) []string { return []string{"/bin/sh", "-c", script, "sh"} }
-	waits := shell("exec sleep infinity")
-	return kubelet.Images{
-		"rancher/fleet-agent": {
-			Programs: map[string][]string{"fleetagent": {s.tools.Bin("fleetagent")}},
-			Env:      map[string]string{"FLEET_AGENT_METRICS_BIND_ADDRESS": ":8080", "FLEET_AGENT_PROBE_BIND_ADDRESS": ":8081"},
-			Ports:    []int{8080, 8081},
-		},
-		"registry.k8s.io/pause": {Programs: map[string][]string{"": waits}},
-		// Its configuration is copied as it is, its plugin and its daemon are not here.
-		"ghcr.io/flannel-io/flannel":            {Programs: map[string][]string{"cp": {"cp"}, "flanneld": waits}},
-		"ghcr.io/flannel-io/flannel-cni-plugin": {Programs: map[string][]string{"cp": shell("exit 0")}},
-		// A cloud provider's controller manager, as far as nodes wait for it.
-		"registry.example.com/cloud-controller-manager": {Programs: map[string][]string{"": shell(
-			"until " + s.tools.Bin("kubectl") + " taint nodes --all node.cloudprovider.kubernetes.io/uninitialized-; do sleep 1; done; exec sleep infinity")}},
+		node.end()
 	}
 }

@@ -145,7 +145,9 @@ func (p *Provider) machine(ctx context.Context, object *unstructured.Unstructure
 		}
 		machine := Machine{Name: key.Name, ProviderID: id}
 		var spec struct {
-			Spec struct{ Taints []corev1.Taint }
+			Spec struct {
+				Taints []corev1.Taint `json:"taints"`
+			} `json:"spec"`
 		}
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &spec); err != nil {
 			return err

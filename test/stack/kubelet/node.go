@@ -180,6 +180,8 @@ func (n *Node) syncPods(ctx context.Context) error {
 			}
 		case !known && pod.Status.Phase == corev1.PodPending:
 			n.begin(ctx, &pod)
+		case known:
+			run.correct(ctx, &pod)
 		}
 	}
 	for uid, run := range n.pods {

@@ -29,7 +29,7 @@ func (h *host) Add(spec process.Spec) *process.Process {
 	h.known.Add(1)
 	return process.New(spec, filepath.Join(h.dir, "logs", spec.Name))
 }
-func (h *host) Drop(*process.Process)  { h.known.Add(-1) }
+func (h *host) Drop(*process.Process) { h.known.Add(-1) }
 func (h *host) Port(int) (int, error) { return int(h.port.Add(1)), nil }
 
 func podOf(name string, spec corev1.PodSpec) *corev1.Pod {
@@ -83,6 +83,17 @@ func TestNodeIsReadyOnceItsNetworkIs(t *testing.T) {
 		until(t, name+" to run", func(ctx context.Context) error { return is(ctx, api, name, corev1.PodRunning, "") })
 	}
 
+	if _, err := api.CoreV1().Pods("default").Patch(ctx, "cni", types.MergePatchType,
+		[]byte(`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`), metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the node to say again that its Pod is ready", func(ctx context.Context) error {
+		pod, err := api.CoreV1().Pods("default").Get(ctx, "cni", metav1.GetOptions{})
+		if err == nil && readiness(pod) != corev1.ConditionTrue {
+			err = errors.New("it is not")
+		}
+		return err
+	})
 	create(podOf("unknown", corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.com/other"}}}))
 	until(t, "the Pod of an unknown image to say so", func(ctx context.Context) error {
 		return is(ctx, api, "unknown", corev1.PodPending, "CreateContainerError")

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -177,7 +178,7 @@ func (r *podRun) prepare(ctx context.Context, container *corev1.Container) (proc
 	if err != nil {
 		return none, nil, err
 	}
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + r.dir, "TMPDIR=" + r.dir}
+	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + r.dir, "TMPDIR=" + cmp.Or(plan.Tmp, r.dir)}
 	if plan.Token {
 		if err := identity.Write(ctx, n.CA, n.Client); err != nil {
 			return none, nil, err
@@ -197,7 +198,7 @@ func (r *podRun) prepare(ctx context.Context, container *corev1.Container) (proc
 	}
 	spec := process.Spec{
 		Name: n.Name + "." + r.pod.Namespace + "." + r.pod.Name + "." + container.Name,
-		Path: program[0], Args: slices.Concat(program[1:], plan.Args), Env: append(env, plan.Env...), Dir: r.dir,
+		Path: program[0], Args: slices.Concat(program[1:], plan.Args), Env: append(env, plan.Env...), Dir: cmp.Or(plan.Dir, r.dir),
 	}
 	if plan.Ready == nil {
 		return spec, nil, nil
@@ -280,6 +281,25 @@ func (r *podRun) report(ctx context.Context, phase corev1.PodPhase, state corev1
 	}
 	r.pod.Status = *status
 	_ = r.node.patchStatus(ctx, r.pod, status)
+}
+
+// correct reports again where somebody else has changed what was reported, as a kubelet
+// does: while the node is not ready, its controller says so of all Pods on it.
+func (r *podRun) correct(ctx context.Context, live *corev1.Pod) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if readiness(live) != readiness(r.pod) {
+		_ = r.node.patchStatus(ctx, r.pod, &r.pod.Status)
+	}
+}
+
+func readiness(pod *corev1.Pod) corev1.ConditionStatus {
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status
+		}
+	}
+	return corev1.ConditionUnknown
 }
 
 func waiting(reason, message string) corev1.ContainerState {

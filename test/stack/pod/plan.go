@@ -23,6 +23,8 @@ type Plan struct {
 	volumes []volumePlan
 	// Ready is the readiness probe, nil if there is none.
 	Ready *Probe
+	// Dir is its working directory and Tmp its /tmp, both empty if it says nothing of them.
+	Dir, Tmp string
 	// Token says that the ServiceAccount's token is mounted, into Place.Identity.
 	Token bool
 }
@@ -99,6 +101,7 @@ func Translate(namespace string, spec *corev1.PodSpec, container *corev1.Contain
 		return nil, err
 	}
 	rewrite := rewriter{mounts: mounts, ports: place.Ports}
+	plan.Dir, plan.Tmp = rewrite.value(container.WorkingDir), mounts["/tmp"]
 	values := map[string]string{}
 	for _, variable := range container.Env {
 		value, err := envValue(variable, plan, place, values)
