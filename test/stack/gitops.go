@@ -19,8 +19,8 @@ const (
 )
 
 // fleetInstallation is what Fleet's chart has beside the programs: its Deployment, whose
-// tolerations Fleet gives to its jobs and its local agent, and the account with which it
-// manages the local cluster. Muster's own Deployments do not tolerate the node: they run
+// tolerations Fleet gives to its jobs and its local agent, the account with which it
+// manages the local cluster, and the hosts that it knows. Muster's own Deployments do not tolerate the node: they run
 // as processes already.
 const fleetInstallation = `
 apiVersion: apps/v1
@@ -34,6 +34,11 @@ spec:
     spec:
       tolerations: [{key: node-role.kubernetes.io/control-plane, operator: Exists, effect: NoSchedule}]
       containers: [{name: fleet-controller, image: "rancher/fleet:v0.16.0"}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {namespace: cattle-fleet-system, name: known-hosts}
+data: {known_hosts: ""}
 ---
 apiVersion: v1
 kind: ServiceAccount

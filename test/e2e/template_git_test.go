@@ -1,0 +1,185 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/gitserver"
+)
+
+// The guide "Clusters and their applications from Git": Fleet's own gitjob clones, its
+// local agent applies through our webhooks.
+func TestFromGit(t *testing.T) {
+	g := NewWithT(t)
+	blocks, err := fixture.Guide("gitops.md", 5)
+	g.Expect(err).NotTo(HaveOccurred())
+	fleetYAML, cluster, platform, apps, hello := blocks[0], blocks[1], blocks[2], blocks[3], blocks[4]
+	server, err := gitserver.New(t.TempDir())
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = server.Close() })
+
+	g.Expect(env.StartHostProvider(ctx)).To(Succeed())
+	g.Expect(env.StartGitOps(ctx)).To(Succeed())
+	for _, namespace := range []string{classNamespace, "team"} {
+		g.Expect(env.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")).To(Succeed())
+	}
+	g.Eventually(func(g Gomega) {
+		var local fleetv1.Cluster
+		g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: stack.LocalNamespace, Name: "local"}, &local)).To(Succeed())
+		g.Expect(local.Status.Agent.LastSeen.IsZero()).To(BeFalse())
+	}).WithTimeout(2 * time.Minute).Should(Succeed())
+
+	// So that the cluster becomes Available: Fleet counts a Bundle with a Cluster in it as
+	// ready when the Cluster is.
+	network, err := fixture.Guide("cni.md", 3)
+	g.Expect(err).NotTo(HaveOccurred())
+	kubectlApply(g, network[1])
+	g.Expect(env.Apply(ctx, cloudProvider)).To(Succeed())
+	t.Cleanup(func() { leaveNoTemplate(t); leaveNoGitRepo(t) })
+
+	prod := hosted{"team", "prod"}
+	class := env.HostClusterClass(classNamespace, "standard")
+	platformRepo, err := server.Create(ctx, "platform")
+	g.Expect(err).NotTo(HaveOccurred())
+	appsRepo, err := server.Create(ctx, "apps")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(platformRepo.Push(ctx, "Add the class and a cluster", map[string]string{
+		"classes/standard.yaml": class, "clusters/fleet.yaml": fleetYAML, "clusters/prod.yaml": cluster,
+	})).To(Succeed())
+	g.Expect(appsRepo.Push(ctx, "Add an application", map[string]string{"hello/hello.yaml": hello})).To(Succeed())
+	begin := time.Now()
+	for _, repo := range []struct {
+		yaml string
+		at   *gitserver.Repository
+	}{{platform, platformRepo}, {apps, appsRepo}} {
+		name := repo.at.URL[strings.LastIndex(repo.at.URL, "/"):]
+		yaml := strings.Replace(repo.yaml, "https://git.example.com"+name, repo.at.URL, 1)
+		kubectlApply(g, strings.Replace(yaml, "  branch: main\n", "  branch: main\n  pollingInterval: 2s\n", 1))
+	}
+	says := func(want string) func(Gomega) {
+		return func(g Gomega) {
+			out, err := prod.kubectl("get", "configmap", "hello", "-o", "jsonpath={.data.from}")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(out).To(Equal(want))
+		}
+	}
+	g.Eventually(says("git")).WithTimeout(3 * time.Minute).Should(Succeed())
+	t.Logf("the application was on the cluster %s after the GitRepos were applied", time.Since(begin).Round(100*time.Millisecond))
+
+	t.Run("its bundles are mapped, those of agents are not", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(deployments(g, prod.key())).To(ConsistOf("classes/apps-hello", "classes/cni", "classes/cloud-provider"))
+	})
+	t.Run("nobody fights for the stamp", func(t *testing.T) { testNobodyFights(t, cluster) })
+	t.Run("a push of a label of the class, of the Cluster, and of the application is followed", func(t *testing.T) {
+		g := NewWithT(t)
+		marked := strings.Replace(class, "kind: ClusterClass\nmetadata: {", "kind: ClusterClass\nmetadata: {labels: {tier: gold}, ", 1)
+		g.Expect(platformRepo.Push(ctx, "Change labels", map[string]string{
+			"classes/standard.yaml": marked, "clusters/prod.yaml": strings.Replace(cluster, "env: prod", "env: changed", 1),
+		})).To(Succeed())
+		g.Expect(appsRepo.Push(ctx, "Change the application", map[string]string{"hello/hello.yaml": strings.Replace(hello, "from: git", "from: push", 1)})).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			var imported fleetv1.Cluster
+			g.Expect(admin.Get(ctx, prod.key(), &imported)).To(Succeed())
+			g.Expect(imported.Labels).To(And(HaveKeyWithValue("env", "changed"), HaveKeyWithValue("tier", "gold")))
+		}).WithTimeout(soon).Should(Succeed())
+		g.Eventually(says("push")).WithTimeout(soon).Should(Succeed())
+	})
+	t.Run("removed from Git: gone everywhere", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(platformRepo.Push(ctx, "Remove the cluster", map[string]string{"clusters/prod.yaml": ""})).To(Succeed())
+		for _, left := range []struct {
+			object          client.Object
+			namespace, name string
+		}{
+			{&clusterv1.Cluster{}, "team", "prod"},
+			{&fleetv1.Cluster{}, "team", "prod"},
+			{&fleetv1.ClusterGroup{}, "team", "standard.classes"},
+			{&fleetv1.BundleNamespaceMapping{}, classNamespace, "team"},
+		} {
+			g.Eventually(func() bool {
+				return apierrors.IsNotFound(admin.Get(ctx, types.NamespacedName{Namespace: left.namespace, Name: left.name}, left.object))
+			}).WithTimeout(2*time.Minute).Should(BeTrue(), "%T %s/%s is left", left.object, left.namespace, left.name)
+		}
+		g.Eventually(func(g Gomega) {
+			var all fleetv1.BundleDeploymentList
+			g.Expect(admin.List(ctx, &all, client.MatchingLabels{fleetv1.ClusterNamespaceLabel: "team", fleetv1.ClusterLabel: "prod"})).To(Succeed())
+			g.Expect(all.Items).To(BeEmpty())
+		}).WithTimeout(soon).Should(Succeed())
+	})
+}
+
+// leaveNoGitRepo takes with the GitRepos what came from them.
+func leaveNoGitRepo(t *testing.T) {
+	g := NewWithT(t)
+	for namespace, name := range map[string]string{stack.LocalNamespace: "platform", classNamespace: "apps"} {
+		_, err := env.Kubectl(ctx, "-n", namespace, "delete", "gitrepos.fleet.cattle.io", name, "--ignore-not-found")
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	g.Eventually(func() bool {
+		return apierrors.IsNotFound(admin.Get(ctx, types.NamespacedName{Namespace: classNamespace, Name: "standard"}, &clusterv1.ClusterClass{}))
+	}).WithTimeout(soon).Should(BeTrue(), "the ClusterClass from Git should be gone")
+}
+
+// testNobodyFights applies Clusters again, by every way and manager, and looks whether
+// the stamp stays and Fleet finds nothing modified. Who applies what Fleet has applied
+// owns it with Fleet from then on, and would get in the way of the next push: that one is
+// a dry run.
+func testNobodyFights(t *testing.T, cluster string) {
+	g := NewWithT(t)
+	const sameStamp = "fleet.addons.cluster.x-k8s.io/cluster-name: "
+	out, err := env.KubectlInput(ctx, cluster, "apply", "--server-side", "--field-manager=somebody", "--dry-run=server", "-f", "-", "-o", "yaml")
+	g.Expect(err).NotTo(HaveOccurred(), "another manager's apply conflicts with nothing")
+	g.Expect(stamped(out)).To(Equal(4))
+	g.Expect(out).To(ContainSubstring(sameStamp + "prod"))
+
+	// One by hand, which nobody provisions.
+	byHand := strings.Replace(strings.Replace(cluster, "name: prod", "name: by-hand", 1), "\nspec:\n", "\nspec:\n  paused: true\n", 1)
+	for _, want := range []string{"created", "unchanged", "unchanged"} {
+		out, err := env.KubectlInput(ctx, byHand, "apply", "-f", "-")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(ContainSubstring(want))
+	}
+	_, err = env.KubectlInput(ctx, byHand, "apply", "--server-side", "--field-manager=somebody", "-f", "-")
+	g.Expect(err).NotTo(HaveOccurred(), "another manager's apply conflicts with nothing")
+	out, err = env.Kubectl(ctx, "-n", "team", "get", "clusters.cluster.x-k8s.io", "by-hand", "-o", "yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(stamped(out)).To(Equal(4))
+	g.Expect(out).To(ContainSubstring(sameStamp + "by-hand"))
+	_, err = env.Kubectl(ctx, "-n", "team", "delete", "clusters.cluster.x-k8s.io", "by-hand", "--wait=false")
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = env.Kubectl(ctx, "-n", "team", "patch", "clusters.cluster.x-k8s.io", "by-hand", "--type=merge", "-p", `{"spec":{"paused":false}}`)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	summary := func() fleetv1.BundleSummary {
+		var bundle fleetv1.Bundle
+		g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: stack.LocalNamespace, Name: "platform-clusters"}, &bundle)).To(Succeed())
+		return bundle.Status.Summary
+	}
+	g.Eventually(summary).WithTimeout(2 * time.Minute).Should(HaveField("Ready", 1))
+	g.Consistently(summary).WithTimeout(10 * time.Second).Should(And(HaveField("Ready", 1), HaveField("Modified", 0)))
+}
+
+// stamped counts the keys of the stamp in an object's labels and annotations.
+func stamped(yaml string) int {
+	count := 0
+	for line := range strings.Lines(yaml) {
+		key, _, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		switch key {
+		case "clusterclass-name.fleet.addons.cluster.x-k8s.io", "clusterclass-namespace.fleet.addons.cluster.x-k8s.io",
+			"fleet.addons.cluster.x-k8s.io/owned-by", "fleet.addons.cluster.x-k8s.io/cluster-name":
+			count++
+		}
+	}
+	return count
+}
