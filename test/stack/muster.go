@@ -2,9 +2,7 @@ package stack
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
-	"net/http"
 	"path/filepath"
 	"strings"
 
@@ -198,12 +196,7 @@ func (w *workload) fill(spec *process.Spec, plan *pod.Plan) error {
 		return nil
 	}
 	spec.Port = plan.Ready.Port
-	// Kubelets do not verify certificates of probes either.
-	client := &http.Client{Transport: &http.Transport{
-		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
-		DisableKeepAlives: true,
-	}}
-	spec.Ready = httpOK(client, fmt.Sprintf("%s://127.0.0.1:%d%s", plan.Ready.Scheme, plan.Ready.Port, plan.Ready.Path))
+	spec.Ready = plan.Ready.Check()
 	w.ready, w.timing = spec.Ready, plan.Ready.Timing
 	return nil
 }

@@ -3,11 +3,9 @@ package kubelet
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -204,7 +202,7 @@ func (r *podRun) prepare(ctx context.Context, container *corev1.Container) (proc
 		return spec, nil, nil
 	}
 	spec.Port = plan.Ready.Port
-	return spec, probeOf(plan.Ready), nil
+	return spec, plan.Ready.Check(), nil
 }
 
 func first(command []string) string {
@@ -226,27 +224,6 @@ func (r *podRun) probe(ctx context.Context, ready func(context.Context) error, t
 			was = is
 		}
 		pause(ctx, time.Second)
-	}
-}
-
-func probeOf(probe *pod.Probe) func(context.Context) error {
-	// Kubelets do not verify certificates of probes either.
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
-	url := fmt.Sprintf("%s://127.0.0.1:%d%s", probe.Scheme, probe.Port, probe.Path)
-	return func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		response, err := client.Do(request)
-		if err != nil {
-			return err
-		}
-		_ = response.Body.Close()
-		if response.StatusCode >= http.StatusBadRequest {
-			return errors.New(response.Status)
-		}
-		return nil
 	}
 }
 
