@@ -120,17 +120,20 @@ func TestPodsThatEnd(t *testing.T) {
 	go func() { node.Run(playing); close(ended) }()
 	t.Cleanup(func() { stop(); <-ended })
 	for name, test := range map[string]struct {
-		script string
-		policy corev1.RestartPolicy
-		phase  corev1.PodPhase
-		reason string
+		first, script string
+		policy        corev1.RestartPolicy
+		phase         corev1.PodPhase
+		reason        string
 	}{
-		"done":      {"exit 0", corev1.RestartPolicyNever, corev1.PodSucceeded, "Completed"},
-		"failed":    {"exit 3", corev1.RestartPolicyNever, corev1.PodFailed, "Error"},
-		"restarted": {"exit 3", corev1.RestartPolicyAlways, corev1.PodRunning, "CrashLoopBackOff"},
+		"done":          {"exit 0", "exit 0", corev1.RestartPolicyNever, corev1.PodSucceeded, "Completed"},
+		"failed":        {"exit 0", "exit 3", corev1.RestartPolicyNever, corev1.PodFailed, "Error"},
+		"failed-before": {"exit 3", "exit 0", corev1.RestartPolicyNever, corev1.PodFailed, "PodInitializing"},
+		"restarted":     {"exit 0", "exit 3", corev1.RestartPolicyAlways, corev1.PodRunning, "CrashLoopBackOff"},
 	} {
 		pod := podOf(name, corev1.PodSpec{
-			HostNetwork: true, RestartPolicy: test.policy, Containers: []corev1.Container{{Name: "c", Image: "ends", Args: []string{test.script}}},
+			HostNetwork: true, RestartPolicy: test.policy,
+			InitContainers: []corev1.Container{{Name: "i", Image: "ends", Args: []string{test.first}}},
+			Containers:     []corev1.Container{{Name: "c", Image: "ends", Args: []string{test.script}}},
 		})
 		if _, err := api.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)

@@ -85,15 +85,20 @@ func (r *podRun) start(ctx context.Context) error {
 		return fmt.Errorf("a Pod of %d containers is not played", len(spec.Containers))
 	}
 	r.report(ctx, corev1.PodPending, waiting("ContainerCreating", ""), false)
-	for !spec.HostNetwork && !r.node.networkReady() {
-		if pause(ctx, syncEvery); ctx.Err() != nil {
-			return nil
-		}
+	for !spec.HostNetwork && !r.node.networkReady() && ctx.Err() == nil {
+		pause(ctx, syncEvery)
 	}
 	for i := range spec.InitContainers {
+		if ctx.Err() != nil {
+			break
+		}
 		exit, err := r.runToEnd(ctx, &spec.InitContainers[i], nil)
 		if err != nil || ctx.Err() != nil {
 			return err
+		}
+		if exit != nil && spec.RestartPolicy == corev1.RestartPolicyNever {
+			r.report(ctx, corev1.PodFailed, waiting("PodInitializing", ""), false)
+			return nil
 		}
 		if exit != nil {
 			return fmt.Errorf("init container %s: %w", spec.InitContainers[i].Name, exit)
