@@ -125,7 +125,7 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 ##@ Test
 
 .PHONY: test
-test: parts test-unit test-race test-monitoring test-stack test-integration test-install-file test-random test-faults test-e2e test-release test-images ## Run every test, of the ways to install the quickest
+test: parts test-unit test-race test-monitoring test-stack test-integration test-install-file test-random test-faults test-e2e test-release ## Run every test, of the ways to install the quickest
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
