@@ -22,6 +22,9 @@ export GOLANGCI_LINT_CACHE = $(CURDIR)/.cache/golangci-lint
 # the harness and the tests would have most of their packages compiled a second time.
 export CGO_ENABLED = 0
 
+# A tag is anybody's text until it is checked: it reaches programs by the environment only.
+export VERSION REGISTRY
+
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -48,15 +51,15 @@ dist: ## Generate from manifests/ what people install: dist/ and the Helm chart
 
 .PHONY: images
 images: ## Build the images, for amd64 and arm64, into dist/images, and their SBOMs into dist/sbom (VERSION=v0.1.0)
-	$(RELEASE) images -version=$(VERSION)
+	$(RELEASE) images -version="$$VERSION"
 
 .PHONY: push-images
 push-images: ## Push what `make images` built (REGISTRY=registry.example.com/muster)
-	$(RELEASE) push -registry=$(REGISTRY)
+	$(RELEASE) push -registry="$$REGISTRY"
 
 .PHONY: release
 release: dist ## Make everything that a release has, in dist/release (VERSION=v0.1.0)
-	$(RELEASE) assets -version=$(VERSION)
+	$(RELEASE) assets -version="$$VERSION"
 
 .PHONY: clean
 clean: down ## Stop the local stack and remove all that was built, its parts included

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -36,12 +37,13 @@ func run(ctx context.Context, args []string) error {
 	var o options
 	fs := pflag.NewFlagSet("registrar", pflag.ContinueOnError)
 	o.addTo(fs)
-	if err := fs.Parse(args); err != nil {
+	if err := program.Parse(fs, args, os.Stdout); err != nil {
 		return err
 	}
 	if err := o.SetUpLogging(); err != nil {
 		return err
 	}
+	program.Announce(ctrl.Log, "registrar")
 	mgr, err := newManager(&o)
 	if err != nil {
 		return err

@@ -128,6 +128,12 @@ func (v *visit) next() (step, verdict) {
 		return rest, waiting(reasonWaiting, "the syncer has not made its Fleet Cluster for an agent that calls by itself yet; see the condition FleetImported", 0)
 	case v.fleet.Status.Namespace == "":
 		return rest, waiting(reasonWaiting, "Fleet has not given the Fleet Cluster a namespace yet", 0)
+	case v.fleet.Status.Namespace != deploymentNamespace(v.fleet):
+		// Fleet makes the account wherever this says, with the right to read Secrets there, and
+		// whoever may write the status of a Fleet Cluster, any agent among them, may say it.
+		return rest, waiting(reasonConflict, fmt.Sprintf(
+			"status.namespace of Fleet Cluster %q is %q, not %q as Fleet names it: someone has changed it; set it back, or delete the Fleet Cluster and it is made again",
+			v.fleet.Name, v.fleet.Status.Namespace, deploymentNamespace(v.fleet)), 0)
 	case v.unreachable != "":
 		return rest, waiting(reasonUnconfigured, v.unreachable, 0)
 	case v.current() == nil && v.isCalledWithout():

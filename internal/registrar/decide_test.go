@@ -19,6 +19,7 @@ import (
 type met struct {
 	held, byManager, told, rotate bool
 	noFleet, noNamespace, called  bool
+	elsewhere                     bool          // Somebody has changed where Fleet deploys.
 	edited                        time.Duration // how long ago, if at all, the Fleet Cluster was changed
 	kubeconfig, noClientID        bool
 	unreachable                   string
@@ -31,9 +32,12 @@ type met struct {
 	// secret is whose the Secret is, kept that it holds this registration's credential.
 	secret whose
 	kept   bool
-	// credential is what Fleet has left: "", "its" or "another's".
+	// credential is what Fleet has left: "", "its" "another's" or "elsewhere".
 	credential string
 }
+
+// deployedIn is where Fleet deploys to Fleet Cluster prod-1 of namespace team.
+var deployedIn = stamp.FleetNamespace("team", "prod-1")
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
@@ -56,9 +60,12 @@ func (m met) visit() *visit {
 		return v
 	}
 	v.fleet = &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod-1", UID: "fleet", Generation: 1}}
-	v.fleet.Spec.ClientID, v.fleet.Status.Namespace = "drawn", "cluster-team-prod-1"
+	v.fleet.Spec.ClientID, v.fleet.Status.Namespace = "drawn", deployedIn
 	if m.noNamespace {
 		v.fleet.Status.Namespace = ""
+	}
+	if m.elsewhere {
+		v.fleet.Status.Namespace = "victim"
 	}
 	if m.called {
 		v.fleet.Status.Agent.LastSeen = metav1.NewTime(now)
@@ -125,7 +132,9 @@ func (m met) found(v *visit, next step) {
 	case collect:
 		switch m.credential {
 		case "its":
-			v.credential = &credential{"fresh", "cluster-team-prod-1", "team", "prod-1"}
+			v.credential = &credential{"fresh", deployedIn, "team", "prod-1"}
+		case "elsewhere":
+			v.credential = &credential{"stolen", "victim", "team", "prod-1"}
 		case "another's":
 			v.credential = &credential{"stolen", "cluster-other-prod-1", "other", "prod-1"}
 		}
@@ -182,6 +191,9 @@ func TestSteps(t *testing.T) {
 		"granted, no credential yet":     {met: granted, steps: []step{inspect, collect}, reason: "WaitingForFleet"},
 		"granted":                        {met: with(func(m *met) { m.credential = "its" }), steps: []step{inspect, collect, handOut}, reason: "ManifestReady", token: "fresh"},
 		"the credential is another's":    {met: with(func(m *met) { m.credential = "another's" }), steps: []step{inspect, collect}, reason: "WaitingForFleet"},
+		"its account is elsewhere":       {met: with(func(m *met) { m.credential = "elsewhere" }), steps: []step{inspect, collect}, reason: "WaitingForFleet"},
+		"its account would be elsewhere": {met: met{elsewhere: true}, reason: "RegistrationConflict"},
+		"rotated, to be elsewhere":       {met: with(func(m *met) { m.elsewhere, m.rotate, m.others, m.secret = true, true, []string{"ours"}, ours }), reason: "RegistrationConflict"},
 		"handed out":                     {met: with(func(m *met) { m.secret, m.kept, m.age = ours, true, time.Hour }), steps: []step{inspect, handOut}, reason: "ManifestReady", token: "kept"},
 		"the Secret is lost, early":      {met: with(func(m *met) { m.credential, m.age = "its", 20*time.Minute }), steps: []step{inspect, collect, handOut}, reason: "ManifestReady", token: "fresh"},
 		"the Secret is lost":             {met: with(func(m *met) { m.age = time.Hour }), steps: []step{inspect, collect}, reason: "CredentialLost"},

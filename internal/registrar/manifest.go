@@ -88,7 +88,13 @@ func credentialOf(secret *corev1.Secret) *credential {
 // ClusterRegistrations decides by which name a credential is looked for.
 func (c *credential) isFor(fleet *fleetv1.Cluster) bool {
 	return c != nil && c.token != "" && c.clusterNamespace == fleet.Namespace && c.clusterName == fleet.Name &&
-		c.deploymentNamespace == fleet.Status.Namespace
+		c.deploymentNamespace == deploymentNamespace(fleet)
+}
+
+// deploymentNamespace is where Fleet keeps what is deployed to a cluster, and its agent's
+// account: by the name of the Fleet Cluster, whatever its status says.
+func deploymentNamespace(fleet *fleetv1.Cluster) string {
+	return stamp.FleetNamespace(fleet.Namespace, fleet.Name)
 }
 
 // manifestSecret returns the Secret that is handed out.
@@ -139,7 +145,7 @@ func manifest(server server, fleet *fleetv1.Cluster, token, agent string) ([]byt
 	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"cluster": {Server: server.URL, CertificateAuthorityData: server.CA}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"user": {Token: token}},
-		Contexts:       map[string]*clientcmdapi.Context{"default": {Cluster: "cluster", AuthInfo: "user", Namespace: fleet.Status.Namespace}},
+		Contexts:       map[string]*clientcmdapi.Context{"default": {Cluster: "cluster", AuthInfo: "user", Namespace: deploymentNamespace(fleet)}},
 		CurrentContext: "default",
 	})
 	if err != nil {
@@ -169,7 +175,7 @@ func manifest(server server, fleet *fleetv1.Cluster, token, agent string) ([]byt
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: agentName},
 			Data: map[string][]byte{
 				"kubeconfig":          kubeconfig,
-				"deploymentNamespace": []byte(fleet.Status.Namespace),
+				"deploymentNamespace": []byte(deploymentNamespace(fleet)),
 				"clusterNamespace":    []byte(fleet.Namespace),
 				"clusterName":         []byte(fleet.Name),
 			},

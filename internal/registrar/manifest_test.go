@@ -86,7 +86,7 @@ func TestManifest(t *testing.T) {
 func checkAgentSecret(t *testing.T, secret *corev1.Secret, namespace string) {
 	t.Helper()
 	if secret.Namespace != namespace || secret.Name != "fleet-agent" || string(secret.Data["clusterName"]) != "prod-1" ||
-		string(secret.Data["clusterNamespace"]) != "team" || string(secret.Data["deploymentNamespace"]) != "cluster-team-prod-1" {
+		string(secret.Data["clusterNamespace"]) != "team" || string(secret.Data["deploymentNamespace"]) != deployedIn {
 		t.Errorf("Secret %+v", secret)
 	}
 	client, err := clientcmd.NewClientConfigFromBytes(secret.Data["kubeconfig"])
@@ -98,7 +98,7 @@ func checkAgentSecret(t *testing.T, secret *corev1.Secret, namespace string) {
 		t.Fatal(err)
 	}
 	in, _, err := client.Namespace()
-	if err != nil || in != "cluster-team-prod-1" || config.Host != "https://fleet.example.com:6443" || config.BearerToken != "secret" || string(config.CAData) != "ca" {
+	if err != nil || in != deployedIn || config.Host != "https://fleet.example.com:6443" || config.BearerToken != "secret" || string(config.CAData) != "ca" {
 		t.Errorf("kubeconfig: namespace %q, %+v, %v", in, config, err)
 	}
 }

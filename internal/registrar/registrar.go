@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -131,9 +132,13 @@ func (r *reconciler) fleetClusterOf(ctx context.Context, cluster *clusterv1.Clus
 		return nil, client.IgnoreNotFound(err)
 	}
 	relation, _ := stamp.RelationOf(fleet, cluster, func(name string, uid types.UID) bool {
-		var other clusterv1.Cluster
-		err := r.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, &other)
-		return name == "" || err == nil && (uid == "" || other.UID == uid) || client.IgnoreNotFound(err) != nil // In doubt it lives.
+		var all clusterv1.ClusterList
+		if err := r.List(ctx, &all, client.InNamespace(cluster.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+			return true // In doubt it lives.
+		}
+		return slices.ContainsFunc(all.Items, func(other clusterv1.Cluster) bool {
+			return (name == "" || other.Name == name) && (uid == "" || other.UID == uid)
+		})
 	})
 	if relation != stamp.Own || !fleet.DeletionTimestamp.IsZero() || !stamp.IsOurs(fleet) {
 		return nil, nil

@@ -22,7 +22,7 @@ import (
 )
 
 // register creates the ClusterRegistration, as the agent would. It has no label of a
-// token: nobody but us reads the credential that Fleet makes for it.
+// token, whose account Fleet would let read the credential.
 func (r *reconciler) register(ctx context.Context, v *visit) error {
 	registration := &fleetv1.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -117,6 +118,9 @@ func TestAgentInitiatedAnew(t *testing.T) {
 	g.Expect(admin.Status().Patch(ctx, fleet, client.MergeFrom(before))).To(Succeed())
 	g.Eventually(func(g Gomega) { g.Expect(importedReason(g, first)).To(Equal("Imported")) }).Should(Succeed())
 	g.Expect(admin.Delete(ctx, first)).To(Succeed())
+	// Kubernetes keeps times in whole seconds: of two within one, neither is older.
+	seen := time.Now().Unix()
+	g.Eventually(func() int64 { return time.Now().Unix() }).Should(BeNumerically(">", seen))
 
 	second, other := made()
 	g.Expect(other).NotTo(Equal(clientID))

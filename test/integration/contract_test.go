@@ -165,6 +165,8 @@ func TestTheWatchFollowsTheContract(t *testing.T) {
 	p := provider{"MovingCluster", "movingclusters"}
 	crd := p.install(t, g, "v1beta1")
 	p.allow(t, g)
+	// It adds up roles, which is over, and looks for new kinds every 30 s, to watch them, too.
+	stop(t, g, garbageCollector)
 	namespace := newNamespace(t, g, "moving", nil)
 	object := p.object(namespace, "v1beta1", "small")
 	p.create(g, object)

@@ -50,7 +50,7 @@ func (s *site) deployed(g Gomega) {
 	fleet := &fleetv1.Cluster{}
 	g.Eventually(func() error { return admin.Get(ctx, s.key(), fleet) }).Should(Succeed())
 	before := fleet.DeepCopy()
-	fleet.Status.Namespace = "cluster-" + s.namespace
+	fleet.Status.Namespace = stamp.FleetNamespace(s.namespace, s.name)
 	g.Expect(admin.Status().Patch(ctx, fleet, client.MergeFrom(before))).To(Succeed())
 	g.Expect(env.Apply(ctx, fmt.Sprintf(`
 apiVersion: fleet.cattle.io/v1alpha1
@@ -91,7 +91,7 @@ func (s *site) leave(g Gomega, registration fleetv1.ClusterRegistration, namespa
 	g.Expect(admin.Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: credentialName(registration)},
 		StringData: map[string]string{
-			"token": token, "deploymentNamespace": "cluster-" + namespace, "clusterNamespace": namespace, "clusterName": s.name,
+			"token": token, "deploymentNamespace": stamp.FleetNamespace(namespace, s.name), "clusterNamespace": namespace, "clusterName": s.name,
 		},
 	})).To(Succeed())
 }
