@@ -147,20 +147,24 @@ func TestRelease(t *testing.T) {
 
 func checkAssets(t *testing.T, dir string) {
 	for _, want := range []string{
-		"install.yaml", "monitoring.yaml", "images.txt", "notes.md", "checksums.txt", "muster-images-" + version + ".tar", "muster-airgap-" + version + ".tar",
-		"muster-webhook.cdx.json", "muster-syncer.cdx.json",
+		"install.yaml", "registrar.yaml", "monitoring.yaml", "images.txt", "notes.md", "checksums.txt", "muster-images-" + version + ".tar", "muster-airgap-" + version + ".tar",
+		"muster-webhook.cdx.json", "muster-syncer.cdx.json", "muster-registrar.cdx.json",
 	} {
 		if _, err := os.Stat(filepath.Join(dir, want)); err != nil {
 			t.Error(err)
 		}
 	}
-	install, err := os.ReadFile(filepath.Join(dir, "install.yaml"))
-	if err != nil {
-		t.Fatal(err)
+	var run string
+	for _, manifest := range []string{"install.yaml", "registrar.yaml"} {
+		content, err := os.ReadFile(filepath.Join(dir, manifest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		run += string(content)
 	}
 	for _, program := range programs.All {
-		if !strings.Contains(string(install), "image: "+programs.Registry+"/"+program.Image()+":"+version+"\n") {
-			t.Errorf("install.yaml does not run %s of %s", program.Image(), version)
+		if !strings.Contains(run, "image: "+programs.Registry+"/"+program.Image()+":"+version+"\n") {
+			t.Errorf("nothing runs %s of %s", program.Image(), version)
 		}
 	}
 	inside := t.TempDir()
