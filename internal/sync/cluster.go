@@ -38,8 +38,8 @@ const unresolvedInterval = 15 * time.Second
 // absentInterval is how long to wait for a Namespace that the cache does not show yet.
 const absentInterval = time.Second
 
-// fanOutShare is the part of the workers, one in five, that is enough for what concerns
-// many Clusters at once.
+// fanOutShare is the part of the workers, one in five, that is left to what concerns many
+// Clusters while others change.
 const fanOutShare = 5
 
 // conflictInterval is how long to wait for a state that somebody else has just written.
@@ -77,7 +77,8 @@ func newClusterReconciler(c *common, sources *sources.Sources, groups *groupReco
 		},
 		sources: sources, digests: newDigests(c.GetClient(), c.store, sources),
 		groups: groups, mappings: mappings, tally: tally,
-		many: queue.NewTrickle("cluster-fan-out", max(1, c.ClusterConcurrency/fanOutShare), func() client.Object { return &clusterv1.Cluster{} }),
+		many: queue.NewTrickle("cluster-fan-out", c.ClusterConcurrency, max(1, c.ClusterConcurrency/fanOutShare),
+			func() client.Object { return &clusterv1.Cluster{} }),
 		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.echoes, c.GetEventRecorder("muster-syncer"), max(1, c.ClusterConcurrency/2)),
 	}

@@ -128,7 +128,7 @@ func TestFinalizerThatStays(t *testing.T) {
 		Client: cache, applier: &apply.Applier{Client: cache, Live: cache, Store: store}, tally: tally, users: users,
 		looker: &looker{Reader: cache, store: store, users: users}, settings: settings.NewReader(cache),
 		digests: newDigests(cache, store, nil), reporter: newReporter(cache, store, observed.NewEchoes(), nil, 1),
-		many: queue.NewTrickle("", 1, func() client.Object { return &clusterv1.Cluster{} }),
+		many: queue.NewTrickle("", 1, 1, func() client.Object { return &clusterv1.Cluster{} }),
 	}
 	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); !errors.Is(err, refused) {
 		t.Errorf("the error is %v", err)

@@ -12,36 +12,47 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// tricklePatience is how long the next object waits for one that is not done: somebody's
-// webhook may take its time with each write, and there may be hundreds.
-const tricklePatience = time.Second
+const (
+	// tricklePatience is how long the next object waits for one that is not done: somebody's
+	// webhook may take its time with each write, and there may be hundreds.
+	tricklePatience = time.Second
+	// trickleCalm is how long nothing else was reconciled when as many are let in as there
+	// are workers.
+	trickleCalm = time.Second
+)
 
-// Trickle lets objects that one event concerns into a controller's queue, a few at a time.
-// There may be thousands, and all workers writing at once fill the API server: what has
-// just been created would wait for it, however early its turn came.
+// Trickle lets objects that one event concerns into a controller's queue, a few at a time
+// while the controller has other things to do. There may be thousands, and all workers
+// writing at once fill the API server: what has just been created would wait for it,
+// however early its turn came.
 //
 // The controller gets objects from In and calls Done after each reconcile, whatever woke it.
 type Trickle struct {
 	// In brings objects into the controller's queue. Use it with AtItsOwnPriority.
 	In Events
 
-	waiting workqueue.TypedInterface[reconcile.Request]
-	object  func() client.Object
-	// slots has room for as many as may be let in at once.
-	slots    chan struct{}
-	patience time.Duration
+	waiting        workqueue.TypedInterface[reconcile.Request]
+	object         func() client.Object
+	workers, few   int
+	patience, calm time.Duration
 
 	mu sync.Mutex
-	in map[reconcile.Request]chan struct{} // closed when it is done
+	in map[reconcile.Request]*time.Timer // those let in, with the end of patience
+	// room tells that one fewer is in.
+	room chan struct{}
+	// other is when something was reconciled that was not let in here.
+	other time.Time
 }
 
 // NewTrickle returns a Trickle of objects of a type. The name is that of its queue in
-// metrics; atOnce is how many are let in at once.
-func NewTrickle(name string, atOnce int, object func() client.Object) *Trickle {
+// metrics. It lets in as many at once as there are workers, and only a few while anything
+// else is reconciled.
+func NewTrickle(name string, workers, few int, object func() client.Object) *Trickle {
 	return &Trickle{
 		In:      make(Events),
 		waiting: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[reconcile.Request]{Name: name}),
-		object:  object, slots: make(chan struct{}, atOnce), patience: tricklePatience, in: map[reconcile.Request]chan struct{}{},
+		object:  object, workers: workers, few: few, patience: tricklePatience, calm: trickleCalm,
+		in: map[reconcile.Request]*time.Timer{}, room: make(chan struct{}, 1),
 	}
 }
 
@@ -58,9 +69,21 @@ func (t *Trickle) Of(concerned handler.MapFunc) handler.EventHandler {
 func (t *Trickle) Done(request reconcile.Request) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if done, isIn := t.in[request]; isIn {
-		close(done)
-		delete(t.in, request)
+	patience, isIn := t.in[request]
+	if !isIn {
+		t.other = time.Now()
+		return
+	}
+	patience.Stop()
+	t.leave(request)
+}
+
+// leave makes room. It is called with the lock held.
+func (t *Trickle) leave(request reconcile.Request) {
+	delete(t.in, request)
+	select {
+	case t.room <- struct{}{}:
+	default: // It has been told already.
 	}
 }
 
@@ -75,39 +98,43 @@ func (t *Trickle) Start(ctx context.Context) error {
 		}
 		// From here on another event lets it in once more.
 		t.waiting.Done(request)
+		for !t.enter(request) {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-t.room:
+			}
+		}
+		object := t.object()
+		object.SetNamespace(request.Namespace)
+		object.SetName(request.Name)
 		select {
 		case <-ctx.Done():
 			return nil
-		case t.slots <- struct{}{}:
-			t.letIn(ctx, request)
+		case t.In <- event.GenericEvent{Object: object}:
 		}
 	}
 }
 
-// letIn lets an object in, and frees its slot when it is done or patience is over.
-func (t *Trickle) letIn(ctx context.Context, request reconcile.Request) {
+// enter reports whether there is room for an object, and takes it.
+func (t *Trickle) enter(request reconcile.Request) bool {
 	t.mu.Lock()
-	done, isIn := t.in[request]
-	if !isIn {
-		done = make(chan struct{})
-		t.in[request] = done
+	defer t.mu.Unlock()
+	most := t.workers
+	if time.Since(t.other) < t.calm {
+		most = t.few
 	}
-	t.mu.Unlock()
-	object := t.object()
-	object.SetNamespace(request.Namespace)
-	object.SetName(request.Name)
-	select {
-	case <-ctx.Done():
-		return
-	case t.In <- event.GenericEvent{Object: object}:
+	if _, isIn := t.in[request]; isIn || len(t.in) >= most {
+		return false // If it is in already, it comes again when it is done.
 	}
-	go func() {
-		select {
-		case <-ctx.Done():
-		case <-done:
-		case <-time.After(t.patience):
-			t.Done(request)
+	var patience *time.Timer
+	patience = time.AfterFunc(t.patience, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.in[request] == patience {
+			t.leave(request)
 		}
-		<-t.slots
-	}()
+	})
+	t.in[request] = patience
+	return true
 }

@@ -15,10 +15,10 @@ import (
 )
 
 // trickling starts a Trickle and has one event concern a number of objects.
-func trickling(t *testing.T, atOnce, objects int, patience time.Duration) *Trickle {
+func trickling(t *testing.T, workers, few, objects int, patience time.Duration) *Trickle {
 	t.Helper()
-	trickle := NewTrickle("", atOnce, func() client.Object { return &corev1.ConfigMap{} })
-	trickle.patience = patience
+	trickle := NewTrickle("", workers, few, func() client.Object { return &corev1.ConfigMap{} })
+	trickle.patience, trickle.calm = patience, time.Hour
 	var requests []reconcile.Request
 	for i := range objects {
 		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "team", Name: fmt.Sprint(i)}})
@@ -62,7 +62,7 @@ const (
 
 func TestTrickleLetsInAFewAtOnce(t *testing.T) {
 	const atOnce, objects = 2, 9
-	trickle := trickling(t, atOnce, objects, time.Hour)
+	trickle := trickling(t, atOnce, atOnce, objects, time.Hour)
 	seen := map[reconcile.Request]bool{}
 	var in []reconcile.Request
 	for range atOnce {
@@ -96,7 +96,7 @@ func TestTrickleLetsInAFewAtOnce(t *testing.T) {
 
 func TestTrickleWaitsForNoneLong(t *testing.T) {
 	const objects = 3
-	trickle := trickling(t, 1, objects, while)
+	trickle := trickling(t, 1, 1, objects, while)
 	for i := range objects {
 		if next(trickle, long) == (reconcile.Request{}) {
 			t.Fatalf("%d of %d are let in", i, objects)
@@ -105,7 +105,7 @@ func TestTrickleWaitsForNoneLong(t *testing.T) {
 }
 
 func TestTrickleLetsInAgain(t *testing.T) {
-	trickle := trickling(t, 1, 1, time.Hour)
+	trickle := trickling(t, 1, 1, 1, time.Hour)
 	first := next(trickle, long)
 	trickle.waiting.Add(first) // Something else has changed since.
 	if more := next(trickle, while); more != (reconcile.Request{}) {
@@ -114,5 +114,47 @@ func TestTrickleLetsInAgain(t *testing.T) {
 	trickle.Done(first)
 	if again := next(trickle, long); again != first {
 		t.Errorf("%s is let in, not %s", again, first)
+	}
+}
+
+// As many are let in as there are workers, until the controller has something else to do.
+func TestTrickleGivesWay(t *testing.T) {
+	const workers, few, objects = 5, 2, 20
+	trickle := trickling(t, workers, few, objects, time.Hour)
+	var in []reconcile.Request
+	letIn := func() {
+		t.Helper()
+		for {
+			request := next(trickle, while)
+			if request == (reconcile.Request{}) {
+				return
+			}
+			in = append(in, request)
+		}
+	}
+	if letIn(); len(in) != workers {
+		t.Fatalf("%d are let in while nothing else happens, want %d", len(in), workers)
+	}
+	trickle.Done(reconcile.Request{NamespacedName: types.NamespacedName{Name: "another"}})
+	done := func(count int) {
+		for range count {
+			trickle.Done(in[0])
+			in = in[1:]
+		}
+	}
+	done(workers - few)
+	if letIn(); len(in) != few {
+		t.Fatalf("%d are in when another was reconciled, want %d", len(in), few)
+	}
+	done(1)
+	if letIn(); len(in) != few {
+		t.Fatalf("%d are in, want %d: one is done", len(in), few)
+	}
+	trickle.mu.Lock()
+	trickle.other = time.Now().Add(-2 * trickle.calm) // It was long ago.
+	trickle.mu.Unlock()
+	done(1)
+	if letIn(); len(in) != workers {
+		t.Fatalf("%d are in when it is calm again, want %d", len(in), workers)
 	}
 }
