@@ -21,7 +21,7 @@ const (
 	reasonReady         = "ManifestReady"
 	reasonWaiting       = "WaitingForFleet"
 	reasonUnconfigured  = "FleetNotConfigured"
-	reasonRegistered    = "AlreadyRegistered"
+	reasonRegistered    = stamp.AlreadyRegistered
 	reasonConflict      = "RegistrationConflict"
 	reasonSecretTaken   = "SecretConflict"
 	reasonLost          = "CredentialLost"
@@ -60,8 +60,8 @@ const (
 	handOut step = "hand out"
 	// withdraw deletes it.
 	withdraw step = "withdraw"
-	// revoke deletes registrations of ours that another one has replaced, and with them
-	// their credentials.
+	// revoke deletes registrations that another one has replaced, and with them their
+	// credentials.
 	revoke step = "revoke"
 )
 
@@ -275,11 +275,14 @@ func (v *visit) token() string {
 	return ""
 }
 
-// replaced returns the registrations of ours that are not the current one.
+// replaced returns the registrations of ours that are not the current one, and those that
+// Fleet has granted under a clientID that the Fleet Cluster had before: Fleet itself deletes
+// only those of the same clientID.
 func (v *visit) replaced() []fleetv1.ClusterRegistration {
 	var result []fleetv1.ClusterRegistration
 	for _, registration := range v.registrations {
-		if isOurs(registration) && (!v.byAgent || registration.Name != v.registrationName()) {
+		isEarlier := registration.Status.Granted && registration.Spec.ClientID != v.fleet.Spec.ClientID
+		if !v.byAgent && isOurs(registration) || v.byAgent && registration.Name != v.registrationName() && (isOurs(registration) || isEarlier) {
 			result = append(result, registration)
 		}
 	}

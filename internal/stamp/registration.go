@@ -23,6 +23,12 @@ const (
 	ManifestSecretType = Domain + "/agent-manifest"
 	// ManifestCondition on a Cluster says whether there is a manifest to hand out.
 	ManifestCondition = "FleetAgentManifestReady"
+	// AlreadyRegistered is its reason where an agent has called with a credential that was
+	// not handed out, and keeps it.
+	AlreadyRegistered = "AlreadyRegistered"
+	// MinClientID is the fewest characters of a clientID that is registered: whoever guesses
+	// it can call as the cluster.
+	MinClientID = 16
 
 	// RegistrarLease is the Lease by which one replica of the registrar leads, and by which
 	// the syncer sees that there is one.

@@ -75,8 +75,11 @@ func (r *clusterReconciler) takeOver(ctx context.Context, v *visit) error {
 	}
 	change := map[string]any{"metadata": metadata}
 	switch {
-	case v.byAgent: // Nobody who knew the earlier one is this Cluster's agent.
+	case v.byAgent && (v.relation == stamp.Orphan || len(v.fleet.Spec.ClientID) < stamp.MinClientID):
+		// The agent of an earlier Cluster is not this one's. The registrar revokes what Fleet
+		// has granted under another clientID.
 		change["spec"] = map[string]any{"clientID": newClientID()}
+	case v.byAgent: // Who was handed over with its agent keeps it.
 	case v.relation == stamp.Orphan:
 		change["spec"] = map[string]any{"redeployAgentGeneration": v.fleet.Spec.RedeployAgentGeneration + 1}
 	}

@@ -26,7 +26,9 @@ type met struct {
 	byAgent, unregistered, unmade bool
 	displacing, unresolved        string
 	leftover                      string
-	again                         time.Duration
+	// told is what the registrar has said, an hour after the Cluster was made.
+	told  string
+	again time.Duration
 }
 
 // metFleet is the Fleet Cluster that it has.
@@ -35,8 +37,9 @@ type metFleet struct {
 	owned, released bool
 	ours, deleted   bool
 	// initiated: it was made for an agent that calls by itself; called: that has.
-	// inherited: it is older than the Cluster, and was called before that.
-	initiated, called, inherited bool
+	// inherited: it is older than the Cluster, and was called so long after that was made.
+	initiated, called bool
+	inherited         time.Duration
 }
 
 // born is when Clusters were created.
@@ -58,6 +61,13 @@ func (m met) visit() *visit {
 	}
 	if m.pinned {
 		cluster.Annotations[stamp.OwnedByAnnotation], cluster.Annotations[stamp.ClusterNameAnnotation] = "fleet-addon-config", "prod"
+	}
+	if m.told != "" {
+		condition := metav1.Condition{Type: ManifestCondition, Status: metav1.ConditionFalse, Reason: m.told, LastTransitionTime: metav1.NewTime(born.Add(time.Hour))}
+		if m.told == "ManifestReady" {
+			condition.Status = metav1.ConditionTrue
+		}
+		cluster.Status.Conditions = []metav1.Condition{condition}
 	}
 	in := settings.Default()
 	if m.deleteDeselected {
@@ -83,9 +93,9 @@ func (f *metFleet) object() *fleetv1.Cluster {
 	if f.called {
 		fleet.Status.Agent.LastSeen = metav1.NewTime(born.Add(time.Hour))
 	}
-	if f.inherited {
+	if f.inherited != 0 {
 		fleet.CreationTimestamp = metav1.NewTime(born.Add(-time.Hour))
-		fleet.Status.Agent.LastSeen = metav1.NewTime(born.Add(-time.Minute))
+		fleet.Status.Agent.LastSeen = metav1.NewTime(born.Add(f.inherited))
 	}
 	if f.owned {
 		fleet.OwnerReferences = []metav1.OwnerReference{desired.Owner(&clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "prod", UID: "1"}})}
@@ -153,6 +163,10 @@ func TestSteps(t *testing.T) {
 	toImport := []step{restamp, claim, target, resolve, put}
 	expected := &metFleet{relation: stamp.Own, ours: true, owned: true, initiated: true}
 	caller := &metFleet{relation: stamp.Own, ours: true, owned: true, initiated: true, called: true}
+	inherited := func(called time.Duration) *metFleet {
+		return &metFleet{relation: stamp.Orphan, initiated: true, inherited: called}
+	}
+	takenOver := []step{restamp, claim, target, resolve, takeOver, put}
 	for name, test := range map[string]struct {
 		met    met
 		steps  []step
@@ -206,7 +220,12 @@ func TestSteps(t *testing.T) {
 		"agent: has called, values missing":       {met: met{selected: true, pinned: true, byAgent: true, unresolved: "no such object", fleet: caller}, steps: toImport, state: StateImported, status: "True", reason: "TemplateValuesUnresolved"},
 		"agent: of the manager's before":          {met: met{selected: true, pinned: true, byAgent: true, initialized: true, fleet: &metFleet{relation: stamp.Own, ours: true, owned: true, called: true}}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
 		"agent: of the manager's, never in":       {met: met{selected: true, pinned: true, byAgent: true, initialized: true, fleet: own}, steps: toImport, state: StatePending, status: "False", reason: "WaitingForAgent"},
-		"agent: a namesake's called":              {met: met{selected: true, byAgent: true, fleet: &metFleet{relation: stamp.Orphan, initiated: true, inherited: true}}, steps: []step{restamp, claim, target, resolve, takeOver, put}, state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"agent: a namesake's called":              {met: met{selected: true, byAgent: true, fleet: inherited(-time.Minute)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"agent: a namesake's calls still":         {met: met{selected: true, byAgent: true, fleet: inherited(time.Minute)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"agent: a namesake's, not handed out":     {met: met{selected: true, byAgent: true, told: "WaitingForFleet", fleet: inherited(2 * time.Hour)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"agent: a namesake's, handed out":         {met: met{selected: true, byAgent: true, told: "ManifestReady", fleet: inherited(time.Minute)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"agent: after a namesake's":               {met: met{selected: true, byAgent: true, told: "ManifestReady", fleet: inherited(2 * time.Hour)}, steps: takenOver, state: StateImported, status: "True", reason: "Imported"},
+		"agent: came with its agent":              {met: met{selected: true, byAgent: true, told: "AlreadyRegistered", fleet: inherited(-time.Minute)}, steps: takenOver, state: StateImported, status: "True", reason: "Imported"},
 		"agent: paused before it called":          {met: met{selected: true, pinned: true, byAgent: true, annotationPaused: true, fleet: expected}, state: StatePending, status: "False", reason: "Paused"},
 		"agent: paused after":                     {met: met{selected: true, pinned: true, byAgent: true, annotationPaused: true, fleet: caller}, state: StatePending, status: "True", reason: "Paused"},
 		"agent: deselected before it called":      {met: met{pinned: true, byAgent: true, fleet: expected}, steps: []step{restamp}, state: StateUnselected, status: "False", reason: "Deselected"},

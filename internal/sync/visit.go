@@ -9,6 +9,8 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
@@ -77,10 +79,21 @@ func (v *visit) waits() bool {
 		return false
 	}
 	seen := v.fleet.Status.Agent.LastSeen
-	// A Fleet Cluster that an earlier Cluster has left may have been called by the agent of
-	// that. Elsewhere the clock of another machine is not asked.
-	isInherited := v.fleet.CreationTimestamp.Before(&v.cluster.CreationTimestamp)
-	return seen.IsZero() || isInherited && seen.Before(&v.cluster.CreationTimestamp)
+	if seen.IsZero() || !v.fleet.CreationTimestamp.Before(&v.cluster.CreationTimestamp) {
+		return seen.IsZero()
+	}
+	// It was there before the Cluster was, and the agent of an earlier one may call until the
+	// registrar has revoked its credential, as it has when it says that there is a manifest.
+	// Elsewhere the clock of another machine is not asked.
+	told := meta.FindStatusCondition(v.cluster.Status.Conditions, ManifestCondition)
+	switch {
+	case told == nil:
+		return true
+	case told.Status == metav1.ConditionTrue:
+		return seen.Before(&told.LastTransitionTime)
+	default:
+		return told.Reason != stamp.AlreadyRegistered
+	}
 }
 
 // isIn reports whether the Cluster is in Fleet, its agent included.

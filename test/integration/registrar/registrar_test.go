@@ -3,8 +3,8 @@ package registrar
 import (
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -21,116 +21,6 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 )
-
-var counter atomic.Int64
-
-// site is a Cluster whose agent is to call, in a namespace of its own.
-type site struct {
-	namespace, name string
-	cluster         *clusterv1.Cluster
-}
-
-func newSite(g Gomega, name string) *site {
-	s := &site{namespace: fmt.Sprintf("team-%d", counter.Add(1)), name: name}
-	g.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})).To(Succeed())
-	s.create(g)
-	return s
-}
-
-func (s *site) create(g Gomega) {
-	s.cluster = fixture.Cluster(s.namespace, s.name, "", "")
-	s.cluster.Annotations = map[string]string{stamp.RegistrationAnnotation: "agent"}
-	g.Expect(admin.Create(ctx, s.cluster)).To(Succeed())
-}
-
-func (s *site) key() client.ObjectKey { return client.ObjectKey{Namespace: s.namespace, Name: s.name} }
-
-// deployed plays Fleet: the Fleet Cluster gets a namespace, and a Bundle with its agent.
-func (s *site) deployed(g Gomega) {
-	fleet := &fleetv1.Cluster{}
-	g.Eventually(func() error { return admin.Get(ctx, s.key(), fleet) }).Should(Succeed())
-	before := fleet.DeepCopy()
-	fleet.Status.Namespace = stamp.FleetNamespace(s.namespace, s.name)
-	g.Expect(admin.Status().Patch(ctx, fleet, client.MergeFrom(before))).To(Succeed())
-	g.Expect(env.Apply(ctx, fmt.Sprintf(`
-apiVersion: fleet.cattle.io/v1alpha1
-kind: Bundle
-metadata: {namespace: %s, name: fleet-agent-%s, labels: {objectset.rio.cattle.io/hash: x}}
-spec: {resources: [{name: agent.yaml, content: "kind: Deployment"}], targets: [{clusterName: %[2]s}]}
-`, s.namespace, s.name))).To(Succeed())
-}
-
-func (s *site) registrations(g Gomega) []fleetv1.ClusterRegistration {
-	var all fleetv1.ClusterRegistrationList
-	g.Expect(admin.List(ctx, &all, client.InNamespace(s.namespace))).To(Succeed())
-	return all.Items
-}
-
-// granted plays Fleet: it grants the newest registration and leaves a credential.
-func (s *site) granted(g Gomega, token string) fleetv1.ClusterRegistration {
-	var asked fleetv1.ClusterRegistration
-	g.Eventually(func(g Gomega) {
-		for _, registration := range s.registrations(g) {
-			if !registration.Status.Granted {
-				asked = registration
-				return
-			}
-		}
-		g.Expect(s.registrations(g)).To(BeEmpty(), "all are granted")
-		g.Expect(asked.Name).NotTo(BeEmpty(), "nothing was registered")
-	}).Should(Succeed())
-	s.leave(g, asked, s.namespace, token)
-	before := asked.DeepCopy()
-	asked.Status.Granted, asked.Status.ClusterName = true, s.name
-	g.Expect(admin.Status().Patch(ctx, &asked, client.MergeFrom(before))).To(Succeed())
-	return asked
-}
-
-// leave leaves a credential where Fleet leaves it, for the cluster of a namespace.
-func (s *site) leave(g Gomega, registration fleetv1.ClusterRegistration, namespace, token string) {
-	g.Expect(admin.Create(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: credentialName(registration)},
-		StringData: map[string]string{
-			"token": token, "deploymentNamespace": stamp.FleetNamespace(namespace, s.name), "clusterNamespace": namespace, "clusterName": s.name,
-		},
-	})).To(Succeed())
-}
-
-func (s *site) secret(g Gomega) *corev1.Secret {
-	secret := &corev1.Secret{}
-	g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: s.name + "-fleet-agent"}, secret)).To(Succeed())
-	return secret
-}
-
-func (s *site) handedOut(g Gomega, token string) *corev1.Secret {
-	var secret *corev1.Secret
-	g.Eventually(func(g Gomega) {
-		secret = s.secret(g)
-		g.Expect(string(secret.Data["token"])).To(Equal(token))
-		g.Expect(s.reason(g)).To(Equal("ManifestReady"))
-	}).Should(Succeed())
-	return secret
-}
-
-func (s *site) reason(g Gomega) string {
-	cluster := &clusterv1.Cluster{}
-	g.Expect(admin.Get(ctx, s.key(), cluster)).To(Succeed())
-	return conditions.GetReason(cluster, stamp.ManifestCondition)
-}
-
-func (s *site) annotate(g Gomega, key, value string) {
-	patch := client.RawPatch(types.MergePatchType, []byte(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value)))
-	g.Expect(admin.Patch(ctx, s.cluster, patch)).To(Succeed())
-}
-
-// ready returns a site whose manifest is handed out.
-func ready(g Gomega, name string) (*site, fleetv1.ClusterRegistration) {
-	s := newSite(g, name)
-	s.deployed(g)
-	registration := s.granted(g, "first")
-	s.handedOut(g, "first")
-	return s, registration
-}
 
 func TestHandOut(t *testing.T) {
 	g := NewWithT(t)
@@ -281,18 +171,7 @@ func TestTurnedOver(t *testing.T) {
 	g.Expect(s.registrations(g)).To(HaveLen(1), "its agent goes on until another is there")
 
 	// Fleet installs an agent, which registers.
-	fleet := &fleetv1.Cluster{}
-	g.Expect(admin.Get(ctx, s.key(), fleet)).To(Succeed())
-	installed := &fleetv1.ClusterRegistration{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "request-1", OwnerReferences: []metav1.OwnerReference{
-			{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster", Name: fleet.Name, UID: fleet.UID},
-		}},
-		Spec: fleetv1.ClusterRegistrationSpec{ClientID: "of-fleet", ClientRandom: "random"},
-	}
-	g.Expect(admin.Create(ctx, installed)).To(Succeed())
-	before := installed.DeepCopy()
-	installed.Status.Granted = true
-	g.Expect(admin.Status().Patch(ctx, installed, client.MergeFrom(before))).To(Succeed())
+	s.register(g, "request-1", "of-fleet")
 	g.Eventually(func(g Gomega) {
 		g.Expect(s.registrations(g)).To(HaveLen(1))
 		g.Expect(s.registrations(g)[0].UID).NotTo(Equal(first.UID))
@@ -313,6 +192,35 @@ func TestDeletedWithItsCluster(t *testing.T) {
 	second := s.granted(g, "second")
 	g.Expect(second.Spec.ClientID).NotTo(Equal(first.Spec.ClientID))
 	s.handedOut(g, "second")
+}
+
+// A Cluster that is made anew takes over a Fleet Cluster that was left, and nobody who was
+// registered for the earlier one can call for it.
+func TestTakenOver(t *testing.T) {
+	g := NewWithT(t)
+	configure(t, g, "{setOwnerReferences: false}")
+	s, first := ready(g, "edge")
+	s.called(g, time.Now())
+	g.Eventually(func(g Gomega) { g.Expect(s.imported(g)).To(Equal("Imported")) }).Should(Succeed())
+	// Fleet had installed one, too, at another time.
+	installed := s.register(g, "request-1", first.Spec.ClientID+"-earlier")
+	g.Expect(admin.Delete(ctx, s.cluster)).To(Succeed())
+	made := time.Now().Unix()
+	g.Eventually(func() int64 { return time.Now().Unix() }).Should(BeNumerically(">", made)) // Kubernetes knows no shorter time.
+
+	s.create(g)
+	s.called(g, time.Now().Add(2*time.Second))
+	second := s.granted(g, "second")
+	g.Expect(second.Spec.ClientID).NotTo(Or(Equal(first.Spec.ClientID), Equal(installed.Spec.ClientID)))
+	g.Expect(s.imported(g)).To(Equal("WaitingForAgent"), "it was the agent of the first that called")
+	s.handedOut(g, "second")
+	g.Eventually(func(g Gomega) {
+		g.Expect(s.registrations(g)).To(HaveLen(1))
+		g.Expect(s.registrations(g)[0].UID).To(Equal(second.UID))
+	}).Should(Succeed())
+	g.Consistently(func(g Gomega) { g.Expect(s.imported(g)).To(Equal("WaitingForAgent")) }).Should(Succeed())
+	s.called(g, time.Now().Add(2*time.Second))
+	g.Eventually(func(g Gomega) { g.Expect(s.imported(g)).To(Equal("Imported")) }).Should(Succeed())
 }
 
 // Who has the registrar's token can do what the registrar does, and no more.

@@ -1,0 +1,174 @@
+package registrar
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
+)
+
+var counter atomic.Int64
+
+// site is a Cluster whose agent is to call, in a namespace of its own.
+type site struct {
+	namespace, name string
+	cluster         *clusterv1.Cluster
+}
+
+func newSite(g Gomega, name string) *site {
+	s := &site{namespace: fmt.Sprintf("team-%d", counter.Add(1)), name: name}
+	g.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})).To(Succeed())
+	s.create(g)
+	return s
+}
+
+func (s *site) create(g Gomega) {
+	s.cluster = fixture.Cluster(s.namespace, s.name, "", "")
+	s.cluster.Annotations = map[string]string{stamp.RegistrationAnnotation: "agent"}
+	g.Expect(admin.Create(ctx, s.cluster)).To(Succeed())
+}
+
+func (s *site) key() client.ObjectKey { return client.ObjectKey{Namespace: s.namespace, Name: s.name} }
+
+// deployed plays Fleet: the Fleet Cluster gets a namespace, and a Bundle with its agent.
+func (s *site) deployed(g Gomega) {
+	fleet := &fleetv1.Cluster{}
+	g.Eventually(func() error { return admin.Get(ctx, s.key(), fleet) }).Should(Succeed())
+	before := fleet.DeepCopy()
+	fleet.Status.Namespace = stamp.FleetNamespace(s.namespace, s.name)
+	g.Expect(admin.Status().Patch(ctx, fleet, client.MergeFrom(before))).To(Succeed())
+	g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Bundle
+metadata: {namespace: %s, name: fleet-agent-%s, labels: {objectset.rio.cattle.io/hash: x}}
+spec: {resources: [{name: agent.yaml, content: "kind: Deployment"}], targets: [{clusterName: %[2]s}]}
+`, s.namespace, s.name))).To(Succeed())
+}
+
+func (s *site) registrations(g Gomega) []fleetv1.ClusterRegistration {
+	var all fleetv1.ClusterRegistrationList
+	g.Expect(admin.List(ctx, &all, client.InNamespace(s.namespace))).To(Succeed())
+	return all.Items
+}
+
+// granted plays Fleet: it grants the newest registration and leaves a credential.
+func (s *site) granted(g Gomega, token string) fleetv1.ClusterRegistration {
+	var asked fleetv1.ClusterRegistration
+	g.Eventually(func(g Gomega) {
+		for _, registration := range s.registrations(g) {
+			if !registration.Status.Granted {
+				asked = registration
+				return
+			}
+		}
+		g.Expect(s.registrations(g)).To(BeEmpty(), "all are granted")
+		g.Expect(asked.Name).NotTo(BeEmpty(), "nothing was registered")
+	}).Should(Succeed())
+	s.leave(g, asked, s.namespace, token)
+	before := asked.DeepCopy()
+	asked.Status.Granted, asked.Status.ClusterName = true, s.name
+	g.Expect(admin.Status().Patch(ctx, &asked, client.MergeFrom(before))).To(Succeed())
+	return asked
+}
+
+// register plays an agent that registers by itself, and Fleet, which grants it.
+func (s *site) register(g Gomega, name, clientID string) *fleetv1.ClusterRegistration {
+	fleet := s.fleet(g)
+	asked := &fleetv1.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster", Name: fleet.Name, UID: fleet.UID},
+		}},
+		Spec: fleetv1.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "random"},
+	}
+	g.Expect(admin.Create(ctx, asked)).To(Succeed())
+	before := asked.DeepCopy()
+	asked.Status.Granted, asked.Status.ClusterName = true, s.name
+	g.Expect(admin.Status().Patch(ctx, asked, client.MergeFrom(before))).To(Succeed())
+	return asked
+}
+
+// called plays an agent that reports.
+func (s *site) called(g Gomega, at time.Time) {
+	fleet := s.fleet(g)
+	before := fleet.DeepCopy()
+	fleet.Status.Agent.LastSeen = metav1.NewTime(at)
+	g.Expect(admin.Status().Patch(ctx, fleet, client.MergeFrom(before))).To(Succeed())
+}
+
+func (s *site) fleet(g Gomega) *fleetv1.Cluster {
+	fleet := &fleetv1.Cluster{}
+	g.Expect(admin.Get(ctx, s.key(), fleet)).To(Succeed())
+	return fleet
+}
+
+// leave leaves a credential where Fleet leaves it, for the cluster of a namespace.
+func (s *site) leave(g Gomega, registration fleetv1.ClusterRegistration, namespace, token string) {
+	g.Expect(admin.Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: credentialName(registration)},
+		StringData: map[string]string{
+			"token": token, "deploymentNamespace": stamp.FleetNamespace(namespace, s.name), "clusterNamespace": namespace, "clusterName": s.name,
+		},
+	})).To(Succeed())
+}
+
+func (s *site) secret(g Gomega) *corev1.Secret {
+	secret := &corev1.Secret{}
+	g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: s.name + "-fleet-agent"}, secret)).To(Succeed())
+	return secret
+}
+
+func (s *site) handedOut(g Gomega, token string) *corev1.Secret {
+	var secret *corev1.Secret
+	g.Eventually(func(g Gomega) {
+		secret = s.secret(g)
+		g.Expect(string(secret.Data["token"])).To(Equal(token))
+		g.Expect(s.reason(g)).To(Equal("ManifestReady"))
+	}).Should(Succeed())
+	return secret
+}
+
+func (s *site) reason(g Gomega) string { return s.condition(g, stamp.ManifestCondition) }
+
+func (s *site) imported(g Gomega) string { return s.condition(g, "FleetImported") }
+
+func (s *site) condition(g Gomega, name string) string {
+	cluster := &clusterv1.Cluster{}
+	g.Expect(admin.Get(ctx, s.key(), cluster)).To(Succeed())
+	return conditions.GetReason(cluster, name)
+}
+
+// configure has a FleetAddonConfig with this as spec.cluster for as long as a test runs.
+func configure(t *testing.T, g Gomega, cluster string) {
+	t.Helper()
+	g.Expect(env.Apply(ctx, "{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config}, spec: {cluster: "+cluster+"}}")).To(Succeed())
+	t.Cleanup(func() {
+		g.Expect(admin.Delete(ctx, &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: "fleet-addon-config"}})).To(Succeed())
+	})
+}
+
+func (s *site) annotate(g Gomega, key, value string) {
+	patch := client.RawPatch(types.MergePatchType, []byte(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value)))
+	g.Expect(admin.Patch(ctx, s.cluster, patch)).To(Succeed())
+}
+
+// ready returns a site whose manifest is handed out.
+func ready(g Gomega, name string) (*site, fleetv1.ClusterRegistration) {
+	s := newSite(g, name)
+	s.deployed(g)
+	registration := s.granted(g, "first")
+	s.handedOut(g, "first")
+	return s, registration
+}
