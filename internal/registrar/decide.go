@@ -213,14 +213,38 @@ func (v *visit) wasTold() bool {
 }
 
 // current returns the registration by which the Cluster is registered; nil if there is none.
+// If nobody asks for another credential, it is the one that Fleet has granted last.
 func (v *visit) current() *fleetv1.ClusterRegistration {
 	name := v.registrationName()
+	var current *fleetv1.ClusterRegistration
 	for i := range v.registrations {
-		if v.registrations[i].Name == name {
-			return &v.registrations[i]
+		switch registration := &v.registrations[i]; {
+		case v.isRotated() && registration.Name == name:
+			return registration
+		case v.isRotated():
+		case registration.Name == name, isOurs(*registration) && registration.Spec.ClientID == v.fleet.Spec.ClientID:
+			if current == nil || isLater(registration, current) {
+				current = registration
+			}
 		}
 	}
-	return nil
+	return current
+}
+
+// isRotated reports whether somebody has asked for another credential than the first. To
+// take the annotation away asks for nothing.
+func (v *visit) isRotated() bool { return v.cluster.Annotations[stamp.RotateAnnotation] != "" }
+
+// isLater reports whether one registration says more than another about how a cluster is
+// registered: a granted one, of these the younger.
+func isLater(one, other *fleetv1.ClusterRegistration) bool {
+	if one.Status.Granted != other.Status.Granted {
+		return one.Status.Granted
+	}
+	if !one.CreationTimestamp.Equal(&other.CreationTimestamp) {
+		return other.CreationTimestamp.Before(&one.CreationTimestamp)
+	}
+	return one.Name > other.Name
 }
 
 // registrationName is the same as long as Fleet Cluster, clientID and the wish for a new
@@ -236,7 +260,7 @@ func (v *visit) registrationName() string {
 // isCalledWithout reports whether the agent has called with a credential that is not ours,
 // and nobody asks for another. To register the cluster once more would cut it off.
 func (v *visit) isCalledWithout() bool {
-	return !v.fleet.Status.Agent.LastSeen.IsZero() && v.cluster.Annotations[stamp.RotateAnnotation] == "" &&
+	return !v.fleet.Status.Agent.LastSeen.IsZero() && !v.isRotated() &&
 		slices.ContainsFunc(v.registrations, func(r fleetv1.ClusterRegistration) bool {
 			return !isOurs(r) && r.Status.Granted && r.Spec.ClientID == v.fleet.Spec.ClientID
 		})
@@ -280,9 +304,13 @@ func (v *visit) token() string {
 // only those of the same clientID.
 func (v *visit) replaced() []fleetv1.ClusterRegistration {
 	var result []fleetv1.ClusterRegistration
+	var kept string
+	if v.byAgent {
+		kept = v.current().Name
+	}
 	for _, registration := range v.registrations {
-		isEarlier := registration.Status.Granted && registration.Spec.ClientID != v.fleet.Spec.ClientID
-		if !v.byAgent && isOurs(registration) || v.byAgent && registration.Name != v.registrationName() && (isOurs(registration) || isEarlier) {
+		isEarlier := v.byAgent && registration.Status.Granted && registration.Spec.ClientID != v.fleet.Spec.ClientID
+		if registration.Name != kept && (isOurs(registration) || isEarlier) {
 			result = append(result, registration)
 		}
 	}

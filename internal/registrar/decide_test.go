@@ -102,6 +102,14 @@ func (m met) visit() *visit {
 		switch other {
 		case "ours":
 			registration("muster-earlier", "drawn", true, our)
+		case "ours, later":
+			registration("muster-later", "drawn", true, our)
+			v.registrations[len(v.registrations)-1].CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
+		case "ours, asked":
+			registration("muster-asked", "drawn", false, our)
+			v.registrations[len(v.registrations)-1].CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
+		case "ours, other clientID":
+			registration("muster-earlier", "another", true, our)
 		case "foreign":
 			registration("request-x", "drawn", false, nil)
 		case "foreign, granted":
@@ -200,6 +208,10 @@ func TestSteps(t *testing.T) {
 		"the Secret is of another":       {met: with(func(m *met) { m.secret, m.age = ours, time.Hour }), steps: []step{inspect, collect}, reason: "CredentialLost"},
 		"the Secret is a namesake's":     {met: with(func(m *met) { m.secret, m.kept = predecessors, true }), steps: []step{inspect}, reason: "SecretConflict"},
 		"the Secret is somebody else's":  {met: with(func(m *met) { m.secret = somebodys }), steps: []step{inspect}, reason: "SecretConflict"},
+		"rotated, and not any more":      {met: met{others: []string{"ours, later"}, secret: ours, kept: true}, steps: []step{inspect, handOut}, reason: "ManifestReady", token: "kept"},
+		"one is granted after all":       {met: with(func(m *met) { m.credential, m.others = "its", []string{"ours, later"} }), steps: []step{inspect, collect, handOut, revoke}, reason: "ManifestReady", token: "fresh"},
+		"asked for, and not any more":    {met: with(func(m *met) { m.secret, m.kept, m.others = ours, true, []string{"ours, asked"} }), steps: []step{inspect, handOut, revoke}, reason: "ManifestReady", token: "kept"},
+		"taken over from an agent":       {met: met{others: []string{"ours, other clientID"}}, steps: []step{register}, reason: "WaitingForFleet"},
 		"rotated":                        {met: met{rotate: true, others: []string{"ours"}}, steps: []step{register}, reason: "WaitingForFleet"},
 		"rotated, granted":               {met: with(func(m *met) { m.rotate, m.credential, m.others, m.secret = true, "its", []string{"ours"}, ours }), steps: []step{inspect, collect, handOut, revoke}, reason: "ManifestReady", token: "fresh"},
 		"taken over, granted":            {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign, other clientID"} }), steps: []step{inspect, collect, handOut, revoke}, reason: "ManifestReady", token: "fresh"},

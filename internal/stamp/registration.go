@@ -11,7 +11,7 @@ const (
 	// FleetAddonConfig says: see Registration for its values.
 	RegistrationAnnotation = Domain + "/registration"
 	// RotateAnnotation on a Cluster that is registered ahead asks for a new credential
-	// whenever its value changes.
+	// whenever it gets another value. Without a value it asks for nothing.
 	RotateAnnotation = Domain + "/rotate-agent-credential"
 )
 

@@ -59,12 +59,24 @@ func TestRotation(t *testing.T) {
 	g := NewWithT(t)
 	s, first := ready(g, "edge")
 	s.annotate(g, stamp.RotateAnnotation, "1")
-	s.granted(g, "second")
+	second := s.granted(g, "second")
 	s.handedOut(g, "second")
 	g.Eventually(func(g Gomega) {
 		g.Expect(s.registrations(g)).To(HaveLen(1), "the first is revoked")
 		g.Expect(s.registrations(g)[0].UID).NotTo(Equal(first.UID))
 	}).Should(Succeed())
+
+	// Who takes the annotation away asks for nothing, nor does who looks again later.
+	s.called(g, time.Now())
+	for _, value := range []string{`""`, "null"} {
+		s.patch(g, `{"metadata":{"annotations":{"`+stamp.RotateAnnotation+`":`+value+`}}}`)
+		g.Consistently(func(g Gomega) {
+			g.Expect(s.registrations(g)).To(HaveLen(1))
+			g.Expect(s.registrations(g)[0].UID).To(Equal(second.UID))
+			g.Expect(s.reason(g)).To(Equal("ManifestReady"))
+		}).Should(Succeed())
+	}
+	s.handedOut(g, "second")
 }
 
 // What is lost is not made anew behind anybody's back: that would cut off an agent that runs.

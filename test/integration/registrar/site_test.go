@@ -160,8 +160,11 @@ func configure(t *testing.T, g Gomega, cluster string) {
 }
 
 func (s *site) annotate(g Gomega, key, value string) {
-	patch := client.RawPatch(types.MergePatchType, []byte(fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value)))
-	g.Expect(admin.Patch(ctx, s.cluster, patch)).To(Succeed())
+	s.patch(g, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value))
+}
+
+func (s *site) patch(g Gomega, merge string) {
+	g.Expect(admin.Patch(ctx, s.cluster, client.RawPatch(types.MergePatchType, []byte(merge)))).To(Succeed())
 }
 
 // ready returns a site whose manifest is handed out.
