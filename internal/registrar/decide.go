@@ -50,10 +50,12 @@ type step string
 const (
 	// rest ends the visit: the verdict says how things stand.
 	rest step = "rest"
-	// register creates the ClusterRegistration.
-	register step = "register"
 	// inspect reads the Secret with the manifest.
 	inspect step = "inspect"
+	// rehearse asks whether that could be written: a quota or a policy may forbid it.
+	rehearse step = "rehearse"
+	// register creates the ClusterRegistration.
+	register step = "register"
 	// collect reads the credential that Fleet has made.
 	collect step = "collect"
 	// handOut writes the Secret with the manifest.
@@ -141,31 +143,45 @@ func (v *visit) next() (step, verdict) {
 			"its agent has called with a credential that Muster has not handed out, and keeps it; to have it replaced by a new one, set the annotation %s to any value", stamp.RotateAnnotation), 0)
 	case v.current() == nil && v.isUnsettled():
 		return rest, waiting(reasonWaiting, "Fleet may not know its clientID yet", settleTime)
-	case v.current() == nil && v.taken[register]:
+	case v.taken[register]:
 		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", pollInterval)
-	case v.current() == nil:
-		return register, verdict{}
-	case v.current().Spec.ClientID != v.fleet.Spec.ClientID || v.current().Spec.ClientRandom == "":
+	case v.current() != nil && (v.current().Spec.ClientID != v.fleet.Spec.ClientID || v.current().Spec.ClientRandom == ""):
 		return rest, waiting(reasonConflict, fmt.Sprintf("ClusterRegistration %q is not Muster's, and has the name of the one that is needed; delete it", v.current().Name), 0)
-	case !v.current().Status.Granted:
+	case v.current() != nil && !v.current().Status.Granted:
 		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", 0)
+	default:
+		return v.nextOfSecret()
+	}
+}
+
+// nextOfSecret is next for a Cluster that is registered or can be. Fleet keeps a credential
+// for 40 minutes, so whatever can keep a manifest from being handed out is looked at before
+// there is one.
+func (v *visit) nextOfSecret() (step, verdict) {
+	name := stamp.ManifestSecret(v.cluster.Name)
+	switch {
 	case v.agent == "":
 		return rest, waiting(reasonWaiting, fmt.Sprintf("Fleet has not made Bundle %q with its agent yet", stamp.AgentBundle(v.fleet.Name)), 0)
 	case !v.taken[inspect]:
 		return inspect, verdict{}
+	case v.whose == predecessors:
+		return rest, waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", name), pollInterval)
+	case v.whose == somebodys:
+		return rest, waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is not Muster's and is left alone; delete or rename it", name), checkInterval)
+	case v.current() == nil && v.whose == nobodys && !v.taken[rehearse]:
+		return rehearse, verdict{}
+	case v.current() == nil:
+		return register, verdict{}
 	default:
 		return v.nextOfHandOut()
 	}
 }
 
-// nextOfHandOut is next for a Cluster that is registered.
+// nextOfHandOut is next for a Cluster that is registered, and nobody else has a Secret of the
+// name of its manifest.
 func (v *visit) nextOfHandOut() (step, verdict) {
 	name := stamp.ManifestSecret(v.cluster.Name)
 	switch {
-	case v.whose == predecessors:
-		return rest, waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", name), pollInterval)
-	case v.whose == somebodys:
-		return rest, waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is not Muster's and is left alone; delete or rename it", name), checkInterval)
 	case v.token() == "" && !v.taken[collect]:
 		return collect, verdict{}
 	case v.token() == "" && v.now.Sub(v.current().CreationTimestamp.Time) < credentialPatience:
@@ -288,6 +304,9 @@ func timeOf(entry metav1.ManagedFieldsEntry) time.Time {
 // token returns the credential to hand out: the one that was handed out before for the same
 // registration, or the one that Fleet has made.
 func (v *visit) token() string {
+	if v.current() == nil {
+		return ""
+	}
 	if v.whose == ours && v.secret.Annotations[registeredAnnotation] == string(v.current().UID) {
 		if token := string(v.secret.Data[tokenKey]); token != "" {
 			return token

@@ -97,11 +97,16 @@ func deploymentNamespace(fleet *fleetv1.Cluster) string {
 	return stamp.FleetNamespace(fleet.Namespace, fleet.Name)
 }
 
-// manifestSecret returns the Secret that is handed out.
+// manifestSecret returns the Secret that is handed out. Before the Cluster is registered it
+// lacks the credential.
 func manifestSecret(v *visit) (*corev1.Secret, error) {
 	manifest, err := manifest(v.server, v.fleet, v.token(), v.agent)
 	if err != nil {
 		return nil, err
+	}
+	registered := ""
+	if current := v.current(); current != nil {
+		registered = string(current.UID)
 	}
 	return &corev1.Secret{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
@@ -113,7 +118,7 @@ func manifestSecret(v *visit) (*corev1.Secret, error) {
 				// clusterctl move takes it along, and Cluster API's users find it.
 				clusterv1.ClusterNameLabel: v.cluster.Name,
 			},
-			Annotations:     map[string]string{registeredAnnotation: string(v.current().UID)},
+			Annotations:     map[string]string{registeredAnnotation: registered},
 			OwnerReferences: []metav1.OwnerReference{desired.Owner(v.cluster)},
 		},
 		Type: stamp.ManifestSecretType,

@@ -202,10 +202,12 @@ func (r *reconciler) steps(ctx context.Context, v *visit) (verdict, error) {
 
 func (r *reconciler) take(ctx context.Context, v *visit, next step) error {
 	switch next {
-	case register:
-		return r.register(ctx, v)
 	case inspect:
 		return r.inspect(ctx, v)
+	case rehearse:
+		return r.rehearse(ctx, v)
+	case register:
+		return r.register(ctx, v)
 	case collect:
 		return r.collect(ctx, v)
 	case handOut:

@@ -61,6 +61,18 @@ func (r *reconciler) inspect(ctx context.Context, v *visit) error {
 	return nil
 }
 
+// rehearse has the API server judge the Secret as it will be written, but for the credential.
+func (r *reconciler) rehearse(ctx context.Context, v *visit) error {
+	want, err := manifestSecret(v)
+	if err != nil {
+		return err
+	}
+	if err := r.Create(ctx, want, client.DryRunAll, client.FieldOwner(FieldManager)); err != nil {
+		return fmt.Errorf("the Secret with the manifest could not be written, so the cluster is not registered yet: %w", err)
+	}
+	return nil
+}
+
 // collect reads the credential that Fleet has made.
 func (r *reconciler) collect(ctx context.Context, v *visit) error {
 	var secret corev1.Secret

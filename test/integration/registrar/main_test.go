@@ -56,8 +56,8 @@ data: {config: '{"apiServerURL":%q,"apiServerCA":"Y2E=","agentTLSMode":"strict"}
 `, url))
 }
 
-// nothingRefused is asked when all tests are over. One thing is refused that is asked for:
-// Secrets that are not manifests, which only a policy can tell apart.
+// nothingRefused is asked when all tests are over. Two things are refused that are asked for:
+// Secrets that are not manifests, which only a policy can tell apart, and what a quota forbids.
 func nothingRefused(s *stack.Stack) error {
 	all, err := s.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-registrar")})
 	if err != nil {
@@ -70,7 +70,7 @@ func nothingRefused(s *stack.Stack) error {
 		if e.UserAgent == thiefAgent {
 			continue
 		}
-		if e.Code == http.StatusForbidden && e.Name != "forged-fleet-agent" {
+		if e.Code == http.StatusForbidden && e.Name != "forged-fleet-agent" && e.Name != "full-fleet-agent" {
 			return fmt.Errorf("the registrar was refused: %s: %s", e, e.Reason)
 		}
 		if e.Resource == "secrets" && e.Verb != "get" && e.Verb != "create" && e.Verb != "patch" && e.Verb != "delete" {

@@ -11,6 +11,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -95,6 +96,36 @@ func TestLostCredential(t *testing.T) {
 	g.Expect(s.registrations(g)[0].UID).To(Equal(registration.UID))
 }
 
+// Fleet keeps a credential for 40 minutes: nothing is registered while the manifest could not
+// be handed out.
+func TestNotRegisteredInVain(t *testing.T) {
+	t.Run("without Fleet's Bundle", func(t *testing.T) {
+		g := NewWithT(t)
+		s := newSite(g, "edge")
+		s.assigned(g)
+		s.waits(g, "WaitingForFleet", "Bundle")
+		s.bundled(g)
+		s.granted(g, "first")
+		s.handedOut(g, "first")
+	})
+	t.Run("where no Secret can be written", func(t *testing.T) {
+		g := NewWithT(t)
+		s := newSite(g, "full")
+		none := corev1.ResourceList{"count/secrets": resource.MustParse("0")}
+		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: none}}
+		g.Expect(admin.Create(ctx, quota)).To(Succeed())
+		before := quota.DeepCopy()
+		quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none} // Nobody here counts.
+		g.Expect(admin.Status().Patch(ctx, quota, client.MergeFrom(before))).To(Succeed())
+		s.deployed(g)
+		s.waits(g, "Failed", "exceeded quota")
+		g.Expect(admin.Delete(ctx, quota)).To(Succeed())
+		s.annotate(g, "look", "again")
+		s.granted(g, "first")
+		s.handedOut(g, "first")
+	})
+}
+
 // Who has rights in one namespace gets nothing of another's, and nothing of his is
 // overwritten that does not claim to be a manifest.
 func TestForgeries(t *testing.T) {
@@ -113,9 +144,13 @@ stringData: {manifest: mine, token: mine}
 `, s.namespace))).To(Succeed())
 		s.create(g)
 		s.deployed(g)
-		s.granted(g, "first")
 		g.Eventually(func(g Gomega) { g.Expect(s.reason(g)).To(Equal("SecretConflict")) }).Should(Succeed())
 		g.Expect(string(s.secret(g).Data["manifest"])).To(Equal("mine"))
+		g.Expect(s.registrations(g)).To(BeEmpty(), "its credential lapses before it can be handed out")
+		g.Expect(admin.Delete(ctx, s.secret(g))).To(Succeed())
+		s.annotate(g, "look", "again")
+		s.granted(g, "first")
+		s.handedOut(g, "first")
 	})
 	t.Run("a Secret that looks like ours is written over", func(t *testing.T) {
 		g := NewWithT(t)

@@ -45,11 +45,19 @@ func (s *site) key() client.ObjectKey { return client.ObjectKey{Namespace: s.nam
 
 // deployed plays Fleet: the Fleet Cluster gets a namespace, and a Bundle with its agent.
 func (s *site) deployed(g Gomega) {
+	s.assigned(g)
+	s.bundled(g)
+}
+
+func (s *site) assigned(g Gomega) {
 	fleet := &fleetv1.Cluster{}
 	g.Eventually(func() error { return admin.Get(ctx, s.key(), fleet) }).Should(Succeed())
 	before := fleet.DeepCopy()
 	fleet.Status.Namespace = stamp.FleetNamespace(s.namespace, s.name)
 	g.Expect(admin.Status().Patch(ctx, fleet, client.MergeFrom(before))).To(Succeed())
+}
+
+func (s *site) bundled(g Gomega) {
 	g.Expect(env.Apply(ctx, fmt.Sprintf(`
 apiVersion: fleet.cattle.io/v1alpha1
 kind: Bundle
@@ -141,6 +149,17 @@ func (s *site) handedOut(g Gomega, token string) *corev1.Secret {
 }
 
 func (s *site) reason(g Gomega) string { return s.condition(g, stamp.ManifestCondition) }
+
+// waits waits for a reason with that in its message, and nothing is registered meanwhile.
+func (s *site) waits(g Gomega, reason, message string) {
+	g.Eventually(func(g Gomega) {
+		cluster := &clusterv1.Cluster{}
+		g.Expect(admin.Get(ctx, s.key(), cluster)).To(Succeed())
+		g.Expect(conditions.GetReason(cluster, stamp.ManifestCondition)).To(Equal(reason))
+		g.Expect(conditions.GetMessage(cluster, stamp.ManifestCondition)).To(ContainSubstring(message))
+	}).Should(Succeed())
+	g.Expect(s.registrations(g)).To(BeEmpty())
+}
 
 func (s *site) imported(g Gomega) string { return s.condition(g, "FleetImported") }
 
