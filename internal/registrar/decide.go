@@ -1,7 +1,6 @@
 package registrar
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -36,8 +35,13 @@ const (
 	// checkInterval is how often the Secret is looked at while the agent has not called: to
 	// watch Secrets would take the right to read all of them.
 	checkInterval = time.Minute
-	// settleTime is how long Fleet has to see a clientID that has changed. It makes another
-	// Fleet Cluster for a registration whose clientID it does not know.
+	// settleTime is how long our own cache must have shown a clientID that was not there from
+	// the beginning. Fleet makes another Fleet Cluster for a registration whose clientID it does
+	// not know, and nothing that it writes says which it knows. It watches Fleet Clusters and
+	// registrations as we do, on the same API server, and each event reaches either of us within
+	// milliseconds; a watch that breaks is back within this time, and a Fleet that starts lists
+	// both before it looks at any. If it is too short all the same, Fleet says so in the
+	// registration (see isForAnother), and nothing is handed out.
 	settleTime = 5 * time.Second
 	// credentialPatience is how long after a registration Fleet's credential may still come.
 	// Fleet keeps it for 40 minutes.
@@ -110,6 +114,8 @@ type visit struct {
 	// registrations are those that the Fleet Cluster owns, and the one of the expected name.
 	registrations []fleetv1.ClusterRegistration
 	now           time.Time
+	// known is since when the cache has shown the clientID of the Fleet Cluster.
+	known time.Time
 
 	taken map[step]bool
 	// secret is what inspect has found, and whose it is.
@@ -147,8 +153,12 @@ func (v *visit) next() (step, verdict) {
 		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", pollInterval)
 	case v.current() != nil && (v.current().Spec.ClientID != v.fleet.Spec.ClientID || v.current().Spec.ClientRandom == ""):
 		return rest, waiting(reasonConflict, fmt.Sprintf("ClusterRegistration %q is not Muster's, and has the name of the one that is needed; delete it", v.current().Name), 0)
+	case v.isForAnother():
+		return rest, waiting(reasonConflict, fmt.Sprintf(
+			"Fleet takes ClusterRegistration %q for that of Fleet Cluster %q, which has the same clientID; delete that, and the cluster is registered anew",
+			v.current().Name, v.current().Status.ClusterName), checkInterval)
 	case v.current() != nil && !v.current().Status.Granted:
-		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", 0)
+		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", pollInterval)
 	default:
 		return v.nextOfSecret()
 	}
@@ -282,23 +292,16 @@ func (v *visit) isCalledWithout() bool {
 		})
 }
 
-// isUnsettled reports whether the Fleet Cluster, once Fleet had seen it, was changed a
-// moment ago.
+// isUnsettled reports whether Fleet may not know the clientID yet. One that was there when
+// Fleet gave the Fleet Cluster its namespace it has seen.
 func (v *visit) isUnsettled() bool {
-	if v.fleet.Generation <= 1 {
-		return false
-	}
-	latest := slices.MaxFunc(append([]metav1.ManagedFieldsEntry{{}}, v.fleet.ManagedFields...), func(a, b metav1.ManagedFieldsEntry) int {
-		return cmp.Compare(timeOf(a).Unix(), timeOf(b).Unix())
-	})
-	return v.now.Sub(timeOf(latest)) < settleTime
+	return v.fleet.Generation > 1 && v.now.Sub(v.known) < settleTime
 }
 
-func timeOf(entry metav1.ManagedFieldsEntry) time.Time {
-	if entry.Time == nil || entry.Subresource != "" {
-		return time.Time{}
-	}
-	return entry.Time.Time
+// isForAnother reports whether Fleet has found another Fleet Cluster by the clientID, or made
+// one because it did not know ours yet.
+func (v *visit) isForAnother() bool {
+	return v.current() != nil && v.current().Status.ClusterName != "" && v.current().Status.ClusterName != v.fleet.Name
 }
 
 // token returns the credential to hand out: the one that was handed out before for the same

@@ -9,6 +9,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -20,7 +21,7 @@ type met struct {
 	held, byManager, told, rotate bool
 	noFleet, noNamespace, called  bool
 	elsewhere                     bool          // Somebody has changed where Fleet deploys.
-	edited                        time.Duration // how long ago, if at all, the Fleet Cluster was changed
+	edited                        time.Duration // how long ago, if at all, it got another clientID
 	kubeconfig, noClientID        bool
 	unreachable                   string
 	noAgent                       bool
@@ -77,10 +78,7 @@ func (m met) visit() *visit {
 		v.fleet.Spec.ClientID = ""
 	}
 	if m.edited > 0 {
-		v.fleet.Generation = 2
-		at := metav1.NewTime(now.Add(-m.edited))
-		status := metav1.NewTime(now)
-		v.fleet.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &at}, {Time: &status, Subresource: "status"}}
+		v.fleet.Generation, v.known = 2, now.Add(-m.edited)
 	}
 	registration := func(name, clientID string, granted bool, labels map[string]string) {
 		v.registrations = append(v.registrations, fleetv1.ClusterRegistration{
@@ -97,6 +95,9 @@ func (m met) visit() *visit {
 		registration(v.registrationName(), "drawn", true, our)
 	case "for another":
 		registration(v.registrationName(), "another", true, our)
+	case "mistaken":
+		registration(v.registrationName(), "drawn", true, our)
+		v.registrations[0].Status.ClusterName = "cluster-made-by-fleet"
 	}
 	for _, other := range m.others {
 		switch other {
@@ -195,6 +196,7 @@ func TestSteps(t *testing.T) {
 		"its clientID has settled":       {met: met{edited: time.Minute}, steps: []step{inspect, rehearse, register}, reason: "WaitingForFleet"},
 		"asked":                          {met: met{registered: "asked"}, reason: "WaitingForFleet"},
 		"the name is taken":              {met: met{registered: "for another"}, reason: "RegistrationConflict"},
+		"Fleet took it for another's":    {met: met{registered: "mistaken", credential: "its"}, reason: "RegistrationConflict"},
 		"no Bundle yet":                  {met: with(func(m *met) { m.noAgent = true }), reason: "WaitingForFleet"},
 		"granted, no credential yet":     {met: granted, steps: []step{inspect, collect}, reason: "WaitingForFleet"},
 		"granted":                        {met: with(func(m *met) { m.credential = "its" }), steps: []step{inspect, collect, handOut}, reason: "ManifestReady", token: "fresh"},
@@ -265,6 +267,27 @@ func TestRegistrationName(t *testing.T) {
 			t.Errorf("%s: the name is the same", name)
 		}
 	}
+}
+
+func TestSightings(t *testing.T) {
+	var s sightings
+	key, fleet := types.NamespacedName{Namespace: "team", Name: "prod"}, met{}.visit().fleet
+	at := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
+	expect := func(what string, seconds, want int) {
+		t.Helper()
+		if got := s.since(key, fleet, at(seconds)); !got.Equal(at(want)) {
+			t.Errorf("%s: since %v, want %v", what, got, at(want))
+		}
+	}
+	expect("first", 1, 1)
+	expect("again", 2, 1)
+	fleet.Spec.ClientID = "another"
+	expect("another clientID", 3, 3)
+	expect("that again", 4, 3)
+	fleet.UID = "another"
+	expect("another Fleet Cluster", 5, 5)
+	s.forget(key)
+	expect("forgotten", 6, 6)
 }
 
 func TestWhoseIs(t *testing.T) {

@@ -55,6 +55,7 @@ type reconciler struct {
 	live     client.Reader // past the cache
 	settings *settings.Reader
 	recorder events.EventRecorder
+	seen     sightings
 	now      func() time.Time
 }
 
@@ -62,6 +63,7 @@ type reconciler struct {
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster := &clusterv1.Cluster{}
 	if err := r.Get(ctx, req.NamespacedName, cluster); err != nil {
+		r.seen.forget(req.NamespacedName)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if r.WatchFilter != "" && !capilabels.HasWatchLabel(cluster, r.WatchFilter) {
@@ -114,6 +116,7 @@ func (r *reconciler) look(ctx context.Context, cluster *clusterv1.Cluster) (*vis
 	if v.held || v.fleet == nil {
 		return v, nil
 	}
+	v.known = r.seen.since(client.ObjectKeyFromObject(cluster), v.fleet, v.now)
 	if err := r.lookAtFleet(ctx, v); err != nil {
 		return nil, err
 	}

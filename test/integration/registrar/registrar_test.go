@@ -126,6 +126,23 @@ func TestNotRegisteredInVain(t *testing.T) {
 	})
 }
 
+// Fleet did not know the clientID yet, and has made a Fleet Cluster of its own for it.
+func TestMistaken(t *testing.T) {
+	g := NewWithT(t)
+	s := newSite(g, "edge")
+	s.deployed(g)
+	g.Eventually(func(g Gomega) { g.Expect(s.registrations(g)).To(HaveLen(1)) }).Should(Succeed())
+	asked := s.registrations(g)[0]
+	before := asked.DeepCopy()
+	asked.Status.Granted, asked.Status.ClusterName = true, "cluster-0123456789ab"
+	g.Expect(admin.Status().Patch(ctx, &asked, client.MergeFrom(before))).To(Succeed())
+	g.Eventually(func(g Gomega) { g.Expect(s.reason(g)).To(Equal("RegistrationConflict")) }).Should(Succeed())
+	// Fleet has given it another owner, with which it goes.
+	g.Expect(admin.Delete(ctx, &asked)).To(Succeed())
+	s.granted(g, "first")
+	s.handedOut(g, "first")
+}
+
 // Who has rights in one namespace gets nothing of another's, and nothing of his is
 // overwritten that does not claim to be a manifest.
 func TestForgeries(t *testing.T) {
