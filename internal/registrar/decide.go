@@ -43,6 +43,8 @@ const (
 	// both before it looks at any. If it is too short all the same, Fleet says so in the
 	// registration (see isForAnother), and nothing is handed out.
 	settleTime = 5 * time.Second
+	// changed is the generation of what is not as it was made; the cache counts no further.
+	changed = 2
 	// credentialPatience is how long after a registration Fleet's credential may still come.
 	// Fleet keeps it for 40 minutes.
 	credentialPatience = 5 * time.Minute
@@ -295,7 +297,7 @@ func (v *visit) isCalledWithout() bool {
 // isUnsettled reports whether Fleet may not know the clientID yet. One that was there when
 // Fleet gave the Fleet Cluster its namespace it has seen.
 func (v *visit) isUnsettled() bool {
-	return v.fleet.Generation > 1 && v.now.Sub(v.known) < settleTime
+	return v.fleet.Generation >= changed && v.now.Sub(v.known) < settleTime
 }
 
 // isForAnother reports whether Fleet has found another Fleet Cluster by the clientID, or made

@@ -57,37 +57,10 @@ func (o *Options) Cache() cache.Options {
 				Namespaces: map[string]cache.Config{o.FleetNamespace: {}},
 				Field:      fields.OneTermEqualSelector("metadata.name", fleetConfigName),
 			},
-			&fleetv1.Bundle{}: {Label: labels.NewSelector().Add(*own), Transform: trimBundle},
-			&fleetv1.Cluster{}: {Transform: func(object any) (any, error) {
-				if cluster, ok := object.(*fleetv1.Cluster); ok {
-					cluster.Spec.TemplateValues = nil
-				}
-				return object, nil
-			}},
+			&fleetv1.Bundle{}: {Label: labels.NewSelector().Add(*own)},
 		},
-		DefaultTransform: cache.TransformStripManagedFields(),
+		DefaultTransform: trim,
 	}
-}
-
-// trimBundle keeps of a Bundle the agent in it.
-func trimBundle(object any) (any, error) {
-	if bundle, ok := object.(*fleetv1.Bundle); ok {
-		bundle.ManagedFields, bundle.Annotations, bundle.Status = nil, nil, fleetv1.BundleStatus{}
-		bundle.Spec = fleetv1.BundleSpec{
-			Targets:   bundle.Spec.Targets,
-			Resources: []fleetv1.BundleResource{{Name: agentResource, Content: agentOf(bundle)}},
-		}
-	}
-	return object, nil
-}
-
-func agentOf(bundle *fleetv1.Bundle) string {
-	for _, resource := range bundle.Spec.Resources {
-		if resource.Name == agentResource && resource.Encoding == "" {
-			return resource.Content
-		}
-	}
-	return ""
 }
 
 // Setup adds the registrar to a manager.

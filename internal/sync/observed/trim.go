@@ -23,7 +23,7 @@ func Trim(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	accessor.SetManagedFields(managers(accessor.GetManagedFields()))
+	accessor.SetManagedFields(Managers(accessor.GetManagedFields()))
 	dropCopies(accessor)
 	switch typed := object.(type) {
 	case *fleetv1.Cluster:
@@ -60,7 +60,8 @@ func dropCopies(object client.Object) {
 	}
 }
 
-func managers(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+// Managers returns of managedFields whose they are.
+func Managers(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	var trimmed []metav1.ManagedFieldsEntry
 	for _, entry := range entries {
 		trimmed = append(trimmed, metav1.ManagedFieldsEntry{Manager: entry.Manager, Operation: entry.Operation})

@@ -1,0 +1,118 @@
+package registrar
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// large is what nobody reads here, and tenants may write.
+var large = strings.Repeat("x", 64<<10)
+
+func metaOf(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: "team", Name: name, UID: "1", ResourceVersion: "7", Generation: 5, CreationTimestamp: metav1.NewTime(now),
+		Labels:        map[string]string{stamp.ManagedByLabel: stamp.ManagedBy},
+		Annotations:   map[string]string{"note": large},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager, Operation: metav1.ManagedFieldsOperationApply, FieldsV1: &metav1.FieldsV1{Raw: []byte(large)}}},
+	}
+}
+
+func wholeCluster() *clusterv1.Cluster {
+	cluster := &clusterv1.Cluster{ObjectMeta: metaOf("prod")}
+	cluster.Annotations[stamp.RotateAnnotation], cluster.Annotations[clusterv1.PausedAnnotation] = "1", ""
+	cluster.Spec.Paused = ptr.To(true)
+	cluster.Spec.Topology.ClassRef.Name = "standard"
+	cluster.Spec.Topology.Variables = []clusterv1.ClusterVariable{{Name: large}}
+	cluster.Status.Phase = large
+	cluster.Status.Conditions = []metav1.Condition{{Type: "Available", Message: large}, {Type: stamp.ManifestCondition, Reason: "ManifestReady"}}
+	return cluster
+}
+
+func wholeFleetCluster() *fleetv1.Cluster {
+	fleet := &fleetv1.Cluster{ObjectMeta: metaOf("prod")}
+	fleet.Annotations[stamp.ImportedFromAnnotation] = "prod"
+	fleet.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "prod", UID: "2"}}
+	fleet.Spec.ClientID, fleet.Spec.KubeConfigSecret, fleet.Spec.AgentNamespace = "drawn", "prod-kubeconfig", "agents"
+	fleet.Spec.TemplateValues = &fleetv1.GenericMap{Data: map[string]any{"a": large}}
+	fleet.Status.Namespace = deployedIn
+	fleet.Status.Agent.LastSeen = metav1.NewTime(now.Add(time.Hour))
+	fleet.Status.Display.ReadyBundles = large
+	return fleet
+}
+
+func wholeRegistration() *fleetv1.ClusterRegistration {
+	registration := &fleetv1.ClusterRegistration{ObjectMeta: metaOf("muster-1")}
+	registration.OwnerReferences = []metav1.OwnerReference{{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Cluster", Name: "prod", UID: "2"}}
+	registration.Spec = fleetv1.ClusterRegistrationSpec{ClientID: "drawn", ClientRandom: "random", ClusterLabels: map[string]string{"a": large}}
+	registration.Status = fleetv1.ClusterRegistrationStatus{Granted: true, ClusterName: "prod"}
+	return registration
+}
+
+func wholeBundle() *fleetv1.Bundle {
+	bundle := &fleetv1.Bundle{ObjectMeta: metaOf(stamp.AgentBundle("prod"))}
+	bundle.Spec.Resources = []fleetv1.BundleResource{{Name: "other.yaml", Content: large}, {Name: agentResource, Content: "kind: Deployment"}}
+	bundle.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: "prod", Name: large}}
+	return bundle
+}
+
+func TestTrim(t *testing.T) {
+	trimmed := func(object client.Object) client.Object {
+		if _, err := trim(object); err != nil {
+			t.Fatal(err)
+		}
+		content, err := json.Marshal(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(content) > 2<<10 {
+			t.Errorf("%T still has %d bytes", object, len(content))
+		}
+		return object
+	}
+	same := func(what string, want, got any) {
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	cluster, whole := trimmed(wholeCluster()).(*clusterv1.Cluster), wholeCluster()
+	same("the class", whole.GetClassKey(), cluster.GetClassKey())
+	same("paused", whole.Spec.Paused, cluster.Spec.Paused)
+	same("its labels", whole.Labels, cluster.Labels)
+	same("its annotations", map[string]string{stamp.RotateAnnotation: "1", clusterv1.PausedAnnotation: ""}, cluster.Annotations)
+	same("its conditions", whole.Status.Conditions[1:], cluster.Status.Conditions)
+
+	fleet, wholeFleet := trimmed(wholeFleetCluster()).(*fleetv1.Cluster), wholeFleetCluster()
+	same("whose it is", stamp.OriginOf(wholeFleet), stamp.OriginOf(fleet))
+	same("that it is Muster's", true, stamp.IsOurs(fleet) && stamp.IsManager(fleet))
+	same("its clientID", wholeFleet.Spec.ClientID, fleet.Spec.ClientID)
+	same("its kubeconfig", wholeFleet.Spec.KubeConfigSecret, fleet.Spec.KubeConfigSecret)
+	same("its agent's namespace", wholeFleet.Spec.AgentNamespace, fleet.Spec.AgentNamespace)
+	same("where Fleet deploys", wholeFleet.Status.Namespace, fleet.Status.Namespace)
+	same("that it has called", false, fleet.Status.Agent.LastSeen.IsZero())
+	same("that it was changed", true, fleet.Generation >= changed)
+
+	registration, wholeRegistration := trimmed(wholeRegistration()).(*fleetv1.ClusterRegistration), wholeRegistration()
+	wholeRegistration.Spec.ClusterLabels = nil
+	same("what is registered", wholeRegistration.Spec, registration.Spec)
+	same("how far", wholeRegistration.Status, registration.Status)
+	same("for which", wholeRegistration.OwnerReferences, registration.OwnerReferences)
+	same("by whom", true, isOurs(*registration))
+
+	bundle := trimmed(wholeBundle()).(*fleetv1.Bundle)
+	same("the agent", "kind: Deployment", agentOf(bundle))
+	same("whose", "prod", bundle.Spec.Targets[0].ClusterName)
+	stray := wholeBundle()
+	stray.Name = "anything"
+	same("somebody's bundle", "", agentOf(trimmed(stray).(*fleetv1.Bundle)))
+}
