@@ -22,6 +22,7 @@ import (
 	"github.com/muster-fleet/muster/internal/apierror"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // FieldManager is the field manager of every write.
@@ -55,6 +56,7 @@ type reconciler struct {
 	live     client.Reader // past the cache
 	settings *settings.Reader
 	recorder events.EventRecorder
+	echoes   *observed.Echoes
 	seen     sightings
 	now      func() time.Time
 }

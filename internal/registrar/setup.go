@@ -26,6 +26,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 const (
@@ -78,7 +79,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	r := &reconciler{
 		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
-		recorder: mgr.GetEventRecorder("muster-registrar"), now: time.Now,
+		recorder: mgr.GetEventRecorder("muster-registrar"), echoes: observed.NewEchoes(), now: time.Now,
 	}
 	e := &enqueuer{mgr.GetClient()}
 	namespace := &metav1.PartialObjectMetadata{}
@@ -89,10 +90,12 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 			// Fleet keeps a credential for 40 minutes: whatever was in the way is asked about often.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, time.Minute),
 		}).
-		For(&clusterv1.Cluster{}).
-		Watches(&fleetv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(ofFleetCluster)).
-		Watches(&fleetv1.ClusterRegistration{}, handler.EnqueueRequestsFromMapFunc(e.ofRegistration)).
-		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(e.ofBundle), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		// Each look at a Cluster that is registered asks the API server for its Secret: not for
+		// every status that an agent reports, and not for our own condition.
+		For(&clusterv1.Cluster{}, builder.WithPredicates(r.echoes.Unheard())).
+		Watches(&fleetv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(ofFleetCluster), builder.WithPredicates(observed.News)).
+		Watches(&fleetv1.ClusterRegistration{}, handler.EnqueueRequestsFromMapFunc(e.ofRegistration), builder.WithPredicates(observed.News)).
+		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(e.ofBundle), builder.WithPredicates(observed.News)).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(e.all)).
 		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(namespace, handler.EnqueueRequestsFromMapFunc(e.inNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).

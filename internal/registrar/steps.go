@@ -164,6 +164,7 @@ func (r *reconciler) tell(ctx context.Context, cluster *clusterv1.Cluster, resul
 		client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("writing condition %s: %w", stamp.ManifestCondition, err))
 	}
+	r.echoes.Wrote(target)
 	if result.reason != "" && result.reason != reasonWaiting && (before == nil || before.Reason != result.reason) {
 		eventType := corev1.EventTypeWarning
 		if result.reason == reasonReady {

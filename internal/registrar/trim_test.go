@@ -12,8 +12,10 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // large is what nobody reads here, and tenants may write.
@@ -115,4 +117,53 @@ func TestTrim(t *testing.T) {
 	stray := wholeBundle()
 	stray.Name = "anything"
 	same("somebody's bundle", "", agentOf(trimmed(stray).(*fleetv1.Bundle)))
+}
+
+// What is not read is no news either: agents report every quarter of an hour, and each look
+// at a Cluster that is registered asks the API server for its Secret.
+func TestNews(t *testing.T) {
+	passes := func(before, after client.Object) bool {
+		t.Helper()
+		after.SetResourceVersion("8")
+		for _, object := range []client.Object{before, after} {
+			if _, err := trim(object); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return observed.News.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})
+	}
+	for name, test := range map[string]struct {
+		change func(*fleetv1.Cluster)
+		passes bool
+	}{
+		"the agent reports": {change: func(fleet *fleetv1.Cluster) { fleet.Status.Agent.LastSeen = metav1.NewTime(now.Add(2 * time.Hour)) }},
+		"bundles get ready": {change: func(fleet *fleetv1.Cluster) { fleet.Status.Display.ReadyBundles = "1/1" }},
+		"template values": {change: func(fleet *fleetv1.Cluster) {
+			fleet.Spec.TemplateValues = nil
+			fleet.Generation++
+			fleet.ManagedFields[0].Time = ptr.To(metav1.NewTime(now))
+		}},
+		"a clientID":                {func(fleet *fleetv1.Cluster) { fleet.Spec.ClientID = "another" }, true},
+		"its namespace":             {func(fleet *fleetv1.Cluster) { fleet.Status.Namespace = "elsewhere" }, true},
+		"its kubeconfig":            {func(fleet *fleetv1.Cluster) { fleet.Spec.KubeConfigSecret = "" }, true},
+		"whose it is":               {func(fleet *fleetv1.Cluster) { fleet.OwnerReferences = nil }, true},
+		"it has called, or has not": {func(fleet *fleetv1.Cluster) { fleet.Status.Agent.LastSeen = metav1.Time{} }, true},
+		"it goes":                   {func(fleet *fleetv1.Cluster) { fleet.DeletionTimestamp = ptr.To(metav1.Now()) }, true},
+	} {
+		after := wholeFleetCluster()
+		test.change(after)
+		if got := passes(wholeFleetCluster(), after); got != test.passes {
+			t.Errorf("%s: passes %v", name, got)
+		}
+	}
+	moved := wholeCluster()
+	moved.Status.Conditions[0].Message, moved.Generation, moved.Spec.Topology.Variables = "ready", 6, nil
+	if passes(wholeCluster(), moved) {
+		t.Error("what Cluster API does is news")
+	}
+	rotated := wholeCluster()
+	rotated.Annotations[stamp.RotateAnnotation] = "2"
+	if !passes(wholeCluster(), rotated) {
+		t.Error("a rotation is no news")
+	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack"
 )
 
 func TestHandOut(t *testing.T) {
@@ -124,6 +125,28 @@ func TestNotRegisteredInVain(t *testing.T) {
 		s.granted(g, "first")
 		s.handedOut(g, "first")
 	})
+}
+
+// Agents report, and Cluster API does: that is no reason to ask for a Secret.
+func TestStatusIsNoNews(t *testing.T) {
+	g := NewWithT(t)
+	s, _ := ready(g, "edge")
+	s.called(g, time.Now())
+	g.Eventually(func(g Gomega) { g.Expect(s.imported(g)).To(Equal("Imported")) }).Should(Succeed())
+	looks := func() int {
+		all, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-registrar"), Where: func(e stack.AuditEvent) bool {
+			return e.Resource == "secrets" && e.Namespace == s.namespace
+		}})
+		g.Expect(err).NotTo(HaveOccurred())
+		return len(all)
+	}
+	before := looks()
+	for i := range 20 {
+		s.called(g, time.Now().Add(time.Duration(i)*time.Second))
+		g.Expect(admin.Status().Patch(ctx, s.cluster, client.RawPatch(types.MergePatchType, []byte(fmt.Sprintf(`{"status":{"observedGeneration":%d}}`, 100+i))))).To(Succeed())
+	}
+	// It looks once a minute while the agent has not called, and may do so once more.
+	g.Consistently(func() int { return looks() - before }).Should(BeNumerically("<=", 2))
 }
 
 // Fleet did not know the clientID yet, and has made a Fleet Cluster of its own for it.
