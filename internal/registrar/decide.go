@@ -106,6 +106,8 @@ type visit struct {
 	cluster *clusterv1.Cluster
 	// held: everything stays as it is. byAgent: the Cluster is to be registered ahead.
 	held, byAgent bool
+	// unlooked: nobody has looked yet whether a claimed Cluster has a Secret with a manifest.
+	unlooked bool
 	// fleet is the Fleet Cluster that belongs to the Cluster; nil if there is none.
 	fleet *fleetv1.Cluster
 	// server is how agents reach Fleet; unreachable says why that is not known.
@@ -221,10 +223,12 @@ func (v *visit) nextOfHandOut() (step, verdict) {
 // was handed out is taken back at once; its credential works until Fleet has installed an
 // agent with another, so that nothing is cut off that need not be.
 func (v *visit) nextOfEnd() (step, verdict) {
+	// clusterctl move takes the Secret along, but not the condition that tells of it.
+	mayHave := v.wasTold() || v.unlooked
 	switch {
-	case v.wasTold() && !v.taken[inspect]:
+	case mayHave && !v.taken[inspect]:
 		return inspect, verdict{}
-	case v.wasTold() && v.whose == ours && !v.taken[withdraw]:
+	case mayHave && v.whose == ours && !v.taken[withdraw]:
 		return withdraw, verdict{}
 	case v.fleet == nil || !slices.ContainsFunc(v.registrations, isOurs):
 		return rest, verdict{}

@@ -19,6 +19,7 @@ import (
 // met is a Cluster as a visit meets it.
 type met struct {
 	held, byManager, told, rotate bool
+	unlooked                      bool
 	noFleet, noNamespace, called  bool
 	elsewhere                     bool          // Somebody has changed where Fleet deploys.
 	edited                        time.Duration // how long ago, if at all, it got another clientID
@@ -51,7 +52,7 @@ func (m met) visit() *visit {
 		cluster.Status.Conditions = []metav1.Condition{{Type: stamp.ManifestCondition}}
 	}
 	v := &visit{
-		cluster: cluster, held: m.held, byAgent: !m.byManager, now: now, taken: map[step]bool{},
+		cluster: cluster, held: m.held, byAgent: !m.byManager, unlooked: m.unlooked, now: now, taken: map[step]bool{},
 		server: server{URL: "https://fleet.example.com", CA: []byte("ca")}, unreachable: m.unreachable, agent: "kind: Deployment",
 	}
 	if m.noAgent {
@@ -231,6 +232,10 @@ func TestSteps(t *testing.T) {
 		"turned over, import under way":  {met: met{byManager: true, told: true, secret: ours, others: []string{"ours"}}, steps: []step{inspect, withdraw}},
 		"turned over, imported":          {met: met{byManager: true, told: true, others: []string{"ours", "foreign, granted"}}, steps: []step{inspect, revoke}},
 		"turned over, imported later":    {met: met{byManager: true, others: []string{"ours", "foreign, granted"}}, steps: []step{revoke}},
+		"moved here":                     {met: met{byManager: true, unlooked: true, secret: ours}, steps: []step{inspect, withdraw}},
+		"moved here, without a Secret":   {met: met{byManager: true, unlooked: true}, steps: []step{inspect}},
+		"moved here, Secret is another":  {met: met{byManager: true, unlooked: true, secret: somebodys}, steps: []step{inspect}},
+		"held where it was moved to":     {met: met{byManager: true, held: true, unlooked: true, secret: ours}},
 		"turned over, Secret is another": {met: met{byManager: true, told: true, secret: somebodys}, steps: []step{inspect}},
 		"taken out of Fleet":             {met: met{byManager: true, told: true, noFleet: true, secret: ours}, steps: []step{inspect, withdraw}},
 	} {

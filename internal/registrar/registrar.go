@@ -58,6 +58,7 @@ type reconciler struct {
 	recorder events.EventRecorder
 	echoes   *observed.Echoes
 	seen     sightings
+	looked   looked
 	now      func() time.Time
 }
 
@@ -66,6 +67,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	cluster := &clusterv1.Cluster{}
 	if err := r.Get(ctx, req.NamespacedName, cluster); err != nil {
 		r.seen.forget(req.NamespacedName)
+		r.looked.forget(req.NamespacedName)
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if r.WatchFilter != "" && !capilabels.HasWatchLabel(cluster, r.WatchFilter) {
@@ -77,6 +79,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	result, err := r.steps(ctx, v)
 	switch {
+	case err == nil && v.taken[inspect]:
+		r.looked.note(cluster)
 	case err == nil:
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // The cache is behind.
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
@@ -106,7 +110,8 @@ func (r *reconciler) look(ctx context.Context, cluster *clusterv1.Cluster) (*vis
 	selected, _ := stamp.Selected(in.Cluster, stamp.WithClassLabels(cluster.Labels, subject.Class), namespace.Labels)
 	v := &visit{
 		cluster: cluster, now: r.now(), taken: map[step]bool{},
-		byAgent: selected && stamp.RegistrationOf(in.Cluster, subject) == stamp.ByAgent,
+		byAgent:  selected && stamp.RegistrationOf(in.Cluster, subject) == stamp.ByAgent,
+		unlooked: stamp.PinOf(cluster.Annotations).IsComplete() && !r.looked.at(cluster),
 	}
 	if v.fleet, err = r.fleetClusterOf(ctx, cluster); err != nil {
 		return nil, err

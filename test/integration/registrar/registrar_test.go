@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -263,6 +264,42 @@ func TestTurnedOver(t *testing.T) {
 		g.Expect(s.registrations(g)).To(HaveLen(1))
 		g.Expect(s.registrations(g)[0].UID).NotTo(Equal(first.UID))
 	}).Should(Succeed())
+}
+
+// clusterctl move brings the Secret along, but not what the registrar has said of it. Where
+// the management side imports the Cluster, nobody needs it.
+func TestMovedToTheManager(t *testing.T) {
+	g := NewWithT(t)
+	s := &site{namespace: fmt.Sprintf("team-%d", counter.Add(1)), name: "edge"}
+	g.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})).To(Succeed())
+	s.cluster = fixture.Cluster(s.namespace, s.name, "", "")
+	s.cluster.Spec.Paused = ptr.To(true)
+	g.Expect(admin.Create(ctx, s.cluster)).To(Succeed())
+	left := func() {
+		g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: v1
+kind: Secret
+metadata:
+  namespace: %s
+  name: edge-fleet-agent
+  ownerReferences: [{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, name: edge, uid: %s}]
+type: fleet.addons.cluster.x-k8s.io/agent-manifest
+stringData: {manifest: of the old side, token: of the old side}
+`, s.namespace, s.cluster.UID))).To(Succeed())
+	}
+	left()
+	g.Consistently(func(g Gomega) { s.secret(g) }).Should(Succeed(), "nothing is done while it is moved")
+	s.patch(g, `{"spec":{"paused":null}}`)
+	gone := func(g Gomega) {
+		err := admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "edge-fleet-agent"}, &corev1.Secret{})
+		g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+	}
+	g.Eventually(gone).Should(Succeed())
+
+	// It may have come while nobody was there to see.
+	left()
+	g.Expect(env.Restart(ctx, "muster-registrar")).To(Succeed())
+	g.Eventually(gone).Should(Succeed())
 }
 
 func TestDeletedWithItsCluster(t *testing.T) {
