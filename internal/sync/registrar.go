@@ -17,6 +17,8 @@ import (
 const (
 	// registrarInterval is how often, at most, is asked whether the registrar runs.
 	registrarInterval = 10 * time.Second
+	// registrarTimeout is how long the answer may take.
+	registrarTimeout = 5 * time.Second
 	// waitingInterval is how often a Cluster whose agent has not called is looked at: the
 	// registrar may be gone.
 	waitingInterval = time.Minute
@@ -37,31 +39,58 @@ type registrar struct {
 	mu      sync.Mutex
 	asked   time.Time
 	missing bool
+	// asking is closed when who asks has an answer; nil while nobody does.
+	asking chan struct{}
 }
 
 func newRegistrar(live client.Reader, namespace string) *registrar {
 	return &registrar{Reader: live, lease: types.NamespacedName{Namespace: namespace, Name: stamp.RegistrarLease}, now: time.Now}
 }
 
-// isMissing reports whether the registrar does not run. In doubt it does.
+// isMissing reports whether the registrar does not run. In doubt it does. While one asks,
+// the others go by the last answer, and wait only for the first.
 func (r *registrar) isMissing(ctx context.Context) bool {
+	now := r.now()
+	r.mu.Lock()
+	missing, isFirst, asking := r.missing, r.asked.IsZero(), r.asking
+	if now.Sub(r.asked) < registrarInterval || asking != nil && !isFirst {
+		r.mu.Unlock()
+		return missing
+	}
+	if asking == nil {
+		r.asking = make(chan struct{})
+	}
+	r.mu.Unlock()
+	if asking != nil {
+		select {
+		case <-asking:
+			return r.isMissing(ctx)
+		case <-ctx.Done():
+			return false
+		}
+	}
+
+	missing = r.ask(ctx, now)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := r.now()
-	if now.Sub(r.asked) < registrarInterval {
-		return r.missing
-	}
-	r.asked = now
+	close(r.asking)
+	r.missing, r.asked, r.asking = missing, now, nil
+	return missing
+}
+
+// ask asks the API server.
+func (r *registrar) ask(ctx context.Context, now time.Time) bool {
+	ctx, cancel := context.WithTimeout(ctx, registrarTimeout)
+	defer cancel()
 	var lease coordinationv1.Lease
 	switch err := r.Get(ctx, r.lease, &lease); {
 	case apierrors.IsNotFound(err):
-		r.missing = true
+		return true
 	case err != nil:
 		ctrl.LoggerFrom(ctx).Error(err, "Reading the Lease of the registrar failed; it is taken to run", "lease", r.lease.String())
-		r.missing = false
+		return false
 	default:
 		renewed := lease.Spec.RenewTime
-		r.missing = renewed == nil || now.Sub(renewed.Time) > registrarPatience
+		return renewed == nil || now.Sub(renewed.Time) > registrarPatience
 	}
-	return r.missing
 }

@@ -74,3 +74,58 @@ func TestRegistrarIsMissing(t *testing.T) {
 		})
 	}
 }
+
+// An API server that does not answer holds up the Clusters that ask first, and once there is
+// an answer only who asks again.
+func TestRegistrarIsAskedOnce(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, answer := make(chan struct{}, 10), make(chan struct{})
+	r := newRegistrar(fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+			asked <- struct{}{}
+			<-answer
+			return c.Get(ctx, key, object, options...)
+		},
+	}).Build(), "muster-system")
+	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	r.now = func() time.Time { return begin }
+	answers := make(chan bool)
+	ask := func() { answers <- r.isMissing(context.Background()) }
+	for range 3 {
+		go ask()
+	}
+	<-asked
+	select {
+	case <-answers:
+		t.Fatal("nobody has answered yet")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(answer)
+	for range 3 {
+		if !<-answers {
+			t.Error("there is no Lease")
+		}
+	}
+	if len(asked) > 0 {
+		t.Errorf("asked %d times too often", len(asked))
+	}
+
+	answer = make(chan struct{})
+	r.now = func() time.Time { return begin.Add(registrarInterval) }
+	go ask()
+	<-asked
+	go ask()
+	select {
+	case missing := <-answers:
+		if !missing {
+			t.Error("the last answer was that it is missing")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("who has an answer waits for another's")
+	}
+	close(answer)
+	<-answers
+}
