@@ -59,7 +59,7 @@ func nameTaken(ctx context.Context, others inventory, in settings.Settings, name
 // notImported says why a Cluster is not imported, and what becomes of its Fleet Cluster;
 // empty if it is imported.
 func notImported(in settings.Settings, subject stamp.Subject, pin stamp.Pin) string {
-	selected, why := stamp.Selected(in.Cluster, stamp.WithClassLabels(subject.Labels, subject.Class), subject.NamespaceLabels)
+	selected, why := subject.IsSelected(in.Cluster)
 	switch {
 	case selected:
 		return ""

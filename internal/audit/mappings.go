@@ -109,7 +109,7 @@ func (a *audit) notRightful(cluster *clusterv1.Cluster) (why string, keeps bool)
 	// While imports are off nothing is changed, so what was rightful stays so.
 	in := a.Settings.Cluster
 	in.Enabled = true
-	selected, _ := stamp.Selected(in, stamp.WithClassLabels(cluster.Labels, cluster.GetClassKey()), a.Namespaces[cluster.Namespace])
+	selected, _ := stamp.SubjectOf(cluster, a.Namespaces[cluster.Namespace]).IsSelected(in)
 	class := cluster.GetClassKey()
 	switch {
 	case !claimed && !selected:

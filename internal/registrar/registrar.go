@@ -103,11 +103,8 @@ func (r *reconciler) look(ctx context.Context, cluster *clusterv1.Cluster) (*vis
 	if err := r.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace); err != nil {
 		return nil, fmt.Errorf("reading Namespace: %w", err)
 	}
-	subject := stamp.Subject{
-		Name: cluster.Name, Labels: cluster.Labels, Annotations: cluster.Annotations,
-		NamespaceLabels: namespace.Labels, Class: cluster.GetClassKey(),
-	}
-	selected, _ := stamp.Selected(in.Cluster, stamp.WithClassLabels(cluster.Labels, subject.Class), namespace.Labels)
+	subject := stamp.SubjectOf(cluster, namespace.Labels)
+	selected, _ := subject.IsSelected(in.Cluster)
 	v := &visit{
 		cluster: cluster, now: r.now(), taken: map[step]bool{},
 		byAgent:  selected && stamp.RegistrationOf(in.Cluster, subject) == stamp.ByAgent,

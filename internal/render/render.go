@@ -71,11 +71,8 @@ func (r *renderer) note(format string, args ...any) {
 
 func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 	key := client.ObjectKeyFromObject(cluster).String()
-	subject := stamp.Subject{
-		Name: cluster.Name, Labels: cluster.Labels, Annotations: cluster.Annotations,
-		NamespaceLabels: r.in.namespaceLabels(cluster.Namespace), Class: cluster.GetClassKey(),
-	}
-	if selected, why := stamp.Selected(r.settings.Cluster, stamp.WithClassLabels(subject.Labels, subject.Class), subject.NamespaceLabels); !selected {
+	subject := stamp.SubjectOf(cluster, r.in.namespaceLabels(cluster.Namespace))
+	if selected, why := subject.IsSelected(r.settings.Cluster); !selected {
 		r.note("Cluster %s is not imported: %s", key, why)
 		return nil
 	}

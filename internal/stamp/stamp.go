@@ -4,6 +4,7 @@ import (
 	"maps"
 
 	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/muster-fleet/muster/internal/settings"
 )
@@ -17,6 +18,19 @@ type Subject struct {
 	NamespaceLabels map[string]string
 	// Class is the ClusterClass that the topology names, with its namespace; zero without a topology.
 	Class types.NamespacedName
+}
+
+// SubjectOf returns what the stamp of a Cluster that exists is computed from.
+func SubjectOf(cluster *clusterv1.Cluster, namespaceLabels map[string]string) Subject {
+	return Subject{
+		Name: cluster.Name, Labels: cluster.Labels, Annotations: cluster.Annotations,
+		NamespaceLabels: namespaceLabels, Class: cluster.GetClassKey(),
+	}
+}
+
+// IsSelected reports whether settings select the Cluster, once it is stamped, and if not, why.
+func (s Subject) IsSelected(in settings.Cluster) (bool, string) {
+	return Selected(in, WithClassLabels(s.Labels, s.Class), s.NamespaceLabels)
 }
 
 // Stamp holds the values that the keys of the stamp should have; empty means absent.

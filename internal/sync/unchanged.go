@@ -84,7 +84,7 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 		return 0
 	}
 	classKey, used := cluster.GetClassKey(), useOf(cluster)
-	selected, _ := stamp.Selected(in.Cluster, stamp.WithClassLabels(cluster.Labels, classKey), namespace.Labels)
+	selected, _ := stamp.SubjectOf(cluster, namespace.Labels).IsSelected(in.Cluster)
 	if !selected {
 		return 0
 	}

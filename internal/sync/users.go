@@ -92,7 +92,7 @@ func isMaker(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels m
 }
 
 func isSelected(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) bool {
-	selected, _ := stamp.Selected(in.Cluster, stamp.WithClassLabels(cluster.Labels, cluster.GetClassKey()), namespaceLabels)
+	selected, _ := stamp.SubjectOf(cluster, namespaceLabels).IsSelected(in.Cluster)
 	return selected
 }
 

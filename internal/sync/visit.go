@@ -124,18 +124,10 @@ func (l *looker) look(ctx context.Context, in *settings.InForce, cluster *cluste
 		return nil, fmt.Errorf("reading Namespace: %w", err)
 	}
 	v := &visit{
-		in: in.Settings, held: !in.Cluster.Enabled, cluster: cluster,
-		subject: stamp.Subject{
-			Name:            cluster.Name,
-			Labels:          cluster.Labels,
-			Annotations:     cluster.Annotations,
-			NamespaceLabels: namespace.Labels,
-			Class:           cluster.GetClassKey(),
-		},
-		paused: capiannotations.IsPaused(cluster, cluster),
-		taken:  map[step]bool{},
+		in: in.Settings, held: !in.Cluster.Enabled, cluster: cluster, subject: stamp.SubjectOf(cluster, namespace.Labels),
+		paused: capiannotations.IsPaused(cluster, cluster), taken: map[step]bool{},
 	}
-	v.selected, v.why = stamp.Selected(in.Cluster, stamp.WithClassLabels(cluster.Labels, v.subject.Class), namespace.Labels)
+	v.selected, v.why = v.subject.IsSelected(in.Cluster)
 	if v.byAgent = stamp.RegistrationOf(in.Cluster, v.subject) == stamp.ByAgent; v.byAgent {
 		v.unregistered = l.registrar.isMissing(ctx)
 	}
