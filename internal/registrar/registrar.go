@@ -22,6 +22,7 @@ import (
 	"github.com/muster-fleet/muster/internal/apierror"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/steps"
 	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
@@ -77,7 +78,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	result, err := r.steps(ctx, v)
+	result, err := steps.Run(rest, v.taken, v.next, func(next step) error { return r.take(ctx, v, next) })
 	switch {
 	case err == nil && v.taken[inspect]:
 		r.looked.note(cluster)
@@ -188,23 +189,6 @@ func (r *reconciler) lookAtFleet(ctx context.Context, v *visit) error {
 		return fmt.Errorf("reading ClusterRegistration: %w", err)
 	}
 	return nil
-}
-
-// steps takes one step after the other and returns what is to be told.
-func (r *reconciler) steps(ctx context.Context, v *visit) (verdict, error) {
-	for {
-		next, result := v.next()
-		if next == rest {
-			return result, nil
-		}
-		if v.taken[next] {
-			return verdict{}, fmt.Errorf("the step %q has changed nothing", next)
-		}
-		if err := r.take(ctx, v, next); err != nil {
-			return verdict{}, err
-		}
-		v.taken[next] = true
-	}
 }
 
 func (r *reconciler) take(ctx context.Context, v *visit, next step) error {

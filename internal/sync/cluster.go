@@ -26,6 +26,7 @@ import (
 	"github.com/muster-fleet/muster/internal/apierror"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/steps"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/queue"
 	"github.com/muster-fleet/muster/internal/sync/sources"
@@ -192,24 +193,12 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 
 // steps takes one step after the other and returns what is to be reported on the Cluster.
 func (r *clusterReconciler) steps(ctx context.Context, v *visit) (outcome, error) {
-	for {
-		next, result := v.next()
-		switch {
-		case next == rest:
-			return result, nil
-		case v.taken[next]:
-			return outcome{}, fmt.Errorf("the step %q has changed nothing", next)
-		case next == claim:
-			// Held to the end of the visit.
-			key := types.NamespacedName{Namespace: v.cluster.Namespace, Name: v.pin()}.String()
-			r.busy.LockKey(key)
-			defer func() { _ = r.busy.UnlockKey(key) }() // UnlockKey never fails.
+	defer func() {
+		if v.claimed != "" {
+			_ = r.busy.UnlockKey(v.claimed) // It never fails.
 		}
-		if err := r.take(ctx, v, next); err != nil {
-			return outcome{}, err
-		}
-		v.taken[next] = true
-	}
+	}()
+	return steps.Run(rest, v.taken, v.next, func(next step) error { return r.take(ctx, v, next) })
 }
 
 // take takes a step.
@@ -243,8 +232,11 @@ func (r *clusterReconciler) take(ctx context.Context, v *visit, next step) error
 }
 
 // claim looks again at what another Cluster may just have made, and whether the group
-// that the Cluster needs is free.
+// that the Cluster needs is free. It keeps others that want the Fleet Cluster out to the end
+// of the visit.
 func (r *clusterReconciler) claim(ctx context.Context, v *visit) (err error) {
+	v.claimed = types.NamespacedName{Namespace: v.cluster.Namespace, Name: v.pin()}.String()
+	r.busy.LockKey(v.claimed)
 	if !v.has() {
 		if err := r.looker.lookAt(ctx, v, v.pin()); err != nil {
 			return err

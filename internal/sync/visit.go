@@ -53,6 +53,8 @@ type visit struct {
 	wrote bool
 	// taken are the steps taken. What follows is known once its step has been taken.
 	taken map[step]bool
+	// claimed is the Fleet Cluster that others are kept from meanwhile; empty for none.
+	claimed string
 	// displacing is the class whose group stands where the Cluster's would; see users.displacing.
 	displacing string
 	targets    desired.Targets
