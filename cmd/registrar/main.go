@@ -4,15 +4,10 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/registrar"
@@ -44,7 +39,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	program.Announce(ctrl.Log, "registrar")
-	mgr, err := newManager(&o)
+	mgr, err := program.NewManager(&o.Flags, &o.Election, stamp.RegistrarLease, o.Cache())
 	if err != nil {
 		return err
 	}
@@ -52,38 +47,4 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	return mgr.Start(ctx)
-}
-
-func newManager(o *options) (ctrl.Manager, error) {
-	restConfig, err := ctrl.GetConfig()
-	if err != nil {
-		return nil, err
-	}
-	scheme, err := program.Scheme()
-	if err != nil {
-		return nil, err
-	}
-	_, metrics, err := o.ManagerOptions()
-	if err != nil {
-		return nil, err
-	}
-	managerOptions := ctrl.Options{
-		Scheme:                  scheme,
-		Cache:                   o.Cache(),
-		Metrics:                 *metrics,
-		HealthProbeBindAddress:  o.HealthAddress,
-		GracefulShutdownTimeout: ptr.To(10 * time.Second),
-		// CRDs may come later: until they do, watching waits rather than ends the program.
-		Controller: config.Controller{ReconciliationTimeout: 2 * time.Minute, CacheSyncTimeout: 10 * time.Minute},
-	}
-	managerOptions.Cache.SyncPeriod = &o.SyncPeriod
-	o.Set(&managerOptions, stamp.RegistrarLease)
-	mgr, err := ctrl.NewManager(restConfig, managerOptions)
-	if err != nil {
-		return nil, fmt.Errorf("creating the manager: %w", err)
-	}
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return nil, err
-	}
-	return mgr, mgr.AddReadyzCheck("ping", healthz.Ping)
 }

@@ -5,16 +5,11 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/sync"
@@ -36,11 +31,6 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 	fs.IntVar(&o.ClassConcurrency, "clusterclass-concurrency", 4, "How many ClusterGroups, and how many BundleNamespaceMappings, are reconciled at once.")
 	o.Election.AddTo(fs)
 }
-
-// cacheSyncTimeout is how long first lists may take until the program gives up and is
-// started anew, with the same lists to wait for: longer than thousands of Clusters take on
-// a busy API server.
-const cacheSyncTimeout = 10 * time.Minute
 
 func main() { program.Main("syncer", run) }
 
@@ -65,7 +55,11 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	program.Announce(ctrl.Log, "syncer")
-	mgr, err := newManager(&o)
+	o.Cache = cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: observed.Trim}
+	if o.namespace != "" {
+		o.Cache.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}
+	}
+	mgr, err := program.NewManager(&o.Flags, &o.Election, "muster-syncer", o.Cache)
 	if err != nil {
 		return err
 	}
@@ -73,42 +67,4 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	return mgr.Start(ctx)
-}
-
-func newManager(o *options) (ctrl.Manager, error) {
-	restConfig, err := ctrl.GetConfig()
-	if err != nil {
-		return nil, err
-	}
-	scheme, err := program.Scheme()
-	if err != nil {
-		return nil, err
-	}
-	_, metrics, err := o.ManagerOptions()
-	if err != nil {
-		return nil, err
-	}
-	o.Cache = cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: observed.Trim}
-	if o.namespace != "" {
-		o.Cache.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}
-	}
-	managerOptions := ctrl.Options{
-		Scheme:                  scheme,
-		Cache:                   o.Cache,
-		Metrics:                 *metrics,
-		HealthProbeBindAddress:  o.HealthAddress,
-		GracefulShutdownTimeout: ptr.To(10 * time.Second),
-		// Requests have no deadline of their own: if something in front of the API server
-		// never ends a response, that request would block a worker until a restart.
-		Controller: config.Controller{ReconciliationTimeout: 2 * time.Minute, CacheSyncTimeout: cacheSyncTimeout},
-	}
-	o.Election.Set(&managerOptions, "muster-syncer")
-	mgr, err := ctrl.NewManager(restConfig, managerOptions)
-	if err != nil {
-		return nil, fmt.Errorf("creating the manager: %w", err)
-	}
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return nil, err
-	}
-	return mgr, mgr.AddReadyzCheck("ping", healthz.Ping)
 }

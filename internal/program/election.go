@@ -22,8 +22,8 @@ func (e *Election) AddTo(fs *pflag.FlagSet) {
 	fs.DurationVar(&e.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How long to wait between attempts to acquire or renew leadership.")
 }
 
-// Set has a manager's replicas choose one by a Lease of this name.
-func (e *Election) Set(options *ctrl.Options, lease string) {
+// set has a manager's replicas choose one by a Lease of this name.
+func (e *Election) set(options *ctrl.Options, lease string) {
 	options.LeaderElection = e.enabled
 	options.LeaderElectionID = lease
 	options.LeaderElectionNamespace = os.Getenv("POD_NAMESPACE")
