@@ -32,9 +32,5 @@ var (
 func TestMain(m *testing.M) {
 	SetDefaultEventuallyTimeout(30 * time.Second)
 	SetDefaultEventuallyPollingInterval(200 * time.Millisecond)
-	os.Exit(stack.Main(m, stack.Options{Profile: stack.Full, Muster: true}, func(s *stack.Stack) (err error) {
-		env = s
-		admin, err = fixture.Client(s)
-		return err
-	}))
+	os.Exit(stack.Main(m, stack.Options{Profile: stack.Full, Muster: true}, fixture.Use(&env, &admin)))
 }

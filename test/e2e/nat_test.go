@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/base64"
 	"fmt"
 	"net/http"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -43,7 +43,7 @@ func TestBehindNAT(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(env.Apply(ctx, class)).To(Succeed())
 	g.Expect(env.WaitForClusterClass(ctx, natClasses, stack.InMemoryClass)).To(Succeed())
-	g.Expect(env.Apply(ctx, chartBundle(natClasses, "edge-hello", stack.InMemoryClass+"."+natClasses))).To(Succeed())
+	g.Expect(env.Apply(ctx, helloBundle("edge-hello"))).To(Succeed())
 	g.Expect(env.Apply(ctx, unreachable(nat))).To(Succeed())
 	t.Cleanup(func() {
 		_, err := env.Kubectl(ctx, "delete", "clusters.cluster.x-k8s.io", "-n", natTeam, "--all", "--wait=false")
@@ -78,36 +78,12 @@ func TestBehindNAT(t *testing.T) {
 func unreachable(key types.NamespacedName) string {
 	kubeconfig := `{apiVersion: v1, kind: Config, current-context: a, clusters: [{name: a, cluster: {server: "https://127.0.0.1:1"}}],
 contexts: [{name: a, context: {cluster: a, user: a}}], users: [{name: a, user: {token: none}}]}`
-	return fmt.Sprintf(`
-apiVersion: v1
-kind: Secret
-metadata: {namespace: %s, name: %s-kubeconfig, labels: {cluster.x-k8s.io/cluster-name: %[2]s}}
-type: cluster.x-k8s.io/secret
-data: {value: %s}
-`, key.Namespace, key.Name, base64.StdEncoding.EncodeToString([]byte(kubeconfig)))
+	return fixture.KubeconfigSecret(key.Namespace, key.Name, []byte(kubeconfig))
 }
 
-// chartBundle is a Bundle of a ConfigMap with the cluster's own pod CIDR.
-func chartBundle(namespace, name, group string) string {
-	return fmt.Sprintf(`
-apiVersion: fleet.cattle.io/v1alpha1
-kind: Bundle
-metadata: {namespace: %[1]s, name: %[2]s}
-spec:
-  defaultNamespace: default
-  helm: {values: {pods: '${ index .ClusterValues.Cluster.spec.clusterNetwork.pods.cidrBlocks 0 }'}}
-  resources:
-  - name: Chart.yaml
-    content: "{apiVersion: v2, name: %[2]s, version: 0.1.0}"
-  - name: templates/configmap.yaml
-    content: |
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: %[2]s}
-      data: {pods: {{ .Values.pods }}}
-  targets:
-  - clusterGroup: %[3]s
-`, namespace, name, group)
+// helloBundle is a Bundle for the clusters of the class.
+func helloBundle(name string) string {
+	return fixture.DataBundle(natClasses, name, "[{clusterGroup: "+stack.InMemoryClass+"."+natClasses+"}]", fixture.PodCIDRs)
 }
 
 func testRegistered(t *testing.T) (clientID, token string) {
@@ -298,7 +274,7 @@ func redeploys(t *testing.T, g Gomega, name string) {
 	t.Helper()
 	applyManifest(t, g)
 	g.Expect(env.Restart(ctx, "fleet-agent")).To(Succeed())
-	g.Expect(env.Apply(ctx, chartBundle(natClasses, name, stack.InMemoryClass+"."+natClasses))).To(Succeed())
+	g.Expect(env.Apply(ctx, helloBundle(name))).To(Succeed())
 	eventuallyPods(g, name, "10.77.0.0/16")
 }
 

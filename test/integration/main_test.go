@@ -29,6 +29,8 @@ var (
 	env *stack.Stack
 	// admin is a client with all rights; what Muster does is done by its own ServiceAccounts.
 	admin client.Client
+	// use lets tests run on a stack.
+	use = fixture.Use(&env, &admin)
 )
 
 func TestMain(m *testing.M) {
@@ -37,13 +39,6 @@ func TestMain(m *testing.M) {
 	SetDefaultConsistentlyDuration(2 * time.Second)
 	SetDefaultConsistentlyPollingInterval(100 * time.Millisecond)
 	os.Exit(stack.Main(m, stack.Options{Profile: stack.API, Muster: true}, use, nothingRefused))
-}
-
-// use lets tests run on a stack.
-func use(s *stack.Stack) (err error) {
-	env = s
-	admin, err = fixture.Client(s)
-	return err
 }
 
 // ownStack gives a test a stack of its own, because of what it does to it that others could

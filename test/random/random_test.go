@@ -33,9 +33,8 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(stack.Main(m, stack.Options{Profile: stack.API, Muster: true}, func(s *stack.Stack) (err error) {
-		env = s
-		if admin, err = fixture.Client(s); err != nil {
+	os.Exit(stack.Main(m, stack.Options{Profile: stack.API, Muster: true}, func(s *stack.Stack) error {
+		if err := fixture.Use(&env, &admin)(s); err != nil {
 			return err
 		}
 		return makeTenantRole()

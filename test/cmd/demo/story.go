@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
@@ -135,33 +135,12 @@ func (s *story) addBundles(ctx context.Context) error {
 		{platform, "baseline", "[{clusterGroup: " + group + "}, {clusterGroup: " + class + "}]"},
 		{team, "app", "[{clusterSelector: {matchLabels: {env: prod}}}]"},
 	} {
-		if err := s.Apply(ctx, bundleYAML(bundle.namespace, bundle.name, bundle.targets, "{from: "+bundle.namespace+"}")); err != nil {
+		if err := s.Apply(ctx, fixture.DataBundle(bundle.namespace, bundle.name, bundle.targets, "{from: "+bundle.namespace+"}")); err != nil {
 			return err
 		}
 		s.checked("Bundle %s/%s is there, waiting for clusters", bundle.namespace, bundle.name)
 	}
 	return nil
-}
-
-func bundleYAML(namespace, name, targets, data string) string {
-	return fmt.Sprintf(`
-apiVersion: fleet.cattle.io/v1alpha1
-kind: Bundle
-metadata: {namespace: %[1]s, name: %[2]s}
-spec:
-  defaultNamespace: default
-  helm: {values: %[4]s}
-  resources:
-  - name: Chart.yaml
-    content: "{apiVersion: v2, name: %[2]s, version: 0.1.0}"
-  - name: templates/configmap.yaml
-    content: |
-      apiVersion: v1
-      kind: ConfigMap
-      metadata: {name: %[2]s}
-      data: {{ toYaml .Values.data | nindent 8 }}
-  targets: %[3]s
-`, namespace, name, targets, "{data: "+data+"}")
 }
 
 func (s *story) addClusters(ctx context.Context) error {
@@ -245,13 +224,7 @@ func (s *story) deployDownstream(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Apply(ctx, fmt.Sprintf(`
-apiVersion: v1
-kind: Secret
-metadata: {namespace: %[1]s, name: %[2]s-kubeconfig, labels: {cluster.x-k8s.io/cluster-name: %[2]s}}
-type: cluster.x-k8s.io/secret
-data: {value: %[3]s}
----
+	if err := s.Apply(ctx, fixture.KubeconfigSecret(team, edge, kubeconfig)+fmt.Sprintf(`---
 apiVersion: infrastructure.cluster.x-k8s.io/v1beta2
 kind: DevCluster
 metadata: {namespace: %[1]s, name: %[2]s, annotations: {cluster.x-k8s.io/managed-by: "its owner"}}
@@ -263,11 +236,10 @@ metadata: {namespace: %[1]s, name: %[2]s, labels: {env: edge}}
 spec:
   clusterNetwork: {pods: {cidrBlocks: [10.42.0.0/16]}}
   infrastructureRef: {apiGroup: infrastructure.cluster.x-k8s.io, kind: DevCluster, name: %[2]s}
-`, team, edge, base64.StdEncoding.EncodeToString(kubeconfig))); err != nil {
+`, team, edge)); err != nil {
 		return err
 	}
-	if err := s.Apply(ctx, bundleYAML(team, "edge-hello", "[{clusterName: "+edge+"}]",
-		"{pods: '${ index .ClusterValues.Cluster.spec.clusterNetwork.pods.cidrBlocks 0 }'}")); err != nil {
+	if err := s.Apply(ctx, fixture.DataBundle(team, "edge-hello", "[{clusterName: "+edge+"}]", fixture.PodCIDRs)); err != nil {
 		return err
 	}
 	// Nobody provisions it, so nobody but its owner can say that its control plane is up.

@@ -29,9 +29,8 @@ func TestMain(m *testing.M) {
 	SetDefaultEventuallyTimeout(30 * time.Second)
 	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
 	SetDefaultConsistentlyDuration(3 * time.Second)
-	os.Exit(stack.Main(m, stack.Options{Profile: stack.API, Muster: true}, func(s *stack.Stack) (err error) {
-		env = s
-		if admin, err = fixture.Client(s); err != nil {
+	os.Exit(stack.Main(m, stack.Options{Profile: stack.API, Muster: true}, func(s *stack.Stack) error {
+		if err := fixture.Use(&env, &admin)(s); err != nil {
 			return err
 		}
 		for _, namespace := range []string{"cattle-fleet-system", "cattle-fleet-clusters-system"} {
