@@ -27,7 +27,7 @@ var (
 
 	applies = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "muster_apply_total",
-		Help: "Writes of Fleet objects, by kind and result: created, updated, deleted, error.",
+		Help: "Writes of Fleet objects and of manifests for agents, by kind and result: created, updated, deleted, error.",
 	}, []string{"kind", "result"})
 
 	importLatency = prometheus.NewHistogram(prometheus.HistogramOpts{

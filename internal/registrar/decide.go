@@ -17,14 +17,21 @@ import (
 
 // Reasons of the condition stamp.ManifestCondition.
 const (
-	reasonReady         = "ManifestReady"
-	reasonWaiting       = "WaitingForFleet"
-	reasonUnconfigured  = "FleetNotConfigured"
-	reasonRegistered    = stamp.AlreadyRegistered
-	reasonConflict      = "RegistrationConflict"
-	reasonSecretTaken   = "SecretConflict"
-	reasonLost          = "CredentialLost"
-	reasonFailed        = "Failed"
+	reasonReady        = "ManifestReady"
+	reasonWaiting      = "WaitingForFleet"
+	reasonUnconfigured = "FleetNotConfigured"
+	reasonRegistered   = stamp.AlreadyRegistered
+	reasonConflict     = "RegistrationConflict"
+	reasonSecretTaken  = "SecretConflict"
+	reasonLost         = "CredentialLost"
+	reasonFailed       = "Failed"
+)
+
+var reasons = []string{
+	reasonReady, reasonWaiting, reasonUnconfigured, reasonRegistered, reasonConflict, reasonSecretTaken, reasonLost, reasonFailed,
+}
+
+const (
 	registrationPrefix  = "muster-"
 	registrationIDBytes = 16
 )

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	capilabels "sigs.k8s.io/cluster-api/util/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,6 +43,8 @@ type Options struct {
 	// FleetNamespace is where Fleet and its settings are, RegistrationNamespace where it
 	// leaves credentials.
 	FleetNamespace, RegistrationNamespace string
+	// Namespace is the only one whose Clusters are watched; empty for all.
+	Namespace string
 	// WatchFilter limits the registrar to Clusters whose label
 	// cluster.x-k8s.io/watch-filter has this value; empty for all.
 	WatchFilter string
@@ -58,6 +61,7 @@ type reconciler struct {
 	settings *settings.Reader
 	recorder events.EventRecorder
 	echoes   *observed.Echoes
+	tally    *tally
 	seen     sightings
 	looked   looked
 	now      func() time.Time
@@ -69,9 +73,11 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.Get(ctx, req.NamespacedName, cluster); err != nil {
 		r.seen.forget(req.NamespacedName)
 		r.looked.forget(req.NamespacedName)
+		r.tally.set(req.NamespacedName, "")
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if r.WatchFilter != "" && !capilabels.HasWatchLabel(cluster, r.WatchFilter) {
+		r.tally.set(req.NamespacedName, "")
 		return ctrl.Result{}, nil
 	}
 	v, err := r.look(ctx, cluster)
@@ -89,6 +95,11 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	default:
 		result = waiting(reasonFailed, err.Error(), 0)
+	}
+	if result.keep {
+		r.tally.set(req.NamespacedName, conditions.GetReason(cluster, stamp.ManifestCondition))
+	} else {
+		r.tally.set(req.NamespacedName, result.reason)
 	}
 	return ctrl.Result{RequeueAfter: result.after}, errors.Join(err, r.tell(ctx, cluster, result))
 }

@@ -42,6 +42,7 @@ const (
 func (o *Options) AddTo(fs *pflag.FlagSet) {
 	fs.StringVar(&o.FleetNamespace, "fleet-namespace", defaultFleetNamespace, "The namespace of Fleet and its settings.")
 	fs.StringVar(&o.RegistrationNamespace, "fleet-registration-namespace", defaultRegistrationNamespace, "The namespace in which Fleet leaves the credentials of registered clusters.")
+	fs.StringVar(&o.Namespace, "namespace", "", "The only namespace whose Clusters are watched; all if empty.")
 	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Watch only Clusters whose label cluster.x-k8s.io/watch-filter has this value; all if empty.")
 	fs.IntVar(&o.Concurrency, "cluster-concurrency", 4, "How many Clusters are looked at once.")
 }
@@ -52,7 +53,7 @@ func (o *Options) Cache() cache.Options {
 	if err != nil { // It is a constant.
 		panic(err)
 	}
-	return cache.Options{
+	options := cache.Options{
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.ConfigMap{}: {
 				Namespaces: map[string]cache.Config{o.FleetNamespace: {}},
@@ -62,6 +63,10 @@ func (o *Options) Cache() cache.Options {
 		},
 		DefaultTransform: trim,
 	}
+	if o.Namespace != "" {
+		options.DefaultNamespaces = map[string]cache.Config{o.Namespace: {}}
+	}
+	return options
 }
 
 // Setup adds the registrar to a manager.
@@ -79,7 +84,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	r := &reconciler{
 		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
-		recorder: mgr.GetEventRecorder("muster-registrar"), echoes: observed.NewEchoes(), now: time.Now,
+		recorder: mgr.GetEventRecorder("muster-registrar"), echoes: observed.NewEchoes(), tally: newTally(), now: time.Now,
 	}
 	e := &enqueuer{mgr.GetClient()}
 	namespace := &metav1.PartialObjectMetadata{}

@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -35,7 +36,9 @@ func (r *reconciler) register(ctx context.Context, v *visit) error {
 		},
 		Spec: fleetv1.ClusterRegistrationSpec{ClientID: v.fleet.Spec.ClientID, ClientRandom: rand.Text()},
 	}
-	if err := r.Create(ctx, registration, client.FieldOwner(FieldManager)); err != nil {
+	err := r.Create(ctx, registration, client.FieldOwner(FieldManager))
+	metrics.Applied("ClusterRegistration", "created", err)
+	if err != nil {
 		return fmt.Errorf("creating ClusterRegistration: %w", err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Registered", "fleetCluster", client.ObjectKeyFromObject(v.fleet).String(), "registration", registration.Name)
@@ -96,12 +99,14 @@ func (r *reconciler) handOut(ctx context.Context, v *visit) error {
 	if v.secret == nil {
 		// Who has made one meanwhile is not written over.
 		err = r.Create(ctx, want, client.FieldOwner(FieldManager))
+		metrics.Applied("Secret", "created", err)
 	} else {
 		written := v.secret.DeepCopy() // Labels and annotations of others stay.
 		written.Labels = stamp.Merge(written.Labels, want.Labels)
 		written.Annotations = stamp.Merge(written.Annotations, want.Annotations)
 		written.OwnerReferences, written.Data = want.OwnerReferences, want.Data
 		err = r.Patch(ctx, written, client.MergeFromWithOptions(v.secret, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldManager))
+		metrics.Applied("Secret", "updated", err)
 	}
 	if err != nil {
 		return fmt.Errorf("writing the Secret with the manifest: %w", err)
@@ -113,7 +118,9 @@ func (r *reconciler) handOut(ctx context.Context, v *visit) error {
 // withdraw deletes the Secret with the manifest.
 func (r *reconciler) withdraw(ctx context.Context, v *visit) error {
 	err := r.Delete(ctx, v.secret, client.Preconditions{UID: ptr.To(v.secret.UID), ResourceVersion: ptr.To(v.secret.ResourceVersion)})
-	if client.IgnoreNotFound(err) != nil {
+	err = client.IgnoreNotFound(err)
+	metrics.Applied("Secret", "deleted", err)
+	if err != nil {
 		return fmt.Errorf("deleting the Secret with the manifest: %w", err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Deleted the manifest", "secret", client.ObjectKeyFromObject(v.secret).String())
@@ -123,7 +130,9 @@ func (r *reconciler) withdraw(ctx context.Context, v *visit) error {
 // revoke deletes registrations that have been replaced. Fleet deletes their accounts.
 func (r *reconciler) revoke(ctx context.Context, v *visit) error {
 	for _, registration := range v.replaced() {
-		if err := r.Delete(ctx, &registration, client.Preconditions{UID: ptr.To(registration.UID)}); client.IgnoreNotFound(err) != nil {
+		err := client.IgnoreNotFound(r.Delete(ctx, &registration, client.Preconditions{UID: ptr.To(registration.UID)}))
+		metrics.Applied("ClusterRegistration", "deleted", err)
+		if err != nil {
 			return fmt.Errorf("deleting ClusterRegistration: %w", err)
 		}
 		ctrl.LoggerFrom(ctx).Info("Revoked", "registration", client.ObjectKeyFromObject(&registration).String())

@@ -255,7 +255,7 @@ func TestWatchFilters(t *testing.T) {
 
 // metric returns the value of one of the syncer's metrics.
 func metric(g Gomega, name string) float64 {
-	_, body := scrape(g, "https://127.0.0.1:"+diagnosticsPort(g)+"/metrics", readerToken(g))
+	_, body := scrape(g, syncerProcess, readerToken(g))
 	found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` (\S+)$`).FindStringSubmatch(body)
 	g.Expect(found).NotTo(BeNil(), "no %s", name)
 	value, err := strconv.ParseFloat(found[1], 64)

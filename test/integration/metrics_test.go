@@ -1,19 +1,17 @@
 package integration
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"io"
 	"net/http"
-	"os"
-	"regexp"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // Metrics are for those who may read them, and hold Muster's own.
@@ -21,18 +19,17 @@ func TestMetrics(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	s.imported(g, "one")
-	address := "https://127.0.0.1:" + diagnosticsPort(g) + "/metrics"
 
-	code, _ := scrape(g, address, "")
+	code, _ := scrape(g, syncerProcess, "")
 	g.Expect(code).To(Equal(http.StatusUnauthorized))
 
 	// A refusal is remembered for a while: who is refused is not who is let in later.
-	code, _ = scrape(g, address, tokenOf(g, s.namespace, "stranger"))
+	code, _ = scrape(g, syncerProcess, tokenOf(g, s.namespace, "stranger"))
 	g.Expect(code).To(Equal(http.StatusForbidden))
 
 	token := readerToken(g)
 	g.Eventually(func(g Gomega) {
-		code, body := scrape(g, address, token)
+		code, body := scrape(g, syncerProcess, token)
 		g.Expect(code).To(Equal(http.StatusOK))
 		g.Expect(body).To(MatchRegexp(`muster_clusters\{state="imported"\} [1-9]`))
 		g.Expect(body).To(MatchRegexp(`muster_apply_total\{kind="Cluster",result="created"\} [1-9]`))
@@ -43,17 +40,14 @@ func TestMetrics(t *testing.T) {
 // Metrics are served with a certificate that can be verified, as the ServiceMonitors that
 // ship do: by the CA beside it, and under its name.
 func TestMetricsCertificate(t *testing.T) {
-	for program, port := range map[string]func(Gomega) string{
-		"muster-syncer":  diagnosticsPort,
-		"muster-webhook": func(g Gomega) string { return webhookFlag(g, "--diagnostics-address=:") },
-	} {
+	for _, program := range []string{syncerProcess, webhookProcess} {
 		t.Run(program, func(t *testing.T) {
 			g := NewWithT(t)
 			verified := func(g Gomega) *x509.Certificate {
 				secret := get(g, &corev1.Secret{}, "muster-system", program+"-tls")
 				roots := x509.NewCertPool()
 				g.Expect(roots.AppendCertsFromPEM(secret.Data["ca.crt"])).To(BeTrue())
-				connection, err := tls.Dial("tcp", "127.0.0.1:"+port(g), &tls.Config{RootCAs: roots, ServerName: program + ".muster-system.svc", MinVersion: tls.VersionTLS12})
+				connection, err := tls.Dial("tcp", "127.0.0.1:"+portOf(g, program, "--diagnostics-address=:"), &tls.Config{RootCAs: roots, ServerName: program + ".muster-system.svc", MinVersion: tls.VersionTLS12})
 				g.Expect(err).NotTo(HaveOccurred())
 				defer connection.Close() //nolint:errcheck // Nothing was written.
 				return connection.ConnectionState().PeerCertificates[0]
@@ -78,26 +72,14 @@ func tokenOf(g Gomega, namespace, name string) string {
 	return token.Status.Token
 }
 
-func scrape(g Gomega, address, token string) (int, string) {
-	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, address, http.NoBody)
+func scrape(g Gomega, process, token string) (int, string) {
+	code, body, err := fixture.Scrape(ctx, env, process, token)
 	g.Expect(err).NotTo(HaveOccurred())
-	if token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
-	}
-	response, err := client.Do(request)
-	g.Expect(err).NotTo(HaveOccurred())
-	defer response.Body.Close() //nolint:errcheck // It was only read.
-	body, err := io.ReadAll(response.Body)
-	g.Expect(err).NotTo(HaveOccurred())
-	return response.StatusCode, string(body)
+	return code, body
 }
 
-// diagnosticsPort finds the port the syncer was given: the first line of its log says.
-func diagnosticsPort(g Gomega) string {
-	log, err := os.ReadFile(env.LogPath(syncerProcess))
+func portOf(g Gomega, process, flag string) string {
+	port, err := fixture.PortOf(env, process, flag)
 	g.Expect(err).NotTo(HaveOccurred())
-	all := regexp.MustCompile(`--diagnostics-address=:(\d+)`).FindAllSubmatch(log, -1)
-	g.Expect(all).NotTo(BeEmpty())
-	return string(all[len(all)-1][1])
+	return port
 }

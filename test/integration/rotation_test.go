@@ -5,8 +5,6 @@ import (
 	"crypto/tls"
 	"encoding/pem"
 	"net/http"
-	"os"
-	"regexp"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -132,23 +130,14 @@ func reissue(g Gomega, name string) {
 func served(g Gomega) {
 	block, _ := pem.Decode(secretData(g, "muster-webhook-tls", "tls.crt"))
 	g.Expect(block).NotTo(BeNil())
-	connection, err := tls.Dial("tcp", "127.0.0.1:"+webhookFlag(g, "--webhook-port="), &tls.Config{InsecureSkipVerify: true})
+	connection, err := tls.Dial("tcp", "127.0.0.1:"+portOf(g, webhookProcess, "--webhook-port="), &tls.Config{InsecureSkipVerify: true})
 	g.Expect(err).NotTo(HaveOccurred())
 	defer connection.Close() //nolint:errcheck // Nothing was sent.
 	g.Expect(connection.ConnectionState().PeerCertificates[0].Raw).To(Equal(block.Bytes))
-	response, err := http.Get("http://127.0.0.1:" + webhookFlag(g, "--health-addr=:") + "/readyz")
+	response, err := http.Get("http://127.0.0.1:" + portOf(g, webhookProcess, "--health-addr=:") + "/readyz")
 	g.Expect(err).NotTo(HaveOccurred())
 	defer response.Body.Close() //nolint:errcheck // It is not read.
 	g.Expect(response.StatusCode).To(Equal(http.StatusOK))
-}
-
-// webhookFlag finds the port in a flag of the webhook: the first line of its log says.
-func webhookFlag(g Gomega, flag string) string {
-	log, err := os.ReadFile(env.LogPath(webhookProcess))
-	g.Expect(err).NotTo(HaveOccurred())
-	all := regexp.MustCompile(regexp.QuoteMeta(flag)+`(\d+)`).FindAllSubmatch(log, -1)
-	g.Expect(all).NotTo(BeEmpty())
-	return string(all[len(all)-1][1])
 }
 
 // load creates Clusters, in dry runs, until it is stopped.

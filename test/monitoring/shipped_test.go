@@ -118,17 +118,21 @@ func TestServiceMonitors(t *testing.T) {
 		}
 	}
 	slices.Sort(jobs)
-	if want := []string{"muster-syncer", "muster-webhook"}; !slices.Equal(jobs, want) {
+	if want := []string{"muster-registrar", "muster-syncer", "muster-webhook"}; !slices.Equal(jobs, want) {
 		t.Errorf("the jobs are %q, want %q", jobs, want)
 	}
 }
 
-// issued reports whether a certificate for this name is asked for in certs/.
+// issued reports whether a certificate for this name is asked for.
 func issued(t *testing.T, secret, name string) bool {
 	t.Helper()
-	content, err := os.ReadFile("../../certs/certificate.yaml")
-	if err != nil {
-		t.Fatal(err)
+	var content []byte
+	for _, file := range []string{"../../certs/certificate.yaml", "../../manifests/registrar/certificate.yaml"} {
+		read, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content = append(append(content, read...), "\n---\n"...)
 	}
 	for _, document := range bytes.Split(content, []byte("\n---\n")) {
 		var certificate struct {
