@@ -1,4 +1,4 @@
-// Command registrar registers Clusters in Fleet ahead of their agents, for clusters that
+// Command registrar registers Clusters in Fleet before their agents call, for clusters that
 // the management cluster cannot reach, and hands out a manifest for each.
 package main
 

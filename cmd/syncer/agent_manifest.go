@@ -47,8 +47,8 @@ func runAgentManifest(ctx context.Context, args []string, stdout, stderr io.Writ
 	return err
 }
 
-// agentManifest reads the manifest of a Cluster. A Secret that only has the right name may
-// be anybody's, and what is applied to a cluster owns it.
+// agentManifest reads the manifest of a Cluster. A Secret that only has the right name may be
+// anyone's, and what is applied to a cluster controls it.
 func agentManifest(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]byte, error) {
 	var cluster clusterv1.Cluster
 	if err := reader.Get(ctx, key, &cluster); err != nil {

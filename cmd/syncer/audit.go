@@ -22,8 +22,8 @@ func (o *auditOptions) addTo(fs *pflag.FlagSet) {
 	fs.StringVarP(&o.output, "output", "o", "table", "The format of the report: table or json.")
 }
 
-// runAudit reports what nobody was asked about, with the rights of the person who runs it.
-// Its error has exit code 1 if a mapping has no rightful user, and 2 if that is unknown.
+// runAudit reports what was never authorized, with the rights of the person who runs it. Its
+// error has exit code 1 if a mapping has no rightful user, and 2 if that is unknown.
 func runAudit(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var o auditOptions
 	fs := pflag.NewFlagSet("syncer audit", pflag.ContinueOnError)

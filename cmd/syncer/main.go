@@ -1,6 +1,7 @@
 // Command syncer makes Rancher Fleet's objects follow Cluster API's Clusters. With the
-// argument render it prints those objects for given manifests, without a cluster; with
-// audit it lists what nobody was asked about in a cluster.
+// argument render it prints those objects for given manifests, without a cluster; with audit,
+// what was never authorized in a cluster; with agent-manifest, the manifest of a Cluster's
+// agent.
 package main
 
 import (

@@ -8,7 +8,7 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// person is who runs a subcommand: it has that person's rights, not the syncer's.
+// person is who runs a subcommand, with their own rights and not the syncer's.
 type person struct {
 	kubeconfig, context string
 }

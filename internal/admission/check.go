@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Severity says whether the webhooks would refuse what was found, or only warn of it.
+// Severity says whether the webhooks would refuse what was found, or only warn about it.
 type Severity string
 
 // The severities of findings.
@@ -80,10 +80,10 @@ type manifest[T any] struct {
 	object T
 }
 
-// Check returns what the webhooks would say if the objects were created in their order on
-// a cluster without others. The requester is unknown, so nothing is asked about the use of
-// a class of another namespace, and a CA that a FleetAddonConfig refers to is not read.
-// Kinds that no policy concerns are passed over.
+// Check returns what the webhooks would say if the objects were created in their order on a
+// cluster without others. The requester is unknown, so the use of a class of another
+// namespace is not checked, and a CA that a FleetAddonConfig refers to is not read. Kinds
+// that no policy concerns are skipped.
 func Check(ctx context.Context, objects []manifests.Object, problems []*manifests.Problem) ([]Finding, error) {
 	c := &checker{
 		classes:    map[types.NamespacedName]bool{},

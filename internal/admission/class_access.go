@@ -26,8 +26,8 @@ import (
 type ClassAccess struct {
 	// Settings are those in force.
 	Settings *settings.Reader
-	// Reviewer creates SubjectAccessReviews. Their answers are not cached, because a
-	// permission that was taken away must not linger.
+	// Reviewer creates SubjectAccessReviews. Their answers are not cached, because a revoked
+	// permission must not linger.
 	Reviewer client.Client
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// surprises returns what a FleetAddonConfig means for the existing Clusters and its author
+// surprises returns what a FleetAddonConfig means for the existing Clusters that its author
 // may not expect.
 func (v ConfigValidator) surprises(ctx context.Context, old, config *addonsv1.FleetAddonConfig) []string {
 	current, err := settings.From(config)
@@ -103,9 +103,9 @@ func (v ConfigValidator) place(ctx context.Context, in settings.Settings, cluste
 	return all, true
 }
 
-// matchedByOne says which Clusters match only one of two selectors, as far as is known;
-// empty if none does, or if there are not two. CAAPF requires both selectors and imports
-// what either matches: its users must know before their clusters stay behind.
+// matchedByOne says which Clusters match only one of two selectors, as far as is known; empty
+// if none does, or if there are not two. CAAPF requires both selectors and imports what
+// either matches: its users must know before their clusters are left behind.
 func matchedByOne(config *addonsv1.FleetAddonConfig, in settings.Settings, all []placed) string {
 	const named = 3
 	cluster := ptr.Deref(config.Spec.Cluster, addonsv1.ClusterConfig{})

@@ -57,7 +57,7 @@ func (v ConfigValidator) validate(ctx context.Context, old, config *addonsv1.Fle
 	return slices.Concat(warnings(config), unsure, v.surprises(ctx, old, config)), invalid(config, append(errs, authorities...))
 }
 
-// ValidateDelete allows every deletion and warns of its effect: the defaults return.
+// ValidateDelete allows every deletion and warns about its effect: the defaults return.
 func (v ConfigValidator) ValidateDelete(ctx context.Context, _ *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
 	return v.deletion(ctx), nil
 }

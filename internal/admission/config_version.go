@@ -9,8 +9,8 @@ import (
 )
 
 // oldestFleet is the oldest release of Fleet that can be installed: the first whose chart
-// knows the form in which the feature gates are written. It is a generic version, so that
-// its pre-releases are not too old: CAAPF's readme installs v0.12.0-alpha.6.
+// knows the form in which we write the feature gates. It is a generic version, so that its
+// pre-releases are not too old: CAAPF's readme installs v0.12.0-alpha.6.
 var oldestFleet = version.MustParseGeneric("0.12.0")
 
 // validateVersion checks the version of Fleet that is to be installed: an exact one, or

@@ -9,8 +9,8 @@ import (
 	"github.com/muster-fleet/muster/internal/metrics"
 )
 
-// counted is a webhook whose answers are counted. The count of HTTP requests does not
-// tell them apart: the status of a refusal, or of a failure to decide, is 200 as well.
+// counted is a webhook whose answers are counted. The count of HTTP requests does not tell
+// them apart: a refusal, or a failure to decide, has the status 200 as well.
 type counted struct {
 	admission.Handler
 	path string

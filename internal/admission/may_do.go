@@ -25,7 +25,7 @@ func mayDo(ctx context.Context, reviewer client.Client, user authenticationv1.Us
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
 		ResourceAttributes: &what,
 	}}
-	// A question changes nothing, so it may be asked again: a cut connection must not lead
+	// A question changes nothing, so it may be asked again: a lost connection must not lead
 	// to a refusal.
 	if err := retry.OnError(askAgain, func(err error) bool { return ctx.Err() == nil && isPassing(err) }, func() error {
 		return reviewer.Create(ctx, review)

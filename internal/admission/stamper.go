@@ -34,8 +34,8 @@ type Stamper struct {
 
 var _ admission.Handler = (*Stamper)(nil)
 
-// Handle answers one admission request with a patch of the stamp's keys. If it cannot
-// decide, it leaves the Cluster unpinned: the syncer pins it later.
+// Handle answers one admission request with a patch of the stamp's keys. If it cannot decide,
+// it leaves the pin as it is: the syncer pins later.
 func (s *Stamper) Handle(ctx context.Context, req admission.Request) admission.Response {
 	cluster, err := parseCluster(req.Object.Raw)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Whoever may create objects in one namespace decides how large they are, but everybody
+// Anyone who may create objects in one namespace decides how large they are, but everyone
 // waits for the webhooks that fail closed. So the cache keeps a bounded part of each object.
 const (
 	// maxLabels is how many bytes the labels of a Cluster may take: some hundred labels. A

@@ -1,5 +1,4 @@
-// Package apierror says what an error of a request to the API server means for whoever
-// made it.
+// Package apierror says what an error of a request to the API server means for its caller.
 package apierror
 
 import (
@@ -15,25 +14,25 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// IsAbsent reports whether an error says that there is nothing (any more) to write
-// to: the object or its namespace is gone or going. An event will tell if it returns.
+// IsAbsent reports whether an error says that there is nothing (any more) to write to: the
+// object or its namespace is gone or being deleted. An event will tell if it returns.
 func IsAbsent(err error) bool {
 	return apierrors.IsNotFound(err) && !IsUnserved(err) || apierrors.HasStatusCause(err, "NamespaceTerminating")
 }
 
-// IsUnserved reports whether an error says that a kind is not served: its CRD is gone
-// or going. No event will tell when it returns, as nothing of that kind is left.
+// IsUnserved reports whether an error says that a kind is not served: its CRD is gone or
+// being deleted. No event will tell when it returns, as nothing of that kind is left.
 func IsUnserved(err error) bool {
 	// An API server that does not know a resource answers without a Status, which
 	// tells it from one that does not find an object.
 	unknown := apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-	// Its words for an apply that would create have no reason of their own.
+	// Its message for an apply that would create has no reason of its own.
 	terminating := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "custom resource definition is terminating")
 	return unknown || terminating || apierrors.IsMethodNotSupported(err) || meta.IsNoMatchError(err)
 }
 
-// IsPassing reports whether an error says nothing about the request: the connection
-// broke, or the API server has no time. The same request may succeed in a moment.
+// IsPassing reports whether an error says nothing about the request: the connection broke, or
+// the API server is busy. The same request may succeed in a moment.
 func IsPassing(err error) bool {
 	var status apierrors.APIStatus
 	return !errors.As(err, &status) && isConnection(err) ||

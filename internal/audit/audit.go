@@ -1,7 +1,7 @@
-// Package audit finds what nobody was asked about in a management cluster: mappings that
-// are open without a rightful user, Clusters that use a class of another namespace, and
-// Fleet Clusters that were released and left over. Audit is pure; Read fetches its input,
-// with the rights of the person who asks; the rest prints.
+// Package audit finds what was never authorized in a management cluster: mappings that are
+// open without a rightful user, Clusters that use a class of another namespace, and Fleet
+// Clusters that were released and left over. Audit is pure; Read fetches its input, with the
+// rights of the person who asks; the rest prints.
 package audit
 
 import (
@@ -26,7 +26,7 @@ type State struct {
 	Classes       map[types.NamespacedName]bool
 	FleetClusters []*metav1.PartialObjectMetadata
 	Mappings      []*fleetv1.BundleNamespaceMapping
-	// AskedSince is when the webhook that asks who may use a class was installed; nil if it
+	// AskedSince is when the webhook that checks who may use a class was installed; nil if it
 	// does not exist or was not read.
 	AskedSince *time.Time
 	// Unread maps what could not be read to the reason.
@@ -47,7 +47,7 @@ const (
 	Webhook       Kind = "ValidatingWebhookConfiguration " + webhookName
 )
 
-// webhookName is the configuration whose webhook asks who may use a class.
+// webhookName is the configuration whose webhook checks who may use a class.
 const webhookName = "muster-validating-webhook"
 
 // Report is what was found, each list in the order of namespace and name.
@@ -66,7 +66,7 @@ type Report struct {
 type Mapping struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Edited says that somebody changed what it maps.
+	// Edited says that someone changed what it maps.
 	Edited bool `json:"edited"`
 	// KeptBy is why Muster leaves it open; if empty, nothing keeps it.
 	KeptBy []Keeper `json:"keptBy"`
@@ -90,16 +90,16 @@ type Use struct {
 	Asked          Asked     `json:"asked"`
 }
 
-// Asked says whether anybody was asked who may use the class.
+// Asked says whether the right to use the class was checked.
 type Asked string
 
-// Whether anybody was asked.
+// Whether it was checked.
 const (
-	// AskedYes applies to a Cluster that is younger than the webhook that asks.
+	// AskedYes applies to a Cluster that is younger than the webhook that checks.
 	AskedYes Asked = "yes"
-	// AskedOlder applies to an older one. It was asked only if its class was changed since.
+	// AskedOlder applies to an older one. It was checked only if its class was changed since.
 	AskedOlder Asked = "no, older than the webhook"
-	// AskedNobody applies while there is no webhook that asks.
+	// AskedNobody applies while there is no webhook that checks.
 	AskedNobody Asked = "no, there is no webhook"
 	// AskedUnknown applies where the webhook may not be read.
 	AskedUnknown Asked = "unknown"

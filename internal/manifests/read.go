@@ -33,7 +33,7 @@ type Object struct {
 	Raw []byte
 }
 
-// Wrap says of an error which object it is about.
+// Wrap adds to an error which object it is about.
 func (o *Object) Wrap(err error) error {
 	return fmt.Errorf("%s: document %d, %s %s: %w", o.File, o.Document, o.Kind, cmp.Or(o.Name, o.GenerateName), err)
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Certificate exposes when a certificate of the webhook, "mounted" or "served", expires. It
-// is read at each scrape, and left out if it cannot be read.
+// is read at each scrape, and omitted if it cannot be read.
 func Certificate(certificate string, end func() (time.Time, error)) error {
 	return ctrlmetrics.Registry.Register(&certificateEnd{
 		description: prometheus.NewDesc("muster_webhook_certificate_expiry_timestamp_seconds",

@@ -51,7 +51,7 @@ func init() {
 	ctrlmetrics.Registry.MustRegister(clusters, reasons, conditions, applies, importLatency, buildInfo, admissions)
 }
 
-// Build says which build of a program this is.
+// Build records which build of a program this is.
 func Build(version, revision, goVersion string) {
 	buildInfo.WithLabelValues(version, revision, goVersion).Set(1)
 }
@@ -89,8 +89,8 @@ const (
 	Error   = "error"
 )
 
-// Admits begins to count the answers of a webhook, at zero, so that the first error is an
-// increase. At the beginning of a series it would not show as one.
+// Admits starts the counters of a webhook at zero, so that the first error is an increase. At
+// the start of a series it would not show as one.
 func Admits(webhook string) {
 	for _, result := range []string{Allowed, Denied, Error} {
 		admissions.WithLabelValues(webhook, result)

@@ -8,7 +8,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// Election holds the flags by which one of several replicas is chosen to write.
+// Election holds the flags for leader election: only one of several replicas writes.
 type Election struct {
 	enabled                                   bool
 	leaseDuration, renewDeadline, retryPeriod time.Duration

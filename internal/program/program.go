@@ -1,5 +1,5 @@
-// Package program is what both programs have in common: logging, diagnostics and their
-// flags, in the same form as in Cluster API's own programs.
+// Package program is what the programs share: logging, diagnostics and their flags, in the
+// same form as in Cluster API's own programs.
 package program
 
 import (
@@ -24,7 +24,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// Flags are the flags that both programs have.
+// Flags are the flags that all programs have.
 type Flags struct {
 	HealthAddress string
 	LogLevel      string
@@ -45,8 +45,8 @@ func (f *Flags) AddTo(fs *pflag.FlagSet) {
 	fs.StringVar(&f.DiagnosticsCertDir, "diagnostics-cert-dir", "", "The directory with tls.crt and tls.key for diagnostics. While they are not there, and if it is empty, the certificate is self-signed. A renewed certificate is served without a restart.")
 }
 
-// SetUpLogging makes zap the logger of everything, client-go included. The error
-// names an unusable flag.
+// SetUpLogging makes zap the logger for everything, client-go included. The error names an
+// unusable flag.
 func (f *Flags) SetUpLogging() error {
 	level, err := zapcore.ParseLevel(f.LogLevel)
 	if err != nil {
@@ -96,7 +96,7 @@ func Main(name string, run func(ctx context.Context, args []string) error) {
 	}
 }
 
-// Exit gives an error the code that the program exits with. Without one it is 1.
+// Exit gives an error the code that the program exits with. The default is 1.
 func Exit(code int, err error) error { return &exitError{error: err, code: code} }
 
 type exitError struct {

@@ -12,8 +12,8 @@ import (
 	"github.com/muster-fleet/muster/internal/version"
 )
 
-// ErrAnswered is returned where the arguments asked for something that has been printed,
-// so that there is nothing left to do. Main takes it for success.
+// ErrAnswered is returned when the arguments asked for something that has been printed, so
+// that there is nothing left to do. Main treats it as success.
 var ErrAnswered = errors.New("the question has been answered")
 
 // Parse reads the arguments of a program, or of one of its subcommands, and answers
@@ -32,7 +32,7 @@ func Parse(fs *pflag.FlagSet, args []string, stdout io.Writer) error {
 	return ErrAnswered
 }
 
-// Announce says which build of a program starts, in its log and as a metric.
+// Announce reports which build of a program starts, in its log and as a metric.
 func Announce(log logr.Logger, name string) {
 	build := version.Get()
 	log.Info("Starting "+name, "version", build.Version, "revision", build.Revision, "date", build.Date, "go", build.GoVersion, "platform", build.Platform)

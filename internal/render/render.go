@@ -1,5 +1,5 @@
-// Package render shows, without a cluster, which Fleet objects given manifests lead to: for
-// review and for CI. It calls the same pure functions as the syncer.
+// Package render shows, without a cluster, which Fleet objects manifests lead to: for review
+// and for CI. It calls the same pure functions as the syncer.
 package render
 
 import (

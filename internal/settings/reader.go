@@ -18,21 +18,21 @@ type Reader struct {
 	config client.Reader
 
 	mu sync.Mutex
-	// last is what was read last. Settings are read with each event and change a few times
-	// a year: parsing them once is enough.
+	// last is what was read last. Settings are read at each event and change a few times a
+	// year: parsing them once is enough.
 	last *InForce
 }
 
-// InForce are the settings in force, to be read only.
+// InForce are the settings in force, read-only.
 type InForce struct {
 	Settings
 	// Config is the FleetAddonConfig that they are from, as cached; nil if there is none.
 	Config *addonsv1.FleetAddonConfig
-	// Invalid says why the FleetAddonConfig cannot be used; nil if it can. Until it is
-	// changed everything stays as it is, and Settings say so (see Held).
+	// Invalid says why the FleetAddonConfig cannot be used; nil if it can. Until it is fixed
+	// everything stays as it is, and Settings say so (see Held).
 	Invalid error
 	// Effect tells apart settings that differ for a Cluster that is imported and stays
-	// selected: not in naming, nor in selectors.
+	// selected: not in naming, nor in what selects it.
 	Effect string
 }
 
@@ -69,7 +69,7 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 func effectOf(in Settings) (string, error) {
 	called := in.Cluster.AgentInitiatedSelector.String()
 	in.Cluster.Prefix, in.Cluster.Suffix, in.Cluster.Selector, in.Cluster.NamespaceSelector = "", "", nil, nil
-	in.Cluster.AgentInitiatedSelector = nil // It encodes as nothing.
+	in.Cluster.AgentInitiatedSelector = nil // It would encode as nothing.
 	effect, err := json.Marshal([]any{in, called})
 	return string(effect), err
 }

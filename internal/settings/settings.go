@@ -27,7 +27,7 @@ type Settings struct {
 	Class      Class
 }
 
-// Cluster are the settings for CAPI Clusters.
+// Cluster holds the settings for CAPI Clusters.
 type Cluster struct {
 	Enabled, ApplyClassGroup, PatchResource, SetOwnerReferences, HostNetwork bool
 
@@ -46,7 +46,7 @@ type Cluster struct {
 	Exclude []string
 }
 
-// Class are the settings for ClusterClasses.
+// Class holds the settings for ClusterClasses.
 type Class struct {
 	Enabled, PatchResource, SetOwnerReferences bool
 }

@@ -1,8 +1,8 @@
-// Package stamp owns the stamp: the labels and annotations on a CAPI Cluster that
-// say which ClusterClass it uses, what claimed it for Fleet, and under which name.
-// The stamp is all that the webhook and the syncer share. The package is pure: it
-// takes metadata and settings and returns values; it knows no API server and no
-// admission request, so that both programs decide alike.
+// Package stamp owns the stamp: the labels and annotations on a CAPI Cluster that say which
+// ClusterClass it uses, what claimed it for Fleet, and under which name. The stamp is all
+// that the webhook and the syncer share. The package is pure: it takes metadata and settings
+// and returns values; it knows no API server and no admission request, so that all programs
+// decide alike.
 package stamp
 
 import "strings"

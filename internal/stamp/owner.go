@@ -40,10 +40,10 @@ func IsLegacyManager(name string) bool { return strings.HasSuffix(name, "-"+Fiel
 
 // Origin says which CAPI Cluster a Fleet Cluster was made from.
 type Origin struct {
-	// Name is empty if nothing on the Fleet Cluster says it.
+	// Name is empty if the Fleet Cluster does not say.
 	Name string
-	// UID is empty if nothing says it: CAAPF and early versions of Muster made Fleet
-	// Clusters with neither an owner nor a note of the UID.
+	// UID is empty if the Fleet Cluster does not say: CAAPF and early versions of Muster made
+	// some with neither an owner nor a note of the UID.
 	UID types.UID
 	// Owned says that the UID is that of an owner reference, by which the garbage
 	// collector deletes the Fleet Cluster with its Cluster.
@@ -110,12 +110,11 @@ func compare(a, b metav1.Object, expected string) int {
 }
 
 // maxOwners is how many owners of a Fleet Cluster are kept. It has one, and those of a few
-// tools; whoever may write it may give it ten thousand.
+// tools; anyone who may write it can give it ten thousand.
 const maxOwners = 16
 
-// BoundedOwners returns the owners of a Fleet Cluster as a cache keeps them: no more than
-// are ever looked at, that of its origin among them. One whose name or UID no object can
-// have owns nothing.
+// BoundedOwners returns the owners of a Fleet Cluster as a cache keeps them: a bounded
+// number, its origin among them. One whose name or UID no object can have owns nothing.
 func BoundedOwners(fleetCluster metav1.Object) []metav1.OwnerReference {
 	owners := fleetCluster.GetOwnerReferences()
 	isPossible := func(owner metav1.OwnerReference) bool {
@@ -147,11 +146,11 @@ type Relation int
 
 // The relations.
 const (
-	// Foreign belongs to somebody else and is never taken over.
+	// Foreign belongs to someone else and is never taken over.
 	Foreign Relation = iota
 	// Own was made from the Cluster.
 	Own
-	// HandedOver belonged to somebody who handed it over with the adopt annotation.
+	// HandedOver belonged to someone who handed it over with the adopt annotation.
 	HandedOver
 	// Predecessor was made from an earlier Cluster of the same name, which still owns it:
 	// the garbage collector deletes it.
@@ -208,14 +207,14 @@ func owns(fleetCluster metav1.Object, uid types.UID) bool {
 
 // preferredOwner returns the name of the Cluster that a Fleet Cluster with several living
 // owners belongs to, if it is not this one: the Cluster that it was made from, or else the
-// one with the smallest UID. Without that rule, whoever may write owner references could
+// one with the smallest UID. Without that rule, anyone who may write owner references could
 // make two Clusters overwrite one Fleet Cluster in turns forever.
 func preferredOwner(fleetCluster, cluster metav1.Object, lives func(string, types.UID) bool) string {
 	from := fleetCluster.GetAnnotations()[ImportedFromAnnotation]
 	var best *metav1.OwnerReference
 	for _, owner := range fleetCluster.GetOwnerReferences() {
-		// Whoever may write owner references may write any name: the UID says which lives, and
-		// all Clusters compare the names that are written, not their own.
+		// Anyone who may write owner references can write any name: the UID says which lives,
+		// and all Clusters compare the names that are written, not their own.
 		if !IsCluster(owner) || owner.UID != cluster.GetUID() && !lives("", owner.UID) {
 			continue
 		}

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// RegistrationAnnotation on a Cluster says who registers it, whatever the
+	// RegistrationAnnotation on a Cluster says how it is registered, whatever the
 	// FleetAddonConfig says: see Registration for its values.
 	RegistrationAnnotation = Domain + "/registration"
 	// RotateAnnotation on a Cluster that is registered ahead asks for a new credential
@@ -30,8 +30,8 @@ const (
 	// it can call as the cluster.
 	MinClientID = 16
 
-	// RegistrarLease is the Lease by which one replica of the registrar leads, and by which
-	// the syncer sees that there is one.
+	// RegistrarLease is the Lease by which the registrar elects its leader, and by which the
+	// syncer sees that there is one.
 	RegistrarLease = "muster-registrar"
 
 	manifestSuffix = "-fleet-agent"
@@ -41,14 +41,14 @@ const (
 // can compute it.
 func ManifestSecret(cluster string) string { return cluster + manifestSuffix }
 
-// Registration says who brings a cluster and Fleet together.
+// Registration says which side registers a cluster with Fleet.
 type Registration string
 
 // The registrations.
 const (
 	// ByManager has Fleet install the agent through the Cluster's kubeconfig.
 	ByManager Registration = "manager"
-	// ByAgent leaves it to the agent to call, with a credential that was made ahead.
+	// ByAgent leaves it to the agent to call, with a credential that was made in advance.
 	ByAgent Registration = "agent"
 )
 
@@ -57,7 +57,7 @@ func IsRegistration(value string) bool {
 	return value == string(ByManager) || value == string(ByAgent)
 }
 
-// RegistrationOf returns who brings a Cluster and Fleet together. An annotation that means
+// RegistrationOf returns which side registers a Cluster with Fleet. An annotation that means
 // nothing counts as none.
 func RegistrationOf(in settings.Cluster, subject Subject) Registration {
 	if asked := subject.Annotations[RegistrationAnnotation]; IsRegistration(asked) {

@@ -60,9 +60,9 @@ func PinOf(annotations map[string]string) Pin {
 // whether the Cluster was claimed.
 func (p Pin) IsComplete() bool { return p.OwnedBy != "" && p.ClusterName != "" }
 
-// OnCreate returns the stamp of a Cluster that is being created. A pin that it brings
-// along (restored from a backup, moved by clusterctl) is kept if Fleet can use it. A
-// Cluster without a name gets no pin: the syncer sets it.
+// OnCreate returns the stamp of a Cluster that is being created. A pin that it brings along
+// (restored from a backup, moved by clusterctl) is kept if the Cluster is selected and Fleet
+// can use the name. A Cluster without a name gets no pin: the syncer sets it.
 func OnCreate(in settings.Settings, subject Subject) Stamp {
 	stamp := classStamp(subject.Class)
 	if selected, _ := Selected(in.Cluster, stamp.merge(subject.Labels), subject.NamespaceLabels); !selected || subject.Name == "" {
@@ -76,10 +76,10 @@ func OnCreate(in settings.Settings, subject Subject) Stamp {
 	return stamp
 }
 
-// OnUpdate returns the stamp of a Cluster that is being updated and had the old pin.
-// Whatever the request holds, the pin stays the same: a dropped or changed pin is restored,
-// a new one is removed, and none is made. Only the syncer may set, change and remove pins:
-// whoever may write a Cluster may write its annotations, so they prove nothing.
+// OnUpdate returns the stamp of a Cluster that is being updated and had the old pin. Whatever
+// the request holds, the pin stays the same: a dropped or changed pin is restored, a new one
+// is removed, and none is made. Only the syncer may set, change and remove pins: anyone who
+// may write a Cluster can write its annotations, so they prove nothing.
 func OnUpdate(subject Subject, old Pin, bySyncer bool) Stamp {
 	stamp := classStamp(subject.Class)
 	stamp.Pin = old
@@ -90,10 +90,10 @@ func OnUpdate(subject Subject, old Pin, bySyncer bool) Stamp {
 }
 
 // OnSync returns the stamp of a Cluster that exists. Existing is the name of the Fleet
-// Cluster that already belongs to it, or empty if there is none. A selected Cluster is
-// pinned to that one even if it has another pin, because anybody who may write annotations
-// can set a pin. Otherwise it keeps its pin, or gets one if it has none. An unselected
-// Cluster is left as it is.
+// Cluster that already belongs to it, or empty if there is none. A selected Cluster is pinned
+// to that one even if it has another pin, because anyone who may write annotations can set a
+// pin. Otherwise it keeps its pin, or gets one if it has none. An unselected Cluster keeps
+// the pin it has.
 func OnSync(in settings.Settings, subject Subject, existing string) Stamp {
 	stamp := classStamp(subject.Class)
 	stamp.Pin = PinOf(subject.Annotations)

@@ -32,8 +32,8 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
-// unresolvedInterval is how long to wait before a reference that could not be read
-// is tried again; a change of the Cluster or of the object comes sooner by itself.
+// unresolvedInterval is how long to wait before retrying a reference that could not be read;
+// a change to the Cluster or the object triggers a retry sooner.
 const unresolvedInterval = 15 * time.Second
 
 // absentInterval is how long to wait for a Namespace that the cache does not show yet.
@@ -43,11 +43,11 @@ const absentInterval = time.Second
 // Clusters while others change.
 const fanOutShare = 5
 
-// conflictInterval is how long to wait for a state that somebody else has just written.
+// conflictInterval is how long to wait for the cache to show a conflicting write.
 const conflictInterval = 100 * time.Millisecond
 
-// clusterReconciler keeps the stamp of a CAPI Cluster and its Fleet Cluster: it looks at
-// the Cluster, and takes one step after the other until none is left.
+// clusterReconciler keeps the stamp of a CAPI Cluster and its Fleet Cluster: it looks at the
+// Cluster, then takes one step after another until none is left.
 type clusterReconciler struct {
 	client.Client
 	live     client.Reader // past the cache
@@ -61,9 +61,9 @@ type clusterReconciler struct {
 	reporter *reporter
 	digests  *digests
 	tally    *Tally
-	// many lets in Clusters that something concerns together with others.
+	// many lets in Clusters when one change concerns many of them.
 	many *queue.Trickle
-	// busy keeps apart Clusters that want the same Fleet Cluster.
+	// busy serializes Clusters that want the same Fleet Cluster.
 	busy keymutex.KeyMutex
 	// watchFilter limits what is looked at; empty for everything.
 	watchFilter string
@@ -85,7 +85,8 @@ func newClusterReconciler(c *common, sources *sources.Sources, groups *groupReco
 	}
 }
 
-// setUp says what wakes it. What a start finds of others does not: each Cluster is looked at.
+// setUp registers what wakes it. Other objects found at startup do not: every Cluster is
+// looked at anyway.
 func (r *clusterReconciler) setUp(c *common) error {
 	for _, runnable := range []manager.Runnable{r.sources, r.reporter, r.many} {
 		if err := c.Add(runnable); err != nil {
@@ -102,7 +103,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 		WatchesRawSource(source.Channel(c.unseen.FleetClusters, enqueue(c.events.clusterOfFleetCluster))).
 		WatchesRawSource(source.Channel(r.sources.Back(), queue.AtItsOwnPriority)).
 		WatchesRawSource(r.sources.Source()).
-		// What concerns many at once.
+		// Changes that concern many Clusters at once.
 		WatchesRawSource(source.Channel(r.many.In, queue.AtItsOwnPriority)).
 		WatchesMetadata(sources.CRD(), r.many.Of(c.events.clustersOfKind), builder.WithPredicates(sources.ContractNews)).
 		WatchesMetadata(newClass(), r.many.Of(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
@@ -113,8 +114,8 @@ func (r *clusterReconciler) setUp(c *common) error {
 		Complete(r)
 }
 
-// Reconcile brings one Cluster's stamp and Fleet Cluster to what they should be,
-// and tells the Cluster's reader how it went.
+// Reconcile brings one Cluster's stamp and Fleet Cluster to their desired state, and reports
+// the result on the Cluster.
 func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	defer r.many.Done(req)
 	cluster := &clusterv1.Cluster{}
@@ -128,8 +129,8 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		r.digests.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
-	// A Cluster that Cluster API's webhook lets nobody change, because its class is gone,
-	// keeps the finalizer. It is looked at all the same.
+	// If the Cluster's class is gone, Cluster API's webhook rejects every change, so the
+	// finalizer stays. The Cluster is looked at all the same.
 	var kept error
 	if controllerutil.ContainsFinalizer(cluster, stamp.LegacyFinalizer) {
 		changed := cluster.DeepCopy()
@@ -149,7 +150,7 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 	}
 	digest, isKnown := r.digests.of(ctx, in, cluster)
 	if isKnown {
-		return ctrl.Result{}, nil // Nothing has changed since nothing was left to do.
+		return ctrl.Result{}, nil // Nothing has changed since the last look, which left nothing to do.
 	}
 	v, err := r.looker.look(ctx, in, cluster)
 	var result outcome
@@ -160,10 +161,10 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 	case err == nil:
 	case errors.Is(err, errUnseenNamespace):
 		return ctrl.Result{RequeueAfter: absentInterval}, nil
-	case apierror.IsAbsent(err): // The Cluster or its namespace is going.
+	case apierror.IsAbsent(err): // The Cluster or its namespace is being deleted.
 		return ctrl.Result{}, nil
 	case errors.Is(err, sources.ErrListing):
-		// The list brings it back, and this time what has gone wrong with the list.
+		// The complete list brings it back. If it never completes, this does, to report why.
 		return ctrl.Result{RequeueAfter: sources.ListPatience}, nil
 	case apierrors.IsConflict(err): // We saw an old state; the new one is on its way.
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
@@ -175,10 +176,10 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 		result = failed(err)
 	}
 	if result.state == "" {
-		return ctrl.Result{}, err // It is held or going: its conditions stay.
+		return ctrl.Result{}, err // It is held or being deleted: its conditions stay.
 	}
 	if r.reporter.isPassing(req.NamespacedName, err) {
-		return ctrl.Result{}, err // It is tried again, and reported if it lasts.
+		return ctrl.Result{}, err // It is retried, and reported if it lasts.
 	}
 	if v != nil {
 		cluster = v.cluster
@@ -191,7 +192,7 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 	return ctrl.Result{RequeueAfter: result.after}, errors.Join(err, reportErr)
 }
 
-// steps takes one step after the other and returns what is to be reported on the Cluster.
+// steps takes one step after another and returns what to report on the Cluster.
 func (r *clusterReconciler) steps(ctx context.Context, v *visit) (outcome, error) {
 	defer func() {
 		if v.claimed != "" {
@@ -249,9 +250,9 @@ func (r *clusterReconciler) claim(ctx context.Context, v *visit) (err error) {
 	return err
 }
 
-// target makes the group and the mapping that the Cluster's bundles are targeted
-// through, and notes which they are. They are noted on the Fleet Cluster, too: if one of
-// them is made anew, the note changes, and with it Fleet looks at the bundles again.
+// target makes the group and the mapping through which the Cluster's bundles are targeted,
+// and records their UIDs. The Fleet Cluster carries a hash of them: if one is recreated, the
+// hash changes, and Fleet looks at the bundles again.
 func (r *clusterReconciler) target(ctx context.Context, v *visit) (err error) {
 	if v.targets.Group, err = r.groups.ensure(ctx, v.in, v.cluster.Namespace, v.subject.Class); err != nil {
 		return err
@@ -273,9 +274,9 @@ func (r *clusterReconciler) resolve(ctx context.Context, v *visit) (err error) {
 	return nil
 }
 
-// patchStamp writes the stamp's keys onto a Cluster, and nothing if they are as
-// wanted. It is a merge patch rather than an apply, because keys that the webhook
-// set belong to whoever made the request, and an apply could not remove them.
+// patchStamp writes the stamp's keys onto a Cluster, or nothing if they are right already. It
+// is a merge patch rather than an apply, because keys that the webhook set belong to whoever
+// made the request, and an apply could not remove them.
 func (r *clusterReconciler) patchStamp(ctx context.Context, v *visit, wanted stamp.Stamp) error {
 	labels := stamp.Changes(v.cluster.Labels, wanted.LabelValues())
 	annotations := stamp.Changes(v.cluster.Annotations, wanted.AnnotationValues())
@@ -304,8 +305,8 @@ func ignoreUnserved(err error) error {
 	return err
 }
 
-// isWatched reports whether an object is ours to look at. Events of other objects lead
-// to Clusters and classes, too, so a predicate on theirs is not enough.
+// isWatched reports whether an object is ours to look at. Events of other objects lead to
+// Clusters and classes, too, so a predicate on their own events is not enough.
 func isWatched(object client.Object, filter string) bool {
 	return filter == "" || capilabels.HasWatchLabel(object, filter)
 }

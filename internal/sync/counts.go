@@ -22,8 +22,8 @@ const (
 
 var states = []State{StateImported, StatePending, StateConflicted, StateFailed, StateUnselected}
 
-// Tally counts Clusters by state, and by the reason of their condition, so that nobody
-// needs to walk through them.
+// Tally counts Clusters by state, and by the reason of their condition, so that nothing has
+// to walk through them.
 type Tally struct {
 	mu      gosync.Mutex
 	entries map[types.NamespacedName]entry

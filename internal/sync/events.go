@@ -20,9 +20,8 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
-// enqueuer says which keys an object's change concerns. On an update it is asked
-// for the object as it was and as it is, so that both the old and the new class of
-// a Cluster are looked at.
+// enqueuer says which keys an object's change concerns. On an update, enqueue asks it about
+// both the old and the new object, so that both classes of a rebased Cluster are looked at.
 type enqueuer struct {
 	client.Reader
 	echoes   *observed.Echoes
@@ -31,8 +30,7 @@ type enqueuer struct {
 
 var enqueue = handler.EnqueueRequestsFromMapFunc
 
-// requests returns a request for each key that names something; a use of nothing gives
-// none that does.
+// requests returns a request for each key with a name; the keys of an empty use have none.
 func requests(keys ...types.NamespacedName) []reconcile.Request {
 	var result []reconcile.Request
 	for _, key := range keys {
@@ -46,8 +44,8 @@ func requests(keys ...types.NamespacedName) []reconcile.Request {
 // keyOf is the key of what a use needs: use.group or use.mapping.
 type keyOf func(use) types.NamespacedName
 
-// ofCluster returns what a Cluster may want, and what its Fleet Cluster uses, which counts
-// as long as the Cluster exists.
+// ofCluster returns what a Cluster may want, and what its Fleet Cluster uses: that counts as
+// long as the Cluster exists.
 func (e *enqueuer) ofCluster(key keyOf) handler.MapFunc {
 	return func(ctx context.Context, object client.Object) []reconcile.Request {
 		result := requests(key(useOf(object.(*clusterv1.Cluster))))
@@ -81,8 +79,8 @@ func (e *enqueuer) inNamespace(key keyOf) handler.MapFunc {
 	}
 }
 
-// rivals returns the Clusters that may have waited for one that goes: those that are
-// pinned to the same Fleet Cluster, and those that are pinned to one of its own.
+// rivals returns the Clusters that may have been waiting for a deleted one: those pinned to
+// the same Fleet Cluster, and those pinned to one of its own.
 func (e *enqueuer) rivals(ctx context.Context, object client.Object) []reconcile.Request {
 	inNamespace := client.InNamespace(object.GetNamespace())
 	var result []reconcile.Request
@@ -125,8 +123,8 @@ func (e *enqueuer) clustersInNamespace(ctx context.Context, object client.Object
 	return e.clusterRequests(ctx, client.InNamespace(object.GetName()))
 }
 
-// clustersOfGroup returns the Clusters that a group was made for: their Fleet
-// Clusters note its UID.
+// clustersOfGroup returns the Clusters that a group was made for: their Fleet Clusters carry
+// a hash of its UID.
 func (e *enqueuer) clustersOfGroup(ctx context.Context, object client.Object) []reconcile.Request {
 	return append(
 		e.clusterRequests(ctx, client.InNamespace(object.GetNamespace()), client.MatchingFields{byGroup: object.GetName()}),
@@ -162,8 +160,8 @@ func (e *enqueuer) clusterOfFleetCluster(ctx context.Context, object client.Obje
 		e.clusterRequests(ctx, client.InNamespace(namespace), client.MatchingFields{byPin: object.GetName()})...)
 }
 
-// clusterOfNewFleetCluster is for Fleet Clusters that appear: who has just made one need
-// not look at it again.
+// clusterOfNewFleetCluster is for Fleet Clusters that appear: the Cluster for which we have
+// just made one need not be looked at again.
 func (e *enqueuer) clusterOfNewFleetCluster(ctx context.Context, object client.Object) []reconcile.Request {
 	all := e.clusterOfFleetCluster(ctx, object)
 	if !e.echoes.Heard(object) {
@@ -219,7 +217,7 @@ func (e *enqueuer) allNamespaces(ctx context.Context, _ client.Object) []reconci
 	for _, cluster := range e.clusters(ctx) {
 		result = append(result, requests(types.NamespacedName{Name: cluster.Namespace})...)
 	}
-	// And those whose Clusters went while the import was turned off.
+	// And those whose Clusters were deleted while the import was turned off.
 	namespaces := &metav1.PartialObjectMetadataList{}
 	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
 	e.list(ctx, namespaces)
@@ -239,16 +237,16 @@ func (e *enqueuer) clusterRequests(ctx context.Context, options ...client.ListOp
 	return result
 }
 
-// clusters lists Clusters from the cache, to be read only.
+// clusters lists Clusters from the cache, read-only.
 func (e *enqueuer) clusters(ctx context.Context, options ...client.ListOption) []clusterv1.Cluster {
 	var clusters clusterv1.ClusterList
 	e.list(ctx, &clusters, options...)
 	return clusters.Items
 }
 
-// fleetClustersOf lists the Fleet Clusters that say they were made from a Cluster, and
-// those of the names that it is pinned to and that it would be given: what says nothing
-// counts as made from it, too.
+// fleetClustersOf lists the Fleet Clusters that say they were made from a Cluster, and those
+// with the name it is pinned to or would be given: one that says nothing counts as made from
+// it, too.
 func (e *enqueuer) fleetClustersOf(ctx context.Context, cluster client.Object) []fleetv1.Cluster {
 	found := e.fleetClusters(ctx, client.InNamespace(cluster.GetNamespace()), client.MatchingFields{byOrigin: originName(cluster.GetName())})
 	names := []string{stamp.PinOf(cluster.GetAnnotations()).ClusterName}
@@ -268,7 +266,7 @@ func (e *enqueuer) fleetClustersOf(ctx context.Context, cluster client.Object) [
 	return found
 }
 
-// fleetClusters lists Fleet Clusters from the cache, to be read only.
+// fleetClusters lists Fleet Clusters from the cache, read-only.
 func (e *enqueuer) fleetClusters(ctx context.Context, options ...client.ListOption) []fleetv1.Cluster {
 	var clusters fleetv1.ClusterList
 	e.list(ctx, &clusters, options...)

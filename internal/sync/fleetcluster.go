@@ -61,16 +61,16 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 		if !v.byAgent {
 			observeLatency(v.cluster, r.reporter.echoes.Of(v.cluster.UID).Conditions(v.cluster))
 		}
-		if len(v.fleet.ManagedFields) == 1 { // Nobody else has written to it.
+		if len(v.fleet.ManagedFields) == 1 { // Nothing else has written to it.
 			r.reporter.echoes.Wrote(v.fleet)
 		}
 	}
 	return nil
 }
 
-// clientID returns by what the agent of a Cluster is known, if it calls by itself: what was
-// drawn once stays. Fleet takes whoever knows it, and has a token of the namespace, for the
-// cluster's agent, so nobody must guess it.
+// clientID returns the ID that the agent of a Cluster registers with, if it calls by itself;
+// once drawn, it stays. To Fleet, any caller with this ID and a token of the namespace is the
+// cluster's agent, so it must be unguessable.
 func (r *clusterReconciler) clientID(ctx context.Context, v *visit) (string, error) {
 	switch {
 	case !v.byAgent:
@@ -80,7 +80,7 @@ func (r *clusterReconciler) clientID(ctx context.Context, v *visit) (string, err
 	case v.fleet != nil:
 		return newClientID(), nil
 	}
-	// An apply would draw it anew for one that the cache does not show yet.
+	// An apply would replace the ID of a Fleet Cluster that the cache does not show yet.
 	key := types.NamespacedName{Namespace: v.cluster.Namespace, Name: v.pin()}
 	err := r.live.Get(ctx, key, &fleetv1.Cluster{})
 	if err == nil {
@@ -92,8 +92,8 @@ func (r *clusterReconciler) clientID(ctx context.Context, v *visit) (string, err
 // newClientID draws 130 random bits.
 func newClientID() string { return rand.Text() }
 
-// lastGoodValues reads the template values that a Fleet Cluster has, past the cache,
-// which holds their hash only.
+// lastGoodValues reads the template values of a Fleet Cluster past the cache, which holds
+// only their hash.
 func (r *clusterReconciler) lastGoodValues(ctx context.Context, key types.NamespacedName) (map[string]any, error) {
 	var live fleetv1.Cluster
 	if err := r.live.Get(ctx, key, &live); err != nil {
@@ -105,8 +105,8 @@ func (r *clusterReconciler) lastGoodValues(ctx context.Context, key types.Namesp
 	return live.Spec.TemplateValues.Data, nil
 }
 
-// withdraw undoes an import: the Fleet Cluster first, then the pin, so that an
-// interruption is taken up again.
+// withdraw undoes an import: the Fleet Cluster first, then the pin, so that it resumes after
+// an interruption.
 func (r *clusterReconciler) withdraw(ctx context.Context, v *visit) error {
 	if v.has() && v.fleet.DeletionTimestamp.IsZero() {
 		if err := r.applier.Delete(ctx, v.fleet); err != nil {
@@ -116,8 +116,8 @@ func (r *clusterReconciler) withdraw(ctx context.Context, v *visit) error {
 	return r.patchStamp(ctx, v, stamp.WithoutPin(v.subject))
 }
 
-// observeLatency measures the import of a Cluster that waited for nothing but its
-// control plane. What was selected, unpaused or made again later says nothing of it.
+// observeLatency measures the import of a Cluster that waited for nothing but its control
+// plane. One that was selected, unpaused or imported again later would distort the figure.
 func observeLatency(cluster *clusterv1.Cluster, told []metav1.Condition) {
 	if last := meta.FindStatusCondition(told, ImportedCondition); last == nil || last.Reason != reasonWaiting {
 		return

@@ -35,8 +35,8 @@ type groupReconciler struct {
 	settings *settings.Reader
 	// watchFilter limits which classes are looked at; empty for all.
 	watchFilter string
-	// busy keeps apart those who look at the same group: its own events, and the
-	// Clusters that need it. The second finds in the store what the first has written.
+	// busy serializes looks at the same group: for its own events, and for the Clusters that
+	// need it. The second finds in the store what the first has written.
 	busy keymutex.KeyMutex
 }
 
@@ -47,8 +47,8 @@ func newGroupReconciler(c *common) *groupReconciler {
 	}
 }
 
-// setUp says what wakes it. What a start finds of others wakes it for classes only: the
-// groups that are there are looked at, and Clusters make those that they need.
+// setUp registers what wakes it. Of other objects found at startup, only classes do: existing
+// groups are looked at anyway, and Clusters make those that they need.
 func (r *groupReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("clustergroup").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
@@ -62,8 +62,8 @@ func (r *groupReconciler) setUp(c *common) error {
 		Complete(patient{r})
 }
 
-// Reconcile puts one ClusterGroup back as it should be, or deletes it. What Clusters
-// need is made before their Fleet Clusters, by ensure.
+// Reconcile restores one ClusterGroup, or deletes it. What Clusters need, ensure makes before
+// their Fleet Clusters.
 func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	r.busy.LockKey(req.String())
 	defer func() { _ = r.busy.UnlockKey(req.String()) }() // UnlockKey never fails.
@@ -99,9 +99,9 @@ func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	return ctrl.Result{}, r.remove(ctx, req.NamespacedName)
 }
 
-// ensure makes the group that a Cluster of this class in this namespace is targeted
-// through, and returns its UID: that of the class if it is beside the Cluster, that of
-// the use if it is elsewhere. It asks nobody who else needs it.
+// ensure makes the group that a Cluster of this class in this namespace is targeted through,
+// and returns its UID: the class's group if the class is beside the Cluster, the use's if it
+// is elsewhere. It does not ask who else needs it.
 func (r *groupReconciler) ensure(ctx context.Context, in settings.Settings, namespace string, classKey types.NamespacedName) (types.UID, error) {
 	if classKey.Name == "" {
 		return "", nil
@@ -144,8 +144,8 @@ func (r *groupReconciler) ofUse(ctx context.Context, in settings.Settings, used 
 	return r.Keep(ctx, desired.CrossNamespaceGroup(used.namespace, used.class, class), in.Cluster.PatchResource)
 }
 
-// remove deletes a group that is not used. A class's group goes with its class, through
-// the owner reference or here; one with setOwnerReferences off stays like the Fleet Cluster.
+// remove deletes an unused group. A class's group goes with its class, through the owner
+// reference or here; with setOwnerReferences off it stays, like the Fleet Cluster.
 func (r *groupReconciler) remove(ctx context.Context, key types.NamespacedName) error {
 	var group fleetv1.ClusterGroup
 	found, err := r.Store.Get(ctx, key, &group)
@@ -158,8 +158,8 @@ func (r *groupReconciler) remove(ctx context.Context, key types.NamespacedName) 
 	return nil
 }
 
-// isCrossNamespaceGroup reports whether a group of ours is derived from Clusters of
-// its namespace that use a class of another.
+// isCrossNamespaceGroup reports whether a group of ours is for Clusters of its namespace that
+// use a class of another.
 func isCrossNamespaceGroup(group *fleetv1.ClusterGroup) bool {
 	namespace := group.Labels[stamp.ClassNamespaceLabel]
 	return namespace != "" && namespace != group.Namespace
@@ -172,7 +172,7 @@ func newClass() *desired.Class {
 	return class
 }
 
-// classMetadata returns the metadata of a ClusterClass, to be read only, or nil if there is none.
+// classMetadata returns the metadata of a ClusterClass, read-only, or nil if there is none.
 func classMetadata(ctx context.Context, reader client.Reader, key client.ObjectKey) (*desired.Class, error) {
 	if key.Name == "" {
 		return nil, nil

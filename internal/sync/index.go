@@ -77,7 +77,7 @@ func indexed(used use) map[string][]string {
 	return map[string][]string{byClassNamespace: {used.class.Namespace}, byGroup: {used.group().Name}}
 }
 
-// origins returns by what a Fleet Cluster can be found from its CAPI Cluster.
+// origins returns the keys by which a CAPI Cluster finds its Fleet Cluster.
 func origins(cluster client.Object) []string {
 	var result []string
 	if name := cluster.GetAnnotations()[stamp.ImportedFromAnnotation]; name != "" {

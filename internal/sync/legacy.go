@@ -36,7 +36,7 @@ func (r *classReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 }
 
 // removeLegacyFinalizer removes the finalizer that CAAPF puts on every Cluster and
-// ClusterClass, and never takes off when it is gone. It changes the object that it is given.
+// ClusterClass, and that outlives it. It changes the object that it is given.
 func removeLegacyFinalizer(ctx context.Context, c client.Client, object client.Object) error {
 	before := object.DeepCopyObject().(client.Object)
 	controllerutil.RemoveFinalizer(object, stamp.LegacyFinalizer)

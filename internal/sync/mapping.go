@@ -36,7 +36,7 @@ import (
 const retargetAnnotation = stamp.Domain + "/retarget"
 
 const (
-	// retireInterval is how often, at most, we look whether Fleet has dropped what was
+	// retireInterval is how often, at most, we check whether Fleet has dropped what was
 	// deployed through a mapping, whatever wakes us.
 	retireInterval = time.Second
 	// retirePatience bounds how long a mapping waits for that. Fleet looks at every
@@ -52,20 +52,20 @@ const (
 type mappingReconciler struct {
 	client.Reader
 	*apply.Applier
-	// live reads Bundles and BundleDeployments past the cache: they are needed only
-	// while a mapping goes.
+	// live reads BundleDeployments past the cache: they are needed only while a mapping is
+	// retired.
 	live     client.Reader
 	users    *users
 	settings *settings.Reader
 	now      func() time.Time
-	// busy keeps apart those who look at the same mapping, as groupReconciler's does.
+	// busy serializes looks at the same mapping, as groupReconciler's does.
 	busy keymutex.KeyMutex
 
 	mu       gosync.Mutex
 	retiring map[types.NamespacedName]retirement
 }
 
-// retirement is how far the retiring of a mapping is.
+// retirement is how far the retirement of a mapping has got.
 type retirement struct {
 	began, next time.Time
 	looks       int
@@ -80,8 +80,8 @@ func newMappingReconciler(c *common) *mappingReconciler {
 	}
 }
 
-// setUp says what wakes it. What a start finds of others does not: the mappings that are
-// there are looked at, and Clusters make those that they need.
+// setUp registers what wakes it. Other objects found at startup do not: existing mappings are
+// looked at anyway, and Clusters make those that they need.
 func (r *mappingReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("bundlenamespacemapping").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
@@ -94,8 +94,8 @@ func (r *mappingReconciler) setUp(c *common) error {
 		Complete(patient{r})
 }
 
-// Reconcile puts one mapping back as it should be, or retires and then deletes it. What
-// Clusters need is made before their Fleet Clusters, by ensure.
+// Reconcile restores one mapping, or retires and then deletes it. What Clusters need, ensure
+// makes before their Fleet Clusters.
 func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	r.busy.LockKey(req.String())
 	defer func() { _ = r.busy.UnlockKey(req.String()) }() // UnlockKey never fails.
@@ -121,7 +121,7 @@ func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 			_, err := r.write(ctx, current.Settings, used.mapping())
 			return ctrl.Result{}, err
 		}
-		// A keeper keeps what maps, as it is; it never makes it map again.
+		// A keeper keeps a mapping that maps, as it is; it never makes one map again.
 		if found && isLive(&mapping) {
 			if keeps, err := r.users.keeper(ctx, current.Settings, req.Name, about); err != nil || keeps {
 				return ctrl.Result{}, err
@@ -134,8 +134,8 @@ func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	return r.retire(ctx, &mapping)
 }
 
-// ensure makes the mapping that a use needs, and returns its UID. It asks nobody who
-// else needs it.
+// ensure makes the mapping that a use needs, and returns its UID. It does not ask who else
+// needs it.
 func (r *mappingReconciler) ensure(ctx context.Context, in settings.Settings, used use) (types.UID, error) {
 	if used.isZero() {
 		return "", nil
@@ -149,8 +149,8 @@ func (r *mappingReconciler) ensure(ctx context.Context, in settings.Settings, us
 	return r.write(ctx, in, key)
 }
 
-// write makes a mapping, and returns its UID. One that was on its way out is brought back
-// even where nothing else of it may be changed.
+// write makes a mapping, and returns its UID. A retired one is revived even if patchResource
+// is off.
 func (r *mappingReconciler) write(ctx context.Context, in settings.Settings, key types.NamespacedName) (types.UID, error) {
 	r.forget(key)
 	var mapping fleetv1.BundleNamespaceMapping
@@ -161,9 +161,9 @@ func (r *mappingReconciler) write(ctx context.Context, in settings.Settings, key
 	return r.Keep(ctx, desired.Mapping(key.Namespace, key.Name), in.Cluster.PatchResource || found && isRetired(&mapping))
 }
 
-// retire takes a mapping away for good: first it maps nothing, then Fleet is made to
-// look again at each Bundle that was deployed through it, and when nothing of it is
-// left the mapping goes. It can be interrupted anywhere: the mapping remembers.
+// retire removes a mapping for good: first it maps nothing, then Fleet is made to look again
+// at each Bundle that was deployed through it, and when nothing of that is left the mapping
+// is deleted. It can be interrupted anywhere: the mapping records that work is left.
 func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleNamespaceMapping) (ctrl.Result, error) {
 	key := client.ObjectKeyFromObject(mapping)
 	_, result, err := r.Apply(ctx, desired.RetiredMapping(key.Namespace, key.Name), mapping, true)
@@ -174,7 +174,7 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 		return ctrl.Result{}, err
 	}
 	if result != apply.Unchanged {
-		r.forget(key) // Somebody or a former life made it map again.
+		r.forget(key) // It mapped until now: begin anew.
 	}
 	state, now := r.retirement(key), r.now()
 	if wait := state.next.Sub(now); wait > 0 {
@@ -185,7 +185,7 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	// Without a single look of Fleet's that we could ask for, waiting is no sign of anything.
+	// While a Bundle cannot be annotated, waiting proves nothing.
 	if len(bundles) == 0 || now.Sub(state.began) >= retirePatience && !state.refused {
 		if len(bundles) > 0 {
 			ctrl.LoggerFrom(ctx).Info("Fleet still deploys bundles of the class namespace; is another BundleNamespaceMapping in force?",
@@ -194,9 +194,9 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 		r.forget(key)
 		return ctrl.Result{}, r.Delete(ctx, mapping)
 	}
-	// Fleet's view of the mapping may lag behind the Bundle's change, so try again
-	// with another value until it has acted; at growing distances. A Bundle that cannot be
-	// changed keeps no other from it.
+	// Fleet's view of the mapping may lag behind the Bundle's change, so try again with
+	// another value, at growing intervals, until it has acted. A Bundle that cannot be
+	// changed does not hold up the others.
 	var refused error
 	if state.refused || state.looks&(state.looks-1) == 0 {
 		for _, bundle := range bundles {
@@ -229,7 +229,7 @@ func (r *mappingReconciler) deployedThrough(ctx context.Context, key types.Names
 			deployment := &page.Items[i]
 			name := deployment.Labels[fleetv1.BundleLabel]
 			// Fleet keeps them in a namespace of its own for each cluster. One beside the
-			// Clusters, or of no Bundle, is somebody else's.
+			// Clusters, or of no Bundle, is not Fleet's.
 			if deployment.DeletionTimestamp.IsZero() && name != "" && deployment.Namespace != key.Name {
 				names = append(names, name)
 			}
@@ -255,7 +255,7 @@ func (r *mappingReconciler) retarget(ctx context.Context, key types.NamespacedNa
 	return nil
 }
 
-// isRetired reports whether a mapping is as we leave it on its way out.
+// isRetired reports whether a mapping is as retire leaves it.
 func isRetired(mapping *fleetv1.BundleNamespaceMapping) bool {
 	return mapping.BundleSelector == nil && mapping.NamespaceSelector == nil
 }
@@ -265,7 +265,7 @@ func isLive(mapping *fleetv1.BundleNamespaceMapping) bool {
 	return mapping.BundleSelector != nil && mapping.NamespaceSelector != nil
 }
 
-// retirement returns how far the retiring of a mapping is; it begins now if it is not
+// retirement returns how far the retirement of a mapping has got, and begins it if it is not
 // under way.
 func (r *mappingReconciler) retirement(key types.NamespacedName) retirement {
 	r.mu.Lock()

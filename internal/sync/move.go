@@ -14,14 +14,13 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
-// isToBeReleased reports whether the Fleet Cluster of a Cluster whose spec.paused is true
-// still has it as its owner.
+// isToBeReleased reports whether the Cluster's spec.paused is true and its Fleet Cluster is
+// not released yet: the Cluster is still its owner, or the mark is missing.
 //
-// clusterctl move pauses Clusters, copies them to another management cluster, and
-// deletes the originals without a moment for anybody to react. A Fleet Cluster that
-// was owned would be deleted with the original, and Fleet would uninstall the
-// applications of a cluster that lives on. A paused Cluster is deleted by nobody
-// else: Cluster API does not finish the deletion of one.
+// clusterctl move pauses Clusters, copies them to another management cluster, and deletes the
+// originals before any controller can react. An owned Fleet Cluster would be deleted with the
+// original, and Fleet would uninstall the applications of a cluster that lives on. Nothing
+// else deletes a paused Cluster: Cluster API does not finish its deletion.
 func (v *visit) isToBeReleased() bool {
 	return ptr.Deref(v.cluster.Spec.Paused, false) && v.cluster.DeletionTimestamp.IsZero() &&
 		v.has() && v.fleet.DeletionTimestamp.IsZero() &&
@@ -33,7 +32,7 @@ func (v *visit) isToBeReclaimed() bool {
 	return v.has() && v.fleet.DeletionTimestamp.IsZero() && v.fleet.Annotations[stamp.ReleasedAnnotation] != ""
 }
 
-// release takes the Cluster off the owners of its Fleet Cluster.
+// release removes the Cluster from the owners of its Fleet Cluster.
 func (r *clusterReconciler) release(ctx context.Context, v *visit) error {
 	return r.patchFleetCluster(ctx, v, map[string]any{"metadata": map[string]any{
 		"ownerReferences": withoutOwner(v.fleet, v.cluster),
@@ -41,8 +40,8 @@ func (r *clusterReconciler) release(ctx context.Context, v *visit) error {
 	}})
 }
 
-// reclaim undoes a release when the Cluster is unpaused: the Fleet Cluster has its
-// owner again, if it is to have one, even where nothing else of it may be changed.
+// reclaim undoes a release when the Cluster is unpaused: the Fleet Cluster gets its owner
+// back, if it is to have one, even if patchResource is off.
 func (r *clusterReconciler) reclaim(ctx context.Context, v *visit) error {
 	annotations := map[string]any{stamp.ReleasedAnnotation: nil}
 	metadata := map[string]any{"annotations": annotations}
@@ -55,17 +54,17 @@ func (r *clusterReconciler) reclaim(ctx context.Context, v *visit) error {
 	return r.patchFleetCluster(ctx, v, map[string]any{"metadata": metadata})
 }
 
-// takeOver makes a Fleet Cluster that was handed over, or that an earlier Cluster of the
-// same name left behind, that of the Cluster: by one write that fails if anybody else
-// has written meanwhile, so that of two Clusters one gets it. Fleet believes the agent of
-// one that was left behind to be deployed, and is made to deploy it anew.
+// takeOver gives the Cluster a Fleet Cluster that was handed over, or that an earlier Cluster
+// of the same name left behind: by one write that fails if the object has changed meanwhile,
+// so that of two Clusters one gets it. To Fleet, the agent of one that was left behind is
+// deployed, so Fleet is made to deploy it again.
 func (r *clusterReconciler) takeOver(ctx context.Context, v *visit) error {
 	annotations := map[string]any{
 		stamp.AdoptAnnotation: nil, stamp.ReleasedAnnotation: nil,
 		stamp.ImportedFromAnnotation: v.cluster.Name, stamp.ImportedUIDAnnotation: nil,
 	}
 	metadata := map[string]any{"annotations": annotations}
-	// Other owners of the kind are Clusters that do not exist any more.
+	// Other owners of the kind are Clusters that no longer exist.
 	owners := slices.DeleteFunc(slices.Clone(v.fleet.OwnerReferences), stamp.IsCluster)
 	if v.in.Cluster.SetOwnerReferences {
 		metadata["ownerReferences"] = append(owners, desired.Owner(v.cluster))

@@ -21,12 +21,12 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/queue"
 )
 
-// workspaceAnnotation lets Rancher make a Fleet workspace of an existing namespace.
+// workspaceAnnotation lets Rancher turn an existing namespace into a Fleet workspace.
 const workspaceAnnotation = "field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace"
 
-// namespaceReconciler keeps the workspace annotation on the Namespaces of claimed
-// Clusters. Nothing waits for it: Rancher alone reads it, and a policy or RBAC that
-// refuses it is logged and otherwise ignored.
+// namespaceReconciler keeps the workspace annotation on the Namespaces of claimed Clusters.
+// Nothing waits for it: only Rancher reads it, and a refusal by a policy or RBAC is logged
+// and otherwise ignored.
 type namespaceReconciler struct {
 	client.Client
 	users    *users
@@ -69,7 +69,8 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	default:
 		return ctrl.Result{}, nil
 	}
-	// A merge patch, not an apply: an apply would create a Namespace that has just gone.
+	// A merge patch, not an apply: an apply would recreate a Namespace that has just been
+	// deleted.
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%s}}}`, workspaceAnnotation, value)
 	err = r.Patch(ctx, namespace, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager))
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
@@ -80,8 +81,8 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
-// isMade reports whether the annotation is to be there: a maker makes it, and a keeper,
-// or a Fleet Cluster of a Cluster that exists, keeps it.
+// isMade reports whether the annotation should be there: a maker makes it, and a keeper, or
+// the Fleet Cluster of an existing Cluster, keeps it.
 func (r *namespaceReconciler) isMade(ctx context.Context, in settings.Settings, namespace *metav1.PartialObjectMetadata, has bool) (bool, error) {
 	asked := question{of: "annotation", namespace: namespace.Name}
 	if has {

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Conditions on a CAPI Cluster. Both may be named in spec.availabilityGates.
+// Conditions on a CAPI Cluster. The first two may be named in spec.availabilityGates.
 const (
 	// ImportedCondition says whether the Cluster is in Fleet, and if not, why.
 	ImportedCondition = "FleetImported"
@@ -42,8 +42,8 @@ var reasons = []string{
 	reasonAgent, reasonRegistrar,
 }
 
-// outcome is what a reconcile has to tell the Cluster's reader. Without conditions
-// there is nothing to tell, and conditions told earlier are taken back.
+// outcome is what a reconcile reports on the Cluster. Without conditions there is nothing to
+// report, and conditions reported earlier are removed.
 type outcome struct {
 	state      State
 	conditions []metav1.Condition
@@ -62,7 +62,7 @@ func (o outcome) again(after time.Duration) outcome {
 	return o
 }
 
-// reason returns the reason of ImportedCondition, or "" if there is none to tell.
+// reason returns the reason of ImportedCondition, or "" if there is none.
 func (o outcome) reason() string {
 	if condition := meta.FindStatusCondition(o.conditions, ImportedCondition); condition != nil {
 		return condition.Reason
@@ -80,8 +80,8 @@ func conflicting(message string) outcome {
 	return notImported(StateConflicted, reasonConflict, message)
 }
 
-// failed is the outcome of an error. A Cluster that is imported stays so: what Fleet has
-// of it is as it was, and availability gates must not close for a moment's trouble.
+// failed is the outcome of an error. An imported Cluster stays imported: what Fleet has of it
+// is unchanged, and availability gates must not close for a passing error.
 func failed(err error) outcome {
 	result := notImported(StateFailed, reasonFailed, err.Error())
 	result.keep, result.passing = true, true
@@ -125,21 +125,21 @@ func frozen(state State, imported bool, reason, message string) outcome {
 	return result
 }
 
-// waitingForAgent is the outcome for a Cluster whose agent has not called yet. It is never
-// installed from here instead: who asked for that knows that the cluster cannot be reached,
-// or must not be.
+// waitingForAgent is the outcome for a Cluster whose agent has not called yet. The agent is
+// never installed from here instead: the user has said that the cluster cannot, or must not,
+// be reached.
 func waitingForAgent(cluster string, unregistered bool) outcome {
 	if unregistered {
 		return notImported(StatePending, reasonRegistrar,
-			"its Fleet agent is to call by itself, but nobody makes what that needs: install Muster's component registrar (manifests/registrar)").again(registrarInterval)
+			"its Fleet agent is to call by itself, but the registrar does not run: install Muster's component registrar (manifests/registrar)").again(registrarInterval)
 	}
 	return notImported(StatePending, reasonAgent, fmt.Sprintf(
 		"its Fleet agent has not called yet; once the condition %s is True, apply the manifest in Secret %q (key %s) to the cluster, if its bootstrap does not",
 		ManifestCondition, stamp.ManifestSecret(cluster), stamp.ManifestKey)).again(waitingInterval)
 }
 
-// imported is the outcome for a Cluster whose Fleet Cluster is as it should be.
-// It has this name there. Unresolved, if not empty, says why its template values are those of earlier.
+// imported is the outcome for a Cluster whose Fleet Cluster, of this name, is as it should
+// be. Unresolved, if not empty, says why its template values are old.
 func imported(name string, live *fleetv1.Cluster, unresolved string) outcome {
 	condition := metav1.Condition{
 		Type: ImportedCondition, Status: metav1.ConditionTrue, Reason: reasonImported,

@@ -11,13 +11,13 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// afterStart passes everything but what a start finds.
+// afterStart passes everything but objects found at startup.
 var afterStart = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
 }
 
-// settingsNews passes what can change the settings by which the syncer acts. The rest
-// concerns the webhook, or Fleet itself.
+// settingsNews passes changes to the settings that the syncer acts on. The rest concerns the
+// webhook, or Fleet itself.
 var settingsNews = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		before, after := e.ObjectOld.(*addonsv1.FleetAddonConfig).Spec, e.ObjectNew.(*addonsv1.FleetAddonConfig).Spec
@@ -46,8 +46,8 @@ var removed = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-// disowned passes Fleet Clusters that disappear, and those that are not Muster's any more
-// or not of the same Cluster.
+// disowned passes Fleet Clusters that disappear, and those that start or stop being Muster's,
+// or change their Cluster.
 var disowned = predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	UpdateFunc: func(e event.UpdateEvent) bool {
@@ -57,8 +57,8 @@ var disowned = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-// watched passes objects that the watch filter lets through, and those that have just
-// been relabelled out of it, so that nobody counts them any more.
+// watched passes objects that the watch filter lets through, and those that have just been
+// relabelled out of it, so that they are no longer counted.
 func watched(filter string) predicate.Predicate {
 	passes := predicate.NewPredicateFuncs(func(object client.Object) bool { return isWatched(object, filter) })
 	passes.UpdateFunc = func(e event.UpdateEvent) bool {
@@ -77,8 +77,8 @@ var useNews = predicate.Or[client.Object](labelsOrExistence, disowned)
 // specOrLabels passes what can change which class a Cluster uses, its deletion included.
 var specOrLabels = predicate.Or[client.Object](labelsOrExistence, predicate.GenerationChangedPredicate{})
 
-// fleetClusterNews passes what concerns a Fleet Cluster's CAPI Cluster: any change
-// but those of a status that is not mirrored.
+// fleetClusterNews passes what concerns a Fleet Cluster's CAPI Cluster: any change but to a
+// status that is not mirrored.
 var fleetClusterNews = predicate.Or[client.Object](specOrLabels, predicate.Funcs{
 	CreateFunc: func(event.CreateEvent) bool { return false },
 	DeleteFunc: func(event.DeleteEvent) bool { return false },

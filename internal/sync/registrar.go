@@ -15,22 +15,22 @@ import (
 )
 
 const (
-	// registrarInterval is how often, at most, is asked whether the registrar runs.
+	// registrarInterval is how often, at most, we check whether the registrar runs.
 	registrarInterval = 10 * time.Second
 	// registrarTimeout is how long the answer may take.
 	registrarTimeout = 5 * time.Second
 	// waitingInterval is how often a Cluster whose agent has not called is looked at: the
 	// registrar may be gone.
 	waitingInterval = time.Minute
-	// leftoverInterval is how often is asked whether Fleet has removed a namespace.
+	// leftoverInterval is how often we check whether Fleet has removed a namespace.
 	leftoverInterval = 2 * time.Second
-	// registrarPatience is for how long its Lease may not have been renewed: longer than
-	// another replica takes to lead.
+	// registrarPatience is how old the last renewal of its Lease may be: longer than another
+	// replica takes to become the leader.
 	registrarPatience = time.Minute
 )
 
-// registrar tells whether the program that registers Clusters ahead runs. It is optional,
-// and whoever asks for what it does must hear that it is not there.
+// registrar tells whether the program that registers Clusters ahead runs. It is optional, and
+// users who need it must be told that it is missing.
 type registrar struct {
 	client.Reader // past the cache
 	lease         types.NamespacedName

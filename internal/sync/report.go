@@ -23,14 +23,14 @@ import (
 )
 
 const (
-	// errorPatience is how long a passing error may last until it is reported: the API
-	// server is restarted, a connection is cut.
+	// errorPatience is how long a passing error may last before it is reported: a restart of
+	// the API server, a lost connection.
 	errorPatience = 30 * time.Second
-	// messageInterval is how often, at most, a change of nothing but the message of
-	// BundlesReadyCondition is written: Fleet's messages count bundles as they go.
+	// messageInterval is how often, at most, a change to only the message of
+	// BundlesReadyCondition is written: Fleet's messages contain counts of bundles.
 	messageInterval = 15 * time.Second
-	// noteLimit is what the API server takes for an event, in bytes (validation of
-	// events.k8s.io/v1); a longer note loses the event.
+	// noteLimit is the longest note that the API server accepts for an event, in bytes
+	// (validation of events.k8s.io/v1); a longer one loses the event.
 	noteLimit = 1024
 	// writePatience is how long the API server may take to write conditions.
 	writePatience = 2 * time.Minute
@@ -50,12 +50,12 @@ type reporter struct {
 	mu sync.Mutex
 	// reports are those that are not written yet, or are being written.
 	reports map[types.NamespacedName]*report
-	// failing is since when Clusters meet passing errors, messages when a message alone was
-	// written last. Both hold only what is news.
+	// failing says since when a Cluster has met passing errors, messages when a message alone
+	// was last written.
 	failing, messages map[types.NamespacedName]time.Time
 }
 
-// report is what is to be written of a Cluster. A later one takes its place.
+// report is what to write on a Cluster. A later one replaces it.
 type report struct {
 	uid types.UID
 	outcome
@@ -71,13 +71,13 @@ func newReporter(writer client.Client, store *observed.Store, echoes *observed.E
 	}
 }
 
-// report has the conditions of an outcome written, and an event when FleetImported turns.
-// It returns whether there is news.
+// report has the conditions of an outcome written, and an event if FleetImported changes. It
+// returns whether there is news.
 func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) (bool, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// What is being written may be what has just become wrong.
+	// A report that is being written may have just become wrong.
 	if _, isUnderWay := r.reports[key]; !isUnderWay {
 		// What the visit began with may be older than what was written meanwhile.
 		current, have, err := r.read(ctx, key, cluster.UID)
@@ -93,7 +93,7 @@ func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, resul
 	return true, nil
 }
 
-// read reads a Cluster, nil if it is gone, and our conditions on it, also those that the
+// read reads a Cluster, nil if it is gone, and our conditions on it, including those that the
 // cache does not show yet.
 func (r *reporter) read(ctx context.Context, key types.NamespacedName, uid types.UID) (*clusterv1.Cluster, []metav1.Condition, error) {
 	echo := r.echoes.Of(uid)
@@ -152,8 +152,8 @@ func (r *reporter) writeNext(ctx context.Context) bool {
 	return true
 }
 
-// write writes the conditions of an outcome. It costs no request when there is no news. If
-// it puts something off, it says for how long.
+// write writes the conditions of an outcome. It costs no request when there is no news. If it
+// defers the write, it says for how long.
 func (r *reporter) write(ctx context.Context, key types.NamespacedName, result *report) (time.Duration, error) {
 	// Requests have no deadline of their own.
 	ctx, cancel := context.WithTimeout(ctx, writePatience)
@@ -182,7 +182,7 @@ func (r *reporter) write(ctx context.Context, key types.NamespacedName, result *
 	return 0, nil
 }
 
-// isPassing reports whether an error is of those that pass, and has not lasted long.
+// isPassing reports whether an error is a passing one, and has not lasted long.
 func (r *reporter) isPassing(key types.NamespacedName, err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,8 +198,8 @@ func (r *reporter) isPassing(key types.NamespacedName, err error) bool {
 	return r.now().Sub(since) < errorPatience
 }
 
-// damp returns how long a message alone must wait to be written, and notes that it is
-// written now if it need not.
+// damp returns how long a change to only the message must wait; if it need not, damp notes
+// that it is written now.
 func (r *reporter) damp(key types.NamespacedName) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -229,8 +229,8 @@ const (
 	everything
 )
 
-// merge returns all conditions of ours as they should be, with the time of their
-// last transition, and what is new about them.
+// merge returns all our conditions as they should be, with the time of their last transition,
+// and what is new about them.
 func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []metav1.Condition, what news) {
 	for _, conditionType := range []string{ImportedCondition, BundlesReadyCondition} {
 		old := meta.FindStatusCondition(have, conditionType)
@@ -267,7 +267,7 @@ func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []meta
 }
 
 // messageLimit is how long a message may be, in bytes. The API server refuses conditions with
-// more than 32 KiB, and what Fleet or an admission webhook says has no bound.
+// more than 32 KiB, and the messages of Fleet or an admission webhook are unbounded.
 const messageLimit = 4 << 10
 
 func short(message string, longest int) string {
@@ -291,7 +291,7 @@ func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted
 	if err != nil {
 		return err
 	}
-	// Of the answer only the metadata is asked for.
+	// Only the metadata is asked for in return.
 	answer := &metav1.PartialObjectMetadata{}
 	answer.SetGroupVersionKind(clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind))
 	answer.Namespace, answer.Name = cluster.Namespace, cluster.Name
@@ -307,7 +307,7 @@ func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition
 	eventType, message := corev1.EventTypeNormal, short(condition.Message, noteLimit)
 	switch condition.Reason {
 	case reasonWaiting:
-		return // Every Cluster does, and its own events say what for.
+		return // Every Cluster waits, and its own events say what for.
 	case reasonConflict, reasonUnresolved, reasonFailed, reasonRegistrar:
 		eventType = corev1.EventTypeWarning
 	}

@@ -85,13 +85,12 @@ func (g *Gate) look() string {
 	return strings.Join(missing, ", ")
 }
 
-// unservedInterval is how often is tried what a missing CRD keeps from being done. It
-// is not an error that grows rarer: a CRD is most often missing for a moment, while
-// it is replaced.
+// unservedInterval is how often we retry what a missing CRD prevents. It does not grow: most
+// often a CRD is missing for a moment, while it is replaced.
 const unservedInterval = 10 * time.Second
 
-// patient tries again where a kind is not served. The CRDs of Fleet take all objects
-// with them when they go, and no event says that they are back.
+// patient retries while a kind is not served. Fleet's CRDs take all their objects with them,
+// and no event says that they are back.
 type patient struct{ reconcile.Reconciler }
 
 // Reconcile reconciles.

@@ -30,7 +30,7 @@ type Options struct {
 	// ClusterConcurrency and ClassConcurrency are how many Clusters, or ClusterGroups
 	// and mappings, are reconciled at once.
 	ClusterConcurrency, ClassConcurrency int
-	// Cache are the options of the cache of the objects that Clusters refer to, as of the
+	// Cache are the options of the cache of the objects that Clusters refer to, and of the
 	// manager's.
 	Cache cache.Options
 }
@@ -56,7 +56,7 @@ type everywhere struct{ manager.Runnable }
 
 func (everywhere) NeedLeaderElection() bool { return false }
 
-// common is what the reconcilers have in common.
+// common is what the reconcilers share.
 type common struct {
 	ctrl.Manager
 	Options
@@ -121,12 +121,12 @@ func newCache(mgr ctrl.Manager, options cache.Options) (cache.Cache, error) {
 
 const (
 	firstRetry = 5 * time.Millisecond
-	// lastRetry is the longest that something is put off because of errors. Somebody else's
-	// policy or webhook may have refused it for hours, and be mended now.
+	// lastRetry is the longest wait after an error: a policy or webhook that has refused
+	// something for hours may be fixed now.
 	lastRetry = time.Minute
 )
 
-// retries says how errors put things off.
+// retries returns the backoff after errors.
 func retries[T comparable]() workqueue.TypedRateLimiter[T] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[T](firstRetry, lastRetry)
 }

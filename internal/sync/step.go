@@ -18,7 +18,7 @@ const (
 	// restamp brings the stamp on the Cluster to what it should be, where the webhook has
 	// not done so already.
 	restamp step = "stamp"
-	// claim keeps Clusters apart that want the same Fleet Cluster: of two, the second sees
+	// claim serializes Clusters that want the same Fleet Cluster: of two, the second sees
 	// what the first has made.
 	claim step = "claim"
 	// target makes the group and the mapping through which the Cluster's bundles are
@@ -26,7 +26,7 @@ const (
 	target step = "target"
 	// resolve reads what the template values are made of.
 	resolve step = "resolve"
-	// takeOver makes a Fleet Cluster the Cluster's that was handed over or left behind.
+	// takeOver gives the Cluster a Fleet Cluster that was handed over or left behind.
 	takeOver step = "take over"
 	// put applies the Fleet Cluster.
 	put step = "apply"
@@ -37,14 +37,14 @@ const (
 	withdraw step = "withdraw"
 )
 
-// next says what to do next, and, if that is to rest, how the Cluster stands. It is pure.
+// next returns what to do next and, if that is rest, how the Cluster stands. It is pure.
 func (v *visit) next() (step, outcome) {
 	switch {
 	case v.held && !v.isClaimed():
 		return rest, outcome{}
 	case v.held && v.paused:
-		// One thing does not wait: clusterctl moves Clusters also while the import is turned
-		// off, and would take their applications along.
+		// One thing does not wait: clusterctl may move Clusters while the import is turned
+		// off, and Fleet would uninstall their applications.
 		return v.first(release), outcome{}
 	case v.held:
 		return v.first(reclaim), outcome{}
@@ -57,7 +57,7 @@ func (v *visit) next() (step, outcome) {
 	case v.paused && !v.selected && !v.isClaimed():
 		return rest, unselected(false, false, v.why)
 	case v.paused:
-		// Everything stays as it is, but for the owner reference.
+		// Everything stays as it is, except the owner reference.
 		return v.first(release), paused(v.isIn())
 	case v.taken[withdraw]:
 		return rest, unselected(false, false, "")
@@ -72,7 +72,8 @@ func (v *visit) next() (step, outcome) {
 	}
 }
 
-// nextOfImport is next for a Cluster that is selected, stamped, and neither paused nor going.
+// nextOfImport is next for a Cluster that is selected, stamped, and neither paused nor being
+// deleted.
 func (v *visit) nextOfImport() (step, outcome) {
 	switch {
 	case !v.taken[claim]:

@@ -19,9 +19,9 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
-// digests are those of what the last looks at imported Clusters read, where nothing was
-// left to do. As long as that is the same, nothing is: a class or a FleetAddonConfig that
-// changes has thousands of Clusters looked at, and most looks find nothing.
+// digests are of what the last look at each imported Cluster read, if it left nothing to do.
+// As long as a digest is the same, there is nothing to do: a change to a class or a
+// FleetAddonConfig wakes thousands of Clusters, and most looks find nothing.
 type digests struct {
 	client.Reader
 	store   *observed.Store
@@ -36,8 +36,8 @@ func newDigests(cache client.Reader, store *observed.Store, sources *sources.Sou
 	return &digests{Reader: cache, store: store, sources: sources, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
 }
 
-// of returns the digest of what a look at a Cluster would read now, and whether it is that
-// of the last look. Zero stands for a Cluster about which more would have to be read.
+// of returns the digest of what a look at a Cluster would read now, and whether it equals the
+// last look's. Zero stands for a Cluster about which more would have to be read.
 func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (digest uint64, isKnown bool) {
 	digest = d.sum(ctx, in, cluster)
 	key := client.ObjectKeyFromObject(cluster)
@@ -51,8 +51,8 @@ func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *cluster
 	return digest, false
 }
 
-// note keeps the digest of a look that is over and found nothing to do. It was taken before
-// the look: what has changed since, the look may have read or not.
+// note keeps the digest of a finished look that found nothing to do. It was taken before the
+// look, which may or may not have read what has changed since.
 func (d *digests) note(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, digest uint64) {
 	if digest == 0 || d.sum(ctx, in, cluster) != digest {
 		return
@@ -99,7 +99,7 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	}
 	content := *cluster
 	content.ResourceVersion, fleet.ResourceVersion = "", ""
-	fleet.Status.Agent = fleetv1.AgentStatus{} // What has called goes on calling.
+	fleet.Status.Agent = fleetv1.AgentStatus{} // An agent that has called keeps calling.
 	if err := json.NewEncoder(&hash).Encode([]any{
 		in.Effect, &content, &fleet,
 		d.metadata(ctx, classKey, newClass()), d.metadata(ctx, used.group(), newClass()),
@@ -110,8 +110,9 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	return hash.Sum64()
 }
 
-// metadata returns what is used of a class: labels, and whether it is going. With its
-// version: a look reads it once more, and labels may have come and gone in between.
+// metadata returns what is used of a class: labels, and whether it is being deleted. The
+// version is included: a look reads the class once more, and labels may have come and gone in
+// between.
 func (d *digests) metadata(ctx context.Context, key types.NamespacedName, class *metav1.PartialObjectMetadata) any {
 	if key.Name == "" || d.Get(ctx, key, class, client.UnsafeDisableDeepCopy) != nil {
 		return nil
@@ -127,8 +128,8 @@ func (d *digests) uid(ctx context.Context, key types.NamespacedName, object clie
 	return []any{object.GetUID(), object.GetDeletionTimestamp()}
 }
 
-// isPlainlyOf reports whether a Fleet Cluster is a Cluster's by its UID, and by nothing
-// else that would have to be read.
+// isPlainlyOf reports whether a Fleet Cluster is a Cluster's by UID alone, so that nothing
+// else has to be read.
 func isPlainlyOf(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
 	owners := slices.DeleteFunc(slices.Clone(fleet.OwnerReferences), func(owner metav1.OwnerReference) bool { return !stamp.IsCluster(owner) })
 	switch len(owners) {

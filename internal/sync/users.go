@@ -23,12 +23,12 @@ import (
 // users answers who needs what is made in a namespace: for a class of another namespace,
 // or for having Clusters at all. There are two kinds.
 //
-// A maker is a Cluster that is claimed, selected now, neither paused nor going. What it
-// needs is made, put back and revived. Nothing else is a reason to open one namespace to
+// A maker is a Cluster that is claimed, selected now, neither paused nor being deleted. What
+// it needs is made, restored and revived. Nothing else is a reason to open one namespace to
 // another: labels and annotations are written by tenants.
 //
-// A keeper is whoever may still be deployed to through what is there: a Cluster that is
-// frozen or yet to be claimed, a Fleet Cluster. For it, what is there stays as it is.
+// A keeper is anything that Fleet may still deploy to through what is there: a Cluster that
+// is frozen or yet to be claimed, a Fleet Cluster. For it, what is there stays as it is.
 type users struct {
 	client.Reader
 	store *observed.Store
@@ -43,8 +43,8 @@ func newUsers(reader client.Reader, store *observed.Store) *users {
 	return &users{Reader: reader, store: store, known: map[question]string{}}
 }
 
-// scope is which Clusters of a namespace a question is about: those whose use has a value
-// in an index that Clusters and Fleet Clusters have in common; all of them if it is empty.
+// scope is which Clusters of a namespace a question is about: those whose use has a value in
+// an index that Clusters and Fleet Clusters share; all of them if it is empty.
 type scope struct{ index, value string }
 
 func ofGroup(name string) scope          { return scope{byGroup, name} }
@@ -85,7 +85,8 @@ func (u *users) makes(ctx context.Context, in settings.Settings, cluster *cluste
 	return displaced == "", err
 }
 
-// isMaker reports whether a Cluster is claimed, selected now, neither paused nor going.
+// isMaker reports whether a Cluster is claimed, selected now, neither paused nor being
+// deleted.
 func isMaker(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) bool {
 	return stamp.PinOf(cluster.Annotations).IsComplete() && cluster.DeletionTimestamp.IsZero() &&
 		!capiannotations.IsPaused(cluster, cluster) && isSelected(in, cluster, namespaceLabels)
@@ -121,7 +122,7 @@ func (u *users) keeper(ctx context.Context, in settings.Settings, namespace stri
 	return u.anyFleetCluster(ctx, namespace, about, func(cached *fleetv1.Cluster) (bool, error) { return u.keeps(ctx, in, cached) })
 }
 
-// anyFleetCluster reports whether a Fleet Cluster of a namespace is what is looked for.
+// anyFleetCluster reports whether any Fleet Cluster of a namespace matches.
 func (u *users) anyFleetCluster(ctx context.Context, namespace string, about scope, is func(*fleetv1.Cluster) (bool, error)) (bool, error) {
 	var list fleetv1.ClusterList
 	return u.walk(ctx, namespace, about, &list, func() (bool, error) {
@@ -134,8 +135,8 @@ func (u *users) anyFleetCluster(ctx context.Context, namespace string, about sco
 	})
 }
 
-// isKeeper reports whether a Cluster keeps what is there: it is claimed, or about to be.
-// What CAAPF made, and what was made before a pin was lost, must not go in the moment
+// isKeeper reports whether a Cluster keeps what is there: it is claimed, or about to be. What
+// CAAPF made, and what was made before a pin was lost, must not be deleted in the moment
 // before its users are claimed: Fleet would undeploy.
 func isKeeper(in settings.Settings, cluster *clusterv1.Cluster, namespaceLabels map[string]string) bool {
 	return stamp.PinOf(cluster.Annotations).IsComplete() ||
@@ -151,13 +152,13 @@ func (u *users) keeps(ctx context.Context, in settings.Settings, cached *fleetv1
 		return false, err
 	}
 	if current.Annotations[stamp.ReleasedAnnotation] == "true" {
-		return true, nil // Moved: its applications must stay until somebody deletes it.
+		return true, nil // Moved: its applications must stay until someone deletes it.
 	}
 	return u.hasCluster(ctx, in, &current)
 }
 
-// hasCluster reports whether the Cluster that a Fleet Cluster was made from exists. One
-// of the same name that was made anew is not it.
+// hasCluster reports whether the Cluster that a Fleet Cluster was made from exists. A
+// recreated one of the same name does not count.
 func (u *users) hasCluster(ctx context.Context, in settings.Settings, fleetCluster *fleetv1.Cluster) (bool, error) {
 	candidates, err := u.candidates(ctx, in, fleetCluster)
 	if err != nil {
@@ -174,8 +175,8 @@ func (u *users) hasCluster(ctx context.Context, in settings.Settings, fleetClust
 	return false, nil
 }
 
-// candidates returns the Clusters that a Fleet Cluster may have been made from. CAAPF
-// without owner references notes nothing, but gives it the expected name.
+// candidates returns the Clusters that a Fleet Cluster may have been made from. CAAPF without
+// owner references records nothing, but gives it the expected name.
 func (u *users) candidates(ctx context.Context, in settings.Settings, fleetCluster *fleetv1.Cluster) ([]clusterv1.Cluster, error) {
 	name := stamp.OriginOf(fleetCluster).Name
 	var list clusterv1.ClusterList
@@ -195,8 +196,8 @@ func (u *users) candidates(ctx context.Context, in settings.Settings, fleetClust
 	return list.Items, nil
 }
 
-// hasUID reports whether a Cluster of the namespace has the UID. Only a Fleet Cluster that
-// an earlier Cluster left behind, or that somebody has forged, makes anybody ask.
+// hasUID reports whether a Cluster of the namespace has the UID. It is asked only about a
+// Fleet Cluster that an earlier Cluster left behind, or that is forged.
 func (u *users) hasUID(ctx context.Context, namespace string, uid types.UID) bool {
 	var list clusterv1.ClusterList
 	if err := u.List(ctx, &list, client.InNamespace(namespace), client.MatchingFields{byUID: string(uid)}, client.Limit(1), client.UnsafeDisableDeepCopy); err != nil {
@@ -212,9 +213,9 @@ func (u *users) forget(namespace string) {
 	maps.DeleteFunc(u.known, func(asked question, _ string) bool { return asked.namespace == namespace })
 }
 
-// find returns a Cluster of a namespace, to be read only, that is what is looked for; nil
-// if there is none. It is asked with the labels of the Namespace; one that is not in the
-// cache has none, and its Clusters are looked at.
+// find returns a Cluster of a namespace that matches, read-only; nil if there is none. The
+// predicate gets the labels of the Namespace; one that is not in the cache has none, and its
+// Clusters are looked at.
 func (u *users) find(ctx context.Context, asked question, is func(*clusterv1.Cluster, map[string]string) (bool, error)) (found *clusterv1.Cluster, err error) {
 	metadata := namespaceMetadata()
 	if err := u.Get(ctx, types.NamespacedName{Name: asked.namespace}, metadata, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
@@ -261,7 +262,7 @@ func (u *users) find(ctx context.Context, asked question, is func(*clusterv1.Clu
 // answer, and a list of thousands costs as much as many looks.
 const few = 8
 
-// walk lists the objects of a namespace, first few, then all, until one is what is looked for.
+// walk lists the objects of a namespace, first a few, then all, until one matches.
 func (u *users) walk(ctx context.Context, namespace string, about scope, list client.ObjectList, found func() (bool, error)) (bool, error) {
 	options := append(about.options(), client.InNamespace(namespace), client.UnsafeDisableDeepCopy)
 	for _, limit := range []client.Limit{few, 0} {

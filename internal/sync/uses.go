@@ -8,8 +8,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// use is that Clusters of a namespace use a class of another namespace. It is what a
-// ClusterGroup and a BundleNamespaceMapping are made for.
+// use says that Clusters of a namespace use a class of another. A ClusterGroup and a
+// BundleNamespaceMapping are made for it.
 type use struct {
 	namespace string
 	class     types.NamespacedName
@@ -41,7 +41,8 @@ func useOf(cluster *clusterv1.Cluster) use {
 // by. It differs from its Cluster's use while a rebase is under way and while the Cluster
 // is frozen: what Fleet deploys follows the Fleet Cluster.
 //
-// Its labels are the word of whoever may write them: they keep what is there, and make nothing.
+// Its labels prove nothing, as tenants may write them: they keep what is there, and make
+// nothing.
 func useOfFleet(cluster *fleetv1.Cluster) use {
 	if !stamp.IsOurs(cluster) {
 		return use{}

@@ -30,22 +30,22 @@ type visit struct {
 	// held says that everything stays as it is: the import is turned off, or the
 	// FleetAddonConfig cannot be used.
 	held    bool
-	cluster *clusterv1.Cluster // as cached or written, to be read only
+	cluster *clusterv1.Cluster // as cached or written, read-only
 	subject stamp.Subject
 	// selected says whether the Cluster is to be imported; if not, why says what keeps it out.
 	selected bool
 	why      string
 	paused   bool
 	// byAgent says that the Cluster is registered ahead and its agent calls by itself;
-	// unregistered, that nobody is there to register it.
+	// unregistered, that nothing is there to register it.
 	byAgent, unregistered bool
 	// leftover is the namespace that Fleet has yet to remove, of an earlier Fleet Cluster of
 	// the name; empty if there is none.
 	leftover string
-	// fleet is the Fleet Cluster that the Cluster has, or whose name it is to have; nil
-	// if there is none. It is as cached or written, to be read only.
+	// fleet is the Fleet Cluster that the Cluster has, or whose name it is to have; nil if
+	// there is none. It is as cached or written, read-only.
 	fleet *fleetv1.Cluster
-	// relation is what fleet is to the Cluster, and of a foreign one whose says whose it is.
+	// relation is what fleet is to the Cluster; whose says to whom a foreign one belongs.
 	relation stamp.Relation
 	whose    string
 
@@ -58,16 +58,16 @@ type visit struct {
 	// displacing is the class whose group stands where the Cluster's would; see users.displacing.
 	displacing string
 	targets    desired.Targets
-	// values are the template values; unresolved says why there are none now, and again
-	// when to look if no event tells.
+	// values are the template values; unresolved says why there are none now, and again when
+	// to look again if no event comes.
 	values     map[string]any
 	unresolved string
 	again      time.Duration
 }
 
-// isClaimed reports whether the Cluster is pinned, or would be had Muster imported it:
-// CAAPF imports what either of two selectors matches, Muster what both match, and what
-// it left stays until somebody decides.
+// isClaimed reports whether the Cluster is pinned, or would be had Muster imported it: CAAPF
+// imports what either of two selectors matches, Muster what both match, and what CAAPF left
+// stays until a user decides.
 func (v *visit) isClaimed() bool {
 	return stamp.PinOf(v.cluster.Annotations).IsComplete() || v.has() && stamp.IsOurs(v.fleet)
 }
@@ -104,8 +104,8 @@ func (v *visit) isIn() bool { return v.has() && !v.waits() }
 // pin returns the name of the Fleet Cluster that the Cluster is pinned to.
 func (v *visit) pin() string { return stamp.PinOf(v.cluster.Annotations).ClusterName }
 
-// errUnseenNamespace says that the cache does not show the Namespace of a Cluster yet, or
-// any more.
+// errUnseenNamespace says that the cache does not show the Namespace of a Cluster yet, or no
+// longer does.
 var errUnseenNamespace = errors.New("the Namespace is not in the cache")
 
 // looker reads what a visit knows.
@@ -137,8 +137,8 @@ func (l *looker) look(ctx context.Context, in *settings.InForce, cluster *cluste
 	if err := l.lookAt(ctx, v, v.pin()); err != nil || v.has() {
 		return v, err
 	}
-	// The pin is the word of whoever may write annotations. What belongs to the Cluster
-	// already is the truth, under whatever name.
+	// Anyone who may write annotations can write a pin. What belongs to the Cluster already
+	// counts, under whatever name.
 	name, err := l.existing(ctx, v)
 	if err != nil || name == "" {
 		return v, err
@@ -147,8 +147,8 @@ func (l *looker) look(ctx context.Context, in *settings.InForce, cluster *cluste
 }
 
 // lookForLeftover looks for the namespace of an earlier Fleet Cluster of the name. Fleet
-// removes it some time after the Fleet Cluster, also from under a new one, and makes it again
-// only if that changes. An import from the management side is tried again, and changes it;
+// removes it some time after the Fleet Cluster, even from under a new one, and recreates it
+// only if that changes. An import from the management side is retried, which changes it;
 // nothing changes one that waits for its agent.
 func (l *looker) lookForLeftover(ctx context.Context, v *visit, name string) error {
 	v.leftover = ""
@@ -188,7 +188,7 @@ func (l *looker) relationOf(ctx context.Context, fleetCluster *fleetv1.Cluster, 
 		var other clusterv1.Cluster
 		err := l.Get(ctx, types.NamespacedName{Namespace: cluster.Namespace, Name: name}, &other, client.UnsafeDisableDeepCopy)
 		if client.IgnoreNotFound(err) != nil {
-			ctrl.LoggerFrom(ctx).Error(err, "Reading a Cluster from the cache failed; it is taken to exist", "cluster", name)
+			ctrl.LoggerFrom(ctx).Error(err, "Reading a Cluster from the cache failed; it is assumed to exist", "cluster", name)
 			return true // Nothing is taken over in doubt.
 		}
 		return err == nil && (uid == "" || other.UID == uid)

@@ -13,15 +13,15 @@ import (
 // these variables.
 var version, revision, date string
 
-// Info is which build a program is.
+// Info says which build a program is.
 type Info struct {
 	// Version is that of the release, or Go's own name for a build between releases.
 	Version string
-	// Revision is the commit, with "-dirty" if the work tree held more than that.
+	// Revision is the commit, with "-dirty" if the work tree was modified.
 	Revision string
 	// Date is that of the commit, not of the build: the same sources give the same bytes.
 	Date string
-	// GoVersion and Platform are what it was built with, and for.
+	// GoVersion and Platform are the Go that built it and the platform it is for.
 	GoVersion, Platform string
 }
 
@@ -31,8 +31,8 @@ func Get() Info {
 	return from(Info{Version: version, Revision: revision, Date: date}, build)
 }
 
-// from completes what was linked in by what Go records in every binary: the commit only
-// where it built from a git checkout.
+// from completes what was linked in with what Go records in every binary; it records the
+// commit only when it builds from a git checkout.
 func from(linked Info, build *debug.BuildInfo) Info {
 	recorded, modified := Info{}, false
 	if build != nil {

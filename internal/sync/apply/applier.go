@@ -42,9 +42,9 @@ type Applier struct {
 	Store *observed.Store
 }
 
-// Keep makes the object as wanted, unless it is going or somebody else's, and returns the
-// UID of what is there then; empty if nothing can be. If patch is false, what exists is
-// left as it is.
+// Keep makes the object as wanted, unless it is being deleted or not ours, and returns the
+// UID of what is then there; empty if nothing can be. If patch is false, an existing object
+// is left as it is.
 func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (types.UID, error) {
 	key := client.ObjectKeyFromObject(want)
 	have := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
@@ -63,7 +63,7 @@ func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (typ
 	}
 	written, _, err := a.Apply(ctx, want, have, patch)
 	if apierror.IsAbsent(err) {
-		return "", nil // The namespace is going, and the object with it.
+		return "", nil // The namespace is being deleted, and the object with it.
 	}
 	if err != nil {
 		return "", err
@@ -80,8 +80,8 @@ func (a *Applier) UID(ctx context.Context, key client.ObjectKey, object client.O
 	return object.GetUID(), nil
 }
 
-// Patch changes an object as it was seen and returns it as it is then: the write fails if
-// it has changed since. The change is a merge patch, and has metadata.
+// Patch changes an object as it was seen and returns the result: the write fails if it has
+// changed since. The change is a merge patch, and has metadata.
 func (a *Applier) Patch(ctx context.Context, seen client.Object, change map[string]any) (client.Object, error) {
 	metadata := change["metadata"].(map[string]any)
 	metadata["uid"], metadata["resourceVersion"] = seen.GetUID(), seen.GetResourceVersion()
@@ -97,9 +97,9 @@ func (a *Applier) Patch(ctx context.Context, seen client.Object, change map[stri
 	return written, a.Store.Wrote(written)
 }
 
-// Apply makes the object as wanted and returns it as it is then. Have is the live
-// object, nil if there is none; if patch is false an existing object is left as it is.
-// An unchanged object costs no request. The error is the API server's.
+// Apply makes the object as wanted and returns the result. Have is the live object, nil if
+// there is none; if patch is false an existing object is left as it is. An unchanged object
+// costs no request. The error wraps the API server's.
 func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch bool) (client.Object, Result, error) {
 	result, write := Created, a.create
 	if have != nil {
@@ -126,8 +126,8 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 	return written, result, nil
 }
 
-// create makes an object that was not seen. Of the answer only the metadata is asked for:
-// the rest is what was sent.
+// create makes an object that was not seen. Only the metadata is asked for in return: the
+// rest is what was sent.
 func (a *Applier) create(ctx context.Context, want client.Object) (client.Object, error) {
 	answer := &metav1.PartialObjectMetadata{}
 	answer.SetGroupVersionKind(want.GetObjectKind().GroupVersionKind())
@@ -164,7 +164,7 @@ func (a *Applier) update(ctx context.Context, want client.Object) (client.Object
 	return written, a.Store.Wrote(written)
 }
 
-// send applies an object; the API server's answer is decoded into another one.
+// send applies an object and decodes the API server's answer into another one.
 func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
 	body, err := configuration(want)
 	if err != nil {
@@ -174,10 +174,9 @@ func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
 		client.FieldOwner(desired.FieldManager), client.ForceOwnership)
 }
 
-// dropAdded removes what others added to what is wholly ours: template values,
-// tolerations and environment, selectors, the keys of our own domain, by which nobody but
-// us may steer anything, and owners of Cluster API's kinds. An apply leaves what it does
-// not mention.
+// dropAdded removes what others added to what is wholly ours: template values, tolerations
+// and environment, selectors, the keys of our own domain, which only we may write, and owners
+// of Cluster API's kinds. An apply leaves what it does not mention.
 func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) error {
 	before := written.DeepCopyObject().(client.Object)
 	written.SetLabels(withoutStrays(written.GetLabels(), want.GetLabels()))
@@ -189,13 +188,13 @@ func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) er
 		if want.Spec.TemplateValues != nil {
 			written.Spec.TemplateValues = want.Spec.TemplateValues.DeepCopy()
 		}
-		// The answer is decoded into them, and what is wanted is everybody's.
+		// The answer is decoded into them, and what is wanted is shared.
 		spec := want.Spec.DeepCopy()
 		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = spec.AgentTolerations, spec.AgentEnvVars
 	case *fleetv1.ClusterGroup:
 		written.(*fleetv1.ClusterGroup).Spec.Selector = want.Spec.Selector
 	case *fleetv1.BundleNamespaceMapping:
-		// A mapping on its way out maps nothing, whoever has edited it.
+		// A retired mapping maps nothing, whoever has edited it.
 		written := written.(*fleetv1.BundleNamespaceMapping)
 		written.BundleSelector, written.NamespaceSelector = want.BundleSelector, want.NamespaceSelector
 	}
@@ -219,7 +218,7 @@ func (a *Applier) Delete(ctx context.Context, object client.Object) error {
 // configuration returns the desired object as a server-side apply configuration in
 // JSON: only the fields that are wanted.
 func configuration(want client.Object) ([]byte, error) {
-	// Template values are maps already, and most of it all.
+	// Template values are maps already, and most of the object.
 	var values map[string]any
 	if cluster, ok := want.(*fleetv1.Cluster); ok && cluster.Spec.TemplateValues != nil {
 		values = cluster.Spec.TemplateValues.Data

@@ -61,15 +61,15 @@ func hashOf(values *fleetv1.GenericMap) string {
 	return desired.HashOfValues(values.Data)
 }
 
-// hasStrays reports whether an object has what nobody but us may put there, and we do
-// not want: keys of our own domain, and owners of Cluster API's kinds.
+// hasStrays reports whether an object has what only we may put there, and do not want: keys
+// of our own domain, and owners of Cluster API's kinds.
 func hasStrays(have, want client.Object) bool {
 	return anyStray(have.GetLabels(), want.GetLabels()) || anyStray(have.GetAnnotations(), want.GetAnnotations()) ||
 		slices.ContainsFunc(have.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return isStrayOwner(owner, want) })
 }
 
-// isStrayOwner recognizes a Cluster or ClusterClass that is not wanted as an owner: it
-// would keep the object alive, or take it along.
+// isStrayOwner recognizes an object of Cluster API that is not wanted as an owner: it would
+// keep the object alive, or have it deleted.
 func isStrayOwner(owner metav1.OwnerReference, want client.Object) bool {
 	version, err := schema.ParseGroupVersion(owner.APIVersion)
 	return err == nil && version.Group == clusterv1.GroupVersion.Group && wantedOwner(owner, want) == nil
@@ -84,8 +84,8 @@ func wantedOwner(owner metav1.OwnerReference, want client.Object) *metav1.OwnerR
 	return nil
 }
 
-// ownersWithoutStrays returns the owners of an object without those that are not wanted,
-// and those that are as they are wanted: somebody may have had one block deletions.
+// ownersWithoutStrays returns the owners of an object without strays, and the wanted ones as
+// they are wanted: one may have been edited to block deletions.
 func ownersWithoutStrays(have, want client.Object) []metav1.OwnerReference {
 	var owners []metav1.OwnerReference
 	for _, owner := range have.GetOwnerReferences() {

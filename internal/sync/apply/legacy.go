@@ -15,18 +15,18 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
-// hasLegacyManager recognizes the field managers that CAAPF used beside the one we
-// share: one per Cluster on groups and mappings that several Clusters use, each with
-// an owner reference of its own. Left alone they hold on to what is not wanted any more.
+// hasLegacyManager recognizes the field managers that CAAPF used beside the one we share: one
+// per Cluster on groups and mappings that several Clusters use, each with an owner reference
+// of its own. Left alone they hold on to what is no longer wanted.
 func hasLegacyManager(object client.Object) bool {
 	return slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
 		return stamp.IsLegacyManager(entry.Manager)
 	})
 }
 
-// dropLegacy takes CAAPF's per-Cluster managers off an object that we have applied,
-// and the owner references to Clusters that only they wanted. It costs one read and
-// one write, once in an object's life.
+// dropLegacy removes CAAPF's per-Cluster managers from an object that we have applied, and
+// the owner references to Clusters that only they wanted. It costs one read and one write,
+// once in an object's life.
 func (a *Applier) dropLegacy(ctx context.Context, want client.Object) error {
 	live := &metav1.PartialObjectMetadata{}
 	live.SetGroupVersionKind(want.GetObjectKind().GroupVersionKind())

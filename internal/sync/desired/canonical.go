@@ -11,7 +11,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// maxExactInteger is up to where float64 holds every integer.
+// maxExactInteger is the limit up to which float64 holds every integer.
 const maxExactInteger = 1 << 53
 
 // appendCanonical appends what encoding/json makes of a value that has been through

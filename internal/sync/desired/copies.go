@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// IsCopy reports whether an annotation holds a copy of the whole object it is on, as it
-// was once applied or as it is in another version: what is left out of the object must
-// not come in by its copy. Which tool made it does not matter (many use kubectl's name
-// under a prefix of their own).
+// IsCopy reports whether an annotation holds a copy of the whole object it is on, as it was
+// once applied or as it is in another version: what is left out of the object must not come
+// in through its copy. Which tool made it does not matter (many use kubectl's name under a
+// prefix of their own).
 func IsCopy(key string) bool {
 	prefix, name, ok := strings.Cut(key, "/")
 	if !ok {
@@ -70,7 +70,7 @@ func exclude(values map[string]any, pointers []string) {
 	for _, path := range variables {
 		remove(values[VariablesValue], path)
 	}
-	// What a positional pointer named is gone by now: items may go for good. A null would
+	// What a positional pointer named is gone by now, so items may be removed: a null would
 	// break every template that goes through the list by name.
 	removeVariables(topology, "variables", variables)
 	removeOverrides(field(topology, "controlPlane"), variables)

@@ -13,11 +13,11 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// FleetCluster returns the Fleet Cluster of a stamped CAPI Cluster. Labels are the
-// Cluster's and its class's, the Cluster's winning, so that bundles can be targeted
-// by either; values are its template values (see Values), nil for none; targets are noted
-// on it, so that it changes with them. ClientID is by what an agent that calls by itself
-// is known; if it is empty, Fleet installs the agent through the Cluster's kubeconfig.
+// FleetCluster returns the Fleet Cluster of a stamped CAPI Cluster. Labels are the Cluster's
+// and its class's, the Cluster's winning, so that bundles can be targeted by either; values
+// are its template values (see Values), nil for none; targets are noted on it, so that it
+// changes with them. ClientID is the ID that an agent that calls by itself registers with; if
+// it is empty, Fleet installs the agent through the Cluster's kubeconfig.
 //
 // Fields that Fleet itself writes (spec.clientID of an agent that it installs,
 // spec.agentSchedulingCustomization) are left to it.
@@ -68,8 +68,8 @@ func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class
 	return seal(fleetCluster)
 }
 
-// Owner returns the reference by which a Fleet Cluster goes with its Cluster. It is
-// not blockOwnerDeletion: deleting a Cluster must never wait for Fleet.
+// Owner returns the reference by which a Fleet Cluster is deleted with its Cluster. It does
+// not set blockOwnerDeletion: deleting a Cluster must never wait for Fleet.
 func Owner(cluster *clusterv1.Cluster) metav1.OwnerReference {
 	return metav1.OwnerReference{
 		APIVersion: clusterv1.GroupVersion.String(),

@@ -35,8 +35,8 @@ func summary(object client.Object) client.Object {
 	return &short
 }
 
-// shortKey is the key of ShortValues. Nobody can guess it: template values that somebody has
-// made to look short would be taken for what they claim to be.
+// shortKey is the key of ShortValues. It cannot be guessed: template values forged to look
+// short would be taken for what they claim to be.
 var shortKey = rand.Text()
 
 // ShortValues stands for template values by their hash: a cache holds thousands. Values
@@ -63,7 +63,7 @@ func Hash(value any) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// TargetingAnnotation on a Fleet Cluster notes which ClusterGroup and
+// TargetingAnnotation on a Fleet Cluster records which ClusterGroup and
 // BundleNamespaceMapping it is targeted through.
 const TargetingAnnotation = stamp.Domain + "/targeting"
 

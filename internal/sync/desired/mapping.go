@@ -25,8 +25,8 @@ func Mapping(classNamespace, clusterNamespace string) *fleetv1.BundleNamespaceMa
 	return seal(mapping)
 }
 
-// RetiredMapping returns the mapping as it is on its way out: it maps nothing, but
-// its existence remembers that Fleet has still to drop what was deployed through it.
+// RetiredMapping returns the mapping before it is deleted: it maps nothing, but its existence
+// records that Fleet has yet to drop what was deployed through it.
 func RetiredMapping(classNamespace, clusterNamespace string) *fleetv1.BundleNamespaceMapping {
 	return seal(emptyMapping(classNamespace, clusterNamespace))
 }

@@ -9,24 +9,24 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Keys that every object we make carries, and the field manager of every write.
+// Keys of the objects that we make, and the field manager of every write.
 const (
 	ManagedByLabel         = stamp.ManagedByLabel
 	ManagedBy              = stamp.ManagedBy
 	ImportedFromAnnotation = stamp.ImportedFromAnnotation
 	FieldManager           = stamp.FieldManager
 
-	// HashAnnotation holds the hash of what was last applied. It tells a field
-	// that we no longer want from one that somebody else added, without keeping
-	// managedFields in memory.
+	// HashAnnotation holds the hash of what was last applied. It tells a field that we no
+	// longer want from one that someone else added, without keeping managedFields in memory.
 	HashAnnotation = stamp.Domain + "/applied-hash"
 	// ClassAnnotation holds the full class name of a Fleet Cluster whose label holds a shortened one.
 	ClassAnnotation = stamp.ClassFullNameAnnotation
 )
 
-// reserved are the prefixes of labels and annotations that are never copied to a
-// Fleet object, beside copies of the object they are on: they steer Fleet and Rancher (fleet.cattle.io/cluster-management
-// makes Fleet ignore a cluster), or speak of the object they were copied from.
+// reserved are the prefixes of labels and annotations that are never copied to a Fleet
+// object, beside copies of the object they are on: they steer Fleet and Rancher
+// (fleet.cattle.io/cluster-management makes Fleet ignore a cluster), or describe the object
+// they were copied from.
 var reserved = []string{
 	"fleet.cattle.io/",
 	"management.cattle.io/",
@@ -58,8 +58,8 @@ func copied(sources ...map[string]string) map[string]string {
 	return result
 }
 
-// Class is what of a ClusterClass is used: its metadata. Nil stands for a class
-// that does not exist (yet).
+// Class is the part of a ClusterClass that is used: its metadata. Nil stands for a class that
+// does not exist (yet).
 type Class = metav1.PartialObjectMetadata
 
 func classLabels(class *Class) map[string]string {

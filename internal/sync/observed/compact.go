@@ -18,9 +18,9 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
-// compacted is the only field beside type and identity of an object that Compact has
-// seen: the rest of it as JSON, deflated. A control plane of 12 KiB takes about 90 KiB
-// as maps and 3 KiB like this, and is read only when its Cluster is reconciled.
+// compacted is the only field, beside type and identity, that Compact leaves: the rest of the
+// object as JSON, deflated. A control plane of 12 KiB takes about 90 KiB as maps and 3 KiB
+// like this, and is read only when its Cluster is reconciled.
 const compacted = "compacted"
 
 // deflaters are kept because each is over half a megabyte.
@@ -35,9 +35,9 @@ var deflaters = sync.Pool{New: func() any {
 // inflaters are kept, too.
 var inflaters = sync.Pool{New: func() any { return flate.NewReader(nil) }}
 
-// Compact makes an object small, in place: of it stay its type, its identity, whether
-// it is paused, and a string from which Expand restores what can reach the template
-// values. It fails only if the object is not JSON.
+// Compact makes an object small, in place: it keeps its type, its identity, whether it is
+// paused, and a string from which Expand restores what can reach the template values. It
+// fails only if the object is not JSON.
 func Compact(object *unstructured.Unstructured) error {
 	if _, done := object.Object[compacted]; done {
 		return nil
@@ -110,7 +110,7 @@ func deflate(document []byte) string {
 	deflater := deflaters.Get().(*flate.Writer)
 	defer deflaters.Put(deflater)
 	deflater.Reset(&result)
-	// A bytes.Buffer never refuses.
+	// Writing to a bytes.Buffer never fails.
 	_, _ = deflater.Write(document)
 	_ = deflater.Close()
 	return result.String()

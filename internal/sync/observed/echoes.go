@@ -21,11 +21,11 @@ import (
 // each when the Fleet Cluster and the condition come back.
 type Echoes struct {
 	mu sync.Mutex
-	// writes holds each object's write until its event is here.
+	// writes holds each object's write until its event arrives.
 	writes map[types.UID]Echo
 	now    func() time.Time
-	// swept is when writes were last dropped whose event is overdue: it came before the
-	// answer, or the object was gone by then.
+	// swept is when overdue writes were last dropped: their event came before the answer, or
+	// the object was gone by then.
 	swept time.Time
 }
 
@@ -51,8 +51,8 @@ func (e *Echoes) Wrote(object client.Object, conditions ...metav1.Condition) {
 	e.writes[object.GetUID()] = Echo{object.GetResourceVersion(), conditions, now.Add(lag)}
 }
 
-// Of returns the Echo of the object with a UID. Once it is heard, the cache shows it: ask
-// for it before the object is read.
+// Of returns the Echo of the object with a UID. Once it is heard, the cache shows it: ask for
+// it before reading the object.
 func (e *Echoes) Of(uid types.UID) Echo {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -72,7 +72,7 @@ func (e Echo) Conditions(cached *clusterv1.Cluster) []metav1.Condition {
 	return cached.Status.Conditions
 }
 
-// Heard reports whether this state of an object is our own write's, once.
+// Heard reports, once, whether this state of an object is from our own write.
 func (e *Echoes) Heard(object client.Object) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -90,10 +90,9 @@ func (e *Echoes) Forget(object client.Object) {
 	delete(e.writes, object.GetUID())
 }
 
-// Unheard passes the events of CAPI Clusters, but for updates in which nothing has changed
-// of what is cached here (see Trim), and for those that we made by writing conditions. What
-// somebody else changed meanwhile differs between the two states, even if a new list has
-// skipped its own event.
+// Unheard passes the events of CAPI Clusters, except updates that change nothing of what is
+// cached here (see Trim), and those that we made by writing conditions. What others changed
+// meanwhile differs between the two states, even if a new list has skipped its own event.
 func (e *Echoes) Unheard() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(update event.UpdateEvent) bool {
@@ -108,8 +107,8 @@ func (e *Echoes) Unheard() predicate.Predicate {
 	}
 }
 
-// News passes all events but updates in which nothing has changed of what is cached here.
-// A resync passes: it is there to look again.
+// News passes all events but updates that change nothing of what is cached here. A resync
+// passes: its purpose is to look again.
 var News = predicate.Funcs{UpdateFunc: func(update event.UpdateEvent) bool {
 	return update.ObjectOld.GetResourceVersion() == update.ObjectNew.GetResourceVersion() || isNews(update.ObjectOld, update.ObjectNew)
 }}

@@ -20,8 +20,8 @@ import (
 // that lags longer has lost its watch, and what it shows after the relist is true.
 const lag = 20 * time.Second
 
-// Store reads objects from the cache, but never older than what was written
-// through it. Without that, the event of a first write would make a second.
+// Store reads objects from the cache, but never older than what was written through it.
+// Without that, the event of a first write would cause a second.
 type Store struct {
 	reader client.Reader
 	scheme *runtime.Scheme
@@ -29,8 +29,8 @@ type Store struct {
 
 	mu     sync.Mutex
 	writes map[storeKey]write
-	// gone holds objects whose deletion came while their last write was remembered:
-	// whoever read them from here in between believes that they exist.
+	// gone holds objects whose deletion came while their last write was remembered: what read
+	// them from here in between believes that they exist.
 	gone []client.Object
 }
 
@@ -50,8 +50,8 @@ func NewStore(reader client.Reader, scheme *runtime.Scheme) *Store {
 	return &Store{reader: reader, scheme: scheme, now: time.Now, writes: map[storeKey]write{}}
 }
 
-// Get reads an object, to be read only, into object and reports whether it exists. Like
-// any object from a cache it may lag behind the API server, but not behind our own writes.
+// Get reads an object into object, read-only, and reports whether it exists. Like any object
+// from a cache it may lag behind the API server, but not behind our own writes.
 func (s *Store) Get(ctx context.Context, key client.ObjectKey, object client.Object) (bool, error) {
 	err := s.reader.Get(ctx, key, object, client.UnsafeDisableDeepCopy)
 	if client.IgnoreNotFound(err) != nil {
@@ -74,7 +74,7 @@ func (s *Store) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 		return found, nil
 	}
 	if s.now().After(last.expires) {
-		return found, nil // Unseen tells of it, and forgets it.
+		return found, nil // Unseen reports it, and forgets it.
 	}
 	if last.deleted {
 		return false, nil
@@ -103,8 +103,8 @@ func (s *Store) Wrote(object client.Object) error {
 // Deleted remembers that the object is gone.
 func (s *Store) Deleted(object client.Object) error { return s.remember(object, true) }
 
-// Saw forgets a write that the cache has caught up with; gone says that the
-// cache's news is the object's deletion. To be called for every event.
+// Saw forgets a write that the cache has caught up with; gone says that the cache's news is
+// the object's deletion. Call it for every event.
 func (s *Store) Saw(object client.Object, gone bool) {
 	storeKey, err := s.key(object, client.ObjectKeyFromObject(object))
 	if err != nil {
@@ -126,10 +126,10 @@ func (s *Store) Saw(object client.Object, gone bool) {
 	}
 }
 
-// Unseen returns, once, the objects that have to be looked at again although no event
-// will say so. Of some the cache has not shown the last write in time; it never will if
-// the object was gone again before the cache's watch was back, as with a CRD that is
-// removed. Of others it showed the deletion before the last write.
+// Unseen returns, once, the objects that have to be looked at again although no event will
+// say so. Of some the cache has not shown the last write in time; it never will if the object
+// was gone again before the cache's watch was back, as when a CRD is removed. Of others it
+// showed the deletion before the last write.
 func (s *Store) Unseen() []client.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()

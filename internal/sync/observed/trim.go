@@ -14,10 +14,9 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
-// Trim is a cache transform: it drops what nobody here reads, so that thousands
-// of objects fit in little memory. Of managedFields the managers' names stay, of a
-// Fleet Cluster's template values their hash, of metadata-only objects what selects and
-// owns, and what is read as unstructured is compacted.
+// Trim is a cache transform: it drops what Muster does not read, so that thousands of objects
+// fit in little memory. Of managedFields it keeps the managers' names, of a Fleet Cluster's
+// template values their hash; unstructured objects it compacts.
 func Trim(object any) (any, error) {
 	accessor, ok := object.(client.Object)
 	if !ok {

@@ -15,10 +15,10 @@ import (
 // unseenInterval is how often we look for writes that the cache never delivered.
 const unseenInterval = 3 * time.Second
 
-// Unseen brings back, by an event of our own, what we wrote and no event was seen of.
+// Unseen brings back, by an event of our own, objects whose last write no event has shown.
 type Unseen struct {
 	store *Store
-	// Clusters and the others bring back what is of their kind.
+	// Clusters and the others bring back objects of their kind.
 	Clusters, FleetClusters, Groups, Mappings queue.Events
 }
 

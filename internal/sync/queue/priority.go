@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// AtItsOwnPriority enqueues an object without raising the priority that it has in the
-// queue already: thousands that come back must not stand before one that has just changed.
+// AtItsOwnPriority enqueues an object without raising the priority that it has in the queue
+// already: thousands that come back must not overtake one that has just changed.
 var AtItsOwnPriority = handler.Funcs{
 	GenericFunc: func(_ context.Context, e event.GenericEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		addBehind(queue, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)})

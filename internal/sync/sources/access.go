@@ -21,19 +21,19 @@ import (
 )
 
 const (
-	// accessInterval is how often is asked again whether a kind may be read now. RBAC
-	// sends no event.
+	// accessInterval is how often we ask again whether a kind may be read. RBAC sends no
+	// event.
 	accessInterval = time.Minute
-	// blockedInterval is how often is looked for versions that were not served, and
-	// whether there is something to ask again.
+	// blockedInterval is how often we look for versions that were not served, and for
+	// questions to ask again.
 	blockedInterval = 2 * time.Second
-	// discoveryPause is for how long a version that is not served is not looked for by
-	// every Cluster that refers to it.
+	// discoveryPause is how long a version that is not served is not looked for again,
+	// however many Clusters refer to it.
 	discoveryPause = time.Second
 	// answerPatience is how long the API server may take to say whether a kind may be
 	// read, or is served.
 	answerPatience = 10 * time.Second
-	// questionsAtOnce is about how many kinds is asked again at the same time.
+	// questionsAtOnce is how many kinds are asked about at the same time.
 	questionsAtOnce = 8
 )
 
@@ -43,9 +43,9 @@ type access struct {
 	until   time.Time // when a refusal is asked about again
 }
 
-// mayRead asks, once per kind, whether our ServiceAccount may read it. Without the
-// question a refused watch would be retried forever and nobody would know why. A refusal
-// is asked about again by retry, for all Clusters at once.
+// mayRead asks, once per kind, whether our ServiceAccount may read it. Without the question a
+// refused watch would be retried forever, and no user would know why. retry asks again about
+// a refusal, for all Clusters at once.
 func (s *Sources) mayRead(ctx context.Context, field string, kind schema.GroupKind) error {
 	resource := resourceOf(kind)
 	s.mu.Lock()
@@ -69,9 +69,8 @@ func resourceOf(kind schema.GroupKind) schema.GroupResource {
 	return schema.ParseGroupResource(contract.CalculateCRDName(kind.Group, kind.Kind))
 }
 
-// answer returns what the API server says of a kind, unless that is known already. Those
-// who want to know it at the same time wait for the same answer, each as long as he can;
-// nobody else waits for it.
+// answer returns what the API server says of a kind, unless that is known already. Concurrent
+// callers wait for the same answer, each as long as its context lasts; no other caller waits.
 func (s *Sources) answer(ctx context.Context, resource schema.GroupResource) (access, error) {
 	answered := s.questions.DoChan("access "+resource.String(), func() (any, error) {
 		s.mu.Lock()
@@ -80,7 +79,7 @@ func (s *Sources) answer(ctx context.Context, resource schema.GroupResource) (ac
 		if ok && !s.isDue(known) {
 			return known, nil
 		}
-		// Who asked first may go before the others.
+		// The first caller's context may end before the others'.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerPatience)
 		defer cancel()
 		answer, err := s.ask(ctx, resource)
@@ -154,9 +153,8 @@ func (s *Sources) forgetUnserved(kind schema.GroupKind) {
 	delete(s.unserved, resourceOf(kind))
 }
 
-// retry returns the Clusters whose reference can be read now, as far as one kind is
-// concerned: one question for all of them, however many they are. Nobody waits for the
-// answers.
+// retry returns the Clusters that wait for a kind that can be read now. It asks one question
+// per kind, however many Clusters refer to it. No Cluster's look waits for the answers.
 func (s *Sources) retry(ctx context.Context) []client.Object {
 	for _, kind := range s.kinds.list() {
 		s.forgetUndeclared(ctx, kind)
@@ -182,18 +180,18 @@ func (s *Sources) retry(ctx context.Context) []client.Object {
 	for _, resource := range refused {
 		ask(resource, func() bool { return s.isAllowedNow(ctx, resource) })
 	}
-	_ = asking.Wait() // Nobody returns an error.
+	_ = asking.Wait() // No function returns an error.
 	var back []client.Object
 	for _, resource := range ended {
-		// Listed after the answer is there: who comes later finds it.
+		// Listed after the answer is there: Clusters that come later find it.
 		back = append(back, s.referring(ctx, resource)...)
 	}
 	return back
 }
 
-// due returns the kinds to ask about again, and forgets those that nobody refers to any
-// more or that have no CRD. It reads from the cache only: whoever is told what is
-// forgotten here would wait for ever.
+// due returns the kinds to ask about again, and forgets those that no Cluster refers to any
+// more or that have no CRD. It holds the lock, so it reads from the cache only: a Cluster
+// that is told what is forgotten here would wait forever.
 func (s *Sources) due(ctx context.Context) (refused []schema.GroupResource, unserved map[schema.GroupResource]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,13 +268,13 @@ func (s *Sources) readCRD(ctx context.Context, resource schema.GroupResource) er
 	return s.Get(ctx, client.ObjectKey{Name: resource.String()}, CRD())
 }
 
-// forgetUndeclared forgets what is known of a kind that has no CRD: everybody can refer
-// to kinds that nobody has ever heard of. When the CRD appears, its watch brings back
-// whoever refers to it.
+// forgetUndeclared forgets what is known of a kind that has no CRD: anyone can refer to kinds
+// that do not exist. When the CRD appears, its watch brings back the Clusters that refer to
+// it.
 func (s *Sources) forgetUndeclared(ctx context.Context, group schema.GroupKind) {
 	resource := resourceOf(group)
-	// Looked at again when nobody reads the kind: whoever reads it later was brought back by
-	// the CRD.
+	// Checked again while nothing reads the kind: what reads it later was brought back by the
+	// CRD.
 	s.kinds.drop(ctx, group, func(*kind) bool { return s.isWithoutCRD(ctx, resource) })
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,12 +17,12 @@ func CRD() *metav1.PartialObjectMetadata {
 	return crd
 }
 
-// settling is how long after a CRD has appeared its kind may not be served yet.
+// settling is how long after its creation a CRD's kind may not be served yet.
 const settling = time.Minute
 
-// ContractNews passes what can change whether and in which version a kind is read: a CRD
-// that appears, goes or changes its labels, and what happens to a new one. What a start
-// finds is not news: nobody has read anything before.
+// ContractNews passes what can change whether and in which version a kind is read: a CRD that
+// appears, goes or changes its labels, and what happens to a new one. What is found at
+// startup is not news: nothing was read before.
 var ContractNews = predicate.Funcs{
 	CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
 	UpdateFunc: func(e event.UpdateEvent) bool {

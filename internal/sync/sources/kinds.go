@@ -24,15 +24,15 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
-// errMoved says that a kind is to be read in another version than it is watched in.
+// errMoved says that a kind is to be read in a version other than the watched one.
 var errMoved = errors.New("the kind has moved to another version")
 
 // errDropped says that what was known of a kind has been forgotten meanwhile.
 var errDropped = errors.New("the kind has been dropped")
 
-// kinds are the kinds that Clusters refer to. Each is watched from before its first read,
-// in the version that its CRD declares for the Cluster API contract, and in no other:
-// Cluster API's ObjectTracker watches the version it saw first for ever.
+// kinds are the kinds that Clusters refer to. Each is watched from before its first read, in
+// the version that its CRD declares for the Cluster API contract, and in no other: Cluster
+// API's ObjectTracker watches the version it saw first forever.
 type kinds struct {
 	cache   cache.Cache
 	lists   *lists
@@ -41,23 +41,23 @@ type kinds struct {
 
 	mu sync.Mutex
 	// ctx and queue are the controller's; nil until it starts. It looks at every Cluster
-	// then, so that what happened before need not be kept.
+	// then, so events from before need not be kept.
 	ctx   context.Context //nolint:containedctx // of the controller whose queue it is
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
-	// all holds no kind for long that has no CRD.
+	// all holds no kind without a CRD for long.
 	all map[schema.GroupKind]*kind
 }
 
 // kind is one of them.
 type kind struct {
-	// mu is held for reading while an object is read: the watch moves when nobody reads,
-	// so that nobody starts the informer anew that was just stopped.
+	// mu is held for reading while an object is read: the watch moves while nothing reads, so
+	// that no read restarts the informer that was just stopped.
 	mu sync.RWMutex
 	// watched is the version that is watched; empty for none.
 	watched schema.GroupVersionKind
-	// listed says whether the events of all objects of the first list are over.
+	// listed says whether the events of all objects of the first list have been handled.
 	listed interface{ HasSynced() bool }
-	// dropped says that it is none of all any more, and is not to be watched again.
+	// dropped says that it is no longer in all, and is not to be watched again.
 	dropped bool
 }
 
@@ -71,13 +71,13 @@ func newKinds(objects cache.Cache, lists *lists, handler handler.EventHandler) *
 	}
 }
 
-// notPaused passes no change of an object that is paused; its end passes, and what
-// appears or goes.
+// notPaused passes no update of a paused object; the end of the pause passes, as do creation
+// and deletion.
 var notPaused = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return !annotations.HasPaused(e.ObjectNew) },
 }
 
-// start has the events of objects go into a controller's queue.
+// start sends the events of objects into a controller's queue.
 func (k *kinds) start(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,8 +110,8 @@ func (k *kinds) list() []schema.GroupKind {
 	return slices.Collect(maps.Keys(k.all))
 }
 
-// drop forgets a kind, and stops to watch it, if that holds while nobody reads it. One that
-// is being read stays until the next time.
+// drop forgets a kind, and stops watching it, if holds says so while nothing reads it. One
+// that is being read stays until the next time.
 func (k *kinds) drop(ctx context.Context, group schema.GroupKind, holds func(*kind) bool) {
 	k.mu.Lock()
 	known, ok := k.all[group]
@@ -124,7 +124,7 @@ func (k *kinds) drop(ctx context.Context, group schema.GroupKind, holds func(*ki
 		return
 	}
 	if err := k.move(ctx, known, schema.GroupVersionKind{}); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "A kind that is gone is watched further", "kind", group.String())
+		ctrl.LoggerFrom(ctx).Error(err, "A kind that is gone is still watched", "kind", group.String())
 		return
 	}
 	known.dropped = true
@@ -133,8 +133,8 @@ func (k *kinds) drop(ctx context.Context, group schema.GroupKind, holds func(*ki
 	delete(k.all, group)
 }
 
-// move watches a kind in another version, or in none if that is empty, and stops what
-// watched it. The caller holds the kind's lock.
+// move watches a kind in another version, or in none if that is empty, and stops the watch it
+// had. The caller holds the kind's lock.
 func (k *kinds) move(ctx context.Context, kind *kind, to schema.GroupVersionKind) error {
 	if kind.watched == to {
 		return nil
@@ -144,7 +144,7 @@ func (k *kinds) move(ctx context.Context, kind *kind, to schema.GroupVersionKind
 		ctrl.LoggerFrom(ctx).Info("Watching a kind no longer in this version", "kind", from.String())
 		k.lists.forget(from)
 		if err := k.cache.RemoveInformer(ctx, ofKind(from)); err != nil {
-			return fmt.Errorf("stopping to watch %s: %w", from, err)
+			return fmt.Errorf("stopping the watch of %s: %w", from, err)
 		}
 	}
 	if to.Empty() {

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// listedInterval is how often is looked whether the first list of a kind is there.
+	// listedInterval is how often we check whether the first list of a kind is there.
 	listedInterval = 200 * time.Millisecond
 	// ListPatience is how long the first list of a kind may take until its absence is
 	// reported. Thousands of control planes take a while.
 	ListPatience = 2 * time.Minute
 )
 
-// ErrListing says that a kind was not read before and is being listed. It is nobody's
-// fault: nothing is reported, and the Cluster is looked at again when the list is there.
+// ErrListing says that a kind was not read before and is being listed. It is not a failure:
+// nothing is reported, and the Cluster is looked at again when the list is there.
 var ErrListing = errors.New("the objects that the Cluster refers to are being listed")
 
 // lists are the first lists of the kinds that Clusters refer to. A Cluster that needs one
@@ -40,7 +40,7 @@ type lists struct {
 
 	mu    sync.Mutex
 	kinds map[schema.GroupVersionKind]*list
-	// left are the Clusters that have waited for a kind that is not read any more.
+	// left are the Clusters that have waited for a kind that is no longer read.
 	left map[types.NamespacedName]struct{}
 }
 
@@ -85,7 +85,7 @@ func (l *lists) Start(ctx context.Context) error {
 	return queue.Feed(ctx, listedInterval, l.ready, func(client.Object) queue.Events { return l.complete })
 }
 
-// forget brings back who waits for a kind in a version that is not read any more.
+// forget brings back the Clusters that wait for a kind in a version that is no longer read.
 func (l *lists) forget(gvk schema.GroupVersionKind) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -29,15 +29,15 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/queue"
 )
 
-// ErrUnresolved marks an error that means: a reference of the Cluster cannot be
-// read now. It is reported on the Cluster.
+// ErrUnresolved marks an error that means that a reference of the Cluster cannot be read now.
+// It is reported on the Cluster.
 var ErrUnresolved = errors.New("template values cannot be resolved")
 
 // unresolvedError is such an error.
 type unresolvedError struct {
 	err error
-	// polled says that nothing will bring the Cluster back: it is to be tried again
-	// after a while.
+	// polled says that nothing will bring the Cluster back: it is to be retried after a
+	// while.
 	polled bool
 }
 
@@ -47,9 +47,9 @@ func (e *unresolvedError) Error() string { return ErrUnresolved.Error() + ": " +
 // Unwrap makes it an ErrUnresolved.
 func (e *unresolvedError) Unwrap() []error { return []error{ErrUnresolved, e.err} }
 
-// NeedsPolling reports whether a reference that cannot be resolved is to be tried again
-// after a while. Of most reasons the end brings the Cluster back: the object appears, its
-// CRD does or changes its contract, the kind is listed, served, or may be read.
+// NeedsPolling reports whether a reference that cannot be resolved is to be retried after a
+// while. The end of most causes brings the Cluster back: the object appears, its CRD does or
+// changes its contract, the kind is listed, served, or may be read.
 func NeedsPolling(err error) bool {
 	var unresolved *unresolvedError
 	return errors.As(err, &unresolved) && unresolved.polled
@@ -63,7 +63,7 @@ type Sources struct {
 	kinds *kinds
 	lists *lists
 	now   func() time.Time
-	// warmPatience is the constant, but for tests.
+	// warmPatience is the constant, except in tests.
 	warmPatience time.Duration
 
 	// questions are those that the API server is being asked.
@@ -71,22 +71,21 @@ type Sources struct {
 
 	// mu is not held while the API server is asked.
 	mu sync.Mutex
-	// access and unserved hold nothing of a kind without CRD: there is no end of them.
+	// access and unserved hold no kind without a CRD: there is no limit to those.
 	access   map[schema.GroupResource]access
 	unserved map[schema.GroupResource]notServed
 }
 
 // New returns Sources that read the objects that Clusters refer to from a cache of their own,
-// and all others from the one behind the client. A controller does not start before the
-// cache of what it watches is filled, whole: a kind that somebody's conversion webhook
-// keeps from being listed must not be in that one. The handler gets the objects' events.
+// and all others from the one behind the client. A controller starts only when the whole
+// cache of what it watches is filled: a kind that a conversion webhook keeps from being
+// listed must not be in that one. The handler gets the objects' events.
 func New(cached client.Client, objects cache.Cache, events handler.EventHandler) *Sources {
 	lists := newLists(objects)
 	return newSources(split{cached, objects}, newKinds(objects, lists, events), lists)
 }
 
-// split reads what is read as unstructured, the objects that Clusters refer to, from
-// another cache.
+// split reads unstructured objects, those that Clusters refer to, from another cache.
 type split struct {
 	client.Client
 	objects client.Reader
@@ -107,8 +106,8 @@ func newSources(cached client.Client, kinds *kinds, lists *lists) *Sources {
 	}
 }
 
-// Source is a source of the controller that reconciles Clusters: what happens to the
-// objects they refer to goes into its queue.
+// Source is a source of the controller that reconciles Clusters: the events of the objects
+// they refer to go into its queue.
 func (s *Sources) Source() source.Source {
 	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		s.forgetRefusals()
@@ -174,7 +173,7 @@ func (s *Sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field
 	return observed.Expand(object)
 }
 
-// isDeclared returns an errUndeclared for a kind without CRD, of which nothing is kept.
+// isDeclared returns an errUndeclared for a kind without a CRD, about which nothing is kept.
 func (s *Sources) isDeclared(ctx context.Context, kind schema.GroupKind) error {
 	resource := resourceOf(kind)
 	err := s.readCRD(ctx, resource)
@@ -203,9 +202,9 @@ func (s *Sources) find(ctx context.Context, cluster *clusterv1.Cluster, ref clus
 	return object, err
 }
 
-// errUndeclared marks an error that ends when the CRD appears or declares a version for
-// the contract, errUnlisted one that ends with the first list of a kind. errMisnamed is an
-// errUndeclared of a reference that has the CRD's name right, but not its kind's.
+// errUndeclared marks an error that ends when the CRD appears or declares a version for the
+// contract, errUnlisted one that ends with the first list of a kind. errMisnamed is an
+// errUndeclared of a reference that gets the CRD's name right, but not the kind's.
 var (
 	errUndeclared = errors.New("the kind is not served for Cluster API")
 	errUnlisted   = errors.New("the kind is not listed")
@@ -252,8 +251,8 @@ func (s *Sources) get(ctx context.Context, cluster, key client.ObjectKey, object
 	return s.Client.Get(ctx, key, object)
 }
 
-// follow watches a kind in the version that its CRD declares now. Nobody reads the kind
-// meanwhile, and who reads it later knows of no older CRD.
+// follow watches a kind in the version that its CRD declares now. Nothing reads the kind
+// meanwhile, and what reads it later knows no older CRD.
 func (s *Sources) follow(ctx context.Context, kind *kind, ref clusterv1.ContractVersionedObjectReference) error {
 	kind.mu.Lock()
 	defer kind.mu.Unlock()
@@ -276,8 +275,8 @@ func (s *Sources) follow(ctx context.Context, kind *kind, ref clusterv1.Contract
 		s.forgetUnserved(ref.GroupKind())
 		return err
 	}
-	// What is not served under this name may be under another: looking for it again would
-	// never end, and there are many ways to write a kind.
+	// What is not served under this name may be under another: looking for it would never
+	// end, and there are many ways to write a kind.
 	if served, other := s.RESTMapper().KindFor(resourceOf(ref.GroupKind()).WithVersion(version.Version)); other == nil && served.Kind != version.Kind {
 		return fmt.Errorf("%w: %s is of kind %q, not %q; correct the reference", errMisnamed, resourceOf(ref.GroupKind()), served.Kind, version.Kind)
 	}

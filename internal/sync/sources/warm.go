@@ -23,10 +23,10 @@ const (
 	warmInterval = 50 * time.Millisecond
 )
 
-// Warm watches the kinds that Clusters refer to now, and waits for their first lists, but
-// not for long. It is called before any controller starts, in every replica: a start then
-// looks at each Cluster once, and a standby that takes over lists nothing. Clusters that
-// refer to a kind that is not listed by then are put aside until it is.
+// Warm watches the kinds that Clusters refer to now, and waits for their first lists, but not
+// for long. Call it before any controller starts, in every replica: a start then looks at
+// each Cluster once, and a standby that takes over lists nothing. Clusters that refer to a
+// kind that is not listed by then are put aside until it is.
 func (s *Sources) Warm(ctx context.Context, isWatched func(client.Object) bool) error {
 	var clusters clusterv1.ClusterList
 	if err := s.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
