@@ -134,7 +134,8 @@ type FleetAddonConfigStatus struct {
 type ClusterCounts struct {
 	// selected is the number of Clusters that both selectors match.
 	Selected int32 `json:"selected"`
-	// imported is the number of Clusters that have their Fleet Cluster.
+	// imported is the number of Clusters whose Fleet Cluster is as it should be. Those that
+	// are paused, deselected, conflicted or failed are not counted, even if they have one.
 	Imported int32 `json:"imported"`
 	// pending is the number of selected Clusters that wait for their control plane or are paused.
 	Pending int32 `json:"pending"`

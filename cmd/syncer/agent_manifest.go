@@ -28,7 +28,7 @@ func runAgentManifest(ctx context.Context, args []string, stdout, stderr io.Writ
 		fmt.Fprintf(stderr, "Usage: syncer agent-manifest NAMESPACE/CLUSTER | kubectl --context=THE-CLUSTER apply -f -\n\n%s", fs.FlagUsages())
 	}
 	who.addTo(fs)
-	if err := fs.Parse(args); err != nil {
+	if err := program.Parse(fs, args, stdout); err != nil {
 		return program.Exit(2, err)
 	}
 	namespace, name, isKey := strings.Cut(fs.Arg(0), "/")
