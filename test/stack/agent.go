@@ -111,7 +111,7 @@ func (a *agent) ready(ctx context.Context) error {
 	if live, err := a.liveAccount(ctx); err == nil && live != a.account.Load() {
 		return errReplaced
 	}
-	return httpOK(http.DefaultClient, "http://"+a.health+"/readyz")(ctx)
+	return poll.Answers(http.DefaultClient, "http://"+a.health+"/readyz")(ctx)
 }
 
 func (a *agent) liveAccount(ctx context.Context) (types.UID, error) {

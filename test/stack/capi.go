@@ -82,7 +82,7 @@ func (s *Stack) capiSpecs() ([]process.Spec, error) {
 				"--feature-gates=ClusterTopology=true,MachinePool=false,ReconcilerRateLimiting=false",
 				"--skip-crd-migration-phases=StorageVersionMigration,CleanupManagedFields",
 			},
-			Ready: httpOK(http.DefaultClient, "http://"+health+"/readyz"),
+			Ready: poll.Answers(http.DefaultClient, "http://"+health+"/readyz"),
 		}
 		if provider.Name == "capd" {
 			// The API servers of in-memory clusters listen on this address.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
@@ -24,6 +25,6 @@ func (s *Stack) certManagerSpecs() ([]process.Spec, error) {
 	return []process.Spec{{
 		Name: "cert-manager", Path: s.tools.Bin("cert-manager"), Port: port,
 		Args:  []string{"--kubeconfig=" + kubeconfig, "--health-addr=" + address},
-		Ready: httpOK(http.DefaultClient, "http://"+address+"/readyz"),
+		Ready: poll.Answers(http.DefaultClient, "http://"+address+"/readyz"),
 	}}, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/test/stack/pki"
+	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
@@ -88,7 +88,7 @@ func (s *Stack) tryControlPlane(ctx context.Context, prefix string) (*controlPla
 			"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL,
 			"--listen-peer-urls=" + peerURL, "--initial-advertise-peer-urls=" + peerURL, "--initial-cluster=e=" + peerURL,
 		},
-		Ready: httpOK(http.DefaultClient, etcdURL+"/readyz"),
+		Ready: poll.Answers(http.DefaultClient, etcdURL+"/readyz"),
 	})
 	if err != nil {
 		return nil, err
@@ -229,24 +229,4 @@ func (c *controlPlane) ensureNamespace(ctx context.Context, name string) error {
 		return nil
 	}
 	return err
-}
-
-// httpOK is a condition: a GET answers 200.
-func httpOK(client *http.Client, url string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		response, err := client.Do(request)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = response.Body.Close() }()
-		if response.StatusCode != http.StatusOK {
-			body, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
-			return fmt.Errorf("%s: %s: %s", url, response.Status, strings.TrimSpace(string(body)))
-		}
-		return nil
-	}
 }

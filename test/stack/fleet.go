@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
@@ -85,7 +86,7 @@ func (s *Stack) fleetSpecs() ([]process.Spec, error) {
 		Name: "fleet-controller", Path: binary, Port: port,
 		Args:  []string{"--leader-elect=false", "--disable-metrics"},
 		Env:   append(env[:len(env):len(env)], "FLEET_HEALTHPROBE_BIND_ADDRESS="+health),
-		Ready: httpOK(http.DefaultClient, "http://"+health+"/readyz"),
+		Ready: poll.Answers(http.DefaultClient, "http://"+health+"/readyz"),
 	}, {
 		Name: "fleet-agentmanagement", Path: binary,
 		Args:    []string{"agentmanagement", "--disable-bootstrap"},
