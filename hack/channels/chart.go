@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/muster-fleet/muster/hack/texts"
 )
 
 // chartDir is where the chart is generated to. Beside what is generated it holds what is
@@ -199,7 +201,7 @@ func templateOf(object *unstructured.Unstructured) (string, error) {
 			return "", err
 		}
 	}
-	eachString(object.Object, func(text string) string {
+	texts.Each(object.Object, func(text string) string {
 		if text == namespace {
 			return h.scalar(".Release.Namespace | quote")
 		}

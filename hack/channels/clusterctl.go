@@ -9,6 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/hack/texts"
 )
 
 // releaseSeries is what clusterctl's Metadata says of a minor release.
@@ -33,7 +35,7 @@ func addonComponents(objects []*unstructured.Unstructured) (string, error) {
 		if err := withoutVariables(object); err != nil {
 			return "", err
 		}
-		eachString(object.Object, func(text string) string { return strings.ReplaceAll(text, "$$", "$$$$") })
+		texts.Each(object.Object, func(text string) string { return strings.ReplaceAll(text, "$$", "$$$$") })
 		labels := object.GetLabels()
 		if labels == nil {
 			labels = map[string]string{}
@@ -51,7 +53,7 @@ func addonComponents(objects []*unstructured.Unstructured) (string, error) {
 
 // withoutVariables fails if clusterctl would take a text for a variable.
 func withoutVariables(object *unstructured.Unstructured) (err error) {
-	eachString(object.Object, func(text string) string {
+	texts.Each(object.Object, func(text string) string {
 		if strings.Contains(text, "${") {
 			err = fmt.Errorf("%s: clusterctl would take what follows ${ for a variable of its own, in %q", nameOf(object), text)
 		}

@@ -136,20 +136,3 @@ func imageOf(objects []*unstructured.Unstructured) (image, error) {
 	}
 	return result, nil
 }
-
-// eachString replaces every string in a value by what change makes of it. Keys stay.
-func eachString(value any, change func(string) string) any {
-	switch typed := value.(type) {
-	case string:
-		return change(typed)
-	case []any:
-		for i := range typed {
-			typed[i] = eachString(typed[i], change)
-		}
-	case map[string]any:
-		for key := range typed {
-			typed[key] = eachString(typed[key], change)
-		}
-	}
-	return value
-}

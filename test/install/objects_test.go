@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/hack/texts"
 	"github.com/muster-fleet/muster/internal/manifests"
 )
 
@@ -110,23 +111,7 @@ func (s *scene) plain(g Gomega, object *unstructured.Unstructured) map[string]an
 	if object.GetKind() == "ClusterRole" && content["aggregationRule"] != nil {
 		delete(content, "rules") // A controller fills them in.
 	}
-	return replaced(content, strings.NewReplacer(s.namespace, standard, "registry.example.com/", "ghcr.io/muster-fleet/")).(map[string]any)
-}
-
-// replaced undoes in every string what the guide's kustomization asks for: another
-// namespace and another registry.
-func replaced(value any, by *strings.Replacer) any {
-	switch typed := value.(type) {
-	case string:
-		return by.Replace(typed)
-	case []any:
-		for i := range typed {
-			typed[i] = replaced(typed[i], by)
-		}
-	case map[string]any:
-		for key := range typed {
-			typed[key] = replaced(typed[key], by)
-		}
-	}
-	return value
+	// What the guide's kustomization asks for: another namespace and another registry.
+	asked := strings.NewReplacer(s.namespace, standard, "registry.example.com/", "ghcr.io/muster-fleet/")
+	return texts.Each(content, asked.Replace).(map[string]any)
 }
