@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -48,8 +49,12 @@ func runIn(t *testing.T, dir, name string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Dir = dir
+	gitConfig := "GIT_CONFIG_GLOBAL=/dev/null"
+	if config := os.Getenv("GIT_CONFIG_GLOBAL"); config != "" {
+		gitConfig = "GIT_CONFIG_GLOBAL=" + config
+	}
 	// Who runs the tests has another idea of time, and of who commits.
-	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com")
+	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=", gitConfig, "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com")
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
@@ -83,6 +88,23 @@ func releasable(t *testing.T) string {
 	edit(t, dir, "CHANGELOG.md", "## [Unreleased]\n", "## [Unreleased]\n\n## ["+version[1:]+"] - 2026-11-22\n")
 	must(t, dir, "git", "commit", "--quiet", "--all", "--message=Release "+version)
 	return dir
+}
+
+// otherwise configures git and Go like somebody who has other ideas. What they are told to
+// do shows in files, in what is taken for a change, and in binaries.
+func otherwise(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	for variable, content := range map[string]string{
+		"GIT_CONFIG_GLOBAL": "[core]\n\tautocrlf = true\n\tabbrev = 4\n[status]\n\tshowUntrackedFiles = no\n\tshort = true\n[log]\n\tshowSignature = true\n",
+		"GOENV":             "GOFLAGS=-tags=otherwise -buildvcs=true\nGOEXPERIMENT=nodwarf5\nGOAMD64=v3\nGOARM64=v9.0\nGOFIPS140=latest\n",
+	} {
+		file := filepath.Join(dir, variable)
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv(variable, file)
+	}
 }
 
 func edit(t *testing.T, dir, file, from, to string) {
@@ -123,12 +145,13 @@ func digests(t *testing.T, dir string) map[string]string {
 // and one of them does it twice. What they made is then used as others would use it.
 func TestRelease(t *testing.T) {
 	first := releasable(t)
-	second := clone(t, first)
-	if first == second {
-		t.Fatal("both clones are at the same place")
-	}
+	second := filepath.Join(t.TempDir(), "muster")
 	for _, dir := range []string{first, second} {
 		begin := time.Now()
+		if dir == second {
+			otherwise(t)
+			must(t, ".", "git", "clone", "--quiet", first, second)
+		}
 		must(t, dir, tool, "assets", "-root=.", "-version="+version)
 		t.Logf("%s released in %s", dir, time.Since(begin).Round(time.Second))
 	}
@@ -147,7 +170,7 @@ func TestRelease(t *testing.T) {
 
 func checkAssets(t *testing.T, dir string) {
 	for _, want := range []string{
-		"install.yaml", "registrar.yaml", "monitoring.yaml", "images.txt", "notes.md", "checksums.txt", "muster-images-" + version + ".tar", "muster-airgap-" + version + ".tar",
+		"install.yaml", "registrar.yaml", "monitoring.yaml", "addon-components.yaml", "metadata.yaml", "capi-operator.yaml", "images.txt", "notes.md", "checksums.txt", "muster-images-" + version + ".tar", "muster-airgap-" + version + ".tar",
 		"muster-webhook.cdx.json", "muster-syncer.cdx.json", "muster-registrar.cdx.json",
 	} {
 		if _, err := os.Stat(filepath.Join(dir, want)); err != nil {
@@ -166,6 +189,13 @@ func checkAssets(t *testing.T, dir string) {
 		if !strings.Contains(run, "image: "+programs.Registry+"/"+program.Image()+":"+version+"\n") {
 			t.Errorf("nothing runs %s of %s", program.Image(), version)
 		}
+	}
+	operator, err := os.ReadFile(filepath.Join(dir, "capi-operator.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := regexp.MustCompile(`v0\.1\.0[^\n]*`).FindAllString(string(operator), -1); len(found) != 6 || strings.Count(strings.Join(found, "\n"), version) != 6 {
+		t.Errorf("capi-operator.yaml says these versions, not %s six times: %q", version, found)
 	}
 	inside := t.TempDir()
 	must(t, inside, "tar", "-xf", filepath.Join(dir, "muster-airgap-"+version+".tar"))
@@ -190,6 +220,18 @@ func TestRefusals(t *testing.T) {
 			edit(t, dir, "README.md", "# Muster\n", "# Mustard\n")
 			if err := os.WriteFile(filepath.Join(dir, "left-over"), nil, 0o644); err != nil {
 				t.Fatal(err)
+			}
+		}},
+		"changed, and git was told to overlook it": {version: version, want: "commit, stash or remove Makefile, README.md, left-over", prepare: func(t *testing.T, dir string) {
+			must(t, dir, "git", "config", "status.showUntrackedFiles", "no")
+			must(t, dir, "git", "update-index", "--assume-unchanged", "README.md")
+			must(t, dir, "git", "update-index", "--skip-worktree", "Makefile")
+			edit(t, dir, "README.md", "# Muster\n", "# Mustard\n")
+			edit(t, dir, "Makefile", "help: ", "Help: ")
+			for file, content := range map[string]string{".git/info/exclude": "left-over\n", "left-over": ""} {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o644); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}},
 		"not in the changelog": {version: "v0.1.0-test.2", want: `put a heading "## [0.1.0-test.2] - YYYY-MM-DD" below "## [Unreleased]", commit that`},

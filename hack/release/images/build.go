@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/muster-fleet/muster/hack/release/programs"
@@ -19,7 +20,7 @@ import (
 const versionPackage = source.Module + "/internal/version"
 
 // compile builds all programs for one architecture into a folder.
-func compile(ctx context.Context, src *source.Source, arch, folder string, progress io.Writer) error {
+func compile(ctx context.Context, src *source.Source, arch, folder string, progress io.Writer) (err error) {
 	begin := time.Now()
 	ldflags := fmt.Sprintf("-s -w -X=%[1]s.version=%[2]s -X=%[1]s.revision=%[3]s -X=%[1]s.date=%[4]s",
 		versionPackage, src.Version, src.Revision, src.Date.Format(time.RFC3339))
@@ -31,12 +32,33 @@ func compile(ctx context.Context, src *source.Source, arch, folder string, progr
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = src.Root
-	// What would change the bytes must not come from outside.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0",
-		"GOFLAGS=-mod=readonly", "GOWORK=off", "GOEXPERIMENT=", "GOFIPS140=off")
+	if cmd.Env, err = environment(ctx, src.Root, arch); err != nil {
+		return err
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building the programs for %s: %w\n%s", arch, err, out)
 	}
 	fmt.Fprintf(progress, "built %d programs for linux/%s (%s)\n", len(programs.All), arch, time.Since(begin).Round(time.Second/10))
 	return nil
+}
+
+// kept are the settings that say where modules come from and which Go builds. A person may
+// have them in the environment or in the file of `go env -w`.
+var kept = []string{"GOPROXY", "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "GONOPROXY", "GOINSECURE", "GOVCS", "GOAUTH", "GOMODCACHE", "GOCACHE", "GOTOOLCHAIN"}
+
+// environment is one in which nothing that somebody has configured changes the bytes. The
+// file of `go env -w` is left aside, because an empty variable would not outrank it.
+func environment(ctx context.Context, root, arch string) ([]string, error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"env"}, kept...)...)
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go env: %w", err)
+	}
+	env := append(os.Environ(), "GOENV=off", "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0",
+		"GOFLAGS=-mod=readonly", "GOWORK=off", "GO111MODULE=on", "GOEXPERIMENT=", "GOFIPS140=off")
+	for i, value := range strings.Split(strings.TrimSuffix(string(out), "\n"), "\n") {
+		env = append(env, kept[i]+"="+value)
+	}
+	return env, nil
 }

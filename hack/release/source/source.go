@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -50,7 +52,7 @@ func CheckVersion(version string) error {
 // Read looks at the work tree at root. Without a version it forms one from the commit.
 func Read(ctx context.Context, root, version string) (*Source, error) {
 	s := &Source{Root: root, Version: version}
-	commit, err := s.git(ctx, "log", "-1", "--format=%H %ct")
+	commit, err := s.git(ctx, "log", "-1", "--no-show-signature", "--format=%H %ct")
 	if err != nil {
 		return nil, err
 	}
@@ -59,12 +61,8 @@ func Read(ctx context.Context, root, version string) (*Source, error) {
 	if s.Date, err = date(seconds); err != nil {
 		return nil, err
 	}
-	status, err := s.git(ctx, "status", "--porcelain")
-	if err != nil {
+	if s.Changes, err = s.changes(ctx); err != nil {
 		return nil, err
-	}
-	for line := range strings.Lines(status) {
-		s.Changes = append(s.Changes, strings.TrimSpace(line[2:]))
 	}
 	suffix := ""
 	if len(s.Changes) > 0 {
@@ -77,6 +75,49 @@ func Read(ctx context.Context, root, version string) (*Source, error) {
 		return s, nil
 	}
 	return s, CheckVersion(version)
+}
+
+// changes are the paths in which the work tree is not the commit: files whose content differs
+// byte by byte, that are gone, and that are new, unless a tracked .gitignore names them. Git's
+// own idea of that depends on how somebody has configured it, and the clone.
+func (s *Source) changes(ctx context.Context) ([]string, error) {
+	tree, err := s.list(ctx, "ls-tree", "-r", "-z", "HEAD")
+	if err != nil {
+		return nil, err
+	}
+	committed := map[string]string{}
+	var changed, there []string
+	for _, entry := range tree {
+		about, path, _ := strings.Cut(entry, "\t")
+		committed[path] = about[strings.LastIndex(about, " ")+1:]
+		if info, err := os.Lstat(filepath.Join(s.Root, path)); err == nil && info.Mode().IsRegular() {
+			there = append(there, path)
+		} else {
+			changed = append(changed, path)
+		}
+	}
+	hashes, err := s.gitInput(ctx, strings.Join(there, "\n"), "hash-object", "--no-filters", "--stdin-paths")
+	if err != nil {
+		return nil, err
+	}
+	for i, hash := range strings.Fields(hashes) {
+		if hash != committed[there[i]] {
+			changed = append(changed, there[i])
+		}
+	}
+	for _, args := range [][]string{{"ls-files", "-z"}, {"ls-files", "-z", "--others", "--exclude-per-directory=.gitignore"}} {
+		files, err := s.list(ctx, args...)
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			if committed[file] == "" {
+				changed = append(changed, file)
+			}
+		}
+	}
+	slices.Sort(changed)
+	return slices.Compact(changed), nil
 }
 
 // date is when something was committed, unless the environment says otherwise, see
@@ -108,16 +149,22 @@ func (s *Source) TagIsElsewhere(ctx context.Context) (string, error) {
 
 // Tracked returns the files that git tracks under a folder, from the root.
 func (s *Source) Tracked(ctx context.Context, folder string) ([]string, error) {
-	list, err := s.git(ctx, "ls-files", "-z", "--", folder)
-	if err != nil {
-		return nil, err
-	}
-	return strings.FieldsFunc(list, func(r rune) bool { return r == 0 }), nil
+	return s.list(ctx, "ls-files", "-z", "--", folder)
+}
+
+// list splits what git prints with -z.
+func (s *Source) list(ctx context.Context, args ...string) ([]string, error) {
+	text, err := s.git(ctx, args...)
+	return strings.FieldsFunc(text, func(r rune) bool { return r == 0 }), err
 }
 
 func (s *Source) git(ctx context.Context, args ...string) (string, error) {
+	return s.gitInput(ctx, "", args...)
+}
+
+func (s *Source) gitInput(ctx context.Context, input string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
-	cmd.Dir = s.Root
+	cmd.Dir, cmd.Stdin = s.Root, strings.NewReader(input)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
