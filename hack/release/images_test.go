@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"runtime"
@@ -86,6 +87,12 @@ func checkSBOM(t *testing.T, file, binary string) {
 	}
 	if err := json.Unmarshal(content, &bom); err != nil {
 		t.Fatal(err)
+	}
+	if err := validSBOM(content); err != nil {
+		t.Errorf("%s: %v", file, err)
+	}
+	if err := validSBOM(bytes.Replace(content, []byte(`"bomFormat": "CycloneDX"`), []byte(`"bomFormat": "SPDX"`), 1)); err == nil {
+		t.Errorf("%s: the schema takes anything", file)
 	}
 	described, hashed := map[string]bool{}, false
 	sum, _, _ := strings.Cut(must(t, ".", "sha256sum", binary), " ")

@@ -26,6 +26,22 @@ var manifests = []manifest{
 	{name: "registrar.yaml", required: true},
 	{name: "addon-components.yaml"},
 	{name: clusterctlMetadata},
+	{name: capiOperator},
+}
+
+// capiOperator holds the components for the Cluster API Operator, and the AddonProvider.
+const capiOperator = "capi-operator.yaml"
+
+// operatorVersion finds where that file says the version: in the name and the labels of the
+// ConfigMap, and in what the AddonProvider asks for.
+var operatorVersion = regexp.MustCompile(`(?m)^(  name: addon-muster-|    provider\.cluster\.x-k8s\.io/version: |        provider\.cluster\.x-k8s\.io/version: |  version: )v\S+$`)
+
+// ofVersion gives capi-operator.yaml a version.
+func ofVersion(content []byte, version string) ([]byte, error) {
+	if found := len(operatorVersion.FindAll(content, -1)); found != 4 {
+		return nil, fmt.Errorf("it says the version at %d places, and not at the 4 that are known", found)
+	}
+	return operatorVersion.ReplaceAll(content, []byte("${1}"+version)), nil
 }
 
 // clusterctlMetadata says which releases follow which contract of Cluster API.

@@ -85,6 +85,9 @@ func manifestsAndChart(ctx context.Context, src *source.Source, dist string) ([]
 		} else {
 			content, err = withVersion(content, src.Version)
 		}
+		if err == nil && manifest.name == capiOperator {
+			content, err = ofVersion(content, src.Version)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("dist/%s: %w", manifest.name, err)
 		}
