@@ -3,7 +3,9 @@ package githubcheck
 
 import (
 	"io/fs"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -171,6 +173,77 @@ func TestWorkflows(t *testing.T) {
 			}
 			versions[action] = match[2]
 		}
+	}
+}
+
+// What builds a release can neither sign nor publish, and what publishes it builds nothing:
+// of all that runs in a build, nothing gets hold of a right.
+func TestReleaseHasLeastRights(t *testing.T) {
+	var release workflow
+	read(t, ".github/workflows/release.yaml", &release)
+	want := map[string]map[string]string{
+		"build": {"contents": "read"},
+		"sign":  {"contents": "read", "packages": "write", "id-token": "write", "attestations": "write"},
+		"draft": {"contents": "write"},
+	}
+	if len(release.Jobs) != len(want) {
+		t.Errorf("release.yaml has %d jobs, of which %d are looked at", len(release.Jobs), len(want))
+	}
+	for id, job := range release.Jobs {
+		if !maps.Equal(job.Permissions, want[id]) {
+			t.Errorf("job %s has the permissions %v, not %v", id, job.Permissions, want[id])
+		}
+		takes := false
+		for _, step := range job.Steps {
+			if id != "build" && strings.Contains(step.Run, "make release") {
+				t.Errorf("job %s builds, and may do more than read", id)
+			}
+			if id == "draft" && (strings.Contains(step.Uses, "checkout") || strings.Contains(step.Uses, "setup-go") || strings.Contains(step.Run, "make ")) {
+				t.Errorf("job draft runs something of the repository: %s%s", step.Uses, step.Run)
+			}
+			takes = takes || strings.Contains(step.Run, `echo "$CHECKSUMS  checksums.txt" | sha256sum --check`)
+		}
+		if id != "build" && !takes {
+			t.Errorf("job %s does not check what it was handed", id)
+		}
+	}
+	if steps := release.Jobs["build"].Steps; len(steps) < 2 || steps[1].Run != `hack/on-main.sh "$VERSION"` {
+		t.Error("job build does not begin with asking whether the tag is on main")
+	}
+}
+
+// A tag that nobody has merged is refused, with what to do.
+func TestTagIsOnMain(t *testing.T) {
+	script, err := filepath.Abs(filepath.Join(root, "hack/on-main.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	run := func(name string, args ...string) (string, error) {
+		cmd := exec.Command(name, args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com")
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	for _, args := range [][]string{
+		{"init", "--quiet", "--initial-branch=main"},
+		{"commit", "--quiet", "--allow-empty", "--message=first"}, {"tag", "--annotate", "--message=x", "v1.0.0"},
+		{"commit", "--quiet", "--allow-empty", "--message=second"},
+		{"switch", "--quiet", "--create=aside"}, {"commit", "--quiet", "--allow-empty", "--message=aside"}, {"tag", "v1.1.0"},
+	} {
+		if out, err := run("git", args...); err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+	}
+	if out, err := run(script, "v1.0.0", "main"); err != nil {
+		t.Errorf("a tag on main is refused: %v\n%s", err, out)
+	}
+	if out, err := run(script, "v1.1.0", "main"); err == nil || !strings.Contains(out, "which is not on main: merge it first") {
+		t.Errorf("a tag aside of main: %v\n%s", err, out)
+	}
+	if out, err := run(script, "aside", "main"); err == nil {
+		t.Errorf("a branch is taken for a tag:\n%s", out)
 	}
 }
 
