@@ -1,8 +1,10 @@
-package main
+// Package revision builds Muster as it was at another commit of its history.
+package revision
 
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,44 +14,48 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// revision is Muster as it was: its programs, built from its own sources, and its manifests.
-type revision struct {
-	// commit is its full name, dir where its sources are.
-	commit, dir string
-	binaries    map[string]string
+// ErrShallow says that this clone's history does not go back to a revision.
+var ErrShallow = errors.New("this clone is shallow, and its history does not go back to it (git fetch --unshallow)")
+
+// Revision is Muster as it was: its programs, built from its own sources, and its manifests.
+type Revision struct {
+	// Commit is its full name, Dir where its sources are.
+	Commit, Dir string
+	// Binaries are its programs by the names of their commands.
+	Binaries map[string]string
 }
 
-// manifests is the kustomization that it is installed with.
-func (r *revision) manifests() string { return filepath.Join(r.dir, "manifests", "default") }
+// Manifests is the kustomization that it is installed with.
+func (r *Revision) Manifests() string { return filepath.Join(r.Dir, "manifests", "default") }
 
-// buildRevision takes the files of any revision that git knows to .dev, and builds there.
-// It needs nothing of that revision but its commands and manifests: what measures is ours.
-func buildRevision(ctx context.Context, name string) (*revision, error) {
+// Build takes the files of any revision that git knows to .dev, and builds there. It
+// needs nothing of that revision but its commands and manifests: what tests is ours.
+func Build(ctx context.Context, name string) (*Revision, error) {
 	root, err := stack.RepoRoot()
 	if err != nil {
 		return nil, err
 	}
-	commit, err := output(ctx, root, nil, "git", "rev-parse", "--verify", "--end-of-options", name+"^{commit}")
+	commit, err := find(ctx, root, name)
 	if err != nil {
 		return nil, err
 	}
-	r := &revision{commit: commit, binaries: map[string]string{}}
-	r.dir = filepath.Join(root, ".dev", "revisions", commit[:12])
+	r := &Revision{Commit: commit, Binaries: map[string]string{}}
+	r.Dir = filepath.Join(root, ".dev", "revisions", commit[:12])
 	// Left from an earlier run, there may be files that it does not have.
-	if err := os.RemoveAll(r.dir); err != nil {
+	if err := os.RemoveAll(r.Dir); err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
 		return nil, err
 	}
 	// An index of its own: the one of the work tree stays as it is.
-	index := []string{"GIT_INDEX_FILE=" + filepath.Join(r.dir, ".index")}
-	for _, args := range [][]string{{"read-tree", commit}, {"checkout-index", "--all", "--prefix=" + r.dir + "/"}} {
+	index := []string{"GIT_INDEX_FILE=" + filepath.Join(r.Dir, ".index")}
+	for _, args := range [][]string{{"read-tree", commit}, {"checkout-index", "--all", "--prefix=" + r.Dir + "/"}} {
 		if _, err := output(ctx, root, index, "git", args...); err != nil {
 			return nil, err
 		}
 	}
-	commands, err := filepath.Glob(filepath.Join(r.dir, "cmd", "*", "main.go"))
+	commands, err := filepath.Glob(filepath.Join(r.Dir, "cmd", "*", "main.go"))
 	if err != nil {
 		return nil, err
 	}
@@ -58,14 +64,31 @@ func buildRevision(ctx context.Context, name string) (*revision, error) {
 	}
 	for _, main := range commands {
 		name := filepath.Base(filepath.Dir(main))
-		r.binaries[name] = filepath.Join(r.dir, "bin", name)
-		// As the stack builds those of the work tree.
-		if _, err := output(ctx, r.dir, []string{"CGO_ENABLED=0", "GOWORK=off"},
-			"go", "build", "-buildvcs=false", "-o", r.binaries[name], "./cmd/"+name); err != nil {
+		if r.Binaries[name], err = r.Program(ctx, "./cmd/"+name); err != nil {
 			return nil, err
 		}
 	}
 	return r, nil
+}
+
+// Program builds a command among the revision's sources, and returns its path.
+func (r *Revision) Program(ctx context.Context, command string) (string, error) {
+	binary := filepath.Join(r.Dir, "bin", filepath.Base(command))
+	// As the stack builds those of the work tree.
+	_, err := output(ctx, r.Dir, []string{"CGO_ENABLED=0", "GOWORK=off"}, "go", "build", "-buildvcs=false", "-o", binary, command)
+	return binary, err
+}
+
+// find returns the full name of a commit.
+func find(ctx context.Context, root, name string) (string, error) {
+	commit, err := output(ctx, root, nil, "git", "rev-parse", "--verify", "--end-of-options", name+"^{commit}")
+	if err == nil {
+		return commit, nil
+	}
+	if shallow, _ := output(ctx, root, nil, "git", "rev-parse", "--is-shallow-repository"); shallow == "true" {
+		return "", fmt.Errorf("revision %s: %w", name, ErrShallow)
+	}
+	return "", err
 }
 
 func output(ctx context.Context, dir string, env []string, name string, args ...string) (string, error) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/muster-fleet/muster/test/report"
+	"github.com/muster-fleet/muster/test/revision"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -29,7 +30,7 @@ type arm struct {
 // measureAgainst compares the syncer with that of another revision. Each has a stack of its
 // own with the same Clusters, imported by itself; of the two syncers only one runs at a time.
 func measureAgainst(ctx context.Context, o options) (tables []report.Table, err error) {
-	other, err := buildRevision(ctx, o.against)
+	other, err := revision.Build(ctx, o.against)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +45,7 @@ func measureAgainst(ctx context.Context, o options) (tables []report.Table, err 
 		muster stack.Options
 	}{
 		{"this revision", stack.Options{}},
-		{other.commit[:12], stack.Options{Manifests: other.manifests(), Binaries: other.binaries}},
+		{other.Commit[:12], stack.Options{Manifests: other.Manifests(), Binaries: other.Binaries}},
 	} {
 		side.muster.Profile = stack.API
 		if o.dir != "" {
