@@ -23,6 +23,7 @@ var ways = []way{
 	{name: "kustomize", namespace: "fleet-addons"},
 	{name: "helm", namespace: standard, left: []string{"Namespace " + standard, crd}, alongside: helmAlongside},
 	{name: "clusterctl", namespace: standard, left: []string{"Namespace " + standard, crd}, prepare: coreProvider, alongside: clusterctlAlongside},
+	{name: "operator", namespace: standard, left: []string{"Namespace " + standard, crd}, prepare: startOperator},
 }
 
 // Each way to install, by the commands of the guide: the same objects are there, what the

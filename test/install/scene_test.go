@@ -14,6 +14,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -115,14 +116,27 @@ func (s *scene) runs() {
 	}()
 	s.Cleanup(func() { stop(); <-done })
 	for _, name := range names {
-		deployment := &appsv1.Deployment{}
-		g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, deployment)).To(Succeed())
-		before := deployment.DeepCopy()
-		deployment.Status.ObservedGeneration = deployment.Generation
-		deployment.Status.Replicas, deployment.Status.UpdatedReplicas = *deployment.Spec.Replicas, *deployment.Spec.Replicas
-		deployment.Status.ReadyReplicas, deployment.Status.AvailableReplicas = *deployment.Spec.Replicas, *deployment.Spec.Replicas
-		g.Expect(s.admin.Status().Patch(ctx, deployment, client.MergeFrom(before))).To(Succeed())
+		s.available(s.namespace, name)
 	}
+}
+
+// available says of a Deployment what the controllers and kubelets of a cluster would, if all
+// its pods ran.
+func (s *scene) available(namespace, name string) {
+	s.Helper()
+	g := NewWithT(s.T)
+	deployment := &appsv1.Deployment{}
+	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, deployment)).To(Succeed())
+	before := deployment.DeepCopy()
+	deployment.Status = appsv1.DeploymentStatus{
+		ObservedGeneration: deployment.Generation,
+		Replicas:           *deployment.Spec.Replicas, UpdatedReplicas: *deployment.Spec.Replicas,
+		ReadyReplicas: *deployment.Spec.Replicas, AvailableReplicas: *deployment.Spec.Replicas,
+		Conditions: []appsv1.DeploymentCondition{
+			{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue, Reason: "MinimumReplicasAvailable"},
+		},
+	}
+	g.Expect(s.admin.Status().Patch(ctx, deployment, client.MergeFrom(before))).To(Succeed())
 }
 
 func (s *scene) endDeleted(watching context.Context, names []string) {
@@ -153,20 +167,22 @@ func tools(t *testing.T, env *stack.Stack) string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	for name, pkg := range map[string]struct{ module, path string }{
-		"helm":       {"tools/helm", "helm.sh/helm/v4/cmd/helm"},
-		"clusterctl": {"test/parts/capi", "sigs.k8s.io/cluster-api/cmd/clusterctl"},
-	} {
-		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, name), pkg.path)
-		cmd.Dir = filepath.Join(root, pkg.module)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", name, err, out)
-		}
-	}
+	buildTool(t, filepath.Join(root, "tools/helm"), "helm.sh/helm/v4/cmd/helm", filepath.Join(dir, "helm"))
+	buildTool(t, filepath.Join(root, "test/parts/capi"), "sigs.k8s.io/cluster-api/cmd/clusterctl", filepath.Join(dir, "clusterctl"))
 	if err := os.Symlink(env.Program("kubectl"), filepath.Join(dir, "kubectl")); err != nil {
 		t.Fatal(err)
 	}
 	return dir + ":" + os.Getenv("PATH")
+}
+
+// buildTool builds a program as a module pins it.
+func buildTool(t *testing.T, module, pkg, out string) {
+	t.Helper()
+	cmd := exec.Command("go", "build", "-o", out, pkg)
+	cmd.Dir = module
+	if said, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", pkg, err, said)
+	}
 }
 
 // asJSON is for messages.
