@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -32,5 +33,10 @@ var (
 func TestMain(m *testing.M) {
 	SetDefaultEventuallyTimeout(30 * time.Second)
 	SetDefaultEventuallyPollingInterval(200 * time.Millisecond)
-	os.Exit(stack.Main(m, stack.Options{Profile: stack.Full, Muster: true}, fixture.Use(&env, &admin)))
+	options := stack.Options{Profile: stack.Full, Muster: true}
+	if err := takeFormer(&options); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(stack.Main(m, options, fixture.Use(&env, &admin)))
 }

@@ -34,9 +34,9 @@ const (
 )
 
 var clusterOperations = []operation{
-	{name: "CreateCluster", weight: 12, draw: drawCreateCluster, do: createCluster, racy: func(_ *run, step Step) bool {
+	{name: "CreateCluster", weight: 12, draw: drawCreateCluster, do: createCluster, racy: func(r *run, step Step) bool {
 		// A paused Cluster keeps what it finds, and makes nothing: it matters what is still there.
-		return step.Kind == "Paused"
+		return step.Kind == "Paused" || r.wasThere(oracle.Key{Namespace: r.namespace(step.Namespace), Name: slotName(step.Cluster)})
 	}},
 	{name: "DeleteCluster", weight: 4, draw: drawSlot, do: deleteCluster, racy: func(r *run, step Step) bool {
 		return leavesSomething(r, step) || r.hasKeepers()
@@ -149,7 +149,7 @@ func (r *run) createClusterAs(somebody client.Client, step Step) (bool, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	r.slots[step.Cluster], r.state.Clusters[key] = key, cluster
 	if r.webhookUp {
-		return true, sameStamp("the answer to CREATE", oracle.Admitted(r.state, requested), cluster)
+		return true, sameStamp("the answer to CREATE", stamping.Admitted(r.state, requested), cluster)
 	}
 	return true, nil
 }
@@ -164,16 +164,20 @@ func sameStamp(what string, want, got *clusterv1.Cluster) error {
 		for key, value := range cluster.Annotations {
 			all["annotation "+key] = value
 		}
-		text, err := yaml.Marshal(all)
-		if err != nil {
-			panic(err)
-		}
-		return string(text)
+		return asYAML(all)
 	}
 	if diff := oracle.Diff(view(want), view(got)); diff != "" {
 		return &oracleError{what + " of Cluster " + client.ObjectKeyFromObject(got).String() + ":\n" + diff}
 	}
 	return nil
+}
+
+func asYAML(value any) string {
+	text, err := yaml.Marshal(value)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
 }
 
 // changeCluster patches the Cluster of a step's slot.
@@ -222,6 +226,10 @@ func (r *run) hasKeepers() bool {
 	return false
 }
 
+// wasThere: a namesake was deleted since the last quiet point, and the former revision may
+// take what is left of it for the new one's.
+func (r *run) wasThere(key oracle.Key) bool { return oldIsThere() && r.deleted[key] }
+
 // leavesSomething: the Cluster or its Fleet Cluster does not go at once, and stays as it was.
 func leavesSomething(r *run, step Step) bool {
 	cluster := r.cluster(step)
@@ -259,6 +267,7 @@ func deleteCluster(r *run, step Step) (bool, error) {
 // wentOrWaits takes note of a Cluster that was deleted, or waits for its finalizer.
 func (r *run) wentOrWaits(cluster *clusterv1.Cluster) error {
 	key := client.ObjectKeyFromObject(cluster)
+	r.deleted[key] = true
 	current := &clusterv1.Cluster{}
 	if err := admin.Get(ctx, key, current); err == nil {
 		r.state.Clusters[key] = current
@@ -327,7 +336,7 @@ func (r *run) changeStamped(somebody client.Client, step Step, change map[string
 func sameUpdate(cluster, pinned *clusterv1.Cluster) error {
 	unselected := oracle.NewState()
 	unselected.Config = &addonsv1.FleetAddonConfig{Spec: addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{Enabled: ptr.To(false)}}}
-	want := oracle.Admitted(unselected, cluster)
+	want := stamping.Admitted(unselected, cluster)
 	for _, key := range []string{pinKey, ownKey} {
 		if value, ok := pinned.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&want.ObjectMeta, key, value)

@@ -19,7 +19,7 @@ var classOperations = []operation{
 		drawOneClass(rng, step)
 		step.Key = oneOf(rng, "", "tier", "both")
 		step.Value = oneOf(rng, "gold", "iron")
-	}, do: createClass},
+	}, do: createClass, racy: func(r *run, step Step) bool { return r.wasThere(r.ownClassKey(step)) }},
 	// Such a class freezes the Clusters that have a group of its name: it matters how they are.
 	{name: "CreateDisplacing", weight: 2, draw: drawDisplacing, do: createClass, racy: always},
 	{name: "DeleteDisplacing", weight: 2, draw: drawDisplacing, do: deleteClass, racy: always},
@@ -93,6 +93,7 @@ func deleteClass(r *run, step Step) (bool, error) {
 		return false, client.IgnoreNotFound(err)
 	}
 	delete(r.state.Classes, key)
+	r.deleted[key] = true
 	return true, r.waitGone(class)
 }
 
@@ -208,7 +209,7 @@ func (r *run) waitForWebhook() error {
 		for i := range namespaceCount {
 			probe := fixture.Cluster(r.namespace(i), "probe", classNames[0], "")
 			probe.Labels = map[string]string{"env": "prod"}
-			want := oracle.Admitted(r.state, probe)
+			want := stamping.Admitted(r.state, probe)
 			if err := admin.Create(ctx, probe, client.DryRunAll); err != nil {
 				return err
 			}

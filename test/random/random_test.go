@@ -32,13 +32,24 @@ var (
 	admin client.Client
 )
 
-func TestMain(m *testing.M) {
-	os.Exit(stack.Main(m, stack.Options{Profile: stack.API, Muster: true}, func(s *stack.Stack) error {
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	options := stack.Options{Profile: stack.API, Muster: true}
+	if name := os.Getenv(formerVariable); name != "" {
+		judge, err := takeFormer(name, &options)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() { _ = judge.Stop() }()
+	}
+	return stack.Main(m, options, func(s *stack.Stack) error {
 		if err := fixture.Use(&env, &admin)(s); err != nil {
 			return err
 		}
 		return makeTenantRole()
-	}))
+	})
 }
 
 // TestRandom plays runs of random steps.
@@ -65,20 +76,25 @@ func TestRandom(t *testing.T) {
 			r, err := playSeed(seed, count)
 			total += r.count
 			t.Logf("seed %d: %d steps in %s", seed, r.count, time.Since(begin).Round(time.Second))
-			if err == nil {
-				return
+			if err != nil {
+				fails(t, seed, r, err)
 			}
-			t.Errorf("seed %d fails after %d steps: %v", seed, r.count, err)
-			var difference *oracleError
-			if !errors.As(err, &difference) {
-				t.Logf("the steps:\n%s\nthe end of the syncer's log:\n%s", formatSteps(r.done), env.LogTail(syncerProcess))
-				return
-			}
-			steps, err := shrink(t, r.done)
-			t.Logf("%d steps are enough (MUSTER_REPLAY plays a file of them):\n%s\n%v", len(steps), formatSteps(steps), err)
 		})
 	}
 	fmt.Fprintf(os.Stderr, "%d steps over %d seeds in %s\n", total, seeds, time.Since(begin).Round(time.Second))
+}
+
+// fails says what fails, and how few steps are enough for that.
+func fails(t *testing.T, seed int, r *run, err error) {
+	t.Helper()
+	t.Errorf("seed %d fails after %d steps: %v", seed, r.count, err)
+	var difference *oracleError
+	if !errors.As(err, &difference) {
+		t.Logf("the steps:\n%s\nthe end of the syncer's log:\n%s", formatSteps(r.done), env.LogTail(syncerProcess))
+		return
+	}
+	steps, err := shrink(t, r.done)
+	t.Logf("%d steps are enough (MUSTER_REPLAY plays a file of them):\n%s\n%v", len(steps), formatSteps(steps), err)
 }
 
 func replay(t *testing.T, path string) {

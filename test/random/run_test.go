@@ -55,12 +55,18 @@ type run struct {
 	// point: somebody entitled to it wished for them; audit tells what was made.
 	rightful map[string]bool
 	audit    *stack.AuditTail
+	// kept are the objects of the last quiet point that have to be the same at the next.
+	kept map[string]types.UID
+	// deleted are the objects that were deleted since then.
+	deleted map[oracle.Key]bool
+	// differed is how often another revision took over what it sees differently.
+	differed int
 }
 
 func newRun(id string, patience time.Duration) (*run, error) {
 	r := &run{
 		id: id, patience: patience, state: oracle.NewState(), slots: map[int]oracle.Key{},
-		syncerUp: true, webhookUp: true, rightful: map[string]bool{},
+		syncerUp: true, webhookUp: true, rightful: map[string]bool{}, kept: map[string]types.UID{}, deleted: map[oracle.Key]bool{},
 	}
 	for i := range namespaceCount {
 		namespace := &corev1.Namespace{}
@@ -74,8 +80,10 @@ func newRun(id string, patience time.Duration) (*run, error) {
 	if r.audit, err = env.AuditTail(); err != nil {
 		return nil, err
 	}
-	r.tenant, err = newTenant(r.tenantNamespace())
-	return r, err
+	if r.tenant, err = newTenant(r.tenantNamespace()); err != nil {
+		return r, err
+	}
+	return r, r.asInstalled()
 }
 
 func (r *run) namespace(number int) string { return fmt.Sprintf("%s-n%d", r.id, number) }
@@ -118,6 +126,7 @@ func (r *run) play(step Step) (bool, error) {
 	r.noteRightful()
 	done, err := operation.do(r, step)
 	r.noteRightful()
+	r.noteKept()
 	if isRefused(err) {
 		done, err = false, nil
 	}
@@ -168,7 +177,8 @@ func (r *run) quiet() error {
 		return err
 	}
 	r.noteRightful()
-	want := oracle.View(oracle.Settle(r.state))
+	r.noteKept()
+	want := oracle.View(syncing.Settle(r.state))
 	deadline := time.Now().Add(r.patience)
 	for calmSince := (time.Time{}); ; {
 		seen, err := r.look()
@@ -187,7 +197,8 @@ func (r *run) quiet() error {
 			calmSince = time.Now()
 		case time.Since(calmSince) >= calm:
 			r.state, r.dirty = seen, false
-			return r.nothingOpened()
+			clear(r.deleted)
+			return errors.Join(r.nothingAnew(), r.nothingOpened())
 		}
 		if time.Now().After(deadline) {
 			diff := oracle.Diff(want, got)
@@ -221,7 +232,7 @@ func (r *run) startSyncer() error {
 	if r.syncerUp {
 		return nil
 	}
-	r.syncerUp = true
+	r.syncerUp, syncing = true, installed
 	if err := env.Start(ctx, syncerProcess); err != nil {
 		return err
 	}

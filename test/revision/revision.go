@@ -4,7 +4,6 @@ package revision
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,9 +12,6 @@ import (
 
 	"github.com/muster-fleet/muster/test/stack"
 )
-
-// ErrShallow says that this clone's history does not go back to a revision.
-var ErrShallow = errors.New("this clone is shallow, and its history does not go back to it (git fetch --unshallow)")
 
 // Revision is Muster as it was: its programs, built from its own sources, and its manifests.
 type Revision struct {
@@ -35,7 +31,7 @@ func Build(ctx context.Context, name string) (*Revision, error) {
 	if err != nil {
 		return nil, err
 	}
-	commit, err := find(ctx, root, name)
+	commit, err := output(ctx, root, nil, "git", "rev-parse", "--verify", "--end-of-options", name+"^{commit}")
 	if err != nil {
 		return nil, err
 	}
@@ -77,18 +73,6 @@ func (r *Revision) Program(ctx context.Context, command string) (string, error) 
 	// As the stack builds those of the work tree.
 	_, err := output(ctx, r.Dir, []string{"CGO_ENABLED=0", "GOWORK=off"}, "go", "build", "-buildvcs=false", "-o", binary, command)
 	return binary, err
-}
-
-// find returns the full name of a commit.
-func find(ctx context.Context, root, name string) (string, error) {
-	commit, err := output(ctx, root, nil, "git", "rev-parse", "--verify", "--end-of-options", name+"^{commit}")
-	if err == nil {
-		return commit, nil
-	}
-	if shallow, _ := output(ctx, root, nil, "git", "rev-parse", "--is-shallow-repository"); shallow == "true" {
-		return "", fmt.Errorf("revision %s: %w", name, ErrShallow)
-	}
-	return "", err
 }
 
 func output(ctx context.Context, dir string, env []string, name string, args ...string) (string, error) {

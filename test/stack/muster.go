@@ -99,6 +99,23 @@ func (s *Stack) Reload(ctx context.Context) error {
 	return s.routeWebhooks(ctx)
 }
 
+// UseMuster applies the manifests of another revision of Muster with kubectl, and leads the
+// API server to what they describe. Each process is what it was until it is started the next
+// time; from then on it is the program of this name. Without manifests and binaries the
+// revision is that of the work tree.
+func (s *Stack) UseMuster(ctx context.Context, manifests string, binaries map[string]string) error {
+	if binaries == nil {
+		if err := s.tools.BuildMuster(ctx, s.options.Progress); err != nil {
+			return err
+		}
+	}
+	s.options.Manifests, s.options.Binaries = manifests, binaries
+	if err := s.ApplyMuster(ctx); err != nil {
+		return err
+	}
+	return s.routeWebhooks(ctx)
+}
+
 // StartReplica runs one more replica of a Deployment of Muster, on ports of its own,
 // and returns the name of its process. A Service that selects it is balanced from then
 // on over all replicas that are ready.
