@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/files"
 )
 
 // Revision is Muster as it was: its programs, built from its own sources, and its manifests.
@@ -37,19 +38,13 @@ func Build(ctx context.Context, name string) (*Revision, error) {
 	}
 	r := &Revision{Commit: commit, Binaries: map[string]string{}}
 	r.Dir = filepath.Join(root, ".dev", "revisions", commit[:12])
-	// Left from an earlier run, there may be files that it does not have.
-	if err := os.RemoveAll(r.Dir); err != nil {
+	unlock, err := files.Lock(r.Dir+".lock", func() {})
+	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
+	defer unlock()
+	if err := r.checkOut(ctx, root); err != nil {
 		return nil, err
-	}
-	// An index of its own: the one of the work tree stays as it is.
-	index := []string{"GIT_INDEX_FILE=" + filepath.Join(r.Dir, ".index")}
-	for _, args := range [][]string{{"read-tree", commit}, {"checkout-index", "--all", "--prefix=" + r.Dir + "/"}} {
-		if _, err := output(ctx, root, index, "git", args...); err != nil {
-			return nil, err
-		}
 	}
 	commands, err := filepath.Glob(filepath.Join(r.Dir, "cmd", "*", "main.go"))
 	if err != nil {
@@ -65,6 +60,29 @@ func Build(ctx context.Context, name string) (*Revision, error) {
 		}
 	}
 	return r, nil
+}
+
+// checkOut takes the files of the commit to their directory, unless they are there: others
+// may be running what was built of them.
+func (r *Revision) checkOut(ctx context.Context, root string) error {
+	complete := filepath.Join(r.Dir, ".complete")
+	if files.Exists(complete) {
+		return nil
+	}
+	if err := os.RemoveAll(r.Dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
+		return err
+	}
+	// An index of its own: the one of the work tree stays as it is.
+	index := []string{"GIT_INDEX_FILE=" + filepath.Join(r.Dir, ".index")}
+	for _, args := range [][]string{{"read-tree", r.Commit}, {"checkout-index", "--all", "--prefix=" + r.Dir + "/"}} {
+		if _, err := output(ctx, root, index, "git", args...); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(complete, nil, 0o600)
 }
 
 // Program builds a command among the revision's sources, and returns its path.
