@@ -107,6 +107,9 @@ func (m met) visit() *visit {
 		case "ours, later":
 			registration("muster-later", "drawn", true, our)
 			v.registrations[len(v.registrations)-1].CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
+		case "ours, as late":
+			registration("muster-as-late", "drawn", true, our)
+			v.registrations[len(v.registrations)-1].CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
 		case "ours, asked":
 			registration("muster-asked", "drawn", false, our)
 			v.registrations[len(v.registrations)-1].CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
@@ -114,6 +117,8 @@ func (m met) visit() *visit {
 			registration("muster-earlier", "another", true, our)
 		case "foreign":
 			registration("request-x", "drawn", false, nil)
+		case "foreign, other clientID, asked":
+			registration("request-y", "another", false, nil)
 		case "foreign, granted":
 			registration("request-x", "drawn", true, nil)
 		case "foreign, other clientID":
@@ -223,7 +228,7 @@ func TestSteps(t *testing.T) {
 		"rotated, granted":               {met: with(func(m *met) { m.rotate, m.credential, m.others, m.secret = true, "its", []string{"ours"}, ours }), steps: []step{inspect, collect, handOut, revoke}, reason: "ManifestReady", token: "fresh"},
 		"taken over, granted":            {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign, other clientID"} }), steps: []step{inspect, collect, handOut, revoke}, reason: "ManifestReady", token: "fresh"},
 		"taken over, before it is":       {met: met{others: []string{"foreign, other clientID"}}, steps: []step{inspect, rehearse, register}, reason: "WaitingForFleet"},
-		"another agent asks meanwhile":   {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign"} }), steps: []step{inspect, collect, handOut}, reason: "ManifestReady", token: "fresh"},
+		"another agent asks meanwhile":   {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign", "foreign, other clientID, asked"} }), steps: []step{inspect, collect, handOut}, reason: "ManifestReady", token: "fresh"},
 		"the manager's, called":          {met: met{called: true, others: []string{"foreign, granted"}}, reason: "AlreadyRegistered"},
 		"the manager's, rotated":         {met: met{called: true, rotate: true, others: []string{"foreign, granted"}}, steps: []step{inspect, rehearse, register}, reason: "WaitingForFleet"},
 		"the manager's, never called":    {met: met{others: []string{"foreign, granted"}}, steps: []step{inspect, rehearse, register}, reason: "WaitingForFleet"},
@@ -270,6 +275,32 @@ func TestRegistrationName(t *testing.T) {
 		v := met{}.visit()
 		if change(v); v.registrationName() == base {
 			t.Errorf("%s: the name is the same", name)
+		}
+	}
+}
+
+// TestCurrent: what Fleet has granted last is how a cluster is registered, unless somebody
+// asks for another credential.
+func TestCurrent(t *testing.T) {
+	for name, test := range map[string]struct {
+		met  met
+		want string
+	}{
+		"none":                          {met: met{}},
+		"granted last":                  {met: met{registered: "granted", others: []string{"ours, later"}}, want: "muster-later"},
+		"granted last, in other order":  {met: met{others: []string{"ours, later", "ours"}}, want: "muster-later"},
+		"asked for later":               {met: met{others: []string{"ours", "ours, asked"}}, want: "muster-earlier"},
+		"asked for, none granted":       {met: met{others: []string{"ours, asked"}}, want: "muster-asked"},
+		"another's":                     {met: met{others: []string{"foreign, granted", "ours, other clientID"}}},
+		"rotated":                       {met: met{rotate: true, others: []string{"ours, later"}}},
+		"of two from one second, fixed": {met: met{others: []string{"ours, later", "ours, as late"}}, want: "muster-later"},
+	} {
+		got := ""
+		if current := test.met.visit().current(); current != nil {
+			got = current.Name
+		}
+		if got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
 		}
 	}
 }
