@@ -2,19 +2,16 @@ package registrar
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -345,91 +342,4 @@ func TestTakenOver(t *testing.T) {
 	g.Consistently(func(g Gomega) { g.Expect(s.imported(g)).To(Equal("WaitingForAgent")) }).Should(Succeed())
 	s.called(g, time.Now().Add(2*time.Second))
 	g.Eventually(func(g Gomega) { g.Expect(s.imported(g)).To(Equal("Imported")) }).Should(Succeed())
-}
-
-// Who has the registrar's token can do what the registrar does, and no more.
-func TestRegistrarToken(t *testing.T) {
-	g := NewWithT(t)
-	s, _ := ready(g, "edge")
-	token := &authenticationv1.TokenRequest{}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: "muster-registrar"}}
-	g.Expect(admin.SubResource("token").Create(ctx, account, token)).To(Succeed())
-	config, err := env.RESTConfig()
-	g.Expect(err).NotTo(HaveOccurred())
-	config = rest.AnonymousClientConfig(config)
-	config.BearerToken, config.UserAgent = token.Status.Token, thiefAgent
-	thief, err := fixture.ClientOf(config)
-	g.Expect(err).NotTo(HaveOccurred())
-
-	g.Expect(env.Apply(ctx, fmt.Sprintf(`
-apiVersion: v1
-kind: Secret
-metadata: {namespace: %[1]s, name: edge-kubeconfig}
-stringData: {value: secret}
----
-apiVersion: v1
-kind: Secret
-metadata: {namespace: %[1]s, name: other-fleet-agent}
-type: fleet.addons.cluster.x-k8s.io/agent-manifest
-`, s.namespace))).To(Succeed())
-	secret := func(name string) *corev1.Secret {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
-	}
-	patch := func(object client.Object, body string) func() error {
-		return func() error {
-			return thief.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(body)), client.DryRunAll)
-		}
-	}
-	create := func(object client.Object) func() error {
-		return func() error { return thief.Create(ctx, object, client.DryRunAll) }
-	}
-	named := secret("forged-by-thief")
-	named.Type = stamp.ManifestSecretType
-	keyed := secret("edge2-fleet-agent")
-	keyed.Type = stamp.ManifestSecretType
-	keyed.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "edge2", UID: "x"}}
-	keyed.StringData = map[string]string{"value": "x"}
-	registration := &fleetv1.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "thief"}}
-	labelled := &fleetv1.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "thief", Labels: map[string]string{
-		stamp.ManagedByLabel: stamp.ManagedBy, "fleet.cattle.io/registration-token": "mine"}}}
-	guessed := &fleetv1.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "thief", Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}}}
-	cluster := func() *clusterv1.Cluster { return s.cluster.DeepCopy() }
-	for name, test := range map[string]struct {
-		try     func() error
-		message string
-	}{
-		"read a kubeconfig by a patch":          {patch(secret("edge-kubeconfig"), "{}"), "only Secrets of type"},
-		"change a kubeconfig":                   {patch(secret("edge-kubeconfig"), `{"stringData":{"value":"x"}}`), "only Secrets of type"},
-		"delete a kubeconfig":                   {func() error { return thief.Delete(ctx, secret("edge-kubeconfig"), client.DryRunAll) }, "only Secrets of type"},
-		"make any Secret":                       {create(secret("any")), "only Secrets of type"},
-		"make one that no Cluster owns":         {create(named), "that one Cluster owns"},
-		"make one with another key":             {create(keyed), "the keys manifest and token"},
-		"read one of the type that nobody owns": {patch(secret("other-fleet-agent"), "{}"), "that one Cluster owns"},
-		"give a manifest to another":            {patch(secret("edge-fleet-agent"), `{"metadata":{"ownerReferences":[{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Cluster","name":"edge","uid":"x"}]}}`), "whose a Secret is"},
-		"get a Secret": {func() error {
-			return thief.Get(ctx, client.ObjectKeyFromObject(secret("edge-fleet-agent")), secret(""))
-		}, "cannot get resource"},
-		"list Secrets":                        {func() error { return thief.List(ctx, &corev1.SecretList{}) }, "cannot list resource"},
-		"register without a label":            {create(registration), "only ClusterRegistrations with the label"},
-		"register for the holders of a token": {create(labelled), "no other label"},
-		"register what is guessed":            {create(guessed), "that nobody guesses"},
-		"say that a Cluster is imported": {func() error {
-			return thief.Status().Patch(ctx, cluster(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"conditions":[{"type":"FleetImported","status":"True","reason":"X","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`)), client.DryRunAll)
-		}, "only FleetAgentManifestReady"},
-		"pause a Cluster":        {patch(cluster(), `{"spec":{"paused":true}}`), "cannot patch resource"},
-		"change a Fleet Cluster": {patch(&fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "edge"}}, `{"spec":{"clientID":"x"}}`), "cannot patch resource"},
-	} {
-		t.Run("may not "+name, func(t *testing.T) {
-			g := NewWithT(t)
-			err := test.try()
-			g.Expect(err).To(MatchError(ContainSubstring(test.message)))
-			g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
-		})
-	}
-	t.Run("may read a manifest", func(t *testing.T) {
-		g := NewWithT(t)
-		read := secret("edge-fleet-agent")
-		g.Expect(thief.Patch(ctx, read, client.RawPatch(types.MergePatchType, []byte("{}")), client.DryRunAll)).To(Succeed())
-		g.Expect(strings.Contains(string(read.Data["manifest"]), "kind: Deployment")).To(BeTrue())
-	})
 }
