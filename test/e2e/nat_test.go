@@ -41,7 +41,7 @@ func TestBehindNAT(t *testing.T) {
 	}
 	class, err := env.InMemoryClusterClass(natClasses)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(env.Apply(ctx, class)).To(Succeed())
+	g.Expect(env.Apply(ctx, handOver(g, class))).To(Succeed())
 	g.Expect(env.WaitForClusterClass(ctx, natClasses, stack.InMemoryClass)).To(Succeed())
 	g.Expect(env.Apply(ctx, helloBundle("edge-hello"))).To(Succeed())
 	g.Expect(env.Apply(ctx, unreachable(nat))).To(Succeed())
@@ -71,6 +71,7 @@ func TestBehindNAT(t *testing.T) {
 	t.Run("to the manager and back: nothing is cut off that need not be", func(t *testing.T) { first = testTurning(t, first, clientID) })
 	t.Run("made anew under its name: nothing of the old works", func(t *testing.T) { testAnew(t, cluster, first, clientID) })
 	t.Run("nothing was refused", testRegistrarAudit)
+	t.Run("a bootstrap that is tried before there is a manifest is tried again", testManifestIsLate)
 }
 
 // unreachable is the kubeconfig Secret of a Cluster, at whose address nobody listens. The
@@ -147,7 +148,7 @@ func testCalls(t *testing.T) {
 	g := NewWithT(t)
 	_, err := env.StartDownstream(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
-	applyManifest(t, g)
+	bootstrap(t, g)
 	begin := time.Now()
 	g.Expect(env.StartAgent(ctx, stack.DefaultAgentNamespace)).To(Succeed())
 	g.Eventually(func(g Gomega) {
