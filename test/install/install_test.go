@@ -5,6 +5,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
+
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 const crd = "CustomResourceDefinition fleetaddonconfigs.addons.cluster.x-k8s.io"
@@ -29,7 +31,7 @@ var ways = []way{
 // Each way to install, by the commands of the guide: the same objects are there, what the
 // Deployments describe imports a Cluster, and what the guide says is left is left.
 func TestWaysToInstall(t *testing.T) {
-	commands, err := readGuide(guidePath)
+	commands, err := fixture.Commands("install.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -162,13 +163,12 @@ func (s *scene) endDeleted(watching context.Context, names []string) {
 // tools makes a directory of the programs that the guide uses, as this repository pins them.
 func tools(t *testing.T, env *stack.Stack) string {
 	t.Helper()
-	root, err := stack.RepoRoot()
-	if err != nil {
+	dir := t.TempDir()
+	_, helm := fixture.Program("tools/helm", "helm.sh/helm/v4/cmd/helm", dir)
+	_, clusterctl := fixture.Clusterctl(dir)
+	if err := errors.Join(helm, clusterctl); err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	buildTool(t, filepath.Join(root, "tools/helm"), "helm.sh/helm/v4/cmd/helm", filepath.Join(dir, "helm"))
-	buildTool(t, filepath.Join(root, "test/parts/capi"), "sigs.k8s.io/cluster-api/cmd/clusterctl", filepath.Join(dir, "clusterctl"))
 	if err := os.Symlink(env.Program("kubectl"), filepath.Join(dir, "kubectl")); err != nil {
 		t.Fatal(err)
 	}

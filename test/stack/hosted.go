@@ -11,8 +11,11 @@ import (
 	"strconv"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/stack/hostprovider"
@@ -42,6 +45,16 @@ func (s *Stack) StartHostProvider(ctx context.Context) error {
 	if plays {
 		return nil
 	}
+	return s.playHostProvider(ctx, hosts{s})
+}
+
+// ShareHosts is StartHostProvider for a second management cluster: a cluster that moves
+// from one to the other goes on, as it would on machines. All are kept by the first.
+func (s *Stack) ShareHosts(ctx context.Context, first *Stack) error {
+	return s.playHostProvider(ctx, hosts{first})
+}
+
+func (s *Stack) playHostProvider(ctx context.Context, on hosts) error {
 	if err := s.applyCRDs(ctx, hostprovider.CRDs()); err != nil {
 		return err
 	}
@@ -57,11 +70,15 @@ func (s *Stack) StartHostProvider(ctx context.Context) error {
 		return err
 	}
 	config.QPS = -1
-	objects, err := client.New(config, client.Options{})
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	objects, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return err
 	}
-	provider := &hostprovider.Provider{Client: objects, Hosts: hosts{s}, Say: s.say}
+	provider := &hostprovider.Provider{Client: objects, Hosts: on, Say: s.say}
 	s.wait.Go(func() { provider.Run(s.ctx) })
 	return nil
 }
@@ -87,6 +104,11 @@ func (s *Stack) HostedKubectlInput(ctx context.Context, namespace, name, input s
 	return s.kubectl(ctx, s.HostedKubeconfig(namespace, name), input, args...)
 }
 
+// HostedAuditLog is AuditLog for a cluster that the host provider runs.
+func (s *Stack) HostedAuditLog(namespace, name string, filter AuditFilter) ([]AuditEvent, error) {
+	return s.auditLog(hostedPrefix(types.NamespacedName{Namespace: namespace, Name: name}), filter)
+}
+
 // hosts makes control planes and nodes for the host provider.
 type hosts struct{ *Stack }
 
@@ -97,6 +119,12 @@ func hostedPrefix(cluster types.NamespacedName) string {
 }
 
 func (h hosts) StartControlPlane(ctx context.Context, cluster types.NamespacedName) (*hostprovider.ControlPlane, error) {
+	h.mu.Lock()
+	running := h.hosted[cluster]
+	h.mu.Unlock()
+	if running != nil {
+		return accessTo(running.plane)
+	}
 	plane, err := h.startControlPlane(ctx, hostedPrefix(cluster))
 	if err != nil {
 		return nil, err
@@ -118,6 +146,10 @@ func (h hosts) StartControlPlane(ctx context.Context, cluster types.NamespacedNa
 	h.mu.Lock()
 	h.hosted[cluster] = &hostedCluster{plane: plane, nodes: map[string]*playedNode{}}
 	h.mu.Unlock()
+	return accessTo(plane)
+}
+
+func accessTo(plane *controlPlane) (*hostprovider.ControlPlane, error) {
 	server, err := url.Parse(plane.server)
 	if err != nil {
 		return nil, err
@@ -151,9 +183,13 @@ func (h hosts) StopControlPlane(cluster types.NamespacedName) error {
 func (h hosts) StartNode(cluster types.NamespacedName, machine hostprovider.Machine) error {
 	h.mu.Lock()
 	hosted := h.hosted[cluster]
+	runs := hosted != nil && hosted.nodes[machine.Name] != nil
 	h.mu.Unlock()
 	if hosted == nil {
 		return fmt.Errorf("%s has no control plane", cluster)
+	}
+	if runs {
+		return nil
 	}
 	node, err := h.playNode(hosted.plane, machine)
 	if err != nil {

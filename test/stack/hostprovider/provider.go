@@ -21,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -43,7 +45,8 @@ type Machine struct {
 	Taints           []corev1.Taint
 }
 
-// Hosts makes what the objects of the provider stand for.
+// Hosts makes what the objects of the provider stand for. What runs already is not started
+// again: a cluster that has moved to another management cluster goes on.
 type Hosts interface {
 	StartControlPlane(ctx context.Context, cluster types.NamespacedName) (*ControlPlane, error)
 	StopControlPlane(cluster types.NamespacedName) error
@@ -57,6 +60,10 @@ type Provider struct {
 	Hosts  Hosts
 	// Say is told what cannot be done; it is tried again.
 	Say func(format string, args ...any)
+
+	// paused are the Clusters that were paused when they were last seen. Until one is not,
+	// the provider leaves all of it alone. What goes meanwhile has been moved.
+	paused map[types.NamespacedName]bool
 
 	mu sync.Mutex
 	// planes and nodes are what has been started, by the object that asked for it.
@@ -74,12 +81,18 @@ type plane struct {
 
 // Run plays until ctx ends.
 func (p *Provider) Run(ctx context.Context) {
-	p.planes, p.nodes = map[types.NamespacedName]*plane{}, map[types.NamespacedName]types.NamespacedName{}
+	p.planes, p.nodes, p.paused = map[types.NamespacedName]*plane{}, map[types.NamespacedName]types.NamespacedName{}, map[types.NamespacedName]bool{}
 	var wait sync.WaitGroup
 	defer wait.Wait()
 	said := ""
 	for ctx.Err() == nil {
-		err := errors.Join(
+		err := p.lookForPaused(ctx)
+		if err != nil {
+			// What is not known to be unpaused is left alone.
+			p.say(ctx, err, &said)
+			continue
+		}
+		err = errors.Join(
 			p.each(ctx, clusterKind, p.cluster, nil),
 			p.each(ctx, configKind, p.config, nil),
 			p.each(ctx, machineKind, p.machine, p.endNodes),
@@ -87,15 +100,31 @@ func (p *Provider) Run(ctx context.Context) {
 				return p.controlPlane(ctx, object, &wait)
 			}, p.endPlanes),
 		)
-		if err != nil && err.Error() != said && ctx.Err() == nil {
-			said = err.Error()
-			p.Say("host provider: %v", err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(every):
-		}
+		p.say(ctx, err, &said)
 	}
+}
+
+// say tells what cannot be done, once, and waits until it is tried again.
+func (p *Provider) say(ctx context.Context, err error, said *string) {
+	if err != nil && err.Error() != *said && ctx.Err() == nil {
+		*said = err.Error()
+		p.Say("host provider: %v", err)
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(every):
+	}
+}
+
+func (p *Provider) lookForPaused(ctx context.Context) error {
+	var clusters clusterv1.ClusterList
+	if err := p.Client.List(ctx, &clusters); err != nil {
+		return err
+	}
+	for _, cluster := range clusters.Items {
+		p.paused[client.ObjectKeyFromObject(&cluster)] = ptr.Deref(cluster.Spec.Paused, false)
+	}
+	return nil
 }
 
 // each looks at every object of a kind, and then at what is gone.
@@ -110,7 +139,7 @@ func (p *Provider) each(ctx context.Context, kind schema.GroupVersionKind, look 
 	for i := range list.Items {
 		object := &list.Items[i]
 		there[client.ObjectKeyFromObject(object)] = true
-		if object.GetDeletionTimestamp() == nil {
+		if object.GetDeletionTimestamp() == nil && !p.paused[clusterOf(object)] {
 			problems = append(problems, look(ctx, object))
 		}
 	}
@@ -169,10 +198,13 @@ func (p *Provider) machine(ctx context.Context, object *unstructured.Unstructure
 
 func (p *Provider) endNodes(there map[types.NamespacedName]bool) error {
 	for key, cluster := range p.nodes {
-		if !there[key] {
-			p.Hosts.StopNode(cluster, key.Name)
-			delete(p.nodes, key)
+		if there[key] {
+			continue
 		}
+		if !p.paused[cluster] {
+			p.Hosts.StopNode(cluster, key.Name)
+		}
+		delete(p.nodes, key)
 	}
 	return nil
 }
@@ -221,10 +253,13 @@ func (p *Provider) endPlanes(there map[types.NamespacedName]bool) error {
 	defer p.mu.Unlock()
 	var problems []error
 	for key, known := range p.planes {
-		if !there[key] && known.is != nil {
-			problems = append(problems, p.Hosts.StopControlPlane(known.cluster))
-			delete(p.planes, key)
+		if there[key] || known.is == nil {
+			continue
 		}
+		if !p.paused[known.cluster] {
+			problems = append(problems, p.Hosts.StopControlPlane(known.cluster))
+		}
+		delete(p.planes, key)
 	}
 	return errors.Join(problems...)
 }
