@@ -54,6 +54,10 @@ func (s *Stack) Adopt(ctx context.Context, namespace string) ([]string, error) {
 	return names, s.routeWebhooks(ctx)
 }
 
+// Route leads the API server to the webhooks of what was adopted once more, after somebody
+// has applied it again.
+func (s *Stack) Route(ctx context.Context) error { return s.routeWebhooks(ctx) }
+
 // isIn says whether an object is in a namespace, or sends requests to one.
 func isIn(object *unstructured.Unstructured, namespace string) bool {
 	if object.GetNamespace() != "" {

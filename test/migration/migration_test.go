@@ -1,0 +1,355 @@
+package migration
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+const (
+	classes = "classes"
+	soon    = 2 * time.Minute
+)
+
+// prod has an agent that deploys; one and two are in Fleet, and nothing runs there.
+var (
+	prod = types.NamespacedName{Namespace: "team", Name: "prod"}
+	one  = types.NamespacedName{Namespace: "team", Name: "one"}
+	two  = types.NamespacedName{Namespace: "other", Name: "two"}
+)
+
+// The page, step by step, from a CAAPF that runs; back to it; and again.
+func TestMigration(t *testing.T) {
+	g := NewWithT(t)
+	steps := newPage(t)
+	runCAAPF(t, g)
+	before := look(g)
+	g.Expect(before.applications).To(HaveLen(2), "applications on the cluster that runs")
+
+	t.Run("saved, and rendered: the same clusters, groups and mappings", func(t *testing.T) {
+		g := NewWithT(t)
+		steps.run(t, g, "save")
+		steps.run(t, g, "render")
+		g.Expect(steps.objects(g, "rendered.yaml")).To(ConsistOf(steps.objects(g, "fleet.yaml")))
+	})
+	t.Run("migrated: the same objects, nothing is deployed again", func(t *testing.T) {
+		g := NewWithT(t)
+		steps.run(t, g, "stop")
+		steps.install(t, g)
+		eventuallyMusters(g)
+		staysAs(g, before)
+		left(g)
+	})
+	t.Run("back to CAAPF: nothing is deployed again", func(t *testing.T) {
+		g := NewWithT(t)
+		steps.run(t, g, "back")
+		for _, name := range []string{"muster-webhook", "muster-syncer"} {
+			g.Expect(env.Stop(ctx, name)).To(Succeed())
+		}
+		g.Eventually(func(g Gomega) {
+			for _, key := range []types.NamespacedName{prod, one, two} {
+				g.Expect(cluster(g, key).Finalizers).To(ContainElement(stamp.LegacyFinalizer))
+				g.Expect(fleetCluster(g, key).Labels).NotTo(HaveKey(stamp.ManagedByLabel), "CAAPF has not applied it")
+			}
+		}).Should(Succeed())
+		staysAs(g, before)
+	})
+	t.Run("and forward again", func(t *testing.T) {
+		g := NewWithT(t)
+		steps.run(t, g, "stop")
+		steps.install(t, g)
+		for _, name := range []string{"muster-webhook", "muster-syncer"} {
+			g.Expect(env.Start(ctx, name)).To(Succeed())
+		}
+		g.Expect(env.Route(ctx)).To(Succeed())
+		eventuallyMusters(g)
+		staysAs(g, before)
+		left(g)
+	})
+	t.Run("what is left of CAAPF is removed, and everything goes with its last user", func(t *testing.T) { testRemoved(t) })
+}
+
+// runCAAPF lets CAAPF import three clusters, of which one runs, and waits until it is at rest.
+func runCAAPF(t *testing.T, g Gomega) {
+	g.Expect(env.StartHostProvider(ctx)).To(Succeed())
+	for _, namespace := range []string{classes, prod.Namespace, two.Namespace} {
+		g.Expect(env.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")).To(Succeed())
+	}
+	g.Expect(env.Apply(ctx, caapfInstallation)).To(Succeed())
+	g.Eventually(func() error { return env.Apply(ctx, caapfConfig) }).Should(Succeed())
+	inMemory, err := env.InMemoryClusterClass(classes)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(env.Apply(ctx, env.HostClusterClass(classes, "standard"))).To(Succeed())
+	g.Expect(env.Apply(ctx, inMemory)).To(Succeed())
+	for _, class := range []string{"standard", stack.InMemoryClass} {
+		g.Expect(env.WaitForClusterClass(ctx, classes, class)).To(Succeed())
+	}
+	playCAAPF(t)
+	for _, bundle := range []string{
+		fixture.DataBundle(classes, "hello", "[{clusterGroup: standard.classes}]", "{from: hello}"),
+		fixture.DataBundle(classes, "values", "[{clusterSelector: {matchLabels: {env: prod}}}]", fixture.PodCIDRs),
+		fixture.DataBundle(classes, "in-memory", "[{clusterGroup: in-memory.classes}]", "{from: in-memory}"),
+	} {
+		g.Expect(env.Apply(ctx, bundle)).To(Succeed())
+	}
+	for _, cluster := range []stack.TopologyCluster{
+		{Namespace: prod.Namespace, Name: prod.Name, Class: "standard", ClassNamespace: classes, Workers: 1, Labels: map[string]string{"env": "prod"}},
+		{Namespace: one.Namespace, Name: one.Name, ClassNamespace: classes, Labels: map[string]string{"env": "test"}},
+		{Namespace: two.Namespace, Name: two.Name, ClassNamespace: classes},
+	} {
+		// As users apply them: with the annotation that CAAPF copies.
+		_, err := env.KubectlInput(ctx, cluster.YAML(), "apply", "-f", "-")
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	g.Eventually(func(g Gomega) {
+		all := look(g)
+		g.Expect(all.applications).To(HaveLen(2))
+		g.Expect(slices.Collect(maps.Keys(all.deployments))).To(ContainElements(
+			"team/prod: classes/hello", "team/prod: classes/values", "team/one: classes/in-memory", "other/two: classes/in-memory"))
+		g.Expect(all.agents).To(HaveLen(3))
+		out, err := env.HostedKubectl(ctx, prod.Namespace, prod.Name, "-n", stack.DefaultAgentNamespace, "get", "deployment", "fleet-agent", "-o", "name")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).NotTo(BeEmpty())
+		var live fleetv1.Cluster
+		g.Expect(admin.Get(ctx, prod, &live)).To(Succeed())
+		g.Expect(live.Status.Summary.Ready).To(Equal(live.Status.Summary.DesiredReady))
+		g.Expect(live.Status.Summary.DesiredReady).To(Equal(3))
+	}).WithTimeout(2 * soon).Should(Succeed())
+}
+
+// page runs the commands of the page in a directory of its own.
+type page struct {
+	*fixture.Shell
+	commands  map[string]string
+	installed bool
+}
+
+func newPage(t *testing.T) *page {
+	t.Helper()
+	g := NewWithT(t)
+	all, err := fixture.Commands("migrate-from-caapf.md")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(all["migrate"]).To(HaveLen(5))
+	shell, err := fixture.NewShell(env, t.TempDir(), t.TempDir())
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = fixture.Program(".", "github.com/muster-fleet/muster/cmd/syncer", shell.Tools)
+	g.Expect(err).NotTo(HaveOccurred())
+	return &page{Shell: shell, commands: all["migrate"]}
+}
+
+func (p *page) run(t *testing.T, g Gomega, step string) {
+	t.Helper()
+	g.Expect(p.commands).To(HaveKey(step))
+	_, out, err := p.Run(ctx, env.Kubeconfig, p.commands[step])
+	t.Logf("%s\n%s", strings.TrimSpace(p.commands[step]), out)
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+// install runs the page's command on a kustomization of the shipped manifests, and then,
+// as a kubelet would, what its Deployments describe.
+func (p *page) install(t *testing.T, g Gomega) {
+	root, err := stack.RepoRoot()
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, dir := range []string{"manifests", "certs"} {
+		if !p.installed {
+			g.Expect(os.CopyFS(filepath.Join(p.Home, dir), os.DirFS(filepath.Join(root, dir)))).To(Succeed())
+		}
+	}
+	g.Expect(os.WriteFile(filepath.Join(p.Home, "kustomization.yaml"), []byte("resources: [manifests/default]\n"), 0o600)).To(Succeed())
+	p.run(t, g, "install")
+	if p.installed {
+		return
+	}
+	p.installed = true
+	names, err := env.Adopt(ctx, "muster-system")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(names).To(ConsistOf("muster-webhook", "muster-syncer"))
+}
+
+// objects names the objects of Fleet's in a file.
+func (p *page) objects(g Gomega, file string) []string {
+	content, err := os.ReadFile(filepath.Join(p.Home, file))
+	g.Expect(err).NotTo(HaveOccurred())
+	var names []string
+	var add func(object *unstructured.Unstructured)
+	add = func(object *unstructured.Unstructured) {
+		if object.IsList() {
+			g.Expect(object.EachListItem(func(item runtime.Object) error { add(item.(*unstructured.Unstructured)); return nil })).To(Succeed())
+			return
+		}
+		if group := object.GroupVersionKind().Group; group == fleetv1.SchemeGroupVersion.Group {
+			names = append(names, fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName()))
+		}
+	}
+	for document := range strings.SplitSeq(string(content), "\n---\n") {
+		encoded, err := yaml.YAMLToJSON([]byte(document))
+		g.Expect(err).NotTo(HaveOccurred())
+		object := &unstructured.Unstructured{}
+		if strings.TrimSpace(string(encoded)) == "null" {
+			continue
+		}
+		g.Expect(json.Unmarshal(encoded, &object.Object)).To(Succeed())
+		add(object)
+	}
+	return names
+}
+
+func cluster(g Gomega, key types.NamespacedName) *clusterv1.Cluster {
+	live := &clusterv1.Cluster{}
+	g.Expect(admin.Get(ctx, key, live)).To(Succeed())
+	return live
+}
+
+func fleetCluster(g Gomega, key types.NamespacedName) *fleetv1.Cluster {
+	live := &fleetv1.Cluster{}
+	g.Expect(admin.Get(ctx, key, live)).To(Succeed())
+	return live
+}
+
+// eventuallyMusters waits until Muster has adopted everything.
+func eventuallyMusters(g Gomega) {
+	g.Eventually(func(g Gomega) {
+		out, err := env.Kubectl(ctx, "get", "fac")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(MatchRegexp(`fleet-addon-config +True`))
+		for _, key := range []types.NamespacedName{prod, one, two} {
+			live := cluster(g, key)
+			g.Expect(conditions.IsTrue(live, "FleetImported")).To(BeTrue(), conditions.GetMessage(live, "FleetImported"))
+			g.Expect(live.Finalizers).NotTo(ContainElement(stamp.LegacyFinalizer))
+			g.Expect(fleetCluster(g, key).Labels).To(HaveKeyWithValue(stamp.ManagedByLabel, stamp.ManagedBy))
+		}
+	}).WithTimeout(soon).Should(Succeed())
+}
+
+// staysAs looks for some time whether everything is what it was.
+func staysAs(g Gomega, before state) {
+	g.Consistently(func(g Gomega) {
+		now := look(g)
+		g.Expect(now.objects).To(Equal(before.objects))
+		g.Expect(now.deployments).To(Equal(before.deployments))
+		g.Expect(now.applications).To(Equal(before.applications))
+		g.Expect(now.releases).To(Equal(before.releases))
+	}).WithTimeout(10 * time.Second).WithPolling(time.Second).Should(Succeed())
+}
+
+// left looks for what CAAPF leaves on shared objects, which nobody wants.
+func left(g Gomega) {
+	for _, shared := range []client.Object{&fleetv1.ClusterGroup{}, &fleetv1.BundleNamespaceMapping{}} {
+		list := []types.NamespacedName{{Namespace: "team", Name: "in-memory.classes"}, {Namespace: "team", Name: "standard.classes"}, {Namespace: "other", Name: "in-memory.classes"}}
+		if _, isMapping := shared.(*fleetv1.BundleNamespaceMapping); isMapping {
+			list = []types.NamespacedName{{Namespace: classes, Name: "team"}, {Namespace: classes, Name: "other"}}
+		}
+		for _, key := range list {
+			g.Eventually(func(g Gomega) {
+				g.Expect(admin.Get(ctx, key, shared)).To(Succeed())
+				g.Expect(shared.GetOwnerReferences()).To(BeEmpty(), key.String())
+				for _, entry := range shared.GetManagedFields() {
+					g.Expect(entry.Manager).NotTo(HaveSuffix("-"+caapfManager), key.String())
+				}
+			}).Should(Succeed())
+		}
+	}
+	var classList clusterv1.ClusterClassList
+	g.Expect(admin.List(ctx, &classList)).To(Succeed())
+	for _, class := range classList.Items {
+		g.Expect(class.Finalizers).NotTo(ContainElement(stamp.LegacyFinalizer))
+	}
+}
+
+func testRemoved(t *testing.T) {
+	g := NewWithT(t)
+	_, err := env.Kubectl(ctx, "delete", "namespace/"+caapfNamespace, "clusterrolebinding/caapf-manager")
+	g.Expect(err).NotTo(HaveOccurred())
+	out, err := env.Kubectl(ctx, "get", "fac", "fleet-addon-config", "-o", "name")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(out).NotTo(BeEmpty(), "the FleetAddonConfig is gone")
+	_, err = env.Kubectl(ctx, "delete", "clusters.cluster.x-k8s.io", "-n", "other", "two", "--timeout=120s")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func(g Gomega) {
+		out, err := env.Kubectl(ctx, "get", "clusters.fleet.cattle.io,clustergroups.fleet.cattle.io", "-n", "other", "-o", "name")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(BeEmpty())
+		out, err = env.Kubectl(ctx, "get", "bundlenamespacemappings", "-n", classes, "-o", "name")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(strings.Fields(out)).To(HaveLen(1), "that of the other namespace")
+		var namespace corev1.Namespace
+		g.Expect(admin.Get(ctx, types.NamespacedName{Name: "other"}, &namespace)).To(Succeed())
+		g.Expect(namespace.Annotations).NotTo(HaveKey("field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace"))
+	}).Should(Succeed())
+}
+
+// state is what there is, and which objects they are.
+type state struct {
+	// objects are Fleet's Clusters, groups and mappings.
+	objects map[string]types.UID
+	// deployments are BundleDeployments, with the version that is deployed; agents those of
+	// Fleet's agents.
+	deployments, agents map[string]string
+	// applications and releases are on the cluster that runs.
+	applications map[string]types.UID
+	releases     []string
+}
+
+func look(g Gomega) state {
+	now := state{objects: map[string]types.UID{}, deployments: map[string]string{}, agents: map[string]string{}, applications: map[string]types.UID{}}
+	for _, kind := range []string{"Cluster", "ClusterGroup", "BundleNamespaceMapping"} {
+		var list metav1.PartialObjectMetadataList
+		list.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind(kind + "List"))
+		g.Expect(admin.List(ctx, &list)).To(Succeed())
+		for _, item := range list.Items {
+			now.objects[kind+" "+item.Namespace+"/"+item.Name] = item.UID
+		}
+	}
+	var all fleetv1.BundleDeploymentList
+	g.Expect(admin.List(ctx, &all)).To(Succeed())
+	for _, deployment := range all.Items {
+		labels := deployment.Labels
+		bundle := labels["fleet.cattle.io/bundle-namespace"] + "/" + labels["fleet.cattle.io/bundle-name"]
+		key := labels[fleetv1.ClusterNamespaceLabel] + "/" + labels[fleetv1.ClusterLabel] + ": " + bundle
+		into := now.deployments
+		if strings.Contains(bundle, "/fleet-agent-") {
+			into = now.agents
+		}
+		into[key] = string(deployment.UID) + " " + deployment.Spec.DeploymentID
+	}
+	var applications corev1.ConfigMapList
+	hosted(g, &applications, "configmaps", "--field-selector=metadata.name!=kube-root-ca.crt")
+	for _, application := range applications.Items {
+		now.applications[application.Name] = application.UID
+	}
+	var releases corev1.SecretList
+	hosted(g, &releases, "secrets", "-l", "owner=helm")
+	for _, release := range releases.Items {
+		now.releases = append(now.releases, release.Name)
+	}
+	slices.Sort(now.releases)
+	return now
+}
+
+func hosted(g Gomega, into any, args ...string) {
+	out, err := env.HostedKubectl(ctx, prod.Namespace, prod.Name, append([]string{"-n", "default", "get", "-o", "json"}, args...)...)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(json.Unmarshal([]byte(out), into)).To(Succeed())
+}
