@@ -21,9 +21,51 @@ import (
 // local agent applies through our webhooks.
 func TestFromGit(t *testing.T) {
 	g := NewWithT(t)
+	story := newGitStory(t)
+	prod, class, cluster := story.prod, story.class, story.cluster
+	begin := time.Now()
+	story.begin(g)
+	g.Eventually(story.says("git")).WithTimeout(3 * time.Minute).Should(Succeed())
+	t.Logf("the application was on the cluster %s after the GitRepos were applied", time.Since(begin).Round(100*time.Millisecond))
+
+	t.Run("its bundles are mapped, those of agents are not", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(deployments(g, prod.key())).To(ConsistOf("classes/apps-hello", "classes/cni", "classes/cloud-provider"))
+	})
+	t.Run("nobody fights for the stamp", func(t *testing.T) { testNobodyFights(t, cluster) })
+	t.Run("a push of a label of the class, of the Cluster, and of the application is followed", func(t *testing.T) {
+		g := NewWithT(t)
+		marked := strings.Replace(class, "kind: ClusterClass\nmetadata: {", "kind: ClusterClass\nmetadata: {labels: {tier: gold}, ", 1)
+		g.Expect(story.platform.Push(ctx, "Change labels", map[string]string{
+			"classes/standard.yaml": marked, "clusters/prod.yaml": strings.Replace(cluster, "env: prod", "env: changed", 1),
+		})).To(Succeed())
+		story.push(g, "push")
+		g.Eventually(func(g Gomega) {
+			var imported fleetv1.Cluster
+			g.Expect(admin.Get(ctx, prod.key(), &imported)).To(Succeed())
+			g.Expect(imported.Labels).To(And(HaveKeyWithValue("env", "changed"), HaveKeyWithValue("tier", "gold")))
+		}).WithTimeout(soon).Should(Succeed())
+		g.Eventually(story.says("push")).WithTimeout(soon).Should(Succeed())
+	})
+	t.Run("removed from Git: gone everywhere", story.remove)
+}
+
+// gitStory is the guide's repositories, on a server of the test's own.
+type gitStory struct {
+	prod           hosted
+	platform, apps *gitserver.Repository
+	// class, cluster and hello are files, gitRepos what is applied.
+	class, cluster, hello string
+	gitRepos              []string
+}
+
+// newGitStory prepares what the guide takes for granted, and pushes its files.
+func newGitStory(t *testing.T) *gitStory {
+	t.Helper()
+	g := NewWithT(t)
 	blocks, err := fixture.Guide("gitops.md", 5)
 	g.Expect(err).NotTo(HaveOccurred())
-	fleetYAML, cluster, platform, apps, hello := blocks[0], blocks[1], blocks[2], blocks[3], blocks[4]
+	story := &gitStory{prod: hosted{"team", "prod"}, class: env.HostClusterClass(classNamespace, "standard"), cluster: blocks[1], hello: blocks[4]}
 	server, err := gitserver.New(t.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { _ = server.Close() })
@@ -47,76 +89,70 @@ func TestFromGit(t *testing.T) {
 	g.Expect(env.Apply(ctx, cloudProvider)).To(Succeed())
 	t.Cleanup(func() { leaveNoTemplate(t); leaveNoGitRepo(t) })
 
-	prod := hosted{"team", "prod"}
-	class := env.HostClusterClass(classNamespace, "standard")
-	platformRepo, err := server.Create(ctx, "platform")
+	story.platform, err = server.Create(ctx, "platform")
 	g.Expect(err).NotTo(HaveOccurred())
-	appsRepo, err := server.Create(ctx, "apps")
+	story.apps, err = server.Create(ctx, "apps")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(platformRepo.Push(ctx, "Add the class and a cluster", map[string]string{
-		"classes/standard.yaml": class, "clusters/fleet.yaml": fleetYAML, "clusters/prod.yaml": cluster,
+	g.Expect(story.platform.Push(ctx, "Add the class and a cluster", map[string]string{
+		"classes/standard.yaml": story.class, "clusters/fleet.yaml": blocks[0], "clusters/prod.yaml": story.cluster,
 	})).To(Succeed())
-	g.Expect(appsRepo.Push(ctx, "Add an application", map[string]string{"hello/hello.yaml": hello})).To(Succeed())
-	begin := time.Now()
+	g.Expect(story.apps.Push(ctx, "Add an application", map[string]string{"hello/hello.yaml": story.hello})).To(Succeed())
 	for _, repo := range []struct {
 		yaml string
 		at   *gitserver.Repository
-	}{{platform, platformRepo}, {apps, appsRepo}} {
+	}{{blocks[2], story.platform}, {blocks[3], story.apps}} {
 		name := repo.at.URL[strings.LastIndex(repo.at.URL, "/"):]
 		yaml := strings.Replace(repo.yaml, "https://git.example.com"+name, repo.at.URL, 1)
-		kubectlApply(g, strings.Replace(yaml, "  branch: main\n", "  branch: main\n  pollingInterval: 2s\n", 1))
+		story.gitRepos = append(story.gitRepos, strings.Replace(yaml, "  branch: main\n", "  branch: main\n  pollingInterval: 2s\n", 1))
 	}
-	says := func(want string) func(Gomega) {
-		return func(g Gomega) {
-			out, err := prod.kubectl("get", "configmap", "hello", "-o", "jsonpath={.data.from}")
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(out).To(Equal(want))
-		}
-	}
-	g.Eventually(says("git")).WithTimeout(3 * time.Minute).Should(Succeed())
-	t.Logf("the application was on the cluster %s after the GitRepos were applied", time.Since(begin).Round(100*time.Millisecond))
+	return story
+}
 
-	t.Run("its bundles are mapped, those of agents are not", func(t *testing.T) {
-		g := NewWithT(t)
-		g.Expect(deployments(g, prod.key())).To(ConsistOf("classes/apps-hello", "classes/cni", "classes/cloud-provider"))
-	})
-	t.Run("nobody fights for the stamp", func(t *testing.T) { testNobodyFights(t, cluster) })
-	t.Run("a push of a label of the class, of the Cluster, and of the application is followed", func(t *testing.T) {
-		g := NewWithT(t)
-		marked := strings.Replace(class, "kind: ClusterClass\nmetadata: {", "kind: ClusterClass\nmetadata: {labels: {tier: gold}, ", 1)
-		g.Expect(platformRepo.Push(ctx, "Change labels", map[string]string{
-			"classes/standard.yaml": marked, "clusters/prod.yaml": strings.Replace(cluster, "env: prod", "env: changed", 1),
-		})).To(Succeed())
-		g.Expect(appsRepo.Push(ctx, "Change the application", map[string]string{"hello/hello.yaml": strings.Replace(hello, "from: git", "from: push", 1)})).To(Succeed())
-		g.Eventually(func(g Gomega) {
-			var imported fleetv1.Cluster
-			g.Expect(admin.Get(ctx, prod.key(), &imported)).To(Succeed())
-			g.Expect(imported.Labels).To(And(HaveKeyWithValue("env", "changed"), HaveKeyWithValue("tier", "gold")))
-		}).WithTimeout(soon).Should(Succeed())
-		g.Eventually(says("push")).WithTimeout(soon).Should(Succeed())
-	})
-	t.Run("removed from Git: gone everywhere", func(t *testing.T) {
-		g := NewWithT(t)
-		g.Expect(platformRepo.Push(ctx, "Remove the cluster", map[string]string{"clusters/prod.yaml": ""})).To(Succeed())
-		for _, left := range []struct {
-			object          client.Object
-			namespace, name string
-		}{
-			{&clusterv1.Cluster{}, "team", "prod"},
-			{&fleetv1.Cluster{}, "team", "prod"},
-			{&fleetv1.ClusterGroup{}, "team", "standard.classes"},
-			{&fleetv1.BundleNamespaceMapping{}, classNamespace, "team"},
-		} {
-			g.Eventually(func() bool {
-				return apierrors.IsNotFound(admin.Get(ctx, types.NamespacedName{Namespace: left.namespace, Name: left.name}, left.object))
-			}).WithTimeout(2*time.Minute).Should(BeTrue(), "%T %s/%s is left", left.object, left.namespace, left.name)
-		}
-		g.Eventually(func(g Gomega) {
-			var all fleetv1.BundleDeploymentList
-			g.Expect(admin.List(ctx, &all, client.MatchingLabels{fleetv1.ClusterNamespaceLabel: "team", fleetv1.ClusterLabel: "prod"})).To(Succeed())
-			g.Expect(all.Items).To(BeEmpty())
-		}).WithTimeout(soon).Should(Succeed())
-	})
+// begin applies the GitRepos.
+func (s *gitStory) begin(g Gomega) {
+	for _, repo := range s.gitRepos {
+		kubectlApply(g, repo)
+	}
+}
+
+// says looks at what the application on the cluster says.
+func (s *gitStory) says(want string) func(Gomega) {
+	return func(g Gomega) {
+		out, err := s.prod.kubectl("get", "configmap", "hello", "-o", "jsonpath={.data.from}")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(out).To(Equal(want))
+	}
+}
+
+// push has the application say something else.
+func (s *gitStory) push(g Gomega, says string) {
+	g.Expect(s.apps.Push(ctx, "Change the application", map[string]string{
+		"hello/hello.yaml": strings.Replace(s.hello, "from: git", "from: "+says, 1),
+	})).To(Succeed())
+}
+
+// remove removes the Cluster from Git, and waits until nothing of it is left.
+func (s *gitStory) remove(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(s.platform.Push(ctx, "Remove the cluster", map[string]string{"clusters/prod.yaml": ""})).To(Succeed())
+	for _, left := range []struct {
+		object          client.Object
+		namespace, name string
+	}{
+		{&clusterv1.Cluster{}, "team", "prod"},
+		{&fleetv1.Cluster{}, "team", "prod"},
+		{&fleetv1.ClusterGroup{}, "team", "standard.classes"},
+		{&fleetv1.BundleNamespaceMapping{}, classNamespace, "team"},
+	} {
+		g.Eventually(func() bool {
+			return apierrors.IsNotFound(admin.Get(ctx, types.NamespacedName{Namespace: left.namespace, Name: left.name}, left.object))
+		}).WithTimeout(2*time.Minute).Should(BeTrue(), "%T %s/%s is left", left.object, left.namespace, left.name)
+	}
+	g.Eventually(func(g Gomega) {
+		var all fleetv1.BundleDeploymentList
+		g.Expect(admin.List(ctx, &all, client.MatchingLabels{fleetv1.ClusterNamespaceLabel: "team", fleetv1.ClusterLabel: "prod"})).To(Succeed())
+		g.Expect(all.Items).To(BeEmpty())
+	}).WithTimeout(soon).Should(Succeed())
 }
 
 // leaveNoGitRepo takes with the GitRepos what came from them.

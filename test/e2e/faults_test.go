@@ -1,0 +1,200 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/process"
+)
+
+// Three stories are told once more (`make test-story-faults`), each with every fault in it
+// once, and end as they do without.
+
+// hubServer is the management cluster's API server.
+const hubServer = "kube-apiserver"
+
+// strikes lets a process end, starts what a kubelet would start again, and waits until it
+// is ready. What others ended with it, too: a controller may give up without its API server.
+func strikes(t *testing.T, g Gomega, what, name string, end func() error) {
+	t.Helper()
+	begin := time.Now()
+	g.Expect(end()).To(Succeed())
+	g.Expect(env.Start(ctx, name)).To(Succeed())
+	g.Eventually(startEnded).WithTimeout(soon).Should(Succeed())
+	t.Logf("%s: %s was away for %s", what, name, time.Since(begin).Round(100*time.Millisecond))
+}
+
+// startEnded starts what has ended, but for the processes of Pods: their node does.
+func startEnded() error {
+	for _, p := range env.Processes() {
+		const inPod = 3 // NAMESPACE.CLUSTER.NODE.NAMESPACE.POD.CONTAINER, or of the management cluster's node
+		if p.Running || strings.Count(p.Name, ".") >= inPod {
+			continue
+		}
+		if err := env.Start(ctx, p.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func syncerKilled(t *testing.T, g Gomega) {
+	strikes(t, g, "the syncer is killed", syncerProcess, func() error { return env.Kill(ctx, syncerProcess) })
+}
+
+func serverStopped(t *testing.T, g Gomega, name string) {
+	strikes(t, g, "an API server is stopped", name, func() error { return env.Stop(ctx, name) })
+}
+
+// agentKilled kills the agent of a hosted cluster, and waits until its node runs another.
+func (h hosted) agentKilled(t *testing.T, g Gomega) {
+	t.Helper()
+	var killed process.Status
+	g.Eventually(func(g Gomega) { killed = h.agentOtherThan(g, 0) }).WithTimeout(soon).Should(Succeed())
+	g.Expect(env.Kill(ctx, killed.Name)).To(Succeed())
+	g.Eventually(func(g Gomega) { h.agentOtherThan(g, killed.PID) }).WithTimeout(soon).Should(Succeed())
+	t.Logf("the agent is killed: %s", killed.Name)
+}
+
+// agentOtherThan is the process of the cluster's agent.
+func (h hosted) agentOtherThan(g Gomega, pid int) process.Status {
+	processes := env.Processes()
+	at := slices.IndexFunc(processes, func(p process.Status) bool {
+		return p.Running && p.PID != pid && strings.HasPrefix(p.Name, h.namespace+"."+h.name+".") && strings.HasSuffix(p.Name, ".fleet-agent")
+	})
+	g.Expect(at).NotTo(Equal(-1), "no other agent runs on %s", h.name)
+	return processes[at]
+}
+
+func (h hosted) server() string { return h.namespace + "." + h.name + ".kube-apiserver" }
+
+// isImportedOnce looks for one Fleet Cluster of the Cluster, with its group and mapping.
+func isImportedOnce(g Gomega, key types.NamespacedName, group, classNamespace string) {
+	var all fleetv1.ClusterList
+	g.Expect(admin.List(ctx, &all, client.InNamespace(key.Namespace))).To(Succeed())
+	g.Expect(all.Items).To(HaveLen(1))
+	g.Expect(all.Items[0].OwnerReferences).To(HaveLen(1))
+	g.Expect(all.Items[0].OwnerReferences[0].UID).To(Equal(getCluster(g, key).UID))
+	g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: key.Namespace, Name: group}, &fleetv1.ClusterGroup{})).To(Succeed())
+	g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: classNamespace, Name: key.Namespace}, &fleetv1.BundleNamespaceMapping{})).To(Succeed())
+}
+
+// Story 2: from Git. Each push comes while something is away. It is the first: its class comes
+// from Git, too.
+func TestFaultsFromGit(t *testing.T) {
+	g := NewWithT(t)
+	story := newGitStory(t)
+	story.begin(g)
+	syncerKilled(t, g)
+	g.Eventually(story.says("git")).WithTimeout(4 * time.Minute).Should(Succeed())
+
+	for _, fault := range []struct {
+		says   string
+		strike func(t *testing.T, g Gomega)
+	}{
+		{"server", func(t *testing.T, g Gomega) { serverStopped(t, g, hubServer) }},
+		{"cluster", func(t *testing.T, g Gomega) { serverStopped(t, g, story.prod.server()) }},
+		{"agent", story.prod.agentKilled},
+	} {
+		begin := time.Now()
+		story.push(g, fault.says)
+		fault.strike(t, g)
+		g.Eventually(story.says(fault.says)).WithTimeout(4 * time.Minute).Should(Succeed())
+		t.Logf("a push was followed %s later", time.Since(begin).Round(100*time.Millisecond))
+	}
+	g.Eventually(story.prod.available).WithTimeout(4*time.Minute).Should(BeTrue(), story.prod.told)
+	isImportedOnce(g, story.prod.key(), "standard.classes", classNamespace)
+	t.Run("removed from Git: gone everywhere", story.remove)
+}
+
+// Story 4: Ready from a template.
+func TestFaultsReadyFromATemplate(t *testing.T) {
+	g := NewWithT(t)
+	t.Cleanup(func() { leaveNoTemplate(t) })
+	g.Expect(env.StartHostProvider(ctx)).To(Succeed())
+	for _, namespace := range []string{classNamespace, "team"} {
+		g.Expect(env.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")).To(Succeed())
+	}
+	g.Expect(env.Apply(ctx, env.HostClusterClass(classNamespace, "standard"))).To(Succeed())
+	g.Expect(env.WaitForClusterClass(ctx, classNamespace, "standard")).To(Succeed())
+	g.Expect(env.Apply(ctx, cloudProvider)).To(Succeed())
+	blocks, err := fixture.Guide("cni.md", 3)
+	g.Expect(err).NotTo(HaveOccurred())
+	prod := hosted{"team", "prod"}
+	begin := time.Now()
+	for _, block := range blocks {
+		kubectlApply(g, block)
+	}
+
+	syncerKilled(t, g)
+	g.Expect(env.WaitForControlPlane(ctx, "team", "prod")).To(Succeed())
+	serverStopped(t, g, hubServer)
+	g.Eventually(func(g Gomega) { prod.scheduled(g, stack.DefaultAgentNamespace, "app=fleet-agent") }).WithTimeout(2 * soon).Should(Succeed())
+	serverStopped(t, g, prod.server())
+	prod.agentKilled(t, g)
+
+	g.Eventually(prod.available).WithTimeout(4*time.Minute).Should(BeTrue(), prod.told)
+	t.Logf("Available %s after kubectl apply", time.Since(begin).Round(100*time.Millisecond))
+	g.Expect(deployments(g, prod.key())).To(ConsistOf("classes/cni", "classes/cloud-provider"))
+	g.Expect(prod.taints(g)).To(BeEmpty())
+	isImportedOnce(g, prod.key(), "standard.classes", classNamespace)
+	_, err = env.Kubectl(ctx, "-n", "team", "delete", "clusters.cluster.x-k8s.io", "prod", "--timeout=60s")
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+// Story 5: behind NAT. It is registered once, whatever happens.
+func TestFaultsBehindNAT(t *testing.T) {
+	g := NewWithT(t)
+	const class = stack.InMemoryClass + "." + natClasses
+	g.Expect(env.StartComponent(ctx, "registrar")).To(Succeed())
+	for _, namespace := range []string{natClasses, natTeam} {
+		g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", namespace))).To(Succeed())
+	}
+	yaml, err := env.InMemoryClusterClass(natClasses)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(env.Apply(ctx, handOver(g, yaml))).To(Succeed())
+	g.Expect(env.WaitForClusterClass(ctx, natClasses, stack.InMemoryClass)).To(Succeed())
+	g.Expect(env.Apply(ctx, helloBundle("edge-hello"))).To(Succeed())
+	g.Expect(env.Apply(ctx, unreachable(nat))).To(Succeed())
+	g.Expect(env.Apply(ctx, stack.TopologyCluster{
+		Namespace: nat.Namespace, Name: nat.Name, ClassNamespace: natClasses, PodCIDR: "10.77.0.0/16",
+		Labels: map[string]string{"site": "edge"}, Annotations: map[string]string{stamp.RegistrationAnnotation: "agent"},
+	}.YAML())).To(Succeed())
+	t.Cleanup(func() {
+		if _, err := env.Kubectl(ctx, "delete", "clusters.cluster.x-k8s.io", "-n", natTeam, "--all", "--wait=false"); err != nil {
+			t.Error(err)
+		}
+	})
+
+	syncerKilled(t, g)
+	strikes(t, g, "the registrar is killed", "muster-registrar", func() error { return env.Kill(ctx, "muster-registrar") })
+	_, token := testRegistered(t)
+	serverStopped(t, g, hubServer)
+	t.Run("what is handed out lets its agent call and deploy", testCalls)
+	lands := func(name string, strike func()) {
+		g.Expect(env.Apply(ctx, helloBundle(name))).To(Succeed())
+		strike()
+		eventuallyPods(g, name, "10.77.0.0/16")
+	}
+	lands("edge-cluster", func() { serverStopped(t, g, "downstream-kube-apiserver") })
+	lands("edge-agent", func() {
+		strikes(t, g, "the agent is killed", "fleet-agent", func() error { return env.Kill(ctx, "fleet-agent") })
+	})
+	lands("edge-server", func() { serverStopped(t, g, hubServer) })
+	lands("edge-syncer", func() { syncerKilled(t, g) })
+
+	g.Expect(manifestToken(g, "")).To(Equal(token), "registered once more")
+	g.Expect(registrations(g)).To(HaveLen(1))
+	isImportedOnce(g, nat, class, natClasses)
+}
