@@ -5,9 +5,9 @@ STACK := $(GO) run ./test/cmd/stack
 # -count=1: a test that starts processes is never answered from the cache.
 TEST := $(GO) test -count=1
 # Every module of the repository, in which `go mod tidy` must have nothing to do.
-MODULES := . tools tools/golangci-lint tools/helm tools/helm-unittest hack/release test/monitoring $(wildcard test/parts/*)
+MODULES := . tools tools/golangci-lint tools/helm tools/helm-unittest hack/release test/monitoring test/providers $(wildcard test/parts/*)
 # Those with code of ours, which is looked at and tested.
-OURS := . hack/release test/monitoring
+OURS := . hack/release test/monitoring test/providers
 # Builds images and what else is released; -root is the work tree, from there.
 RELEASE := $(GO) run -C hack/release .
 
@@ -128,7 +128,7 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 ##@ Test
 
 .PHONY: test
-test: parts test-unit test-race test-monitoring test-stack test-integration test-install-file test-random test-upgrade test-faults test-e2e test-release ## Run every test, of the ways to install the quickest
+test: parts test-unit test-race test-monitoring test-stack test-integration test-install-file test-random test-faults test-e2e test-providers test-release ## Run every test, of the ways to install the quickest
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
@@ -189,7 +189,26 @@ test-faults: ## Let two faults strike a running Muster, once each
 .PHONY: test-e2e
 test-e2e: ## Test the whole: Cluster API, Fleet and Muster
 	$(STACK) build
-	$(TEST) -timeout=30m -skip='^TestUpgrade$$' ./test/e2e/...
+	$(TEST) -timeout=30m -skip='^TestFaults|^TestUpgrade$$' ./test/e2e/...
+
+.PHONY: test-story-faults
+test-story-faults: ## Tell three stories of test-e2e while programs and API servers fail, each once
+	$(STACK) build
+	$(TEST) -timeout=30m -run='^TestFaults' ./test/e2e/...
+
+.PHONY: test-move
+test-move: ## Move a cluster with clusterctl between two management clusters, and back
+	$(STACK) build
+	$(TEST) -timeout=30m ./test/move/...
+
+.PHONY: test-migration
+test-migration: ## Migrate from CAAPF, which is played, and back
+	$(STACK) build
+	$(TEST) -timeout=30m ./test/migration/...
+
+.PHONY: test-providers
+test-providers: ## Decode the guides' examples for RKE2 and k3s as objects of these providers
+	cd test/providers && $(TEST) -timeout=10m ./...
 
 .PHONY: test-release
 test-release: ## Release the last commit in two clones, compare byte by byte, and use what was made

@@ -62,8 +62,8 @@ func startOperator(s *scene) {
 	root, err := stack.RepoRoot()
 	g.Expect(err).NotTo(HaveOccurred())
 	module := filepath.Join(root, "test/parts/capi-operator")
-	binary := filepath.Join(s.home, "capi-operator")
-	buildTool(s.T, module, "sigs.k8s.io/cluster-api-operator/cmd", binary)
+	binary, err := fixture.Program("test/parts/capi-operator", "sigs.k8s.io/cluster-api-operator/cmd", s.T.TempDir())
+	g.Expect(err).NotTo(HaveOccurred())
 	list := exec.Command("go", "list", "-m", "-f={{.Dir}}", "sigs.k8s.io/cluster-api-operator")
 	list.Dir = module
 	dir, err := list.Output()

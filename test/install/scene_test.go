@@ -175,16 +175,6 @@ func tools(t *testing.T, env *stack.Stack) string {
 	return dir + ":" + os.Getenv("PATH")
 }
 
-// buildTool builds a program as a module pins it.
-func buildTool(t *testing.T, module, pkg, out string) {
-	t.Helper()
-	cmd := exec.Command("go", "build", "-o", out, pkg)
-	cmd.Dir = module
-	if said, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", pkg, err, said)
-	}
-}
-
 // asJSON is for messages.
 func asJSON(g Gomega, value any) string {
 	content, err := json.MarshalIndent(value, "", " ")
