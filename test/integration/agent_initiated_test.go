@@ -132,6 +132,33 @@ func TestAgentInitiatedAnew(t *testing.T) {
 	}).Should(Succeed())
 }
 
+// A Fleet Cluster that somebody made by hand and hands over loses the kubeconfig by which Fleet
+// would import it, and keeps the clientID by which its agent is known.
+func TestAgentInitiatedHandedOver(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	made := func(name, clientID string) {
+		g.Expect(admin.Create(ctx, &fleetv1.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, Annotations: map[string]string{stamp.AdoptAnnotation: "true"}},
+			Spec:       fleetv1.ClusterSpec{ClientID: clientID, KubeConfigSecret: name + "-kubeconfig"},
+		})).To(Succeed())
+		cluster := fixture.Cluster(s.namespace, name, "", "")
+		cluster.Annotations = map[string]string{stamp.RegistrationAnnotation: "agent"}
+		g.Expect(admin.Create(ctx, cluster)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			fleet := fleetCluster(g, s.namespace, name)
+			g.Expect(fleet.Annotations).To(HaveKeyWithValue(stamp.ImportedFromAnnotation, name))
+			g.Expect(fleet.Spec.KubeConfigSecret).To(BeEmpty())
+			g.Expect(importedReason(g, cluster)).To(Equal("RegistrarMissing"))
+		}).Should(Succeed())
+	}
+	const drawn = "0123456789abcdef"
+	made("known", drawn)
+	g.Expect(fleetCluster(g, s.namespace, "known").Spec.ClientID).To(Equal(drawn))
+	made("guessed", "edge-1")
+	g.Expect(len(fleetCluster(g, s.namespace, "guessed").Spec.ClientID)).To(BeNumerically(">=", 26))
+}
+
 func importedReason(g Gomega, cluster *clusterv1.Cluster) string {
 	return conditions.GetReason(get(g, &clusterv1.Cluster{}, cluster.Namespace, cluster.Name), "FleetImported")
 }

@@ -174,9 +174,9 @@ func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
 		client.FieldOwner(desired.FieldManager), client.ForceOwnership)
 }
 
-// dropAdded removes what others added to what is wholly ours: template values, tolerations
-// and environment, selectors, the keys of our own domain, which only we may write, and owners
-// of Cluster API's kinds. An apply leaves what it does not mention.
+// dropAdded removes what others added to what is wholly ours: template values, tolerations,
+// environment and kubeconfig, selectors, the keys of our own domain, which only we may write,
+// and owners of Cluster API's kinds. An apply leaves what it does not mention.
 func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) error {
 	before := written.DeepCopyObject().(client.Object)
 	written.SetLabels(withoutStrays(written.GetLabels(), want.GetLabels()))
@@ -191,6 +191,8 @@ func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) er
 		// The answer is decoded into them, and what is wanted is shared.
 		spec := want.Spec.DeepCopy()
 		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = spec.AgentTolerations, spec.AgentEnvVars
+		// Where the agent calls there is none: by one that somebody wrote Fleet would import.
+		written.Spec.KubeConfigSecret = spec.KubeConfigSecret
 	case *fleetv1.ClusterGroup:
 		written.(*fleetv1.ClusterGroup).Spec.Selector = want.Spec.Selector
 	case *fleetv1.BundleNamespaceMapping:

@@ -144,6 +144,44 @@ func TestApply(t *testing.T) {
 	}
 }
 
+// keeper plays an API server on which somebody else has written a kubeconfig: an apply leaves
+// it, and only another write removes it.
+type keeper struct {
+	server
+	merged string
+}
+
+func (k *keeper) Patch(ctx context.Context, answer client.Object, patch client.Patch, options ...client.PatchOption) error {
+	if patch.Type() == types.ApplyPatchType {
+		err := k.server.Patch(ctx, answer, patch, options...)
+		answer.(*fleetv1.Cluster).Spec.KubeConfigSecret = "somebody's"
+		return err
+	}
+	body, err := patch.Data(answer)
+	k.merged = string(body)
+	return err
+}
+
+// Where the agent is to call, Fleet must find nothing by which it would import.
+func TestSomebodysKubeconfigGoes(t *testing.T) {
+	want := wantedCluster()
+	want.Spec.ClientID, want.Spec.KubeConfigSecret = "drawn", ""
+	have := stored(t, want, func(have *fleetv1.Cluster) { have.Spec.KubeConfigSecret = "somebody's" })
+	keeper := &keeper{server: server{generation: 2}}
+	applier := newApplier(t, &keeper.server, nil)
+	applier.Client = keeper
+	written, result, err := applier.Apply(t.Context(), want, have, true)
+	if err != nil || result != Updated {
+		t.Fatalf("Apply = %q, %v", result, err)
+	}
+	if !strings.Contains(keeper.merged, `"kubeConfigSecret":null`) {
+		t.Errorf("it stays: %q", keeper.merged)
+	}
+	if left := written.(*fleetv1.Cluster).Spec.KubeConfigSecret; left != "" {
+		t.Errorf("the Store would have %q", left)
+	}
+}
+
 func TestDelete(t *testing.T) {
 	gone := apierrors.NewNotFound(schema.GroupResource{}, "prod")
 	tests := map[string]struct {
