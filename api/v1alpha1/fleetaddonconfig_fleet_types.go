@@ -16,7 +16,8 @@ type FleetConfig struct {
 	// +optional
 	FeatureGates *FeatureGates `json:"featureGates,omitempty"`
 
-	// bootstrapLocalCluster lets Fleet manage the management cluster itself.
+	// bootstrapLocalCluster lets Fleet manage the management cluster itself, with all
+	// rights there. Where Muster installs Fleet it is off unless it is asked for.
 	// +optional
 	BootstrapLocalCluster *bool `json:"bootstrapLocalCluster,omitempty"`
 }
@@ -102,6 +103,44 @@ type FleetInstall struct {
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="self.startsWith('https://') || self.startsWith('http://') || self.startsWith('oci://')",message="must be a URL that starts with https://, http:// or oci://"
 	Repository *string `json:"repository,omitempty"`
+
+	// repositorySecretRef names a Secret with what the repository asks for: username and
+	// password, or token, and in ca.crt the certificate authority, in PEM, of its
+	// certificate. Whoever names it must be allowed to get it.
+	// +optional
+	RepositorySecretRef *RepositorySecretReference `json:"repositorySecretRef,omitempty"`
+
+	// mode says whether Fleet is installed and upgraded (Apply), or whether the condition
+	// FleetInstalled only says what would be changed (Plan).
+	// +optional
+	// +kubebuilder:validation:Enum=Apply;Plan
+	// +kubebuilder:default=Apply
+	Mode InstallMode `json:"mode,omitempty"`
+}
+
+// InstallMode says whether Fleet is installed, or only what would be done.
+type InstallMode string
+
+const (
+	// InstallApply installs and upgrades. It is the default.
+	InstallApply InstallMode = "Apply"
+	// InstallPlan says what would be done.
+	InstallPlan InstallMode = "Plan"
+)
+
+// RepositorySecretReference names a Secret with the credentials of a repository.
+type RepositorySecretReference struct {
+	// name is the name of the Secret.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// namespace is the namespace of the Secret, cattle-fleet-system if missing. In any
+	// other the installer needs a Role of its own, with verb get on that Secret.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
 }
 
 // FleetAddonConfigStatus is what Muster has seen and done.
@@ -117,7 +156,7 @@ type FleetAddonConfigStatus struct {
 	// +kubebuilder:validation:MaxItems=32
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// installedVersion is the version of Fleet that was installed by this object.
+	// installedVersion is the version of Fleet's chart that is deployed, whoever deployed it.
 	// +optional
 	InstalledVersion string `json:"installedVersion,omitempty"`
 

@@ -1,9 +1,8 @@
 package admission
 
 import (
+	"cmp"
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"time"
 
@@ -16,18 +15,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	pemauthority "github.com/muster-fleet/muster/internal/authority"
+	"github.com/muster-fleet/muster/internal/stamp"
 )
-
-const authorityKey = "ca.crt"
 
 // authorityResources are the resources that may hold a CA, by kind.
 var authorityResources = map[string]string{"ConfigMap": "configmaps", "Secret": "secrets"}
 
-// authority is a reference to the CA of Fleet's server, and the field it is in.
+// authority is a reference to the CA of Fleet's server, or to the credentials of a
+// repository, and the field it is in.
 type authority struct {
 	path            *field.Path
 	kind            string
 	namespace, name string
+	// credentials says that it is not a CA but what a repository is sent: nobody but the
+	// installer reads that.
+	credentials bool
 }
 
 func (a authority) String() string { return fmt.Sprintf("%s %s/%s", a.kind, a.namespace, a.name) }
@@ -35,11 +38,18 @@ func (a authority) String() string { return fmt.Sprintf("%s %s/%s", a.kind, a.na
 // authoritiesOf returns the complete references; config_policy.go says what is wrong with
 // the others.
 func authoritiesOf(config *addonsv1.FleetAddonConfig) []authority {
+	var result []authority
+	if install := config.Spec.Install; install != nil && install.RepositorySecretRef != nil && install.RepositorySecretRef.Name != "" {
+		ref := install.RepositorySecretRef
+		result = append(result, authority{
+			path: field.NewPath("spec", "install", "repositorySecretRef"), kind: "Secret",
+			namespace: cmp.Or(ref.Namespace, stamp.FleetSystem), name: ref.Name, credentials: true,
+		})
+	}
 	if config.Spec.Config == nil || config.Spec.Config.Server == nil {
-		return nil
+		return result
 	}
 	server, path := config.Spec.Config.Server, field.NewPath("spec", "config", "server")
-	var result []authority
 	add := func(path *field.Path, ref *corev1.ObjectReference) {
 		if ref == nil || ref.Name == "" || ref.Namespace == "" {
 			return
@@ -49,7 +59,7 @@ func authoritiesOf(config *addonsv1.FleetAddonConfig) []authority {
 			kind = "ConfigMap"
 		}
 		if authorityResources[kind] != "" {
-			result = append(result, authority{path.Child("apiServerCaConfigRef"), kind, ref.Namespace, ref.Name})
+			result = append(result, authority{path: path.Child("apiServerCaConfigRef"), kind: kind, namespace: ref.Namespace, name: ref.Name})
 		}
 	}
 	add(path, server.APIServerCAConfigRef)
@@ -86,6 +96,9 @@ func (v ConfigValidator) checkAuthorities(ctx context.Context, old, config *addo
 				continue // The author must not learn what is in it.
 			}
 		}
+		if authority.credentials {
+			continue
+		}
 		problem, unread := v.readAuthority(ctx, authority)
 		switch {
 		case unread != "":
@@ -117,8 +130,12 @@ func (v ConfigValidator) mayName(ctx context.Context, authority authority) (*fie
 	if err != nil || allowed {
 		return nil, err
 	}
-	return field.Forbidden(authority.path, fmt.Sprintf("user %q may not get %s %q in namespace %q, which this would hand out to every cluster; name one that you may read, or ask for a Role there with verb get on resource %[2]s",
-		req.UserInfo.Username, resource, authority.name, authority.namespace)), nil
+	use := "hand out to every cluster"
+	if authority.credentials {
+		use = "send to the repository"
+	}
+	return field.Forbidden(authority.path, fmt.Sprintf("user %q may not get %s %q in namespace %q, which this would %s; name one that you may read, or ask for a Role there with verb get on resource %[2]s",
+		req.UserInfo.Username, resource, authority.name, authority.namespace, use)), nil
 }
 
 // readAuthority reads a CA and says what is wrong with it and what to do, or why it could
@@ -132,48 +149,22 @@ func (v ConfigValidator) readAuthority(ctx context.Context, authority authority)
 	if authority.kind == "Secret" {
 		secret := &corev1.Secret{}
 		err = v.Live.Get(ctx, key, secret)
-		text = string(secret.Data[authorityKey])
+		text = string(secret.Data[pemauthority.Key])
 	} else {
 		configMap := &corev1.ConfigMap{}
 		err = v.Live.Get(ctx, key, configMap)
-		text = configMap.Data[authorityKey]
+		text = configMap.Data[pemauthority.Key]
 	}
 	switch {
 	case apierrors.IsForbidden(err):
-		return "", fmt.Sprintf("%s is not checked, as Muster may not read it; make sure that its key %s holds certificates in PEM", authority, authorityKey)
+		return "", fmt.Sprintf("%s is not checked, as Muster may not read it; make sure that its key %s holds certificates in PEM; the condition FleetConfigured says whether it does", authority, pemauthority.Key)
 	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("no such %s; create it first, with the CA in its key %s", authority.kind, authorityKey), ""
+		return fmt.Sprintf("no such %s; create it first, with the CA in its key %s", authority.kind, pemauthority.Key), ""
 	case err != nil:
 		ctrl.LoggerFrom(ctx).Error(err, "Did not check a CA", "reference", authority.String())
 		return "", fmt.Sprintf("%s cannot be read now, so it is not checked", authority)
 	case text == "":
-		return fmt.Sprintf("the %s has no key %s; put the CA there, in PEM", authority.kind, authorityKey), ""
+		return fmt.Sprintf("the %s has no key %s; put the CA there, in PEM", authority.kind, pemauthority.Key), ""
 	}
-	return authorityProblem(text, time.Now()), ""
-}
-
-// authorityProblem says what is wrong with CA certificates and what to do; empty if nothing.
-func authorityProblem(text string, now time.Time) string {
-	count := 0
-	for rest := []byte(text); ; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			break
-		}
-		count++
-		if block.Type != "CERTIFICATE" {
-			return fmt.Sprintf("%s holds a %s; put only certificates there", authorityKey, block.Type)
-		}
-		certificate, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return fmt.Sprintf("certificate %d of %s cannot be parsed; replace it", count, authorityKey)
-		}
-		if now.After(certificate.NotAfter) {
-			return fmt.Sprintf("certificate %d of %s (%s) expired on %s; replace it", count, authorityKey, certificate.Subject, certificate.NotAfter.UTC().Format(time.DateOnly))
-		}
-	}
-	if count == 0 {
-		return authorityKey + " holds no certificate in PEM, which begins with -----BEGIN CERTIFICATE-----"
-	}
-	return ""
+	return pemauthority.Problem(text, time.Now()), ""
 }

@@ -246,6 +246,16 @@ func validateInstall(path *field.Path, install *addonsv1.FleetInstall) field.Err
 			errs = append(errs, field.Invalid(path.Child("repository"), *repository, "must be a URL that starts with https://, http:// or oci://, for example https://rancher.github.io/fleet-helm-charts"))
 		}
 	}
+	if ref := install.RepositorySecretRef; ref != nil {
+		path := path.Child("repositorySecretRef")
+		if ref.Name == "" {
+			errs = append(errs, field.Required(path.Child("name"), "name of the Secret with username and password, token, or ca.crt"))
+		}
+		if ref.Namespace != "" && len(validation.IsDNS1123Label(ref.Namespace)) > 0 {
+			errs = append(errs, field.Invalid(path.Child("namespace"), ref.Namespace, "must be a namespace name, for example cattle-fleet-system"))
+		}
+	}
+	errs = append(errs, validateOneOf(path.Child("mode"), install.Mode, addonsv1.InstallApply, addonsv1.InstallPlan)...)
 	return errs
 }
 
@@ -277,8 +287,8 @@ func warnings(config *addonsv1.FleetAddonConfig) []string {
 	if ptr.Deref(fleet.BootstrapLocalCluster, false) && config.Spec.Install == nil {
 		result = append(result, "spec.config.bootstrapLocalCluster has no effect without spec.install")
 	}
-	if config.Spec.Install != nil || fleet.Server != nil || fleet.FeatureGates != nil || ptr.Deref(fleet.BootstrapLocalCluster, false) {
-		result = append(result, "spec.install and spec.config are accepted but not acted on in this release; install and configure Fleet with its own charts")
+	if ptr.Deref(fleet.BootstrapLocalCluster, false) && config.Spec.Install != nil {
+		result = append(result, "spec.config.bootstrapLocalCluster gives Fleet every right on this cluster")
 	}
 	return result
 }

@@ -31,7 +31,7 @@ import (
 const FieldManager = "muster-registrar"
 
 const (
-	defaultFleetNamespace        = "cattle-fleet-system"
+	defaultFleetNamespace        = stamp.FleetSystem
 	defaultRegistrationNamespace = "cattle-fleet-clusters-system"
 	fleetConfigName              = "fleet-controller"
 	// conflictInterval is how long to wait for a state that somebody has just written.

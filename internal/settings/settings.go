@@ -111,6 +111,17 @@ func ClassPolicy(config *addonsv1.FleetAddonConfig) (addonsv1.CrossNamespaceClas
 		orDefault(policy.CrossNamespaceClassVerb, addonsv1.CrossNamespaceClassVerbGet)
 }
 
+// AsksForFleet reports whether a FleetAddonConfig asks something of Fleet itself, which is
+// what the installer does.
+func AsksForFleet(config *addonsv1.FleetAddonConfig) bool {
+	if config == nil {
+		return false
+	}
+	fleet, install := ptr.Deref(config.Spec.Config, addonsv1.FleetConfig{}), ptr.Deref(config.Spec.Install, addonsv1.FleetInstall{})
+	return install.Version != nil || ptr.Deref(install.FollowLatest, false) ||
+		fleet.Server != nil && ptr.Deref(fleet.Server.InferLocal, true) || fleet.FeatureGates != nil || fleet.BootstrapLocalCluster != nil
+}
+
 // Held returns the settings for a FleetAddonConfig whose selectors cannot be parsed: turned
 // off, so that everything stays as it is, and otherwise what the FleetAddonConfig asks for.
 func Held(config *addonsv1.FleetAddonConfig) Settings {

@@ -30,9 +30,14 @@ const (
 	// it can call as the cluster.
 	MinClientID = 16
 
+	// FleetSystem is the namespace of Fleet itself.
+	FleetSystem = "cattle-fleet-system"
+
 	// RegistrarLease is the Lease by which the registrar elects its leader, and by which the
 	// syncer sees that there is one.
 	RegistrarLease = "muster-registrar"
+	// InstallerLease is the same of the installer.
+	InstallerLease = "muster-installer"
 
 	manifestSuffix = "-fleet-agent"
 )

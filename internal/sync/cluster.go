@@ -74,7 +74,7 @@ func newClusterReconciler(c *common, sources *sources.Sources, groups *groupReco
 		Client: c.GetClient(), live: c.GetAPIReader(), applier: c.applier, settings: c.settings, users: c.users,
 		looker: &looker{
 			Reader: c.GetClient(), store: c.store, users: c.users,
-			registrar: newRegistrar(c.GetAPIReader(), os.Getenv("POD_NAMESPACE")),
+			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
 		},
 		sources: sources, digests: newDigests(c.GetClient(), c.store, sources),
 		groups: groups, mappings: mappings, tally: tally,

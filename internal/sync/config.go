@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -11,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,9 +37,16 @@ const (
 	APIsAvailableCondition = "APIsAvailable"
 	// ClustersImportedCondition says whether a Cluster is kept out by a conflict or a failure.
 	ClustersImportedCondition = "ClustersImported"
-	// FleetManagedCondition says whether config and install are acted on.
-	FleetManagedCondition = "FleetManaged"
+	// InstallerAvailableCondition says whether the installer runs, where install or config ask
+	// for what it does; where they do not, the condition is not there.
+	InstallerAvailableCondition = "InstallerAvailable"
 )
+
+// installerConditions are the installer's own: here they are only read.
+var installerConditions = []string{"FleetInstalled", "FleetConfigured"}
+
+// installerInterval is how often is asked whether the installer runs.
+const installerInterval = 30 * time.Second
 
 // statusInterval is how often counts are written at most while they change.
 const statusInterval = 2 * time.Second
@@ -54,6 +61,8 @@ type configReconciler struct {
 	// watchFilter limits which Clusters are counted, and which FleetAddonConfig is
 	// reported on; empty for all.
 	watchFilter string
+	// installer tells whether the installer runs.
+	installer *presence
 
 	// counted says that every Cluster that was there at the start has been looked at.
 	counted bool
@@ -119,11 +128,15 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if !r.counted {
 		later.RequeueAfter = statusInterval
 	}
-	wanted := r.status(in)
+	asked := settings.AsksForFleet(config)
+	if asked && later.RequeueAfter == 0 {
+		later.RequeueAfter = installerInterval // Nothing tells that a Lease grows old.
+	}
+	wanted := r.status(in, asked, asked && r.installer.isMissing(ctx))
 	if wanted.Classes, err = r.classes(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
-	if equality.Semantic.DeepEqual(config.Status, wanted) {
+	if equality.Semantic.DeepEqual(own(&config.Status), &wanted) {
 		return later, nil
 	}
 	// Counts may be changing many times a second. What the user has changed is
@@ -197,12 +210,22 @@ func (r *configReconciler) countReleased(ctx context.Context) error {
 	return nil
 }
 
-// status returns the status as it should be; times of transitions that did not
-// happen stay.
-func (r *configReconciler) status(in *settings.InForce) addonsv1.FleetAddonConfigStatus {
+// own is what is the syncer's of a status. The rest is the installer's.
+func own(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConfigStatus {
+	result := status.DeepCopy()
+	result.InstalledVersion = ""
+	result.Conditions = slices.DeleteFunc(result.Conditions, func(condition metav1.Condition) bool {
+		return slices.Contains(installerConditions, condition.Type)
+	})
+	return result
+}
+
+// status returns what is the syncer's of the status as it should be; times of transitions
+// that did not happen stay.
+func (r *configReconciler) status(in *settings.InForce, asked, installerMissing bool) addonsv1.FleetAddonConfigStatus {
 	config := in.Config
 	counts := r.tally.Counts()
-	status := *config.Status.DeepCopy()
+	status := *own(&config.Status)
 	status.ObservedGeneration = config.Generation
 	imported := clustersImported(counts)
 	if r.counted {
@@ -216,8 +239,13 @@ func (r *configReconciler) status(in *settings.InForce) addonsv1.FleetAddonConfi
 		imported.Status, imported.Reason, imported.Message = last.Status, last.Reason, last.Message
 	}
 
-	conditions := []metav1.Condition{r.apisAvailable(), configValid(in.Invalid), imported, fleetManaged(config)}
-	conditions = append([]metav1.Condition{summary(conditions)}, conditions...)
+	conditions := []metav1.Condition{r.apisAvailable(), configValid(in.Invalid), imported}
+	var others []metav1.Condition
+	if asked {
+		conditions = append([]metav1.Condition{installerAvailable(installerMissing)}, conditions...)
+		others = ofInstaller(config)
+	}
+	conditions = append([]metav1.Condition{summary(append(others, conditions...))}, conditions...)
 	status.Conditions = nil
 	for _, condition := range conditions {
 		if old := meta.FindStatusCondition(config.Status.Conditions, condition.Type); old != nil && old.Status == condition.Status {
@@ -272,21 +300,30 @@ func clustersImported(counts map[State]int) metav1.Condition {
 	return metav1.Condition{Type: ClustersImportedCondition, Status: metav1.ConditionTrue, Reason: "NoneStuck"}
 }
 
-// fleetManaged says plainly that settings of the Fleet installation are accepted,
-// for the sake of CAAPF's users, but not acted on.
-func fleetManaged(config *addonsv1.FleetAddonConfig) metav1.Condition {
-	condition := metav1.Condition{Type: FleetManagedCondition, Status: metav1.ConditionFalse, Reason: "NotRequested"}
-	fleet := ptr.Deref(config.Spec.Config, addonsv1.FleetConfig{})
-	if config.Spec.Install != nil || fleet.Server != nil || ptr.Deref(fleet.BootstrapLocalCluster, false) || fleet.FeatureGates != nil {
-		condition.Reason = "NotImplemented"
-		condition.Message = "spec.install and spec.config are accepted but not acted on in this release; install and configure Fleet with its own charts"
+// installerAvailable says whether anybody acts on install and config.
+func installerAvailable(missing bool) metav1.Condition {
+	if missing {
+		return metav1.Condition{Type: InstallerAvailableCondition, Status: metav1.ConditionFalse, Reason: "InstallerMissing",
+			Message: "spec.install and spec.config are not acted on, as the component installer does not run: kubectl apply -k manifests/installer, or installer.yaml of the release; or remove both sections"}
 	}
-	return condition
+	return metav1.Condition{Type: InstallerAvailableCondition, Status: metav1.ConditionTrue, Reason: "Available"}
 }
 
+// ofInstaller returns what the installer has said of this version of the FleetAddonConfig.
+func ofInstaller(config *addonsv1.FleetAddonConfig) []metav1.Condition {
+	var result []metav1.Condition
+	for _, condition := range config.Status.Conditions {
+		if slices.Contains(installerConditions, condition.Type) {
+			result = append(result, condition)
+		}
+	}
+	return result
+}
+
+// summary is False for the first of these that is.
 func summary(conditions []metav1.Condition) metav1.Condition {
 	for _, condition := range conditions {
-		if condition.Status == metav1.ConditionFalse && condition.Type != FleetManagedCondition {
+		if condition.Status == metav1.ConditionFalse {
 			return metav1.Condition{Type: ReadyCondition, Status: metav1.ConditionFalse, Reason: condition.Reason, Message: condition.Message}
 		}
 	}

@@ -131,7 +131,7 @@ func frozen(state State, imported bool, reason, message string) outcome {
 func waitingForAgent(cluster string, unregistered bool) outcome {
 	if unregistered {
 		return notImported(StatePending, reasonRegistrar,
-			"its Fleet agent is to call by itself, but the registrar does not run: install Muster's component registrar (manifests/registrar)").again(registrarInterval)
+			"its Fleet agent is to call by itself, but the registrar does not run: install Muster's component registrar (manifests/registrar)").again(presenceInterval)
 	}
 	return notImported(StatePending, reasonAgent, fmt.Sprintf(
 		"its Fleet agent has not called yet; once the condition %s is True, apply the manifest in Secret %q (key %s) to the cluster, if its bootstrap does not",

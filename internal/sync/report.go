@@ -3,7 +3,6 @@ package sync
 import (
 	"context"
 	"encoding/json"
-	"strings"
 	"sync"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 	"github.com/muster-fleet/muster/internal/sync/observed"
 )
@@ -29,9 +29,6 @@ const (
 	// messageInterval is how often, at most, a change to only the message of
 	// BundlesReadyCondition is written: Fleet's messages contain counts of bundles.
 	messageInterval = 15 * time.Second
-	// noteLimit is the longest note that the API server accepts for an event, in bytes
-	// (validation of events.k8s.io/v1); a longer one loses the event.
-	noteLimit = 1024
 	// writePatience is how long the API server may take to write conditions.
 	writePatience = 2 * time.Minute
 )
@@ -239,7 +236,7 @@ func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []meta
 			want.Status = old.Status
 		}
 		if want != nil {
-			want.Message = short(want.Message, messageLimit)
+			want.Message = message.Short(want.Message, message.Condition)
 		}
 		switch {
 		case want == nil && old == nil:
@@ -264,18 +261,6 @@ func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []meta
 		}
 	}
 	return wanted, what
-}
-
-// messageLimit is how long a message may be, in bytes. The API server refuses conditions with
-// more than 32 KiB, and the messages of Fleet or an admission webhook are unbounded.
-const messageLimit = 4 << 10
-
-func short(message string, longest int) string {
-	const more = "…"
-	if len(message) <= longest {
-		return message
-	}
-	return strings.ToValidUTF8(message[:longest-len(more)], "") + more
 }
 
 func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted []metav1.Condition) error {
@@ -304,12 +289,12 @@ func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted
 }
 
 func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition) {
-	eventType, message := corev1.EventTypeNormal, short(condition.Message, noteLimit)
+	eventType, note := corev1.EventTypeNormal, message.Short(condition.Message, message.Note)
 	switch condition.Reason {
 	case reasonWaiting:
 		return // Every Cluster waits, and its own events say what for.
 	case reasonConflict, reasonUnresolved, reasonFailed, reasonRegistrar:
 		eventType = corev1.EventTypeWarning
 	}
-	r.recorder.Eventf(cluster, nil, eventType, condition.Reason, "Import", "%s", message)
+	r.recorder.Eventf(cluster, nil, eventType, condition.Reason, "Import", "%s", note)
 }

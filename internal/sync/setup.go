@@ -3,6 +3,7 @@ package sync
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -17,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/observed"
 	"github.com/muster-fleet/muster/internal/sync/sources"
@@ -47,6 +49,7 @@ func Setup(mgr ctrl.Manager, options Options) error {
 	status := &configReconciler{
 		Client: mgr.GetClient(), settings: settings.NewReader(mgr.GetClient()), tally: tally, gate: gate, now: time.Now,
 		watchFilter: options.WatchFilter,
+		installer:   newPresence(mgr.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.InstallerLease),
 	}
 	return status.setUp(mgr)
 }

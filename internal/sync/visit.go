@@ -113,7 +113,7 @@ type looker struct {
 	client.Reader
 	store     *observed.Store
 	users     *users
-	registrar *registrar
+	registrar *presence
 }
 
 // look begins a visit.

@@ -23,7 +23,11 @@ var crdResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Ver
 // starts, and waits until they are served.
 func (s *Stack) installCRDs(ctx context.Context) error {
 	begin := time.Now()
-	crds, err := s.readCRDs("", "cert-manager-crds.yaml", "fleet-crds.yaml")
+	files := []string{"cert-manager-crds.yaml"}
+	if !s.options.WithoutFleet {
+		files = append(files, "fleet-crds.yaml")
+	}
+	crds, err := s.readCRDs("", files...)
 	if err != nil {
 		return err
 	}

@@ -64,6 +64,26 @@ func (s *Stack) StartGitOps(ctx context.Context) error {
 	if err := s.Apply(ctx, fleetInstallation); err != nil {
 		return err
 	}
+	if err := s.StartNode(ctx, corev1.Taint{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}); err != nil {
+		return err
+	}
+	gitjob, err := s.gitjobSpec()
+	if err != nil {
+		return err
+	}
+	if err := s.run(ctx, gitjob); err != nil {
+		return err
+	}
+	// Fleet's controllers follow their configuration, but for what a flag has switched off.
+	if err := s.writeFleetConfig(ctx, map[string]string{"namespace": LocalNamespace, "agentNamespace": "cattle-fleet-local-system"}); err != nil {
+		return err
+	}
+	return s.startLocalCluster(ctx)
+}
+
+// StartNode gives the management cluster a node, the scheduler and the controllers that make
+// Pods. The taint keeps Muster's own Deployments off it, which run as processes already.
+func (s *Stack) StartNode(ctx context.Context, taint corev1.Taint) error {
 	manager, err := s.controllerManagerSpec(s.hub, "kube-controller-manager-workloads", workloadControllers)
 	if err != nil {
 		return err
@@ -72,27 +92,15 @@ func (s *Stack) StartGitOps(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	gitjob, err := s.gitjobSpec()
-	if err != nil {
-		return err
-	}
-	if err := s.runAll(ctx, []process.Spec{manager, scheduler, gitjob}); err != nil {
+	if err := s.runAll(ctx, []process.Spec{manager, scheduler}); err != nil {
 		return err
 	}
 	// It has a network: a management cluster is nothing that begins.
 	if err := files.WriteAtomically(filepath.Join(s.nodeDir(s.hub, localNode), "root", "etc", "cni", "net.d", "10-host.conflist"), []byte("{}")); err != nil {
 		return err
 	}
-	if _, err := s.playNode(s.hub, hostprovider.Machine{Name: localNode, Taints: []corev1.Taint{
-		{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule},
-	}}); err != nil {
-		return err
-	}
-	// Fleet's controllers follow their configuration, but for what a flag has switched off.
-	if err := s.writeFleetConfig(ctx, map[string]string{"namespace": LocalNamespace, "agentNamespace": "cattle-fleet-local-system"}); err != nil {
-		return err
-	}
-	return s.startLocalCluster(ctx)
+	_, err = s.playNode(s.hub, hostprovider.Machine{Name: localNode, Taints: []corev1.Taint{taint}})
+	return err
 }
 
 // startLocalCluster replaces agentmanagement by one that registers the local cluster.

@@ -89,7 +89,7 @@ func (s *Stack) images() kubelet.Images {
 			Env:      map[string]string{"FLEET_AGENT_METRICS_BIND_ADDRESS": ":8080", "FLEET_AGENT_PROBE_BIND_ADDRESS": ":8081"},
 			Ports:    []int{8080, 8081},
 		},
-		"rancher/fleet":         {Programs: map[string][]string{"fleet": {s.tools.Bin("fleetcli")}}},
+		"rancher/fleet":         s.fleetImage(),
 		"registry.k8s.io/pause": {Programs: map[string][]string{"": waits}},
 		// Its configuration is copied as it is, its plugin and its daemon are not here.
 		"ghcr.io/flannel-io/flannel":            {Programs: map[string][]string{"cp": {"cp"}, "flanneld": waits}},
@@ -97,5 +97,24 @@ func (s *Stack) images() kubelet.Images {
 		// A cloud provider's controller manager, as far as nodes wait for it.
 		"registry.example.com/cloud-controller-manager": {Programs: map[string][]string{"": shell(
 			"until " + s.tools.Bin("kubectl") + " taint nodes --all node.cloudprovider.kubernetes.io/uninitialized-; do sleep 1; done; exec sleep infinity")}},
+	}
+}
+
+// fleetImage is the image of Fleet's controllers, and of their jobs.
+func (s *Stack) fleetImage() kubelet.Image {
+	return kubelet.Image{
+		Programs: map[string][]string{
+			"fleet": {s.tools.Bin("fleetcli")},
+			// Where gitjob listens is an argument, and here every Pod has ports of its own.
+			"fleetcontroller": {"/bin/sh", "-c",
+				`[ "$1" != gitjob ] || set -- "$@" --listen="$PLAYED_GITJOB_LISTEN"; exec ` + s.tools.Bin("fleetcontroller") + ` "$@"`, "sh"},
+			// Its entrypoint runs what the arguments say.
+			"": {"/bin/sh", "-c", `program=$1; shift; [ "$program" = fleet ] && exec ` + s.tools.Bin("fleetcli") + ` "$@"; exit 127`, "sh"},
+		},
+		Env: map[string]string{
+			"FLEET_METRICS_BIND_ADDRESS": ":8080", "FLEET_HEALTHPROBE_BIND_ADDRESS": ":8082",
+			"GITOPS_METRICS_BIND_ADDRESS": ":8081", "HELMOPS_METRICS_BIND_ADDRESS": ":8081", "PLAYED_GITJOB_LISTEN": ":8083",
+		},
+		Ports: []int{8080, 8081, 8082, 8083},
 	}
 }

@@ -21,7 +21,7 @@ const (
 )
 
 // Build builds what a profile runs.
-func Build(ctx context.Context, profile Profile, progress io.Writer) (*parts.Tools, error) {
+func Build(ctx context.Context, profile Profile, progress io.Writer, more ...parts.Module) (*parts.Tools, error) {
 	root, err := RepoRoot()
 	if err != nil {
 		return nil, err
@@ -30,7 +30,7 @@ func Build(ctx context.Context, profile Profile, progress io.Writer) (*parts.Too
 	if profile == Full {
 		modules = append(modules, parts.Fleet, parts.CAPI)
 	}
-	return parts.Build(ctx, root, modules, progress)
+	return parts.Build(ctx, root, append(modules, more...), progress)
 }
 
 // Options say what a stack consists of.
@@ -42,6 +42,9 @@ type Options struct {
 	Dir string
 	// WithoutCertManager leaves cert-manager's process out; its CRDs are there anyway.
 	WithoutCertManager bool
+	// WithoutFleet leaves out what Fleet's charts install, its CRDs and its controllers. Its
+	// programs are built, for a node to run (StartNode), and a registry for charts.
+	WithoutFleet bool
 	// Muster applies the shipped manifests and runs Muster's own Deployments.
 	Muster bool
 	// Manifests is the kustomization to apply for Muster; manifests/default if empty.

@@ -74,7 +74,14 @@ func Up(ctx context.Context, options Options) (*Stack, error) {
 	}
 	tools := options.Tools
 	if tools == nil {
-		if tools, err = Build(ctx, options.Profile, options.Progress); err != nil {
+		var more []parts.Module
+		if options.WithoutFleet {
+			more = append(more, parts.Registry)
+		}
+		if options.WithoutFleet && options.Profile != Full {
+			more = append(more, parts.Fleet)
+		}
+		if tools, err = Build(ctx, options.Profile, options.Progress, more...); err != nil {
 			return nil, err
 		}
 	}
@@ -133,10 +140,13 @@ func (s *Stack) startAll(ctx context.Context) error {
 func (s *Stack) startControllers(ctx context.Context) error {
 	plan := []func() ([]process.Spec, error){s.hubControllerManagerSpec, s.certManagerSpecs}
 	if s.options.Profile == Full {
+		plan = append(plan, s.capiSpecs)
+	}
+	if s.options.Profile == Full && !s.options.WithoutFleet {
 		if err := s.configureFleet(ctx); err != nil {
 			return err
 		}
-		plan = append(plan, s.capiSpecs, s.fleetSpecs)
+		plan = append(plan, s.fleetSpecs)
 	}
 	var specs []process.Spec
 	for _, add := range plan {

@@ -36,8 +36,16 @@ type podRun struct {
 	stop context.CancelFunc
 	done chan struct{}
 
-	begun    metav1.Time
-	mu       sync.Mutex // guards the Pod's status
+	begun      metav1.Time
+	mu         sync.Mutex // guards the Pod's status
+	containers []containerRun
+}
+
+// containerRun is what has become of a container.
+type containerRun struct {
+	state    corev1.ContainerState
+	ready    bool
+	over     bool // It is not started again.
 	restarts int32
 	last     *corev1.ContainerStateTerminated
 }
@@ -45,7 +53,7 @@ type podRun struct {
 func (n *Node) newPodRun(p *corev1.Pod, stop context.CancelFunc) *podRun {
 	run := &podRun{
 		node: n, pod: p, dir: filepath.Join(n.Dir, "pods", p.Namespace+"."+p.Name), ports: &portMap{host: n.Host},
-		stop: stop, done: make(chan struct{}), begun: metav1.Now(),
+		stop: stop, done: make(chan struct{}), begun: metav1.Now(), containers: make([]containerRun, len(p.Spec.Containers)),
 	}
 	if p.Spec.HostNetwork {
 		run.ports = &n.ports
@@ -71,20 +79,17 @@ func (r *podRun) play(ctx context.Context) {
 			return
 		}
 		if ctx.Err() == nil {
-			r.report(ctx, corev1.PodPending, waiting("CreateContainerError", err.Error()), false)
+			r.all(ctx, waiting("CreateContainerError", err.Error()))
 		}
 		pause(ctx, restartAfter)
 	}
 }
 
-// start runs the init containers and then the container, again and again if it has to.
-// An error means that something could not be started.
+// start runs the init containers and then the containers, each again and again if it has
+// to. An error means that something could not be started.
 func (r *podRun) start(ctx context.Context) error {
 	spec := &r.pod.Spec
-	if len(spec.Containers) != 1 {
-		return fmt.Errorf("a Pod of %d containers is not played", len(spec.Containers))
-	}
-	r.report(ctx, corev1.PodPending, waiting("ContainerCreating", ""), false)
+	r.all(ctx, waiting("ContainerCreating", ""))
 	for !spec.HostNetwork && !r.node.networkReady() && ctx.Err() == nil {
 		pause(ctx, syncEvery)
 	}
@@ -97,31 +102,51 @@ func (r *podRun) start(ctx context.Context) error {
 			return err
 		}
 		if exit != nil && spec.RestartPolicy == corev1.RestartPolicyNever {
-			r.report(ctx, corev1.PodFailed, waiting("PodInitializing", ""), false)
+			r.all(ctx, waiting("PodInitializing", ""))
+			r.report(ctx, corev1.PodFailed)
 			return nil
 		}
 		if exit != nil {
 			return fmt.Errorf("init container %s: %w", spec.InitContainers[i].Name, exit)
 		}
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	problems := make([]error, len(spec.Containers))
+	var containers sync.WaitGroup
+	for i := range spec.Containers {
+		containers.Go(func() {
+			if problems[i] = r.keep(ctx, i); problems[i] != nil {
+				cancel() // All of them, or none.
+			}
+		})
+	}
+	containers.Wait()
+	return errors.Join(problems...)
+}
+
+// keep runs a container as often as its Pod wants it. An error means that it could not be
+// started.
+func (r *podRun) keep(ctx context.Context, i int) error {
+	policy := r.pod.Spec.RestartPolicy
 	for ctx.Err() == nil {
-		running := func(ready bool) { r.report(ctx, corev1.PodRunning, runs(), ready) }
-		exit, err := r.runToEnd(ctx, &spec.Containers[0], running)
+		exit, err := r.runToEnd(ctx, &r.pod.Spec.Containers[i], func(ready bool) {
+			r.tell(ctx, i, func(c *containerRun) { c.state, c.ready = runs(), ready })
+		})
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
-		r.last = terminated(exit)
-		over := corev1.ContainerState{Terminated: r.last}
-		switch {
-		case exit == nil && spec.RestartPolicy != corev1.RestartPolicyAlways:
-			r.report(ctx, corev1.PodSucceeded, over, false)
-			return nil
-		case exit != nil && spec.RestartPolicy == corev1.RestartPolicyNever:
-			r.report(ctx, corev1.PodFailed, over, false)
+		last := terminated(exit)
+		if policy == corev1.RestartPolicyNever || exit == nil && policy == corev1.RestartPolicyOnFailure {
+			r.tell(ctx, i, func(c *containerRun) {
+				c.state, c.ready, c.over, c.last = corev1.ContainerState{Terminated: last}, false, true, last
+			})
 			return nil
 		}
-		r.restarts++
-		r.report(ctx, corev1.PodRunning, waiting("CrashLoopBackOff", ""), false)
+		r.tell(ctx, i, func(c *containerRun) {
+			c.state, c.ready, c.last = waiting("CrashLoopBackOff", ""), false, last
+			c.restarts++
+		})
 		pause(ctx, restartAfter)
 	}
 	return nil
@@ -232,19 +257,62 @@ func (r *podRun) probe(ctx context.Context, ready func(context.Context) error, t
 	}
 }
 
+// all says the same of all containers, of which none runs.
+func (r *podRun) all(ctx context.Context, state corev1.ContainerState) {
+	r.mu.Lock()
+	for i := range r.containers {
+		r.containers[i].state, r.containers[i].ready = state, false
+	}
+	r.mu.Unlock()
+	r.report(ctx, corev1.PodPending)
+}
+
+// tell notes what has become of a container, and reports on the Pod.
+func (r *podRun) tell(ctx context.Context, i int, change func(*containerRun)) {
+	r.mu.Lock()
+	change(&r.containers[i])
+	phase := r.phase()
+	r.mu.Unlock()
+	r.report(ctx, phase)
+}
+
+// phase is that of a Pod whose init containers have ended.
+func (r *podRun) phase() corev1.PodPhase {
+	over, failed := true, false
+	for _, c := range r.containers {
+		if c.state.Waiting != nil && c.restarts == 0 {
+			return corev1.PodPending
+		}
+		over = over && c.over
+		failed = failed || c.over && c.last.ExitCode != 0
+	}
+	switch {
+	case over && failed:
+		return corev1.PodFailed
+	case over:
+		return corev1.PodSucceeded
+	default:
+		return corev1.PodRunning
+	}
+}
+
 // report writes what has become of the Pod. A failure is no reason to stop it: what comes
 // next is reported again.
-func (r *podRun) report(ctx context.Context, phase corev1.PodPhase, state corev1.ContainerState, ready bool) {
+func (r *podRun) report(ctx context.Context, phase corev1.PodPhase) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	container := r.pod.Spec.Containers[0]
 	status := &corev1.PodStatus{
 		Phase: phase, StartTime: &r.begun, HostIP: "127.0.0.1", PodIP: "127.0.0.1", PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}},
 		HostIPs: []corev1.HostIP{{IP: "127.0.0.1"}},
-		ContainerStatuses: []corev1.ContainerStatus{{
-			Name: container.Name, Image: container.Image, ImageID: container.Image, Ready: ready, RestartCount: r.restarts,
-			Started: ptr.To(state.Running != nil), State: state, LastTerminationState: corev1.ContainerState{Terminated: r.last},
-		}},
+	}
+	ready := true
+	for i, c := range r.containers {
+		container := &r.pod.Spec.Containers[i]
+		status.ContainerStatuses = append(status.ContainerStatuses, corev1.ContainerStatus{
+			Name: container.Name, Image: container.Image, ImageID: container.Image, Ready: c.ready, RestartCount: c.restarts,
+			Started: ptr.To(c.state.Running != nil), State: c.state, LastTerminationState: corev1.ContainerState{Terminated: c.last},
+		})
+		ready = ready && c.ready
 	}
 	truth := map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}
 	for _, condition := range []corev1.PodCondition{

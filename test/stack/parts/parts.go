@@ -59,6 +59,12 @@ var (
 			{name: "fleetcli", pkg: "github.com/rancher/fleet/cmd/fleetcli"},
 		},
 	}
+	// Registry is an OCI registry, for charts.
+	Registry = Module{
+		name:     "registry",
+		ldflags:  "-s -w",
+		programs: []program{{name: "registry", pkg: "github.com/muster-fleet/muster/test/parts/registry"}},
+	}
 	CAPI = Module{
 		name:    "capi",
 		ldflags: "-s -w",

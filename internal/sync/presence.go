@@ -10,28 +10,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 const (
-	// registrarInterval is how often, at most, we check whether the registrar runs.
-	registrarInterval = 10 * time.Second
-	// registrarTimeout is how long the answer may take.
-	registrarTimeout = 5 * time.Second
+	// presenceInterval is how often, at most, we check whether an optional program runs.
+	presenceInterval = 10 * time.Second
+	// presenceTimeout is how long the answer may take.
+	presenceTimeout = 5 * time.Second
 	// waitingInterval is how often a Cluster whose agent has not called is looked at: the
 	// registrar may be gone.
 	waitingInterval = time.Minute
 	// leftoverInterval is how often we check whether Fleet has removed a namespace.
 	leftoverInterval = 2 * time.Second
-	// registrarPatience is how old the last renewal of its Lease may be: longer than another
+	// presencePatience is how old the last renewal of its Lease may be: longer than another
 	// replica takes to become the leader.
-	registrarPatience = time.Minute
+	presencePatience = time.Minute
 )
 
-// registrar tells whether the program that registers Clusters ahead runs. It is optional, and
-// users who need it must be told that it is missing.
-type registrar struct {
+// presence tells whether an optional program runs, the registrar or the installer: users who
+// need it must be told that it is missing.
+type presence struct {
 	client.Reader // past the cache
 	lease         types.NamespacedName
 	now           func() time.Time
@@ -43,17 +41,17 @@ type registrar struct {
 	asking chan struct{}
 }
 
-func newRegistrar(live client.Reader, namespace string) *registrar {
-	return &registrar{Reader: live, lease: types.NamespacedName{Namespace: namespace, Name: stamp.RegistrarLease}, now: time.Now}
+func newPresence(live client.Reader, namespace, lease string) *presence {
+	return &presence{Reader: live, lease: types.NamespacedName{Namespace: namespace, Name: lease}, now: time.Now}
 }
 
-// isMissing reports whether the registrar does not run. In doubt it does. While one asks,
+// isMissing reports whether the program does not run. In doubt it does. While one asks,
 // the others go by the last answer, and wait only for the first.
-func (r *registrar) isMissing(ctx context.Context) bool {
+func (r *presence) isMissing(ctx context.Context) bool {
 	now := r.now()
 	r.mu.Lock()
 	missing, isFirst, asking := r.missing, r.asked.IsZero(), r.asking
-	if now.Sub(r.asked) < registrarInterval || asking != nil && !isFirst {
+	if now.Sub(r.asked) < presenceInterval || asking != nil && !isFirst {
 		r.mu.Unlock()
 		return missing
 	}
@@ -79,18 +77,18 @@ func (r *registrar) isMissing(ctx context.Context) bool {
 }
 
 // ask asks the API server.
-func (r *registrar) ask(ctx context.Context, now time.Time) bool {
-	ctx, cancel := context.WithTimeout(ctx, registrarTimeout)
+func (r *presence) ask(ctx context.Context, now time.Time) bool {
+	ctx, cancel := context.WithTimeout(ctx, presenceTimeout)
 	defer cancel()
 	var lease coordinationv1.Lease
 	switch err := r.Get(ctx, r.lease, &lease); {
 	case apierrors.IsNotFound(err):
 		return true
 	case err != nil:
-		ctrl.LoggerFrom(ctx).Error(err, "Reading the Lease of the registrar failed; it is taken to run", "lease", r.lease.String())
+		ctrl.LoggerFrom(ctx).Error(err, "Reading the Lease of an optional program failed; it is taken to run", "lease", r.lease.String())
 		return false
 	default:
 		renewed := lease.Spec.RenewTime
-		return renewed == nil || now.Sub(renewed.Time) > registrarPatience
+		return renewed == nil || now.Sub(renewed.Time) > presencePatience
 	}
 }

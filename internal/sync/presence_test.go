@@ -15,7 +15,7 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-func TestRegistrarIsMissing(t *testing.T) {
+func TestProgramIsMissing(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	lease := func(renewed *metav1.MicroTime) *coordinationv1.Lease {
 		return &coordinationv1.Lease{
@@ -56,7 +56,7 @@ func TestRegistrarIsMissing(t *testing.T) {
 			if test.lease != nil {
 				builder.WithObjects(test.lease)
 			}
-			r := newRegistrar(builder.Build(), "muster-system")
+			r := newPresence(builder.Build(), "muster-system", "muster-registrar")
 			r.now = func() time.Time { return now }
 			for range 3 {
 				if got := r.isMissing(t.Context()); got != test.want {
@@ -66,7 +66,7 @@ func TestRegistrarIsMissing(t *testing.T) {
 			if asked != 1 {
 				t.Errorf("asked %d times for three Clusters", asked)
 			}
-			now := now.Add(registrarInterval)
+			now := now.Add(presenceInterval)
 			r.now = func() time.Time { return now }
 			if r.isMissing(t.Context()); asked != 2 {
 				t.Errorf("asked %d times, and it may have changed", asked)

@@ -1,0 +1,100 @@
+// Command installer keeps Fleet itself as the FleetAddonConfig says: it installs and upgrades
+// Fleet's charts, and sets Fleet up.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	_ "golang.org/x/crypto/x509roots/fallback" // The image has no certificate authorities of its own.
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+
+	"github.com/muster-fleet/muster/internal/installer"
+	"github.com/muster-fleet/muster/internal/installer/charts"
+	"github.com/muster-fleet/muster/internal/installer/helm"
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+type options struct {
+	program.Flags
+	program.Election
+	installer.Options
+}
+
+func (o *options) addTo(fs *pflag.FlagSet) {
+	o.Flags.AddTo(fs)
+	o.Election.AddTo(fs)
+	o.Options.AddTo(fs)
+}
+
+func main() { program.Main("installer", run) }
+
+func run(ctx context.Context, args []string) error {
+	var o options
+	fs := pflag.NewFlagSet("installer", pflag.ContinueOnError)
+	o.addTo(fs)
+	if err := program.Parse(fs, args, os.Stdout); err != nil {
+		return err
+	}
+	if err := o.SetUpLogging(); err != nil {
+		return err
+	}
+	program.Announce(ctrl.Log, "installer")
+	namespace := os.Getenv("POD_NAMESPACE")
+	if namespace == "" {
+		return errors.New("the environment variable POD_NAMESPACE does not say where the installer runs")
+	}
+	mgr, err := newManager(&o)
+	if err != nil {
+		return err
+	}
+	releases, err := helm.New(mgr.GetConfig(), installer.FleetNamespace, ctrl.Log.WithName("helm"))
+	if err != nil {
+		return err
+	}
+	if err := installer.Setup(mgr, o.Options, namespace, releases, charts.Open); err != nil {
+		return err
+	}
+	return mgr.Start(ctx)
+}
+
+func newManager(o *options) (ctrl.Manager, error) {
+	restConfig, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, err
+	}
+	scheme, err := program.Scheme()
+	if err != nil {
+		return nil, err
+	}
+	_, metrics, err := o.ManagerOptions()
+	if err != nil {
+		return nil, err
+	}
+	managerOptions := ctrl.Options{
+		Scheme:                  scheme,
+		Cache:                   cache.Options{DefaultTransform: cache.TransformStripManagedFields(), SyncPeriod: &o.SyncPeriod},
+		Metrics:                 *metrics,
+		HealthProbeBindAddress:  o.HealthAddress,
+		GracefulShutdownTimeout: ptr.To(10 * time.Second),
+		Controller:              config.Controller{CacheSyncTimeout: 10 * time.Minute},
+	}
+	o.Set(&managerOptions, stamp.InstallerLease)
+	mgr, err := ctrl.NewManager(restConfig, managerOptions)
+	if err != nil {
+		return nil, fmt.Errorf("creating the manager: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, err
+	}
+	return mgr, mgr.AddReadyzCheck("ping", healthz.Ping)
+}

@@ -1,0 +1,114 @@
+package installer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/rand"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/metrics"
+)
+
+const (
+	// firstRetry and lastRetry bound how long a release that failed is left alone.
+	firstRetry = 30 * time.Second
+	lastRetry  = 30 * time.Minute
+)
+
+// take takes one step.
+func (r *reconciler) take(ctx context.Context, s *sight, p *plan) error {
+	ctrl.LoggerFrom(ctx).Info("Taking a step", "step", p.step, "version", text(p.version))
+	const left = "left half done by an installer that is gone"
+	switch p.step {
+	case ask:
+		return r.lookUp(ctx, s.install)
+	case freeCRDs:
+		return r.releases.Abandon(ctx, CRDChart, left)
+	case freeFleet:
+		return r.releases.Abandon(ctx, FleetChart, left)
+	case putCRDs:
+		return r.put(ctx, s, p, Order{Name: CRDChart, KeepObjects: true})
+	case putFleet:
+		return r.put(ctx, s, p, Order{Name: FleetChart, Values: p.values})
+	case writeSettings:
+		return r.write(ctx, s.settings, settingsKey, p.text)
+	case writeGates:
+		return r.write(ctx, s.gatesMap, gatesKey, p.text)
+	default:
+		return fmt.Errorf("unknown step %q", p.step)
+	}
+}
+
+func text(version *semver.Version) string {
+	if version == nil {
+		return ""
+	}
+	return version.String()
+}
+
+// put brings a release in. That it fails is noted and told, and no error: it is tried again
+// later, and less and less often.
+func (r *reconciler) put(ctx context.Context, s *sight, p *plan, order Order) error {
+	if err := r.room.make(ctx); err != nil {
+		return err
+	}
+	order.MadeBy, order.Timeout, order.Adopt = rand.String(16), r.HelmTimeout, s.adopt
+	if p.version != nil {
+		repository, err := r.open(ctx, s.install)
+		if err == nil {
+			order.Archive, err = repository.Fetch(ctx, order.Name, p.version)
+		}
+		if err != nil {
+			r.lookups.keep(s.install, nil, err, r.now())
+			return nil
+		}
+	}
+	_, err := r.releases.Put(ctx, order)
+	metrics.HelmOperation(order.Name, err == nil)
+	if err == nil {
+		clear(r.failures)
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	ctrl.LoggerFrom(ctx).Error(err, "Helm failed", "release", order.Name, "version", text(p.version))
+	r.fail(p, err)
+	return nil
+}
+
+// fail notes that an attempt failed.
+func (r *reconciler) fail(p *plan, err error) {
+	last := r.failures[p.what()]
+	if last == nil {
+		last = &failure{}
+		r.failures[p.what()] = last
+	}
+	last.message = err.Error()
+	last.next = r.now().Add(min(lastRetry, firstRetry<<min(last.count, 10)))
+	last.count++
+}
+
+// write sets one key of a ConfigMap that is somebody else's, if nobody has changed it since
+// it was read. All its other bytes stay.
+func (r *reconciler) write(ctx context.Context, object *corev1.ConfigMap, key, text string) error {
+	changed := object.DeepCopy()
+	changed.Data[key] = text
+	patch := client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{})
+	if err := r.Patch(ctx, changed, patch, client.FieldOwner(FieldManager)); err != nil {
+		return fmt.Errorf("writing ConfigMap %s/%s: %w", object.Namespace, object.Name, err)
+	}
+	return nil
+}
+
+// applyAs applies an object of the installer's own.
+func applyAs(ctx context.Context, c client.Client, object map[string]any) error {
+	configuration := client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: object})
+	return c.Apply(ctx, configuration, client.FieldOwner(FieldManager), client.ForceOwnership)
+}

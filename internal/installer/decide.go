@@ -1,0 +1,179 @@
+package installer
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// step is one thing to do, after which everything is looked at again.
+type step string
+
+const (
+	rest          step = ""
+	ask           step = "ask the repository"
+	makeRoom      step = "make the namespace"
+	freeCRDs      step = "free the release of the CRDs"
+	freeFleet     step = "free the release"
+	putCRDs       step = "put the CRDs"
+	putFleet      step = "put Fleet"
+	writeSettings step = "write the settings"
+	writeGates    step = "write the feature gates"
+)
+
+// plan is what is to be done next, and what is to be told if that is nothing.
+type plan struct {
+	step step
+	// version is the one to put; nil keeps the chart that is deployed.
+	version *semver.Version
+	values  map[string]any
+	text    string
+	// conditions are told when nothing is left to do, and before a step that takes long.
+	installed, configured *metav1.Condition
+	// later is when to look again at the latest; zero leaves it to the usual interval.
+	later time.Duration
+}
+
+func condition(kind string, holds bool, reason, format string, args ...any) *metav1.Condition {
+	result := &metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	if holds {
+		result.Status = metav1.ConditionTrue
+	}
+	return result
+}
+
+func installedIs(holds bool, reason, format string, args ...any) *metav1.Condition {
+	return condition(InstalledCondition, holds, reason, format, args...)
+}
+
+func configuredIs(holds bool, reason, format string, args ...any) *metav1.Condition {
+	return condition(ConfiguredCondition, holds, reason, format, args...)
+}
+
+// next says what to do next.
+func (s *sight) next() plan {
+	var p plan
+	if s.isNothing() {
+		return p
+	}
+	switch s.owner() {
+	case ranchers:
+		p = s.underRancher()
+	case unmanaged:
+		p = s.beside(installedIs(false, ReasonForeignFleet, "a Fleet is here that no Helm release stands for, and nothing of it was touched; remove spec.install, or remove that Fleet but for its CRDs"))
+	case theirs:
+		if !s.adopt {
+			p = s.beside(installedIs(false, ReasonForeignRelease, "the Helm releases of Fleet here are somebody else's, and nothing of them was touched; upgrade them with Helm and remove spec.install, or hand them over with the annotation %s: \"true\" on this FleetAddonConfig", AdoptAnnotation))
+			break
+		}
+		fallthrough
+	default:
+		p = s.throughReleases()
+	}
+	if s.install == nil {
+		p.installed = nil
+	}
+	if !s.asksForSettings() {
+		p.configured = nil
+	}
+	return p
+}
+
+// underRancher leaves everything to Rancher, but for the gates in the ConfigMap that is named.
+func (s *sight) underRancher() plan {
+	p := plan{
+		installed: installedIs(false, ReasonManagedByRancher, "Rancher installs Fleet here (Deployment cattle-system/rancher) and nothing of it was touched; remove spec.install, and upgrade Rancher instead"),
+	}
+	var problem *metav1.Condition
+	p.step, p.text, problem = s.gatesStep()
+	switch {
+	case problem != nil:
+		p.configured = problem
+	case s.serverWanted() || s.bootstrap != nil:
+		p.configured = configuredIs(false, ReasonConfigureByHand, "Rancher configures Fleet here (Deployment cattle-system/rancher) and nothing of it was touched; set server-url and cacerts in Rancher, and remove spec.config.server")
+	case !s.gatesElsewhere():
+		p.configured = configuredIs(false, ReasonConfigureByHand, "Rancher configures Fleet here; name its ConfigMap in spec.config.featureGates.configMap.ref, usually cattle-system/rancher-config")
+	default:
+		p.configured = configuredIs(true, ReasonConfigured, "the feature gates are in ConfigMap %s, from where Rancher takes them", s.gates.configMap)
+	}
+	return p
+}
+
+func (s *sight) serverWanted() bool { return s.wanted.server != nil }
+
+// gatesElsewhere reports whether the gates are wanted in a ConfigMap that is named.
+func (s *sight) gatesElsewhere() bool { return s.gates != nil && s.gates.configMap.Name != "" }
+
+func (s *sight) asksForSettings() bool {
+	return s.serverWanted() || s.gates != nil || s.bootstrap != nil
+}
+
+// beside sets up a Fleet that somebody else has installed, where that can be done beside
+// its release.
+func (s *sight) beside(installed *metav1.Condition) plan {
+	p := plan{installed: installed}
+	var problem *metav1.Condition
+	if p.step, p.text, problem = s.gatesStep(); p.step != rest || problem != nil {
+		p.configured = problem
+		return p
+	}
+	if s.serverProblem != nil {
+		p.configured = configuredIs(false, s.serverProblem.Reason, "%s", s.serverProblem.Message)
+		return p
+	}
+	if s.serverWanted() {
+		if s.settings == nil {
+			p.configured = configuredIs(false, ReasonFleetMissing, "ConfigMap %s/%s, which holds Fleet's settings, is not there", FleetNamespace, settingsName)
+			return p
+		}
+		text, err := withServer(s.settings, s.server)
+		if err != nil {
+			p.configured = configuredIs(false, ReasonSettingsBroken, "ConfigMap %s/%s is left as it is: %v; repair it, Fleet cannot read it either", FleetNamespace, settingsName, err)
+			return p
+		}
+		if text != s.settings.Data[settingsKey] {
+			p.step, p.text = writeSettings, text
+			return p
+		}
+	}
+	switch {
+	case s.gates != nil && !s.gatesElsewhere(), s.bootstrap != nil:
+		p.configured = configuredIs(false, ReasonBelongsToRelease, "feature gates and bootstrapLocalCluster can be set only as values of Fleet's chart, and the release is somebody else's: set helmops.enabled, extraEnv and bootstrap.enabled there")
+	case s.serverWanted():
+		p.configured = configuredIs(true, ReasonConfiguredForNow, "%s; written into ConfigMap %s/%s, as the release is somebody else's: put apiServerURL and apiServerCA into its values, or its next upgrade takes them back", s.server.describe(), FleetNamespace, settingsName)
+	case s.gatesElsewhere():
+		p.configured = configuredIs(true, ReasonConfigured, "the feature gates are in ConfigMap %s", s.gates.configMap)
+	}
+	return p
+}
+
+// gatesStep brings the gates into the ConfigMap that is named for them.
+func (s *sight) gatesStep() (step, string, *metav1.Condition) {
+	if !s.gatesElsewhere() {
+		return rest, "", nil
+	}
+	if s.gatesProblem != nil {
+		return rest, "", configuredIs(false, s.gatesProblem.Reason, "%s", s.gatesProblem.Message)
+	}
+	text, err := withGates(s.gatesMap, s.gates, s.version())
+	if err != nil {
+		return rest, "", configuredIs(false, ReasonGatesUnwritable, "the feature gates are not written into ConfigMap %s: %v", s.gates.configMap, err)
+	}
+	if text != s.gatesMap.Data[gatesKey] {
+		return writeGates, text, nil
+	}
+	return rest, "", nil
+}
+
+func (in *server) describe() string {
+	switch {
+	case in == nil:
+		return "no server is set"
+	case in.url == "":
+		return fmt.Sprintf("agents trust the CA from %s", in.from)
+	default:
+		return fmt.Sprintf("agents find the management cluster at %s, from %s", in.url, in.from)
+	}
+}

@@ -1,0 +1,267 @@
+package installer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// busyInterval is how often is looked whether somebody else's Helm has finished.
+const busyInterval = 5 * time.Second
+
+// throughReleases brings releases of ours, or those that are handed over, to where they are
+// to be.
+func (s *sight) throughReleases() plan {
+	if s.install == nil && s.fleet == nil {
+		return plan{configured: configuredIs(false, ReasonFleetMissing, "Fleet is not installed; install it, or set spec.install")}
+	}
+	if p := s.unblock(); p != nil {
+		return *p
+	}
+	goal, stale, p := s.goal()
+	if p != nil {
+		return *p
+	}
+	for _, next := range []func(*semver.Version) *plan{s.putCRDs, s.putFleet} {
+		p := next(goal)
+		switch {
+		case p == nil:
+		case s.install != nil && s.install.planOnly && p.step != rest:
+			return s.planned(goal)
+		default:
+			return *p
+		}
+	}
+	settled := s.settled(stale)
+	if step, text, problem := s.gatesStep(); step != rest || problem != nil {
+		settled.step, settled.text, settled.configured = step, text, problem
+	}
+	return settled
+}
+
+// unblock frees releases that somebody has left half done. Helm would refuse to touch them.
+func (s *sight) unblock() *plan {
+	for _, entry := range []struct {
+		release *Release
+		name    string
+		free    step
+	}{{s.crds, CRDChart, freeCRDs}, {s.fleet, FleetChart, freeFleet}} {
+		switch r := entry.release; {
+		case r == nil || !r.isPending():
+		case r.byInstaller(), s.now.Sub(r.Changed) > 2*s.timeout:
+			// Of installers one leads, and does one thing after the other: nobody works on it.
+			return &plan{step: entry.free}
+		default:
+			return &plan{
+				installed:  installedIs(false, ReasonHelmBusy, "Helm release %s is %s, by somebody else's hand: waiting until that is done", entry.name, r.Status),
+				configured: configuredIs(false, ReasonHelmBusy, "Helm release %s is %s, by somebody else's hand: waiting until that is done", entry.name, r.Status),
+				later:      busyInterval,
+			}
+		}
+	}
+	return nil
+}
+
+// current is the version of Fleet that serves, nil if none does.
+func (s *sight) current() *semver.Version {
+	if s.fleet == nil {
+		return nil
+	}
+	return s.fleet.Deployed
+}
+
+// goal returns the version that is to be there. What the repository cannot say now is stale.
+func (s *sight) goal() (version *semver.Version, stale *Problem, wait *plan) {
+	current := s.current()
+	switch {
+	case s.install == nil && current == nil:
+		return s.fleet.Version, nil, nil
+	case s.install == nil, !s.install.follows() && s.install.isMetBy(current) && s.crdsServe(current):
+		return current, nil, nil
+	case s.offered == nil:
+		return nil, nil, &plan{step: ask}
+	case s.offered.err != nil:
+		problem := &Problem{ReasonRepositoryOut, s.offered.err.Error()}
+		errors.As(s.offered.err, &problem)
+		return s.stay(current, problem)
+	}
+	chosen, problem := s.install.choose(s.offered.offers)
+	switch {
+	case problem != nil:
+		return s.stay(current, problem)
+	case current == nil || !chosen.LessThan(current):
+		return chosen, nil, nil
+	case s.install.isMetBy(current):
+		return current, nil, nil // Newer than what the repository has by now.
+	}
+	return nil, nil, s.withheld(installedIs(false, ReasonDowngradeRefused,
+		"Fleet %s is installed and stays: its CRDs and objects cannot go back to %s; ask for %[1]s or newer, or uninstall Fleet first", current, chosen))
+}
+
+// stay keeps the version that is there if it is one of those asked for.
+func (s *sight) stay(current *semver.Version, problem *Problem) (*semver.Version, *Problem, *plan) {
+	if s.install.isMetBy(current) && s.crdsServe(current) {
+		return current, problem, nil
+	}
+	text := problem.Message
+	if current != nil {
+		text += fmt.Sprintf("; Fleet %s stays as it is", current)
+	}
+	return nil, nil, s.withheld(installedIs(false, problem.Reason, "%s", text))
+}
+
+// withheld is a plan to do nothing about the version. Settings of what serves are told as
+// they are.
+func (s *sight) withheld(why *metav1.Condition) *plan {
+	p := &plan{installed: why}
+	switch {
+	case s.fleet == nil:
+		p.configured = configuredIs(false, ReasonFleetMissing, "Fleet is not installed: see the condition %s", InstalledCondition)
+	case sameValues(s.chartValues(s.version()), s.fleet.Values):
+		p.configured = s.configured()
+	case s.current() != nil && !s.install.planOnly:
+		if next := s.putFleet(s.current()); next != nil { // Settings do not wait for a version.
+			next.installed = why
+			return next
+		}
+	}
+	return p
+}
+
+// crdsServe reports whether the CRDs are those of a version, or of a newer one.
+func (s *sight) crdsServe(version *semver.Version) bool {
+	return s.crds != nil && s.crds.isOurs() && s.crds.Status == StatusDeployed && !s.crds.Version.LessThan(version)
+}
+
+func (s *sight) putCRDs(goal *semver.Version) *plan {
+	if s.install == nil || s.crdsServe(goal) {
+		return nil
+	}
+	return s.heldBack(&plan{step: putCRDs, version: goal, installed: s.underWay(goal)})
+}
+
+func (s *sight) putFleet(goal *semver.Version) *plan {
+	p := &plan{step: putFleet, version: goal, values: s.chartValues(goal), installed: s.underWay(goal)}
+	switch r := s.fleet; {
+	case r == nil:
+		p.configured = configuredIs(false, ReasonConfiguring, "Fleet is being installed")
+	case r.isOurs() && r.Status == StatusDeployed && r.Version.Equal(goal) && sameValues(p.values, r.Values):
+		return nil
+	case s.current() != nil && s.current().Equal(goal), s.install == nil:
+		p.version = nil // The chart lies in the release.
+	}
+	held := s.heldBack(p)
+	if current := s.current(); held.step == rest && current != nil && !current.Equal(goal) {
+		// Settings do not wait for a version that cannot be brought in.
+		if next := s.putFleet(current); next != nil && next.step != rest {
+			next.installed = held.installed
+			return next
+		}
+	}
+	return held
+}
+
+// underWay is what is told while a version is brought in; nil where it is there.
+func (s *sight) underWay(goal *semver.Version) *metav1.Condition {
+	switch current := s.current(); {
+	case current == nil:
+		return installedIs(false, ReasonInstalling, "installing Fleet %s", goal)
+	case current.Equal(goal):
+		return nil
+	default:
+		return installedIs(true, ReasonUpgrading, "upgrading Fleet from %s to %s", current, goal)
+	}
+}
+
+// heldBack keeps from trying again at once what has just failed.
+func (s *sight) heldBack(p *plan) *plan {
+	last := s.failures[p.what()]
+	if last == nil || !s.now.Before(last.next) {
+		return p
+	}
+	result := &plan{
+		later:      last.next.Sub(s.now),
+		configured: configuredIs(false, ReasonReleaseFailed, "the settings are not in force: %s", last.message),
+	}
+	if current := s.current(); current != nil {
+		result.installed = installedIs(false, ReasonUpgradeFailed, "Fleet %s goes on; %s", current, last.message)
+	} else {
+		result.installed = installedIs(false, ReasonInstallFailed, "%s", last.message)
+	}
+	return result
+}
+
+// what tells attempts apart. One at a version fails whatever the settings.
+func (p *plan) what() string {
+	if p.version != nil {
+		return fmt.Sprint(p.step, " ", p.version)
+	}
+	values, err := json.Marshal(p.values)
+	if err != nil {
+		return string(p.step)
+	}
+	return fmt.Sprint(p.step, " ", string(values))
+}
+
+// planned says what would be done.
+func (s *sight) planned(goal *semver.Version) plan {
+	var text string
+	switch current := s.current(); {
+	case current == nil:
+		text = fmt.Sprintf("Fleet %s would be installed", goal)
+	case !current.Equal(goal):
+		text = fmt.Sprintf("Fleet would be upgraded from %s to %s", current, goal)
+	default:
+		text = fmt.Sprintf("the values of Fleet %s would be changed", goal)
+	}
+	return plan{
+		installed:  installedIs(false, ReasonPlanned, "%s; `installer plan` shows every object that would change, and spec.install.mode: Apply does it", text),
+		configured: configuredIs(false, ReasonPlanned, "%s, as spec.install.mode is Plan", text),
+	}
+}
+
+// settled tells what is there, when nothing is left to do.
+func (s *sight) settled(stale *Problem) plan {
+	p := plan{configured: s.configured()}
+	reason, text := ReasonInstalled, fmt.Sprintf("Fleet %s", s.fleet.Version)
+	if url, _ := s.fleet.Values["apiServerURL"].(string); url != "" {
+		text += "; agents find the management cluster at " + url
+	} else {
+		text += "; no agent can find the management cluster, set spec.config.server"
+	}
+	if unfit := s.fleet.unfit(s.kubernetes); unfit != "" {
+		text += "; " + unfit
+	}
+	if stale != nil {
+		reason = stale.Reason
+		text += "; newer versions are not seen: " + stale.Message
+	}
+	p.installed = installedIs(true, reason, "%s", text)
+	return p
+}
+
+// configured tells of settings that are in the values of a release of ours.
+func (s *sight) configured() *metav1.Condition {
+	if s.serverProblem != nil {
+		return configuredIs(false, s.serverProblem.Reason, "%s", s.serverProblem.Message)
+	}
+	text := "set as values of Helm release " + FleetChart
+	if s.serverWanted() {
+		text += "; " + s.server.describe()
+	}
+	if ptr.Deref(s.bootstrap, false) {
+		text += "; Fleet manages this cluster, and has every right here"
+	}
+	return configuredIs(true, ReasonConfigured, "%s", text)
+}
+
+// sameValues reports whether two releases have the same values.
+func sameValues(a, b map[string]any) bool {
+	return len(a) == 0 && len(b) == 0 || reflect.DeepEqual(a, b)
+}

@@ -1,0 +1,114 @@
+package installer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/Masterminds/semver/v3"
+	"go.yaml.in/yaml/v3"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// gatesKey holds, in the ConfigMap that Rancher reads, the values of Fleet's chart.
+const gatesKey = "fleet"
+
+// withGates returns the values in a ConfigMap of Rancher's with the gates in them. What else
+// there is, comments and order included, stays.
+func withGates(object *corev1.ConfigMap, in *gates, version *semver.Version) (string, error) {
+	text, found := object.Data[gatesKey]
+	if !found {
+		return "", fmt.Errorf("it has no key %s, in which Rancher looks for the values of Fleet's chart; add it, empty if there are none", gatesKey)
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal([]byte(text), &document); err != nil {
+		return "", fmt.Errorf("its key %s is not YAML: %w", gatesKey, err)
+	}
+	if document.Kind == 0 {
+		document = yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{{Kind: yaml.MappingNode}}}
+	}
+	values := document.Content[0]
+	if values.Kind == yaml.ScalarNode && values.Tag == "!!null" {
+		*values = yaml.Node{Kind: yaml.MappingNode}
+	}
+	if values.Kind != yaml.MappingNode {
+		return "", fmt.Errorf("its key %s holds no values of a chart", gatesKey)
+	}
+	changed, err := in.merge(values, version)
+	if err != nil || !changed {
+		return text, err
+	}
+	result, err := yaml.Marshal(&document)
+	return string(result), err
+}
+
+// merge sets the gates in the values of a chart, and says whether one was not set so.
+func (g *gates) merge(values *yaml.Node, version *semver.Version) (changed bool, err error) {
+	variables, err := child(values, "extraEnv", yaml.SequenceNode)
+	if err != nil {
+		return false, err
+	}
+	for name, value := range g.environment(version) {
+		changed = setVariable(variables, name, value) || changed
+	}
+	if helmOps, isValue := g.helmOpsValue(version); isValue {
+		section, err := child(values, "helmops", yaml.MappingNode)
+		if err != nil {
+			return false, err
+		}
+		changed = setScalar(section, "enabled", truth(helmOps), "!!bool") || changed
+	}
+	return changed, nil
+}
+
+// child returns the value of a key, and makes it if it is not there.
+func child(values *yaml.Node, key string, kind yaml.Kind) (*yaml.Node, error) {
+	if found := lookUp(values, key); found != nil {
+		if found.Tag == "!!null" {
+			*found = yaml.Node{Kind: kind}
+		}
+		if found.Kind != kind {
+			return nil, errors.New("its value " + key + " is of a kind that the chart does not know")
+		}
+		return found, nil
+	}
+	made := &yaml.Node{Kind: kind}
+	values.Content = append(values.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, made)
+	return made, nil
+}
+
+func lookUp(values *yaml.Node, key string) *yaml.Node {
+	for i := 0; i+1 < len(values.Content); i += 2 {
+		if values.Content[i].Value == key {
+			return values.Content[i+1]
+		}
+	}
+	return nil
+}
+
+func setVariable(variables *yaml.Node, name, value string) bool {
+	for _, entry := range variables.Content {
+		if entry.Kind == yaml.MappingNode {
+			if found := lookUp(entry, "name"); found != nil && found.Value == name {
+				return setScalar(entry, "value", value, "!!str")
+			}
+		}
+	}
+	entry := &yaml.Node{Kind: yaml.MappingNode}
+	setScalar(entry, "name", name, "!!str")
+	setScalar(entry, "value", value, "!!str")
+	variables.Content = append(variables.Content, entry)
+	return true
+}
+
+func setScalar(values *yaml.Node, key, value, tag string) bool {
+	found := lookUp(values, key)
+	if found == nil {
+		found = &yaml.Node{}
+		values.Content = append(values.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: key}, found)
+	}
+	if found.Kind == yaml.ScalarNode && found.Value == value && found.ShortTag() == tag {
+		return false
+	}
+	*found = yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value, LineComment: found.LineComment}
+	return true
+}

@@ -1,0 +1,229 @@
+package helm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"helm.sh/helm/v4/pkg/action"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/postrenderer"
+	"helm.sh/helm/v4/pkg/release/common"
+	release "helm.sh/helm/v4/pkg/release/v1"
+	"helm.sh/helm/v4/pkg/storage/driver"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/internal/installer"
+)
+
+// history is how many revisions of a release are kept.
+const history = 5
+
+func chartOf(r *release.Release) *chart.Chart { return &chart.Chart{Metadata: r.Chart.Metadata} }
+
+// Put installs a release, or upgrades it, and waits until it is ready. What cannot be
+// upgraded to is rolled back, but for what is to keep its objects: CRDs only grow.
+func (c *Client) Put(ctx context.Context, order installer.Order) (string, error) {
+	configuration, err := c.configuration(ctx)
+	if err != nil {
+		return "", err
+	}
+	last, err := lastOf(configuration, order.Name)
+	if err != nil {
+		return "", err
+	}
+	what, err := c.chart(configuration, order, last)
+	if err != nil {
+		return "", err
+	}
+	if last == nil || last.Info.Status == common.StatusUninstalled {
+		return c.install(ctx, configuration, order, what, last != nil)
+	}
+	return c.upgrade(ctx, configuration, order, what)
+}
+
+// lastOf returns the newest revision of a release, nil if there is none.
+func lastOf(configuration *action.Configuration, name string) (*release.Release, error) {
+	found, err := configuration.Releases.Last(name)
+	if errors.Is(err, driver.ErrReleaseNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading Helm release %s: %w", name, err)
+	}
+	return typed(found)
+}
+
+func typed(found any) (*release.Release, error) {
+	result, isTyped := found.(*release.Release)
+	if !isTyped {
+		return nil, fmt.Errorf("a Helm release is of a form that is not known: %T", found)
+	}
+	return result, nil
+}
+
+// chart is the one ordered, or the one that is deployed.
+func (c *Client) chart(configuration *action.Configuration, order installer.Order, last *release.Release) (*chart.Chart, error) {
+	if order.Archive != nil {
+		loaded, err := loader.LoadArchive(bytes.NewReader(order.Archive))
+		if err != nil {
+			return nil, fmt.Errorf("chart %s cannot be read: %w", order.Name, err)
+		}
+		if loaded.Name() != order.Name {
+			return nil, fmt.Errorf("the repository's chart %s is a chart %s", order.Name, loaded.Name())
+		}
+		return loaded, nil
+	}
+	if last == nil {
+		return nil, fmt.Errorf("there is no Helm release %s to take the chart from", order.Name)
+	}
+	if serving, err := configuration.Releases.Deployed(order.Name); err == nil {
+		if last, err = typed(serving); err != nil {
+			return nil, err
+		}
+	}
+	return last.Chart, nil
+}
+
+func (c *Client) install(ctx context.Context, configuration *action.Configuration, order installer.Order, what *chart.Chart, again bool) (string, error) {
+	install := action.NewInstall(configuration)
+	install.ReleaseName, install.Namespace, install.Replace = order.Name, c.namespace, again
+	install.Timeout, install.WaitStrategy = order.Timeout, waiting
+	install.ServerSideApply, install.TakeOwnership, install.ForceConflicts = true, order.Adopt, order.Adopt
+	install.Labels, install.PostRenderer = map[string]string{runLabel: order.MadeBy}, renderer(order)
+	if order.DryRun {
+		install.DryRunStrategy = action.DryRunServer
+	}
+	found, err := install.RunWithContext(ctx, what, order.Values)
+	return c.outcome(ctx, "install", order, what, found, err)
+}
+
+func (c *Client) upgrade(ctx context.Context, configuration *action.Configuration, order installer.Order, what *chart.Chart) (string, error) {
+	found, err := c.upgradeTo(configuration, order).RunWithContext(ctx, order.Name, what, order.Values)
+	manifest, err := c.outcome(ctx, "upgrade", order, what, found, err)
+	if err == nil || order.DryRun || order.KeepObjects || ctx.Err() != nil {
+		return manifest, err
+	}
+	return "", c.rollBack(ctx, order, err)
+}
+
+func (c *Client) upgradeTo(configuration *action.Configuration, order installer.Order) *action.Upgrade {
+	upgrade := action.NewUpgrade(configuration)
+	upgrade.Namespace, upgrade.Timeout, upgrade.WaitStrategy, upgrade.MaxHistory = c.namespace, order.Timeout, waiting, history
+	upgrade.ResetThenReuseValues, upgrade.TakeOwnership, upgrade.ForceConflicts = true, order.Adopt, order.Adopt
+	upgrade.Labels, upgrade.PostRenderer = map[string]string{runLabel: order.MadeBy}, renderer(order)
+	if order.DryRun {
+		upgrade.DryRunStrategy = action.DryRunServer
+	}
+	return upgrade
+}
+
+// outcome is the manifest, or why there is none, in Helm's own words, with what Helm leaves
+// out: which Deployments it has waited for.
+func (c *Client) outcome(ctx context.Context, verb string, order installer.Order, what *chart.Chart, found any, err error) (string, error) {
+	if err == nil {
+		result, err := typed(found)
+		if err != nil {
+			return "", err
+		}
+		return result.Manifest, nil
+	}
+	err = fmt.Errorf("helm %s of chart %s %s: %w", verb, order.Name, what.Metadata.Version, err)
+	if unready := c.unready(ctx); unready != "" && errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("%w: %s", err, unready)
+	}
+	return "", err
+}
+
+// unready names the Deployments of a release that are not ready.
+func (c *Client) unready(ctx context.Context) string {
+	all, err := c.typed.AppsV1().Deployments(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=Helm"})
+	if err != nil {
+		return ""
+	}
+	var names []string
+	for _, deployment := range all.Items {
+		if wanted := ptr.Deref(deployment.Spec.Replicas, 1); deployment.Status.ObservedGeneration < deployment.Generation ||
+			deployment.Status.UpdatedReplicas < wanted || deployment.Status.AvailableReplicas < wanted || deployment.Status.UnavailableReplicas > 0 {
+			names = append(names, deployment.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return "not ready: Deployments " + strings.Join(names, ", ")
+}
+
+// rollBack returns to the revision that serves, if there is one, after an upgrade that failed.
+func (c *Client) rollBack(ctx context.Context, order installer.Order, why error) error {
+	configuration, err := c.configuration(ctx)
+	if err != nil {
+		return errors.Join(why, err)
+	}
+	last, err := lastOf(configuration, order.Name)
+	if err != nil || last == nil || last.Info.Status != common.StatusFailed {
+		return errors.Join(why, err) // It failed before it changed anything.
+	}
+	found, err := configuration.Releases.Deployed(order.Name)
+	if err != nil {
+		return why // Nothing to return to.
+	}
+	serving, err := typed(found)
+	if err != nil {
+		return errors.Join(why, err)
+	}
+	// Not Helm's own rollback: that could not be told from somebody else's.
+	back := c.upgradeTo(configuration, order)
+	back.ResetThenReuseValues, back.ResetValues, back.Description = false, true, fmt.Sprintf("Rollback to %d", serving.Version)
+	if _, err := back.RunWithContext(ctx, order.Name, serving.Chart, serving.Config); err != nil {
+		return fmt.Errorf("%w; and so did the rollback: %w", why, err)
+	}
+	return fmt.Errorf("%w; rolled back", why)
+}
+
+// Abandon marks a revision as failed that nobody works on any more, so that Helm goes on.
+func (c *Client) Abandon(ctx context.Context, name, why string) error {
+	configuration, err := c.configuration(ctx)
+	if err != nil {
+		return err
+	}
+	last, err := lastOf(configuration, name)
+	if err != nil || last == nil || !last.Info.Status.IsPending() {
+		return err
+	}
+	last.SetStatus(common.StatusFailed, why)
+	return configuration.Releases.Update(last)
+}
+
+// Manifest returns the objects of what is deployed.
+func (c *Client) Manifest(ctx context.Context, name string) (string, error) {
+	configuration, err := c.configuration(ctx)
+	if err != nil {
+		return "", err
+	}
+	found, err := configuration.Releases.Deployed(name)
+	if errors.Is(err, driver.ErrNoDeployedReleases) || errors.Is(err, driver.ErrReleaseNotFound) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	serving, err := typed(found)
+	if err != nil {
+		return "", err
+	}
+	return serving.Manifest, nil
+}
+
+func renderer(order installer.Order) postrenderer.PostRenderer {
+	if order.KeepObjects {
+		return keeper{}
+	}
+	return nil
+}

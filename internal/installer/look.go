@@ -1,0 +1,233 @@
+package installer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/authority"
+)
+
+// look reads what there is, past all caches: it is looked at seldom, and decided on at once.
+func (r *reconciler) look(ctx context.Context, config *addonsv1.FleetAddonConfig) (*sight, error) {
+	asked, err := wantedFrom(config)
+	if err != nil {
+		return nil, &Problem{ReasonVersionInvalid, err.Error()}
+	}
+	s := &sight{wanted: asked, failures: r.failures, now: r.now(), timeout: r.HelmTimeout, kubernetes: r.kubernetes}
+	if s.isNothing() {
+		return s, nil
+	}
+	if err := r.lookAtDeployments(ctx, s); err != nil {
+		return nil, err
+	}
+	if !s.rancher {
+		if err := r.lookAtFleet(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	if s.install != nil {
+		s.offered = r.lookups.known(s.install, s.now)
+	}
+	if err := r.lookForServer(ctx, s); err != nil {
+		return nil, err
+	}
+	return s, r.lookForGates(ctx, s)
+}
+
+func (r *reconciler) lookAtDeployments(ctx context.Context, s *sight) error {
+	for _, entry := range []struct {
+		namespace, name string
+		found           func(*appsv1.Deployment)
+	}{
+		{"cattle-system", "rancher", func(*appsv1.Deployment) { s.rancher = true }},
+		{FleetNamespace, settingsName, func(fleet *appsv1.Deployment) { s.running = imageVersion(fleet) }},
+	} {
+		deployment := &appsv1.Deployment{}
+		err := r.live.Get(ctx, types.NamespacedName{Namespace: entry.namespace, Name: entry.name}, deployment)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("reading Deployment %s/%s: %w", entry.namespace, entry.name, err)
+		}
+		if err == nil {
+			entry.found(deployment)
+		}
+	}
+	return nil
+}
+
+// imageVersion is the version in the tag of a Deployment's image, nil if there is none.
+func imageVersion(deployment *appsv1.Deployment) *semver.Version {
+	for _, container := range deployment.Spec.Template.Spec.Containers {
+		if container.Name != deployment.Name {
+			continue
+		}
+		image, _, _ := strings.Cut(container.Image, "@")
+		if version, err := semver.NewVersion(image[strings.LastIndex(image, ":")+1:]); err == nil {
+			return version
+		}
+	}
+	return nil
+}
+
+// lookAtFleet reads releases and settings, if there is a namespace for them.
+func (r *reconciler) lookAtFleet(ctx context.Context, s *sight) error {
+	if there, err := r.room.find(ctx); err != nil || !there {
+		return err
+	}
+	var err error
+	if s.crds, err = r.releases.Find(ctx, CRDChart); err != nil {
+		return err
+	}
+	if s.fleet, err = r.releases.Find(ctx, FleetChart); err != nil {
+		return err
+	}
+	settings := &corev1.ConfigMap{}
+	switch err := r.live.Get(ctx, types.NamespacedName{Namespace: FleetNamespace, Name: settingsName}, settings); {
+	case err == nil:
+		s.settings = settings
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("reading Fleet's settings: %w", err)
+	}
+	return nil
+}
+
+// lookForServer finds where agents are to call, if it is asked for, or if Fleet is to be
+// installed and would otherwise have nothing to tell them.
+func (r *reconciler) lookForServer(ctx context.Context, s *sight) error {
+	in := s.wanted.server
+	if s.rancher {
+		return nil
+	}
+	if in == nil {
+		if s.install == nil || s.fleet != nil && s.fleet.Values["apiServerURL"] != nil {
+			return nil
+		}
+		found, _, err := r.infer(ctx)
+		s.server = found
+		return err
+	}
+	var err error
+	if in.infer {
+		s.server, s.serverProblem, err = r.infer(ctx)
+		return err
+	}
+	s.server = &server{url: in.url, from: "spec.config.server"}
+	if in.ca != nil {
+		s.server.from = cmp.Or(in.ca.Kind, "ConfigMap") + " " + in.ca.Namespace + "/" + in.ca.Name
+		if s.server.ca, s.serverProblem, err = r.authority(ctx, in.ca); s.serverProblem != nil {
+			s.server = nil
+		}
+	}
+	return err
+}
+
+func (r *reconciler) infer(ctx context.Context) (*server, *Problem, error) {
+	var all published
+	info := &corev1.ConfigMap{}
+	switch err := r.live.Get(ctx, types.NamespacedName{Namespace: "kube-public", Name: "cluster-info"}, info); {
+	case err == nil:
+		all.clusterInfo = info
+	case client.IgnoreNotFound(err) != nil:
+		return nil, nil, fmt.Errorf("reading ConfigMap kube-public/cluster-info: %w", err)
+	}
+	var slices discoveryv1.EndpointSliceList
+	if err := r.live.List(ctx, &slices, client.InNamespace("default"), client.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"}); err != nil {
+		return nil, nil, fmt.Errorf("listing the EndpointSlices of Service default/kubernetes: %w", err)
+	}
+	all.slices = slices.Items
+	root := &corev1.ConfigMap{}
+	if err := r.live.Get(ctx, types.NamespacedName{Namespace: "default", Name: "kube-root-ca.crt"}, root); client.IgnoreNotFound(err) != nil {
+		return nil, nil, fmt.Errorf("reading ConfigMap default/kube-root-ca.crt: %w", err)
+	}
+	all.rootCA = root.Data[authority.Key]
+	found, problem := all.infer()
+	return found, problem, nil
+}
+
+// authority reads the certificate authority that a user names.
+func (r *reconciler) authority(ctx context.Context, ref *corev1.ObjectReference) (string, *Problem, error) {
+	key := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	var text string
+	var problem *Problem
+	var err error
+	if ref.Kind == "Secret" {
+		var data map[string][]byte
+		data, problem, err = r.secret(ctx, key)
+		text = string(data[authority.Key])
+	} else {
+		object := &corev1.ConfigMap{}
+		problem, err = r.named(ctx, "configmaps", "ConfigMap", key, object)
+		text = object.Data[authority.Key]
+	}
+	switch {
+	case err != nil:
+		return "", nil, err
+	case problem != nil:
+		return "", &Problem{ReasonCAUnusable, problem.Message}, nil
+	}
+	if problem := authority.Problem(text, r.now()); problem != "" {
+		return "", &Problem{ReasonCAUnusable, fmt.Sprintf("%s %s: %s", cmp.Or(ref.Kind, "ConfigMap"), key, problem)}, nil
+	}
+	return text, nil, nil
+}
+
+// secret reads a Secret that a user names.
+func (r *reconciler) secret(ctx context.Context, key types.NamespacedName) (map[string][]byte, *Problem, error) {
+	object := &corev1.Secret{}
+	problem, err := r.named(ctx, "secrets", "Secret", key, object)
+	return object.Data, problem, err
+}
+
+// named reads an object that a user names. Whether that is allowed is asked first: a refusal
+// is no error, and no entry in anybody's audit log.
+func (r *reconciler) named(ctx context.Context, resource, kind string, key types.NamespacedName, object client.Object) (*Problem, error) {
+	allowed, err := r.may(ctx, "get", resource, key)
+	if err != nil {
+		return nil, err
+	}
+	if !allowed {
+		return &Problem{Message: fmt.Sprintf("%s %s: the installer may not read it; give its ServiceAccount a Role in namespace %s with verb get on it, or move it to %s", kind, key, key.Namespace, FleetNamespace)}, nil
+	}
+	switch err := r.live.Get(ctx, key, object); {
+	case client.IgnoreNotFound(err) != nil:
+		return nil, fmt.Errorf("reading %s %s: %w", kind, key, err)
+	case err != nil:
+		return &Problem{Message: fmt.Sprintf("%s %s does not exist", kind, key)}, nil
+	}
+	return nil, nil
+}
+
+func (r *reconciler) lookForGates(ctx context.Context, s *sight) error {
+	if !s.gatesElsewhere() {
+		return nil
+	}
+	object := &corev1.ConfigMap{}
+	problem, err := r.named(ctx, "configmaps", "ConfigMap", s.gates.configMap, object)
+	if err != nil {
+		return err
+	}
+	if problem == nil {
+		allowed, err := r.may(ctx, "patch", "configmaps", s.gates.configMap)
+		if err != nil {
+			return err
+		}
+		if !allowed {
+			problem = &Problem{Message: fmt.Sprintf("ConfigMap %s: the installer may not change it; give its ServiceAccount a Role in namespace %s with verbs get and patch on it", s.gates.configMap, s.gates.configMap.Namespace)}
+		}
+	}
+	if problem != nil {
+		s.gatesProblem = &Problem{ReasonGatesUnwritable, problem.Message}
+		return nil
+	}
+	s.gatesMap = object
+	return nil
+}

@@ -1,0 +1,117 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+const (
+	// FieldManager is the field manager of every write but Helm's own.
+	FieldManager = "muster-installer"
+	// lookInterval is how often what no event tells of is looked at: releases, settings, and
+	// what the settings are taken from.
+	lookInterval = 15 * time.Second
+	// conflictInterval is how long to wait for a state that somebody has just written.
+	conflictInterval = time.Second
+	// mostSteps is more than there are to take.
+	mostSteps = 12
+)
+
+// Options are the settings of the program.
+type Options struct {
+	// LookupInterval is how often a repository is asked for newer versions.
+	LookupInterval time.Duration
+	// HelmTimeout is how long Helm waits until what it has installed is ready.
+	HelmTimeout time.Duration
+}
+
+// reconciler keeps Fleet as the FleetAddonConfig says: it looks, and takes one step after the
+// other until none is left.
+type reconciler struct {
+	client.Client
+	Options
+	live       client.Reader // past the cache
+	room       *room
+	releases   Releases
+	repository OpenRepository
+	recorder   events.EventRecorder
+	kubernetes *semver.Version
+	now        func() time.Time
+
+	lookups  *lookups
+	failures map[string]*failure
+}
+
+// Reconcile looks at the FleetAddonConfig, of which there is one.
+func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	for range mostSteps {
+		config := &addonsv1.FleetAddonConfig{}
+		if err := r.live.Get(ctx, req.NamespacedName, config); err != nil {
+			return ctrl.Result{}, client.IgnoreNotFound(err)
+		}
+		s, p, err := r.decide(ctx, config)
+		if err != nil {
+			r.room.sure = false // Its namespace may have been made anew.
+			return ctrl.Result{}, err
+		}
+		if err := r.tell(ctx, config, s, p); err != nil {
+			return ctrl.Result{}, err
+		}
+		if p.step == rest {
+			return ctrl.Result{RequeueAfter: r.pause(s, p)}, nil
+		}
+		switch err := r.take(ctx, s, p); {
+		case apierrors.IsConflict(err):
+			return ctrl.Result{RequeueAfter: conflictInterval}, nil
+		case err != nil:
+			return ctrl.Result{}, fmt.Errorf("to %s: %w", p.step, err)
+		}
+	}
+	return ctrl.Result{}, errors.New("no step has led anywhere")
+}
+
+// decide looks, and says what is to be done.
+func (r *reconciler) decide(ctx context.Context, config *addonsv1.FleetAddonConfig) (*sight, *plan, error) {
+	s, err := r.look(ctx, config)
+	var problem *Problem
+	if errors.As(err, &problem) {
+		return &sight{}, &plan{installed: installedIs(false, problem.Reason, "%s", problem.Message)}, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	p := s.next()
+	return s, &p, nil
+}
+
+// pause is how long nothing needs to be looked at.
+func (r *reconciler) pause(s *sight, p *plan) time.Duration {
+	if s.isNothing() {
+		return 0
+	}
+	wait := lookInterval
+	if p.later > 0 {
+		wait = min(wait, p.later)
+	}
+	if s.offered != nil {
+		wait = min(wait, r.lookups.wait(r.now()))
+	}
+	return wait
+}
+
+// may asks whether the installer may do something to a named object.
+func (r *reconciler) may(ctx context.Context, verb, resource string, key types.NamespacedName) (bool, error) {
+	return mayI(ctx, r.Client, authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: resource, Namespace: key.Namespace, Name: key.Name})
+}

@@ -1,0 +1,114 @@
+package installer
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/message"
+	"github.com/muster-fleet/muster/internal/metrics"
+)
+
+// tell writes what is the installer's of the status, and events about what has changed.
+func (r *reconciler) tell(ctx context.Context, config *addonsv1.FleetAddonConfig, s *sight, p *plan) error {
+	if p.step != rest && p.installed == nil && p.configured == nil {
+		return nil // A short step; what comes of it is told.
+	}
+	have := ownStatus(&config.Status)
+	want := addonsv1.FleetAddonConfigStatus{InstalledVersion: s.installedVersion()}
+	metrics.FleetVersion(want.InstalledVersion)
+	var news []metav1.Condition
+	for _, entry := range []struct {
+		kind   string
+		wanted *metav1.Condition
+	}{{ConfiguredCondition, p.configured}, {InstalledCondition, p.installed}} {
+		old, wanted := meta.FindStatusCondition(have.Conditions, entry.kind), entry.wanted
+		if wanted == nil && p.step != rest {
+			wanted = old // It is told when the step is taken.
+		}
+		if wanted == nil {
+			continue
+		}
+		now := *wanted
+		now.ObservedGeneration = config.Generation
+		now.Message = message.Short(now.Message, message.Condition)
+		now.LastTransitionTime = metav1.NewTime(r.now().Truncate(time.Second))
+		if old != nil && old.Status == now.Status {
+			now.LastTransitionTime = old.LastTransitionTime
+		}
+		if old == nil || old.Status != now.Status || old.Reason != now.Reason {
+			news = append(news, now)
+		}
+		want.Conditions = append(want.Conditions, now)
+	}
+	if equality.Semantic.DeepEqual(have, &want) {
+		return nil
+	}
+	if err := r.writeStatus(ctx, config, &want); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	for _, condition := range news {
+		r.event(config, &condition)
+	}
+	return nil
+}
+
+// installedVersion is the version of Fleet that is really there.
+func (s *sight) installedVersion() string {
+	switch {
+	case s.fleet != nil && s.fleet.Deployed != nil:
+		return s.fleet.Deployed.String()
+	case s.fleet == nil && s.running != nil:
+		return s.running.String()
+	default:
+		return ""
+	}
+}
+
+// ownStatus is what is the installer's of a status.
+func ownStatus(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConfigStatus {
+	result := &addonsv1.FleetAddonConfigStatus{InstalledVersion: status.InstalledVersion}
+	for _, condition := range status.Conditions {
+		if condition.Type == InstalledCondition || condition.Type == ConfiguredCondition {
+			result.Conditions = append(result.Conditions, condition)
+		}
+	}
+	slices.SortFunc(result.Conditions, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
+	return result
+}
+
+// writeStatus applies what is the installer's; what it does not name any more goes, and what
+// is the syncer's stays.
+func (r *reconciler) writeStatus(ctx context.Context, config *addonsv1.FleetAddonConfig, want *addonsv1.FleetAddonConfigStatus) error {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
+	if err != nil {
+		return err
+	}
+	object := map[string]any{
+		"apiVersion": addonsv1.GroupVersion.String(), "kind": "FleetAddonConfig",
+		"metadata": map[string]any{"name": config.Name, "uid": string(config.UID)}, "status": fields,
+	}
+	return r.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: object}),
+		client.FieldOwner(FieldManager), client.ForceOwnership)
+}
+
+func (r *reconciler) event(config *addonsv1.FleetAddonConfig, condition *metav1.Condition) {
+	kind, action := corev1.EventTypeWarning, "Install"
+	if condition.Status == metav1.ConditionTrue || slices.Contains([]string{ReasonInstalling, ReasonConfiguring, ReasonPlanned}, condition.Reason) {
+		kind = corev1.EventTypeNormal
+	}
+	if condition.Type == ConfiguredCondition {
+		action = "Configure"
+	}
+	r.recorder.Eventf(config, nil, kind, condition.Reason, action, "%s", message.Short(condition.Message, message.Note))
+}

@@ -1,0 +1,98 @@
+package installer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// account is the installer's ServiceAccount, and the RoleBinding in Fleet's namespace.
+	account = "muster-installer"
+	// roomRole is what it may do in Fleet's namespace, shipped as a ClusterRole: the
+	// namespace may not be there yet, and must not go with the installer.
+	roomRole = "muster-installer-fleet-namespace"
+)
+
+// room is Fleet's namespace, and the installer's rights there.
+type room struct {
+	client.Client
+	live client.Reader
+	// namespace is the installer's own.
+	namespace string
+	// sure says that the rights have been seen.
+	sure bool
+}
+
+// find reports whether Fleet's namespace is there, and sees to it that the installer may
+// work in it.
+func (r *room) find(ctx context.Context) (bool, error) {
+	if r.sure {
+		return true, nil
+	}
+	namespace := &corev1.Namespace{}
+	switch err := r.live.Get(ctx, types.NamespacedName{Name: FleetNamespace}, namespace); {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("reading Namespace %s: %w", FleetNamespace, err)
+	}
+	return true, r.enter(ctx)
+}
+
+// make makes Fleet's namespace if it is not there.
+func (r *room) make(ctx context.Context) error {
+	if there, err := r.find(ctx); err != nil || there {
+		return err
+	}
+	// Applied and not created: then the API server asks RBAC about this very name.
+	namespace := map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": FleetNamespace}}
+	if err := applyAs(ctx, r.Client, namespace); err != nil {
+		return fmt.Errorf("making Namespace %s: %w", FleetNamespace, err)
+	}
+	return r.enter(ctx)
+}
+
+// enter binds the shipped role to the installer's own account, in this namespace.
+func (r *room) enter(ctx context.Context) error {
+	allowed := func(ctx context.Context) (bool, error) {
+		return mayI(ctx, r.Client, authorizationv1.ResourceAttributes{Verb: "list", Version: "v1", Resource: "secrets", Namespace: FleetNamespace})
+	}
+	if has, err := allowed(ctx); err != nil || has {
+		r.sure = has
+		return err
+	}
+	binding := map[string]any{
+		"apiVersion": rbacv1.SchemeGroupVersion.String(), "kind": "RoleBinding",
+		"metadata": map[string]any{"namespace": FleetNamespace, "name": account},
+		"roleRef":  map[string]any{"apiGroup": rbacv1.GroupName, "kind": "ClusterRole", "name": roomRole},
+		"subjects": []any{map[string]any{"kind": rbacv1.ServiceAccountKind, "namespace": r.namespace, "name": account}},
+	}
+	if err := applyAs(ctx, r.Client, binding); err != nil {
+		return fmt.Errorf("binding ClusterRole %s in Namespace %s: %w", roomRole, FleetNamespace, err)
+	}
+	// The API server learns of a binding a moment later.
+	if err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, allowed); err != nil {
+		return fmt.Errorf("waiting for the rights in Namespace %s: %w", FleetNamespace, err)
+	}
+	r.sure = true
+	return nil
+}
+
+// mayI asks the API server what this program may do.
+func mayI(ctx context.Context, c client.Client, attributes authorizationv1.ResourceAttributes) (bool, error) {
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &attributes}}
+	if err := c.Create(ctx, review, &client.CreateOptions{Raw: &metav1.CreateOptions{}}); err != nil {
+		return false, fmt.Errorf("asking for rights: %w", err)
+	}
+	return review.Status.Allowed, nil
+}

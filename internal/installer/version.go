@@ -1,0 +1,99 @@
+package installer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+)
+
+// isMetBy reports whether a version is what is asked for, without a look into a repository.
+// The newest release is what a repository says it is.
+func (i *install) isMetBy(version *semver.Version) bool {
+	switch {
+	case version == nil:
+		return false
+	case i.exact != nil:
+		return version.Equal(i.exact)
+	case i.within != nil:
+		return i.within.Check(version)
+	default:
+		return true
+	}
+}
+
+// follows reports whether newer versions may come up for what is asked for.
+func (i *install) follows() bool { return i.exact == nil }
+
+// choose returns the version to install of those that a repository offers.
+func (i *install) choose(offers []Offer) (*semver.Version, *Problem) {
+	var best *semver.Version
+	for _, offer := range offers {
+		if i.exact == nil && i.within == nil && offer.Version.Prerelease() != "" {
+			continue // The newest release is a release.
+		}
+		if i.isMetBy(offer.Version) && (best == nil || offer.Version.GreaterThan(best)) {
+			best = offer.Version
+		}
+	}
+	if best != nil {
+		return best, nil
+	}
+	return nil, &Problem{ReasonVersionUnknown, fmt.Sprintf("%s has no %s of both %s and %s; it has %s",
+		i.repository, i.describe(), FleetChart, CRDChart, listed(offers))}
+}
+
+// describe names what is asked for.
+func (i *install) describe() string {
+	switch {
+	case i.exact != nil:
+		return "version " + i.text
+	case i.within != nil:
+		return "version in the range " + i.text
+	default:
+		return "release"
+	}
+}
+
+// listed names the newest of what is offered.
+func listed(offers []Offer) string {
+	const most = 5
+	var versions []*semver.Version
+	for _, offer := range offers {
+		versions = append(versions, offer.Version)
+	}
+	slices.SortFunc(versions, func(a, b *semver.Version) int { return b.Compare(a) })
+	var names []string
+	for _, version := range versions[:min(most, len(versions))] {
+		names = append(names, version.Original())
+	}
+	if len(names) == 0 {
+		return "none at all"
+	}
+	text := strings.Join(names, ", ")
+	if more := len(versions) - most; more > 0 {
+		text += fmt.Sprintf(" and %d older ones", more)
+	}
+	return text
+}
+
+// both returns the versions that both charts have: the one without the other is half a Fleet.
+func both(fleet, crds []Offer) []Offer {
+	return slices.DeleteFunc(slices.Clone(fleet), func(offer Offer) bool {
+		return !slices.ContainsFunc(crds, func(other Offer) bool { return other.Version.Equal(offer.Version) })
+	})
+}
+
+// unfit says that a release is not made for a version of Kubernetes; empty if it is, or does
+// not say.
+func (r *Release) unfit(kubernetes *semver.Version) string {
+	if r.KubeVersion == "" || kubernetes == nil {
+		return ""
+	}
+	fits, err := semver.NewConstraint(r.KubeVersion)
+	if err != nil || fits.Check(kubernetes) {
+		return ""
+	}
+	return fmt.Sprintf("it says that it is for Kubernetes %s, and this is %s", r.KubeVersion, kubernetes)
+}

@@ -1,0 +1,139 @@
+package installer
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/Masterminds/semver/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+const (
+	// AdoptAnnotation on the FleetAddonConfig hands a Fleet to Muster that somebody else has
+	// installed with Helm. Nothing else does.
+	AdoptAnnotation = "fleet.addons.cluster.x-k8s.io/adopt-fleet"
+	// DefaultRepository is Fleet's own.
+	DefaultRepository = "https://rancher.github.io/fleet-helm-charts"
+	// FleetNamespace is where Fleet is, and its releases are: its programs know no other.
+	FleetNamespace = stamp.FleetSystem
+)
+
+// wanted is what a FleetAddonConfig asks of Fleet itself.
+type wanted struct {
+	install *install
+	server  *serverWanted
+	gates   *gates
+	// bootstrap says whether Fleet manages the management cluster; nil if nothing is said.
+	bootstrap *bool
+	adopt     bool
+}
+
+// install is what spec.install asks for: one of exact, within, or neither, which is the
+// newest release.
+type install struct {
+	exact  *semver.Version
+	within *semver.Constraints
+	text   string // what the user wrote
+
+	repository string
+	// secret holds the credentials of the repository; its name is empty if there are none.
+	secret types.NamespacedName
+	// planOnly says that nothing is to be installed, only shown.
+	planOnly bool
+}
+
+// serverWanted is what spec.config.server asks for.
+type serverWanted struct {
+	infer bool
+	url   string
+	ca    *corev1.ObjectReference
+}
+
+// gates are the feature gates as they are to be.
+type gates struct {
+	helmOps, ociStorage bool
+	// configMap is where the values of a Fleet are that Rancher installs; empty if there is none.
+	configMap types.NamespacedName
+}
+
+// wantedFrom reads what a FleetAddonConfig asks for. The error names a field that cannot be
+// used, which admission would have refused.
+func wantedFrom(config *addonsv1.FleetAddonConfig) (wanted, error) {
+	result := wanted{adopt: config.Annotations[AdoptAnnotation] == "true"}
+	if fleet := config.Spec.Config; fleet != nil {
+		result.bootstrap = fleet.BootstrapLocalCluster
+		result.gates = gatesFrom(fleet.FeatureGates)
+		result.server = serverFrom(fleet.Server)
+	}
+	var err error
+	result.install, err = installFrom(config.Spec.Install)
+	return result, err
+}
+
+// isNothing reports whether nothing is asked for.
+func (w *wanted) isNothing() bool {
+	return w.install == nil && w.server == nil && w.gates == nil && w.bootstrap == nil
+}
+
+func installFrom(spec *addonsv1.FleetInstall) (*install, error) {
+	if spec == nil || spec.Version == nil && !ptr.Deref(spec.FollowLatest, false) {
+		return nil, nil
+	}
+	result := &install{
+		text:       strings.TrimSpace(ptr.Deref(spec.Version, "")),
+		repository: strings.TrimSuffix(cmp.Or(ptr.Deref(spec.Repository, ""), DefaultRepository), "/"),
+		planOnly:   spec.Mode == addonsv1.InstallPlan,
+	}
+	if ref := spec.RepositorySecretRef; ref != nil {
+		result.secret = types.NamespacedName{Namespace: cmp.Or(ref.Namespace, FleetNamespace), Name: ref.Name}
+	}
+	if spec.Version == nil {
+		return result, nil
+	}
+	if exact, err := semver.StrictNewVersion(strings.TrimPrefix(result.text, "v")); err == nil {
+		result.exact = exact
+		return result, nil
+	}
+	var err error
+	if result.within, err = semver.NewConstraint(result.text); err != nil {
+		return nil, fmt.Errorf("spec.install.version: %q is neither a version nor a range: %w", result.text, err)
+	}
+	return result, nil
+}
+
+func serverFrom(spec *addonsv1.Server) *serverWanted {
+	if spec == nil {
+		return nil
+	}
+	if spec.InferLocal != nil {
+		if !*spec.InferLocal {
+			return nil
+		}
+		return &serverWanted{infer: true}
+	}
+	custom := spec.CustomServer
+	if spec.Custom != nil {
+		custom = *spec.Custom
+	}
+	if custom.APIServerURL == nil && custom.APIServerCAConfigRef == nil {
+		return nil
+	}
+	return &serverWanted{url: ptr.Deref(custom.APIServerURL, ""), ca: custom.APIServerCAConfigRef}
+}
+
+func gatesFrom(spec *addonsv1.FeatureGates) *gates {
+	if spec == nil {
+		return nil
+	}
+	result := &gates{helmOps: ptr.Deref(spec.ExperimentalHelmOps, true), ociStorage: ptr.Deref(spec.ExperimentalOCIStorage, true)}
+	if spec.ConfigMap != nil && spec.ConfigMap.Ref != nil {
+		result.configMap = types.NamespacedName{Namespace: spec.ConfigMap.Ref.Namespace, Name: spec.ConfigMap.Ref.Name}
+	}
+	return result
+}
