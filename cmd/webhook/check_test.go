@@ -60,7 +60,7 @@ func TestCheck(t *testing.T) {
 			`warning: -: Cluster team/a: metadata.labels: this Cluster is not imported into Fleet: the labels of its Namespace do not match spec.cluster.namespaceSelector of the FleetAddonConfig (team=a); its Namespace is not among the manifests`,
 			`warning: -: Cluster team/b: metadata.labels: this Cluster is not imported into Fleet: its labels do not match spec.cluster.selector of the FleetAddonConfig (env=prod); its Namespace is not among the manifests`,
 			`warning: -: Cluster other/c: metadata.labels: this Cluster is not imported into Fleet: its labels do not match spec.cluster.selector of the FleetAddonConfig (env=prod)`}},
-		"config: warning": {stdin: config + `{config: {bootstrapLocalCluster: true}}`, want: []string{"warning: -: FleetAddonConfig fleet-addon-config: spec.config.bootstrapLocalCluster has no effect without spec.install", "warning: -: FleetAddonConfig fleet-addon-config: spec.install and spec.config are accepted but not acted on in this release; install and configure Fleet with its own charts"}},
+		"config: warning": {stdin: config + `{config: {bootstrapLocalCluster: true}}`, want: []string{"warning: -: FleetAddonConfig fleet-addon-config: spec.config.bootstrapLocalCluster has no effect without spec.install"}},
 		"config: errors": {failed: true, stdin: config + `{cluster: {agentNamespace: A, onDeselect: Drop}}`, want: []string{
 			`-: FleetAddonConfig fleet-addon-config: spec.cluster.agentNamespace: Invalid value: "A": must be a namespace name: lower-case letters, digits and '-', starting and ending with a letter or digit, for example fleet-addon-agent`,
 			`-: FleetAddonConfig fleet-addon-config: spec.cluster.onDeselect: Unsupported value: "Drop": supported values: "Keep", "Delete"`}},

@@ -73,14 +73,16 @@ func caUntil(t *testing.T, until time.Time) string {
 
 func TestConfigAuthorities(t *testing.T) {
 	const (
-		custom    = `config: {server: {custom: {apiServerCaConfigRef: {kind: ConfigMap, namespace: ns, name: ca}}}}`
-		short     = `config: {server: {apiServerCaConfigRef: {namespace: ns, name: ca}}}`
-		secret    = `config: {server: {custom: {apiServerCaConfigRef: {kind: Secret, namespace: ns, name: ca}}}}`
-		other     = `config: {server: {custom: {apiServerCaConfigRef: {kind: ConfigMap, namespace: ns, name: other}}}}`
-		customRef = "spec.config.server.custom.apiServerCaConfigRef"
-		shortRef  = "spec.config.server.apiServerCaConfigRef"
-		mayNot    = `user "anna" may not get configmaps "ca" in namespace "ns"`
-		unread    = "is not checked, as Muster may not read it"
+		custom        = `config: {server: {custom: {apiServerCaConfigRef: {kind: ConfigMap, namespace: ns, name: ca}}}}`
+		short         = `config: {server: {apiServerCaConfigRef: {namespace: ns, name: ca}}}`
+		secret        = `config: {server: {custom: {apiServerCaConfigRef: {kind: Secret, namespace: ns, name: ca}}}}`
+		other         = `config: {server: {custom: {apiServerCaConfigRef: {kind: ConfigMap, namespace: ns, name: other}}}}`
+		repository    = `install: {version: 0.16.0, repositorySecretRef: {name: charts}}`
+		repositoryRef = "spec.install.repositorySecretRef"
+		customRef     = "spec.config.server.custom.apiServerCaConfigRef"
+		shortRef      = "spec.config.server.apiServerCaConfigRef"
+		mayNot        = `user "anna" may not get configmaps "ca" in namespace "ns"`
+		unread        = "is not checked, as Muster may not read it"
 	)
 	ca := caUntil(t, time.Now().Add(time.Hour))
 	good := map[string]string{"configmaps/ns/ca": ca, "secrets/ns/ca": ca}
@@ -106,6 +108,9 @@ func TestConfigAuthorities(t *testing.T) {
 		"a Secret, gone":                   {spec: secret, refused: []string{customRef}, says: "no such Secret", asked: 1},
 		"a Secret, empty":                  {data: map[string]string{"secrets/ns/ca": ""}, spec: secret, refused: []string{customRef}, says: "the Secret has no key ca.crt", asked: 1},
 		"a Secret that may not be read":    {err: unreadable, spec: secret, warning: "Secret ns/ca " + unread, asked: 1},
+		"a repository's Secret":            {spec: repository, asked: 1, unread: true},
+		"the author may not: a repository": {denied: true, spec: repository, refused: []string{repositoryRef}, says: `may not get secrets "charts" in namespace "cattle-fleet-system", which this would send to the repository`, asked: 1, unread: true},
+		"update: the same repository":      {denied: true, old: repository, spec: repository, unread: true},
 		"incomplete: said once":            {spec: `config: {server: {custom: {apiServerCaConfigRef: {namespace: ns}}}}`, refused: []string{customRef + ".name"}, unread: true},
 		"the author may not":               {data: good, denied: true, spec: custom, refused: []string{customRef}, says: mayNot, asked: 1, unread: true},
 		"the author may not, shorthand":    {denied: true, spec: short, refused: []string{shortRef}, says: mayNot, asked: 1, unread: true},

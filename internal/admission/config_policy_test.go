@@ -268,6 +268,9 @@ func TestValidateConfigAccepts(t *testing.T) {
 		"a range: pre-releases":       `install: {version: ">=0.16.0-0"}`,
 		"repository":                  `install: {followLatest: true, repository: "https://rancher.github.io/fleet-helm-charts/"}`,
 		"oci repository":              `install: {version: 0.16.0, repository: "oci://registry.example.com:5000/charts"}`,
+		"credentials":                 `install: {version: 0.16.0, repositorySecretRef: {name: charts}}`,
+		"credentials elsewhere":       `install: {version: 0.16.0, repositorySecretRef: {name: charts, namespace: team}}`,
+		"plan":                        `install: {version: 0.16.0, mode: Plan}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if errs := validateConfig(configOf(t, spec)); len(errs) > 0 {
@@ -279,7 +282,7 @@ func TestValidateConfigAccepts(t *testing.T) {
 
 func TestWarnings(t *testing.T) {
 	const (
-		notActedOn  = "spec.install and spec.config are accepted but not acted on in this release; install and configure Fleet with its own charts"
+		everyRight  = "spec.config.bootstrapLocalCluster gives Fleet every right on this cluster"
 		noInstall   = "spec.config.bootstrapLocalCluster has no effect without spec.install"
 		latestFalse = "spec.install.followLatest: false installs nothing; remove install, or set version"
 	)
@@ -290,17 +293,17 @@ func TestWarnings(t *testing.T) {
 		"nothing":                       {spec: `{}`},
 		"cluster only":                  {spec: `cluster: {selector: {}}`},
 		"empty config":                  {spec: `config: {}`},
-		"followLatest false":            {spec: `install: {followLatest: false}`, want: []string{latestFalse, notActedOn}},
-		"bootstrap without install":     {spec: `config: {bootstrapLocalCluster: true}`, want: []string{noInstall, notActedOn}},
-		"bootstrap with install":        {spec: `{config: {bootstrapLocalCluster: true}, install: {version: 0.16.0}}`, want: []string{notActedOn}},
+		"followLatest false":            {spec: `install: {followLatest: false}`, want: []string{latestFalse}},
+		"bootstrap without install":     {spec: `config: {bootstrapLocalCluster: true}`, want: []string{noInstall}},
+		"bootstrap with install":        {spec: `{config: {bootstrapLocalCluster: true}, install: {version: 0.16.0}}`, want: []string{everyRight}},
 		"no bootstrap, said explicitly": {spec: `config: {bootstrapLocalCluster: false}`},
-		"server":                        {spec: `config: {server: {inferLocal: true}}`, want: []string{notActedOn}},
+		"server":                        {spec: `config: {server: {inferLocal: true}}`},
 		"tolerations":                   {spec: `cluster: {agentTolerations: [{operator: Exists}, {key: a, operator: Gt, value: "950"}]}`, want: []string{"spec.cluster.agentTolerations[1].operator: Gt is known only to Kubernetes 1.35 and later with the feature gate TaintTolerationComparisonOperators; other clusters refuse a Fleet agent that has it"}},
-		"repository over http":          {spec: `install: {followLatest: true, repository: "http://charts.example.com"}`, want: []string{"spec.install.repository: http is neither encrypted nor authenticated, and what it serves runs with Fleet's rights; use https or oci", notActedOn}},
-		"repository over https":         {spec: `install: {followLatest: true, repository: "https://charts.example.com"}`, want: []string{notActedOn}},
+		"repository over http":          {spec: `install: {followLatest: true, repository: "http://charts.example.com"}`, want: []string{"spec.install.repository: http is neither encrypted nor authenticated, and what it serves runs with Fleet's rights; use https or oci"}},
+		"repository over https":         {spec: `install: {followLatest: true, repository: "https://charts.example.com"}`},
 		"who may call, but nobody may":  {spec: `cluster: {agentInitiatedSelector: {}}`, want: []string{"spec.cluster.agentInitiatedSelector has no effect without spec.cluster.agentInitiated: true"}},
 		"who may call":                  {spec: `cluster: {agentInitiated: true, agentInitiatedSelector: {}}`},
-		"gates":                         {spec: `config: {featureGates: {}}`, want: []string{notActedOn}},
+		"gates":                         {spec: `config: {featureGates: {}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(test.want, warnings(configOf(t, test.spec))); diff != "" {

@@ -118,7 +118,7 @@ func TestConfigValidatorOverTheWire(t *testing.T) {
 			t.Errorf("%q does not say %q", refused.Result.Message, part)
 		}
 	}
-	accepted := post(t, webhook, fmt.Sprintf(review, `{"install":{"version":"0.16.0"}}`)).Response
+	accepted := post(t, webhook, fmt.Sprintf(review, `{"install":{"version":"0.16.0","repository":"http://charts.example.com"}}`)).Response
 	if !accepted.Allowed || len(accepted.Warnings) != 1 {
 		t.Errorf("the answer is %+v", accepted)
 	}

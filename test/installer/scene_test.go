@@ -141,7 +141,7 @@ type release struct {
 }
 
 func releases(g Gomega) []release {
-	text, err := shelf.run("list", "-n", fleetNamespace, "-a", "-o", "json")
+	text, err := shelf.run("list", "-n", fleetNamespace, "-o", "json")
 	g.Expect(err).NotTo(HaveOccurred())
 	var found []release
 	g.Expect(json.Unmarshal([]byte(text), &found)).To(Succeed())

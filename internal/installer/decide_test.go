@@ -1,0 +1,192 @@
+package installer
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+var now = time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC)
+
+// released is a release that an installer has deployed at a version.
+func released(version string, values map[string]any) *Release {
+	parsed := semver.MustParse(version)
+	return &Release{Version: parsed, AppVersion: version, Deployed: parsed, Revision: 1, Status: StatusDeployed, MadeBy: "run", Changed: now, Values: values}
+}
+
+func foreign(r *Release) *Release { r.MadeBy = ""; return r }
+
+func failed(r *Release, serving string) *Release {
+	r.Status, r.Deployed = StatusFailed, nil
+	if serving != "" {
+		r.Deployed = semver.MustParse(serving)
+	}
+	return r
+}
+
+func offers(versions ...string) *offered {
+	result := &offered{}
+	for _, version := range versions {
+		result.offers = append(result.offers, Offer{semver.MustParse(version)})
+	}
+	return result
+}
+
+func asked(t *testing.T, spec addonsv1.FleetAddonConfigSpec) wanted {
+	t.Helper()
+	result, err := wantedFrom(&addonsv1.FleetAddonConfig{Spec: spec})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+func version(text string) addonsv1.FleetAddonConfigSpec {
+	return addonsv1.FleetAddonConfigSpec{Install: &addonsv1.FleetInstall{Version: ptr.To(text)}}
+}
+
+func latest() addonsv1.FleetAddonConfigSpec {
+	return addonsv1.FleetAddonConfigSpec{Install: &addonsv1.FleetInstall{FollowLatest: ptr.To(true)}}
+}
+
+func inferring(spec addonsv1.FleetAddonConfigSpec) addonsv1.FleetAddonConfigSpec {
+	spec.Config = &addonsv1.FleetConfig{Server: &addonsv1.Server{InferLocal: ptr.To(true)}}
+	return spec
+}
+
+func TestNext(t *testing.T) {
+	here := &server{url: "https://here:6443", ca: "CA", from: "somewhere"}
+	ours := map[string]any{"apiServerURL": here.url, "apiServerCA": here.ca}
+	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
+	pending := func(r *Release, by, before string, since time.Duration) *Release {
+		r.Status, r.MadeBy, r.Before, r.Changed = "pending-upgrade", by, before, now.Add(-since)
+		return r
+	}
+	for name, test := range map[string]struct {
+		spec   addonsv1.FleetAddonConfigSpec
+		adopt  bool
+		sight  sight
+		step   step
+		puts   string // the version, if it is not the one that is there
+		reason string // of FleetInstalled
+		says   string
+		config string // reason of FleetConfigured
+	}{
+		"nothing asked":        {sight: sight{fleet: released("0.16.0", nil)}},
+		"asks first":           {spec: version("0.16.0"), step: ask},
+		"CRDs first":           {spec: version("0.16.0"), sight: sight{offered: offers("0.16.0")}, step: putCRDs, puts: "0.16.0", reason: ReasonInstalling},
+		"then Fleet":           {spec: version("0.16.0"), sight: sight{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, step: putFleet, puts: "0.16.0", reason: ReasonInstalling},
+		"there, asks nobody":   {spec: version("v0.16.0"), sight: sight{crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonInstalled},
+		"newest of a range":    {spec: version("0.16.x"), sight: sight{offered: offers("0.15.9", "0.16.0", "0.16.2", "0.17.0")}, step: putCRDs, puts: "0.16.2", reason: ReasonInstalling},
+		"newest, a release":    {spec: latest(), sight: sight{offered: offers("0.16.0", "0.17.0-rc.1")}, step: putCRDs, puts: "0.16.0", reason: ReasonInstalling},
+		"upgrade":              {spec: latest(), sight: sight{offered: offers("0.16.0", "0.17.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, step: putCRDs, puts: "0.17.0", reason: ReasonUpgrading},
+		"upgrade, then Fleet":  {spec: latest(), sight: sight{offered: offers("0.16.0", "0.17.0"), crds: released("0.17.0", nil), fleet: released("0.16.0", plain)}, step: putFleet, puts: "0.17.0", reason: ReasonUpgrading},
+		"newer than offered":   {spec: latest(), sight: sight{offered: offers("0.15.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonInstalled},
+		"CRDs that are newer":  {spec: version("0.16.0"), sight: sight{crds: released("0.17.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonInstalled},
+		"downgrade":            {spec: version("0.15.0"), sight: sight{offered: offers("0.15.0", "0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonDowngradeRefused, says: "cannot go back to 0.15.0"},
+		"downgrade by a range": {spec: version("0.15.x"), sight: sight{offered: offers("0.15.0", "0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonDowngradeRefused},
+		"unknown version":      {spec: version("0.18.0"), sight: sight{offered: offers("0.15.0", "0.16.0")}, reason: ReasonVersionUnknown, says: "it has 0.16.0, 0.15.0"},
+		"unknown, another there": {spec: version("0.18.0"), sight: sight{offered: offers("0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
+			reason: ReasonVersionUnknown, says: "Fleet 0.16.0 stays"},
+		"out of reach, nothing there": {spec: latest(), sight: sight{offered: &offered{err: errTest}}, reason: ReasonRepositoryOut},
+		"out of reach, Fleet there": {spec: latest(), sight: sight{offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
+			reason: ReasonRepositoryOut, says: "newer versions are not seen"},
+		"refused":              {spec: latest(), sight: sight{offered: &offered{err: &Problem{ReasonRepositoryRefuse, "401"}}}, reason: ReasonRepositoryRefuse},
+		"settings into values": {spec: inferring(version("0.16.0")), sight: sight{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, step: putFleet},
+		"settings, no install": {spec: inferring(addonsv1.FleetAddonConfigSpec{}), sight: sight{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)}, step: putFleet},
+		"settings are there":   {spec: inferring(version("0.16.0")), sight: sight{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", ours)}, reason: ReasonInstalled, config: ReasonConfigured},
+		"settings do not wait for a repository": {spec: inferring(version("0.17.0")), sight: sight{server: here, offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)},
+			step: putFleet, reason: ReasonRepositoryOut},
+		"no server to be found": {spec: inferring(version("0.16.0")), sight: sight{serverProblem: &Problem{ReasonServerUnknown, "x"}, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
+			reason: ReasonInstalled, config: ReasonServerUnknown},
+		"settings without Fleet":      {spec: inferring(addonsv1.FleetAddonConfigSpec{}), sight: sight{server: here}, config: ReasonFleetMissing},
+		"ours, half done":             {spec: version("0.16.0"), sight: sight{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "b", "a", time.Second)}, step: freeFleet},
+		"CRDs, half done":             {spec: version("0.16.0"), sight: sight{crds: pending(released("0.16.0", nil), "b", "", time.Second)}, step: freeCRDs},
+		"somebody's, just now":        {spec: version("0.16.0"), sight: sight{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", time.Second)}, reason: ReasonHelmBusy},
+		"somebody's, long ago":        {spec: version("0.16.0"), sight: sight{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", time.Hour)}, step: freeFleet},
+		"failed, nothing serves":      {spec: version("0.16.0"), sight: sight{offered: offers("0.16.0"), crds: released("0.16.0", nil), fleet: failed(released("0.16.0", plain), "")}, step: putFleet, puts: "0.16.0", reason: ReasonInstalling},
+		"failed, back to what serves": {spec: version("0.16.0"), sight: sight{crds: released("0.17.0", nil), fleet: failed(released("0.17.0", plain), "0.16.0")}, step: putFleet},
+		"foreign":                     {spec: version("0.16.0"), sight: sight{fleet: foreign(released("0.15.0", nil))}, reason: ReasonForeignRelease, says: AdoptAnnotation},
+		"foreign, adopted":            {spec: version("0.15.0"), adopt: true, sight: sight{crds: foreign(released("0.15.0", nil)), fleet: foreign(released("0.15.0", nil)), offered: offers("0.15.0")}, step: putCRDs, puts: "0.15.0"},
+		"no release":                  {spec: version("0.16.0"), sight: sight{settings: &corev1.ConfigMap{}}, reason: ReasonForeignFleet},
+		"Rancher's":                   {spec: version("0.16.0"), sight: sight{rancher: true, fleet: released("0.15.0", nil)}, reason: ReasonManagedByRancher},
+		"Rancher's, settings":         {spec: inferring(addonsv1.FleetAddonConfigSpec{}), sight: sight{rancher: true}, config: ReasonConfigureByHand},
+		"foreign, settings":           {spec: inferring(addonsv1.FleetAddonConfigSpec{}), sight: sight{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":1}`)}, step: writeSettings},
+		"foreign, set up":             {spec: inferring(addonsv1.FleetAddonConfigSpec{}), sight: sight{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"apiServerURL":"https://here:6443","apiServerCA":"Q0E="}`)}, config: ReasonConfiguredForNow},
+		"foreign, broken":             {spec: inferring(addonsv1.FleetAddonConfigSpec{}), sight: sight{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":`)}, config: ReasonSettingsBroken},
+		"foreign, gates":              {spec: gated(""), sight: sight{fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{}`)}, config: ReasonBelongsToRelease},
+		"Rancher's, gates":            {spec: gated("rancher-config"), sight: sight{rancher: true, gatesMap: gatesOf("a: 1\n")}, step: writeGates},
+		"Rancher's, no key":           {spec: gated("rancher-config"), sight: sight{rancher: true, gatesMap: &corev1.ConfigMap{}}, config: ReasonGatesUnwritable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := test.sight
+			s.wanted, s.now, s.timeout = asked(t, test.spec), now, 5*time.Minute
+			s.adopt = test.adopt
+			p := s.next()
+			if p.step != test.step || text(p.version) != test.puts {
+				t.Errorf("step %q %s, want %q %s", p.step, text(p.version), test.step, test.puts)
+			}
+			if test.reason != "" && (p.installed == nil || p.installed.Reason != test.reason || !strings.Contains(p.installed.Message, test.says)) {
+				t.Errorf("installed: %+v, want %s: %s", p.installed, test.reason, test.says)
+			}
+			if test.config != "" && (p.configured == nil || p.configured.Reason != test.config) {
+				t.Errorf("configured: %+v, want %s", p.configured, test.config)
+			}
+			if test.spec.Install == nil && p.installed != nil {
+				t.Errorf("nobody has asked for an installation: %+v", p.installed)
+			}
+			if test.spec.Config == nil && p.configured != nil {
+				t.Errorf("nobody has asked for settings: %+v", p.configured)
+			}
+		})
+	}
+}
+
+func gated(configMap string) addonsv1.FleetAddonConfigSpec {
+	gates := &addonsv1.FeatureGates{}
+	if configMap != "" {
+		gates.ConfigMap = &addonsv1.FeaturesConfigMap{Ref: &corev1.ObjectReference{Namespace: "cattle-system", Name: configMap}}
+	}
+	return addonsv1.FleetAddonConfigSpec{Config: &addonsv1.FleetConfig{FeatureGates: gates}}
+}
+
+func settingsOf(text string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{Data: map[string]string{settingsKey: text}}
+}
+
+func gatesOf(text string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{Data: map[string]string{gatesKey: text}}
+}
+
+// What has just failed is left alone for a while; settings are not.
+func TestNextAfterFailure(t *testing.T) {
+	here := &server{url: "https://here:6443", ca: "CA", from: "somewhere"}
+	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
+	s := sight{
+		wanted: asked(t, version("0.17.0")), now: now, timeout: time.Minute, offered: offers("0.16.0", "0.17.0"),
+		crds: released("0.17.0", nil), fleet: released("0.16.0", plain),
+		failures: map[string]*failure{"put Fleet 0.17.0": {message: "helm says no", next: now.Add(time.Minute)}},
+	}
+	p := s.next()
+	if p.step != rest || p.installed.Reason != ReasonUpgradeFailed || !strings.Contains(p.installed.Message, "Fleet 0.16.0 goes on; helm says no") || p.later != time.Minute {
+		t.Errorf("%+v, %+v", p, p.installed)
+	}
+	s.wanted = asked(t, inferring(version("0.17.0")))
+	s.server = here
+	if p := s.next(); p.step != putFleet || p.version != nil || p.installed.Reason != ReasonUpgradeFailed {
+		t.Errorf("settings wait: %+v", p)
+	}
+	s.now = now.Add(time.Hour)
+	if p := s.next(); p.step != putFleet || text(p.version) != "0.17.0" {
+		t.Errorf("it is not tried again: %+v", p)
+	}
+}
+
+var errTest = errors.New("out of reach")
