@@ -15,6 +15,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack/pki"
 )
 
 // clusterInfo is what kubeadm publishes.
@@ -164,4 +165,12 @@ func settings(g Gomega) map[string]any {
 	var found map[string]any
 	g.Expect(json.Unmarshal([]byte(object.Data["config"]), &found)).To(Succeed())
 	return found
+}
+
+// authority is one that has issued nothing here.
+func authority(t *testing.T) string {
+	t.Helper()
+	other, err := pki.New(t.TempDir())
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	return string(other.CA())
 }
