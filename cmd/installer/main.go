@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	_ "golang.org/x/crypto/x509roots/fallback" // The image has no certificate authorities of its own.
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -39,6 +38,9 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 func main() { program.Main("installer", run) }
 
 func run(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == "plan" {
+		return plan(ctx, args[1:], os.Stdin, os.Stdout)
+	}
 	var o options
 	fs := pflag.NewFlagSet("installer", pflag.ContinueOnError)
 	o.addTo(fs)

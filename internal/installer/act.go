@@ -27,7 +27,7 @@ func (r *reconciler) take(ctx context.Context, s *sight, p *plan) error {
 	const left = "left half done by an installer that is gone"
 	switch p.step {
 	case ask:
-		return r.lookUp(ctx, s.install)
+		return r.lookUp(ctx, s)
 	case freeCRDs:
 		return r.releases.Abandon(ctx, CRDChart, left)
 	case freeFleet:
@@ -65,7 +65,7 @@ func (r *reconciler) put(ctx context.Context, s *sight, p *plan, order Order) er
 			order.Archive, err = repository.Fetch(ctx, order.Name, p.version)
 		}
 		if err != nil {
-			r.lookups.keep(s.install, nil, err, r.now())
+			r.lookups.keep(s, nil, err)
 			return nil
 		}
 	}

@@ -23,7 +23,7 @@ func (r *reconciler) look(ctx context.Context, config *addonsv1.FleetAddonConfig
 	if err != nil {
 		return nil, &Problem{ReasonVersionInvalid, err.Error()}
 	}
-	s := &sight{wanted: asked, failures: r.failures, now: r.now(), timeout: r.HelmTimeout, kubernetes: r.kubernetes}
+	s := &sight{wanted: asked, generation: config.Generation, failures: r.failures, now: r.now(), timeout: r.HelmTimeout, kubernetes: r.kubernetes}
 	if s.isNothing() {
 		return s, nil
 	}
@@ -36,7 +36,7 @@ func (r *reconciler) look(ctx context.Context, config *addonsv1.FleetAddonConfig
 		}
 	}
 	if s.install != nil {
-		s.offered = r.lookups.known(s.install, s.now)
+		s.offered = r.lookups.known(s.install, s.generation, s.now)
 	}
 	if err := r.lookForServer(ctx, s); err != nil {
 		return nil, err

@@ -17,10 +17,12 @@ import (
 type lookups struct {
 	interval time.Duration
 	// of is what was asked for last, due when it is asked for again.
-	of      string
-	due     time.Time
-	answer  offered
-	backoff workqueue.TypedRateLimiter[string]
+	of  string
+	due time.Time
+	// generation is that of the FleetAddonConfig that it was asked for.
+	generation int64
+	answer     offered
+	backoff    workqueue.TypedRateLimiter[string]
 }
 
 func newLookups(interval time.Duration) *lookups {
@@ -29,9 +31,11 @@ func newLookups(interval time.Duration) *lookups {
 
 func (i *install) lookup() string { return fmt.Sprint(i.repository, " ", i.secret, " ", i.text) }
 
-// known returns what is known of a repository, nil if it is to be asked.
-func (l *lookups) known(in *install, now time.Time) *offered {
-	if l.of != in.lookup() || !now.Before(l.due) {
+// known returns what is known of a repository, nil if it is to be asked. Who changes anything
+// while it cannot be read wants it to be tried.
+func (l *lookups) known(in *install, generation int64, now time.Time) *offered {
+	isTried := l.answer.err != nil && l.generation != generation
+	if l.of != in.lookup() || !now.Before(l.due) || isTried {
 		return nil
 	}
 	return ptr.To(l.answer)
@@ -41,9 +45,12 @@ func (l *lookups) known(in *install, now time.Time) *offered {
 func (l *lookups) wait(now time.Time) time.Duration { return max(l.due.Sub(now), time.Second) }
 
 // keep notes an answer. An error is asked about sooner.
-func (l *lookups) keep(in *install, offers []Offer, err error, now time.Time) {
-	key := in.lookup()
-	l.of, l.answer = key, offered{offers, err}
+func (l *lookups) keep(s *sight, offers []Offer, err error) {
+	key, now := s.install.lookup(), s.now
+	if l.generation != s.generation {
+		l.backoff.Forget(key)
+	}
+	l.of, l.answer, l.generation = key, offered{offers, err}, s.generation
 	if err != nil {
 		l.due = now.Add(l.backoff.When(key))
 		return
@@ -53,16 +60,16 @@ func (l *lookups) keep(in *install, offers []Offer, err error, now time.Time) {
 }
 
 // lookUp asks the repository which versions of both charts it has.
-func (r *reconciler) lookUp(ctx context.Context, in *install) error {
-	offers, err := r.offers(ctx, in)
+func (r *reconciler) lookUp(ctx context.Context, s *sight) error {
+	offers, err := r.offers(ctx, s.install)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	var problem *Problem
 	if err != nil && !errors.As(err, &problem) {
-		err = fmt.Errorf("%s cannot be reached: %w", in.repository, err)
+		err = fmt.Errorf("%s cannot be reached: %w", s.install.repository, err)
 	}
-	r.lookups.keep(in, offers, err, r.now())
+	r.lookups.keep(s, offers, err)
 	return nil
 }
 

@@ -118,6 +118,8 @@ type OpenRepository func(address string, credentials Credentials) (Repository, e
 // sight is what there is, as far as it has been looked at.
 type sight struct {
 	wanted
+	// generation is that of the FleetAddonConfig.
+	generation int64
 	// rancher says that Rancher is installed, which installs Fleet itself.
 	rancher     bool
 	crds, fleet *Release

@@ -110,8 +110,8 @@ func config(g Gomega) *addonsv1.FleetAddonConfig {
 }
 
 // says waits until a condition of this version of the FleetAddonConfig has this status and
-// reason, and returns its message.
-func says(g Gomega, kind string, status metav1.ConditionStatus, reason string) string {
+// reason, and its message says this, and returns the message.
+func says(g Gomega, kind string, status metav1.ConditionStatus, reason string, parts ...string) string {
 	var message string
 	g.Eventually(func(g Gomega) {
 		found := config(g)
@@ -120,6 +120,9 @@ func says(g Gomega, kind string, status metav1.ConditionStatus, reason string) s
 		g.Expect(fmt.Sprint(condition.Status, " ", condition.Reason)).To(Equal(fmt.Sprint(status, " ", reason)), "%s: %s", kind, condition.Message)
 		g.Expect(condition.ObservedGeneration).To(Equal(found.Generation))
 		message = condition.Message
+		for _, part := range parts {
+			g.Expect(message).To(ContainSubstring(part))
+		}
 	}).Should(Succeed())
 	return message
 }

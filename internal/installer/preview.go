@@ -1,0 +1,201 @@
+package installer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// previewing is a Fleet that is looked at and never touched.
+type previewing struct {
+	*reconciler
+	out io.Writer
+}
+
+// Preview says what the installer would do for a FleetAddonConfig, object by object, and does
+// nothing.
+func Preview(ctx context.Context, cluster client.Client, releases Releases, repository OpenRepository, config *addonsv1.FleetAddonConfig, out io.Writer) error {
+	p := &previewing{out: out, reconciler: &reconciler{
+		Client: cluster, Options: Options{LookupInterval: time.Hour, HelmTimeout: time.Minute}, live: cluster,
+		// Whoever asks has rights of his own; nothing is bound for him.
+		room:     &room{Client: cluster, live: cluster, sure: true},
+		releases: releases, repository: repository, now: time.Now, lookups: newLookups(time.Hour), failures: map[string]*failure{},
+	}}
+	s, err := p.look(ctx, config)
+	if err != nil {
+		return err
+	}
+	if s.install != nil {
+		s.install.planOnly = false
+	}
+	return p.walk(ctx, s)
+}
+
+// walk goes from step to step, as if each had been taken.
+func (p *previewing) walk(ctx context.Context, s *sight) error {
+	for range mostSteps {
+		next := s.next()
+		switch next.step {
+		case rest:
+			p.conclude(&next)
+			return nil
+		case ask:
+			if err := p.lookUp(ctx, s); err != nil {
+				return err
+			}
+			s.offered = p.lookups.known(s.install, s.generation, s.now)
+		case putCRDs, putFleet:
+			if err := p.put(ctx, s, &next); err != nil {
+				return err
+			}
+		case freeCRDs, freeFleet:
+			return fmt.Errorf("to %s, which somebody has left half done, comes first; what is there afterwards cannot be foreseen", next.step)
+		default:
+			p.say("would %s", next.step)
+			return nil
+		}
+	}
+	return errors.New("no step has led anywhere")
+}
+
+func (p *previewing) say(format string, args ...any) { fmt.Fprintf(p.out, format+"\n", args...) }
+
+// conclude says what would be told in the end.
+func (p *previewing) conclude(last *plan) {
+	for _, condition := range []*metav1.Condition{last.installed, last.configured} {
+		if condition != nil {
+			p.say("%s would be %s, %s: %s", condition.Type, condition.Status, condition.Reason, condition.Message)
+		}
+	}
+}
+
+// put shows what putting a release in would change, and goes on as if it had been done.
+func (p *previewing) put(ctx context.Context, s *sight, next *plan) error {
+	name, release := FleetChart, &s.fleet
+	if next.step == putCRDs {
+		name, release = CRDChart, &s.crds
+	}
+	order := Order{Name: name, Values: next.values, KeepObjects: name == CRDChart, Adopt: s.adopt, DryRun: true, Timeout: s.timeout}
+	goes := next.version
+	if goes == nil {
+		goes = s.current()
+	} else {
+		repository, err := p.open(ctx, s.install)
+		if err != nil {
+			return err
+		}
+		if order.Archive, err = repository.Fetch(ctx, name, goes); err != nil {
+			return err
+		}
+	}
+	was, err := p.releases.Manifest(ctx, name)
+	if err != nil {
+		return err
+	}
+	becomes, err := p.releases.Put(ctx, order)
+	if err != nil {
+		return err
+	}
+	p.say("Helm release %s %s:", name, movement(*release, goes))
+	lines, err := difference(was, becomes)
+	if err != nil {
+		return err
+	}
+	for _, line := range lines {
+		p.say("  %s", line)
+	}
+	*release = &Release{Version: goes, Deployed: goes, AppVersion: goes.String(), Status: StatusDeployed, MadeBy: "preview", Values: next.values}
+	return nil
+}
+
+func movement(release *Release, goes *semver.Version) string {
+	switch {
+	case release == nil:
+		return fmt.Sprintf("would be installed at %s", goes)
+	case release.Version.Equal(goes):
+		return fmt.Sprintf("would stay at %s", goes)
+	default:
+		return fmt.Sprintf("would go from %s to %s", release.Version, goes)
+	}
+}
+
+// difference returns a line for each object that differs between two manifests.
+func difference(was, becomes string) ([]string, error) {
+	before, err := objects(was)
+	if err != nil {
+		return nil, err
+	}
+	after, err := objects(becomes)
+	if err != nil {
+		return nil, err
+	}
+	var lines []string
+	for name, object := range after {
+		old, known := before[name]
+		switch {
+		case !known:
+			lines = append(lines, "+ "+name)
+		case !reflect.DeepEqual(old, object):
+			lines = append(lines, "~ "+name+": "+strings.Join(differing("", old, object), ", "))
+		}
+	}
+	for name := range before {
+		if _, known := after[name]; !known {
+			lines = append(lines, "- "+name)
+		}
+	}
+	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[2:], b[2:]) })
+	return lines, nil
+}
+
+// objects returns the objects of a manifest by kind and name.
+func objects(manifest string) (map[string]map[string]any, error) {
+	result := map[string]map[string]any{}
+	decoder := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(manifest), 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
+			return result, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("reading a manifest: %w", err)
+		}
+		if len(object.Object) > 0 {
+			result[object.GetKind()+" "+object.GetName()] = object.Object
+		}
+	}
+}
+
+// differing returns the paths at which two objects differ, no deeper than a person reads.
+func differing(path string, a, b map[string]any) []string {
+	const depth = 3
+	var paths []string
+	keys := maps.Clone(a)
+	maps.Copy(keys, b)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if reflect.DeepEqual(a[key], b[key]) {
+			continue
+		}
+		below, isMap := a[key].(map[string]any)
+		other, isOther := b[key].(map[string]any)
+		if at := path + "." + key; isMap && isOther && strings.Count(at, ".") < depth {
+			paths = append(paths, differing(at, below, other)...)
+		} else {
+			paths = append(paths, at)
+		}
+	}
+	return paths
+}

@@ -1,0 +1,107 @@
+package installer
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/test/fixture"
+)
+
+// Who has the installer's token can do what the installer does. That is much; what it is not
+// is refused, by RBAC, or by the policies where RBAC cannot tell.
+func TestToken(t *testing.T) {
+	g := fresh(t)
+	secret(g, "charts", credentials())
+	ask(g, "{"+fromRepository("version: 0.16.0")+"}")
+	installed(g, "0.16.0")
+	token := &authenticationv1.TokenRequest{}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: "muster-installer"}}
+	g.Expect(admin.SubResource("token").Create(ctx, account, token)).To(Succeed())
+	config, err := env.RESTConfig()
+	g.Expect(err).NotTo(HaveOccurred())
+	config = rest.AnonymousClientConfig(config)
+	config.BearerToken, config.UserAgent = token.Status.Token, thiefAgent
+	thief, err := fixture.ClientOf(config)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	apply := func(text string) func() error {
+		return func() error {
+			object := &unstructured.Unstructured{}
+			if err := yaml.Unmarshal([]byte(text), &object.Object); err != nil {
+				return err
+			}
+			return thief.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("thief"), client.ForceOwnership, client.DryRunAll)
+		}
+	}
+	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: "fleet-controller"}}
+	for name, test := range map[string]struct {
+		try     func() error
+		message string
+	}{
+		"read Secrets elsewhere": {func() error { return thief.List(ctx, &corev1.SecretList{}, client.InNamespace("default")) }, "cannot list resource"},
+		"read a Secret of Muster's": {func() error {
+			return thief.Get(ctx, client.ObjectKey{Namespace: "muster-system", Name: "muster-webhook-tls"}, &corev1.Secret{})
+		}, "cannot get resource"},
+		"list ConfigMaps": {func() error { return thief.List(ctx, &corev1.ConfigMapList{}) }, "cannot list resource"},
+		"make any Secret": {func() error {
+			return thief.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: "any"}}, client.DryRunAll)
+		}, "only those Secrets that are Helm releases"},
+		"delete credentials": {func() error {
+			return thief.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: "charts"}}, client.DryRunAll)
+		}, "only those Secrets that are Helm releases"},
+		"delete a CRD": {func() error { return thief.Delete(ctx, crd("clusters.fleet.cattle.io"), client.DryRunAll) }, "cannot delete resource"},
+		"change another's CRD": {func() error {
+			return thief.Patch(ctx, crd("clusters.cluster.x-k8s.io"), client.RawPatch(types.MergePatchType, []byte("{}")), client.DryRunAll)
+		}, "cannot patch resource"},
+		"bind cluster-admin to itself": {apply(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: helmops-binding}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}, subjects: [{kind: ServiceAccount, namespace: muster-system, name: muster-installer}]}`), "forbidden"},
+		"bind Fleet's role to itself":  {apply(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: fleet-controller-bootstrap}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: fleet-controller}, subjects: [{kind: ServiceAccount, namespace: muster-system, name: muster-installer}]}`), "only to Fleet's accounts"},
+		"give gitjob every right":      {apply(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: gitjob}, rules: [{apiGroups: ["*"], resources: ["*"], verbs: ["*"]}]}`), "every right to the cluster role fleet-controller-bootstrap only"},
+		"make another cluster role":    {apply(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: other}}`), "forbidden"},
+		"bind its role elsewhere":      {apply(`{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {namespace: kube-system, name: muster-installer}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: muster-installer-fleet-namespace}, subjects: [{kind: ServiceAccount, namespace: muster-system, name: muster-installer}]}`), "only in namespace cattle-fleet-system"},
+		"bind its role to another":     {apply(`{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {namespace: cattle-fleet-system, name: muster-installer}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: muster-installer-fleet-namespace}, subjects: [{kind: User, name: thief}]}`), "forbidden"},
+		"make a Deployment of its own": {apply(`{apiVersion: apps/v1, kind: Deployment, metadata: {namespace: cattle-fleet-system, name: mine}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {serviceAccountName: fleet-controller, containers: [{name: a, image: b}]}}}}`), "only objects of the Helm release fleet"},
+		"make a Deployment elsewhere":  {apply(`{apiVersion: apps/v1, kind: Deployment, metadata: {namespace: default, name: mine}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a, image: b}]}}}}`), "cannot patch resource"},
+		"delete Fleet's namespace": {func() error {
+			return thief.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fleetNamespace}}, client.DryRunAll)
+		}, "cannot delete resource"},
+		"label Fleet's namespace": {func() error {
+			return thief.Patch(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fleetNamespace}}, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`)), client.DryRunAll)
+		}, "nothing else to Namespaces"},
+		"change the FleetAddonConfig": {func() error {
+			return thief.Patch(ctx, fixture.Config(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"install":null}}`)), client.DryRunAll)
+		}, "cannot patch resource"},
+		"say that all is well": {func() error {
+			return thief.Status().Patch(ctx, fixture.Config(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"conditions":[]}}`)), client.DryRunAll)
+		}, "only FleetInstalled and FleetConfigured"},
+		"import a cluster": {func() error { return thief.Create(ctx, fixture.Cluster("default", "mine", "", ""), client.DryRunAll) }, "cannot create resource"},
+		"read any object":  {func() error { return thief.List(ctx, &rbacv1.ClusterRoleList{}) }, "cannot list resource"},
+	} {
+		t.Run("may not "+name, func(t *testing.T) {
+			g := NewWithT(t)
+			err := test.try()
+			g.Expect(err).To(MatchError(ContainSubstring(test.message)))
+			g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
+		})
+	}
+	t.Run("may read Fleet's settings", func(t *testing.T) {
+		NewWithT(t).Expect(thief.Get(ctx, client.ObjectKeyFromObject(configMap), configMap)).To(Succeed())
+	})
+}
+
+func crd(name string) *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	object.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	return object
+}
