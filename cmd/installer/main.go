@@ -5,16 +5,11 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"github.com/muster-fleet/muster/internal/installer"
 	"github.com/muster-fleet/muster/internal/installer/charts"
@@ -55,7 +50,7 @@ func run(ctx context.Context, args []string) error {
 	if namespace == "" {
 		return errors.New("the environment variable POD_NAMESPACE does not say where the installer runs")
 	}
-	mgr, err := newManager(&o)
+	mgr, err := program.NewManager(&o.Flags, &o.Election, stamp.InstallerLease, cache.Options{DefaultTransform: cache.TransformStripManagedFields()})
 	if err != nil {
 		return err
 	}
@@ -67,36 +62,4 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	return mgr.Start(ctx)
-}
-
-func newManager(o *options) (ctrl.Manager, error) {
-	restConfig, err := ctrl.GetConfig()
-	if err != nil {
-		return nil, err
-	}
-	scheme, err := program.Scheme()
-	if err != nil {
-		return nil, err
-	}
-	_, metrics, err := o.ManagerOptions()
-	if err != nil {
-		return nil, err
-	}
-	managerOptions := ctrl.Options{
-		Scheme:                  scheme,
-		Cache:                   cache.Options{DefaultTransform: cache.TransformStripManagedFields(), SyncPeriod: &o.SyncPeriod},
-		Metrics:                 *metrics,
-		HealthProbeBindAddress:  o.HealthAddress,
-		GracefulShutdownTimeout: ptr.To(10 * time.Second),
-		Controller:              config.Controller{CacheSyncTimeout: 10 * time.Minute},
-	}
-	o.Set(&managerOptions, stamp.InstallerLease)
-	mgr, err := ctrl.NewManager(restConfig, managerOptions)
-	if err != nil {
-		return nil, fmt.Errorf("creating the manager: %w", err)
-	}
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return nil, err
-	}
-	return mgr, mgr.AddReadyzCheck("ping", healthz.Ping)
 }
