@@ -33,7 +33,9 @@ func Setup(mgr ctrl.Manager, options Options, namespace string, releases Release
 	r.kubernetes = kubernetes
 	return ctrl.NewControllerManagedBy(mgr).Named("fleet").
 		WithOptions(controller.Options{
-			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](100*time.Millisecond, time.Minute),
+			// CRDs, Fleet, and the way back, each with Helm's patience.
+			ReconciliationTimeout: 3*options.HelmTimeout + 5*time.Minute,
+			RateLimiter:           workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](100*time.Millisecond, time.Minute),
 		}).
 		// A status says nothing new; an annotation may hand a release over.
 		For(&addonsv1.FleetAddonConfig{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).

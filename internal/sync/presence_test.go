@@ -77,19 +77,19 @@ func TestProgramIsMissing(t *testing.T) {
 
 // An API server that does not answer holds up the Clusters that ask first, and once there is
 // an answer only who asks again.
-func TestRegistrarIsAskedOnce(t *testing.T) {
+func TestLeaseIsAskedForOnce(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
 	asked, answer := make(chan struct{}, 10), make(chan struct{})
-	r := newRegistrar(fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+	r := newPresence(fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 			asked <- struct{}{}
 			<-answer
 			return c.Get(ctx, key, object, options...)
 		},
-	}).Build(), "muster-system")
+	}).Build(), "muster-system", "muster-registrar")
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	r.now = func() time.Time { return begin }
 	answers := make(chan bool)
@@ -114,7 +114,7 @@ func TestRegistrarIsAskedOnce(t *testing.T) {
 	}
 
 	answer = make(chan struct{})
-	r.now = func() time.Time { return begin.Add(registrarInterval) }
+	r.now = func() time.Time { return begin.Add(presenceInterval) }
 	go ask()
 	<-asked
 	go ask()
