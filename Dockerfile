@@ -3,6 +3,7 @@
 #   docker build --target=webhook -t registry.example.com/muster-webhook:dev .
 #   docker build --target=syncer -t registry.example.com/muster-syncer:dev .
 #   docker build --target=registrar -t registry.example.com/muster-registrar:dev .
+#   docker build --target=installer -t registry.example.com/muster-installer:dev .
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
@@ -31,3 +32,10 @@ FROM scratch AS registrar
 COPY --from=build /out/registrar /registrar
 USER 65532:65532
 ENTRYPOINT ["/registrar"]
+
+FROM scratch AS installer
+COPY --from=build /out/installer /installer
+# It calls the repository of Fleet's charts.
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+USER 65532:65532
+ENTRYPOINT ["/installer"]

@@ -81,7 +81,7 @@ func TestShippedCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files = append(files, "../../manifests/registrar/certificate.yaml")
+	files = append(files, "../../manifests/registrar/certificate.yaml", "../../manifests/installer/certificate.yaml")
 	var all manifests
 	for _, file := range files {
 		if filepath.Base(file) == "kustomization.yaml" {

@@ -16,6 +16,7 @@ var components = []component{
 	{"networkPolicy", "manifests/network", true, "NetworkPolicies: who may connect to Muster's pods."},
 	{"policies", "manifests/policy", true, "Admission policies that bound what the syncer's account can do, and keep others from forging what Muster wrote."},
 	{"registrar", "manifests/registrar", false, "The registrar, for clusters that the management cluster cannot reach: their agents call."},
+	{"installer", "manifests/installer", false, "The installer, which installs Fleet itself and sets it up. Its rights are near to cluster-admin."},
 	{"monitoring", "manifests/monitoring", false, "Alerts, ServiceMonitors and a Grafana dashboard, for clusters with the Prometheus Operator."},
 }
 

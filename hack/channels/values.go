@@ -20,6 +20,8 @@ type Values struct {
 	Syncer ProgramValues `json:"syncer"`
 	// The registrar, which registers clusters ahead of agents that must call.
 	Registrar ProgramValues `json:"registrar"`
+	// The installer, which installs Fleet itself.
+	Installer ProgramValues `json:"installer"`
 	// The certificates, from cert-manager.
 	Certificates CertificateValues `json:"certificates"`
 	// The CRD of FleetAddonConfigs.

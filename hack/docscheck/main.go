@@ -84,7 +84,7 @@ func check(root string) ([]string, error) {
 	}
 	problems = append(problems, missing(pages, support, versions, "", "tested version")...)
 
-	for _, dir := range []string{"internal/sync", "internal/registrar"} {
+	for _, dir := range []string{"internal/sync", "internal/registrar", "internal/installer"} {
 		reasons, err := conditionWords(filepath.Join(root, dir))
 		if err != nil {
 			return nil, err
@@ -98,6 +98,8 @@ func check(root string) ([]string, error) {
 		{"manifests/rbac/*.yaml", "role"},
 		{"manifests/registrar/*.yaml", "policy"},
 		{"manifests/registrar/*.yaml", "role"},
+		{"manifests/installer/*.yaml", "policy"},
+		{"manifests/installer/*.yaml", "role"},
 	} {
 		names, err := manifestNames(filepath.Join(root, decides.files), decides.what)
 		if err != nil {

@@ -170,15 +170,15 @@ func TestRelease(t *testing.T) {
 
 func checkAssets(t *testing.T, dir string) {
 	for _, want := range []string{
-		"install.yaml", "registrar.yaml", "monitoring.yaml", "addon-components.yaml", "metadata.yaml", "capi-operator.yaml", "images.txt", "notes.md", "checksums.txt", "muster-images-" + version + ".tar", "muster-airgap-" + version + ".tar",
-		"muster-webhook.cdx.json", "muster-syncer.cdx.json", "muster-registrar.cdx.json",
+		"install.yaml", "registrar.yaml", "installer.yaml", "monitoring.yaml", "addon-components.yaml", "metadata.yaml", "capi-operator.yaml", "images.txt", "notes.md", "checksums.txt", "muster-images-" + version + ".tar", "muster-airgap-" + version + ".tar",
+		"muster-webhook.cdx.json", "muster-syncer.cdx.json", "muster-registrar.cdx.json", "muster-installer.cdx.json",
 	} {
 		if _, err := os.Stat(filepath.Join(dir, want)); err != nil {
 			t.Error(err)
 		}
 	}
 	var run string
-	for _, manifest := range []string{"install.yaml", "registrar.yaml"} {
+	for _, manifest := range []string{"install.yaml", "registrar.yaml", "installer.yaml"} {
 		content, err := os.ReadFile(filepath.Join(dir, manifest))
 		if err != nil {
 			t.Fatal(err)

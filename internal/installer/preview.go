@@ -31,8 +31,7 @@ type previewing struct {
 func Preview(ctx context.Context, cluster client.Client, releases Releases, repository OpenRepository, config *addonsv1.FleetAddonConfig, out io.Writer) error {
 	p := &previewing{out: out, reconciler: &reconciler{
 		Client: cluster, Options: Options{LookupInterval: time.Hour, HelmTimeout: time.Minute}, live: cluster,
-		// Whoever asks has rights of his own; nothing is bound for him.
-		room:     &room{Client: cluster, live: cluster, sure: true},
+		room:     &room{Client: cluster, live: cluster},
 		releases: releases, repository: repository, now: time.Now, lookups: newLookups(time.Hour), failures: map[string]*failure{},
 	}}
 	s, err := p.look(ctx, config)

@@ -63,7 +63,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		s, p, err := r.decide(ctx, config)
 		if err != nil {
-			r.room.sure = false // Its namespace may have been made anew.
 			return ctrl.Result{}, err
 		}
 		if err := r.tell(ctx, config, s, p); err != nil {

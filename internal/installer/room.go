@@ -27,26 +27,33 @@ const (
 type room struct {
 	client.Client
 	live client.Reader
-	// namespace is the installer's own.
+	// namespace is the installer's own. It is empty where a person looks, with rights of his
+	// own, for whom nothing is bound.
 	namespace string
-	// sure says that the rights have been seen.
-	sure bool
+	// sure is the UID of the namespace in which the rights have been seen: where it is made
+	// anew, they are gone.
+	sure types.UID
 }
 
 // find reports whether Fleet's namespace is there, and sees to it that the installer may
 // work in it.
 func (r *room) find(ctx context.Context) (bool, error) {
-	if r.sure {
-		return true, nil
-	}
 	namespace := &corev1.Namespace{}
 	switch err := r.live.Get(ctx, types.NamespacedName{Name: FleetNamespace}, namespace); {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("reading Namespace %s: %w", FleetNamespace, err)
+	case !namespace.DeletionTimestamp.IsZero():
+		return false, fmt.Errorf("namespace %s is being deleted", FleetNamespace)
+	case r.namespace == "" || r.sure == namespace.UID:
+		return true, nil
 	}
-	return true, r.enter(ctx)
+	if err := r.enter(ctx); err != nil {
+		return true, err
+	}
+	r.sure = namespace.UID
+	return true, nil
 }
 
 // make makes Fleet's namespace if it is not there.
@@ -59,7 +66,8 @@ func (r *room) make(ctx context.Context) error {
 	if err := applyAs(ctx, r.Client, namespace); err != nil {
 		return fmt.Errorf("making Namespace %s: %w", FleetNamespace, err)
 	}
-	return r.enter(ctx)
+	_, err := r.find(ctx)
+	return err
 }
 
 // enter binds the shipped role to the installer's own account, in this namespace.
@@ -68,7 +76,6 @@ func (r *room) enter(ctx context.Context) error {
 		return mayI(ctx, r.Client, authorizationv1.ResourceAttributes{Verb: "list", Version: "v1", Resource: "secrets", Namespace: FleetNamespace})
 	}
 	if has, err := allowed(ctx); err != nil || has {
-		r.sure = has
 		return err
 	}
 	binding := map[string]any{
@@ -84,7 +91,6 @@ func (r *room) enter(ctx context.Context) error {
 	if err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 30*time.Second, true, allowed); err != nil {
 		return fmt.Errorf("waiting for the rights in Namespace %s: %w", FleetNamespace, err)
 	}
-	r.sure = true
 	return nil
 }
 

@@ -54,16 +54,24 @@ func TestUpgrade(t *testing.T) {
 	installed(g, "0.17.1")
 
 	// A version that does not start: the old one serves, and Helm's own words say why.
-	g.Expect(shelf.publish("0.18.0", func(values string) string {
-		return strings.ReplaceAll(values, "repository: rancher/fleet\n", "repository: rancher/fleet-that-is-not\n")
-	})).To(Succeed())
-	message = says(g, "FleetInstalled", metav1.ConditionFalse, "UpgradeFailed")
-	g.Expect(message).To(And(ContainSubstring("Fleet 0.17.1 goes on"), ContainSubstring("helm upgrade of chart fleet 0.18.0"),
-		ContainSubstring("not ready: Deployments fleet-controller"), ContainSubstring("rolled back")))
+	without := func(more string) func(string) string {
+		return func(values string) string {
+			values = strings.ReplaceAll(values, "repository: rancher/fleet\n", "repository: rancher/fleet-that-is-not\n")
+			return strings.ReplaceAll(values, "gitrepoHelmURLRegexMigration: true", "gitrepoHelmURLRegexMigration: "+more)
+		}
+	}
+	g.Expect(shelf.publish("0.18.0", without("false"))).To(Succeed())
+	says(g, "FleetInstalled", metav1.ConditionFalse, "UpgradeFailed", "Fleet 0.17.1 goes on", "helm upgrade of chart fleet 0.18.0",
+		"Deployment fleet-controller", "rolled back")
 	g.Expect(config(g).Status.InstalledVersion).To(Equal("0.17.1"))
 	g.Expect(image(g)).To(Equal("rancher/fleet:v0.17.1"))
-	g.Expect(shelf.publish("0.18.1", nil)).To(Succeed())
-	installed(g, "0.18.1") // The next one is not held back by it.
+	// The next one is not held back by it, and does not get as far: a Job comes first.
+	g.Expect(shelf.publish("0.18.1", without("true"))).To(Succeed())
+	says(g, "FleetInstalled", metav1.ConditionFalse, "UpgradeFailed", "helm upgrade of chart fleet 0.18.1: pre-upgrade hooks failed",
+		"Job fleet-migrate-gitrepo-helm-url-regex")
+	g.Expect(image(g)).To(Equal("rancher/fleet:v0.17.1"))
+	g.Expect(shelf.publish("0.18.2", nil)).To(Succeed())
+	installed(g, "0.18.2")
 }
 
 // What would be done is shown, and nothing is done.

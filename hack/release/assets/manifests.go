@@ -24,6 +24,7 @@ var manifests = []manifest{
 	{name: "install.yaml", required: true},
 	{name: "monitoring.yaml", required: true},
 	{name: "registrar.yaml", required: true},
+	{name: "installer.yaml", required: true},
 	{name: "addon-components.yaml"},
 	{name: clusterctlMetadata},
 	{name: capiOperator},

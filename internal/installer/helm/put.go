@@ -16,6 +16,7 @@ import (
 	release "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/installer"
@@ -134,30 +135,41 @@ func (c *Client) outcome(ctx context.Context, verb string, order installer.Order
 		return result.Manifest, nil
 	}
 	err = fmt.Errorf("helm %s of chart %s %s: %w", verb, order.Name, what.Metadata.Version, err)
-	if unready := c.unready(ctx); unready != "" && errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("%w: %s", err, unready)
+	if wait.Interrupted(err) && ctx.Err() == nil {
+		if unready := c.unready(ctx); len(unready) > 0 {
+			err = fmt.Errorf("%w: not ready: %s", err, strings.Join(unready, ", "))
+		}
 	}
 	return "", err
 }
 
-// unready names the Deployments of a release that are not ready.
-func (c *Client) unready(ctx context.Context) string {
-	all, err := c.typed.AppsV1().Deployments(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=Helm"})
-	if err != nil {
-		return ""
-	}
+// unready names the Deployments of releases that are not ready, and the Jobs of charts that
+// are not done.
+func (c *Client) unready(ctx context.Context) []string {
 	var names []string
-	for _, deployment := range all.Items {
+	deployments, err := c.typed.AppsV1().Deployments(c.namespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=Helm"})
+	if err != nil {
+		c.log.Error(err, "Listing the Deployments of a release failed")
+		return nil
+	}
+	for _, deployment := range deployments.Items {
 		if wanted := ptr.Deref(deployment.Spec.Replicas, 1); deployment.Status.ObservedGeneration < deployment.Generation ||
 			deployment.Status.UpdatedReplicas < wanted || deployment.Status.AvailableReplicas < wanted || deployment.Status.UnavailableReplicas > 0 {
-			names = append(names, deployment.Name)
+			names = append(names, "Deployment "+deployment.Name)
 		}
 	}
-	if len(names) == 0 {
-		return ""
+	jobs, err := c.typed.BatchV1().Jobs(c.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		c.log.Error(err, "Listing the Jobs of a release failed")
+		return names
+	}
+	for _, job := range jobs.Items {
+		if strings.HasPrefix(job.Name, "fleet-") && job.Status.Succeeded == 0 {
+			names = append(names, "Job "+job.Name)
+		}
 	}
 	slices.Sort(names)
-	return "not ready: Deployments " + strings.Join(names, ", ")
+	return names
 }
 
 // rollBack returns to the revision that serves, if there is one, after an upgrade that failed.
