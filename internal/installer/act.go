@@ -19,6 +19,8 @@ const (
 	// firstRetry and lastRetry bound how long a release that failed is left alone.
 	firstRetry = 30 * time.Second
 	lastRetry  = 30 * time.Minute
+	// mostFailures is how many different attempts are remembered.
+	mostFailures = 32
 )
 
 // take takes one step.
@@ -65,14 +67,14 @@ func (r *reconciler) put(ctx context.Context, s *sight, p *plan, order Order) er
 			order.Archive, err = repository.Fetch(ctx, order.Name, p.version)
 		}
 		if err != nil {
-			r.lookups.keep(s, nil, err)
+			r.lookups.keep(s, nil, unreachable(s.install, err))
 			return nil
 		}
 	}
 	_, err := r.releases.Put(ctx, order)
 	metrics.HelmOperation(order.Name, err == nil)
 	if err == nil {
-		clear(r.failures)
+		delete(r.failures, p.what())
 		return nil
 	}
 	if ctx.Err() != nil {
@@ -87,6 +89,9 @@ func (r *reconciler) put(ctx context.Context, s *sight, p *plan, order Order) er
 func (r *reconciler) fail(p *plan, err error) {
 	last := r.failures[p.what()]
 	if last == nil {
+		if len(r.failures) > mostFailures {
+			clear(r.failures)
+		}
 		last = &failure{}
 		r.failures[p.what()] = last
 	}

@@ -159,7 +159,12 @@ func (s *sight) putFleet(goal *semver.Version) *plan {
 	held := s.heldBack(p)
 	if current := s.current(); held.step == rest && current != nil && !current.Equal(goal) {
 		// Settings do not wait for a version that cannot be brought in.
-		if next := s.putFleet(current); next != nil && next.step != rest {
+		switch next := s.putFleet(current); {
+		case next == nil:
+			held.configured = s.configured()
+		case next.step == rest:
+			held.configured = next.configured
+		default:
 			next.installed = held.installed
 			return next
 		}

@@ -65,12 +65,17 @@ func (r *reconciler) lookUp(ctx context.Context, s *sight) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	var problem *Problem
-	if err != nil && !errors.As(err, &problem) {
-		err = fmt.Errorf("%s cannot be reached: %w", s.install.repository, err)
-	}
-	r.lookups.keep(s, offers, err)
+	r.lookups.keep(s, offers, unreachable(s.install, err))
 	return nil
+}
+
+// unreachable names the repository in an error that says nothing more of it.
+func unreachable(in *install, err error) error {
+	var problem *Problem
+	if err == nil || errors.As(err, &problem) {
+		return err
+	}
+	return fmt.Errorf("%s cannot be reached: %w", in.repository, err)
 }
 
 func (r *reconciler) offers(ctx context.Context, in *install) ([]Offer, error) {

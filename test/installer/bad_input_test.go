@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -68,4 +69,28 @@ func TestBadInput(t *testing.T) {
 	secret(g, "charts", credentials())
 	ask(g, "{"+fromRepository("version: 0.16.0")+"}")
 	installed(g, "0.16.0")
+
+	// Whatever is wrong with Fleet's installation, clusters are imported meanwhile.
+	ask(g, "{"+fromRepository("version: 9.9.9")+"}")
+	says(g, "FleetInstalled", metav1.ConditionFalse, "VersionUnknown", "Fleet 0.16.0 stays as it is")
+	imports(g, "meanwhile")
+}
+
+// Who asks for Fleet where no installer runs hears that, and what to apply.
+func TestMissing(t *testing.T) {
+	g := fresh(t)
+	g.Expect(env.Stop(ctx, "muster-installer")).To(Succeed())
+	t.Cleanup(func() {
+		g := NewWithT(t)
+		g.Expect(env.Start(ctx, "muster-installer")).To(Succeed())
+		says(g, "InstallerAvailable", metav1.ConditionTrue, "Available")
+	})
+	ask(g, "{install: {version: 0.16.0}}")
+	says(g, "InstallerAvailable", metav1.ConditionFalse, "InstallerMissing", "kubectl apply -k manifests/installer")
+	says(g, "Ready", metav1.ConditionFalse, "InstallerMissing")
+	ask(g, "{}")
+	g.Eventually(func(g Gomega) {
+		g.Expect(meta.FindStatusCondition(config(g).Status.Conditions, "InstallerAvailable")).To(BeNil())
+	}).Should(Succeed())
+	ask(g, "{config: {featureGates: {}}}")
 }

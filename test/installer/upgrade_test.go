@@ -1,6 +1,7 @@
 package installer
 
 import (
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -80,5 +81,13 @@ func TestPlan(t *testing.T) {
 	secret(g, "charts", credentials())
 	ask(g, "{"+fromRepository("version: 0.16.0, mode: Plan")+"}")
 	g.Expect(says(g, "FleetInstalled", metav1.ConditionFalse, "Planned")).To(ContainSubstring("Fleet 0.16.0 would be installed"))
+	g.Expect(releases(g)).To(BeEmpty())
+	cmd := exec.CommandContext(ctx, env.Program("installer"), "plan")
+	cmd.Env = []string{"KUBECONFIG=" + env.Kubeconfig, "HOME=" + t.TempDir()}
+	shown, err := cmd.CombinedOutput()
+	g.Expect(err).NotTo(HaveOccurred(), string(shown))
+	g.Expect(string(shown)).To(And(
+		ContainSubstring("Helm release fleet-crd would be installed at 0.16.0:\n  + CustomResourceDefinition bundledeployments.fleet.cattle.io\n"),
+		ContainSubstring("  + Deployment fleet-controller\n")))
 	g.Expect(releases(g)).To(BeEmpty())
 }
