@@ -10,13 +10,13 @@ import (
 	"github.com/spf13/pflag"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
-	"sigs.k8s.io/yaml"
+	"sigs.k8s.io/json"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/installer"
 	"github.com/muster-fleet/muster/internal/installer/charts"
 	"github.com/muster-fleet/muster/internal/installer/helm"
+	"github.com/muster-fleet/muster/internal/manifests"
 	"github.com/muster-fleet/muster/internal/program"
 )
 
@@ -54,27 +54,20 @@ func plan(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 // configFrom reads the FleetAddonConfig from a file, or from the cluster.
 func configFrom(ctx context.Context, cluster client.Client, file string, stdin io.Reader) (*addonsv1.FleetAddonConfig, error) {
 	config := &addonsv1.FleetAddonConfig{}
-	var text []byte
-	var err error
-	switch file {
-	case "":
+	if file == "" {
 		if err := cluster.Get(ctx, client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, config); err != nil {
 			return nil, fmt.Errorf("reading the FleetAddonConfig: %w", err)
 		}
 		return config, nil
-	case "-":
-		text, err = io.ReadAll(stdin)
-	default:
-		text, err = os.ReadFile(file)
 	}
-	if err != nil {
-		return nil, err
+	objects, problems := manifests.Read([]string{file}, stdin)
+	if len(problems) > 0 {
+		return nil, problems[0]
 	}
-	if err := yaml.UnmarshalStrict(text, config); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+	for _, object := range objects {
+		if object.Kind == "FleetAddonConfig" && object.APIVersion == addonsv1.GroupVersion.String() {
+			return config, json.UnmarshalCaseSensitivePreserveInts(object.Raw, config)
+		}
 	}
-	if kind, err := apiutil.GVKForObject(config, cluster.Scheme()); err != nil || config.GroupVersionKind() != kind {
-		return nil, fmt.Errorf("%s holds a %s, and no FleetAddonConfig", file, config.GroupVersionKind())
-	}
-	return config, nil
+	return nil, fmt.Errorf("%s holds no FleetAddonConfig", file)
 }

@@ -2,6 +2,7 @@ package helm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,11 +11,10 @@ import (
 	"github.com/Masterminds/semver/v3"
 	release "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/metadata"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/muster-fleet/muster/internal/installer"
 )
@@ -61,7 +61,7 @@ func (c *Client) Find(ctx context.Context, name string) (*installer.Release, err
 		Values: content.Config, MadeBy: last.madeBy, Changed: last.changed,
 	}
 	if found.Version, err = semver.NewVersion(content.Chart.Metadata.Version); err != nil {
-		return nil, fmt.Errorf("Helm release %s: version %q of its chart: %w", name, content.Chart.Metadata.Version, err)
+		return nil, fmt.Errorf("helm release %s: version %q of its chart: %w", name, content.Chart.Metadata.Version, err)
 	}
 	if len(all) > 1 {
 		found.Before = all[1].madeBy
@@ -121,7 +121,7 @@ func (c *Client) decode(ctx context.Context, r revision) (*release.Release, erro
 		return have.release, nil
 	}
 	content, err := driver.NewSecrets(c.typed.CoreV1().Secrets(c.namespace)).Get(r.name)
-	if err == driver.ErrReleaseNotFound {
+	if errors.Is(err, driver.ErrReleaseNotFound) {
 		return nil, nil
 	}
 	if err != nil {
@@ -129,7 +129,7 @@ func (c *Client) decode(ctx context.Context, r revision) (*release.Release, erro
 	}
 	typed, isTyped := content.(*release.Release)
 	if !isTyped || typed.Chart == nil || typed.Chart.Metadata == nil || typed.Info == nil {
-		return nil, fmt.Errorf("Helm release %s is of a form that is not known", r.name)
+		return nil, fmt.Errorf("helm release %s is of a form that is not known", r.name)
 	}
 	// The manifest and the chart are large, and wanted by nobody who looks.
 	small := &release.Release{Name: typed.Name, Version: typed.Version, Info: typed.Info, Config: typed.Config, Chart: chartOf(typed)}
