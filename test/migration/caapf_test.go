@@ -193,22 +193,27 @@ func playCluster(ctx context.Context, cluster *clusterv1.Cluster) error {
 	}
 	labels := maps.Clone(its)
 	maps.Copy(labels, cluster.Labels)
-	return errors.Join(
-		applyAs(ctx, perCluster, "BundleNamespaceMapping", class.Namespace, cluster.Namespace, map[string]any{}, map[string]any{
-			"bundleSelector":    map[string]any{},
-			"namespaceSelector": map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": cluster.Namespace}},
-		}),
-		applyAs(ctx, caapfManager, "Cluster", cluster.Namespace, cluster.Name, map[string]any{
-			"labels": labels, "annotations": cluster.Annotations, "ownerReferences": []any{ownerOf("Cluster", cluster)},
-		}, map[string]any{"spec": map[string]any{
-			"kubeConfigSecret": cluster.Name + "-kubeconfig", "agentNamespace": "fleet-addon-agent", "hostNetwork": true,
-			"agentTolerations": agentTolerations, "templateValues": values,
-		}}),
-		applyAs(ctx, perCluster, "ClusterGroup", cluster.Namespace, class.Name+"."+class.Namespace, map[string]any{
-			"labels": its, "ownerReferences": []any{ownerOf("Cluster", cluster)},
-		}, map[string]any{"spec": map[string]any{"selector": map[string]any{"matchLabels": its}}}),
-		applyNamespace(ctx, cluster.Namespace),
-	)
+	// The first that fails ends it: nothing more is done for this Cluster.
+	if err := applyAs(ctx, perCluster, "BundleNamespaceMapping", class.Namespace, cluster.Namespace, map[string]any{}, map[string]any{
+		"bundleSelector":    map[string]any{},
+		"namespaceSelector": map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": cluster.Namespace}},
+	}); err != nil {
+		return err
+	}
+	if err := applyAs(ctx, caapfManager, "Cluster", cluster.Namespace, cluster.Name, map[string]any{
+		"labels": labels, "annotations": cluster.Annotations, "ownerReferences": []any{ownerOf("Cluster", cluster)},
+	}, map[string]any{"spec": map[string]any{
+		"kubeConfigSecret": cluster.Name + "-kubeconfig", "agentNamespace": "fleet-addon-agent", "hostNetwork": true,
+		"agentTolerations": agentTolerations, "templateValues": values,
+	}}); err != nil {
+		return err
+	}
+	if err := applyAs(ctx, perCluster, "ClusterGroup", cluster.Namespace, class.Name+"."+class.Namespace, map[string]any{
+		"labels": its, "ownerReferences": []any{ownerOf("Cluster", cluster)},
+	}, map[string]any{"spec": map[string]any{"selector": map[string]any{"matchLabels": its}}}); err != nil {
+		return err
+	}
+	return applyNamespace(ctx, cluster.Namespace)
 }
 
 // playGroup gives a group the labels of its class, once more by the whole object: owners

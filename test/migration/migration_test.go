@@ -68,6 +68,7 @@ func TestMigration(t *testing.T) {
 		for _, name := range []string{"muster-webhook", "muster-syncer"} {
 			g.Expect(env.Stop(ctx, name)).To(Succeed())
 		}
+		steps.run(t, g, "restart")
 		g.Eventually(func(g Gomega) {
 			for _, key := range []types.NamespacedName{prod, one, two} {
 				g.Expect(cluster(g, key).Finalizers).To(ContainElement(stamp.LegacyFinalizer))
@@ -151,7 +152,7 @@ func newPage(t *testing.T) *page {
 	g := NewWithT(t)
 	all, err := fixture.Commands("migrate-from-caapf.md")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(all["migrate"]).To(HaveLen(5))
+	g.Expect(all["migrate"]).To(HaveLen(6))
 	shell, err := fixture.NewShell(env, t.TempDir(), t.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = fixture.Program(".", "github.com/muster-fleet/muster/cmd/syncer", shell.Tools)
