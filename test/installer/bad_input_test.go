@@ -60,7 +60,7 @@ func TestBadInput(t *testing.T) {
 			}
 			secret(g, "charts", test.secret)
 			// What changes beside it has it tried at once.
-			ask(g, fmt.Sprintf("{%s, cluster: {naming: {suffix: -%d}}}", test.spec, i))
+			ask(g, fmt.Sprintf("{%s, cluster: {naming: {suffix: '-%d'}}}", test.spec, i))
 			says(g, "FleetInstalled", metav1.ConditionFalse, test.reason, test.says)
 			says(g, "Ready", metav1.ConditionFalse, test.reason)
 		})
