@@ -43,6 +43,7 @@ build: ## Build the programs into bin/
 .PHONY: generate
 generate: ## Generate deep copies and the CRD from api/, then dist/ and the chart
 	$(TOOL) controller-gen object paths=./api/... crd:generateEmbeddedObjectMeta=false output:crd:dir=manifests/crd
+	mv manifests/crd/addons.cluster.x-k8s.io_helm*.yaml manifests/helm/
 	@$(MAKE) --no-print-directory dist
 
 .PHONY: dist

@@ -1,7 +1,8 @@
-// Package v1alpha1 is the API of Muster: the cluster-scoped singleton
-// FleetAddonConfig in group addons.cluster.x-k8s.io. It is wire-compatible with
-// the API of cluster-api-addon-provider-fleet (CAAPF): every object its users
-// have is accepted and means what their documentation says.
+// Package v1alpha1 is the API of Muster in group addons.cluster.x-k8s.io: the
+// cluster-scoped singleton FleetAddonConfig, wire-compatible with the API of
+// cluster-api-addon-provider-fleet (CAAPF), and HelmChartProxy and HelmReleaseProxy,
+// those of cluster-api-addon-provider-helm (CAAPH): every object its users have is
+// accepted and means what their documentation says.
 //
 // The package holds types only. What a missing field means is decided in
 // internal/settings, and what a value must look like in the markers below and in
@@ -21,7 +22,8 @@ import (
 var GroupVersion = schema.GroupVersion{Group: "addons.cluster.x-k8s.io", Version: "v1alpha1"}
 
 var schemeBuilder = runtime.NewSchemeBuilder(func(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion, &FleetAddonConfig{}, &FleetAddonConfigList{})
+	scheme.AddKnownTypes(GroupVersion, &FleetAddonConfig{}, &FleetAddonConfigList{},
+		&HelmChartProxy{}, &HelmChartProxyList{}, &HelmReleaseProxy{}, &HelmReleaseProxyList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 })

@@ -42,13 +42,24 @@ func LabelValue(name string) (value string, shortened bool) {
 // GroupName returns the name of the ClusterGroup for clusters whose class lives in
 // another namespace: "<class>.<class namespace>".
 func GroupName(class, classNamespace string) string {
-	name := class + "." + classNamespace
+	return Subdomain(class + "." + classNamespace)
+}
+
+// Label returns a name as a DNS-1123 label of at most limit characters, shortened if it is
+// none.
+func Label(name string, limit int) string {
+	if len(name) <= limit && IsFleetName(name) {
+		return name
+	}
+	return shorten(name, limit, isLowerAlphanumeric)
+}
+
+// Subdomain returns a name as a DNS-1123 subdomain, shortened if it does not fit.
+func Subdomain(name string) string {
 	if len(name) <= validation.DNS1123SubdomainMaxLength {
 		return name
 	}
-	return shorten(name, validation.DNS1123SubdomainMaxLength, func(r rune) bool {
-		return isLowerAlphanumeric(r) || r == '.'
-	})
+	return shorten(name, validation.DNS1123SubdomainMaxLength, func(r rune) bool { return isLowerAlphanumeric(r) || r == '.' })
 }
 
 // shorten returns a name of at most limit characters. Characters that are not allowed

@@ -132,13 +132,8 @@ func (s *Sources) Start(ctx context.Context) error {
 // Values returns the template values of a Cluster. An error that is ErrUnresolved
 // says which reference is missing and what to do about it.
 func (s *Sources) Values(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (map[string]any, error) {
-	controlPlane, err := s.resolve(ctx, cluster, "spec.controlPlaneRef", cluster.Spec.ControlPlaneRef)
-	if err != nil && !errors.Is(err, ErrListing) {
-		return nil, err
-	}
-	// Both kinds are listed at the same time.
-	infrastructure, other := s.resolve(ctx, cluster, "spec.infrastructureRef", cluster.Spec.InfrastructureRef)
-	if err := cmp.Or(err, other); err != nil {
+	controlPlane, infrastructure, err := s.Objects(ctx, cluster)
+	if err != nil {
 		return nil, err
 	}
 	values, err := desired.Values(cluster, controlPlane, infrastructure, in.Cluster.Exclude)
@@ -147,6 +142,18 @@ func (s *Sources) Values(ctx context.Context, in settings.Settings, cluster *clu
 		return nil, &unresolvedError{err: err}
 	}
 	return values, nil
+}
+
+// Objects returns the control plane and the infrastructure cluster that a Cluster refers
+// to; nil where it refers to none. Errors are as those of Values.
+func (s *Sources) Objects(ctx context.Context, cluster *clusterv1.Cluster) (controlPlane, infrastructure map[string]any, err error) {
+	controlPlane, err = s.resolve(ctx, cluster, "spec.controlPlaneRef", cluster.Spec.ControlPlaneRef)
+	if err != nil && !errors.Is(err, ErrListing) {
+		return nil, nil, err
+	}
+	// Both kinds are listed at the same time.
+	infrastructure, other := s.resolve(ctx, cluster, "spec.infrastructureRef", cluster.Spec.InfrastructureRef)
+	return controlPlane, infrastructure, cmp.Or(err, other)
 }
 
 func (s *Sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field string, ref clusterv1.ContractVersionedObjectReference) (map[string]any, error) {

@@ -1,0 +1,217 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// HelmChartProxy installs a Helm chart on every Cluster that it selects, and keeps it as
+// described. It is the API of cluster-api-addon-provider-helm, carried out by Fleet.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=helmchartproxies,scope=Namespaced,shortName=hcp,categories=cluster-api
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=='Ready')].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=='Ready')].reason`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=='Ready')].message`
+// +kubebuilder:metadata:labels="app.kubernetes.io/managed-by=muster"
+// +kubebuilder:metadata:labels="clusterctl.cluster.x-k8s.io/move-hierarchy=true"
+// +kubebuilder:metadata:labels="visualizer.cluster.x-k8s.io="
+type HelmChartProxy struct {
+	metav1.TypeMeta `json:",inline"`
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is what is to be installed, and where.
+	// +optional
+	Spec HelmChartProxySpec `json:"spec,omitempty"`
+	// Status is what was seen last.
+	// +optional
+	Status HelmChartProxyStatus `json:"status,omitempty"`
+}
+
+// HelmChartProxyList is a list of HelmChartProxies.
+//
+// +kubebuilder:object:root=true
+type HelmChartProxyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []HelmChartProxy `json:"items"`
+}
+
+// HelmChartProxySpec is what is to be installed, and where.
+type HelmChartProxySpec struct {
+	// ClusterSelector selects Clusters by their labels; {} selects all. The chart is installed
+	// on each of them. When a Cluster is no longer selected, the release is uninstalled there.
+	ClusterSelector metav1.LabelSelector `json:"clusterSelector"`
+
+	// NamespaceSelector selects Clusters of other namespaces, too, by the labels of these. The
+	// Clusters of the HelmChartProxy's own namespace are then selected only if it matches, like
+	// the others. If it is not set, only they are. Who sets it must be allowed to create
+	// HelmChartProxies in all namespaces.
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+
+	// ChartName is the name of the chart in the repository.
+	ChartName string `json:"chartName"`
+
+	// RepoURL is the URL of the repository, for example https://charts.example.com or
+	// oci://registry.example.com/charts. The chart lies below it.
+	RepoURL string `json:"repoURL"`
+
+	// ReleaseName is the name of the release on each Cluster. If it is not set, a name is
+	// made of that of the HelmChartProxy.
+	// +optional
+	ReleaseName string `json:"releaseName,omitempty"`
+
+	// ReleaseNamespace is the namespace of the release on each Cluster; default if not set.
+	// +optional
+	ReleaseNamespace string `json:"namespace,omitempty"`
+
+	// Version is the version of the chart, or a range of versions such as 1.2.x. If it is not
+	// set, the latest version is installed. What a range or no version stands for is looked up
+	// again every few minutes.
+	// +optional
+	Version string `json:"version,omitempty"`
+
+	// ValuesTemplate is the values of the chart as YAML. It may hold Go templates with the
+	// functions of sprig (without env, expandenv and getHostByName) over .Cluster,
+	// .ControlPlane, .InfraCluster and .Variables, and is rendered for each Cluster.
+	// +optional
+	ValuesTemplate string `json:"valuesTemplate,omitempty"`
+
+	// ValuesFrom are values in ConfigMaps and Secrets of the HelmChartProxy's namespace. They
+	// are merged in this order; those of the template take precedence. Who names one must be
+	// allowed to get it.
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	ValuesFrom []ValuesReference `json:"valuesFrom,omitempty"`
+
+	// ReconcileStrategy says what happens after the first installation. With Continuous, which
+	// is the default, the release follows the HelmChartProxy and the selection. With InstallOnce
+	// it is never changed or uninstalled again. It cannot be changed.
+	// +kubebuilder:validation:Enum="";InstallOnce;Continuous;
+	// +optional
+	ReconcileStrategy string `json:"reconcileStrategy,omitempty"`
+
+	// Options are what Helm is told when it installs, upgrades and uninstalls.
+	// +optional
+	Options HelmOptions `json:"options,omitempty"`
+
+	// Credentials are those of the repository.
+	// +optional
+	Credentials *Credentials `json:"credentials,omitempty"`
+
+	// TLSConfig says how the certificate of the repository is checked.
+	// +optional
+	TLSConfig *TLSConfig `json:"tlsConfig,omitempty"`
+
+	// Download says who downloads the chart: Manager, the default, downloads it once on the
+	// management side, and Fleet carries it to the Clusters, which then need neither the
+	// repository nor its credentials. With Agent, each Cluster downloads it.
+	// +kubebuilder:validation:Enum=Manager;Agent
+	// +optional
+	Download DownloadMode `json:"download,omitempty"`
+
+	// CorrectDrift has what somebody changes on a Cluster put back. It is off if not set.
+	// +optional
+	CorrectDrift *bool `json:"correctDrift,omitempty"`
+
+	// Rollout says how many Clusters may be without a working release while a change is
+	// rolled out. If it is not set, all at once.
+	// +optional
+	Rollout *RolloutStrategy `json:"rollout,omitempty"`
+}
+
+// DownloadMode says who downloads a chart.
+type DownloadMode string
+
+// The download modes.
+const (
+	DownloadManager DownloadMode = "Manager"
+	DownloadAgent   DownloadMode = "Agent"
+)
+
+// The reconcile strategies. An empty one is Continuous.
+const (
+	ReconcileStrategyContinuous  = "Continuous"
+	ReconcileStrategyInstallOnce = "InstallOnce"
+)
+
+// ValuesReference names values in a ConfigMap or Secret.
+type ValuesReference struct {
+	// Kind is ConfigMap or Secret.
+	// +kubebuilder:validation:Enum=ConfigMap;Secret
+	Kind string `json:"kind"`
+	// Name is its name.
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
+	// Key is the key of the values; values.yaml if not set.
+	// +optional
+	Key string `json:"key,omitempty"`
+	// Optional says that it may be missing.
+	// +optional
+	Optional bool `json:"optional,omitempty"`
+}
+
+// RolloutStrategy says how a change is rolled out.
+type RolloutStrategy struct {
+	// MaxUnavailable is how many Clusters, as a number or a percentage, may be without a
+	// working release while a change is rolled out.
+	// +kubebuilder:validation:XIntOrString
+	// +optional
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
+}
+
+// Credentials name the credentials of a repository.
+type Credentials struct {
+	// Secret holds the credentials.
+	Secret corev1.SecretReference `json:"secret"`
+	// Key is the key with a Docker configuration; config.json if empty. A Secret without it may
+	// have the keys username and password instead.
+	Key string `json:"key"`
+}
+
+// TLSConfig says how the certificate of a repository is checked.
+type TLSConfig struct {
+	// CASecretRef names a Secret with the certificate authority in its key ca.crt.
+	// +optional
+	CASecretRef *corev1.SecretReference `json:"caSecret,omitempty"`
+	// InsecureSkipTLSVerify has no certificate checked.
+	// +optional
+	InsecureSkipTLSVerify bool `json:"insecureSkipTLSVerify,omitempty"`
+}
+
+// HelmChartProxyStatus is what was seen last.
+type HelmChartProxyStatus struct {
+	// Conditions say how the HelmChartProxy fares.
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// MatchingClusters are the Clusters that are selected.
+	// +optional
+	MatchingClusters []corev1.ObjectReference `json:"matchingClusters"`
+	// ObservedGeneration is the generation that the rest of the status is of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+}
+
+// Conditions and reasons of HelmChartProxies.
+const (
+	// HelmReleaseProxySpecsUpToDateCondition says that everything is handed to Fleet as the
+	// HelmChartProxy has it.
+	HelmReleaseProxySpecsUpToDateCondition = "HelmReleaseProxySpecsUpToDate"
+	// HelmReleaseProxiesReadyCondition says that the release is ready on all Clusters.
+	HelmReleaseProxiesReadyCondition = "HelmReleaseProxiesReady"
+	// ReadyCondition says both.
+	ReadyCondition = "Ready"
+
+	// HelmReleaseProxySpecsUpdatingReason says that something is being written.
+	HelmReleaseProxySpecsUpdatingReason = "HelmReleaseProxySpecsUpdating"
+	// HelmReleaseProxyCreationFailedReason says that something could not be written.
+	HelmReleaseProxyCreationFailedReason = "HelmReleaseProxyCreationFailed"
+	// ValueParsingFailedReason says that the values of a Cluster could not be rendered.
+	ValueParsingFailedReason = "ValueParsingFailed"
+	// ClusterSelectionFailedReason says that a selector cannot be used.
+	ClusterSelectionFailedReason = "ClusterSelectionFailed"
+)

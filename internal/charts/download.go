@@ -1,0 +1,249 @@
+package charts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/charts/fetch"
+	"github.com/muster-fleet/muster/internal/charts/plan"
+)
+
+// errHeld says that nothing is to be written: what is to be there is not known.
+var errHeld = errors.New("everything stays as it is")
+
+// share reads the values for all Clusters.
+func (r *reconciler) share(ctx context.Context, v *visit, template *plan.Template) (again time.Duration, err error) {
+	shared := &plan.Shared{Data: map[string][]byte{}}
+	for i, from := range v.proxy.Spec.ValuesFrom {
+		data, found, err := r.readValues(ctx, v.key.Namespace, from)
+		if err != nil {
+			v.fail(addonsv1.ValueParsingFailedReason, fmt.Sprintf("spec.valuesFrom[%d]: %v", i, err))
+			return pollInterval, errHeld
+		}
+		if !found {
+			continue
+		}
+		key := fmt.Sprintf("%02d.yaml", i)
+		shared.Data[key], shared.Keys = data, append(shared.Keys, key)
+		shared.Secret = shared.Secret || from.Kind == secretKind
+	}
+	if len(v.proxy.Spec.ValuesFrom) > 0 {
+		again = pollInterval
+	}
+	if template.IsStatic() && v.proxy.Spec.ValuesTemplate != "" {
+		values, err := template.Render(nil)
+		if err != nil {
+			v.fail(addonsv1.ValueParsingFailedReason, "spec.valuesTemplate: "+err.Error())
+			return again, errHeld
+		}
+		shared.Data[plan.ValuesKey], shared.Keys = values, append(shared.Keys, plan.ValuesKey)
+	}
+	if len(shared.Keys) > 0 {
+		v.shared = shared
+	}
+	return again, nil
+}
+
+const secretKind = "Secret"
+
+func (r *reconciler) readValues(ctx context.Context, namespace string, from addonsv1.ValuesReference) (data []byte, found bool, err error) {
+	key := client.ObjectKey{Namespace: namespace, Name: from.Name}
+	name := from.Key
+	if name == "" {
+		name = plan.ValuesKey
+	}
+	if from.Kind == secretKind {
+		var secret corev1.Secret
+		if err = r.live.Get(ctx, key, &secret); err == nil {
+			data, found = secret.Data[name]
+		}
+	} else {
+		var configMap corev1.ConfigMap
+		if err = r.live.Get(ctx, key, &configMap); err == nil {
+			var text string
+			text, found = configMap.Data[name]
+			data = []byte(text)
+		}
+	}
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return nil, false, fmt.Errorf("reading %s %q: %w", from.Kind, from.Name, err)
+	case !found && !from.Optional:
+		return nil, false, fmt.Errorf("there is no %s %q with the key %q", from.Kind, from.Name, name)
+	case !found:
+		return nil, false, nil
+	}
+	if err := plan.CheckValues(data); err != nil {
+		return nil, false, fmt.Errorf("%s %q, key %q: %w", from.Kind, from.Name, name, err)
+	}
+	return data, true, nil
+}
+
+// download finds out which version of the chart is meant, and downloads it if a Bundle
+// lacks it.
+func (r *reconciler) download(ctx context.Context, v *visit) (again time.Duration, err error) {
+	if !v.deploys() {
+		return 0, nil
+	}
+	request := fetch.Request{RepoURL: v.proxy.Spec.RepoURL, Chart: v.proxy.Spec.ChartName, Version: v.proxy.Spec.Version}
+	version, again, err := r.version(ctx, v, &request)
+	if err != nil {
+		v.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
+		if version == "" {
+			return pollInterval, errHeld
+		}
+	}
+	v.chart = &plan.Chart{Source: plan.SourceOf(v.proxy), Version: version}
+	if v.isCarried(v.chart) {
+		return again, nil
+	}
+	if err := r.access(ctx, v.proxy, &request); err != nil {
+		v.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
+		return pollInterval, errHeld
+	}
+	chart, err := r.charts.Chart(ctx, request, version)
+	if err != nil {
+		v.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
+		return pollInterval, errHeld
+	}
+	v.chart.Resources = chart.Resources
+	return again, nil
+}
+
+// version returns the exact version that is meant. What a range stands for is asked at an
+// interval; until there is an answer, it is what it was.
+func (r *reconciler) version(ctx context.Context, v *visit, request *fetch.Request) (version string, again time.Duration, err error) {
+	if fetch.IsExact(request.Version) {
+		return request.Version, 0, nil
+	}
+	source := plan.SourceOf(v.proxy)
+	if known, left := r.versions.get(v.key, source, r.now()); known != "" {
+		return known, left, nil
+	}
+	if err = r.access(ctx, v.proxy, request); err == nil {
+		version, err = r.charts.Version(ctx, *request)
+	}
+	if err == nil {
+		r.versions.put(v.key, source, version, r.now().Add(r.ChartInterval))
+		return version, r.ChartInterval, nil
+	}
+	for i := range v.bundles {
+		if annotations := v.bundles[i].Annotations; annotations[plan.ChartAnnotation] == source {
+			return annotations[plan.VersionAnnotation], pollInterval, err
+		}
+	}
+	return "", pollInterval, err
+}
+
+// access reads credentials and certificate authority.
+func (r *reconciler) access(ctx context.Context, proxy *addonsv1.HelmChartProxy, request *fetch.Request) error {
+	request.Access = fetch.Access{}
+	if tls := proxy.Spec.TLSConfig; tls != nil {
+		request.Access.Insecure = tls.InsecureSkipTLSVerify
+		if tls.CASecretRef != nil {
+			secret, err := r.secret(ctx, proxy, *tls.CASecretRef)
+			if err != nil {
+				return fmt.Errorf("spec.tlsConfig.caSecret: %w", err)
+			}
+			request.Access.Authorities = secret.Data["ca.crt"]
+			if len(request.Access.Authorities) == 0 {
+				return fmt.Errorf("spec.tlsConfig.caSecret: Secret %s/%s has no key ca.crt", secret.Namespace, secret.Name)
+			}
+		}
+	}
+	credentials := proxy.Spec.Credentials
+	if credentials == nil {
+		return nil
+	}
+	secret, err := r.secret(ctx, proxy, credentials.Secret)
+	if err != nil {
+		return fmt.Errorf("spec.credentials: %w", err)
+	}
+	key := credentials.Key
+	if key == "" {
+		key = "config.json"
+	}
+	if config, found := secret.Data[key]; found {
+		if request.Access.Username, request.Access.Password, err = fetch.Login(config, hostOf(request.RepoURL)); err != nil {
+			return fmt.Errorf("spec.credentials: key %q of Secret %s/%s: %w", key, secret.Namespace, secret.Name, err)
+		}
+		return nil
+	}
+	request.Access.Username, request.Access.Password = string(secret.Data["username"]), string(secret.Data["password"])
+	if request.Access.Username == "" && request.Access.Password == "" {
+		return fmt.Errorf("spec.credentials: Secret %s/%s has neither the key %q nor username and password", secret.Namespace, secret.Name, key)
+	}
+	return nil
+}
+
+func hostOf(repository string) string {
+	parsed, err := url.Parse(repository)
+	if err != nil {
+		return ""
+	}
+	return parsed.Host
+}
+
+func (r *reconciler) secret(ctx context.Context, proxy *addonsv1.HelmChartProxy, ref corev1.SecretReference) (*corev1.Secret, error) {
+	secret, key := &corev1.Secret{}, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
+	if key.Namespace == "" {
+		key.Namespace = proxy.Namespace
+	}
+	if err := r.live.Get(ctx, key, secret); err != nil {
+		return nil, fmt.Errorf("reading Secret %s: %w", key, err)
+	}
+	return secret, nil
+}
+
+// versions remembers which version a range stands for.
+type versions struct {
+	mu  sync.Mutex
+	all map[plan.Key]knownVersion
+}
+
+type knownVersion struct {
+	source, version string
+	until           time.Time
+}
+
+func newVersions() *versions { return &versions{all: map[plan.Key]knownVersion{}} }
+
+func (k *versions) get(proxy plan.Key, source string, now time.Time) (version string, left time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known := k.all[proxy]
+	if known.source != source || !now.Before(known.until) {
+		return "", 0
+	}
+	return known.version, known.until.Sub(now)
+}
+
+func (k *versions) put(proxy plan.Key, source, version string, until time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.all[proxy] = knownVersion{source, version, until}
+}
+
+func (k *versions) forget(proxy plan.Key) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.all, proxy)
+}
+
+// toJSON returns an object of the API as JSON.
+func toJSON(value any) []byte {
+	data, err := json.Marshal(value)
+	if err != nil { // They are types of the API.
+		panic(err)
+	}
+	return data
+}

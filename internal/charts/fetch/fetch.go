@@ -1,0 +1,225 @@
+package fetch
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/muster-fleet/muster/internal/charts/plan"
+)
+
+// Request says which chart is wanted, and how the repository is reached.
+type Request struct {
+	// RepoURL is https:// or oci://; the chart lies below it.
+	RepoURL, Chart string
+	// Version is exact, a range, or empty for the latest.
+	Version string
+	Access  Access
+}
+
+// Access says how a repository is reached.
+type Access struct {
+	Username, Password string
+	// Authorities are certificates in PEM, trusted beside those of the system.
+	Authorities []byte
+	// Insecure has no certificate checked.
+	Insecure bool
+}
+
+// key tells requests apart; whoever has other credentials may get another chart.
+func (r Request) key(version string) string {
+	sum := sha256.New()
+	for _, part := range []string{r.RepoURL, r.Chart, version, r.Access.Username, r.Access.Password, string(r.Access.Authorities), fmt.Sprint(r.Access.Insecure)} {
+		fmt.Fprintf(sum, "%d %s", len(part), part)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+const (
+	// patience is how long all that it takes to download a chart may take.
+	patience = 90 * time.Second
+	// cacheSize is how many bytes of charts are kept.
+	cacheSize = 48 << 20
+)
+
+// Fetcher downloads charts, each once.
+type Fetcher struct {
+	// Interval is for how long is believed which version a range stands for.
+	Interval time.Duration
+
+	now     func() time.Time
+	flights singleflight.Group
+
+	mu       sync.Mutex
+	versions map[string]resolved
+	charts   map[string]*kept
+}
+
+type resolved struct {
+	version string
+	at      time.Time
+}
+
+type kept struct {
+	chart *plan.Chart
+	used  time.Time
+}
+
+// New returns a Fetcher.
+func New(interval time.Duration) *Fetcher {
+	return &Fetcher{Interval: interval, now: time.Now, versions: map[string]resolved{}, charts: map[string]*kept{}}
+}
+
+// IsExact reports whether a version names one version only.
+func IsExact(version string) bool {
+	_, err := semver.StrictNewVersion(strings.TrimPrefix(version, "v"))
+	return err == nil
+}
+
+// Version returns the exact version that a request stands for now.
+func (f *Fetcher) Version(ctx context.Context, request Request) (string, error) {
+	if IsExact(request.Version) {
+		return request.Version, nil
+	}
+	key := request.key(request.Version)
+	f.mu.Lock()
+	known, found := f.versions[key]
+	f.mu.Unlock()
+	if found && f.now().Before(known.at.Add(f.Interval)) {
+		return known.version, nil
+	}
+	return once(ctx, f, "version "+key, func(ctx context.Context) (string, error) {
+		source, err := open(request)
+		if err != nil {
+			return "", err
+		}
+		version, err := source.version(ctx, request.Version)
+		if err != nil {
+			return "", err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.forgetVersions()
+		f.versions[key] = resolved{version, f.now()}
+		return version, nil
+	})
+}
+
+// Chart returns the chart in an exact version. It is shared: it must not be changed.
+func (f *Fetcher) Chart(ctx context.Context, request Request, version string) (*plan.Chart, error) {
+	key := request.key(version)
+	f.mu.Lock()
+	known, found := f.charts[key]
+	if found {
+		known.used = f.now()
+	}
+	f.mu.Unlock()
+	if found {
+		return known.chart, nil
+	}
+	return once(ctx, f, "chart "+key, func(ctx context.Context) (*plan.Chart, error) {
+		source, err := open(request)
+		if err != nil {
+			return nil, err
+		}
+		archive, err := source.archive(ctx, version)
+		if err != nil {
+			return nil, err
+		}
+		chart, err := unpack(archive, request.Chart)
+		if err != nil {
+			return nil, err
+		}
+		chart.Version = version
+		f.keep(key, chart)
+		return chart, nil
+	})
+}
+
+// once does something once for all who want it at the same time. Who asked first may go
+// before the others.
+func once[T any](ctx context.Context, f *Fetcher, key string, do func(context.Context) (T, error)) (T, error) {
+	done := f.flights.DoChan(key, func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		return do(ctx)
+	})
+	var none T
+	select {
+	case <-ctx.Done():
+		return none, ctx.Err()
+	case result := <-done:
+		if result.Err != nil {
+			return none, result.Err
+		}
+		return result.Val.(T), nil
+	}
+}
+
+// keep keeps a chart, and forgets those that were used least lately.
+func (f *Fetcher) keep(key string, chart *plan.Chart) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.charts[key] = &kept{chart, f.now()}
+	for {
+		size, oldest := 0, ""
+		for other, its := range f.charts {
+			size += its.chart.Size()
+			if oldest == "" || its.used.Before(f.charts[oldest].used) {
+				oldest = other
+			}
+		}
+		if size <= cacheSize || len(f.charts) == 1 {
+			return
+		}
+		delete(f.charts, oldest)
+	}
+}
+
+// forgetVersions forgets what is not believed any more.
+func (f *Fetcher) forgetVersions() {
+	for key, known := range f.versions {
+		if f.now().After(known.at.Add(f.Interval)) {
+			delete(f.versions, key)
+		}
+	}
+}
+
+// TooLargeError says that a chart does not fit into a Bundle.
+type TooLargeError struct{ Size int }
+
+// Error says so.
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("the chart takes %d KiB in a Bundle, which can carry %d; set spec.download to Agent", e.Size>>10, plan.MaxChart>>10)
+}
+
+// source is a repository.
+type source interface {
+	// version returns the newest version of the chart in a range.
+	version(ctx context.Context, wanted string) (string, error)
+	// archive returns the chart in an exact version, verified.
+	archive(ctx context.Context, version string) ([]byte, error)
+}
+
+func open(request Request) (source, error) {
+	client, err := newClient(request.Access)
+	if err != nil {
+		return nil, err
+	}
+	base := strings.TrimSuffix(request.RepoURL, "/")
+	if strings.HasPrefix(base, "oci://") {
+		return newRegistry(client, request, strings.TrimPrefix(base, "oci://")+"/"+request.Chart)
+	}
+	if !strings.HasPrefix(strings.ToLower(base), "https://") {
+		return nil, errors.New("the URL of the repository is neither https nor oci")
+	}
+	return &index{client: client, base: base, chart: request.Chart, access: request.Access}, nil
+}

@@ -1,0 +1,114 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// Keys of the objects that are made for a HelmChartProxy.
+const (
+	// ProxyLabel and ProxyNamespaceLabel name the HelmChartProxy; the first is shortened if
+	// it does not fit a label value.
+	ProxyLabel          = "helmchartproxy-name." + stamp.Domain
+	ProxyNamespaceLabel = "helmchartproxy-namespace." + stamp.Domain
+	// ProxyAnnotation holds its full name.
+	ProxyAnnotation = stamp.Domain + "/helmchartproxy"
+	// ChartAnnotation on a Bundle says which chart it holds: repository, name, version.
+	ChartAnnotation = stamp.Domain + "/chart"
+	// VersionAnnotation on a Bundle is the exact version of the chart.
+	VersionAnnotation = stamp.Domain + "/chart-version"
+	// ValuesKey is the key of values in ConfigMaps and Secrets.
+	ValuesKey = "values.yaml"
+)
+
+const (
+	prefix = "hcp-"
+	// longestName is what Helm allows for a release, and what Fleet's agents make one of.
+	longestName = 53
+)
+
+// Key is what tells HelmChartProxies apart.
+type Key = types.NamespacedName
+
+// Labels returns the labels of everything that is made for a HelmChartProxy.
+func Labels(proxy Key) map[string]string {
+	name, _ := stamp.LabelValue(proxy.Name)
+	return map[string]string{
+		stamp.ManagedByLabel: stamp.ManagedBy,
+		ProxyLabel:           name,
+		ProxyNamespaceLabel:  proxy.Namespace,
+	}
+}
+
+// BundleName returns the name of the first Bundle for Clusters of a namespace, or of that
+// for a group of them. Bundles of several namespaces may meet on one Cluster under one name.
+func BundleName(proxy Key, namespace, group string) string {
+	name := proxy.Name
+	if proxy.Namespace != namespace {
+		name = proxy.Namespace + "/" + name
+	}
+	if group != "" {
+		name += "/" + group
+	}
+	return prefix + stamp.Label(name, longestName-len(prefix))
+}
+
+// shardName returns the name of a further Bundle.
+func shardName(first string, shard int) string {
+	if shard == 0 {
+		return first
+	}
+	return stamp.Label(fmt.Sprintf("%s/%d", first, shard), longestName)
+}
+
+// ReleaseName returns the name of the release. It is the same on every Cluster.
+func ReleaseName(proxy *addonsv1.HelmChartProxy) string {
+	if proxy.Spec.ReleaseName != "" {
+		return proxy.Spec.ReleaseName
+	}
+	return stamp.Label(proxy.Name, longestName)
+}
+
+// ReleaseNamespace returns the namespace of the release.
+func ReleaseNamespace(proxy *addonsv1.HelmChartProxy) string {
+	if proxy.Spec.ReleaseNamespace != "" {
+		return proxy.Spec.ReleaseNamespace
+	}
+	return "default"
+}
+
+// sharedName is the name of the object with values for all Clusters of a namespace, and
+// valuesName that of one Cluster's. No Bundle of ours has a dot in its name: Fleet deletes
+// Secrets that are named like one.
+func sharedName(bundle string) string { return bundle + ".for-all" }
+
+func valuesName(bundle, fleetCluster string) string { return bundle + ValuesSuffix(fleetCluster) }
+
+// MirrorName returns the name of the HelmReleaseProxy for a Cluster.
+func MirrorName(proxy Key, cluster Key) string {
+	name := proxy.Name + "-" + cluster.Name
+	if cluster.Namespace != proxy.Namespace {
+		name += "-" + cluster.Namespace
+	}
+	return stamp.Subdomain(name)
+}
+
+// ValuesName returns the name of the object with one Cluster's values.
+func ValuesName(proxy Key, namespace, fleetCluster string) string {
+	return valuesName(BundleName(proxy, namespace, ""), fleetCluster)
+}
+
+// ValuesSuffix is how the names of the objects with a Cluster's values end.
+func ValuesSuffix(fleetCluster string) string { return ".for." + fleetCluster }
+
+// ProxyOf returns the HelmChartProxy that an object was made for, if it says so.
+func ProxyOf(object metav1.Object) (Key, bool) {
+	namespace, name, found := strings.Cut(object.GetAnnotations()[ProxyAnnotation], "/")
+	return Key{Namespace: namespace, Name: name}, found
+}

@@ -1,0 +1,208 @@
+package plan
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// Release is how the release fares on one Cluster.
+type Release struct {
+	// Ready, Reason and Message are those of the condition HelmReleaseReady.
+	Ready           bool
+	Reason, Message string
+	// Status is Helm's word for it.
+	Status   string
+	Revision int
+}
+
+const (
+	deployed       = "deployed"
+	failed         = "failed"
+	pendingInstall = "pending-install"
+	pendingUpgrade = "pending-upgrade"
+)
+
+// ReleaseOf reads what Fleet says of the release on a Cluster; nil stands for nothing.
+func ReleaseOf(deployment *fleetv1.BundleDeployment) Release {
+	if deployment == nil {
+		return Release{Reason: addonsv1.PreparingToHelmInstallReason, Message: "Fleet has not targeted the Cluster yet"}
+	}
+	spec, status := &deployment.Spec, &deployment.Status
+	release := Release{Revision: revisionOf(status.Release)}
+	pending := pendingInstall
+	if release.Revision > 0 {
+		pending = pendingUpgrade
+	}
+	broken := func(message string) Release {
+		release.Status, release.Reason, release.Message = failed, addonsv1.HelmInstallOrUpgradeFailedReason, message
+		return release
+	}
+	waiting := func(message string) Release {
+		release.Status, release.Reason, release.Message = pending, addonsv1.HelmReleasePendingReason, message
+		return release
+	}
+	isCurrent := status.AppliedDeploymentID == spec.DeploymentID && spec.DeploymentID != "" &&
+		status.DownstreamResourcesGeneration == spec.DownstreamResourcesGeneration
+	if message := falseCondition(status, fleetv1.BundleDeploymentConditionDeployed); message != "" {
+		return broken(message)
+	}
+	if !isCurrent {
+		return waiting("Fleet's agent has not deployed this yet")
+	}
+	if message := falseCondition(status, fleetv1.BundleDeploymentConditionInstalled); message != "" {
+		return broken(message)
+	}
+	if spec.StagedDeploymentID != spec.DeploymentID {
+		return waiting("the rollout has not reached the Cluster yet")
+	}
+	release.Status = deployed
+	if !status.Ready {
+		release.Reason, release.Message = addonsv1.HelmReleasePendingReason, notReady(status)
+		return release
+	}
+	release.Ready, release.Reason = true, readyReason
+	if !status.NonModified {
+		release.Message = "somebody has changed what is deployed"
+	}
+	return release
+}
+
+const readyReason = "Ready"
+
+func falseCondition(status *fleetv1.BundleDeploymentStatus, of string) string {
+	for _, condition := range status.Conditions {
+		if condition.Type == of && string(condition.Status) == string(metav1.ConditionFalse) {
+			if condition.Message == "" {
+				return condition.Reason
+			}
+			return condition.Message
+		}
+	}
+	return ""
+}
+
+func notReady(status *fleetv1.BundleDeploymentStatus) string {
+	var parts []string
+	for _, resource := range status.NonReadyStatus {
+		parts = append(parts, resource.String())
+	}
+	if len(parts) == 0 {
+		return "not everything that is deployed is ready"
+	}
+	return strings.Join(parts, "; ")
+}
+
+// revisionOf reads the revision from Fleet's "namespace/name:revision".
+func revisionOf(release string) int {
+	_, revision, found := strings.Cut(release, ":")
+	number, err := strconv.Atoi(revision)
+	if !found || err != nil {
+		return 0
+	}
+	return number
+}
+
+// Outcome is how one selected Cluster fares.
+type Outcome struct {
+	Cluster Key
+	// Trouble says why its values, or it, cannot be handed to Fleet; empty if they are.
+	// Reason is the reason of the condition then.
+	Trouble, Reason string
+	Release         Release
+}
+
+// Conditions returns the conditions of a HelmChartProxy. Trouble is what is wrong with the
+// HelmChartProxy itself; empty if nothing is.
+func Conditions(trouble, reason string, outcomes []Outcome) []metav1.Condition {
+	specs := condition(addonsv1.HelmReleaseProxySpecsUpToDateCondition, true, "UpToDate", "")
+	var troubled, unready []string
+	unreadyReason := addonsv1.HelmReleasePendingReason
+	for _, outcome := range outcomes {
+		if outcome.Trouble != "" {
+			troubled = append(troubled, outcome.Cluster.String()+": "+outcome.Trouble)
+			if specs.Status == metav1.ConditionTrue {
+				specs = condition(specs.Type, false, outcome.Reason, "")
+			}
+		}
+		if !outcome.Release.Ready {
+			unready = append(unready, outcome.Cluster.String()+": "+describe(outcome.Release))
+			if outcome.Release.Reason == addonsv1.HelmInstallOrUpgradeFailedReason {
+				unreadyReason = outcome.Release.Reason
+			}
+		}
+	}
+	specs.Message = list(troubled)
+	if trouble != "" {
+		specs = condition(specs.Type, false, reason, trouble)
+	}
+	ready := condition(addonsv1.HelmReleaseProxiesReadyCondition, len(unready) == 0, readyReason, "")
+	switch {
+	case len(outcomes) == 0:
+		ready.Message = "no Cluster is selected"
+	case len(unready) > 0:
+		ready.Reason, ready.Message = unreadyReason, list(unready)
+	}
+	return append([]metav1.Condition{summary(specs, ready)}, specs, ready)
+}
+
+func summary(all ...metav1.Condition) metav1.Condition {
+	for _, part := range all {
+		if part.Status != metav1.ConditionTrue {
+			return condition(addonsv1.ReadyCondition, false, part.Reason, part.Message)
+		}
+	}
+	return condition(addonsv1.ReadyCondition, true, readyReason, "")
+}
+
+// MirrorConditions returns the conditions of a HelmReleaseProxy.
+func MirrorConditions(outcome Outcome) []metav1.Condition {
+	available := condition(addonsv1.ClusterAvailableCondition, true, "Available", "")
+	if outcome.Trouble != "" {
+		available = condition(available.Type, outcome.Reason != addonsv1.GetClusterFailedReason, outcome.Reason, outcome.Trouble)
+	}
+	ready := condition(addonsv1.HelmReleaseReadyCondition, outcome.Release.Ready, outcome.Release.Reason, outcome.Release.Message)
+	return append([]metav1.Condition{summary(available, ready)}, available, ready)
+}
+
+func condition(of string, holds bool, reason, message string) metav1.Condition {
+	status := metav1.ConditionFalse
+	if holds {
+		status = metav1.ConditionTrue
+	}
+	return metav1.Condition{Type: of, Status: status, Reason: reason, Message: message}
+}
+
+func describe(release Release) string {
+	if release.Message != "" {
+		return release.Message
+	}
+	return release.Reason
+}
+
+const (
+	// listed is how many Clusters a message names.
+	listed = 5
+	// longestEntry is how much of what is wrong with one it says.
+	longestEntry = 400
+)
+
+func list(entries []string) string {
+	var parts []string
+	for i, entry := range entries {
+		if i == listed {
+			parts = append(parts, fmt.Sprintf("and %d more", len(entries)-listed))
+			break
+		}
+		if len(entry) > longestEntry {
+			entry = entry[:longestEntry] + "…"
+		}
+		parts = append(parts, entry)
+	}
+	return strings.Join(parts, "; ")
+}

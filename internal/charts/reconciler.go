@@ -1,0 +1,184 @@
+package charts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
+	capilabels "sigs.k8s.io/cluster-api/util/labels"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/charts/fetch"
+	"github.com/muster-fleet/muster/internal/charts/plan"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/sync/sources"
+)
+
+// FieldManager is the field manager of every write.
+const FieldManager = "muster-charts"
+
+const (
+	// conflictInterval is how long to wait for a state that somebody has just written.
+	conflictInterval = time.Second
+	// pollInterval is how often is looked at what no event tells of: Secrets that values or
+	// credentials are read from, and what could not be downloaded.
+	pollInterval = 30 * time.Second
+)
+
+// reconciler carries out one HelmChartProxy at a time.
+type reconciler struct {
+	client.Client
+	Options
+	live     client.Reader // past the cache
+	settings *settings.Reader
+	sources  *sources.Sources
+	charts   *fetch.Fetcher
+	recorder events.EventRecorder
+	now      func() time.Time
+	rendered *memory
+	versions *versions
+}
+
+// Reconcile looks at one HelmChartProxy.
+func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	result, err := r.reconcile(ctx, req.NamespacedName)
+	switch {
+	case err == nil:
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // The cache is behind.
+		return ctrl.Result{RequeueAfter: conflictInterval}, nil
+	}
+	return result, err
+}
+
+func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, error) {
+	proxy := &addonsv1.HelmChartProxy{}
+	err := r.Get(ctx, key, proxy)
+	switch {
+	case apierrors.IsNotFound(err):
+		return r.clear(ctx, key)
+	case err != nil:
+		return ctrl.Result{}, err
+	case !proxy.DeletionTimestamp.IsZero():
+		return r.clear(ctx, key)
+	case r.WatchFilter != "" && !capilabels.HasWatchLabel(proxy, r.WatchFilter), capiannotations.HasPaused(proxy):
+		return ctrl.Result{}, nil
+	}
+	v := &visit{proxy: proxy.DeepCopy(), key: key}
+	plan.Default(v.proxy) // As the webhook has, or would have.
+	again, err := r.carryOut(ctx, v)
+	if errors.Is(err, errHeld) {
+		err = nil
+	}
+	if err != nil && (apierror.IsPassing(err) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) {
+		return ctrl.Result{}, err
+	}
+	if err != nil {
+		v.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
+	}
+	if told := r.tell(ctx, v); told != nil {
+		err = errors.Join(err, told)
+	}
+	return ctrl.Result{RequeueAfter: again}, err
+}
+
+// carryOut brings what is there to what is to be there. Again is when to look once more
+// although nothing happens.
+func (r *reconciler) carryOut(ctx context.Context, v *visit) (again time.Duration, err error) {
+	if err := r.look(ctx, v); err != nil {
+		return 0, err
+	}
+	if problems := plan.Validate(v.proxy); len(problems) > 0 {
+		// What is there stays as it is.
+		v.fail(reasonOf(problems[0].Field), problems.ToAggregate().Error())
+		return 0, nil
+	}
+	template, err := plan.Parse(v.proxy.Spec.ValuesTemplate)
+	if err != nil {
+		return 0, err // Validate has said it.
+	}
+	if err := r.render(ctx, v, template); err != nil {
+		return 0, err
+	}
+	if again, err = r.share(ctx, v, template); err != nil {
+		return again, err
+	}
+	waiting, err := r.download(ctx, v)
+	if err != nil {
+		return sooner(again, waiting), err
+	}
+	return sooner(again, waiting), r.write(ctx, v)
+}
+
+// reasonOf returns the reason for a problem in a field.
+func reasonOf(field string) string {
+	switch field {
+	case "spec.valuesTemplate":
+		return addonsv1.ValueParsingFailedReason
+	case "spec.clusterSelector", "spec.namespaceSelector":
+		return addonsv1.ClusterSelectionFailedReason
+	default:
+		return addonsv1.HelmReleaseProxyCreationFailedReason
+	}
+}
+
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// clear deletes what was made for a HelmChartProxy that is gone: first what deploys, then
+// what it reads.
+func (r *reconciler) clear(ctx context.Context, key plan.Key) (ctrl.Result, error) {
+	r.rendered.forget(key)
+	r.versions.forget(key)
+	var bundles fleetv1.BundleList
+	if err := r.List(ctx, &bundles, client.MatchingLabels(plan.Labels(key)), client.UnsafeDisableDeepCopy); err != nil {
+		return ctrl.Result{}, fmt.Errorf("listing Bundles: %w", err)
+	}
+	ours := slices.DeleteFunc(bundles.Items, func(bundle fleetv1.Bundle) bool { return !isFor(&bundle, key) })
+	for i := range ours {
+		if err := r.removeBundle(ctx, &ours[i]); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	if len(ours) > 0 {
+		return ctrl.Result{}, nil // The end of the last one brings it back.
+	}
+	objects, err := r.valuesOf(ctx, key)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	for _, object := range objects {
+		if err := r.remove(ctx, object); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	return ctrl.Result{}, nil
+}
+
+// valuesOf returns the ConfigMaps with values of a HelmChartProxy.
+func (r *reconciler) valuesOf(ctx context.Context, key plan.Key) ([]client.Object, error) {
+	var all corev1.ConfigMapList
+	if err := r.List(ctx, &all, client.MatchingLabels(plan.Labels(key)), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing ConfigMaps with values: %w", err)
+	}
+	var result []client.Object
+	for i := range all.Items {
+		if isFor(&all.Items[i], key) {
+			result = append(result, &all.Items[i])
+		}
+	}
+	return result, nil
+}

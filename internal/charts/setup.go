@@ -1,0 +1,204 @@
+package charts
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/charts/fetch"
+	"github.com/muster-fleet/muster/internal/charts/plan"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/sync/observed"
+	"github.com/muster-fleet/muster/internal/sync/sources"
+)
+
+// Lease is by which one of several replicas leads.
+const Lease = "muster-charts"
+
+// Options are the settings of the program.
+type Options struct {
+	// WatchFilter limits it to HelmChartProxies whose label cluster.x-k8s.io/watch-filter has
+	// this value; empty for all.
+	WatchFilter string
+	// Concurrency is how many HelmChartProxies are looked at once.
+	Concurrency int
+	// ChartInterval is how often is asked which version a range stands for.
+	ChartInterval time.Duration
+	// SyncPeriod is how often everything is looked at again without an event.
+	SyncPeriod *time.Duration
+}
+
+// AddTo adds the options as flags.
+func (o *Options) AddTo(fs *pflag.FlagSet) {
+	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Watch only HelmChartProxies whose label cluster.x-k8s.io/watch-filter has this value; all if empty.")
+	fs.IntVar(&o.Concurrency, "helmchartproxy-concurrency", 4, "How many HelmChartProxies are looked at once.")
+	fs.DurationVar(&o.ChartInterval, "chart-interval", 10*time.Minute, "How often a repository is asked which version of a chart a range, or no version, stands for.")
+}
+
+// Cache returns what is cached, and no more of it than is read here.
+func (o *Options) Cache() cache.Options {
+	ours, err := labels.NewRequirement(plan.ProxyLabel, selection.Exists, nil)
+	if err != nil { // It is a constant.
+		panic(err)
+	}
+	made := cache.ByObject{Label: labels.NewSelector().Add(*ours), Transform: Trim}
+	return cache.Options{
+		SyncPeriod: o.SyncPeriod,
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.ConfigMap{}: made, &fleetv1.Bundle{}: made, &fleetv1.BundleDeployment{}: made,
+		},
+		DefaultTransform: observed.Trim,
+	}
+}
+
+// everywhere runs a Runnable in every replica, so that a standby's caches are warm.
+type everywhere struct{ manager.Runnable }
+
+func (everywhere) NeedLeaderElection() bool { return false }
+
+// Setup adds the program to a manager.
+func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
+	for name, values := range map[string]client.IndexerFunc{sources.ByReference: sources.References, sources.ByKind: sources.Kinds} {
+		if err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Cluster{}, name, values); err != nil {
+			return fmt.Errorf("adding index %s: %w", name, err)
+		}
+	}
+	// What Clusters refer to has a cache of its own: a kind that cannot be listed must not
+	// hold up the others.
+	referred := cache.Options{
+		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
+		SyncPeriod: options.SyncPeriod, DefaultTransform: observed.Trim,
+	}
+	objects, err := cache.New(mgr.GetConfig(), referred)
+	if err != nil {
+		return fmt.Errorf("creating a cache: %w", err)
+	}
+	if err := mgr.Add(everywhere{objects}); err != nil {
+		return err
+	}
+	e := &enqueuer{mgr.GetClient()}
+	r := &reconciler{
+		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
+		sources: sources.New(mgr.GetClient(), objects, handler.EnqueueRequestsFromMapFunc(e.ofReferred)),
+		charts:  fetch.New(options.ChartInterval), recorder: mgr.GetEventRecorder("muster-charts"), now: time.Now,
+		rendered: newMemory(), versions: newVersions(),
+	}
+	if err := mgr.Add(r.sources); err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).Named("helmchartproxy").
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: options.Concurrency,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, time.Minute),
+		}).
+		For(&addonsv1.HelmChartProxy{}, builder.WithPredicates(predicate.Or[client.Object](
+			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
+		Watches(&addonsv1.HelmReleaseProxy{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &addonsv1.HelmChartProxy{})).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(e.ofCluster)).
+		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(ofMade)).
+		Watches(&fleetv1.BundleDeployment{}, handler.EnqueueRequestsFromMapFunc(e.ofDeployment)).
+		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(ofMade)).
+		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(e.all), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		WatchesMetadata(sources.CRD(), handler.EnqueueRequestsFromMapFunc(e.ofKind), builder.WithPredicates(sources.ContractNews)).
+		WatchesRawSource(source.Channel(r.sources.Back(), handler.EnqueueRequestsFromMapFunc(e.ofCluster))).
+		WatchesRawSource(r.sources.Source()).
+		Complete(r)
+}
+
+// enqueuer says which HelmChartProxies an event concerns.
+type enqueuer struct{ client.Reader }
+
+// ofCluster returns those that may select a Cluster: of its namespace, and those that look
+// into other namespaces.
+func (e *enqueuer) ofCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
+	var result []reconcile.Request
+	for _, proxy := range e.proxies(ctx) {
+		if proxy.Namespace == cluster.GetNamespace() || proxy.Spec.NamespaceSelector != nil {
+			result = append(result, request(client.ObjectKeyFromObject(&proxy)))
+		}
+	}
+	return result
+}
+
+func (e *enqueuer) all(ctx context.Context, _ client.Object) []reconcile.Request {
+	var result []reconcile.Request
+	for _, proxy := range e.proxies(ctx) {
+		result = append(result, request(client.ObjectKeyFromObject(&proxy)))
+	}
+	return result
+}
+
+// ofReferred returns those that may select the Clusters that refer to an object.
+func (e *enqueuer) ofReferred(ctx context.Context, object client.Object) []reconcile.Request {
+	kind := object.GetObjectKind().GroupVersionKind()
+	return e.ofClusters(ctx, client.InNamespace(object.GetNamespace()),
+		client.MatchingFields{sources.ByReference: sources.ReferenceKey(kind.Group, kind.Kind, object.GetName())})
+}
+
+// ofKind returns those that may select the Clusters that refer to a kind.
+func (e *enqueuer) ofKind(ctx context.Context, crd client.Object) []reconcile.Request {
+	return e.ofClusters(ctx, client.MatchingFields{sources.ByKind: crd.GetName()})
+}
+
+func (e *enqueuer) ofClusters(ctx context.Context, options ...client.ListOption) []reconcile.Request {
+	var clusters clusterv1.ClusterList
+	if err := e.List(ctx, &clusters, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing Clusters from the cache failed")
+		return nil
+	}
+	var result []reconcile.Request
+	for i := range clusters.Items {
+		result = append(result, e.ofCluster(ctx, &clusters.Items[i])...)
+	}
+	return result
+}
+
+func (e *enqueuer) proxies(ctx context.Context) []addonsv1.HelmChartProxy {
+	var all addonsv1.HelmChartProxyList
+	if err := e.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing HelmChartProxies from the cache failed")
+	}
+	return all.Items
+}
+
+// ofMade returns the HelmChartProxy that something was made for. Whoever annotates something
+// so has it looked at, and no more.
+func ofMade(_ context.Context, object client.Object) []reconcile.Request {
+	if proxy, found := plan.ProxyOf(object); found {
+		return []reconcile.Request{request(proxy)}
+	}
+	return nil
+}
+
+// ofDeployment returns the HelmChartProxy that Fleet deploys something of.
+func (e *enqueuer) ofDeployment(ctx context.Context, object client.Object) []reconcile.Request {
+	var bundle fleetv1.Bundle
+	labels := object.GetLabels()
+	key := client.ObjectKey{Namespace: labels[fleetv1.BundleNamespaceLabel], Name: labels[fleetv1.BundleLabel]}
+	if err := e.Get(ctx, key, &bundle, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // The Bundle's own end has told.
+	}
+	return ofMade(ctx, &bundle)
+}
+
+func request(key plan.Key) reconcile.Request { return reconcile.Request{NamespacedName: key} }

@@ -1,0 +1,255 @@
+package charts
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"sync"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/charts/plan"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/sources"
+)
+
+// visit is one look at a HelmChartProxy.
+type visit struct {
+	key   plan.Key
+	proxy *addonsv1.HelmChartProxy
+	// clusters are the selected Clusters.
+	clusters []*selected
+	// bundles and deployments are what is there.
+	bundles     []fleetv1.Bundle
+	deployments map[deploymentKey]*fleetv1.BundleDeployment
+
+	shared *plan.Shared
+	// chart is the chart that is meant, with its files only if some Bundle lacks them.
+	chart *plan.Chart
+
+	// trouble is what is wrong with the HelmChartProxy itself.
+	trouble, reason string
+}
+
+// deploymentKey names the Fleet Cluster that Fleet has made something of a Bundle for.
+type deploymentKey struct{ namespace, fleetCluster string }
+
+// selected is a Cluster that is selected.
+type selected struct {
+	*clusterv1.Cluster
+	// fleet is the name of its Fleet Cluster; empty if it has none yet.
+	fleet   string
+	values  []byte
+	kept    bool
+	outcome plan.Outcome
+}
+
+func (v *visit) fail(reason, message string) {
+	if v.trouble == "" {
+		v.reason, v.trouble = reason, message
+	}
+}
+
+func (s *selected) fail(reason, message string) {
+	s.outcome.Reason, s.outcome.Trouble = reason, message
+}
+
+// look reads what there is, from the cache.
+func (r *reconciler) look(ctx context.Context, v *visit) error {
+	var bundles fleetv1.BundleList
+	if err := r.List(ctx, &bundles, client.MatchingLabels(plan.Labels(v.key)), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing Bundles: %w", err)
+	}
+	v.bundles = slices.DeleteFunc(bundles.Items, func(bundle fleetv1.Bundle) bool { return !isFor(&bundle, v.key) })
+	var deployments fleetv1.BundleDeploymentList
+	if err := r.List(ctx, &deployments, client.MatchingLabels(plan.Labels(v.key)), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing BundleDeployments: %w", err)
+	}
+	v.deployments = map[deploymentKey]*fleetv1.BundleDeployment{}
+	for i := range deployments.Items {
+		its := &deployments.Items[i]
+		if v.bundle(client.ObjectKey{Namespace: its.Labels[fleetv1.BundleNamespaceLabel], Name: its.Labels[fleetv1.BundleLabel]}) == nil {
+			continue
+		}
+		v.deployments[deploymentKey{its.Labels[fleetv1.ClusterNamespaceLabel], its.Labels[fleetv1.ClusterLabel]}] = its
+	}
+	return r.choose(ctx, v)
+}
+
+// isFor reports whether an object was made for a HelmChartProxy. Labels alone do not say it:
+// long names are shortened there.
+func isFor(object client.Object, proxy plan.Key) bool {
+	made, found := plan.ProxyOf(object)
+	return found && made == proxy
+}
+
+// choose selects Clusters.
+func (r *reconciler) choose(ctx context.Context, v *visit) error {
+	selector, err := metav1.LabelSelectorAsSelector(&v.proxy.Spec.ClusterSelector)
+	if err != nil {
+		v.fail(addonsv1.ClusterSelectionFailedReason, "spec.clusterSelector: "+err.Error())
+		return nil
+	}
+	options := []client.ListOption{client.InNamespace(v.key.Namespace)}
+	inNamespace := func(string) (bool, error) { return true, nil }
+	if v.proxy.Spec.NamespaceSelector != nil {
+		namespaces, err := metav1.LabelSelectorAsSelector(v.proxy.Spec.NamespaceSelector)
+		if err != nil {
+			v.fail(addonsv1.ClusterSelectionFailedReason, "spec.namespaceSelector: "+err.Error())
+			return nil
+		}
+		options, inNamespace = nil, r.matching(ctx, namespaces)
+	}
+	var clusters clusterv1.ClusterList
+	if err := r.List(ctx, &clusters, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
+		return fmt.Errorf("listing Clusters: %w", err)
+	}
+	for i := range clusters.Items {
+		cluster := &clusters.Items[i]
+		if !selector.Matches(labels.Set(stamp.WithClassLabels(cluster.Labels, cluster.GetClassKey()))) {
+			continue
+		}
+		its, err := inNamespace(cluster.Namespace)
+		if err != nil {
+			return err
+		}
+		if !its {
+			continue
+		}
+		chosen := newSelected(cluster)
+		chosen.outcome.Release = plan.ReleaseOf(v.deployments[deploymentKey{cluster.Namespace, chosen.fleet}])
+		v.clusters = append(v.clusters, chosen)
+	}
+	slices.SortFunc(v.clusters, func(a, b *selected) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return nil
+}
+
+func newSelected(cluster *clusterv1.Cluster) *selected {
+	s := &selected{Cluster: cluster, outcome: plan.Outcome{Cluster: client.ObjectKeyFromObject(cluster)}}
+	if pin := stamp.PinOf(cluster.Annotations); pin.IsComplete() {
+		s.fleet = pin.ClusterName
+	} else {
+		s.fail(addonsv1.GetClusterFailedReason, "the Cluster is not in Fleet; see its condition FleetImported")
+	}
+	return s
+}
+
+// matching says whether the labels of a Namespace match, each looked up once.
+func (r *reconciler) matching(ctx context.Context, selector labels.Selector) func(string) (bool, error) {
+	known := map[string]bool{}
+	return func(name string) (bool, error) {
+		if matches, found := known[name]; found {
+			return matches, nil
+		}
+		namespace := namespaceMetadata()
+		if err := r.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
+			return false, fmt.Errorf("reading Namespace: %w", err)
+		}
+		known[name] = selector.Matches(labels.Set(namespace.Labels))
+		return known[name], nil
+	}
+}
+
+func namespaceMetadata() *metav1.PartialObjectMetadata {
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	return namespace
+}
+
+// render renders the values of each Cluster. What is wrong with one stops no other.
+func (r *reconciler) render(ctx context.Context, v *visit, template *plan.Template) error {
+	in, err := r.settings.Current(ctx)
+	if err != nil {
+		return err
+	}
+	for _, cluster := range v.clusters {
+		if cluster.fleet == "" || template.IsStatic() {
+			continue
+		}
+		digest := fnv.New64a()
+		fmt.Fprintf(digest, "%s %d %s %s %s ", v.proxy.UID, v.proxy.Generation, cluster.UID, cluster.ResourceVersion, in.Effect)
+		isWhole := r.sources.Digest(ctx, cluster.Cluster, digest)
+		if isWhole {
+			if known, found := r.rendered.get(v.key, cluster.UID, digest.Sum64()); found {
+				cluster.values = known
+				continue
+			}
+		}
+		values, err := r.renderOne(ctx, template, cluster.Cluster, in.Cluster.Exclude)
+		switch {
+		case errors.Is(err, sources.ErrListing):
+			cluster.kept = true
+			cluster.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, "the objects that the Cluster refers to are being listed")
+		case err != nil:
+			// Its last values stay.
+			cluster.kept = true
+			cluster.fail(addonsv1.ValueParsingFailedReason, err.Error())
+		default:
+			cluster.values = values
+			if isWhole {
+				r.rendered.put(v.key, cluster.UID, digest.Sum64(), values)
+			}
+		}
+	}
+	return nil
+}
+
+func (r *reconciler) renderOne(ctx context.Context, template *plan.Template, cluster *clusterv1.Cluster, exclude []string) ([]byte, error) {
+	controlPlane, infrastructure, err := r.sources.Objects(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	data, err := plan.Data(cluster, controlPlane, infrastructure, exclude)
+	if err != nil {
+		return nil, err
+	}
+	return template.Render(data)
+}
+
+// memory keeps what was rendered, by what it was rendered from: rendering anew for each
+// event of each Cluster would be most of the work.
+type memory struct {
+	mu  sync.Mutex
+	all map[plan.Key]map[types.UID]remembered
+}
+
+type remembered struct {
+	digest uint64
+	values []byte
+}
+
+func newMemory() *memory { return &memory{all: map[plan.Key]map[types.UID]remembered{}} }
+
+func (m *memory) get(proxy plan.Key, cluster types.UID, digest uint64) ([]byte, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known, found := m.all[proxy][cluster]
+	return known.values, found && known.digest == digest
+}
+
+func (m *memory) put(proxy plan.Key, cluster types.UID, digest uint64, values []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.all[proxy] == nil {
+		m.all[proxy] = map[types.UID]remembered{}
+	}
+	m.all[proxy][cluster] = remembered{digest, values}
+}
+
+func (m *memory) forget(proxy plan.Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.all, proxy)
+}
