@@ -24,6 +24,8 @@ func leftUndone(path string, operation admissionv1.Operation) string {
 		return "this Cluster was not checked for warnings, nor for a name that is taken in Fleet; the syncer finds such a name"
 	case path == ValidateConfigPath && operation == admissionv1.Delete:
 		return "it was not checked what this deletion means for the Clusters in Fleet"
+	case path == DefaultChartPath:
+		return "no defaults were filled into this HelmChartProxy; what carries it out knows them"
 	default:
 		return ""
 	}

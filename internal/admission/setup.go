@@ -21,6 +21,8 @@ const (
 	ClassAccessPath    = "/validate-class-access"
 	ClusterPath        = "/validate-cluster"
 	ValidateConfigPath = "/validate-fleetaddonconfig"
+	DefaultChartPath   = "/default-helmchartproxy"
+	ValidateChartPath  = "/validate-helmchartproxy"
 )
 
 // Setup adds the webhooks to a manager, and starts the informers they read. Syncer is the
@@ -55,5 +57,7 @@ func handlers(scheme *runtime.Scheme, cached client.Reader, others inventory, re
 		ClassAccessPath:    &ClassAccess{Settings: current, Reviewer: reviewer},
 		ClusterPath:        &ClusterValidator{Settings: current, Namespaces: cached, Others: others},
 		ValidateConfigPath: config.Handler,
+		DefaultChartPath:   ChartDefaulter{},
+		ValidateChartPath:  admission.WithValidator(scheme, ChartValidator{Reviewer: reviewer}).Handler,
 	}
 }

@@ -1,0 +1,136 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/charts/plan"
+)
+
+// ChartValidator is the validating webhook for HelmChartProxies. Its zero value looks at the
+// HelmChartProxy alone and asks nobody who may do what.
+type ChartValidator struct {
+	// Reviewer creates SubjectAccessReviews.
+	Reviewer client.Client
+}
+
+var _ admission.Validator[*addonsv1.HelmChartProxy] = ChartValidator{}
+
+// ValidateCreate refuses a HelmChartProxy that cannot be carried out.
+func (v ChartValidator) ValidateCreate(ctx context.Context, proxy *addonsv1.HelmChartProxy) (admission.Warnings, error) {
+	return v.validate(ctx, &addonsv1.HelmChartProxy{}, proxy, plan.Validate(proxy))
+}
+
+// ValidateUpdate refuses what an update makes wrong, and what cannot be changed.
+func (v ChartValidator) ValidateUpdate(ctx context.Context, old, proxy *addonsv1.HelmChartProxy) (admission.Warnings, error) {
+	known := map[string]bool{}
+	for _, err := range plan.Validate(old) {
+		known[err.Error()] = true
+	}
+	errs := plan.ValidateUpdate(old, proxy)
+	for _, err := range plan.Validate(proxy) {
+		if !known[err.Error()] {
+			errs = append(errs, err)
+		}
+	}
+	return v.validate(ctx, old, proxy, errs)
+}
+
+// ValidateDelete allows every deletion.
+func (v ChartValidator) ValidateDelete(context.Context, *addonsv1.HelmChartProxy) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func (v ChartValidator) validate(ctx context.Context, old, proxy *addonsv1.HelmChartProxy, errs field.ErrorList) (admission.Warnings, error) {
+	if v.Reviewer != nil && !reflect.DeepEqual(old.Spec, proxy.Spec) {
+		req, err := admission.RequestFromContext(ctx)
+		if err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		refused, err := v.mayName(ctx, req.UserInfo, old, proxy)
+		if err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		errs = append(errs, refused...)
+	}
+	if len(errs) == 0 {
+		return plan.Warnings(proxy), nil
+	}
+	return plan.Warnings(proxy), apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("HelmChartProxy").GroupKind(), proxy.Name, errs)
+}
+
+// mayName asks whether the author may have what the HelmChartProxy hands out: Secrets and
+// ConfigMaps that it names, and Clusters of other namespaces. A reference that stays in place
+// is asked about again when the rest changes where it goes.
+func (v ChartValidator) mayName(ctx context.Context, user authenticationv1.UserInfo, old, proxy *addonsv1.HelmChartProxy) (field.ErrorList, error) {
+	var errs field.ErrorList
+	for _, named := range namedBy(proxy) {
+		allowed, err := mayDo(ctx, v.Reviewer, user, authorizationv1.ResourceAttributes{
+			Verb: "get", Version: "v1", Resource: named.resource, Namespace: named.namespace, Name: named.name,
+		})
+		if err != nil {
+			return nil, err
+		}
+		if !allowed {
+			errs = append(errs, field.Forbidden(named.path, fmt.Sprintf("user %q may not get %s %q in namespace %q; name one that you may read, or ask for a Role there with verb get on resource %[2]s",
+				user.Username, named.resource, named.name, named.namespace)))
+		}
+	}
+	if proxy.Spec.NamespaceSelector == nil || reflect.DeepEqual(old.Spec, proxy.Spec) {
+		return errs, nil
+	}
+	allowed, err := mayDo(ctx, v.Reviewer, user, authorizationv1.ResourceAttributes{
+		Verb: "create", Group: addonsv1.GroupVersion.Group, Version: addonsv1.GroupVersion.Version, Resource: "helmchartproxies",
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !allowed {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "namespaceSelector"), fmt.Sprintf(
+			"user %q may not create helmchartproxies in all namespaces, and this one would deploy to Clusters of others; leave it out, or ask for a ClusterRole with verb create on resource helmchartproxies", user.Username)))
+	}
+	return errs, nil
+}
+
+type named struct {
+	path                      *field.Path
+	resource, namespace, name string
+}
+
+func namedBy(proxy *addonsv1.HelmChartProxy) []named {
+	spec, path := &proxy.Spec, field.NewPath("spec")
+	var all []named
+	secret := func(path *field.Path, ref corev1.SecretReference) {
+		namespace := ref.Namespace
+		if namespace == "" {
+			namespace = proxy.Namespace
+		}
+		if ref.Name != "" {
+			all = append(all, named{path, "secrets", namespace, ref.Name})
+		}
+	}
+	if spec.Credentials != nil {
+		secret(path.Child("credentials", "secret"), spec.Credentials.Secret)
+	}
+	if spec.TLSConfig != nil && spec.TLSConfig.CASecretRef != nil {
+		secret(path.Child("tlsConfig", "caSecret"), *spec.TLSConfig.CASecretRef)
+	}
+	for i, from := range spec.ValuesFrom {
+		resource := "configmaps"
+		if from.Kind == "Secret" {
+			resource = "secrets"
+		}
+		all = append(all, named{path.Child("valuesFrom").Index(i), resource, proxy.Namespace, from.Name})
+	}
+	return all
+}

@@ -1,0 +1,124 @@
+// Package charts runs the optional component helm, as shipped, in the whole stack: Cluster
+// API, Fleet's own controllers, and its agents on clusters with API servers of their own.
+package charts
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+const (
+	team = "team"
+	// soon is how long Fleet and its agents may take to follow.
+	soon = 2 * time.Minute
+)
+
+var (
+	ctx      = context.Background()
+	env      *stack.Stack
+	admin    client.Client
+	charts   *repository.Repository
+	one, two = cluster{team, "one"}, cluster{team, "two"}
+)
+
+func TestMain(m *testing.M) {
+	SetDefaultEventuallyTimeout(soon)
+	SetDefaultEventuallyPollingInterval(200 * time.Millisecond)
+	os.Exit(stack.Main(m, stack.Options{Profile: stack.Full, Muster: true}, prepare, nothingRefused))
+}
+
+func prepare(s *stack.Stack) (err error) {
+	env = s
+	if admin, err = fixture.Client(s); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "muster-charts-")
+	if err != nil {
+		return err
+	}
+	if charts, err = repository.New(dir); err != nil {
+		return err
+	}
+	if err := s.StartHostProvider(ctx); err != nil {
+		return err
+	}
+	if err := s.StartComponent(ctx, "helm"); err != nil {
+		return err
+	}
+	for _, namespace := range []string{"classes", team} {
+		if err := s.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", namespace)); err != nil {
+			return err
+		}
+	}
+	if err := s.Apply(ctx, s.HostClusterClass("classes", "standard")); err != nil {
+		return err
+	}
+	if err := s.WaitForClusterClass(ctx, "classes", "standard"); err != nil {
+		return err
+	}
+	for i, its := range []cluster{one, two} {
+		if err := s.Apply(ctx, its.yaml(i)); err != nil {
+			return err
+		}
+	}
+	for _, its := range []cluster{one, two} {
+		if err := s.WaitForControlPlane(ctx, its.namespace, its.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nothingRefused is asked when all tests are over: what ships is enough for what it does.
+func nothingRefused(s *stack.Stack) error {
+	all, err := s.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-charts")})
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		return fmt.Errorf("muster-charts has asked for nothing")
+	}
+	for _, e := range all {
+		if e.Code == http.StatusForbidden {
+			return fmt.Errorf("muster-charts was refused: %s: %s", e, e.Reason)
+		}
+		if e.Resource == "secrets" && (e.Verb == "list" || e.Verb == "watch") {
+			return fmt.Errorf("muster-charts reads Secrets at large: %s", e)
+		}
+	}
+	return nil
+}
+
+// cluster is a Cluster with an API server of its own.
+type cluster struct{ namespace, name string }
+
+func (c cluster) yaml(number int) string {
+	return fmt.Sprintf(`
+apiVersion: cluster.x-k8s.io/v1beta2
+kind: Cluster
+metadata: {namespace: %s, name: %s, labels: {nginxIngressChart: enabled}}
+spec:
+  clusterNetwork:
+    pods: {cidrBlocks: [10.%d.0.0/16]}
+    services: {cidrBlocks: [10.128.0.0/12]}
+  topology:
+    classRef: {name: standard, namespace: classes}
+    version: v1.36.3
+    controlPlane: {replicas: 1}
+`, c.namespace, c.name, 200+number)
+}
+
+func (c cluster) kubectl(args ...string) (string, error) {
+	return env.HostedKubectl(ctx, c.namespace, c.name, args...)
+}
