@@ -5,9 +5,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -42,6 +44,8 @@ func run(ctx context.Context, args []string) error {
 	if err := o.SetUpLogging(); err != nil {
 		return err
 	}
+	// Helm's library speaks through slog.
+	slog.SetDefault(slog.New(logr.ToSlogHandler(ctrl.Log.WithName("helm"))))
 	program.Announce(ctrl.Log, "charts")
 	mgr, err := newManager(&o)
 	if err != nil {

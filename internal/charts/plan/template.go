@@ -147,7 +147,7 @@ var (
 	// location is how text/template says where it has failed.
 	location = regexp.MustCompile(`^template: (` + templateName + `:\d+:\d+: executing "[^"]*" at <.*?>): (.*)$`)
 	// harmless are the ends of errors that speak of the template or of types only.
-	harmless = regexp.MustCompile(`^(nil pointer evaluating [a-zA-Z0-9{}*. ]+|can't evaluate field \S+ in type \S+|map has no entry for key "[^"]*"|wrong type for value; expected \S+; got \S+|wrong number of args for \S+.*|range can't iterate over)`)
+	harmless = regexp.MustCompile(`^(nil pointer evaluating [a-zA-Z0-9{}*. ]+|can't evaluate field \S+ in type [a-zA-Z0-9{}*. ]+|map has no entry for key "[^"]*"|wrong type for value; expected \S+; got \S+|wrong number of args for \S+.*|range can't iterate over)`)
 	calling  = regexp.MustCompile(`^error calling \w+`)
 )
 

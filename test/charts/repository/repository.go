@@ -37,6 +37,8 @@ type Repository struct {
 	server *http.Server
 	mu     sync.Mutex
 	files  map[string][]byte
+	// versions are those of each chart.
+	versions map[string][]string
 	// asked are the paths that were asked for with the right password; refused counts the others.
 	asked   []string
 	refused int
@@ -59,7 +61,7 @@ func New(dir string) (*Repository, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Repository{URL: "https://" + listener.Addr().String(), CA: authority.CA(), files: map[string][]byte{}}
+	r := &Repository{URL: "https://" + listener.Addr().String(), CA: authority.CA(), files: map[string][]byte{}, versions: map[string][]string{}}
 	r.server = &http.Server{
 		ReadHeaderTimeout: 5 * time.Second, Handler: r, ErrorLog: nil,
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}},
@@ -111,14 +113,10 @@ func (r *Repository) Publish(name, version string, templates map[string]string) 
 	r.files[fmt.Sprintf("%s-%s.tgz", name, version)] = archive
 	var index strings.Builder
 	index.WriteString("apiVersion: v1\nentries:\n")
-	byChart := map[string][]string{}
-	for file := range r.files {
-		chart, found := strings.CutSuffix(file, ".tgz")
-		if at := strings.LastIndex(chart, "-"); found {
-			byChart[chart[:at]] = append(byChart[chart[:at]], chart[at+1:])
-		}
+	if !slices.Contains(r.versions[name], version) {
+		r.versions[name] = append(r.versions[name], version)
 	}
-	for chart, versions := range byChart {
+	for chart, versions := range r.versions {
 		fmt.Fprintf(&index, "  %s:\n", chart)
 		for _, version := range versions {
 			file := fmt.Sprintf("%s-%s.tgz", chart, version)
@@ -154,4 +152,11 @@ func Archive(name, version string, templates map[string]string) ([]byte, error) 
 		return nil, err
 	}
 	return packed.Bytes(), nil
+}
+
+// Put serves something in place of what is there.
+func (r *Repository) Put(path string, content []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.files[path] = content
 }
