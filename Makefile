@@ -216,6 +216,11 @@ test-migration: ## Migrate from CAAPF, which is played, and back
 test-providers: ## Decode the guides' examples for RKE2 and k3s as objects of these providers
 	cd test/providers && $(TEST) -timeout=10m ./...
 
+.PHONY: test-charts
+test-charts: ## Test HelmChartProxies on the whole stack
+	$(STACK) build
+	$(TEST) -timeout=30m ./test/charts/...
+
 .PHONY: test-release
 test-release: ## Release the last commit in two clones, compare byte by byte, and use what was made
 	cd hack/release && $(TEST) -timeout=30m ./...

@@ -22,38 +22,29 @@ var errHeld = errors.New("everything stays as it is")
 
 // share reads the values for all Clusters.
 func (r *reconciler) share(ctx context.Context, v *visit, template *plan.Template) (again time.Duration, err error) {
-	shared := &plan.Shared{Data: map[string][]byte{}}
+	values := plan.NewShared()
+	hold := func(err error) (time.Duration, error) {
+		v.fail(addonsv1.ValueParsingFailedReason, err.Error())
+		return pollInterval, errHeld
+	}
 	for i, from := range v.proxy.Spec.ValuesFrom {
+		again = pollInterval
 		data, found, err := r.readValues(ctx, v.key.Namespace, from)
 		if err != nil {
-			v.fail(addonsv1.ValueParsingFailedReason, fmt.Sprintf("spec.valuesFrom[%d]: %v", i, err))
-			return pollInterval, errHeld
+			return hold(fmt.Errorf("spec.valuesFrom[%d]: %w", i, err))
 		}
 		if !found {
 			continue
 		}
-		key := fmt.Sprintf("%02d.yaml", i)
-		shared.Data[key], shared.Keys = data, append(shared.Keys, key)
-		shared.Secret = shared.Secret || from.Kind == secretKind
-	}
-	if len(v.proxy.Spec.ValuesFrom) > 0 {
-		again = pollInterval
-	}
-	if template.IsStatic() && v.proxy.Spec.ValuesTemplate != "" {
-		values, err := template.Render(nil)
-		if err != nil {
-			v.fail(addonsv1.ValueParsingFailedReason, "spec.valuesTemplate: "+err.Error())
-			return again, errHeld
+		if err := values.Add(i, from, data); err != nil {
+			return hold(err)
 		}
-		shared.Data[plan.ValuesKey], shared.Keys = values, append(shared.Keys, plan.ValuesKey)
 	}
-	if len(shared.Keys) > 0 {
-		v.shared = shared
+	if v.shared, err = values.With(v.proxy, template); err != nil {
+		return hold(err)
 	}
 	return again, nil
 }
-
-const secretKind = "Secret"
 
 func (r *reconciler) readValues(ctx context.Context, namespace string, from addonsv1.ValuesReference) (data []byte, found bool, err error) {
 	key := client.ObjectKey{Namespace: namespace, Name: from.Name}
@@ -61,7 +52,7 @@ func (r *reconciler) readValues(ctx context.Context, namespace string, from addo
 	if name == "" {
 		name = plan.ValuesKey
 	}
-	if from.Kind == secretKind {
+	if from.Kind == plan.SecretKind {
 		var secret corev1.Secret
 		if err = r.live.Get(ctx, key, &secret); err == nil {
 			data, found = secret.Data[name]
@@ -81,9 +72,6 @@ func (r *reconciler) readValues(ctx context.Context, namespace string, from addo
 		return nil, false, fmt.Errorf("there is no %s %q with the key %q", from.Kind, from.Name, name)
 	case !found:
 		return nil, false, nil
-	}
-	if err := plan.CheckValues(data); err != nil {
-		return nil, false, fmt.Errorf("%s %q, key %q: %w", from.Kind, from.Name, name, err)
 	}
 	return data, true, nil
 }

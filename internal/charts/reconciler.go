@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	capilabels "sigs.k8s.io/cluster-api/util/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -35,13 +37,21 @@ const (
 	pollInterval = 30 * time.Second
 )
 
+// referred reads what Clusters refer to.
+type referred interface {
+	Objects(ctx context.Context, cluster *clusterv1.Cluster) (controlPlane, infrastructure map[string]any, err error)
+	Digest(ctx context.Context, cluster *clusterv1.Cluster, digest io.Writer) bool
+}
+
+var _ referred = (*sources.Sources)(nil)
+
 // reconciler carries out one HelmChartProxy at a time.
 type reconciler struct {
 	client.Client
 	Options
 	live     client.Reader // past the cache
 	settings *settings.Reader
-	sources  *sources.Sources
+	sources  referred
 	charts   *fetch.Fetcher
 	recorder events.EventRecorder
 	now      func() time.Time

@@ -84,11 +84,11 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	// What Clusters refer to has a cache of its own: a kind that cannot be listed must not
 	// hold up the others.
-	referred := cache.Options{
+	its := cache.Options{
 		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
 		SyncPeriod: options.SyncPeriod, DefaultTransform: observed.Trim,
 	}
-	objects, err := cache.New(mgr.GetConfig(), referred)
+	objects, err := cache.New(mgr.GetConfig(), its)
 	if err != nil {
 		return fmt.Errorf("creating a cache: %w", err)
 	}
@@ -96,13 +96,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	e := &enqueuer{mgr.GetClient()}
+	referred := sources.New(mgr.GetClient(), objects, handler.EnqueueRequestsFromMapFunc(e.ofReferred))
 	r := &reconciler{
 		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
-		sources: sources.New(mgr.GetClient(), objects, handler.EnqueueRequestsFromMapFunc(e.ofReferred)),
-		charts:  fetch.New(options.ChartInterval), recorder: mgr.GetEventRecorder("muster-charts"), now: time.Now,
+		sources: referred, charts: fetch.New(options.ChartInterval), recorder: mgr.GetEventRecorder("muster-charts"), now: time.Now,
 		rendered: newMemory(), versions: newVersions(),
 	}
-	if err := mgr.Add(r.sources); err != nil {
+	if err := mgr.Add(referred); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("helmchartproxy").
@@ -120,8 +120,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(e.all), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesMetadata(sources.CRD(), handler.EnqueueRequestsFromMapFunc(e.ofKind), builder.WithPredicates(sources.ContractNews)).
-		WatchesRawSource(source.Channel(r.sources.Back(), handler.EnqueueRequestsFromMapFunc(e.ofCluster))).
-		WatchesRawSource(r.sources.Source()).
+		WatchesRawSource(source.Channel(referred.Back(), handler.EnqueueRequestsFromMapFunc(e.ofCluster))).
+		WatchesRawSource(referred.Source()).
 		Complete(r)
 }
 

@@ -228,7 +228,7 @@ func (r *reconciler) liveSecret(ctx context.Context, want *corev1.Secret) (clien
 // removeSecret deletes the Secret with values that a Bundle names.
 func (r *reconciler) removeSecret(ctx context.Context, bundle *fleetv1.Bundle) error {
 	for _, resource := range bundle.Spec.DownstreamResources {
-		if resource.Kind != secretKind {
+		if resource.Kind != plan.SecretKind {
 			continue
 		}
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: bundle.Namespace, Name: resource.Name}}

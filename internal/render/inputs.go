@@ -23,7 +23,9 @@ type inputs struct {
 	clusters []*clusterv1.Cluster
 	classes  []*desired.Class
 	// config is nil if there is no FleetAddonConfig.
-	config     *addonsv1.FleetAddonConfig
+	config *addonsv1.FleetAddonConfig
+	// proxies are HelmChartProxies.
+	proxies    []*addonsv1.HelmChartProxy
 	namespaces map[string]map[string]string
 	// others are the objects that Clusters may refer to.
 	others map[reference]map[string]any
@@ -71,6 +73,12 @@ func (in *inputs) add(object *manifests.Object) error {
 		}
 		in.config = &addonsv1.FleetAddonConfig{}
 		unknown, err := json.UnmarshalStrict(object.Raw, in.config)
+		return errors.Join(err, errors.Join(unknown...))
+	case addonsv1.GroupVersion.WithKind("HelmChartProxy").GroupKind():
+		proxy := &addonsv1.HelmChartProxy{}
+		unknown, err := json.UnmarshalStrict(object.Raw, proxy)
+		proxy.Namespace = namespace
+		in.proxies = append(in.proxies, proxy)
 		return errors.Join(err, errors.Join(unknown...))
 	case corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind():
 		in.namespaces[object.Name] = object.Labels

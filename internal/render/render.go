@@ -53,6 +53,11 @@ func Render(objects []manifests.Object) (*Result, error) {
 			return nil, err
 		}
 	}
+	for _, proxy := range in.proxies {
+		if err := r.chart(proxy); err != nil {
+			return nil, err
+		}
+	}
 	slices.SortStableFunc(r.result.Objects, func(a, b map[string]any) int { return cmp.Compare(identity(a), identity(b)) })
 	return r.result, nil
 }
@@ -63,6 +68,8 @@ type renderer struct {
 	result   *Result
 	// seen maps an object's identity to what it is made for, where only one may make it.
 	seen map[string]string
+	// imported are the Clusters that are.
+	imported []imported
 }
 
 func (r *renderer) note(format string, args ...any) {
@@ -101,9 +108,13 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 			return err
 		}
 	}
-	values, err := desired.Values(cluster,
-		r.referenced(key, cluster.Namespace, cluster.Spec.ControlPlaneRef),
-		r.referenced(key, cluster.Namespace, cluster.Spec.InfrastructureRef), r.settings.Cluster.Exclude)
+	its := imported{
+		cluster:        cluster,
+		controlPlane:   r.referenced(key, cluster.Namespace, cluster.Spec.ControlPlaneRef),
+		infrastructure: r.referenced(key, cluster.Namespace, cluster.Spec.InfrastructureRef),
+	}
+	r.imported = append(r.imported, its)
+	values, err := desired.Values(cluster, its.controlPlane, its.infrastructure, r.settings.Cluster.Exclude)
 	if err != nil {
 		return fmt.Errorf("Cluster %s: %w", key, err) //nolint:staticcheck // Cluster is the name of a kind.
 	}

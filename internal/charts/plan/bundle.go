@@ -66,15 +66,6 @@ type Target struct {
 	Kept bool
 }
 
-// Shared are the values for all Clusters.
-type Shared struct {
-	// Data are the values by key; they are merged in the order of Keys.
-	Data map[string][]byte
-	Keys []string
-	// Secret says that they are from a Secret.
-	Secret bool
-}
-
 // Input is what the objects in one namespace of Clusters are made from.
 type Input struct {
 	Proxy *addonsv1.HelmChartProxy

@@ -1,0 +1,393 @@
+package charts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/charts/fetch"
+	"github.com/muster-fleet/muster/internal/charts/plan"
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/test/charts/repository"
+)
+
+// scene is a reconciler on a fake API server, whose objects it sees as its cache has them.
+type scene struct {
+	*testing.T
+	*reconciler
+	api    client.WithWatch
+	charts *repository.Repository
+	writes []string
+}
+
+var key = types.NamespacedName{Namespace: "team", Name: "web"}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scene{T: t}
+	note := func(verb string, object client.Object) { s.writes = append(s.writes, verb+" "+describe(object)) }
+	s.api = fake.NewClientBuilder().WithScheme(scheme).
+		WithStatusSubresource(&addonsv1.HelmChartProxy{}, &addonsv1.HelmReleaseProxy{}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+				note("create", object)
+				return c.Create(ctx, object, options...)
+			},
+			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+				note("patch", object)
+				return c.Patch(ctx, object, patch, options...)
+			},
+			Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
+				note("delete", object)
+				return c.Delete(ctx, object)
+			},
+			SubResourcePatch: func(ctx context.Context, c client.Client, of string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+				note("patch "+of, object)
+				return c.SubResource(of).Patch(ctx, object, patch, options...)
+			},
+		}).Build()
+	if s.charts, err = repository.New(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.charts.Close() })
+	for _, version := range []string{"1.0.0", "1.1.0"} {
+		if err := s.charts.Publish("web", version, map[string]string{"a.yaml": "v: " + version}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.restart()
+	s.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "repository"}, Data: map[string][]byte{
+		"username": []byte(repository.Username), "password": []byte(repository.Password), "ca.crt": s.charts.CA,
+	}})
+	for _, name := range []string{"one", "two", "three"} {
+		s.create(cluster(name))
+	}
+	return s
+}
+
+// restart begins anew, with nothing remembered.
+func (s *scene) restart() {
+	cached := trimmed{s.api}
+	s.reconciler = &reconciler{
+		Client: cached, Options: Options{ChartInterval: time.Minute}, live: s.api, settings: settings.NewReader(s.api), sources: nothing{},
+		charts: fetch.New(time.Minute), recorder: events.NewFakeRecorder(100), now: time.Now, rendered: newMemory(), versions: newVersions(),
+	}
+}
+
+// trimmed reads objects as the cache has them.
+type trimmed struct{ client.Client }
+
+func (c trimmed) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if err := c.Client.Get(ctx, key, object); err != nil {
+		return err
+	}
+	_, err := Trim(object)
+	return err
+}
+
+func (c trimmed) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	kept := slices.DeleteFunc(options, func(option client.ListOption) bool { return option == client.UnsafeDisableDeepCopy })
+	if err := c.Client.List(ctx, list, kept...); err != nil {
+		return err
+	}
+	return meta.EachListItem(list, func(object runtime.Object) error {
+		_, err := Trim(object)
+		return err
+	})
+}
+
+// nothing refers to nothing.
+type nothing struct{}
+
+func (nothing) Objects(_ context.Context, cluster *clusterv1.Cluster) (map[string]any, map[string]any, error) {
+	if cluster.Annotations["unresolved"] != "" {
+		return nil, nil, errors.New("spec.controlPlaneRef: not found")
+	}
+	return nil, nil, nil
+}
+
+func (nothing) Digest(_ context.Context, cluster *clusterv1.Cluster, digest io.Writer) bool {
+	return cluster.Annotations["unresolved"] == ""
+}
+
+func cluster(name string) *clusterv1.Cluster {
+	return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "team", Name: name, UID: types.UID(name), Labels: map[string]string{"web": "yes"},
+		Annotations: map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: "fleet-" + name},
+	}}
+}
+
+func (s *scene) create(object client.Object) {
+	s.Helper()
+	if err := s.api.Create(context.Background(), object); err != nil {
+		s.Fatal(err)
+	}
+	s.writes = nil
+}
+
+func (s *scene) change(object client.Object, change func()) {
+	s.Helper()
+	if err := s.api.Get(context.Background(), client.ObjectKeyFromObject(object), object); err != nil {
+		s.Fatal(err)
+	}
+	change()
+	if err := s.api.Update(context.Background(), object); err != nil {
+		s.Fatal(err)
+	}
+	s.writes = nil
+}
+
+func (s *scene) proxy() *addonsv1.HelmChartProxy {
+	its := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "proxy", Generation: 1}}
+	its.Spec.ClusterSelector = metav1.LabelSelector{MatchLabels: map[string]string{"web": "yes"}}
+	its.Spec.RepoURL, its.Spec.ChartName, its.Spec.Version = s.charts.URL, "web", "1.0.0"
+	its.Spec.ValuesTemplate = "name: {{ .Cluster.metadata.name }}"
+	its.Spec.Credentials = &addonsv1.Credentials{Secret: corev1.SecretReference{Name: "repository"}, Key: "config.json"}
+	its.Spec.TLSConfig = &addonsv1.TLSConfig{CASecretRef: &corev1.SecretReference{Name: "repository"}}
+	return its
+}
+
+// looks looks as often as somebody writes, and returns what was written.
+func (s *scene) looks() []string {
+	s.Helper()
+	var all []string
+	for range 10 {
+		s.writes = nil
+		if _, err := s.Reconcile(context.Background(), ctrl.Request{NamespacedName: key}); err != nil {
+			s.Fatal(err)
+		}
+		if len(s.writes) == 0 {
+			return all
+		}
+		all = append(all, s.writes...)
+	}
+	s.Fatalf("it goes on writing: %v", s.writes)
+	return nil
+}
+
+func (s *scene) bundle() *fleetv1.Bundle {
+	s.Helper()
+	its := &fleetv1.Bundle{}
+	if err := s.api.Get(context.Background(), client.ObjectKey{Namespace: "team", Name: "hcp-web"}, its); err != nil {
+		s.Fatal(err)
+	}
+	return its
+}
+
+func (s *scene) targets() string {
+	s.Helper()
+	var names []string
+	for _, target := range s.bundle().Spec.Targets {
+		names = append(names, target.ClusterName)
+	}
+	return strings.Join(names, " ")
+}
+
+func (s *scene) condition(of string) string {
+	s.Helper()
+	its := &addonsv1.HelmChartProxy{}
+	if err := s.api.Get(context.Background(), key, its); err != nil {
+		s.Fatal(err)
+	}
+	condition := meta.FindStatusCondition(its.Status.Conditions, of)
+	return fmt.Sprintf("%s %s %s", condition.Status, condition.Reason, condition.Message)
+}
+
+func expect(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func TestLife(t *testing.T) {
+	s := newScene(t)
+	s.create(s.proxy())
+	written := s.looks()
+	expect(t, "values and Bundle", written[:4], []string{
+		"create ConfigMap team/hcp-web.for.fleet-one", "create ConfigMap team/hcp-web.for.fleet-three", "create ConfigMap team/hcp-web.for.fleet-two",
+		"create Bundle team/hcp-web",
+	})
+	expect(t, "all writes: values, Bundle, mirrors with status, own status", len(written), 3+1+2*3+1)
+	expect(t, "targets", s.targets(), "fleet-one fleet-three fleet-two")
+
+	s.restart()
+	expect(t, "after a restart", s.looks(), []string(nil))
+	paths, _ := s.charts.Asked()
+	expect(t, "downloads", paths, []string{"/index.yaml", "/web-1.0.0.tgz"})
+
+	one := cluster("one")
+	s.change(one, func() { one.Labels["other"] = "x" })
+	expect(t, "a change that does not reach the values", s.looks(), []string(nil))
+
+	proxy := s.proxy()
+	s.change(proxy, func() {
+		proxy.Spec.ValuesTemplate = `name: {{ .Cluster.metadata.labels.other | default "none" }}`
+		proxy.Generation = 2
+	})
+	expect(t, "other values", len(s.looks()), 3+1)
+	s.change(one, func() { one.Labels["other"] = "y" })
+	expect(t, "a change of one Cluster", s.looks(), []string{"patch ConfigMap team/hcp-web.for.fleet-one"})
+
+	s.change(proxy, func() { proxy.Spec.Version, proxy.Generation = "1.1.0", 3 })
+	expect(t, "another version", s.looks(), []string{
+		"patch Bundle team/hcp-web",
+		"patch HelmReleaseProxy team/web-one", "patch HelmReleaseProxy team/web-three", "patch HelmReleaseProxy team/web-two",
+		"patch status HelmChartProxy team/web",
+	})
+	content, err := json.Marshal(s.bundle().Spec.Resources)
+	if err != nil || !strings.Contains(string(content), "v: 1.1.0") {
+		t.Errorf("the Bundle holds %s", content)
+	}
+
+	s.change(one, func() { delete(one.Labels, "web") })
+	expect(t, "deselected", s.looks(), []string{
+		"patch Bundle team/hcp-web", "delete ConfigMap team/hcp-web.for.fleet-one", "delete HelmReleaseProxy team/web-one", "patch status HelmChartProxy team/web",
+	})
+	expect(t, "targets", s.targets(), "fleet-three fleet-two")
+
+	if err := s.api.Delete(context.Background(), proxy); err != nil {
+		t.Fatal(err)
+	}
+	s.restart()
+	expect(t, "gone while nobody looked", s.looks(), []string{
+		"delete Bundle team/hcp-web", "delete ConfigMap team/hcp-web.for.fleet-three", "delete ConfigMap team/hcp-web.for.fleet-two",
+	})
+}
+
+// Somebody edits what was made: it is put back.
+func TestEdited(t *testing.T) {
+	s := newScene(t)
+	s.create(s.proxy())
+	s.looks()
+	want := s.bundle()
+	for name, edit := range map[string]func(*fleetv1.Bundle){
+		"targets": func(b *fleetv1.Bundle) { b.Spec.Targets = b.Spec.Targets[1:] },
+		"options": func(b *fleetv1.Bundle) { b.Spec.Helm.ReleaseName, b.Spec.ServiceAccount = "other", "admin" },
+		"chart":   func(b *fleetv1.Bundle) { b.Spec.Resources[0].Content = "evil" },
+		"more": func(b *fleetv1.Bundle) {
+			b.Spec.Resources = append(b.Spec.Resources, fleetv1.BundleResource{Name: "templates/evil.yaml"})
+		},
+		"owner":     func(b *fleetv1.Bundle) { b.OwnerReferences = nil },
+		"chart for": func(b *fleetv1.Bundle) { b.Annotations[plan.VersionAnnotation] = "9" },
+	} {
+		bundle := s.bundle()
+		s.change(bundle, func() { edit(bundle) })
+		expect(t, name, s.looks(), []string{"patch Bundle team/hcp-web"})
+		got := s.bundle()
+		got.ResourceVersion = want.ResourceVersion
+		expect(t, name, got, want)
+	}
+	values := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "hcp-web.for.fleet-one"}}
+	s.change(values, func() { values.Data[plan.ValuesKey] = "evil: yes" })
+	expect(t, "values", s.looks(), []string{"patch ConfigMap team/hcp-web.for.fleet-one"})
+}
+
+// What is wrong with one Cluster holds up no other.
+func TestOneFails(t *testing.T) {
+	s := newScene(t)
+	proxy := s.proxy()
+	proxy.Spec.ValuesTemplate = `name: {{ index .Cluster.metadata.annotations "fleet.addons.cluster.x-k8s.io/owned-by" }}{{ if eq .Cluster.metadata.name "two" }}{{ fail "sesame" }}{{ end }}`
+	s.create(proxy)
+	three := cluster("three")
+	s.change(three, func() { delete(three.Annotations, stamp.ClusterNameAnnotation) })
+	s.looks()
+	expect(t, "targets", s.targets(), "fleet-one")
+	expect(t, "condition", s.condition(addonsv1.HelmReleaseProxySpecsUpToDateCondition),
+		`False GetClusterFailed team/three: the Cluster is not in Fleet; see its condition FleetImported; team/two: valuesTemplate:1:131: executing "valuesTemplate" at <fail "sesame">: error calling fail`)
+
+	// One that worked and fails now keeps what it has.
+	one := cluster("one")
+	s.change(one, func() { one.Annotations["unresolved"] = "yes" })
+	expect(t, "kept", s.looks(), []string{"patch status HelmReleaseProxy team/web-one", "patch status HelmChartProxy team/web"})
+	expect(t, "targets", s.targets(), "fleet-one")
+}
+
+// What cannot be downloaded or read changes nothing.
+func TestHeld(t *testing.T) {
+	s := newScene(t)
+	s.create(s.proxy())
+	s.looks()
+	proxy := s.proxy()
+	s.change(proxy, func() { proxy.Spec.Version, proxy.Spec.ValuesTemplate, proxy.Generation = "7.0.0", "other: 1", 2 })
+	expect(t, "no such version", s.looks(), []string{
+		"patch HelmReleaseProxy team/web-one", "patch HelmReleaseProxy team/web-three", "patch HelmReleaseProxy team/web-two",
+		"patch status HelmChartProxy team/web",
+	})
+	expect(t, "condition", s.condition("Ready"), fmt.Sprintf(`False HelmReleaseProxyCreationFailed repository %s has no version "7.0.0" of chart "web"`, s.charts.URL))
+
+	s.change(proxy, func() {
+		proxy.Spec.Version, proxy.Generation = "1.0.0", 3
+		proxy.Spec.ValuesFrom = []addonsv1.ValuesReference{{Kind: "Secret", Name: "values"}}
+	})
+	s.looks()
+	expect(t, "condition", s.condition("Ready"), `False ValueParsingFailed spec.valuesFrom[0]: there is no Secret "values" with the key "values.yaml"`)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "values"}, Data: map[string][]byte{"values.yaml": []byte("password: sesame")}}
+	s.create(secret)
+	written := s.looks()
+	if !slices.Contains(written, "create Secret team/hcp-web.for-all") || !slices.Contains(written, "patch Bundle team/hcp-web") {
+		t.Errorf("written: %v", written)
+	}
+	s.change(secret, func() { secret.Data["values.yaml"] = []byte("password: other") })
+	expect(t, "the Secret changes", s.looks(), []string{"patch Secret team/hcp-web.for-all"})
+	s.change(proxy, func() { proxy.Spec.ValuesFrom = nil })
+	if written := s.looks(); !slices.Contains(written, "delete Secret team/hcp-web.for-all") {
+		t.Errorf("written: %v", written)
+	}
+}
+
+func TestPaused(t *testing.T) {
+	s := newScene(t)
+	proxy := s.proxy()
+	proxy.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
+	s.create(proxy)
+	expect(t, "paused", s.looks(), []string(nil))
+	s.change(proxy, func() { proxy.Annotations = nil })
+	if len(s.looks()) == 0 {
+		t.Error("nothing is written once it goes on")
+	}
+}
+
+// The name of one HelmChartProxy may be what that of another is shortened to.
+func TestShortenedNamesake(t *testing.T) {
+	s := newScene(t)
+	long := s.proxy()
+	long.Name = strings.Repeat("web-", 30)
+	namesake := plan.Labels(client.ObjectKeyFromObject(long))[plan.ProxyLabel]
+	s.create(long)
+	if _, err := s.Reconcile(context.Background(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(long)}); err != nil {
+		t.Fatal(err)
+	}
+	s.writes = nil
+	if _, err := s.Reconcile(context.Background(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: "team", Name: namesake}}); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "what is somebody else's", s.writes, []string(nil))
+}
