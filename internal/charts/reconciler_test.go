@@ -363,6 +363,46 @@ func TestHeld(t *testing.T) {
 	}
 }
 
+// What is installed once is never touched again: not by another chart, not by other
+// values, not by an edit of what is there.
+func TestInstallOnce(t *testing.T) {
+	s := newScene(t)
+	proxy := s.proxy()
+	proxy.Spec.ReconcileStrategy = addonsv1.ReconcileStrategyInstallOnce
+	s.create(proxy)
+	s.looks()
+	var bundles fleetv1.BundleList
+	if err := s.api.List(context.Background(), &bundles); err != nil || len(bundles.Items) != 3 {
+		t.Fatalf("%d Bundles: %v", len(bundles.Items), err)
+	}
+	first := &bundles.Items[0]
+	expect(t, "keeps resources", first.Spec.KeepResources, true)
+	its := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Name: first.Name, Labels: map[string]string{
+		fleetv1.BundleLabel: first.Name, fleetv1.BundleNamespaceLabel: "team", fleetv1.ClusterNamespaceLabel: "team", fleetv1.ClusterLabel: first.Spec.Targets[0].ClusterName,
+	}}}
+	for key, value := range first.Labels {
+		its.Labels[key] = value
+	}
+	its.Spec.DeploymentID, its.Spec.StagedDeploymentID = "a", "a"
+	its.Status.AppliedDeploymentID, its.Status.Ready, its.Status.NonModified = "a", true, true
+	s.create(its)
+	written := s.looks()
+	expect(t, "installed", written[0], "patch Bundle team/"+first.Name)
+	if err := s.api.Get(context.Background(), client.ObjectKeyFromObject(first), first); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "paused", first.Spec.Paused, true)
+
+	s.change(proxy, func() {
+		proxy.Spec.Version, proxy.Spec.ValuesTemplate, proxy.Generation = "1.1.0", "other: {{ .Cluster.metadata.name }}", 2
+	})
+	for _, write := range s.looks() {
+		if strings.HasSuffix(write, first.Name) || strings.HasSuffix(write, "for."+first.Spec.Targets[0].ClusterName) {
+			t.Errorf("%s, after it was installed", write)
+		}
+	}
+}
+
 func TestPaused(t *testing.T) {
 	s := newScene(t)
 	proxy := s.proxy()

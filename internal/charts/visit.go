@@ -34,6 +34,10 @@ type visit struct {
 	deployments map[deploymentKey]*fleetv1.BundleDeployment
 
 	shared *plan.Shared
+	// frozen are the Clusters that were installed once and for all: what is there for them
+	// stays as it is.
+	frozen map[deploymentKey]*fleetv1.Bundle
+
 	// chart is the chart that is meant, with its files only if some Bundle lacks them.
 	chart *plan.Chart
 
@@ -71,6 +75,7 @@ func (r *reconciler) look(ctx context.Context, v *visit) error {
 		return fmt.Errorf("listing Bundles: %w", err)
 	}
 	v.bundles = slices.DeleteFunc(bundles.Items, func(bundle fleetv1.Bundle) bool { return !isFor(&bundle, v.key) })
+	v.freeze()
 	var deployments fleetv1.BundleDeploymentList
 	if err := r.List(ctx, &deployments, client.MatchingLabels(plan.Labels(v.key)), client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing BundleDeployments: %w", err)
@@ -84,6 +89,24 @@ func (r *reconciler) look(ctx context.Context, v *visit) error {
 		v.deployments[deploymentKey{its.Labels[fleetv1.ClusterNamespaceLabel], its.Labels[fleetv1.ClusterLabel]}] = its
 	}
 	return r.choose(ctx, v)
+}
+
+// freeze notes which Clusters are frozen.
+func (v *visit) freeze() {
+	v.frozen = map[deploymentKey]*fleetv1.Bundle{}
+	for i := range v.bundles {
+		its := &v.bundles[i]
+		if !its.Spec.Paused || !its.Spec.KeepResources {
+			continue
+		}
+		for _, target := range its.Spec.Targets {
+			v.frozen[deploymentKey{its.Namespace, target.ClusterName}] = its
+		}
+	}
+}
+
+func (v *visit) isFrozen(cluster *selected) bool {
+	return v.frozen[deploymentKey{cluster.Namespace, cluster.fleet}] != nil
 }
 
 // isFor reports whether an object was made for a HelmChartProxy. Labels alone do not say it:
@@ -175,7 +198,7 @@ func (r *reconciler) render(ctx context.Context, v *visit, template *plan.Templa
 		return err
 	}
 	for _, cluster := range v.clusters {
-		if cluster.fleet == "" || template.IsStatic() {
+		if cluster.fleet == "" || template.IsStatic() || v.isFrozen(cluster) {
 			continue
 		}
 		digest := fnv.New64a()

@@ -38,6 +38,7 @@ func (r *reconciler) write(ctx context.Context, v *visit) error {
 	}
 	named := map[client.ObjectKey]bool{}
 	wanted := map[client.ObjectKey]bool{}
+	v.keepFrozen(wanted, named)
 	for _, namespace := range v.namespaces() {
 		in := v.input(namespace, there)
 		its := plan.Make(in)
@@ -53,12 +54,34 @@ func (r *reconciler) write(ctx context.Context, v *visit) error {
 		}
 		for _, bundle := range its.Bundles {
 			wanted[client.ObjectKeyFromObject(bundle)] = true
+			bundle.Spec.Paused = v.isInstalledOnce(bundle)
 			if err := r.putBundle(ctx, bundle, v.bundle(client.ObjectKeyFromObject(bundle))); err != nil {
 				return err
 			}
 		}
 	}
 	return r.sweep(ctx, v, wanted, named, objects)
+}
+
+// keepFrozen keeps what there is for Clusters that were installed once and for all.
+func (v *visit) keepFrozen(wanted, named map[client.ObjectKey]bool) {
+	for _, cluster := range v.clusters {
+		if its := v.frozen[deploymentKey{cluster.Namespace, cluster.fleet}]; its != nil {
+			wanted[client.ObjectKeyFromObject(its)] = true
+			named[client.ObjectKey{Namespace: cluster.Namespace, Name: plan.ValuesName(v.key, cluster.Namespace, cluster.fleet)}] = true
+		}
+	}
+}
+
+// isInstalledOnce reports whether a Bundle of a HelmChartProxy that installs once is
+// installed: it is paused then, which agents respect.
+func (v *visit) isInstalledOnce(bundle *fleetv1.Bundle) bool {
+	if !bundle.Spec.KeepResources {
+		return false
+	}
+	return !slices.ContainsFunc(bundle.Spec.Targets, func(target fleetv1.BundleTarget) bool {
+		return !plan.ReleaseOf(v.deployments[deploymentKey{bundle.Namespace, target.ClusterName}]).Ready
+	})
 }
 
 // namespaces returns those in which something is or is to be.
@@ -116,7 +139,7 @@ func (v *visit) input(namespace string, there map[client.ObjectKey]client.Object
 		}
 	}
 	for _, cluster := range v.clusters {
-		if cluster.Namespace != namespace || cluster.fleet == "" {
+		if cluster.Namespace != namespace || cluster.fleet == "" || v.isFrozen(cluster) {
 			continue
 		}
 		if cluster.kept && there != nil {
