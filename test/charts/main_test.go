@@ -116,6 +116,7 @@ spec:
     classRef: {name: standard, namespace: classes}
     version: v1.36.3
     controlPlane: {replicas: 1}
+    workers: {machineDeployments: [{class: default-worker, name: md-0, replicas: 1}]}
 `, c.namespace, c.name, 200+number)
 }
 
