@@ -55,6 +55,7 @@ type reconciler struct {
 	charts   *fetch.Fetcher
 	recorder events.EventRecorder
 	now      func() time.Time
+	peer     *peer
 	rendered *memory
 	versions *versions
 }
@@ -71,6 +72,9 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, error) {
+	if ours, err := r.peer.isOurs(ctx); err != nil || !ours {
+		return ctrl.Result{}, err
+	}
 	proxy := &addonsv1.HelmChartProxy{}
 	err := r.Get(ctx, key, proxy)
 	switch {
@@ -79,13 +83,16 @@ func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, 
 	case err != nil:
 		return ctrl.Result{}, err
 	case !proxy.DeletionTimestamp.IsZero():
+		if _, err := r.peer.release(ctx, proxy); err != nil {
+			return ctrl.Result{}, err
+		}
 		return r.clear(ctx, key)
 	case r.WatchFilter != "" && !capilabels.HasWatchLabel(proxy, r.WatchFilter), capiannotations.HasPaused(proxy):
 		return ctrl.Result{}, nil
 	}
 	v := &visit{proxy: proxy.DeepCopy(), key: key}
 	plan.Default(v.proxy) // As the webhook has, or would have.
-	again, err := r.carryOut(ctx, v)
+	again, err := r.carryOutAlone(ctx, v)
 	if errors.Is(err, errHeld) {
 		err = nil
 	}
@@ -99,6 +106,19 @@ func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, 
 		err = errors.Join(err, told)
 	}
 	return ctrl.Result{RequeueAfter: again}, err
+}
+
+// carryOutAlone carries out what nobody else does.
+func (r *reconciler) carryOutAlone(ctx context.Context, v *visit) (time.Duration, error) {
+	wrong, err := r.peer.release(ctx, v.proxy)
+	if err != nil {
+		return 0, err
+	}
+	if wrong != "" {
+		v.fail(reasonPeer, wrong)
+		return pollInterval, r.look(ctx, v)
+	}
+	return r.carryOut(ctx, v)
 }
 
 // carryOut brings what is there to what is to be there. Again is when to look once more

@@ -31,6 +31,7 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/sources"
 	"github.com/muster-fleet/muster/test/charts/repository"
 )
 
@@ -83,6 +84,9 @@ func newScene(t *testing.T) *scene {
 		}
 	}
 	s.restart()
+	crd := sources.CRD()
+	crd.Name, crd.Labels = proxyCRD, map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}
+	s.create(crd)
 	s.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "repository"}, Data: map[string][]byte{
 		"username": []byte(repository.Username), "password": []byte(repository.Password), "ca.crt": s.charts.CA,
 	}})
@@ -97,7 +101,7 @@ func (s *scene) restart() {
 	cached := trimmed{s.api}
 	s.reconciler = &reconciler{
 		Client: cached, Options: Options{ChartInterval: time.Minute}, live: s.api, settings: settings.NewReader(s.api), sources: nothing{},
-		charts: fetch.New(time.Minute), recorder: events.NewFakeRecorder(100), now: time.Now, rendered: newMemory(), versions: newVersions(),
+		charts: fetch.New(time.Minute), recorder: events.NewFakeRecorder(100), now: time.Now, peer: newPeer(s.api), rendered: newMemory(), versions: newVersions(),
 	}
 }
 
@@ -413,6 +417,38 @@ func TestPaused(t *testing.T) {
 	if len(s.looks()) == 0 {
 		t.Error("nothing is written once it goes on")
 	}
+}
+
+// Where the CRD is not Muster's, HelmChartProxies are somebody else's.
+func TestNotOurs(t *testing.T) {
+	s := newScene(t)
+	crd := sources.CRD()
+	crd.Name = proxyCRD
+	s.change(crd, func() { crd.Labels = nil })
+	s.create(s.proxy())
+	expect(t, "not ours", s.looks(), []string(nil))
+}
+
+// cluster-api-addon-provider-helm leaves finalizers, and puts them back if it runs.
+func TestPeer(t *testing.T) {
+	s := newScene(t)
+	proxy := s.proxy()
+	proxy.Finalizers = []string{"other.example.com/keep", peersProxyFinalizer}
+	s.create(proxy)
+	written := s.looks()
+	expect(t, "first", written[0], "patch HelmChartProxy team/web")
+	if !slices.Contains(written, "create Bundle team/hcp-web") {
+		t.Errorf("written: %v", written)
+	}
+	if err := s.api.Get(context.Background(), key, proxy); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "finalizers", proxy.Finalizers, []string{"other.example.com/keep"})
+	s.change(proxy, func() { proxy.Finalizers = append(proxy.Finalizers, peersProxyFinalizer) })
+	if _, err := s.Reconcile(context.Background(), ctrl.Request{NamespacedName: key}); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "it is back", s.condition("Ready"), "False AnotherController cluster-api-addon-provider-helm runs and carries it out, too; stop it")
 }
 
 // The name of one HelmChartProxy may be what that of another is shortened to.

@@ -100,7 +100,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	r := &reconciler{
 		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
 		sources: referred, charts: fetch.New(options.ChartInterval), recorder: mgr.GetEventRecorder("muster-charts"), now: time.Now,
-		rendered: newMemory(), versions: newVersions(),
+		peer: newPeer(mgr.GetClient()), rendered: newMemory(), versions: newVersions(),
 	}
 	if err := mgr.Add(referred); err != nil {
 		return err
@@ -155,8 +155,12 @@ func (e *enqueuer) ofReferred(ctx context.Context, object client.Object) []recon
 		client.MatchingFields{sources.ByReference: sources.ReferenceKey(kind.Group, kind.Kind, object.GetName())})
 }
 
-// ofKind returns those that may select the Clusters that refer to a kind.
+// ofKind returns those that may select the Clusters that refer to a kind, or all if it is
+// theirs.
 func (e *enqueuer) ofKind(ctx context.Context, crd client.Object) []reconcile.Request {
+	if crd.GetName() == proxyCRD {
+		return e.all(ctx, crd)
+	}
 	return e.ofClusters(ctx, client.MatchingFields{sources.ByKind: crd.GetName()})
 }
 

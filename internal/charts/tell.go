@@ -3,6 +3,7 @@ package charts
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,6 +86,11 @@ func (r *reconciler) mirror(ctx context.Context, v *visit) error {
 	for i := range all.Items {
 		its := &all.Items[i]
 		cluster := plan.Key{Namespace: its.Spec.ClusterRef.Namespace, Name: its.Spec.ClusterRef.Name}
+		if slices.Contains(its.Finalizers, peersReleaseFinalizer) {
+			if err := r.peer.removeFinalizer(ctx, its, peersReleaseFinalizer); err != nil {
+				return err
+			}
+		}
 		if there[cluster] != nil {
 			if err := r.remove(ctx, its); err != nil {
 				return err

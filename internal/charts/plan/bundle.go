@@ -210,6 +210,7 @@ func (in Input) bundle(name string, shared *values) *fleetv1.Bundle {
 		TypeMeta:   metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Bundle"},
 		ObjectMeta: in.meta(name),
 	}
+	bundle.Labels[unmappedLabel] = unmappedLabelValue
 	if in.Chart != nil {
 		bundle.Annotations[ChartAnnotation] = in.Chart.Source
 		bundle.Annotations[VersionAnnotation] = in.Chart.Version

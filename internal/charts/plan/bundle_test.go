@@ -77,7 +77,7 @@ kind: Bundle
 metadata:
   annotations:
     fleet.addons.cluster.x-k8s.io/chart: https://charts.example.com nginx 1.0.0
-    fleet.addons.cluster.x-k8s.io/chart-version: 1.0.0` + fmt.Sprintf(meta, "hcp-nginx") + `
+    fleet.addons.cluster.x-k8s.io/chart-version: 1.0.0` + strings.Replace(fmt.Sprintf(meta, "hcp-nginx"), "namespace.fleet.addons.cluster.x-k8s.io: team\n", "namespace.fleet.addons.cluster.x-k8s.io: team\n    objectset.rio.cattle.io/hash: muster-helmchartproxy\n", 1) + `
 spec:
   defaultNamespace: default
   downstreamResources:

@@ -28,6 +28,12 @@ const (
 )
 
 const (
+	// unmappedLabel keeps a Bundle from being mapped to other namespaces: Muster's mappings leave
+	// out what has it, for the sake of Fleet's agents, which have such Bundles, too. A Bundle that
+	// names its targets would otherwise reach their namesakes.
+	unmappedLabel      = "objectset.rio.cattle.io/hash"
+	unmappedLabelValue = "muster-helmchartproxy"
+
 	prefix = "hcp-"
 	// longestName is what Helm allows for a release, and what Fleet's agents make one of.
 	longestName = 53

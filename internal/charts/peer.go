@@ -1,0 +1,93 @@
+package charts
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/sources"
+)
+
+// proxyCRD is the name of the CRD of HelmChartProxies.
+const proxyCRD = "helmchartproxies.addons.cluster.x-k8s.io"
+
+// Finalizers of cluster-api-addon-provider-helm. It puts them back as long as it runs.
+const (
+	peersProxyFinalizer   = "helmchartproxy.addons.cluster.x-k8s.io"
+	peersReleaseFinalizer = "helmreleaseproxy.addons.cluster.x-k8s.io"
+)
+
+// reasonPeer says that somebody else carries HelmChartProxies out, too.
+const reasonPeer = "AnotherController"
+
+// peer knows cluster-api-addon-provider-helm, whose API this is. The two must not carry out
+// the same HelmChartProxies: both would install, and each uninstall what the other has.
+type peer struct {
+	client.Client
+
+	mu sync.Mutex
+	// released are the HelmChartProxies whose finalizer was removed here.
+	released map[types.UID]bool
+	said     bool
+}
+
+func newPeer(c client.Client) *peer { return &peer{Client: c, released: map[types.UID]bool{}} }
+
+// isOurs reports whether the CRD is Muster's: if not, HelmChartProxies are somebody else's.
+func (p *peer) isOurs(ctx context.Context) (bool, error) {
+	crd := sources.CRD()
+	if err := p.Get(ctx, client.ObjectKey{Name: proxyCRD}, crd); err != nil {
+		return false, fmt.Errorf("reading CustomResourceDefinition %q: %w", proxyCRD, err)
+	}
+	ours := crd.Labels[stamp.ManagedByLabel] == stamp.ManagedBy
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !ours && !p.said {
+		ctrl.LoggerFrom(ctx).Info("HelmChartProxies are left alone: their CustomResourceDefinition is not Muster's; apply manifests/helm to have Muster carry them out",
+			"crd", proxyCRD, "label", stamp.ManagedByLabel+"="+stamp.ManagedBy)
+	}
+	p.said = !ours
+	return ours, nil
+}
+
+// release removes the finalizer of cluster-api-addon-provider-helm from a HelmChartProxy. It
+// returns what is wrong if it comes back: somebody puts it there.
+func (p *peer) release(ctx context.Context, proxy *addonsv1.HelmChartProxy) (wrong string, err error) {
+	if !slices.Contains(proxy.Finalizers, peersProxyFinalizer) {
+		return "", nil
+	}
+	p.mu.Lock()
+	again := p.released[proxy.UID]
+	p.released[proxy.UID] = true
+	p.mu.Unlock()
+	if err := p.removeFinalizer(ctx, proxy, peersProxyFinalizer); err != nil {
+		return "", err
+	}
+	if again && proxy.DeletionTimestamp.IsZero() {
+		return "cluster-api-addon-provider-helm runs and carries it out, too; stop it", nil
+	}
+	return "", nil
+}
+
+// removeFinalizer removes a finalizer. Where it was is the last version that we have seen.
+func (p *peer) removeFinalizer(ctx context.Context, object client.Object, finalizer string) error {
+	left := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(its string) bool { return its == finalizer })
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": left, "resourceVersion": object.GetResourceVersion()}})
+	if err != nil {
+		return err
+	}
+	target := object.DeepCopyObject().(client.Object)
+	if err := p.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("removing the finalizer from %s: %w", describe(object), err))
+	}
+	ctrl.LoggerFrom(ctx).Info("Removed a finalizer of cluster-api-addon-provider-helm", "object", describe(object))
+	return nil
+}
