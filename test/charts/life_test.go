@@ -26,7 +26,7 @@ spec:
   namespace: %[2]s
   credentials: {secret: {name: repository}, key: config.json}
   tlsConfig: {caSecret: {name: repository}}
-%s
+%[5]s
 `, team, name, charts.URL, version, more)
 }
 
