@@ -210,6 +210,9 @@ const (
 	HelmReleaseProxySpecsUpdatingReason = "HelmReleaseProxySpecsUpdating"
 	// HelmReleaseProxyCreationFailedReason says that something could not be written.
 	HelmReleaseProxyCreationFailedReason = "HelmReleaseProxyCreationFailed"
+	// HelmReleaseProxyReinstallingReason says that the release is uninstalled, to be installed
+	// under another name or in another namespace.
+	HelmReleaseProxyReinstallingReason = "HelmReleaseProxyReinstalling"
 	// ValueParsingFailedReason says that the values of a Cluster could not be rendered.
 	ValueParsingFailedReason = "ValueParsingFailed"
 	// ClusterSelectionFailedReason says that a selector cannot be used.

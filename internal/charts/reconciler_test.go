@@ -44,6 +44,9 @@ type scene struct {
 	writes []string
 }
 
+// bundleName is that of the Bundle for the HelmChartProxy of these tests.
+var bundleName = plan.BundleName(&addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}, "team", "")
+
 var key = types.NamespacedName{Namespace: "team", Name: "web"}
 
 func newScene(t *testing.T) *scene {
@@ -199,7 +202,7 @@ func (s *scene) looks() []string {
 func (s *scene) bundle() *fleetv1.Bundle {
 	s.Helper()
 	its := &fleetv1.Bundle{}
-	if err := s.api.Get(context.Background(), client.ObjectKey{Namespace: "team", Name: "hcp-web"}, its); err != nil {
+	if err := s.api.Get(context.Background(), client.ObjectKey{Namespace: "team", Name: bundleName}, its); err != nil {
 		s.Fatal(err)
 	}
 	return its
@@ -237,7 +240,7 @@ func TestLife(t *testing.T) {
 	written := s.looks()
 	expect(t, "values and Bundle", written[:4], []string{
 		"create ConfigMap team/hcp-web.for.fleet-one", "create ConfigMap team/hcp-web.for.fleet-three", "create ConfigMap team/hcp-web.for.fleet-two",
-		"create Bundle team/hcp-web",
+		"create Bundle team/" + bundleName,
 	})
 	expect(t, "all writes: values, Bundle, mirrors with status, own status", len(written), 3+1+2*3+1)
 	expect(t, "targets", s.targets(), "fleet-one fleet-three fleet-two")
@@ -262,7 +265,7 @@ func TestLife(t *testing.T) {
 
 	s.change(proxy, func() { proxy.Spec.Version, proxy.Generation = "1.1.0", 3 })
 	expect(t, "another version", s.looks(), []string{
-		"patch Bundle team/hcp-web",
+		"patch Bundle team/" + bundleName,
 		"patch HelmReleaseProxy team/web-one", "patch HelmReleaseProxy team/web-three", "patch HelmReleaseProxy team/web-two",
 		"patch status HelmChartProxy team/web",
 	})
@@ -273,7 +276,7 @@ func TestLife(t *testing.T) {
 
 	s.change(one, func() { delete(one.Labels, "web") })
 	expect(t, "deselected", s.looks(), []string{
-		"patch Bundle team/hcp-web", "delete ConfigMap team/hcp-web.for.fleet-one", "delete HelmReleaseProxy team/web-one", "patch status HelmChartProxy team/web",
+		"patch Bundle team/" + bundleName, "delete ConfigMap team/hcp-web.for.fleet-one", "delete HelmReleaseProxy team/web-one", "patch status HelmChartProxy team/web",
 	})
 	expect(t, "targets", s.targets(), "fleet-three fleet-two")
 
@@ -282,7 +285,7 @@ func TestLife(t *testing.T) {
 	}
 	s.restart()
 	expect(t, "gone while nobody looked", s.looks(), []string{
-		"delete Bundle team/hcp-web", "delete ConfigMap team/hcp-web.for.fleet-three", "delete ConfigMap team/hcp-web.for.fleet-two",
+		"delete Bundle team/" + bundleName, "delete ConfigMap team/hcp-web.for.fleet-three", "delete ConfigMap team/hcp-web.for.fleet-two",
 	})
 }
 
@@ -304,7 +307,7 @@ func TestEdited(t *testing.T) {
 	} {
 		bundle := s.bundle()
 		s.change(bundle, func() { edit(bundle) })
-		expect(t, name, s.looks(), []string{"patch Bundle team/hcp-web"})
+		expect(t, name, s.looks(), []string{"patch Bundle team/" + bundleName})
 		got := s.bundle()
 		got.ResourceVersion = want.ResourceVersion
 		expect(t, name, got, want)
@@ -356,7 +359,7 @@ func TestHeld(t *testing.T) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "values"}, Data: map[string][]byte{"values.yaml": []byte("password: sesame")}}
 	s.create(secret)
 	written := s.looks()
-	if !slices.Contains(written, "create Secret team/hcp-web.for-all") || !slices.Contains(written, "patch Bundle team/hcp-web") {
+	if !slices.Contains(written, "create Secret team/hcp-web.for-all") || !slices.Contains(written, "patch Bundle team/"+bundleName) {
 		t.Errorf("written: %v", written)
 	}
 	s.change(secret, func() { secret.Data["values.yaml"] = []byte("password: other") })
@@ -437,7 +440,7 @@ func TestPeer(t *testing.T) {
 	s.create(proxy)
 	written := s.looks()
 	expect(t, "first", written[0], "patch HelmChartProxy team/web")
-	if !slices.Contains(written, "create Bundle team/hcp-web") {
+	if !slices.Contains(written, "create Bundle team/"+bundleName) {
 		t.Errorf("written: %v", written)
 	}
 	if err := s.api.Get(context.Background(), key, proxy); err != nil {

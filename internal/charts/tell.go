@@ -172,7 +172,7 @@ func mirrorOf(v *visit, cluster *selected) *addonsv1.HelmReleaseProxy {
 				APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Namespace: key.Namespace, Name: key.Name,
 			},
 			ChartName: spec.ChartName, RepoURL: spec.RepoURL, ReleaseName: plan.ReleaseName(v.proxy), ReleaseNamespace: plan.ReleaseNamespace(v.proxy),
-			Version: version, ReconcileStrategy: spec.ReconcileStrategy, Options: spec.Options, Credentials: spec.Credentials, TLSConfig: spec.TLSConfig,
+			Version: version, ReconcileStrategy: spec.ReconcileStrategy, Options: plan.StoredOptions(spec.Options), Credentials: spec.Credentials, TLSConfig: spec.TLSConfig,
 		},
 	}
 }

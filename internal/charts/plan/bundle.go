@@ -92,7 +92,7 @@ type Objects struct {
 // Make returns the objects.
 func Make(in Input) Objects {
 	proxy := client.ObjectKeyFromObject(in.Proxy)
-	base := BundleName(proxy, in.Namespace, "")
+	base := valuesBase(proxy, in.Namespace)
 	result := Objects{Keep: map[string]bool{}}
 	var shared *values
 	if in.Shared != nil {
@@ -117,7 +117,7 @@ func Make(in Input) Objects {
 		}
 		result.Values = append(result.Values, in.object(its, map[string][]byte{ValuesKey: target.Values}))
 	}
-	for _, group := range in.placed(base, targets) {
+	for _, group := range in.placed(targets) {
 		bundle := in.bundle(group.name, shared)
 		for _, target := range group.targets {
 			bundle.Spec.Targets = append(bundle.Spec.Targets, targetOf(target, own))
@@ -165,12 +165,13 @@ type group struct {
 }
 
 // placed says which target is in which Bundle. One that has a place keeps it.
-func (in Input) placed(base string, targets []Target) []group {
+func (in Input) placed(targets []Target) []group {
+	base := BundleName(in.Proxy, in.Namespace, "")
 	if in.Proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce {
 		// Each is held apart once it is installed.
 		var groups []group
 		for _, target := range targets {
-			groups = append(groups, group{BundleName(client.ObjectKeyFromObject(in.Proxy), in.Namespace, target.Fleet), []Target{target}})
+			groups = append(groups, group{BundleName(in.Proxy, in.Namespace, target.Fleet), []Target{target}})
 		}
 		return groups
 	}

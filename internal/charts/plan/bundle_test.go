@@ -77,7 +77,7 @@ kind: Bundle
 metadata:
   annotations:
     fleet.addons.cluster.x-k8s.io/chart: https://charts.example.com nginx 1.0.0
-    fleet.addons.cluster.x-k8s.io/chart-version: 1.0.0` + strings.Replace(fmt.Sprintf(meta, "hcp-nginx"), "namespace.fleet.addons.cluster.x-k8s.io: team\n", "namespace.fleet.addons.cluster.x-k8s.io: team\n    objectset.rio.cattle.io/hash: muster-helmchartproxy\n", 1) + `
+    fleet.addons.cluster.x-k8s.io/chart-version: 1.0.0` + strings.Replace(fmt.Sprintf(meta, "hcp-nginx-default-nginx-f15dfd6d"), "namespace.fleet.addons.cluster.x-k8s.io: team\n", "namespace.fleet.addons.cluster.x-k8s.io: team\n    objectset.rio.cattle.io/hash: muster-helmchartproxy\n", 1) + `
 spec:
   defaultNamespace: default
   downstreamResources:
@@ -273,7 +273,13 @@ func TestNames(t *testing.T) {
 		{Namespace: "a", Name: long}, {Namespace: "a", Name: long + "1"}, {Namespace: "b", Name: "x"}, {Namespace: "b", Name: long},
 	} {
 		for _, group := range []string{"", "one", "two"} {
-			name := BundleName(key, "a", group)
+			its := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+			name := BundleName(its, "a", group)
+			other := its.DeepCopy()
+			other.Spec.ReleaseNamespace = "other"
+			if BundleName(other, "a", group) == name {
+				t.Errorf("%s for releases in two namespaces", name)
+			}
 			for shard := range 3 {
 				name := shardName(name, shard)
 				if other := seen[name]; other != "" {

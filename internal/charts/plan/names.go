@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -53,16 +54,25 @@ func Labels(proxy Key) map[string]string {
 }
 
 // BundleName returns the name of the first Bundle for Clusters of a namespace, or of that
-// for a group of them. Bundles of several namespaces may meet on one Cluster under one name.
-func BundleName(proxy Key, namespace, group string) string {
-	name := proxy.Name
-	if proxy.Namespace != namespace {
-		name = proxy.Namespace + "/" + name
+// for one of them. A release of another name or namespace is another Bundle: a Bundle whose
+// release is renamed keeps the old one for a quarter of an hour, and for good if it is deleted
+// meanwhile.
+func BundleName(proxy *addonsv1.HelmChartProxy, namespace, fleetCluster string) string {
+	identity := strings.Join([]string{readable(client.ObjectKeyFromObject(proxy), namespace), ReleaseNamespace(proxy), ReleaseName(proxy), fleetCluster}, "/")
+	return prefix + stamp.Label(identity, longestName-len(prefix))
+}
+
+// valuesBase is how the names of the objects with values for a namespace of Clusters begin.
+func valuesBase(proxy Key, namespace string) string {
+	return prefix + stamp.Label(readable(proxy, namespace), longestName-len(prefix))
+}
+
+// readable names a HelmChartProxy. What is made of several may meet in one namespace.
+func readable(proxy Key, namespace string) string {
+	if proxy.Namespace == namespace {
+		return proxy.Name
 	}
-	if group != "" {
-		name += "/" + group
-	}
-	return prefix + stamp.Label(name, longestName-len(prefix))
+	return proxy.Namespace + "/" + proxy.Name
 }
 
 // shardName returns the name of a further Bundle.
@@ -107,7 +117,7 @@ func MirrorName(proxy Key, cluster Key) string {
 
 // ValuesName returns the name of the object with one Cluster's values.
 func ValuesName(proxy Key, namespace, fleetCluster string) string {
-	return valuesName(BundleName(proxy, namespace, ""), fleetCluster)
+	return valuesName(valuesBase(proxy, namespace), fleetCluster)
 }
 
 // ValuesSuffix is how the names of the objects with a Cluster's values end.

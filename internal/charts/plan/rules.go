@@ -30,6 +30,17 @@ func Default(proxy *addonsv1.HelmChartProxy) {
 	}
 }
 
+// StoredOptions returns options as the API server stores them: with the defaults of the CRD.
+func StoredOptions(options addonsv1.HelmOptions) addonsv1.HelmOptions {
+	if options.Install.CreateNamespace == nil {
+		options.Install.CreateNamespace = ptr.To(true)
+	}
+	if options.Upgrade.MaxHistory == 0 {
+		options.Upgrade.MaxHistory = defaultHistory
+	}
+	return options
+}
+
 // Validate returns everything that is wrong with a HelmChartProxy.
 func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 	spec, path := &proxy.Spec, field.NewPath("spec")
