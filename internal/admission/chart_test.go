@@ -1,0 +1,95 @@
+package admission
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// Defaults are those of cluster-api-addon-provider-helm; what is not known stays.
+func TestChartDefaults(t *testing.T) {
+	for name, test := range map[string]struct{ spec, want string }{
+		"nothing":       {`{}`, `add /spec/namespace "default"; add /spec/options {"timeout":"10m0s"}`},
+		"all is there":  {`{"namespace":"a","options":{"timeout":"1m0s"},"unknown":1}`, ""},
+		"atomic waits":  {`{"namespace":"a","options":{"atomic":true,"timeout":"1m0s"}}`, `add /spec/options/wait true`},
+		"empty is none": {`{"namespace":"","options":{"timeout":"1m0s"}}`, `replace /spec/namespace "default"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			raw := `{"apiVersion":"addons.cluster.x-k8s.io/v1alpha1","kind":"HelmChartProxy","spec":` + test.spec + `}`
+			response := ChartDefaulter{}.Handle(context.Background(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Object: runtime.RawExtension{Raw: []byte(raw)}}})
+			var got []string
+			for _, patch := range response.Patches {
+				value, err := json.Marshal(patch.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, patch.Operation+" "+patch.Path+" "+string(value))
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(test.want, strings.Join(got, "; ")); diff != "" {
+				t.Errorf("patches (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A HelmChartProxy hands out what it names: its author must be allowed to have it.
+func TestChartAuthor(t *testing.T) {
+	var asked []string
+	reviewer := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+		Create: func(_ context.Context, _ client.WithWatch, object client.Object, _ ...client.CreateOption) error {
+			review := object.(*authorizationv1.SubjectAccessReview)
+			what := review.Spec.ResourceAttributes
+			asked = append(asked, what.Verb+" "+what.Resource+" "+what.Namespace+"/"+what.Name)
+			review.Status.Allowed = what.Name == "mine"
+			return nil
+		},
+	}).Build()
+	validator := ChartValidator{Reviewer: reviewer}
+	ctx := admission.NewContextWithRequest(context.Background(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		UserInfo: authenticationv1.UserInfo{Username: "mallory"},
+	}})
+	good := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
+	good.Spec.RepoURL, good.Spec.ChartName = "https://charts.example.com", "web"
+	good.Spec.Credentials = &addonsv1.Credentials{Secret: corev1.SecretReference{Name: "mine"}}
+	if _, err := validator.ValidateCreate(ctx, good); err != nil {
+		t.Error(err)
+	}
+	bad := good.DeepCopy()
+	bad.Spec.Credentials.Secret.Namespace, bad.Spec.Credentials.Secret.Name = "kube-system", "admin"
+	bad.Spec.TLSConfig = &addonsv1.TLSConfig{CASecretRef: &corev1.SecretReference{Name: "theirs"}}
+	bad.Spec.ValuesFrom = []addonsv1.ValuesReference{{Kind: "Secret", Name: "theirs"}, {Kind: "ConfigMap", Name: "theirs"}}
+	bad.Spec.NamespaceSelector = &metav1.LabelSelector{}
+	asked = nil
+	_, err := validator.ValidateUpdate(ctx, good, bad)
+	want := []string{"get secrets kube-system/admin", "get secrets team/theirs", "get secrets team/theirs", "get configmaps team/theirs", "create helmchartproxies /"}
+	if diff := cmp.Diff(want, asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+	for _, field := range []string{"spec.credentials.secret", "spec.tlsConfig.caSecret", "spec.valuesFrom[0]", "spec.valuesFrom[1]", "spec.namespaceSelector"} {
+		if err == nil || !strings.Contains(err.Error(), field+": Forbidden: user \"mallory\"") {
+			t.Errorf("%s is not refused: %v", field, err)
+		}
+	}
+	// Who changes nothing of it need not be allowed: a controller adds a label.
+	asked = nil
+	if _, err := validator.ValidateUpdate(ctx, bad, bad.DeepCopy()); err != nil || len(asked) > 0 {
+		t.Errorf("%v, asked %v", err, asked)
+	}
+}
