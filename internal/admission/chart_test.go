@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/manifests"
 )
 
 // Defaults are those of cluster-api-addon-provider-helm; what is not known stays.
@@ -91,5 +92,33 @@ func TestChartAuthor(t *testing.T) {
 	asked = nil
 	if _, err := validator.ValidateUpdate(ctx, bad, bad.DeepCopy()); err != nil || len(asked) > 0 {
 		t.Errorf("%v, asked %v", err, asked)
+	}
+}
+
+// Offline, the same is said.
+func TestCheckChart(t *testing.T) {
+	objects, problems := manifests.Read([]string{manifests.Stdin}, strings.NewReader(`
+apiVersion: addons.cluster.x-k8s.io/v1alpha1
+kind: HelmChartProxy
+metadata: {name: web, namespace: team}
+spec: {clusterSelector: {}, repoURL: "http://a", chartName: web, chartname: web, valuesTemplate: "{{ if", options: {skipCRDs: true}}
+`))
+	findings, err := Check(context.Background(), objects, problems)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, finding := range findings {
+		got = append(got, finding.String())
+	}
+	const who = "-: HelmChartProxy team/web: "
+	want := []string{
+		who + "spec.chartname: is a field that a HelmChartProxy does not have; remove it, or correct its spelling",
+		who + `spec.repoURL: Invalid value: "http://a": specified repoURL http://a uses unsupported scheme "http"; supported schemes are https and oci`,
+		who + `spec.valuesTemplate: Invalid value: "{{ if": does not parse: valuesTemplate:1: unclosed action`,
+		"warning: " + who + "spec.options.skipCRDs has no effect: Fleet always installs the CRDs of a chart",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("findings (-want +got):\n%s", diff)
 	}
 }

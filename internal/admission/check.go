@@ -107,6 +107,8 @@ func (c *checker) add(from *manifests.Object) {
 	case addonsv1.GroupVersion.WithKind("FleetAddonConfig").GroupKind():
 		about.Namespace = ""
 		c.addConfig(about, from.Raw)
+	case addonsv1.GroupVersion.WithKind("HelmChartProxy").GroupKind():
+		c.checkChart(about, from.Raw)
 	case clusterKind.GroupKind():
 		cluster, err := parseCluster(from.Raw)
 		if err != nil {
@@ -133,18 +135,23 @@ func (c *checker) addConfig(about Finding, raw []byte) {
 		c.find(about, SeverityError, "", err.Error())
 		return
 	}
-	for _, err := range unknown {
-		path, message := "", err.Error()
-		var field json.FieldError
-		if errors.As(err, &field) {
-			path, message = field.FieldPath(), "is a field that a FleetAddonConfig does not have; remove it, or correct its spelling"
-		}
-		c.find(about, SeverityError, path, message)
-	}
+	c.findUnknown(about, unknown)
 	if len(c.configs) > 0 {
 		c.find(about, SeverityError, "", "is a second FleetAddonConfig, after the one in "+c.configs[0].File+"; there may be only one")
 	}
 	c.configs = append(c.configs, manifest[*addonsv1.FleetAddonConfig]{about, config})
+}
+
+// findUnknown finds the fields that the kind of an object does not have.
+func (c *checker) findUnknown(about Finding, unknown []error) {
+	for _, err := range unknown {
+		path, message := "", err.Error()
+		var field json.FieldError
+		if errors.As(err, &field) {
+			path, message = field.FieldPath(), "is a field that a "+about.Kind+" does not have; remove it, or correct its spelling"
+		}
+		c.find(about, SeverityError, path, message)
+	}
 }
 
 func (c *checker) find(about Finding, severity Severity, path, message string) {
