@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -408,6 +409,28 @@ func TestInstallOnce(t *testing.T) {
 			t.Errorf("%s, after it was installed", write)
 		}
 	}
+}
+
+// A Cluster that is paused keeps what it has, and gets nothing new.
+func TestPausedCluster(t *testing.T) {
+	s := newScene(t)
+	two := cluster("two")
+	s.change(two, func() { two.Spec.Paused = ptr.To(true) })
+	s.create(s.proxy())
+	s.looks()
+	expect(t, "targets", s.targets(), "fleet-one fleet-three")
+	one := cluster("one")
+	s.change(one, func() { one.Spec.Paused = ptr.To(true) })
+	proxy := s.proxy()
+	s.change(proxy, func() { proxy.Spec.ValuesTemplate, proxy.Generation = "other: {{ .Cluster.metadata.name }}", 2 })
+	for _, write := range s.looks() {
+		if strings.HasSuffix(write, "for.fleet-one") {
+			t.Errorf("%s, of a paused Cluster", write)
+		}
+	}
+	expect(t, "targets", s.targets(), "fleet-one fleet-three")
+	s.change(one, func() { one.Spec.Paused = nil })
+	expect(t, "goes on", s.looks(), []string{"patch ConfigMap team/hcp-web.for.fleet-one"})
 }
 
 func TestPaused(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -52,7 +53,9 @@ type deploymentKey struct{ namespace, fleetCluster string }
 type selected struct {
 	*clusterv1.Cluster
 	// fleet is the name of its Fleet Cluster; empty if it has none yet.
-	fleet   string
+	fleet string
+	// paused says that nothing new reaches it: it keeps what it has.
+	paused  bool
 	values  []byte
 	kept    bool
 	outcome plan.Outcome
@@ -160,7 +163,7 @@ func (r *reconciler) choose(ctx context.Context, v *visit) error {
 }
 
 func newSelected(cluster *clusterv1.Cluster) *selected {
-	s := &selected{Cluster: cluster, outcome: plan.Outcome{Cluster: client.ObjectKeyFromObject(cluster)}}
+	s := &selected{Cluster: cluster, paused: capiannotations.IsPaused(cluster, cluster), outcome: plan.Outcome{Cluster: client.ObjectKeyFromObject(cluster)}}
 	if pin := stamp.PinOf(cluster.Annotations); pin.IsComplete() {
 		s.fleet = pin.ClusterName
 	} else {
@@ -199,6 +202,10 @@ func (r *reconciler) render(ctx context.Context, v *visit, template *plan.Templa
 	}
 	for _, cluster := range v.clusters {
 		if cluster.fleet == "" || template.IsStatic() || v.isFrozen(cluster) {
+			continue
+		}
+		if cluster.paused {
+			cluster.kept = true
 			continue
 		}
 		digest := fnv.New64a()

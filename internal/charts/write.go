@@ -172,7 +172,7 @@ func (v *visit) input(namespace string, there map[client.ObjectKey]client.Object
 		}
 	}
 	for _, cluster := range v.clusters {
-		if cluster.Namespace != namespace || cluster.fleet == "" || v.isFrozen(cluster) {
+		if cluster.Namespace != namespace || cluster.fleet == "" || v.isFrozen(cluster) || cluster.paused && in.Placed[cluster.fleet] == "" {
 			continue
 		}
 		if cluster.kept && there != nil {
