@@ -2,8 +2,6 @@ package charts
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -374,60 +372,4 @@ func isSameMeta(want, have client.Object) bool {
 	}
 	return contains(have.GetLabels(), want.GetLabels()) && contains(have.GetAnnotations(), want.GetAnnotations()) &&
 		(len(want.GetOwnerReferences()) == 0 || reflect.DeepEqual(want.GetOwnerReferences(), have.GetOwnerReferences()))
-}
-
-const (
-	// digestAnnotation on a Bundle is the digest of the chart as it was written.
-	digestAnnotation = plan.ChartAnnotation + "-digest"
-	// digestResource and digestKey stand in a cache for what they are the digest of.
-	digestResource = "muster-digest"
-)
-
-// digestOf returns the digest of a chart in a Bundle, whole or short.
-func digestOf(resources []fleetv1.BundleResource) string {
-	if len(resources) == 1 && resources[0].Name == digestResource && resources[0].Encoding == digestResource {
-		return resources[0].Content
-	}
-	return digest(toJSON(resources))
-}
-
-func digest(data []byte) string {
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:16])
-}
-
-func digestOfValues(object client.Object) string {
-	switch typed := object.(type) {
-	case *corev1.ConfigMap:
-		if short, found := typed.Data[digestResource]; found && len(typed.Data) == 1 {
-			return short
-		}
-		return digest(toJSON(typed.Data))
-	case *corev1.Secret:
-		return digest(toJSON(typed.Data))
-	default:
-		return ""
-	}
-}
-
-// Trim is a cache transform: of charts and values it keeps the digest, which tells whether
-// they are as they should be.
-func Trim(object any) (any, error) {
-	switch typed := object.(type) {
-	case *fleetv1.Bundle:
-		typed.ManagedFields, typed.Status = nil, fleetv1.BundleStatus{}
-		typed.Spec.Resources = []fleetv1.BundleResource{{Name: digestResource, Content: digestOf(typed.Spec.Resources), Encoding: digestResource}}
-	case *corev1.ConfigMap:
-		typed.ManagedFields, typed.BinaryData = nil, nil
-		typed.Data = map[string]string{digestResource: digestOfValues(typed)}
-	case *fleetv1.BundleDeployment:
-		typed.ManagedFields, typed.Annotations = nil, nil
-		typed.Status.Resources, typed.Status.ModifiedStatus = nil, nil
-		spec := fleetv1.BundleDeploymentSpec{
-			Paused: typed.Spec.Paused, DeploymentID: typed.Spec.DeploymentID, StagedDeploymentID: typed.Spec.StagedDeploymentID,
-			DownstreamResourcesGeneration: typed.Spec.DownstreamResourcesGeneration,
-		}
-		typed.Spec = spec
-	}
-	return object, nil
 }
