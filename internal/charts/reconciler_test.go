@@ -29,11 +29,11 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/charts/fetch"
 	"github.com/muster-fleet/muster/internal/charts/plan"
+	"github.com/muster-fleet/muster/internal/charts/repository"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/sources"
-	"github.com/muster-fleet/muster/test/charts/repository"
 )
 
 // scene is a reconciler on a fake API server, whose objects it sees as its cache has them.
@@ -78,10 +78,8 @@ func newScene(t *testing.T) *scene {
 				return c.SubResource(of).Patch(ctx, object, patch, options...)
 			},
 		}).Build()
-	if s.charts, err = repository.New(t.TempDir()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.charts.Close() })
+	s.charts = repository.New()
+	t.Cleanup(s.charts.Close)
 	for _, version := range []string{"1.0.0", "1.1.0"} {
 		if err := s.charts.Publish("web", version, map[string]string{"a.yaml": "v: " + version}); err != nil {
 			t.Fatal(err)

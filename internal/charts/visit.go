@@ -124,7 +124,7 @@ func (r *reconciler) choose(ctx context.Context, v *visit) error {
 	selector, err := metav1.LabelSelectorAsSelector(&v.proxy.Spec.ClusterSelector)
 	if err != nil {
 		v.fail(addonsv1.ClusterSelectionFailedReason, "spec.clusterSelector: "+err.Error())
-		return nil
+		return nil //nolint:nilerr // It is told.
 	}
 	options := []client.ListOption{client.InNamespace(v.key.Namespace)}
 	inNamespace := func(string) (bool, error) { return true, nil }
@@ -132,7 +132,7 @@ func (r *reconciler) choose(ctx context.Context, v *visit) error {
 		namespaces, err := metav1.LabelSelectorAsSelector(v.proxy.Spec.NamespaceSelector)
 		if err != nil {
 			v.fail(addonsv1.ClusterSelectionFailedReason, "spec.namespaceSelector: "+err.Error())
-			return nil
+			return nil //nolint:nilerr // It is told.
 		}
 		options, inNamespace = nil, r.matching(ctx, namespaces)
 	}

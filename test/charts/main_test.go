@@ -13,7 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/internal/charts/repository"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
@@ -43,13 +43,7 @@ func prepare(s *stack.Stack) (err error) {
 	if admin, err = fixture.Client(s); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "muster-charts-")
-	if err != nil {
-		return err
-	}
-	if charts, err = repository.New(dir); err != nil {
-		return err
-	}
+	charts = repository.New()
 	if err := s.StartHostProvider(ctx); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/internal/charts/repository"
 )
 
 const configMapTemplate = `

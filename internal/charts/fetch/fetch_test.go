@@ -14,16 +14,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-fleet/muster/internal/charts/plan"
-	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/internal/charts/repository"
 )
 
 func served(t *testing.T) (*repository.Repository, Request) {
 	t.Helper()
-	its, err := repository.New(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = its.Close() })
+	its := repository.New()
+	t.Cleanup(its.Close)
 	for _, version := range []string{"1.0.0", "1.2.0", "1.10.1", "2.0.0-rc.1"} {
 		if err := its.Publish("web", version, map[string]string{"a.yaml": "a: " + version}); err != nil {
 			t.Fatal(err)
@@ -143,11 +140,8 @@ func noise(size int) string {
 // The password of a repository does not go to where its index leads.
 func TestOtherHost(t *testing.T) {
 	its, request := served(t)
-	other, err := repository.New(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = other.Close() })
+	other := repository.New()
+	t.Cleanup(other.Close)
 	if err := other.Publish("web", "3.0.0", nil); err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
-// Package repository is a chart repository over https, with a certificate of a private
-// authority, that wants a password.
+// Package repository is a chart repository for tests: over https, with a certificate that
+// no public authority has signed, and a password.
 package repository
 
 import (
@@ -7,18 +7,16 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/hex"
+	"encoding/pem"
 	"fmt"
-	"net"
+	"io"
+	"log"
 	"net/http"
-	"os"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
-	"time"
-
-	"github.com/muster-fleet/muster/test/stack/pki"
 )
 
 // What a repository wants.
@@ -34,7 +32,7 @@ type Repository struct {
 	// CA is the certificate of its authority.
 	CA []byte
 
-	server *http.Server
+	server *httptest.Server
 	mu     sync.Mutex
 	files  map[string][]byte
 	// versions are those of each chart.
@@ -44,38 +42,19 @@ type Repository struct {
 	refused int
 }
 
-// New starts a repository; its certificate lies in the directory.
-func New(dir string) (*Repository, error) {
-	authority, err := pki.New(dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := authority.Issue("repository", "repository"); err != nil {
-		return nil, err
-	}
-	certificate, err := tls.LoadX509KeyPair(authority.Path("repository.crt"), authority.Path("repository.key"))
-	if err != nil {
-		return nil, err
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	r := &Repository{URL: "https://" + listener.Addr().String(), CA: authority.CA(), files: map[string][]byte{}, versions: map[string][]string{}}
-	r.server = &http.Server{
-		ReadHeaderTimeout: 5 * time.Second, Handler: r, ErrorLog: nil,
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}},
-	}
-	go func() {
-		if err := r.server.ServeTLS(listener, "", ""); err != nil && err != http.ErrServerClosed {
-			fmt.Fprintln(os.Stderr, "repository:", err)
-		}
-	}()
-	return r, nil
+// New starts a repository.
+func New() *Repository {
+	r := &Repository{files: map[string][]byte{}, versions: map[string][]string{}}
+	r.server = httptest.NewUnstartedServer(r)
+	r.server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	r.server.StartTLS()
+	r.URL = r.server.URL
+	r.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.server.Certificate().Raw})
+	return r
 }
 
 // Close stops it.
-func (r *Repository) Close() error { return r.server.Close() }
+func (r *Repository) Close() { r.server.Close() }
 
 // ServeHTTP answers.
 func (r *Repository) ServeHTTP(w http.ResponseWriter, req *http.Request) {
