@@ -44,20 +44,9 @@ func (r *renderer) chart(proxy *addonsv1.HelmChartProxy) error {
 	if err != nil {
 		return wrap(err)
 	}
-	targets := map[string][]plan.Target{}
-	for _, its := range selected {
-		target := plan.Target{Fleet: stamp.PinOf(its.cluster.Annotations).ClusterName}
-		if !template.IsStatic() {
-			data, err := plan.Data(its.cluster, its.controlPlane, its.infrastructure, r.settings.Cluster.Exclude)
-			if err != nil {
-				return wrap(err)
-			}
-			if target.Values, err = template.Render(data); err != nil {
-				r.note("HelmChartProxy %s: Cluster %s: %v; it is left out", key, client.ObjectKeyFromObject(its.cluster), err)
-				continue
-			}
-		}
-		targets[its.cluster.Namespace] = append(targets[its.cluster.Namespace], target)
+	targets, err := r.targets(proxy, template, selected)
+	if err != nil {
+		return wrap(err)
 	}
 	if len(targets) == 0 {
 		r.note("HelmChartProxy %s selects no Cluster of the manifests that is imported", key)
@@ -81,6 +70,26 @@ func (r *renderer) chart(proxy *addonsv1.HelmChartProxy) error {
 		}
 	}
 	return nil
+}
+
+// targets returns what is deployed to, by namespace, with each Cluster's own values.
+func (r *renderer) targets(proxy *addonsv1.HelmChartProxy, template *plan.Template, selected []imported) (map[string][]plan.Target, error) {
+	targets := map[string][]plan.Target{}
+	for _, its := range selected {
+		target := plan.Target{Fleet: stamp.PinOf(its.cluster.Annotations).ClusterName}
+		if !template.IsStatic() {
+			data, err := plan.Data(its.cluster, its.controlPlane, its.infrastructure, r.settings.Cluster.Exclude)
+			if err != nil {
+				return nil, err
+			}
+			if target.Values, err = template.Render(data); err != nil {
+				r.note("HelmChartProxy %s/%s: Cluster %s: %v; it is left out", proxy.Namespace, proxy.Name, client.ObjectKeyFromObject(its.cluster), err)
+				continue
+			}
+		}
+		targets[its.cluster.Namespace] = append(targets[its.cluster.Namespace], target)
+	}
+	return targets, nil
 }
 
 // selectedBy returns the imported Clusters that a HelmChartProxy selects.
