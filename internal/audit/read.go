@@ -3,7 +3,6 @@ package audit
 import (
 	"context"
 	"fmt"
-	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,11 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/pages"
 	"github.com/muster-fleet/muster/internal/settings"
 )
-
-// pageSize is how many objects are asked for at once.
-const pageSize = 500
 
 // Read reads the state of a cluster. It notes in the state what may not be read, and
 // returns any other error.
@@ -66,7 +63,7 @@ func (r *reading) config(ctx context.Context) error {
 }
 
 func (r *reading) namespaces(ctx context.Context) error {
-	return pages(ctx, r, metadataList(corev1.SchemeGroupVersion.WithKind("NamespaceList")), func(list *metav1.PartialObjectMetadataList) {
+	return all(ctx, r, metadataList(corev1.SchemeGroupVersion.WithKind("NamespaceList")), func(list *metav1.PartialObjectMetadataList) {
 		for i := range list.Items {
 			r.state.Namespaces[list.Items[i].Name] = list.Items[i].Labels
 		}
@@ -75,7 +72,7 @@ func (r *reading) namespaces(ctx context.Context) error {
 
 // clusters keeps only the parts of each Cluster that are needed: there may be thousands.
 func (r *reading) clusters(ctx context.Context) error {
-	return pages(ctx, r, &clusterv1.ClusterList{}, func(list *clusterv1.ClusterList) {
+	return all(ctx, r, &clusterv1.ClusterList{}, func(list *clusterv1.ClusterList) {
 		for i := range list.Items {
 			short := &clusterv1.Cluster{ObjectMeta: list.Items[i].ObjectMeta}
 			short.ManagedFields = nil
@@ -87,7 +84,7 @@ func (r *reading) clusters(ctx context.Context) error {
 }
 
 func (r *reading) classes(ctx context.Context) error {
-	return pages(ctx, r, metadataList(clusterv1.GroupVersion.WithKind("ClusterClassList")), func(list *metav1.PartialObjectMetadataList) {
+	return all(ctx, r, metadataList(clusterv1.GroupVersion.WithKind("ClusterClassList")), func(list *metav1.PartialObjectMetadataList) {
 		for i := range list.Items {
 			r.state.Classes[client.ObjectKeyFromObject(&list.Items[i])] = true
 		}
@@ -95,7 +92,7 @@ func (r *reading) classes(ctx context.Context) error {
 }
 
 func (r *reading) fleetClusters(ctx context.Context) error {
-	return pages(ctx, r, metadataList(fleetv1.SchemeGroupVersion.WithKind("ClusterList")), func(list *metav1.PartialObjectMetadataList) {
+	return all(ctx, r, metadataList(fleetv1.SchemeGroupVersion.WithKind("ClusterList")), func(list *metav1.PartialObjectMetadataList) {
 		for i := range list.Items {
 			r.state.FleetClusters = append(r.state.FleetClusters, &list.Items[i])
 		}
@@ -103,7 +100,7 @@ func (r *reading) fleetClusters(ctx context.Context) error {
 }
 
 func (r *reading) mappings(ctx context.Context) error {
-	return pages(ctx, r, &fleetv1.BundleNamespaceMappingList{}, func(list *fleetv1.BundleNamespaceMappingList) {
+	return all(ctx, r, &fleetv1.BundleNamespaceMappingList{}, func(list *fleetv1.BundleNamespaceMappingList) {
 		for i := range list.Items {
 			r.state.Mappings = append(r.state.Mappings, &list.Items[i])
 		}
@@ -127,19 +124,8 @@ func metadataList(kind schema.GroupVersionKind) *metav1.PartialObjectMetadataLis
 	return list
 }
 
-// pages lists everything, a page at a time. A list that expires halfway is an error: the
-// half would pass for the whole.
-func pages[L client.ObjectList](ctx context.Context, reader client.Reader, empty L, each func(L)) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
-	for token := ""; ; {
-		list := empty.DeepCopyObject().(L) // Decoding into the same list would mix the pages.
-		if err := reader.List(ctx, list, client.Limit(pageSize), client.Continue(token)); err != nil {
-			return err
-		}
-		each(list)
-		if token = list.GetContinue(); token == "" {
-			return nil
-		}
-	}
+// all lists everything.
+func all[L client.ObjectList](ctx context.Context, reader client.Reader, empty L, each func(L)) error {
+	_, err := pages.Each(ctx, reader, empty, each)
+	return err
 }

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/picture"
+	"github.com/muster-fleet/muster/internal/picture/draw"
+	"github.com/muster-fleet/muster/internal/picture/source"
+	"github.com/muster-fleet/muster/internal/program"
+)
+
+type checkOptions struct {
+	treeOptions
+	wait    bool
+	timeout time.Duration
+	quiet   bool
+}
+
+func newCheck(common *options) *cobra.Command {
+	o := &checkOptions{treeOptions: treeOptions{options: common, output: newOutput("tree", "wide"), problems: true, fold: true}}
+	cmd := &cobra.Command{
+		Use:   "check [CLASS|CLUSTER]",
+		Short: "Exit with 0 only if all clusters are as they should be",
+		Long: `Exit with 0 only if all clusters, or those of a class, or one, are as they should be.
+
+Exit codes: 0 all are, or are kept as they are because somebody wants it so; 1 some
+are not, and are shown; 2 it cannot be said: wrong arguments, no answer, or rights
+that are missing.`,
+		Example: `  kubectl muster check
+  kubectl muster check team-a/prod --wait --timeout=15m`,
+		Args:              withUsage(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: o.completeNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				o.name = args[0]
+			}
+			return o.run(cmd.Context())
+		},
+	}
+	o.output.addTo(cmd)
+	fs := cmd.Flags()
+	fs.BoolVar(&o.wait, "wait", false, "Wait until all are as they should be.")
+	fs.DurationVar(&o.timeout, "timeout", 10*time.Minute, "How long --wait waits.")
+	fs.BoolVarP(&o.quiet, "quiet", "q", false, "Print nothing.")
+	addStaleAfter(cmd, &o.staleAfter)
+	return cmd
+}
+
+// essential is what must be read for an answer.
+var essential = []picture.Kind{picture.Cluster, picture.FleetCluster}
+
+func (o *checkOptions) run(ctx context.Context) error {
+	if err := o.output.check(); err != nil {
+		return err
+	}
+	reader, err := o.reader()
+	if err != nil {
+		return err
+	}
+	deadline := time.Now().Add(o.timeout)
+	for {
+		graph, unread, err := o.look(ctx, reader)
+		switch {
+		case err == nil && unread == nil && isFine(graph):
+			return o.report(graph, nil)
+		case err != nil && !o.wait:
+			return program.Exit(2, err)
+		case !o.wait || time.Now().After(deadline):
+			if err != nil {
+				return program.Exit(2, err)
+			}
+			return o.report(graph, unread)
+		}
+		select {
+		case <-ctx.Done():
+			return program.Exit(2, ctx.Err())
+		case <-time.After(2 * time.Second):
+		}
+	}
+}
+
+// look returns what is not as it should be, and an error if that may not be all.
+func (o *checkOptions) look(ctx context.Context, reader client.Reader) (graph *picture.Graph, unread, err error) {
+	objects, err := source.Read(ctx, reader, o.scope())
+	if err != nil {
+		return nil, nil, err
+	}
+	objects.StaleAfter = o.staleAfter
+	for _, kind := range essential {
+		if why := objects.Unread[kind]; why != "" {
+			unread = errors.Join(unread, fmt.Errorf("it cannot be said: %s: %s", kind.Plural(), why))
+		}
+	}
+	graph, err = picture.Build(objects).Choose(picture.Choice{Name: o.name, Fold: o.fold, Problems: true})
+	return graph, unread, err
+}
+
+// isFine reports whether nothing of a picture, from which all that is fine was left out,
+// needs anybody.
+func isFine(graph *picture.Graph) bool { return len(graph.Roots) == 0 }
+
+func (o *checkOptions) report(graph *picture.Graph, unread error) error {
+	if !o.quiet {
+		if err := o.print(o.Out, graph); err != nil {
+			return err
+		}
+	}
+	switch {
+	case unread != nil:
+		return program.Exit(2, unread)
+	case isFine(graph):
+		return nil
+	default:
+		return program.Exit(1, fmt.Errorf("not as it should be: %s", draw.Counts(graph.Counts)))
+	}
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/picture/draw"
+	"github.com/muster-fleet/muster/internal/picture/source"
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/version"
+)
+
+// options are the flags of all commands.
+type options struct {
+	genericiooptions.IOStreams
+	flags *genericclioptions.ConfigFlags
+	files []string
+	// everywhere says so against a namespace of the kubeconfig; it is the default of commands
+	// that look at many Clusters.
+	everywhere bool
+	color      string
+}
+
+func newOptions(streams genericiooptions.IOStreams) *options {
+	flags := genericclioptions.NewConfigFlags(true)
+	flags.WrapConfigFn = func(config *rest.Config) *rest.Config {
+		config.UserAgent = "kubectl-muster/" + version.Get().Version
+		config.QPS = -1 // The API server's own fairness is enough.
+		return config
+	}
+	return &options{IOStreams: streams, flags: flags, color: "auto"}
+}
+
+func (o *options) addTo(fs *pflag.FlagSet) {
+	o.flags.AddFlags(fs)
+	fs.StringSliceVarP(&o.files, "filename", "f", nil, "Read these files instead of a cluster, as kubectl get -o yaml writes them; - is standard input.")
+	fs.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "Look at all namespaces, which is the default unless -n is given.")
+	fs.StringVar(&o.color, "color", "auto", "When to color signs: auto (on a terminal, unless NO_COLOR is set), always or never. Color only adds to the signs.")
+}
+
+// scope returns which Clusters are looked at.
+func (o *options) scope() source.Scope {
+	if o.everywhere {
+		return source.Scope{}
+	}
+	return source.Scope{Namespace: *o.flags.Namespace}
+}
+
+// namespace returns the namespace in which a name without one is looked for first.
+func (o *options) namespace() string {
+	if len(o.files) > 0 {
+		return *o.flags.Namespace
+	}
+	namespace, _, err := o.flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return "" // Reading says what is wrong with the kubeconfig.
+	}
+	return namespace
+}
+
+// reader returns where things are read from.
+func (o *options) reader() (client.Reader, error) {
+	if len(o.files) == 0 {
+		return o.client()
+	}
+	scheme, err := program.Scheme()
+	if err != nil {
+		return nil, err
+	}
+	file, err := source.Open(scheme, o.files, o.In)
+	if err != nil {
+		return nil, program.Exit(2, err)
+	}
+	return file, nil
+}
+
+// client returns a client with the rights of the person who runs the command.
+func (o *options) client() (client.WithWatch, error) {
+	if len(o.files) > 0 {
+		return nil, program.Exit(2, errors.New("files do not change: this needs a cluster, not -f"))
+	}
+	config, err := o.flags.ToRESTConfig()
+	if err != nil {
+		return nil, program.Exit(2, err)
+	}
+	scheme, err := program.Scheme()
+	if err != nil {
+		return nil, err
+	}
+	result, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, program.Exit(2, err)
+	}
+	return result, nil
+}
+
+// style returns how trees are written to where the output goes.
+func (o *options) style() (draw.Style, error) {
+	file, isPerson := isTerminal(o.Out)
+	result := draw.Style{}
+	switch o.color {
+	case "auto":
+		result.Color = isPerson && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	case "always":
+		result.Color = true
+	case "never":
+	default:
+		return result, program.Exit(2, fmt.Errorf("--color: %q is neither auto, always nor never", o.color))
+	}
+	if columns, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && columns > 0 {
+		result.Width = columns
+	} else if isPerson {
+		if width, _, err := term.GetSize(int(file.Fd())); err == nil { //nolint:gosec // A descriptor fits.
+			result.Width = width
+		}
+	}
+	return result, nil
+}
+
+func isTerminalFile(file *os.File) bool {
+	return term.IsTerminal(int(file.Fd())) //nolint:gosec // A descriptor fits.
+}
+
+// isTerminal reports whether text goes to a person.
+func isTerminal(to io.Writer) (file *os.File, ok bool) {
+	file, ok = to.(*os.File)
+	return file, ok && isTerminalFile(file)
+}

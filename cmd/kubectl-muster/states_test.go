@@ -1,0 +1,312 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+// noon is when the states are looked at: the latest time in them.
+var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(-d)) }
+
+// world is a management cluster as it would be without anything wrong. Its groups,
+// mappings and Fleet Clusters are those that the syncer makes.
+type world struct {
+	objects []client.Object
+	config  *addonsv1.FleetAddonConfig
+}
+
+var standard = types.NamespacedName{Namespace: "classes", Name: "standard"}
+
+func newWorld() *world {
+	w := &world{config: &addonsv1.FleetAddonConfig{}}
+	w.config.Name = addonsv1.FleetAddonConfigName
+	w.config.CreationTimestamp = metav1.NewTime(noon)
+	for _, name := range []string{"classes", "team-a", "team-b"} {
+		namespace := &corev1.Namespace{}
+		namespace.Name, namespace.Labels = name, map[string]string{corev1.LabelMetadataName: name}
+		w.objects = append(w.objects, namespace)
+	}
+	class := &clusterv1.ClusterClass{}
+	class.Namespace, class.Name, class.UID = standard.Namespace, standard.Name, "class-uid"
+	w.objects = append(w.objects, w.config, class)
+	w.add(desired.ClassGroup(settings.Default(), desiredClass(class)))
+	return w
+}
+
+func desiredClass(class *clusterv1.ClusterClass) *desired.Class {
+	return &desired.Class{ObjectMeta: class.ObjectMeta}
+}
+
+func (w *world) add(objects ...client.Object) { w.objects = append(w.objects, objects...) }
+
+// drop takes objects of a kind away.
+func drop[T client.Object](w *world) {
+	var left []client.Object
+	for _, object := range w.objects {
+		if _, is := object.(T); !is {
+			left = append(left, object)
+		}
+	}
+	w.objects = left
+}
+
+// find returns an object by its kind and name.
+func find[T client.Object](w *world, name string) T {
+	for _, object := range w.objects {
+		if found, is := object.(T); is && found.GetName() == name {
+			return found
+		}
+	}
+	panic("no " + name)
+}
+
+// cluster adds a Cluster with what Muster makes of it.
+func (w *world) cluster(namespace, name string, class types.NamespacedName) (*clusterv1.Cluster, *fleetv1.Cluster) {
+	cluster := &clusterv1.Cluster{}
+	cluster.Namespace, cluster.Name, cluster.UID = namespace, name, types.UID(namespace+"-"+name)
+	cluster.Labels = map[string]string{"env": name}
+	if class.Name != "" {
+		cluster.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Namespace: class.Namespace, Name: class.Name}
+		cluster.Labels = stamp.Merge(cluster.Labels, stamp.Labels(class))
+	}
+	cluster.Annotations = map[string]string{stamp.OwnedByAnnotation: addonsv1.FleetAddonConfigName, stamp.ClusterNameAnnotation: name}
+	told(cluster, metav1.ConditionTrue, "Imported", fmt.Sprintf("in Fleet as Cluster %q", name))
+
+	fleet := desired.FleetCluster(settings.Default(), cluster, nil, map[string]any{"Cluster": map[string]any{"metadata": map[string]any{"name": name}}}, desired.Targets{}, "")
+	fleet.Status.Namespace = stamp.FleetNamespace(namespace, name)
+	fleet.Status.Agent.LastSeen = ago(40 * time.Second)
+	fleet.Status.Display.ReadyBundles = "2/2"
+	fleet.Status.ResourceCounts = fleetv1.ResourceCounts{Ready: 12, DesiredReady: 12}
+	w.add(cluster, fleet)
+	if class.Name != "" && class.Namespace != namespace {
+		w.add(desired.CrossNamespaceGroup(namespace, class, nil), desired.Mapping(class.Namespace, namespace))
+	}
+	return cluster, fleet
+}
+
+func told(cluster *clusterv1.Cluster, status metav1.ConditionStatus, reason, message string) {
+	cluster.Status.Conditions = []metav1.Condition{{Type: "FleetImported", Status: status, Reason: reason, Message: message, LastTransitionTime: ago(3 * time.Hour)}}
+}
+
+// notImported takes the Fleet Cluster of a Cluster away.
+func (w *world) notImported(cluster *clusterv1.Cluster, reason, message string) {
+	told(cluster, metav1.ConditionFalse, reason, message)
+	var left []client.Object
+	for _, object := range w.objects {
+		if fleet, is := object.(*fleetv1.Cluster); !is || fleet.Name != cluster.Name || fleet.Namespace != cluster.Namespace {
+			left = append(left, object)
+		}
+	}
+	w.objects = left
+}
+
+// bundle adds a Bundle of the class's namespace for all Clusters of the class, and its
+// BundleDeployment on these Clusters.
+func (w *world) bundle(name string, on ...*fleetv1.Cluster) *fleetv1.Bundle {
+	bundle := &fleetv1.Bundle{}
+	bundle.Namespace, bundle.Name = standard.Namespace, name
+	bundle.Labels = map[string]string{fleetv1.HelmOpLabel: name}
+	bundle.Spec.Targets = []fleetv1.BundleTarget{{ClusterSelector: &metav1.LabelSelector{MatchLabels: stamp.Labels(standard)}}}
+	w.add(bundle)
+	for _, fleet := range on {
+		w.deploy(bundle, fleet)
+	}
+	return bundle
+}
+
+func (w *world) deploy(bundle *fleetv1.Bundle, fleet *fleetv1.Cluster) *fleetv1.BundleDeployment {
+	deployment := &fleetv1.BundleDeployment{}
+	deployment.Namespace, deployment.Name = fleet.Status.Namespace, bundle.Name
+	deployment.Labels = map[string]string{
+		fleetv1.BundleLabel: bundle.Name, fleetv1.BundleNamespaceLabel: bundle.Namespace, fleetv1.HelmOpLabel: bundle.Name,
+		fleetv1.ClusterLabel: fleet.Name, fleetv1.ClusterNamespaceLabel: fleet.Namespace,
+	}
+	deployment.Spec.DeploymentID, deployment.Spec.StagedDeploymentID, deployment.Status.AppliedDeploymentID = "1", "1", "1"
+	deployment.Status.Ready, deployment.Status.NonModified = true, true
+	deployment.Status.ResourceCounts = fleetv1.ResourceCounts{Ready: 6, DesiredReady: 6}
+	w.add(deployment)
+	return deployment
+}
+
+func notReady(deployment *fleetv1.BundleDeployment, message string) {
+	deployment.Status.Ready = false
+	deployment.Status.ResourceCounts.Ready = 4
+	resource := fleetv1.NonReadyStatus{Kind: "DaemonSet", APIVersion: "apps/v1", Namespace: "kube-system", Name: "calico-node"}
+	resource.Summary.State, resource.Summary.Message = "in-progress", []string{message}
+	deployment.Status.NonReadyStatus = []fleetv1.NonReadyStatus{resource}
+}
+
+func troubled(fleet *fleetv1.Cluster, state fleetv1.BundleState, message string) {
+	fleet.Status.Display.State, fleet.Status.Display.ReadyBundles = string(state), "1/2"
+	fleet.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: "False", Message: message}}
+}
+
+// state is something that is worth looking at.
+type state struct {
+	name string
+	make func(*world)
+	// trace is the Bundle and the Cluster of which this state is typical.
+	trace [2]string
+	// verdict and step are what is known of the outcome before anything is written: the
+	// verdict, and the first step that fails.
+	verdict, step string
+}
+
+// states are the recorded states.
+func states() []state {
+	healthy := func(w *world) (*clusterv1.Cluster, *fleetv1.Cluster) {
+		dev, fleet := w.cluster("classes", "dev", standard)
+		w.bundle("cni", fleet)
+		w.bundle("monitoring", fleet)
+		return dev, fleet
+	}
+	across := func(w *world) (*clusterv1.Cluster, *fleetv1.Cluster) {
+		healthy(w)
+		prod, fleet := w.cluster("team-a", "prod", standard)
+		w.deploy(find[*fleetv1.Bundle](w, "cni"), fleet)
+		w.deploy(find[*fleetv1.Bundle](w, "monitoring"), fleet)
+		return prod, fleet
+	}
+	undeployed := func(w *world, fleet *fleetv1.Cluster) {
+		var left []client.Object
+		for _, object := range w.objects {
+			if deployment, is := object.(*fleetv1.BundleDeployment); !is || deployment.Namespace != fleet.Status.Namespace {
+				left = append(left, object)
+			}
+		}
+		w.objects = left
+	}
+	return []state{
+		{"healthy", func(w *world) { healthy(w) }, [2]string{"cni", "classes/dev"}, "Targeted", ""},
+		{"waiting", func(w *world) {
+			dev, fleet := healthy(w)
+			undeployed(w, fleet)
+			w.notImported(dev, "WaitingForControlPlane", "the control plane is not initialized yet")
+		}, [2]string{"cni", "classes/dev"}, "NotTargeted", "cluster"},
+		{"conflict", func(w *world) {
+			prod, fleet := across(w)
+			undeployed(w, fleet)
+			w.notImported(prod, "NameConflict", `Fleet Cluster "prod" was made by somebody else; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over`)
+			foreign := &fleetv1.Cluster{}
+			foreign.Namespace, foreign.Name = "team-a", "prod"
+			foreign.Status.Agent.LastSeen = ago(time.Minute)
+			foreign.Status.Namespace, foreign.Status.Display.ReadyBundles = "cluster-team-a-prod-0", "1/1"
+			w.add(foreign)
+		}, [2]string{"cni", "team-a/prod"}, "NotTargeted", "cluster"},
+		{"paused", func(w *world) {
+			prod, _ := across(w)
+			prod.Spec.Paused = ptr.To(true)
+			told(prod, metav1.ConditionTrue, "Paused", "the Cluster is paused; nothing is changed in Fleet until it is unpaused")
+		}, [2]string{"cni", "team-a/prod"}, "Targeted", ""},
+		{"deselected", func(w *world) {
+			prod, _ := across(w)
+			selector := &metav1.LabelSelector{MatchLabels: map[string]string{"env": "dev"}}
+			w.config.Spec.Cluster = &addonsv1.ClusterConfig{Selector: selector}
+			told(prod, metav1.ConditionTrue, "Deselected", "what Fleet has of it is kept as it was: its labels do not match spec.cluster.selector of the FleetAddonConfig (env=dev)")
+			never, _ := w.cluster("team-b", "never", standard)
+			w.notImported(never, "", "")
+			never.Status.Conditions, never.Annotations = nil, nil
+		}, [2]string{"cni", "team-b/never"}, "NotTargeted", "cluster"},
+		{"cross-namespace", func(w *world) { across(w) }, [2]string{"cni", "team-a/prod"}, "Targeted", ""},
+		{"no-class", func(w *world) {
+			_, fleet := w.cluster("team-a", "legacy", types.NamespacedName{})
+			fleet.Labels["env"] = "legacy"
+			w.bundle("cni")
+			local := &fleetv1.Cluster{}
+			local.Namespace, local.Name = "fleet-local", "local"
+			local.Status.Agent.LastSeen = ago(10 * time.Second)
+			local.Status.Namespace, local.Status.Display.ReadyBundles = "cluster-fleet-local-local-1a3d67d0a899", "1/1"
+			w.add(local)
+		}, [2]string{"cni", "team-a/legacy"}, "NotTargeted", "namespace"},
+		{"agent-stale", func(w *world) {
+			_, fleet := across(w)
+			fleet.Status.Agent.LastSeen = ago(95 * time.Minute)
+		}, [2]string{"monitoring", "team-a/prod"}, "Targeted", ""},
+		{"bundle-failing", func(w *world) {
+			_, fleet := across(w)
+			troubled(fleet, fleetv1.NotReady, "NotReady(1) [Bundle cni]; daemonset.apps kube-system/calico-node [progressing] 1/3")
+			for _, object := range w.objects {
+				if deployment, is := object.(*fleetv1.BundleDeployment); is && deployment.Namespace == fleet.Status.Namespace && deployment.Name == "cni" {
+					notReady(deployment, "Available: 1/3")
+				}
+			}
+		}, [2]string{"cni", "team-a/prod"}, "Targeted", ""},
+		{"mapping-missing", func(w *world) {
+			_, fleet := across(w)
+			undeployed(w, fleet)
+			fleet.Status.Display.ReadyBundles = "0/0"
+			drop[*fleetv1.BundleNamespaceMapping](w)
+			other := desired.Mapping("classes", "team-b")
+			w.add(other)
+		}, [2]string{"cni", "team-a/prod"}, "NotTargeted", "namespace"},
+		{"mapping-gone", func(w *world) {
+			across(w)
+			mapping := find[*fleetv1.BundleNamespaceMapping](w, "team-a")
+			mapping.BundleSelector, mapping.NamespaceSelector = nil, nil
+		}, [2]string{"cni", "team-a/prod"}, "NotTargeted", "namespace"},
+		{"no-target", func(w *world) {
+			across(w)
+			bundle := w.bundle("gpu")
+			bundle.Spec.Targets = []fleetv1.BundleTarget{
+				{Name: "by-label", ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"gpu": "yes"}}},
+				{Name: "by-group", ClusterGroup: "standard"},
+				{Name: "by-name", ClusterName: "dev"},
+			}
+		}, [2]string{"gpu", "team-a/prod"}, "NotTargeted", "target"},
+		{"do-not-deploy", func(w *world) {
+			across(w)
+			bundle := w.bundle("gpu")
+			bundle.Spec.Targets = append([]fleetv1.BundleTarget{{Name: "not-here", ClusterName: "prod", DoNotDeploy: true}}, bundle.Spec.Targets...)
+		}, [2]string{"gpu", "team-a/prod"}, "NotTargeted", "doNotDeploy"},
+		{"values-missing", func(w *world) {
+			across(w)
+			bundle := w.bundle("gpu")
+			bundle.Spec.Helm = &fleetv1.HelmOptions{Values: &fleetv1.GenericMap{Data: map[string]any{"zone": "${ .ClusterValues.Variables.zone }"}}}
+			dev := find[*fleetv1.Cluster](w, "dev")
+			dev.Spec.TemplateValues.Data["Variables"] = map[string]any{"zone": "a"}
+		}, [2]string{"gpu", "classes/dev"}, "Blocked", "values"},
+		{"no-bundle", func(w *world) { across(w) }, [2]string{"classes/typo", "team-a/prod"}, "NotTargeted", "bundle"},
+		{"cluster-gone", func(w *world) {
+			across(w)
+			drop[*clusterv1.Cluster](w)
+			w.cluster("classes", "other", standard)
+		}, [2]string{"cni", "team-a/prod"}, "Targeted", ""},
+		{"fleet-absent", func(w *world) {
+			dev, _ := healthy(w)
+			w.notImported(dev, "Failed", "a CRD is missing; install it again, nothing needs to be restarted")
+			drop[*fleetv1.Cluster](w)
+			drop[*fleetv1.Bundle](w)
+			drop[*fleetv1.BundleDeployment](w)
+			drop[*fleetv1.ClusterGroup](w)
+			drop[*fleetv1.BundleNamespaceMapping](w)
+		}, [2]string{"classes/cni", "classes/dev"}, "Undecided", ""},
+		{"hostile", func(w *world) {
+			_, fleet := across(w)
+			troubled(fleet, fleetv1.ErrApplied, hostileText)
+			for _, object := range w.objects {
+				if deployment, is := object.(*fleetv1.BundleDeployment); is && deployment.Namespace == fleet.Status.Namespace {
+					notReady(deployment, hostileText)
+				}
+			}
+		}, [2]string{"cni", "team-a/prod"}, "Targeted", ""},
+	}
+}
+
+// hostileText is what somebody may write who wants more than to be read.
+const hostileText = "\x1b[2J\x1b]0;owned\x07<script>alert(1)</script> \"quoted\" 'so' `so` \\ | ]; end\n\u202egnp.exe\u009b31m -->|x| &amp; ${x} #quot; \x00"

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/picture"
+	"github.com/muster-fleet/muster/internal/picture/draw"
+	"github.com/muster-fleet/muster/internal/picture/source"
+	"github.com/muster-fleet/muster/internal/program"
+)
+
+// treeOptions are the flags of `kubectl muster tree`.
+type treeOptions struct {
+	*options
+	output     *output
+	problems   bool
+	bundles    bool
+	fold       bool
+	watch      bool
+	staleAfter time.Duration
+	name       string
+}
+
+func newTree(common *options) *cobra.Command {
+	o := &treeOptions{options: common, output: newOutput("tree", "wide", "dot", "mermaid"), fold: true}
+	cmd := &cobra.Command{
+		Use:   "tree [CLASS|CLUSTER]",
+		Short: "Show which clusters are in Fleet, by class, and how they fare",
+		Long: `Show which clusters are in Fleet, by class, group and namespace, and how they fare.
+
+Given a Cluster, also the Bundles on it and their resources in trouble. A name may
+be NAMESPACE/NAME, with class/ or cluster/ before it where that is not clear.
+
+Signs: ● as it should be, ○ waits for something, ◌ kept as it is because somebody
+wants it so, ▲ needs somebody, ? could not be read.`,
+		Example: `  kubectl muster tree
+  kubectl muster tree --problems
+  kubectl muster tree team-a/prod -o wide
+  kubectl muster tree -o mermaid --fold=false > picture.md`,
+		Args:              withUsage(cobra.MaximumNArgs(1)),
+		ValidArgsFunction: o.completeNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				o.name = args[0]
+			}
+			return o.run(cmd.Context())
+		},
+	}
+	o.output.addTo(cmd)
+	fs := cmd.Flags()
+	fs.BoolVar(&o.problems, "problems", false, "Leave out what is as it should be.")
+	fs.BoolVar(&o.bundles, "bundles", false, "Show the Bundles on each Cluster.")
+	fs.BoolVar(&o.fold, "fold", true, "Fold siblings that are equally well.")
+	fs.BoolVarP(&o.watch, "watch", "w", false, "Show it again whenever something changes.")
+	addStaleAfter(cmd, &o.staleAfter)
+	return cmd
+}
+
+func addStaleAfter(cmd *cobra.Command, value *time.Duration) {
+	cmd.Flags().DurationVar(value, "stale-after", picture.DefaultStaleAfter, "How long an agent may be silent: more than Fleet's agentCheckinInterval.")
+}
+
+func (o *treeOptions) run(ctx context.Context) error {
+	if err := o.output.check(); err != nil {
+		return err
+	}
+	if o.watch {
+		return o.follow(ctx)
+	}
+	reader, err := o.reader()
+	if err != nil {
+		return err
+	}
+	graph, err := o.read(ctx, reader)
+	if err != nil {
+		return program.Exit(2, err)
+	}
+	return o.print(o.Out, graph)
+}
+
+// read returns the picture, with the Bundles that are to be shown.
+func (o *treeOptions) read(ctx context.Context, reader client.Reader) (*picture.Graph, error) {
+	scope := o.scope()
+	scope.Bundles = o.bundles
+	objects, err := source.Read(ctx, reader, scope)
+	if err != nil {
+		return nil, err
+	}
+	objects.StaleAfter = o.staleAfter
+	return o.build(ctx, reader, objects)
+}
+
+// build returns what is chosen of the objects. Of a Cluster that is named, the Bundles are
+// read, too.
+func (o *treeOptions) build(ctx context.Context, reader client.Reader, objects *picture.Objects) (*picture.Graph, error) {
+	choice := picture.Choice{Name: o.name, Problems: o.problems, Fold: o.fold && o.output.format != "json" && o.output.format != "yaml"}
+	graph, err := picture.Build(objects).Choose(choice)
+	if err != nil || o.name == "" || o.bundles {
+		return graph, err
+	}
+	namespaces := named(graph, strings.TrimPrefix(o.name, "cluster/"))
+	for _, namespace := range namespaces {
+		if err := source.BundlesOf(ctx, reader, namespace, objects); err != nil {
+			return nil, err
+		}
+	}
+	if len(namespaces) == 0 {
+		return graph, nil
+	}
+	return picture.Build(objects).Choose(choice)
+}
+
+// named returns where Fleet keeps the Bundles of the Clusters that have a name.
+func named(graph *picture.Graph, name string) []string {
+	var namespaces []string
+	graph.Walk(func(node, _ *picture.Node) {
+		if namespace := node.Fact(picture.FactFleetNS); namespace != "" && (node.Name == name || node.Key() == name) {
+			namespaces = append(namespaces, namespace)
+		}
+	})
+	return namespaces
+}
+
+func (o *treeOptions) print(to io.Writer, graph *picture.Graph) error {
+	switch o.output.format {
+	case "dot":
+		return draw.Dot(to, graph)
+	case "mermaid":
+		return draw.Mermaid(to, graph)
+	case "tree", "wide":
+		style, err := o.style()
+		if err != nil {
+			return err
+		}
+		if o.output.format == "wide" {
+			style.Wide, style.Width = true, 0
+		}
+		return draw.Tree(to, graph, style)
+	default:
+		return o.output.print("Picture", draw.DataOf(graph), to)
+	}
+}
+
+// calm is how long changes are gathered before they are shown.
+const calm = 200 * time.Millisecond
+
+// follow shows the picture again whenever it changes.
+func (o *treeOptions) follow(ctx context.Context) error {
+	if o.bundles {
+		return program.Exit(2, errors.New("--watch: the Bundles of all Clusters are not watched; name one Cluster"))
+	}
+	from, err := o.client()
+	if err != nil {
+		return err
+	}
+	follower, err := source.Follow(ctx, from, o.scope())
+	if err != nil {
+		return program.Exit(2, err)
+	}
+	_, isPerson := isTerminal(o.Out)
+	last := ""
+	for {
+		var text strings.Builder
+		objects := follower.Snapshot()
+		objects.StaleAfter = o.staleAfter
+		graph, err := o.build(ctx, from, objects)
+		if err == nil {
+			err = o.print(&text, graph)
+		}
+		if err != nil {
+			return err
+		}
+		if text.String() != last {
+			last = text.String()
+			if isPerson {
+				fmt.Fprint(o.Out, "\x1b[H\x1b[2J\x1b[3J")
+			}
+			fmt.Fprint(o.Out, last)
+			if !isPerson {
+				fmt.Fprintln(o.Out)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-follower.Changed():
+			time.Sleep(calm)
+		case <-time.After(10 * time.Second): // Agents fall silent without an event.
+		}
+	}
+}

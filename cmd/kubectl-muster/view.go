@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/page"
+	"github.com/muster-fleet/muster/internal/picture"
+	"github.com/muster-fleet/muster/internal/picture/source"
+	"github.com/muster-fleet/muster/internal/program"
+)
+
+type viewOptions struct {
+	*options
+	port       int
+	staleAfter time.Duration
+}
+
+func newView(common *options) *cobra.Command {
+	o := &viewOptions{options: common}
+	cmd := &cobra.Command{
+		Use:   "view",
+		Short: "Serve the same as a page on this machine, kept up to date",
+		Long: `Serve the picture as a page on this machine, kept up to date, and print its address.
+
+The page is for you: it has your rights, listens on 127.0.0.1 only, and its address
+holds a random token. It can only be read. It ends with the command (Ctrl-C).`,
+		Example: "  kubectl muster view\n  kubectl muster view -f dump.yaml",
+		Args:    withUsage(cobra.NoArgs),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	cmd.Flags().IntVar(&o.port, "port", 0, "The port to listen on; 0 takes a free one.")
+	addStaleAfter(cmd, &o.staleAfter)
+	return cmd
+}
+
+func (o *viewOptions) run(ctx context.Context) error {
+	from, title, err := o.source(ctx)
+	if err != nil {
+		return program.Exit(2, err)
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.port)))
+	if err != nil {
+		return program.Exit(2, err)
+	}
+	server := page.New(from, title, listener)
+	fmt.Fprintf(o.Out, "http://%s%s\n", listener.Addr(), server.Path())
+	return server.Serve(ctx, listener)
+}
+
+// source returns what the page shows, and its title.
+func (o *viewOptions) source(ctx context.Context) (page.Source, string, error) {
+	if len(o.files) > 0 {
+		reader, err := o.reader()
+		if err != nil {
+			return nil, "", err
+		}
+		objects, err := source.Read(ctx, reader, o.scope())
+		if err != nil {
+			return nil, "", err
+		}
+		objects.StaleAfter = o.staleAfter
+		return &still{reader, objects}, fmt.Sprintf("%s, as of %s", strings.Join(o.files, ", "), objects.Now.UTC().Format(time.RFC3339)), nil
+	}
+	from, err := o.client()
+	if err != nil {
+		return nil, "", err
+	}
+	follower, err := source.Follow(ctx, from, o.scope())
+	if err != nil {
+		return nil, "", err
+	}
+	title := "all namespaces"
+	if namespace := o.scope().Namespace; namespace != "" {
+		title = "namespace " + namespace
+	}
+	if raw, err := o.flags.ToRawKubeConfigLoader().RawConfig(); err == nil && raw.CurrentContext != "" {
+		title = raw.CurrentContext + ", " + title
+	}
+	return &moving{follower, from, o.staleAfter}, title, nil
+}
+
+// moving is a cluster.
+type moving struct {
+	*source.Follower
+	reader     client.Reader
+	staleAfter time.Duration
+}
+
+// Snapshot implements page.Source.
+func (m *moving) Snapshot() *picture.Objects {
+	objects := m.Follower.Snapshot()
+	objects.StaleAfter = m.staleAfter
+	return objects
+}
+
+// Bundles implements page.Source.
+func (m *moving) Bundles(ctx context.Context, fleetNamespace string, objects *picture.Objects) error {
+	return source.BundlesOf(ctx, m.reader, fleetNamespace, objects)
+}
+
+// still is a file.
+type still struct {
+	reader  client.Reader
+	objects *picture.Objects
+}
+
+// Snapshot implements page.Source.
+func (s *still) Snapshot() *picture.Objects { return s.objects.Clone() }
+
+// Changed implements page.Source.
+func (s *still) Changed() <-chan struct{} { return nil }
+
+// Bundles implements page.Source.
+func (s *still) Bundles(ctx context.Context, fleetNamespace string, objects *picture.Objects) error {
+	return source.BundlesOf(ctx, s.reader, fleetNamespace, objects)
+}
+
+// WatchBundles implements page.Source.
+func (s *still) WatchBundles(context.Context, string, func()) {}

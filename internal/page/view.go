@@ -1,0 +1,220 @@
+package page
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/muster-fleet/muster/internal/picture"
+	"github.com/muster-fleet/muster/internal/picture/draw"
+)
+
+// view is what the templates show.
+type view struct {
+	Title, Base string
+	Summary     string
+	Notes       []string
+	Classes     []class
+	// Dense leaves out names in cells: there are too many.
+	Dense    bool
+	Selected string
+	Detail   *detail
+}
+
+type class struct {
+	ID, Title, Counts, Trouble string
+	Bar                        []part
+	Places                     []place
+}
+
+// part is a stretch of a bar that stands for the Clusters in a state.
+type part struct {
+	State picture.State
+	// X and Width are in thousandths of the bar.
+	X, Width int
+}
+
+type place struct {
+	ID, Name, Group, Mapping, Trouble, Sign string
+	Cells                                   []cell
+}
+
+// cell is a Cluster in the overview.
+type cell struct {
+	ID, Base, Name, Namespace string
+	Sign                      string
+	State                     picture.State
+	Reason                    string
+	// First is the one that the tab key leads to.
+	First bool
+}
+
+// dense is from how many Clusters on there is no room for names.
+const dense = 300
+
+func (s *Server) viewOf(graph *picture.Graph) *view {
+	v := &view{Title: s.title, Base: s.base, Summary: draw.Counts(graph.Counts), Notes: graph.Notes, Dense: picture.Total(graph.Counts) > dense}
+	first := true
+	for _, root := range graph.Roots {
+		c := class{ID: root.ID, Title: root.Name, Counts: draw.Counts(root.Counts), Bar: bar(root.Counts), Trouble: trouble(root)}
+		if root.Kind == picture.ClusterClass {
+			c.Title = root.Key()
+		}
+		for _, node := range root.Children {
+			p := place{ID: node.ID, Name: node.Name, Group: node.Fact(picture.FactGroup), Mapping: node.Fact(picture.FactMapping), Trouble: trouble(node), Sign: node.State.Sign()}
+			for _, cluster := range byName(node.Children) {
+				p.Cells = append(p.Cells, cell{
+					ID: cluster.ID, Base: s.base, Name: cluster.Name, Namespace: cluster.Namespace,
+					Sign: cluster.State.Sign(), State: cluster.State, Reason: cluster.Reason, First: first,
+				})
+				first = false
+			}
+			c.Places = append(c.Places, p)
+		}
+		v.Classes = append(v.Classes, c)
+	}
+	return v
+}
+
+// byName returns nodes by name: a cell that changes its state stays where it is.
+func byName(nodes []*picture.Node) []*picture.Node {
+	nodes = slices.Clone(nodes)
+	slices.SortFunc(nodes, func(a, b *picture.Node) int { return strings.Compare(a.ID, b.ID) })
+	return nodes
+}
+
+func trouble(node *picture.Node) string {
+	if node.State == picture.Ready {
+		return ""
+	}
+	return node.Reason + ": " + node.Message
+}
+
+func bar(counts map[picture.State]int) []part {
+	total := picture.Total(counts)
+	var parts []part
+	seen := 0
+	for _, state := range picture.States {
+		if counts[state] == 0 {
+			continue
+		}
+		from := seen * 1000 / total
+		seen += counts[state]
+		parts = append(parts, part{state, from, seen*1000/total - from})
+	}
+	return parts
+}
+
+// detail is all about one Cluster.
+type detail struct {
+	Base, Key, ID    string
+	Cluster          *picture.Node
+	Class, Namespace *picture.Node
+	Bundles          []*picture.Node
+	Notes            []string
+	// Missing says that there is no such Cluster.
+	Missing bool
+}
+
+// detailOf reads what is on a Cluster.
+func (s *Server) detailOf(ctx context.Context, objects *picture.Objects, graph *picture.Graph, id string) *detail {
+	node, _, _ := find(graph, id)
+	if node == nil {
+		return &detail{Base: s.base, ID: id, Key: picture.Text(id), Missing: true}
+	}
+	result := &detail{Base: s.base, ID: id, Key: node.Key()}
+	if namespace := node.Fact(picture.FactFleetNS); namespace != "" {
+		if err := s.source.Bundles(ctx, namespace, objects); err != nil {
+			result.Notes = append(result.Notes, picture.Text(err.Error()))
+		}
+		graph = picture.Build(objects)
+		if why := objects.Unread[picture.Deployment]; why != "" {
+			result.Notes = append(result.Notes, "Bundles: "+picture.Text(why))
+		}
+	}
+	if result.Cluster, result.Namespace, result.Class = find(graph, id); result.Cluster == nil {
+		result.Missing = true
+		return result
+	}
+	result.Bundles = result.Cluster.Children
+	return result
+}
+
+// find returns a Cluster's node and those above it.
+func find(graph *picture.Graph, id string) (cluster, place, root *picture.Node) {
+	for _, root := range graph.Roots {
+		for _, place := range root.Children {
+			for _, node := range place.Children {
+				if node.ID == id {
+					return node, place, root
+				}
+			}
+		}
+	}
+	return nil, nil, nil
+}
+
+// Command is how to ask further on a terminal.
+func (d *detail) Command() string { return "kubectl muster tree " + d.Key + " -o wide" }
+
+// Trace is how to ask about a Bundle.
+func (d *detail) Trace(bundle *picture.Node) string {
+	return fmt.Sprintf("kubectl muster trace %s %s", bundle.Key(), d.Key)
+}
+
+func (s *Server) page(w http.ResponseWriter, r *http.Request, selected string) {
+	objects := s.source.Snapshot()
+	graph := picture.Build(objects)
+	v := s.viewOf(graph)
+	if selected != "" {
+		v.Selected, v.Detail = selected, s.detailOf(r.Context(), objects, graph, selected)
+	}
+	s.write(w, "page", v)
+}
+
+// part serves what is shown beside the overview.
+func (s *Server) part(w http.ResponseWriter, r *http.Request, id string) {
+	objects := s.source.Snapshot()
+	s.write(w, "detail", s.detailOf(r.Context(), objects, picture.Build(objects), id))
+}
+
+func (s *Server) write(w http.ResponseWriter, name string, what any) {
+	text, err := render(name, what)
+	if err != nil {
+		http.Error(w, "the page cannot be made: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = w.Write(text) // Who does not read to the end has gone.
+}
+
+func render(name string, what any) ([]byte, error) {
+	var text bytes.Buffer
+	err := pages.ExecuteTemplate(&text, name, what)
+	return text.Bytes(), err
+}
+
+func (s *Server) download(w http.ResponseWriter, name string) {
+	graph, err := picture.Build(s.source.Snapshot()).Choose(picture.Choice{Fold: name != "picture.json"})
+	var text bytes.Buffer
+	switch {
+	case err != nil:
+	case name == "picture.dot":
+		err = draw.Dot(&text, graph)
+	case name == "picture.mmd":
+		err = draw.Mermaid(&text, graph)
+	default:
+		err = json.NewEncoder(&text).Encode(draw.DataOf(graph))
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Content-Disposition", `attachment; filename="`+name+`"`)
+	_, _ = w.Write(text.Bytes())
+}

@@ -1,0 +1,119 @@
+package draw
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/muster-fleet/muster/internal/picture"
+)
+
+// label is what a node is called in a diagram: its sign, its name, and what is wrong.
+func label(node *picture.Node) []string {
+	var lines []string
+	switch node.Kind {
+	case picture.ClusterClass:
+		lines = []string{"ClusterClass " + node.Key(), Counts(node.Counts)}
+	case picture.NoClass, picture.OnlyInFleet:
+		lines = []string{node.Name, Counts(node.Counts)}
+	case picture.Namespace:
+		lines = []string{"namespace " + node.Name}
+		if group := node.Fact(picture.FactGroup); group != "" {
+			lines = append(lines, "group "+group)
+		}
+	case picture.Folded:
+		return []string{node.State.Sign() + " " + node.Name}
+	default:
+		lines = []string{node.State.Sign() + " " + nameOf(node), node.Reason}
+	}
+	if node.Reason != "" && node.Kind != picture.Cluster && node.Kind != picture.Bundle && node.State != picture.Ready {
+		lines = append(lines, node.State.Sign()+" "+node.Reason)
+	}
+	var result []string
+	for _, one := range lines {
+		if one != "" {
+			result = append(result, picture.Text(one))
+		}
+	}
+	return result
+}
+
+// edgeLabel says by what a node is reached.
+func edgeLabel(node *picture.Node) string {
+	if mapping := node.Fact(picture.FactMapping); mapping != "" && node.Kind == picture.Namespace {
+		return "mapping " + mapping
+	}
+	return ""
+}
+
+var fills = map[picture.State]string{
+	picture.Ready: "#d9f2d9", picture.Waiting: "#dbe9ff", picture.Problem: "#ffd9d9", picture.Unknown: "#fff2cc", picture.Held: "#eeeeee",
+}
+
+// Dot writes a picture for Graphviz.
+func Dot(to io.Writer, graph *picture.Graph) error {
+	out := &strings.Builder{}
+	out.WriteString("digraph muster {\n  rankdir=LR;\n  node [shape=box, style=\"rounded,filled\", fontname=\"sans-serif\"];\n")
+	graph.Walk(func(node, parent *picture.Node) {
+		fmt.Fprintf(out, "  %s [label=%s, fillcolor=%s];\n", dotText(node.ID), dotText(label(node)...), dotText(fills[node.State]))
+		if parent != nil {
+			attributes := ""
+			if text := edgeLabel(node); text != "" {
+				attributes = fmt.Sprintf(" [label=%s]", dotText(text))
+			}
+			fmt.Fprintf(out, "  %s -> %s%s;\n", dotText(parent.ID), dotText(node.ID), attributes)
+		}
+	})
+	out.WriteString("}\n")
+	_, err := io.WriteString(to, out.String())
+	return err
+}
+
+// dotText quotes text for Graphviz; what others wrote has no line breaks.
+func dotText(lines ...string) string {
+	for i, text := range lines {
+		lines[i] = strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text)
+	}
+	return `"` + strings.Join(lines, `\n`) + `"`
+}
+
+// Mermaid writes a picture for Mermaid, which Markdown on many sites shows.
+func Mermaid(to io.Writer, graph *picture.Graph) error {
+	out := &strings.Builder{}
+	out.WriteString("flowchart LR\n")
+	ids := map[*picture.Node]string{}
+	graph.Walk(func(node, parent *picture.Node) {
+		ids[node] = fmt.Sprintf("n%d", len(ids))
+		fmt.Fprintf(out, "  %s[\"%s\"]:::%s\n", ids[node], mermaidText(label(node)...), strings.ToLower(string(node.State)))
+		if parent == nil {
+			return
+		}
+		arrow := "-->"
+		if text := edgeLabel(node); text != "" {
+			arrow = fmt.Sprintf("-->|\"%s\"|", mermaidText(text))
+		}
+		fmt.Fprintf(out, "  %s %s %s\n", ids[parent], arrow, ids[node])
+	})
+	for _, state := range picture.States {
+		fmt.Fprintf(out, "  classDef %s fill:%s,stroke:#555,color:#111\n", strings.ToLower(string(state)), fills[state])
+	}
+	_, err := io.WriteString(to, out.String())
+	return err
+}
+
+// mermaidText writes text of others so that nothing in it is markup: Mermaid knows
+// characters by their numbers.
+func mermaidText(lines ...string) string {
+	for i, text := range lines {
+		var out strings.Builder
+		for _, r := range text {
+			if strings.ContainsRune("\"#;<>&`[](){}|\\", r) {
+				fmt.Fprintf(&out, "#%d;", r)
+			} else {
+				out.WriteRune(r)
+			}
+		}
+		lines[i] = out.String()
+	}
+	return strings.Join(lines, "<br/>")
+}

@@ -1,0 +1,276 @@
+// Package draw writes pictures and traces: as trees for terminals, as JSON and YAML for
+// programs, as dot and mermaid for documents. It decides nothing.
+package draw
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/muster-fleet/muster/internal/picture"
+)
+
+// Style says how a tree is written.
+type Style struct {
+	// Color colors the signs; the signs stay.
+	Color bool
+	// Width is how many columns there are; 0 stands for any number.
+	Width int
+	// Wide adds what does not fit a terminal.
+	Wide bool
+}
+
+// line is a row of a tree: what stands left, with the branches, and its columns.
+type line struct {
+	branch, sign, name string
+	state              picture.State
+	columns            []string
+	// free is the rest of a row that has no columns.
+	free string
+}
+
+// Tree writes a picture as a tree.
+func Tree(to io.Writer, graph *picture.Graph, style Style) error {
+	var lines []line
+	for _, root := range graph.Roots {
+		lines = append(lines, rootLine(root))
+		lines = append(lines, below(root, "", style)...)
+	}
+	out := &strings.Builder{}
+	write(out, lines, style)
+	if len(lines) == 0 {
+		out.WriteString(nothing(graph) + "\n")
+	}
+	for _, note := range graph.Notes {
+		out.WriteString(fit("note: "+note, style.Width) + "\n")
+	}
+	_, err := io.WriteString(to, out.String())
+	return err
+}
+
+func nothing(graph *picture.Graph) string {
+	if total := picture.Total(graph.Counts); total > 0 {
+		return fmt.Sprintf("nothing to report: %s", Counts(graph.Counts))
+	}
+	return "no ClusterClass and no Cluster to be seen"
+}
+
+// Counts writes how many are in each state, the best last.
+func Counts(counts map[picture.State]int) string {
+	var parts []string
+	for _, state := range picture.States {
+		if counts[state] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", counts[state], state))
+		}
+	}
+	if len(parts) == 0 {
+		return "no clusters"
+	}
+	return strings.Join(parts, ", ")
+}
+
+func rootLine(root *picture.Node) line {
+	result := line{name: root.Name}
+	if root.Kind == picture.ClusterClass {
+		result.name = "ClusterClass " + root.Key()
+	}
+	total := picture.Total(root.Counts)
+	switch {
+	case total == 0:
+		result.free = "no clusters"
+	default:
+		result.free = fmt.Sprintf("%s in %s   %s", number(total, "cluster"), number(len(root.Children), "namespace"), Counts(root.Counts))
+	}
+	result.mark(root)
+	return result
+}
+
+// mark adds to a row without columns what is wrong with it.
+func (l *line) mark(node *picture.Node) {
+	if node.State == picture.Ready {
+		return
+	}
+	l.sign, l.state = node.State.Sign(), node.State
+	l.free = strings.TrimSpace(fmt.Sprintf("%s   %s: %s", l.free, node.Reason, node.Message))
+}
+
+func number(count int, what string) string {
+	if count == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", count, what)
+}
+
+// below returns the rows below a node.
+func below(node *picture.Node, indent string, style Style) []line {
+	var lines []line
+	for i, child := range node.Children {
+		branch, more := "├─ ", "│  "
+		if i == len(node.Children)-1 {
+			branch, more = "└─ ", "   "
+		}
+		current := lineOf(child, style)
+		current.branch = indent + branch
+		lines = append(lines, current)
+		lines = append(lines, below(child, indent+more, style)...)
+	}
+	return lines
+}
+
+func lineOf(node *picture.Node, style Style) line {
+	switch node.Kind {
+	case picture.Namespace:
+		result := line{name: node.Name}
+		if group := node.Fact(picture.FactGroup); group != "" {
+			result.free = "group " + group
+		}
+		if mapping := node.Fact(picture.FactMapping); mapping != "" {
+			result.free += "   mapping " + mapping
+		}
+		result.mark(node)
+		return result
+	case picture.Folded:
+		return line{sign: node.State.Sign(), state: node.State, name: node.Name}
+	case picture.Resource:
+		return line{sign: node.State.Sign(), state: node.State, name: node.Key(), free: node.Message}
+	default:
+		return line{sign: node.State.Sign(), state: node.State, name: nameOf(node), columns: columns(node, style)}
+	}
+}
+
+// nameOf returns what a row calls a Cluster, whose namespace stands above, or a Bundle,
+// whose namespace does not.
+func nameOf(node *picture.Node) string {
+	if node.Kind == picture.Bundle {
+		return node.Key()
+	}
+	return node.Name
+}
+
+func columns(node *picture.Node, style Style) []string {
+	agent, bundles, resources := node.Fact(picture.FactAgent), node.Fact(picture.FactBundles), node.Fact(picture.FactResources)
+	if agent != "" {
+		agent = "agent " + agent
+	}
+	if bundles != "" {
+		bundles = "bundles " + bundles
+	}
+	if node.Kind == picture.Bundle {
+		agent = node.Fact(picture.FactSource)
+	}
+	if resources != "" {
+		resources = "resources " + resources
+	}
+	if !style.Wide {
+		if node.Kind == picture.Bundle {
+			bundles = resources
+		}
+		return []string{node.Reason, agent, bundles, node.Message}
+	}
+	turn := ""
+	if node.Turn != "" {
+		turn = "turn: " + node.Turn
+	}
+	fleet := node.Fact(picture.FactFleet)
+	if fleet == node.Name {
+		fleet = ""
+	}
+	if fleet != "" {
+		fleet = "in Fleet as " + fleet
+	}
+	return []string{node.Reason, since(node), agent, bundles, resources, fleet, turn, join(node.Message, node.Do)}
+}
+
+func since(node *picture.Node) string {
+	if since := node.Fact(picture.FactSince); since != "" {
+		return "since " + since
+	}
+	return ""
+}
+
+func join(message, do string) string {
+	switch {
+	case message == "" || do == "":
+		return message + do
+	default:
+		return message + " → " + do
+	}
+}
+
+// write writes rows so that columns stand below each other.
+func write(out *strings.Builder, lines []line, style Style) {
+	left, widths := 0, []int{}
+	for _, l := range lines {
+		if l.columns == nil {
+			continue
+		}
+		left = max(left, l.left())
+		for i, column := range l.columns[:len(l.columns)-1] {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(column))
+		}
+	}
+	for _, l := range lines {
+		text := l.branch
+		if l.sign != "" {
+			text += l.sign + " "
+		}
+		text += l.name
+		if l.columns == nil {
+			if l.free != "" {
+				text += "   " + l.free
+			}
+		} else {
+			text = pad(text, left)
+			for i, column := range l.columns {
+				if i < len(widths) {
+					if widths[i] > 0 {
+						text += "  " + pad(column, widths[i])
+					}
+				} else {
+					text += "  " + column
+				}
+			}
+		}
+		out.WriteString(paint(fit(strings.TrimRight(text, " "), style.Width), l, style) + "\n")
+	}
+}
+
+func (l line) left() int {
+	width := utf8.RuneCountInString(l.branch) + utf8.RuneCountInString(l.name)
+	if l.sign != "" {
+		width += 2
+	}
+	return width
+}
+
+func pad(text string, width int) string {
+	return text + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(text)))
+}
+
+// fit cuts a row to a width.
+func fit(text string, width int) string {
+	if width <= 0 || utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	return string([]rune(text)[:max(0, width-1)]) + "…"
+}
+
+var colors = map[picture.State]string{
+	picture.Ready: "32", picture.Waiting: "36", picture.Problem: "31;1", picture.Unknown: "33", picture.Held: "2",
+}
+
+// paint colors the sign of a row.
+func paint(text string, l line, style Style) string {
+	if !style.Color || l.sign == "" {
+		return text
+	}
+	before, after, found := strings.Cut(text, l.sign)
+	if !found {
+		return text
+	}
+	return before + "\x1b[" + colors[l.state] + "m" + l.sign + "\x1b[0m" + after
+}

@@ -1,0 +1,162 @@
+// Package source reads what a picture is made of: from an API server, once or for as long
+// as somebody looks, and from files. It has the rights of the person who looks: what may not
+// be read is noted, and the rest is shown.
+package source
+
+import (
+	"errors"
+	"fmt"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/picture"
+)
+
+// feed is a kind that a picture is made of.
+type feed struct {
+	kind picture.Kind
+	list client.ObjectList
+	// by is who serves the kind.
+	by string
+	// wide says that the kind has no namespaces.
+	wide bool
+
+	clear func(*picture.Objects)
+	// move puts what was read into one into the other, which has none of the kind.
+	move func(from, to *picture.Objects)
+	put  func(*picture.Objects, client.Object)
+	drop func(*picture.Objects, types.NamespacedName)
+}
+
+// feeds are all of them. A Bundle is none: its resources are large, and what the picture
+// shows of it is on its BundleDeployments.
+func feeds() []feed {
+	return []feed{
+		{
+			kind: picture.Config, list: &addonsv1.FleetAddonConfigList{}, by: "Muster", wide: true,
+			clear: func(o *picture.Objects) { o.Config = nil },
+			move:  func(from, to *picture.Objects) { to.Config = from.Config },
+			put: func(o *picture.Objects, object client.Object) {
+				if config := object.(*addonsv1.FleetAddonConfig); config.Name == addonsv1.FleetAddonConfigName {
+					o.Config = config
+				}
+			},
+			drop: func(o *picture.Objects, key types.NamespacedName) {
+				if key.Name == addonsv1.FleetAddonConfigName {
+					o.Config = nil
+				}
+			},
+		},
+		{
+			kind: picture.Namespace, list: metadataList(corev1.SchemeGroupVersion.WithKind("NamespaceList")), by: "Kubernetes", wide: true,
+			clear: func(o *picture.Objects) { clear(o.Namespaces) },
+			move:  func(from, to *picture.Objects) { to.Namespaces = from.Namespaces },
+			put: func(o *picture.Objects, object client.Object) {
+				labels := object.GetLabels()
+				if labels == nil {
+					labels = map[string]string{}
+				}
+				o.Namespaces[object.GetName()] = labels
+			},
+			drop: func(o *picture.Objects, key types.NamespacedName) { delete(o.Namespaces, key.Name) },
+		},
+		{
+			kind: picture.ClusterClass, list: metadataList(clusterv1.GroupVersion.WithKind("ClusterClassList")), by: "Cluster API",
+			clear: func(o *picture.Objects) { clear(o.Classes) },
+			move:  func(from, to *picture.Objects) { to.Classes = from.Classes },
+			put:   func(o *picture.Objects, object client.Object) { o.Classes[client.ObjectKeyFromObject(object)] = true },
+			drop:  func(o *picture.Objects, key types.NamespacedName) { delete(o.Classes, key) },
+		},
+		{
+			kind: picture.Cluster, list: &clusterv1.ClusterList{}, by: "Cluster API",
+			clear: func(o *picture.Objects) { clear(o.Clusters) },
+			move:  func(from, to *picture.Objects) { to.Clusters = from.Clusters },
+			put: func(o *picture.Objects, object client.Object) {
+				o.Clusters[client.ObjectKeyFromObject(object)] = picture.CutCluster(object.(*clusterv1.Cluster))
+			},
+			drop: func(o *picture.Objects, key types.NamespacedName) { delete(o.Clusters, key) },
+		},
+		{
+			kind: picture.FleetCluster, list: &fleetv1.ClusterList{}, by: "Fleet",
+			clear: func(o *picture.Objects) { clear(o.FleetClusters) },
+			move:  func(from, to *picture.Objects) { to.FleetClusters = from.FleetClusters },
+			put: func(o *picture.Objects, object client.Object) {
+				o.FleetClusters[client.ObjectKeyFromObject(object)] = picture.CutFleetCluster(object.(*fleetv1.Cluster))
+			},
+			drop: func(o *picture.Objects, key types.NamespacedName) { delete(o.FleetClusters, key) },
+		},
+		{
+			kind: picture.ClusterGroup, list: &fleetv1.ClusterGroupList{}, by: "Fleet",
+			clear: func(o *picture.Objects) { clear(o.Groups) },
+			move:  func(from, to *picture.Objects) { to.Groups = from.Groups },
+			put: func(o *picture.Objects, object client.Object) {
+				o.Groups[client.ObjectKeyFromObject(object)] = cutGroup(object.(*fleetv1.ClusterGroup))
+			},
+			drop: func(o *picture.Objects, key types.NamespacedName) { delete(o.Groups, key) },
+		},
+		{
+			kind: picture.Mapping, list: &fleetv1.BundleNamespaceMappingList{}, by: "Fleet",
+			clear: func(o *picture.Objects) { clear(o.Mappings) },
+			move:  func(from, to *picture.Objects) { to.Mappings = from.Mappings },
+			put: func(o *picture.Objects, object client.Object) {
+				o.Mappings[client.ObjectKeyFromObject(object)] = object.(*fleetv1.BundleNamespaceMapping)
+			},
+			drop: func(o *picture.Objects, key types.NamespacedName) { delete(o.Mappings, key) },
+		},
+	}
+}
+
+// cutGroup drops the status, which names each Cluster in trouble.
+func cutGroup(in *fleetv1.ClusterGroup) *fleetv1.ClusterGroup {
+	result := &fleetv1.ClusterGroup{Spec: in.Spec}
+	result.Namespace, result.Name, result.Labels = in.Namespace, in.Name, in.Labels
+	return result
+}
+
+func metadataList(kind schema.GroupVersionKind) *metav1.PartialObjectMetadataList {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(kind)
+	return list
+}
+
+// each visits the items of a list.
+func each(list client.ObjectList, visit func(client.Object)) {
+	// The items are values or pointers of types that are all objects.
+	_ = meta.EachListItem(list, func(item runtime.Object) error {
+		if object, ok := item.(client.Object); ok {
+			visit(object)
+		}
+		return nil
+	})
+}
+
+// errNotInFile says that a file has no object of a kind: that proves nothing about the
+// cluster it is from.
+var errNotInFile = errors.New("none in the file")
+
+// unreadable returns why something could not be read, as a note; empty if that is an error
+// which ends everything.
+func unreadable(err error, by string) string {
+	switch {
+	case errors.Is(err, errNotInFile):
+		return errNotInFile.Error()
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return "may not be read by you"
+	case meta.IsNoMatchError(err):
+		return fmt.Sprintf("not served here; is %s installed?", by)
+	case apierrors.IsResourceExpired(err), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err), apierrors.IsTooManyRequests(err):
+		return "cut short, not all are shown: " + err.Error()
+	default:
+		return ""
+	}
+}
