@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/picture"
-	"github.com/muster-fleet/muster/internal/picture/draw"
 	"github.com/muster-fleet/muster/internal/picture/source"
 	"github.com/muster-fleet/muster/internal/program"
 )
@@ -105,6 +107,21 @@ func (o *checkOptions) look(ctx context.Context, reader client.Reader) (graph *p
 // needs anybody.
 func isFine(graph *picture.Graph) bool { return len(graph.Roots) == 0 }
 
+// troubles counts what is not as it should be by its reason.
+func troubles(graph *picture.Graph) string {
+	counts := map[string]int{}
+	graph.Walk(func(node, _ *picture.Node) {
+		if node.State != picture.Ready && node.State != picture.Held {
+			counts[node.Reason]++
+		}
+	})
+	var parts []string
+	for _, reason := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%d %s", counts[reason], reason))
+	}
+	return strings.Join(parts, ", ")
+}
+
 func (o *checkOptions) report(graph *picture.Graph, unread error) error {
 	if !o.quiet {
 		if err := o.print(o.Out, graph); err != nil {
@@ -117,6 +134,6 @@ func (o *checkOptions) report(graph *picture.Graph, unread error) error {
 	case isFine(graph):
 		return nil
 	default:
-		return program.Exit(1, fmt.Errorf("not as it should be: %s", draw.Counts(graph.Counts)))
+		return program.Exit(1, fmt.Errorf("not as it should be: %s", troubles(graph)))
 	}
 }

@@ -42,7 +42,12 @@ func recorded(t *testing.T, objects []client.Object) []byte {
 		fields["apiVersion"], fields["kind"] = kind.GroupVersion().String(), kind.Kind
 		items = append(items, fields)
 	}
-	text, err := yaml.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+	list, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// JSON may hold this character as it is, and YAML, as which it is read here, may not.
+	text, err := yaml.JSONToYAML(bytes.ReplaceAll(list, []byte("\u009b"), []byte(`\u009b`)))
 	if err != nil {
 		t.Fatal(err)
 	}

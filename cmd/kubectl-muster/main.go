@@ -21,13 +21,12 @@ func run(ctx context.Context, args []string) error {
 }
 
 func execute(ctx context.Context, args []string, streams genericiooptions.IOStreams) error {
-	root := newRoot(streams)
+	root := newRoot(newOptions(streams))
 	root.SetArgs(args)
 	return root.ExecuteContext(ctx)
 }
 
-func newRoot(streams genericiooptions.IOStreams) *cobra.Command {
-	o := newOptions(streams)
+func newRoot(o *options) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "kubectl-muster",
 		Short: "See which clusters are in Fleet, what is on them, and whose turn it is",
@@ -40,9 +39,9 @@ nothing is changed. What you may not read is shown as such.`,
 		SilenceErrors: true,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl muster"},
 	}
-	root.SetIn(streams.In)
-	root.SetOut(streams.Out)
-	root.SetErr(streams.ErrOut)
+	root.SetIn(o.In)
+	root.SetOut(o.Out)
+	root.SetErr(o.ErrOut)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return program.Exit(2, err) })
 	o.addTo(root.PersistentFlags())
 	root.AddCommand(newTree(o), newTrace(o), newCheck(o), newView(o), newAgentManifest(o))

@@ -29,6 +29,8 @@ type options struct {
 	// that look at many Clusters.
 	everywhere bool
 	color      string
+	// through, if not nil, stands between a file and who reads it.
+	through func(client.Reader) client.Reader
 }
 
 func newOptions(streams genericiooptions.IOStreams) *options {
@@ -80,6 +82,9 @@ func (o *options) reader() (client.Reader, error) {
 	file, err := source.Open(scheme, o.files, o.In)
 	if err != nil {
 		return nil, program.Exit(2, err)
+	}
+	if o.through != nil {
+		return o.through(file), nil
 	}
 	return file, nil
 }

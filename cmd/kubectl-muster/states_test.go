@@ -102,6 +102,9 @@ func (w *world) cluster(namespace, name string, class types.NamespacedName) (*cl
 
 func told(cluster *clusterv1.Cluster, status metav1.ConditionStatus, reason, message string) {
 	cluster.Status.Conditions = []metav1.Condition{{Type: "FleetImported", Status: status, Reason: reason, Message: message, LastTransitionTime: ago(3 * time.Hour)}}
+	if status == metav1.ConditionTrue {
+		cluster.Status.Conditions = append(cluster.Status.Conditions, metav1.Condition{Type: "FleetBundlesReady", Status: metav1.ConditionTrue, Reason: "BundlesReady", LastTransitionTime: ago(2 * time.Hour)})
+	}
 }
 
 // notImported takes the Fleet Cluster of a Cluster away.
@@ -228,6 +231,7 @@ func states() []state {
 			_, fleet := w.cluster("team-a", "legacy", types.NamespacedName{})
 			fleet.Labels["env"] = "legacy"
 			w.bundle("cni")
+			w.add(desired.Mapping("classes", "team-b"))
 			local := &fleetv1.Cluster{}
 			local.Namespace, local.Name = "fleet-local", "local"
 			local.Status.Agent.LastSeen = ago(10 * time.Second)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -277,6 +278,7 @@ func (b *builder) bundles(cluster *Node, deployments []*Deployed) {
 func (b *builder) count(nodes []*Node) {
 	for _, root := range nodes {
 		root.Counts = map[State]int{}
+		root.tell(FactNamespaces, strconv.Itoa(len(root.Children)))
 		for _, place := range root.Children {
 			place.Counts = map[State]int{}
 			for _, cluster := range place.Children {

@@ -2,6 +2,7 @@ package picture
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -66,6 +67,8 @@ func (c Choice) root(root *Node) *Node {
 	}
 	if isWhole {
 		copied.Counts = root.Counts
+	} else {
+		copied.Facts = []Fact{{FactNamespaces, strconv.Itoa(len(copied.Children))}}
 	}
 	return &copied
 }

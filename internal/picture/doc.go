@@ -124,6 +124,8 @@ const (
 	FactMapping   = "mapping"
 	FactSource    = "source"
 	FactSince     = "since"
+	// FactNamespaces is how many namespaces have Clusters of a class.
+	FactNamespaces = "namespaces"
 )
 
 // Fact returns the value of a fact, or "".

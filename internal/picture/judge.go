@@ -219,5 +219,21 @@ func DoFor(reason string) string {
 	if !found || containsVerb(turn.do) {
 		return ""
 	}
-	return "it is the turn of " + turn.whose + ": " + turn.do
+	return TurnOf(turn.whose, turn.do)
+}
+
+// TurnOf says whose turn it is, and what there is to do, in one sentence.
+func TurnOf(whose, do string) string {
+	switch {
+	case whose == "":
+		return do
+	case whose == "you":
+		whose = "it is your turn"
+	default:
+		whose = "it is the turn of " + whose
+	}
+	if do == "" {
+		return whose
+	}
+	return whose + ": " + do
 }

@@ -5,6 +5,7 @@ package draw
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -80,7 +81,7 @@ func rootLine(root *picture.Node) line {
 	case total == 0:
 		result.free = "no clusters"
 	default:
-		result.free = fmt.Sprintf("%s in %s   %s", number(total, "cluster"), number(len(root.Children), "namespace"), Counts(root.Counts))
+		result.free = fmt.Sprintf("%s in %s   %s", number(strconv.Itoa(total), "cluster"), number(root.Fact(picture.FactNamespaces), "namespace"), Counts(root.Counts))
 	}
 	result.mark(root)
 	return result
@@ -95,11 +96,11 @@ func (l *line) mark(node *picture.Node) {
 	l.free = strings.TrimSpace(fmt.Sprintf("%s   %s: %s", l.free, node.Reason, node.Message))
 }
 
-func number(count int, what string) string {
-	if count == 1 {
+func number(count, what string) string {
+	if count == "1" {
 		return "1 " + what
 	}
-	return fmt.Sprintf("%d %ss", count, what)
+	return count + " " + what + "s"
 }
 
 // below returns the rows below a node.

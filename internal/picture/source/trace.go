@@ -87,7 +87,7 @@ func (t *tracing) cluster(ctx context.Context, namespace, name string) error {
 	graph := picture.Build(objects)
 	fleetKey := key
 	graph.Walk(func(node, _ *picture.Node) {
-		if node.Namespace == key.Namespace && node.Name == key.Name && (node.Kind == picture.Cluster || node.Kind == picture.FleetCluster) {
+		if node.Namespace == key.Namespace && node.Name == key.Name && (node.Kind == picture.Cluster || node.Kind == picture.FleetCluster && t.in.Judged == nil) {
 			t.in.Judged = node
 			if name := node.Fact(picture.FactFleet); name != "" {
 				fleetKey.Name = name

@@ -17,7 +17,7 @@ func (e *explainer) conclude() {
 	case e.trace.Verdict == Undecided && deployed != nil:
 		e.say("the Bundle is on the Cluster (%s); why could not be followed to the end", deployed.State)
 	case e.trace.Verdict == Undecided:
-		e.say("whether the Bundle is for the Cluster cannot be said with your rights")
+		e.say("whether the Bundle is for the Cluster cannot be said: what decides it could not be read")
 	case e.trace.Verdict == Targeted && isUnseen:
 		e.say("the Bundle is for the Cluster; whether it is there could not be read")
 	case e.trace.Verdict == Targeted && deployed != nil:

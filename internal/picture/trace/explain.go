@@ -85,7 +85,7 @@ func (e *explainer) cluster() bool {
 			details = append(details, strings.TrimSuffix(fmt.Sprintf("its state is %s: %s", e.Judged.Reason, e.Judged.Message), ": "))
 		}
 		return e.passed(StepCluster, details, "Cluster %s is in Fleet%s", e.Cluster, fleetName)
-	case e.Unread[picture.FleetCluster] != "":
+	case e.Unread[picture.FleetCluster] != "" && !e.isKept():
 		return e.unknown(StepCluster, picture.FleetCluster)
 	case e.CAPI == nil && e.Unread[picture.Cluster] != "":
 		return e.unknown(StepCluster, picture.Cluster)
@@ -95,17 +95,15 @@ func (e *explainer) cluster() bool {
 	}
 	why := "it has no Fleet Cluster"
 	if e.Judged != nil {
-		e.trace.Do = doOf(e.Judged)
+		e.trace.Do = picture.TurnOf(e.Judged.Turn, e.Judged.Do)
 		why = strings.TrimSuffix(e.Judged.Reason+": "+e.Judged.Message, ": ")
 	}
 	return e.failed(StepCluster, nil, "Cluster %s is not in Fleet: %s", e.Cluster, why)
 }
 
-func doOf(node *picture.Node) string {
-	if node.Turn == "" {
-		return node.Do
-	}
-	return strings.TrimSuffix("it is the turn of "+node.Turn+": "+node.Do, ": ")
+// isKept reports whether the Cluster itself says that it is not in Fleet.
+func (e *explainer) isKept() bool {
+	return e.CAPI != nil && e.CAPI.Imported != nil && e.CAPI.Imported.Status == "False"
 }
 
 func (e *explainer) namespace() bool {
