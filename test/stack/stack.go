@@ -232,6 +232,9 @@ func (s *Stack) RESTConfig() (*rest.Config, error) {
 	return config, nil
 }
 
+// KubectlPath is where kubectl is.
+func (s *Stack) KubectlPath() string { return s.tools.Bin("kubectl") }
+
 // Kubectl runs kubectl as the administrator and returns what it printed. An error
 // holds what it printed as errors.
 func (s *Stack) Kubectl(ctx context.Context, args ...string) (string, error) {

@@ -139,7 +139,7 @@
     if (event.key === 'Escape') {
       if (typing && search.value) { search.value = ''; search.dispatchEvent(new Event('input')); } else { close(); }
     } else if (typing) {
-      return;
+      if (event.key === '/' && search.value === '') event.preventDefault();
     } else if (event.key === '/') {
       event.preventDefault();
       search.focus();

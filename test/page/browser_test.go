@@ -1,0 +1,272 @@
+package page
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+)
+
+//go:embed axe/axe.min.js
+var axe string
+
+// browsers are where Debian and others put Chromium.
+var browsers = []string{"chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"}
+
+// tab is a tab of the browser, with what went wrong in it.
+type tab struct {
+	*testing.T
+	ctx context.Context
+
+	mu       sync.Mutex
+	problems []string
+	foreign  []string
+}
+
+// newTab opens a tab, or skips the test where there is no browser.
+func newTab(t *testing.T) *tab {
+	t.Helper()
+	found := ""
+	for _, name := range browsers {
+		if path, err := exec.LookPath(name); err == nil {
+			found = path
+			break
+		}
+	}
+	if found == "" {
+		if os.Getenv("MUSTER_BROWSER") == "required" {
+			t.Fatal("there is no Chromium")
+		}
+		t.Skip("skipped: there is no Chromium here; install Debian's package chromium-headless-shell to have the page looked at")
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(found), chromedp.NoSandbox, chromedp.Flag("disable-dev-shm-usage", true))
+	allocator, cancel := chromedp.NewExecAllocator(context.Background(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel := chromedp.NewContext(allocator)
+	t.Cleanup(cancel)
+	result := &tab{T: t, ctx: ctx}
+	if err := chromedp.Listen(ctx, result.listen); err != nil {
+		t.Fatal(err)
+	}
+	result.ctx, cancel = context.WithTimeout(ctx, 3*time.Minute)
+	t.Cleanup(cancel)
+	command(result, log.Enable, cdp.Empty{})
+	command(result, network.Enable, network.EnableParams{})
+	command(result, page.Enable, page.EnableParams{})
+	return result
+}
+
+func (t *tab) listen(event any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch event := event.(type) {
+	case *runtime.EventExceptionThrown:
+		t.problems = append(t.problems, fmt.Sprintf("%s %v", event.ExceptionDetails.Text, event.ExceptionDetails.Exception))
+	case *runtime.EventConsoleAPICalled:
+		t.problems = append(t.problems, fmt.Sprintf("console: %v", event.Args))
+	case *log.EventEntryAdded:
+		t.problems = append(t.problems, event.Entry.Text+" "+event.Entry.URL)
+	case *page.EventJavascriptDialogOpening:
+		t.problems = append(t.problems, "dialog: "+event.Message)
+	case *network.EventRequestWillBeSent:
+		if !strings.HasPrefix(event.Request.URL, "http://127.0.0.1:") {
+			t.foreign = append(t.foreign, event.Request.URL)
+		}
+	}
+}
+
+func (t *tab) run(actions ...chromedp.Action[chromedp.Void]) {
+	t.Helper()
+	if err := chromedp.Do(t.ctx, actions...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// command sends a command of the protocol.
+func command[P, R any](t *tab, c cdp.Command[P, R], params P) {
+	t.Helper()
+	t.run(chromedp.Func(func(ctx context.Context, target *chromedp.Target) error {
+		_, err := cdp.Call(ctx, target, c, params)
+		return err
+	}))
+}
+
+func (t *tab) open(url string) {
+	t.Helper()
+	t.run(chromedp.Navigate(url))
+	t.eventually("document.readyState === 'complete' && document.getElementById('live').textContent !== 'not connected'")
+}
+
+// eval returns the value of an expression.
+func eval[T any](t *tab, expression string) T {
+	t.Helper()
+	value, err := chromedp.Run(t.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
+	if err != nil {
+		t.Fatalf("%.200s: %v", expression, err)
+	}
+	return value
+}
+
+// eventually waits until an expression is true, and returns how long that took.
+func (t *tab) eventually(expression string) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	for !eval[bool](t, expression) {
+		if time.Since(begin) > 20*time.Second {
+			t.Fatalf("not within %s: %s; the page says:\n%s", time.Since(begin), expression, eval[string](t, "document.body.innerText"))
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return time.Since(begin)
+}
+
+func (t *tab) press(keys string) {
+	t.Helper()
+	t.run(chromedp.KeyEvent(keys))
+}
+
+// clean fails for anything that went wrong, and for anything that was asked of others.
+func (t *tab) clean() {
+	t.Helper()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.problems) > 0 || len(t.foreign) > 0 {
+		t.Errorf("problems %q, requests elsewhere %q", t.problems, t.foreign)
+	}
+}
+
+// accessible runs axe-core: roles, names, contrast.
+func (t *tab) accessible() {
+	t.Helper()
+	eval[int](t, axe+";0")
+	text := eval[string](t, `axe.run(document, {resultTypes: ['violations']}).then((r) => JSON.stringify({violations: r.violations.map((v) => ({id: v.id, help: v.help, nodes: v.nodes.slice(0, 3).map((n) => n.html + ' ' + n.failureSummary)})), passes: r.passes.length}))`)
+	var result struct {
+		Violations []struct {
+			ID, Help string
+			Nodes    []string
+		}
+		Passes int
+	}
+	if err := json.Unmarshal([]byte(text), &result); err != nil {
+		t.Fatal(err)
+	}
+	for _, violation := range result.Violations {
+		t.Errorf("axe: %s: %s\n%s", violation.ID, violation.Help, strings.Join(violation.Nodes, "\n"))
+	}
+	if result.Passes < 10 {
+		t.Errorf("axe looked at %d rules only", result.Passes)
+	}
+}
+
+func (t *tab) size(width, height int64) {
+	t.Helper()
+	t.run(chromedp.EmulateViewport(width, height))
+}
+
+func (t *tab) dark(on bool) {
+	t.Helper()
+	value := "light"
+	if on {
+		value = "dark"
+	}
+	command(t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: value}}})
+}
+
+// screenshot writes what is seen, where MUSTER_SCREENSHOTS says.
+func (t *tab) screenshot(name string) {
+	t.Helper()
+	folder := os.Getenv("MUSTER_SCREENSHOTS")
+	if folder == "" {
+		return
+	}
+	image, err := chromedp.Run(t.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, name+".png"), image, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const root = "../.."
+
+var build = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "muster-page-")
+	if err != nil {
+		return "", err
+	}
+	program := filepath.Join(dir, "kubectl-muster")
+	cmd := exec.Command("go", "build", "-trimpath", "-o", program, "./cmd/kubectl-muster")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return program, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if program, err := build(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(program))
+	}
+	os.Exit(code)
+}
+
+// started is the process that view started last.
+var started int
+
+// after returns what follows a word in a text.
+func after(text, word string) string {
+	_, rest, _ := strings.Cut(text, word)
+	return rest
+}
+
+// view starts the program, and returns the address of its page.
+func view(t *testing.T, args ...string) string {
+	t.Helper()
+	program, err := build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, append([]string{"view"}, args...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	started = cmd.Process.Pid
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(line)
+}
+
+// viewState shows one of the recorded states.
+func viewState(t *testing.T, name string) string {
+	t.Helper()
+	return view(t, "-f", filepath.Join(root, "cmd", "kubectl-muster", "testdata", "states", name+".yaml"))
+}

@@ -1,0 +1,211 @@
+// Package view gives the tests of test/page, which are a module of their own because of the
+// browser's driver, a cluster to look at: a real API server, with Muster where that matters.
+package view
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+var (
+	ctx   = context.Background()
+	env   *stack.Stack
+	admin client.Client
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(stack.Main(m, stack.Options{Profile: stack.API}, func(s *stack.Stack) (err error) {
+		env = s
+		admin, err = fixture.Client(s)
+		return err
+	}))
+}
+
+var class = types.NamespacedName{Namespace: "classes", Name: "standard"}
+
+// put creates an object and sets its status.
+func put(object client.Object) error {
+	withStatus := object.DeepCopyObject().(client.Object)
+	if err := client.IgnoreAlreadyExists(admin.Create(ctx, object)); err != nil {
+		return err
+	}
+	withStatus.SetResourceVersion(object.GetResourceVersion())
+	switch withStatus.(type) {
+	case *clusterv1.Cluster, *fleetv1.Cluster, *fleetv1.BundleDeployment:
+		return admin.Status().Update(ctx, withStatus)
+	}
+	return nil
+}
+
+// objects are a Cluster with what Muster and Fleet make of it.
+func objects(namespace, name string) []client.Object {
+	cluster := fixture.Cluster(namespace, name, class.Name, class.Namespace)
+	cluster.Labels = stamp.Labels(class)
+	cluster.Annotations = map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: name}
+	cluster.Status.Conditions = []metav1.Condition{{Type: "FleetImported", Status: metav1.ConditionTrue, Reason: "Imported", LastTransitionTime: metav1.Now()}}
+	in := settings.Default()
+	in.Cluster.SetOwnerReferences = false
+	values := map[string]any{"Cluster": map[string]any{"metadata": map[string]any{"name": name}, "spec": strings.Repeat("x", 4<<10)}}
+	fleet := desired.FleetCluster(in, cluster, nil, values, desired.Targets{}, "")
+	fleet.Status.Namespace = "cluster-" + namespace + "-" + name
+	fleet.Status.Agent.LastSeen = metav1.Now()
+	fleet.Status.Display.ReadyBundles = "2/2"
+	return []client.Object{cluster, fleet}
+}
+
+func deployment(namespace, name string, of types.NamespacedName) *fleetv1.BundleDeployment {
+	result := &fleetv1.BundleDeployment{}
+	result.Namespace, result.Name = namespace, name
+	result.Labels = map[string]string{
+		fleetv1.BundleLabel: name, fleetv1.BundleNamespaceLabel: class.Namespace, fleetv1.ClusterLabel: of.Name, fleetv1.ClusterNamespaceLabel: of.Namespace,
+	}
+	result.Status.Ready, result.Status.NonModified = true, true
+	result.Status.ResourceCounts = fleetv1.ResourceCounts{Ready: 6, DesiredReady: 6}
+	return result
+}
+
+func scene(t *testing.T, namespaces ...string) {
+	t.Helper()
+	for _, name := range append([]string{class.Namespace}, namespaces...) {
+		if err := put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made := fixture.Class(class.Namespace, class.Name, nil)
+	for _, object := range []client.Object{made, desired.ClassGroup(settings.Default(), &desired.Class{ObjectMeta: metav1.ObjectMeta{Namespace: class.Namespace, Name: class.Name, UID: "1"}})} {
+		if err := put(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// page runs tests of test/page against the cluster.
+func page(t *testing.T, run string, variables ...string) {
+	t.Helper()
+	root, err := stack.RepoRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("go", "test", "-count=1", "-v", "-run", run, ".")
+	cmd.Dir = filepath.Join(root, "test", "page")
+	cmd.Env = append(append(os.Environ(), "KUBECONFIG="+env.Kubeconfig, "MUSTER_KUBECTL="+env.KubectlPath()), variables...)
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(out), "--- SKIP") {
+		t.Skip("skipped: see above")
+	}
+}
+
+// TestLive has the page looked at while things change.
+func TestLive(t *testing.T) {
+	scene(t, "team-a", "cluster-team-a-prod")
+	all := append(objects("team-a", "prod"), objects("team-a", "edge")...)
+	all = append(all, desired.CrossNamespaceGroup("team-a", class, nil), desired.Mapping(class.Namespace, "team-a"),
+		deployment("cluster-team-a-prod", "cni", types.NamespacedName{Namespace: "team-a", Name: "prod"}))
+	for _, object := range all {
+		if err := put(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page(t, "^TestLive$")
+}
+
+// TestMany has the page looked at with ten thousand Clusters and twenty thousand
+// BundleDeployments, and counts what the page asks of the API server.
+func TestMany(t *testing.T) {
+	const many, namespaces = 10_000, 20
+	scene(t, "many")
+	for i := range namespaces {
+		if err := put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("deployments-%d", i)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, object := range []client.Object{desired.CrossNamespaceGroup("many", class, nil), desired.Mapping(class.Namespace, "many")} {
+		if err := put(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := time.Now()
+	numbers, failed := make(chan int), make(chan error, 64)
+	var workers sync.WaitGroup
+	for range 32 {
+		workers.Go(func() {
+			for i := range numbers {
+				name := fmt.Sprintf("c%05d", i)
+				all := objects("many", name)
+				for _, bundle := range []string{"cni", "monitoring"} {
+					// Their namespaces are fewer than Fleet's: that many Namespaces are not what is measured.
+					d := deployment(fmt.Sprintf("deployments-%d", i%namespaces), name+"-"+bundle, types.NamespacedName{Namespace: "many", Name: name})
+					all = append(all, d)
+				}
+				for _, object := range all {
+					if err := put(object); err != nil {
+						select {
+						case failed <- err:
+						default:
+						}
+					}
+				}
+			}
+		})
+	}
+	for i := range many {
+		numbers <- i
+	}
+	close(numbers)
+	workers.Wait()
+	select {
+	case err := <-failed:
+		t.Fatal(err)
+	default:
+	}
+	t.Logf("made in %s", time.Since(begin).Round(time.Second))
+	since := time.Now()
+	page(t, "^TestMany$", fmt.Sprintf("MUSTER_MANY=%d", many+2))
+
+	asked, err := env.AuditLog(stack.AuditFilter{Since: since, Where: func(e stack.AuditEvent) bool { return strings.HasPrefix(e.UserAgent, "kubectl-muster/") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts, lists := map[string]int{}, 0
+	for _, event := range asked {
+		counts[strings.TrimSpace(event.Verb+" "+event.Resource)]++
+		switch {
+		case event.Verb == "list":
+			lists++
+		case event.Verb != "watch" && event.Resource != "":
+			t.Errorf("the page asked for %s", event)
+		}
+		if event.Resource == "bundledeployments" {
+			t.Errorf("the overview asked for %s", event)
+		}
+	}
+	t.Logf("what the page asked of the API server: %v", counts)
+	// Pages of 500 for each of two kinds, and one list for each of five others.
+	if most := 2*(many/500+1) + 5; lists > most {
+		t.Errorf("%d lists, want at most %d", lists, most)
+	}
+}
