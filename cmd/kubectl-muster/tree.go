@@ -101,7 +101,7 @@ func (o *treeOptions) read(ctx context.Context, reader client.Reader) (*picture.
 // build returns what is chosen of the objects. Of a Cluster that is named, the Bundles are
 // read, too.
 func (o *treeOptions) build(ctx context.Context, reader client.Reader, objects *picture.Objects) (*picture.Graph, error) {
-	choice := picture.Choice{Name: o.name, Problems: o.problems, Fold: o.fold && o.output.format != "json" && o.output.format != "yaml"}
+	choice := picture.Choice{Name: o.name, Problems: o.problems, Fold: o.fold && o.output.isOwn()}
 	graph, err := picture.Build(objects).Choose(choice)
 	if err != nil || o.name == "" || o.bundles {
 		return graph, err

@@ -30,7 +30,10 @@ func makeTargets(path string) ([]string, error) {
 }
 
 // subcommands are the subcommands whose flags are in the reference, too.
-var subcommands = [][]string{{"./syncer", "audit"}, {"./syncer", "agent-manifest"}}
+var subcommands = [][]string{
+	{"./syncer", "audit"}, {"./syncer", "agent-manifest"},
+	{"./kubectl-muster", "tree"}, {"./kubectl-muster", "trace"}, {"./kubectl-muster", "check"}, {"./kubectl-muster", "view"},
+}
 
 // programFlags returns the flags that the programs print with --help.
 func programFlags(root string) ([]string, error) {

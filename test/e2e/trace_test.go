@@ -25,7 +25,6 @@ import (
 	"github.com/muster-fleet/muster/internal/picture/source"
 	"github.com/muster-fleet/muster/internal/picture/trace"
 	"github.com/muster-fleet/muster/test/fixture"
-	"github.com/muster-fleet/muster/test/stack"
 )
 
 const (
@@ -105,7 +104,7 @@ func TestTrace(t *testing.T) {
 	}
 	w := &walk{
 		T: t, rng: rand.New(rand.NewPCG(seed, 0)), clusters: map[types.NamespacedName]*tracedCluster{},
-		selected: map[string]bool{}, counts: map[string]int{}, program: buildProgram(t, g),
+		selected: map[string]bool{}, counts: map[string]int{}, program: env.ProgramPath("kubectl-muster"),
 	}
 	w.setUp(g)
 	t.Cleanup(func() { w.leaveNothing() })
@@ -126,19 +125,6 @@ func TestTrace(t *testing.T) {
 	if targeted < 10 || not < 10 || len(w.counts) < 5 {
 		t.Errorf("%d pairs were targeted and %d not, for reasons %v: too few to say anything", targeted, not, w.counts)
 	}
-}
-
-// buildProgram builds the program as it is shipped.
-func buildProgram(t *testing.T, g Gomega) string {
-	t.Helper()
-	root, err := stack.RepoRoot()
-	g.Expect(err).NotTo(HaveOccurred())
-	program := filepath.Join(t.TempDir(), "kubectl-muster")
-	cmd := exec.Command("go", "build", "-trimpath", "-o", program, "./cmd/kubectl-muster")
-	cmd.Dir = root
-	out, err := cmd.CombinedOutput()
-	g.Expect(err).NotTo(HaveOccurred(), string(out))
-	return program
 }
 
 func (w *walk) setUp(g Gomega) {
@@ -487,7 +473,7 @@ spec: {clientID: %s, templateValues: %s}
 // runAsPerson runs a line of a shell with kubectl on the path.
 func runAsPerson(line string) (string, error) {
 	cmd := exec.Command("bash", "-c", line)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+env.Kubeconfig, "PATH="+filepath.Dir(env.KubectlPath())+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+env.Kubeconfig, "PATH="+filepath.Dir(env.ProgramPath("kubectl"))+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

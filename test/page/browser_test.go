@@ -129,7 +129,7 @@ func (t *tab) eventually(expression string) time.Duration {
 	begin := time.Now()
 	for !eval[bool](t, expression) {
 		if time.Since(begin) > 20*time.Second {
-			t.Fatalf("not within %s: %s; the page says:\n%s", time.Since(begin), expression, eval[string](t, "document.body.innerText"))
+			t.Fatalf("not within %s: %s; in the search field is %q, and the page says:\n%s", time.Since(begin), expression, eval[string](t, "document.getElementById('search').value"), eval[string](t, "document.body.innerText"))
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

@@ -232,8 +232,9 @@ func (s *Stack) RESTConfig() (*rest.Config, error) {
 	return config, nil
 }
 
-// KubectlPath is where kubectl is.
-func (s *Stack) KubectlPath() string { return s.tools.Bin("kubectl") }
+// ProgramPath is where a program is that was built for the stack: kubectl, say, or one of
+// Muster's.
+func (s *Stack) ProgramPath(name string) string { return s.tools.Bin(name) }
 
 // Kubectl runs kubectl as the administrator and returns what it printed. An error
 // holds what it printed as errors.

@@ -73,11 +73,21 @@ func (k *stateKeeper) ready(s *Stack) {
 	k.keep(s)
 }
 
-// linkKubectl puts the kubectl that was built with the parts at a path to remember.
+// linkKubectl puts the kubectl that was built with the parts, and its plugin, at a path to
+// remember.
 func linkKubectl(s *Stack) error {
-	link := filepath.Join(s.dir, "bin", "kubectl")
-	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
+	bin := filepath.Join(s.dir, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return err
 	}
-	return files.SwapLink(s.tools.Bin("kubectl"), link)
+	for _, name := range []string{"kubectl", "kubectl-muster"} {
+		program := s.ProgramPath(name)
+		if program == "" {
+			continue // It was not built: the stack runs without Muster.
+		}
+		if err := files.SwapLink(program, filepath.Join(bin, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

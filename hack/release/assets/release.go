@@ -65,7 +65,12 @@ func Release(ctx context.Context, src *source.Source, progress io.Writer) error 
 	if err != nil {
 		return err
 	}
+	plugin, err := plugin(ctx, src, progress)
+	if err != nil {
+		return err
+	}
 	assets = append(assets, airgap, entry{name: "notes.md", content: []byte(notes)})
+	assets = append(assets, plugin...)
 	assets = append(assets, checksums(assets))
 	return write(filepath.Join(dist, "release"), assets, progress)
 }

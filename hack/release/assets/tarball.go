@@ -16,6 +16,8 @@ import (
 type entry struct {
 	name    string
 	content []byte
+	// program is whether it is to be run.
+	program bool
 }
 
 // tarball packs files in the order given. All have the same time, and nobody owns them.
@@ -30,7 +32,11 @@ func tarball(entries []entry, date time.Time, compress bool) ([]byte, error) {
 		writer = tar.NewWriter(zipper)
 	}
 	for _, e := range entries {
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: e.name, Mode: 0o644, Size: int64(len(e.content)), ModTime: date, Format: tar.FormatPAX}
+		mode := int64(0o644)
+		if e.program {
+			mode = 0o755
+		}
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: e.name, Mode: mode, Size: int64(len(e.content)), ModTime: date, Format: tar.FormatPAX}
 		if err := writer.WriteHeader(header); err != nil {
 			return nil, err
 		}

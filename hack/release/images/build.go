@@ -20,25 +20,36 @@ import (
 const versionPackage = source.Module + "/internal/version"
 
 // compile builds all programs for one architecture into a folder.
-func compile(ctx context.Context, src *source.Source, arch, folder string, progress io.Writer) (err error) {
+func compile(ctx context.Context, src *source.Source, arch, folder string, progress io.Writer) error {
+	var names []string
+	for _, program := range programs.All {
+		names = append(names, program.Name)
+	}
+	return Compile(ctx, src, "linux", arch, folder, names, progress)
+}
+
+// Compile builds programs for a platform into a folder: the same bytes everywhere.
+func Compile(ctx context.Context, src *source.Source, system, arch, folder string, names []string, progress io.Writer) error {
 	begin := time.Now()
 	ldflags := fmt.Sprintf("-s -w -X=%[1]s.version=%[2]s -X=%[1]s.revision=%[3]s -X=%[1]s.date=%[4]s",
 		versionPackage, src.Version, src.Revision, src.Date.Format(time.RFC3339))
 	// -trimpath: where it is built must not show. -buildvcs=false: neither must how git
 	// happens to see the work tree; what it says is linked in instead.
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=" + ldflags, "-o", folder + string(filepath.Separator)}
-	for _, program := range programs.All {
-		args = append(args, "./cmd/"+program.Name)
+	for _, name := range names {
+		args = append(args, "./cmd/"+name)
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = src.Root
-	if cmd.Env, err = environment(ctx, src.Root, arch); err != nil {
+	env, err := environment(ctx, src.Root, system, arch)
+	if err != nil {
 		return err
 	}
+	cmd.Env = env
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building the programs for %s: %w\n%s", arch, err, out)
+		return fmt.Errorf("building the programs for %s/%s: %w\n%s", system, arch, err, out)
 	}
-	fmt.Fprintf(progress, "built %d programs for linux/%s (%s)\n", len(programs.All), arch, time.Since(begin).Round(time.Second/10))
+	fmt.Fprintf(progress, "built %d programs for %s/%s (%s)\n", len(names), system, arch, time.Since(begin).Round(time.Second/10))
 	return nil
 }
 
@@ -48,14 +59,14 @@ var kept = []string{"GOPROXY", "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "GONOPROXY",
 
 // environment is one in which nothing that somebody has configured changes the bytes. The
 // file of `go env -w` is left aside, because an empty variable would not outrank it.
-func environment(ctx context.Context, root, arch string) ([]string, error) {
+func environment(ctx context.Context, root, system, arch string) ([]string, error) {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"env"}, kept...)...)
 	cmd.Dir = root
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("go env: %w", err)
 	}
-	env := append(os.Environ(), "GOENV=off", "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0",
+	env := append(os.Environ(), "GOENV=off", "CGO_ENABLED=0", "GOOS="+system, "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0",
 		"GOFLAGS=-mod=readonly", "GOWORK=off", "GO111MODULE=on", "GOEXPERIMENT=", "GOFIPS140=off")
 	for i, value := range strings.Split(strings.TrimSuffix(string(out), "\n"), "\n") {
 		env = append(env, kept[i]+"="+value)

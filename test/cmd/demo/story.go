@@ -29,6 +29,8 @@ type story struct {
 	*stack.Stack
 	begin time.Time
 	step  int
+	// page is the address of the page that is left.
+	page string
 }
 
 type cluster struct{ namespace, name, pods, env string }

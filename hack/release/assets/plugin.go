@@ -1,0 +1,102 @@
+package assets
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/hack/release/images"
+	"github.com/muster-fleet/muster/hack/release/source"
+)
+
+// pluginName is the plugin of kubectl, which runs on people's own machines.
+const pluginName = "kubectl-muster"
+
+// completion is what kubectl calls to complete the plugin's arguments.
+const completion = "#!/bin/sh\nexec kubectl muster __complete \"$@\"\n"
+
+// machines are what people have.
+var machines = []struct{ system, arch string }{
+	{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"},
+}
+
+// plugin builds the plugin for all machines, and the manifest by which krew installs it.
+func plugin(ctx context.Context, src *source.Source, progress io.Writer) ([]entry, error) {
+	license, err := os.ReadFile(filepath.Join(src.Root, "LICENSE"))
+	if err != nil {
+		return nil, err
+	}
+	folder, err := os.MkdirTemp("", "muster-plugin-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
+	var entries []entry
+	for _, machine := range machines {
+		into := filepath.Join(folder, machine.system+"-"+machine.arch)
+		if err := images.Compile(ctx, src, machine.system, machine.arch, into, []string{pluginName}, progress); err != nil {
+			return nil, err
+		}
+		name := file(machine.system)
+		program, err := os.ReadFile(filepath.Join(into, name))
+		if err != nil {
+			return nil, err
+		}
+		packed, err := tarball([]entry{
+			{name: name, content: program, program: true},
+			{name: "kubectl_complete-muster", content: []byte(completion), program: true},
+			{name: "LICENSE", content: license},
+		}, src.Date, true)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, entry{name: archive(src.Version, machine.system, machine.arch), content: packed})
+	}
+	manifest, err := krew(src.Version, entries)
+	return append(entries, manifest), err
+}
+
+func file(system string) string {
+	if system == "windows" {
+		return pluginName + ".exe"
+	}
+	return pluginName
+}
+
+func archive(version, system, arch string) string {
+	return fmt.Sprintf("%s-%s-%s-%s.tar.gz", pluginName, version, system, arch)
+}
+
+// krew is the manifest by which `kubectl krew install --manifest` installs the plugin. Its
+// archives are those of machines, in that order.
+func krew(version string, archives []entry) (entry, error) {
+	type object = map[string]any
+	var platforms []any
+	for i, machine := range machines {
+		platforms = append(platforms, object{
+			"selector": object{"matchLabels": object{"os": machine.system, "arch": machine.arch}},
+			"uri":      fmt.Sprintf("https://%s/releases/download/%s/%s", source.Module, version, archives[i].name),
+			"sha256":   fmt.Sprintf("%x", sha256.Sum256(archives[i].content)),
+			"bin":      file(machine.system),
+		})
+	}
+	content, err := yaml.Marshal(object{
+		"apiVersion": "krew.googlecontainertools.github.com/v1alpha2",
+		"kind":       "Plugin",
+		"metadata":   object{"name": "muster"},
+		"spec": object{
+			"version":          version,
+			"homepage":         "https://" + source.Module,
+			"shortDescription": "See which clusters are in Fleet and what is on them",
+			"description": "Shows which Cluster API clusters are in Rancher Fleet, by class, how they fare,\n" +
+				"and why a bundle is, or is not, on a cluster: as a tree, as a page on your own\nmachine, and as an exit code for scripts. Reads with your rights; changes nothing.\n",
+			"platforms": platforms,
+		},
+	})
+	return entry{name: "muster.krew.yaml", content: content}, err
+}

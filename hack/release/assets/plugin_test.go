@@ -1,0 +1,55 @@
+package assets
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// krew installs what the manifest says: the archive for a machine, by its digest, and the
+// file in it that is run.
+func TestKrew(t *testing.T) {
+	var archives []entry
+	for _, machine := range machines {
+		archives = append(archives, entry{name: archive("v1.2.3", machine.system, machine.arch), content: []byte(machine.system + machine.arch)})
+	}
+	made, err := krew("v1.2.3", archives)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var manifest struct {
+		Metadata struct{ Name string }
+		Spec     struct {
+			Version, ShortDescription string
+			Platforms                 []struct {
+				Selector         struct{ MatchLabels struct{ OS, Arch string } }
+				URI, SHA256, Bin string
+			}
+		}
+	}
+	if err := yaml.Unmarshal(made.content, &manifest); err != nil {
+		t.Fatal(err)
+	}
+	if manifest.Metadata.Name != "muster" || manifest.Spec.Version != "v1.2.3" || len(manifest.Spec.Platforms) != len(machines) {
+		t.Errorf("got %+v", manifest)
+	}
+	if length := len(manifest.Spec.ShortDescription); length == 0 || length > 60 || strings.HasSuffix(manifest.Spec.ShortDescription, ".") {
+		t.Errorf("krew wants a short description: %q", manifest.Spec.ShortDescription)
+	}
+	for _, platform := range manifest.Spec.Platforms {
+		of := platform.Selector.MatchLabels
+		name := "kubectl-muster-v1.2.3-" + of.OS + "-" + of.Arch + ".tar.gz"
+		if platform.URI != "https://github.com/muster-fleet/muster/releases/download/v1.2.3/"+name {
+			t.Errorf("%s/%s is at %s", of.OS, of.Arch, platform.URI)
+		}
+		if want := fmt.Sprintf("%x", sha256.Sum256([]byte(of.OS+of.Arch))); platform.SHA256 != want {
+			t.Errorf("%s/%s has the digest %s", of.OS, of.Arch, platform.SHA256)
+		}
+		if (platform.Bin == "kubectl-muster.exe") != (of.OS == "windows") || !strings.HasPrefix(platform.Bin, "kubectl-muster") {
+			t.Errorf("on %s %s is run", of.OS, platform.Bin)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package view
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+var block = regexp.MustCompile("(?ms)^```(sh|text)\n(.*?)^```$")
+
+// TestGuide executes every command of docs/guides/troubleshooting.md, in the cluster that
+// its outputs show: each line of an output is in what the command before prints.
+func TestGuide(t *testing.T) {
+	guideScene(t)
+	root, err := stack.RepoRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	guide, err := os.ReadFile(filepath.Join(root, "docs", "guides", "troubleshooting.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin, work := t.TempDir(), t.TempDir()
+	build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(bin, "kubectl-muster"), "./cmd/kubectl-muster")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := os.Symlink(env.ProgramPath("kubectl"), filepath.Join(bin, "kubectl")); err != nil {
+		t.Fatal(err)
+	}
+	commands, outputs, last := 0, 0, ""
+	for _, match := range block.FindAllStringSubmatch(string(guide), -1) {
+		kind, text := match[1], match[2]
+		if kind == "text" {
+			outputs++
+			for want := range strings.Lines(text) {
+				if want = strings.TrimRight(want, "\n"); !hasLine(last, want) {
+					t.Errorf("no line starts with the words of\n%s\nin\n%s", want, last)
+				}
+			}
+			continue
+		}
+		last = ""
+		for line := range strings.Lines(text) {
+			cmd := exec.Command("bash", "-ec", line)
+			cmd.Dir = work
+			cmd.Env = append(os.Environ(), "KUBECONFIG="+env.Kubeconfig, "PATH="+bin+":"+os.Getenv("PATH"), "COLUMNS=")
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Errorf("%s: %v\n%s", strings.TrimSpace(line), err, out)
+			}
+			last += string(out)
+			commands++
+		}
+	}
+	t.Logf("%d commands, %d outputs", commands, outputs)
+	if commands < 12 || outputs < 3 {
+		t.Errorf("only %d commands and %d outputs were found", commands, outputs)
+	}
+}
+
+// hasLine reports whether a line of a text starts with the words of another line.
+func hasLine(text, want string) bool {
+	words := strings.Join(strings.Fields(want), " ")
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(strings.Join(strings.Fields(line), " "), words) {
+			return true
+		}
+	}
+	return false
+}
+
+// guideScene makes the cluster that the guide shows.
+func guideScene(t *testing.T) {
+	t.Helper()
+	scene(t, "team-a", "cluster-team-a-prod")
+	var all []client.Object
+	for _, key := range [][2]string{{class.Namespace, "dev"}, {"team-a", "edge"}, {"team-a", "prod"}, {"team-a", "staging"}} {
+		made := objects(key[0], key[1])
+		cluster, fleet := made[0].(*clusterv1.Cluster), made[1].(*fleetv1.Cluster)
+		switch key[1] {
+		case "edge":
+			fleet.Status.Agent.LastSeen = metav1.NewTime(time.Now().Add(-time.Hour))
+		case "prod":
+			fleet.Status.Display = fleetv1.ClusterDisplay{State: string(fleetv1.NotReady), ReadyBundles: "1/2"}
+			fleet.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: corev1.ConditionFalse, Message: "NotReady(1) [Bundle cni]"}}
+		case "staging":
+			condition := &cluster.Status.Conditions[0]
+			condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, "WaitingForControlPlane", "the control plane is not initialized yet"
+			made = made[:1]
+		}
+		all = append(all, made...)
+	}
+	failing := deployment("cluster-team-a-prod", "cni", client.ObjectKey{Namespace: "team-a", Name: "prod"})
+	failing.Status.Ready = false
+	resource := fleetv1.NonReadyStatus{Kind: "DaemonSet", Namespace: "kube-system", Name: "calico-node"}
+	resource.Summary.State, resource.Summary.Message = "in-progress", []string{"Available: 1/3"}
+	failing.Status.NonReadyStatus = []fleetv1.NonReadyStatus{resource}
+	all = append(all, failing, desired.CrossNamespaceGroup("team-a", class, nil), desired.Mapping(class.Namespace, "team-a"))
+	for name, selector := range map[string]map[string]string{"cni": {}, "gpu": {"gpu": "yes"}} {
+		bundle := &fleetv1.Bundle{}
+		bundle.Namespace, bundle.Name = class.Namespace, name
+		bundle.Spec.Targets = []fleetv1.BundleTarget{{Name: "all", ClusterSelector: &metav1.LabelSelector{MatchLabels: selector}}}
+		all = append(all, bundle)
+	}
+	all = append(all, fixture.Config())
+	for _, object := range all {
+		if err := put(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { // Other tests count Clusters.
+		for _, object := range all {
+			if err := client.IgnoreNotFound(admin.Delete(ctx, object)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
