@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -42,6 +44,10 @@ holds a random token. It can only be read. It ends with the command (Ctrl-C).`,
 }
 
 func (o *viewOptions) run(ctx context.Context) error {
+	if os.Getenv("GOGC") == "" {
+		// It stands beside other things for hours, with little to do.
+		debug.SetGCPercent(40)
+	}
 	from, title, err := o.source(ctx)
 	if err != nil {
 		return program.Exit(2, err)

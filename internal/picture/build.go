@@ -184,7 +184,7 @@ func (b *builder) onlyInFleet(key types.NamespacedName, fleet *InFleet) {
 	switch {
 	case b.Unread[Cluster] != "" && fleet.Ours:
 		// Fleet's is all there is to see of it.
-		class = types.NamespacedName{Namespace: fleet.Labels[stamp.ClassNamespaceLabel], Name: fleet.Labels[stamp.ClassNameLabel]}
+		class = fleet.Class
 	case fleet.Ours:
 		judged = verdict{Problem, reasonClusterGone, "Muster made it, and the Cluster it was made from is gone"}
 	}

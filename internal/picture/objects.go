@@ -73,7 +73,8 @@ const DefaultStaleAfter = 30 * time.Minute
 
 // CAPICluster is what is kept of a CAPI Cluster.
 type CAPICluster struct {
-	Class            types.NamespacedName
+	Class types.NamespacedName
+	// Labels are kept only as long as Muster has said nothing about the Cluster.
 	Labels           map[string]string
 	Pin              stamp.Pin
 	Deleting, Paused bool
@@ -97,15 +98,18 @@ const (
 // CutCluster returns what is kept of a CAPI Cluster.
 func CutCluster(in *clusterv1.Cluster) *CAPICluster {
 	_, annotated := in.Annotations[clusterv1.PausedAnnotation]
-	return &CAPICluster{
+	result := &CAPICluster{
 		Class:        in.GetClassKey(),
-		Labels:       in.Labels,
 		Pin:          stamp.PinOf(in.Annotations),
 		Deleting:     !in.DeletionTimestamp.IsZero(),
 		Paused:       annotated || ptr.Deref(in.Spec.Paused, false),
 		Imported:     cutCondition(in.Status.Conditions, importedCondition),
 		BundlesReady: cutCondition(in.Status.Conditions, bundlesCondition),
 	}
+	if result.Imported == nil {
+		result.Labels = in.Labels
+	}
+	return result
 }
 
 func cutCondition(conditions []metav1.Condition, name string) *Condition {
@@ -118,7 +122,8 @@ func cutCondition(conditions []metav1.Condition, name string) *Condition {
 
 // InFleet is what is kept of a Fleet Cluster.
 type InFleet struct {
-	Labels map[string]string
+	// Class is what its labels say: a hint, and no proof.
+	Class  types.NamespacedName
 	Origin stamp.Origin
 	// Ours says that Muster made it.
 	Ours, Deleting bool
@@ -133,7 +138,7 @@ type InFleet struct {
 // CutFleetCluster returns what is kept of a Fleet Cluster.
 func CutFleetCluster(in *fleetv1.Cluster) *InFleet {
 	result := &InFleet{
-		Labels:           in.Labels,
+		Class:            types.NamespacedName{Namespace: in.Labels[stamp.ClassNamespaceLabel], Name: in.Labels[stamp.ClassNameLabel]},
 		Origin:           stamp.OriginOf(in),
 		Ours:             stamp.IsOurs(in),
 		Deleting:         !in.DeletionTimestamp.IsZero(),

@@ -56,7 +56,8 @@ func (f *Flags) SetUpLogging() error {
 	switch f.LogFormat {
 	case "json":
 		config = zap.NewProductionConfig()
-		config.EncoderConfig.TimeKey = "time"
+		// "ts" is where Cluster API's visualizer looks for it.
+		config.EncoderConfig.TimeKey = "ts"
 		config.EncoderConfig.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 	case "console":
 		config = zap.NewDevelopmentConfig()
