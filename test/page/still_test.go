@@ -94,6 +94,7 @@ func TestSearch(t *testing.T) {
 		"prod": "cluster/team-a/prod", "team-b": "cluster/team-b/never", "deselected": "cluster/team-a/prod", "nothing like it": "",
 	} {
 		tab.press("/")
+		tab.eventually("document.activeElement.id === 'search' && document.activeElement.value === ''")
 		tab.press(word)
 		tab.eventually(fmt.Sprintf("%s === %q", visible, want))
 		count := 1

@@ -67,7 +67,7 @@
       const answer = await fetch(base + 'part/' + id);
       if (!answer.ok) { location.assign(base + id); return; }
       byID('detail').replaceWith(parse(await answer.text()));
-      byID('detail').focus();
+      byID('detail').focus({ preventScroll: true });
     }
     mark();
     connect();
@@ -101,6 +101,10 @@
       document.querySelectorAll('.cell[tabindex="0"]').forEach((other) => { other.tabIndex = -1; });
       found[0].tabIndex = 0;
     }
+  });
+  // The key that leads here is no search.
+  search.addEventListener('beforeinput', (event) => {
+    if (event.data === '/' && search.value === '') event.preventDefault();
   });
   search.form.addEventListener('submit', (event) => {
     event.preventDefault();
@@ -139,7 +143,7 @@
     if (event.key === 'Escape') {
       if (typing && search.value) { search.value = ''; search.dispatchEvent(new Event('input')); } else { close(); }
     } else if (typing) {
-      if (event.key === '/' && search.value === '') event.preventDefault();
+      return;
     } else if (event.key === '/') {
       event.preventDefault();
       search.focus();
