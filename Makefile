@@ -5,9 +5,9 @@ STACK := $(GO) run ./test/cmd/stack
 # -count=1: a test that starts processes is never answered from the cache.
 TEST := $(GO) test -count=1
 # Every module of the repository, in which `go mod tidy` must have nothing to do.
-MODULES := . tools tools/golangci-lint tools/helm tools/helm-unittest hack/release test/monitoring test/page test/providers $(wildcard test/parts/*)
+MODULES := . tools tools/golangci-lint tools/helm tools/helm-unittest hack/release test/monitoring test/page test/differential/fleet test/providers $(wildcard test/parts/*)
 # Those with code of ours, which is looked at and tested.
-OURS := . hack/release test/monitoring test/page test/providers
+OURS := . hack/release test/monitoring test/page test/differential/fleet test/providers
 # Builds images and what else is released; -root is the work tree, from there.
 RELEASE := $(GO) run -C hack/release .
 
@@ -129,7 +129,7 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 ##@ Test
 
 .PHONY: test
-test: parts test-unit test-race test-monitoring test-page test-stack test-integration test-installer test-install-file test-random test-faults test-e2e test-providers test-release ## Run every test, of the ways to install the quickest
+test: parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer test-install-file test-random test-faults test-e2e test-providers test-release ## Run every test, of the ways to install the quickest
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
@@ -146,6 +146,10 @@ test-race: ## Run the product's tests of test-unit with the race detector, if th
 .PHONY: test-monitoring
 test-monitoring: ## Test alerts and dashboard with Prometheus's own engine (MONITORING_FLAGS=-update)
 	cd test/monitoring && $(TEST) -timeout=10m ./... $(MONITORING_FLAGS)
+
+.PHONY: test-differential
+test-differential: ## Compare whom bundles are for with Fleet's own code, on random cases
+	$(TEST) -timeout=15m ./test/differential/...
 
 .PHONY: test-page
 test-page: ## Look at the page of kubectl muster view in a browser, if there is a Chromium (MUSTER_BROWSER=required: fail without)

@@ -1,6 +1,7 @@
 // Package targets says whether Fleet deploys a Bundle to a Cluster, and if not, why. It
 // follows the rules of Fleet 0.16 (internal/cmd/controller/target), which cannot be
-// imported; test/e2e compares its answers with what Fleet itself does. The package is pure.
+// imported; test/differential compares its answers with those of
+// that code, and test/e2e with what Fleet does. The package is pure.
 package targets
 
 import (

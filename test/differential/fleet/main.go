@@ -1,0 +1,90 @@
+// Command muster-differential asks Fleet's own code which Clusters a Bundle is for. Its
+// module's path is below Fleet's, so that it may import what is internal to Fleet; it is
+// never published. For each case on standard input, a JSON object with lists of Kubernetes
+// objects, it prints one answer.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/go-logr/logr"
+	"github.com/rancher/fleet/internal/cmd/controller/target"
+	fleet "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+type question struct {
+	Bundle     fleet.Bundle
+	Clusters   []fleet.Cluster
+	Groups     []fleet.ClusterGroup
+	Mappings   []fleet.BundleNamespaceMapping
+	Namespaces []corev1.Namespace
+}
+
+type answer struct {
+	// Targets are the Clusters that the Bundle is for, Error why it is for none.
+	Targets []string
+	Error   string
+}
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	log.SetLogger(logr.Discard())
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), fleet.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	questions, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var q question
+		if err := questions.Decode(&q); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := answers.Encode(ask(scheme, &q)); err != nil {
+			return err
+		}
+	}
+}
+
+func ask(scheme *runtime.Scheme, q *question) answer {
+	builder := fake.NewClientBuilder().WithScheme(scheme)
+	for i := range q.Clusters {
+		builder.WithObjects(&q.Clusters[i])
+	}
+	for i := range q.Groups {
+		builder.WithObjects(&q.Groups[i])
+	}
+	for i := range q.Mappings {
+		builder.WithObjects(&q.Mappings[i])
+	}
+	for i := range q.Namespaces {
+		builder.WithObjects(&q.Namespaces[i])
+	}
+	c := builder.Build()
+	targets, _, err := target.New(c, c).Targets(context.Background(), &q.Bundle, "manifest")
+	if err != nil {
+		return answer{Error: err.Error()}
+	}
+	result := answer{Targets: []string{}}
+	for _, t := range targets {
+		result.Targets = append(result.Targets, t.Cluster.Namespace+"/"+t.Cluster.Name)
+	}
+	return result
+}
