@@ -47,6 +47,9 @@ func (d drawer) labels() map[string]string {
 	if d.IntN(8) == 0 {
 		result["management.cattle.io/cluster-display-name"] = d.one("c0", "c1")
 	}
+	if d.IntN(8) == 0 {
+		result[d.one("x.cattle.io/y", "fleet.cattle.io/z")] = "hidden-or-not"
+	}
 	return result
 }
 
