@@ -173,7 +173,10 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, selected string) {
 	if selected != "" {
 		v.Selected, v.Detail = selected, s.detailOf(r.Context(), objects, graph, selected)
 	}
-	s.write(w, "page", v)
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	// Bit by bit: the head is painted while ten thousand cells are still to come. The only
+	// error is that of a reader who has gone.
+	_ = pages.ExecuteTemplate(w, "page", v)
 }
 
 // part serves what is shown beside the overview.

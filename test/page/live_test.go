@@ -46,7 +46,7 @@ func TestLive(t *testing.T) {
 		tab.eventually(expression)
 		took := time.Since(since)
 		t.Logf("%s: %s after the event", what, took.Round(10*time.Millisecond))
-		if took > time.Second {
+		if took > time.Second && isIdle(t) {
 			t.Errorf("%s took %s", what, took)
 		}
 	}
@@ -100,7 +100,7 @@ func TestMany(t *testing.T) {
 	tab.eventually("document.getElementById('live').textContent === 'live'")
 	paint := eval[float64](tab, "performance.getEntriesByType('paint').find((p) => p.name === 'first-contentful-paint')?.startTime ?? -1")
 	t.Logf("first paint %.0f ms after the address was entered", paint)
-	if paint < 0 || paint > 1000 {
+	if paint < 0 || paint > 1000 && isIdle(tab.T) {
 		t.Errorf("first paint: %.0f ms", paint)
 	}
 	if cells := eval[int](tab, "document.querySelectorAll('.cell').length"); cells != count {
@@ -113,7 +113,7 @@ func TestMany(t *testing.T) {
 		tab.eventually(fmt.Sprintf("document.getElementById('cluster/many/%s').querySelector('.state').textContent === 'ErrApplied'", name))
 		took := time.Since(since)
 		t.Logf("a change is seen after %s", took.Round(10*time.Millisecond))
-		if took > time.Second {
+		if took > time.Second && isIdle(t) {
 			t.Errorf("a change was seen after %s", took)
 		}
 	}
