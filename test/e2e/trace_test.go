@@ -70,7 +70,7 @@ func tracedBundles() []tracedBundle {
 		},
 		{traceLib, "named", "{clusterName: c1}", func(c tracedCluster) bool { return c.key.Name == "c1" }, trace.StepTarget},
 		{
-			traceLib, "not-dev", "{name: no, clusterSelector: {matchLabels: {env: dev}}, doNotDeploy: true}\n  - {clusterSelector: {}}",
+			traceLib, "not-dev", "{name: forbidden, clusterSelector: {matchLabels: {env: dev}}, doNotDeploy: true}\n  - {clusterSelector: {}}",
 			func(c tracedCluster) bool { return c.env != "dev" }, trace.StepAllowed,
 		},
 		{
