@@ -120,11 +120,6 @@ func guideScene(t *testing.T) {
 		all = append(all, bundle)
 	}
 	all = append(all, fixture.Config())
-	for _, object := range all {
-		if err := put(object); err != nil {
-			t.Fatal(err)
-		}
-	}
 	t.Cleanup(func() { // Other tests count Clusters.
 		for _, object := range all {
 			if err := client.IgnoreNotFound(admin.Delete(ctx, object)); err != nil {
@@ -132,4 +127,9 @@ func guideScene(t *testing.T) {
 			}
 		}
 	})
+	for _, object := range all {
+		if err := put(object); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

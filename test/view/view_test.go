@@ -36,6 +36,14 @@ var (
 func TestMain(m *testing.M) {
 	os.Exit(stack.Main(m, stack.Options{Profile: stack.API}, func(s *stack.Stack) (err error) {
 		env = s
+		root, err := stack.RepoRoot()
+		if err != nil {
+			return err
+		}
+		// Muster itself does not run: it would put right what the tests make wrong.
+		if _, err := s.Kubectl(ctx, "apply", "--server-side", "-f", filepath.Join(root, "manifests", "crd", "addons.cluster.x-k8s.io_fleetaddonconfigs.yaml")); err != nil {
+			return err
+		}
 		admin, err = fixture.Client(s)
 		return err
 	}))
