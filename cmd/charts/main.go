@@ -4,17 +4,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"github.com/muster-fleet/muster/internal/charts"
 	"github.com/muster-fleet/muster/internal/program"
@@ -47,7 +42,8 @@ func run(ctx context.Context, args []string) error {
 	// Helm's library speaks through slog.
 	slog.SetDefault(slog.New(logr.ToSlogHandler(ctrl.Log.WithName("helm"))))
 	program.Announce(ctrl.Log, "charts")
-	mgr, err := newManager(&o)
+	o.Options.SyncPeriod = &o.Flags.SyncPeriod
+	mgr, err := program.NewManager(&o.Flags, &o.Election, charts.Lease, o.Options.Cache())
 	if err != nil {
 		return err
 	}
@@ -55,38 +51,4 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	return mgr.Start(ctx)
-}
-
-func newManager(o *options) (ctrl.Manager, error) {
-	restConfig, err := ctrl.GetConfig()
-	if err != nil {
-		return nil, err
-	}
-	o.Options.SyncPeriod = &o.Flags.SyncPeriod
-	scheme, err := program.Scheme()
-	if err != nil {
-		return nil, err
-	}
-	_, metrics, err := o.ManagerOptions()
-	if err != nil {
-		return nil, err
-	}
-	managerOptions := ctrl.Options{
-		Scheme:                  scheme,
-		Cache:                   o.Options.Cache(),
-		Metrics:                 *metrics,
-		HealthProbeBindAddress:  o.HealthAddress,
-		GracefulShutdownTimeout: ptr.To(10 * time.Second),
-		// CRDs may come later: until they do, watching waits rather than ends the program.
-		Controller: config.Controller{ReconciliationTimeout: 2 * time.Minute, CacheSyncTimeout: 10 * time.Minute},
-	}
-	o.Set(&managerOptions, charts.Lease)
-	mgr, err := ctrl.NewManager(restConfig, managerOptions)
-	if err != nil {
-		return nil, fmt.Errorf("creating the manager: %w", err)
-	}
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return nil, err
-	}
-	return mgr, mgr.AddReadyzCheck("ping", healthz.Ping)
 }
