@@ -2,6 +2,7 @@
 # for each program, with nothing else in it.
 #   docker build --target=webhook -t registry.example.com/muster-webhook:dev .
 #   docker build --target=syncer -t registry.example.com/muster-syncer:dev .
+#   docker build --target=charts -t registry.example.com/muster-charts:dev .
 #   docker build --target=registrar -t registry.example.com/muster-registrar:dev .
 #   docker build --target=installer -t registry.example.com/muster-installer:dev .
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build

@@ -109,7 +109,8 @@ type HelmChartProxySpec struct {
 
 	// Download says who downloads the chart: Manager, the default, downloads it once on the
 	// management side, and Fleet carries it to the Clusters, which then need neither the
-	// repository nor its credentials. With Agent, each Cluster downloads it.
+	// repository nor its credentials. Agent, by which each Cluster would download it, is refused:
+	// it is not carried out yet.
 	// +kubebuilder:validation:Enum=Manager;Agent
 	// +optional
 	Download DownloadMode `json:"download,omitempty"`

@@ -22,6 +22,8 @@ type Values struct {
 	Registrar ProgramValues `json:"registrar"`
 	// The installer, which installs Fleet itself.
 	Installer ProgramValues `json:"installer"`
+	// The program that downloads charts and carries out HelmChartProxies.
+	Charts ProgramValues `json:"charts"`
 	// The certificates, from cert-manager.
 	Certificates CertificateValues `json:"certificates"`
 	// The CRD of FleetAddonConfigs.

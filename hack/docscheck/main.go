@@ -84,7 +84,7 @@ func check(root string) ([]string, error) {
 	}
 	problems = append(problems, missing(pages, support, versions, "", "tested version")...)
 
-	for _, dir := range []string{"internal/sync", "internal/registrar", "internal/installer"} {
+	for _, dir := range []string{"internal/sync", "internal/registrar", "internal/installer", "internal/charts"} {
 		reasons, err := conditionWords(filepath.Join(root, dir))
 		if err != nil {
 			return nil, err
@@ -96,6 +96,9 @@ func check(root string) ([]string, error) {
 		{"manifests/webhook/*.yaml", "webhook"},
 		{"manifests/policy/*.yaml", "policy"},
 		{"manifests/rbac/*.yaml", "role"},
+		{"manifests/helm/*.yaml", "webhook"},
+		{"manifests/helm/*.yaml", "policy"},
+		{"manifests/helm/*.yaml", "role"},
 		{"manifests/registrar/*.yaml", "policy"},
 		{"manifests/registrar/*.yaml", "role"},
 		{"manifests/installer/*.yaml", "policy"},

@@ -170,8 +170,8 @@ func TestRelease(t *testing.T) {
 
 func checkAssets(t *testing.T, dir string) {
 	for _, want := range []string{
-		"install.yaml", "registrar.yaml", "installer.yaml", "monitoring.yaml", "addon-components.yaml", "metadata.yaml", "capi-operator.yaml", "images.txt", "notes.md", "checksums.txt", "muster-images-" + version + ".tar", "muster-airgap-" + version + ".tar",
-		"muster-webhook.cdx.json", "muster-syncer.cdx.json", "muster-registrar.cdx.json", "muster-installer.cdx.json",
+		"install.yaml", "registrar.yaml", "installer.yaml", "charts.yaml", "monitoring.yaml", "addon-components.yaml", "metadata.yaml", "capi-operator.yaml", "images.txt", "notes.md", "checksums.txt", "muster-images-" + version + ".tar", "muster-airgap-" + version + ".tar",
+		"muster-webhook.cdx.json", "muster-syncer.cdx.json", "muster-registrar.cdx.json", "muster-installer.cdx.json", "muster-charts.cdx.json",
 		"muster.krew.yaml", "kubectl-muster-" + version + "-linux-amd64.tar.gz", "kubectl-muster-" + version + "-darwin-arm64.tar.gz", "kubectl-muster-" + version + "-windows-amd64.tar.gz",
 	} {
 		if _, err := os.Stat(filepath.Join(dir, want)); err != nil {

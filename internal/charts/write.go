@@ -115,10 +115,9 @@ func (v *visit) bundle(key client.ObjectKey) *fleetv1.Bundle {
 }
 
 // isOfOtherRelease reports whether a Bundle deploys a release of another name or namespace
-// than the HelmChartProxy has now.
+// than the HelmChartProxy has now. Its own name tells: what it says could be anybody's word.
 func (v *visit) isOfOtherRelease(bundle *fleetv1.Bundle) bool {
-	return bundle.Spec.DefaultNamespace != plan.ReleaseNamespace(v.proxy) ||
-		bundle.Spec.Helm == nil || bundle.Spec.Helm.ReleaseName != plan.ReleaseName(v.proxy)
+	return !plan.IsOfRelease(v.proxy, bundle)
 }
 
 // uninstall deletes the Bundles of another release first: what both have must not be deleted

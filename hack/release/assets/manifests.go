@@ -25,6 +25,7 @@ var manifests = []manifest{
 	{name: "monitoring.yaml", required: true},
 	{name: "registrar.yaml", required: true},
 	{name: "installer.yaml", required: true},
+	{name: "charts.yaml", required: true},
 	{name: "addon-components.yaml"},
 	{name: clusterctlMetadata},
 	{name: capiOperator},

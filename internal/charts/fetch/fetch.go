@@ -198,7 +198,7 @@ type TooLargeError struct{ Size int }
 
 // Error says so.
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("the chart takes %d KiB in a Bundle, which can carry %d; set spec.download to Agent", e.Size>>10, plan.MaxChart>>10)
+	return fmt.Sprintf("the chart takes %d KiB in a Bundle, which can carry %d", e.Size>>10, plan.MaxChart>>10)
 }
 
 // source is a repository.

@@ -102,7 +102,7 @@ func TestTrouble(t *testing.T) {
 		"unknown issuer":  {func(r *Request) { r.Access.Authorities = nil }, "1.2.0", "certificate signed by unknown authority"},
 		"no certificate":  {func(r *Request) { r.Access.Authorities = []byte("x") }, "1.2.0", "holds no certificate in PEM"},
 		"another digest":  {func(*Request) {}, "1.0.0", "and the index says"},
-		"too large":       {func(r *Request) { r.Chart = "large" }, "1.0.0", "set spec.download to Agent"},
+		"too large":       {func(r *Request) { r.Chart = "large" }, "1.0.0", "KiB in a Bundle, which can carry 900"},
 		"plain http":      {func(r *Request) { r.RepoURL = "http://127.0.0.1:1" }, "1.0.0", "neither https nor oci"},
 		"nobody listens":  {func(r *Request) { r.RepoURL = "https://127.0.0.1:1" }, "1.0.0", "connection refused"},
 		"no registry":     {func(r *Request) { r.RepoURL = "oci://127.0.0.1:1/charts" }, "1.0.0", "connection refused"},

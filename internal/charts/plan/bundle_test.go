@@ -77,7 +77,7 @@ kind: Bundle
 metadata:
   annotations:
     fleet.addons.cluster.x-k8s.io/chart: https://charts.example.com nginx 1.0.0
-    fleet.addons.cluster.x-k8s.io/chart-version: 1.0.0` + strings.Replace(fmt.Sprintf(meta, "hcp-nginx-default-nginx-f15dfd6d"), "namespace.fleet.addons.cluster.x-k8s.io: team\n", "namespace.fleet.addons.cluster.x-k8s.io: team\n    objectset.rio.cattle.io/hash: muster-helmchartproxy\n", 1) + `
+    fleet.addons.cluster.x-k8s.io/chart-version: 1.0.0` + strings.Replace(fmt.Sprintf(meta, "hcp-nginx-default-nginx-3f7282e5"), "namespace.fleet.addons.cluster.x-k8s.io: team\n", "namespace.fleet.addons.cluster.x-k8s.io: team\n    objectset.rio.cattle.io/hash: muster-helmchartproxy\n", 1) + `
 spec:
   defaultNamespace: default
   downstreamResources:
@@ -237,6 +237,12 @@ func TestShards(t *testing.T) {
 				t.Errorf("two Bundles are named %s", first[i].Name)
 			}
 		}
+	}
+	last := first[len(first)-1]
+	if other := in.Proxy.DeepCopy(); !IsOfRelease(in.Proxy, last) {
+		t.Error("the last Bundle is not of its release")
+	} else if other.Spec.ReleaseName = "other"; IsOfRelease(other, last) {
+		t.Error("the last Bundle is of another release")
 	}
 	// Some go, others come.
 	in.Placed, in.Targets = placed, slices.Concat(targets[100:200], targets[300:1000])

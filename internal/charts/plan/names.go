@@ -2,8 +2,10 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -60,6 +62,24 @@ func Labels(proxy Key) map[string]string {
 func BundleName(proxy *addonsv1.HelmChartProxy, namespace, fleetCluster string) string {
 	identity := strings.Join([]string{readable(client.ObjectKeyFromObject(proxy), namespace), ReleaseNamespace(proxy), ReleaseName(proxy), fleetCluster}, "/")
 	return prefix + stamp.Label(identity, longestName-len(prefix))
+}
+
+// mostShards is more Bundles than there are for the Clusters of one namespace: they stand
+// for tens of thousands.
+const mostShards = 100
+
+// IsOfRelease reports whether a Bundle has a name that one has for the release as it is
+// named now.
+func IsOfRelease(proxy *addonsv1.HelmChartProxy, bundle *fleetv1.Bundle) bool {
+	base := BundleName(proxy, bundle.Namespace, "")
+	for shard := range mostShards {
+		if shardName(base, shard) == bundle.Name {
+			return true
+		}
+	}
+	return slices.ContainsFunc(bundle.Spec.Targets, func(target fleetv1.BundleTarget) bool {
+		return BundleName(proxy, bundle.Namespace, target.ClusterName) == bundle.Name
+	})
 }
 
 // valuesBase is how the names of the objects with values for a namespace of Clusters begin.

@@ -63,6 +63,9 @@ func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 	if _, err := Parse(spec.ValuesTemplate); err != nil {
 		errs = append(errs, field.Invalid(path.Child("valuesTemplate"), shortened(spec.ValuesTemplate), "does not parse: "+err.Error()))
 	}
+	if spec.Download == addonsv1.DownloadAgent {
+		errs = append(errs, field.Forbidden(path.Child("download"), "Agent is not carried out yet; leave it out, and the chart is downloaded on the management side"))
+	}
 	errs = append(errs, validateOptions(path.Child("options"), &spec.Options)...)
 	if spec.Rollout != nil && spec.Rollout.MaxUnavailable != nil {
 		if _, err := percentOrCount(spec.Rollout.MaxUnavailable.String()); err != nil {
