@@ -32,8 +32,8 @@ func newCheck(common *options) *cobra.Command {
 		Long: `Exit with 0 only if all clusters, or those of a class, or one, are as they should be.
 
 Exit codes: 0 all are, or are kept as they are because somebody wants it so; 1 some
-are not, and are shown; 2 it cannot be said: wrong arguments, no answer, or rights
-that are missing.`,
+are not, and are shown; 2 it cannot be said: wrong arguments, nothing of that name, no
+answer, or rights that are missing.`,
 		Example: `  kubectl muster check
   kubectl muster check team-a/prod --wait --timeout=15m`,
 		Args:              withUsage(cobra.MaximumNArgs(1)),
@@ -100,7 +100,10 @@ func (o *checkOptions) look(ctx context.Context, reader client.Reader) (graph *p
 		}
 	}
 	graph, err = picture.Build(objects).Choose(picture.Choice{Name: o.name, Fold: o.fold, Problems: true})
-	return graph, unread, err
+	if err != nil {
+		return nil, nil, errors.Join(unread, err) // What is not seen may be what could not be read.
+	}
+	return graph, unread, nil
 }
 
 // isFine reports whether nothing of a picture, from which all that is fine was left out,

@@ -33,7 +33,7 @@ func (g *Graph) Choose(choice Choice) (*Graph, error) {
 		}
 	}
 	if choice.Name != "" {
-		if len(result.Roots) == 0 && !choice.Problems {
+		if len(result.Roots) == 0 && !(choice.Problems && g.has(choice.Name)) {
 			return nil, fmt.Errorf("there is no ClusterClass or Cluster %q to be seen", Text(choice.Name))
 		}
 		result.Counts = map[State]int{}
@@ -44,6 +44,13 @@ func (g *Graph) Choose(choice Choice) (*Graph, error) {
 		}
 	}
 	return result, nil
+}
+
+// has reports whether there is something of a name: what has no problems is left out, and
+// is not the same as what is not there.
+func (g *Graph) has(name string) bool {
+	_, err := g.Choose(Choice{Name: name})
+	return err == nil
 }
 
 // root returns what is chosen of a class, or nil.

@@ -93,7 +93,7 @@ func Scheme() (*runtime.Scheme, error) {
 func Main(name string, run func(ctx context.Context, args []string) error) {
 	if err := run(ctrl.SetupSignalHandler(), os.Args[1:]); err != nil && !errors.Is(err, pflag.ErrHelp) && !errors.Is(err, ErrAnswered) {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
-		os.Exit(exitCode(err))
+		os.Exit(ExitCode(err))
 	}
 }
 
@@ -107,7 +107,11 @@ type exitError struct {
 
 func (e *exitError) Unwrap() error { return e.error }
 
-func exitCode(err error) int {
+// ExitCode returns the code with which a program exits that returns an error.
+func ExitCode(err error) int {
+	if err == nil {
+		return 0
+	}
 	var exit *exitError
 	if errors.As(err, &exit) {
 		return exit.code
