@@ -31,9 +31,8 @@ type feed struct {
 	// wide says that the kind has no namespaces.
 	wide bool
 
-	clear func(*picture.Objects)
-	// move puts what was read into one into the other, which has none of the kind.
-	move func(from, to *picture.Objects)
+	// move puts what was read of a scope in the place of what was there of it.
+	move func(scope Scope, from, to *picture.Objects)
 	put  func(*picture.Objects, client.Object)
 	drop func(*picture.Objects, types.NamespacedName)
 }
@@ -44,8 +43,7 @@ func feeds() []feed {
 	return []feed{
 		{
 			kind: picture.Config, list: &addonsv1.FleetAddonConfigList{}, by: "Muster", wide: true,
-			clear: func(o *picture.Objects) { o.Config = nil },
-			move:  func(from, to *picture.Objects) { to.Config = from.Config },
+			move: func(_ Scope, from, to *picture.Objects) { to.Config = from.Config },
 			put: func(o *picture.Objects, object client.Object) {
 				if config := object.(*addonsv1.FleetAddonConfig); config.Name == addonsv1.FleetAddonConfigName {
 					o.Config = config
@@ -59,8 +57,7 @@ func feeds() []feed {
 		},
 		{
 			kind: picture.Namespace, list: metadataList(corev1.SchemeGroupVersion.WithKind("NamespaceList")), by: "Kubernetes", wide: true,
-			clear: func(o *picture.Objects) { clear(o.Namespaces) },
-			move:  func(from, to *picture.Objects) { to.Namespaces = from.Namespaces },
+			move: func(_ Scope, from, to *picture.Objects) { to.Namespaces = from.Namespaces },
 			put: func(o *picture.Objects, object client.Object) {
 				labels := object.GetLabels()
 				if labels == nil {
@@ -72,15 +69,13 @@ func feeds() []feed {
 		},
 		{
 			kind: picture.ClusterClass, list: metadataList(clusterv1.GroupVersion.WithKind("ClusterClassList")), by: "Cluster API",
-			clear: func(o *picture.Objects) { clear(o.Classes) },
-			move:  func(from, to *picture.Objects) { to.Classes = from.Classes },
-			put:   func(o *picture.Objects, object client.Object) { o.Classes[client.ObjectKeyFromObject(object)] = true },
-			drop:  func(o *picture.Objects, key types.NamespacedName) { delete(o.Classes, key) },
+			move: func(scope Scope, from, to *picture.Objects) { to.Classes = merged(scope, from.Classes, to.Classes) },
+			put:  func(o *picture.Objects, object client.Object) { o.Classes[client.ObjectKeyFromObject(object)] = true },
+			drop: func(o *picture.Objects, key types.NamespacedName) { delete(o.Classes, key) },
 		},
 		{
 			kind: picture.Cluster, list: &clusterv1.ClusterList{}, by: "Cluster API",
-			clear: func(o *picture.Objects) { clear(o.Clusters) },
-			move:  func(from, to *picture.Objects) { to.Clusters = from.Clusters },
+			move: func(_ Scope, from, to *picture.Objects) { to.Clusters = from.Clusters },
 			put: func(o *picture.Objects, object client.Object) {
 				o.Clusters[client.ObjectKeyFromObject(object)] = picture.CutCluster(object.(*clusterv1.Cluster))
 			},
@@ -88,8 +83,7 @@ func feeds() []feed {
 		},
 		{
 			kind: picture.FleetCluster, list: &fleetv1.ClusterList{}, by: "Fleet",
-			clear: func(o *picture.Objects) { clear(o.FleetClusters) },
-			move:  func(from, to *picture.Objects) { to.FleetClusters = from.FleetClusters },
+			move: func(_ Scope, from, to *picture.Objects) { to.FleetClusters = from.FleetClusters },
 			put: func(o *picture.Objects, object client.Object) {
 				o.FleetClusters[client.ObjectKeyFromObject(object)] = picture.CutFleetCluster(object.(*fleetv1.Cluster))
 			},
@@ -97,8 +91,7 @@ func feeds() []feed {
 		},
 		{
 			kind: picture.ClusterGroup, list: &fleetv1.ClusterGroupList{}, by: "Fleet",
-			clear: func(o *picture.Objects) { clear(o.Groups) },
-			move:  func(from, to *picture.Objects) { to.Groups = from.Groups },
+			move: func(_ Scope, from, to *picture.Objects) { to.Groups = from.Groups },
 			put: func(o *picture.Objects, object client.Object) {
 				o.Groups[client.ObjectKeyFromObject(object)] = cutGroup(object.(*fleetv1.ClusterGroup))
 			},
@@ -106,14 +99,32 @@ func feeds() []feed {
 		},
 		{
 			kind: picture.Mapping, list: &fleetv1.BundleNamespaceMappingList{}, by: "Fleet",
-			clear: func(o *picture.Objects) { clear(o.Mappings) },
-			move:  func(from, to *picture.Objects) { to.Mappings = from.Mappings },
+			move: func(scope Scope, from, to *picture.Objects) { to.Mappings = merged(scope, from.Mappings, to.Mappings) },
 			put: func(o *picture.Objects, object client.Object) {
 				o.Mappings[client.ObjectKeyFromObject(object)] = object.(*fleetv1.BundleNamespaceMapping)
 			},
 			drop: func(o *picture.Objects, key types.NamespacedName) { delete(o.Mappings, key) },
 		},
 	}
+}
+
+// merged returns what the one has of a scope, and the other beyond it.
+func merged[V any](scope Scope, within, beyond map[types.NamespacedName]V) map[types.NamespacedName]V {
+	if scope.Namespace == "" {
+		return within
+	}
+	result := map[types.NamespacedName]V{}
+	for key, value := range within {
+		if key.Namespace == scope.Namespace {
+			result[key] = value
+		}
+	}
+	for key, value := range beyond {
+		if key.Namespace != scope.Namespace {
+			result[key] = value
+		}
+	}
+	return result
 }
 
 // cutGroup drops the status, which names each Cluster in trouble.

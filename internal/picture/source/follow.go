@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -25,16 +26,32 @@ type Follower struct {
 
 	mu      sync.Mutex
 	objects *picture.Objects
+	// unseen is what could not be read beyond the namespace that is looked at. It is apart
+	// from what could not be read in it: each goes when it is read itself.
+	unseen  map[picture.Kind]string
 	changed chan struct{}
 	synced  sync.WaitGroup
 }
 
 const (
-	// again is how long to wait before a list or watch that failed is tried again, and
-	// longest how long at most.
+	// again is how long to wait before a list or watch is tried again, and longest how long
+	// at most, after many that were no use.
 	again   = time.Second
 	longest = 30 * time.Second
+	// lasting is how long a watch of use lives even if it has nothing to tell.
+	lasting = 5 * time.Second
 )
+
+// pause is what lies between tries: the longer, the more of them were no use.
+type pause struct{ last time.Duration }
+
+func (p *pause) take(ctx context.Context) {
+	p.last = min(max(2*p.last, again), longest)
+	select {
+	case <-ctx.Done():
+	case <-time.After(p.last):
+	}
+}
 
 // Follow starts to follow, and returns once everything was listed, or could not be. What
 // cannot be read, then or later, is noted in the objects; it is tried again all the time.
@@ -50,10 +67,7 @@ func Follow(ctx context.Context, from client.WithWatch, scope Scope) (*Follower,
 	}
 	f.synced.Wait()
 	if scope.Namespace != "" {
-		f.mu.Lock()
-		err := beyond(ctx, from, scope, f.objects)
-		f.mu.Unlock()
-		if err != nil {
+		if err := f.visit(ctx); err != nil {
 			return nil, err
 		}
 		go f.revisit(ctx)
@@ -75,6 +89,11 @@ func (f *Follower) Snapshot() *picture.Objects {
 	defer f.mu.Unlock()
 	copied := f.objects.Clone()
 	copied.Now = time.Now()
+	for kind, why := range f.unseen {
+		if copied.Unread[kind] == "" {
+			copied.Unread[kind] = why
+		}
+	}
 	return copied
 }
 
@@ -94,36 +113,53 @@ func (f *Follower) update(change func(*picture.Objects)) {
 // follow lists and watches a kind for as long as the context lives. The first list is
 // waited for; an error of it is sent.
 func (f *Follower) follow(ctx context.Context, feed feed, failed chan<- error) {
-	first := true
-	for wait := again; ctx.Err() == nil; wait = min(2*wait, longest) {
+	var pause pause
+	since := time.Now()
+	for first := true; ctx.Err() == nil; first = false {
 		version, err := f.list(ctx, feed)
 		if first {
 			if err != nil && unreadable(err, feed.by) == "" {
 				failed <- err
 			}
 			f.synced.Done()
-			first = false
 		}
-		for err == nil && ctx.Err() == nil {
-			wait = again
-			version, err = f.watch(ctx, feed, version)
+		why := unreadable(err, feed.by)
+		if err == nil {
+			err = f.keep(ctx, feed, version, &pause)
+			since = time.Now()
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		f.update(func(objects *picture.Objects) { objects.Unread[feed.kind] = staleness(err, feed.by) })
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
+		if why == "" {
+			why = staleness(err, since)
 		}
+		f.update(func(objects *picture.Objects) { objects.Unread[feed.kind] = why })
+		pause.take(ctx)
 	}
 }
 
-func staleness(err error, by string) string {
-	if why := unreadable(err, by); why != "" {
-		return why
+// keep watches a kind from a version on, again and again, until that fails.
+func (f *Follower) keep(ctx context.Context, feed feed, version string, pause *pause) error {
+	for ctx.Err() == nil {
+		begin := time.Now()
+		seen, err := f.watch(ctx, feed, version)
+		hasLasted := time.Since(begin) > lasting
+		if hasLasted || seen != version {
+			pause.last = 0
+		}
+		if err != nil {
+			return err
+		}
+		if version = seen; !hasLasted {
+			pause.take(ctx) // Some proxies end each watch at once, and without an error.
+		}
 	}
-	return fmt.Sprintf("not up to date since %s: %s", time.Now().Format(time.TimeOnly), err)
+	return ctx.Err()
+}
+
+func staleness(err error, since time.Time) string {
+	return fmt.Sprintf("not up to date since %s: %s", since.Format(time.TimeOnly), err)
 }
 
 // list lists a kind and puts it in the place of what was there.
@@ -134,26 +170,26 @@ func (f *Follower) list(ctx context.Context, feed feed) (string, error) {
 		return "", err
 	}
 	f.update(func(objects *picture.Objects) {
-		feed.clear(objects)
-		feed.move(fresh, objects)
+		feed.move(f.scope, fresh, objects)
 		delete(objects.Unread, feed.kind)
 	})
 	return version, nil
 }
 
-// watch follows a kind from a version on until the watch ends, and returns how far it came.
+// watch follows a kind from a version on until the watch ends, and returns how far it came,
+// also if that was by an error.
 func (f *Follower) watch(ctx context.Context, feed feed, version string) (string, error) {
 	options := append(feed.within(f.scope), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true}})
 	watcher, err := f.client.Watch(ctx, feed.list.DeepCopyObject().(client.ObjectList), options...)
 	if err != nil {
-		return "", err
+		return version, err
 	}
 	defer watcher.Stop()
 	for event := range watcher.ResultChan() {
 		object, isObject := event.Object.(client.Object)
 		switch {
 		case event.Type == watch.Error:
-			return "", apierrors.FromObject(event.Object)
+			return version, apierrors.FromObject(event.Object)
 		case !isObject:
 			continue
 		case event.Type == watch.Added, event.Type == watch.Modified:
@@ -168,38 +204,41 @@ func (f *Follower) watch(ctx context.Context, feed feed, version string) (string
 
 // revisit reads again, now and then, what lies beyond the namespace and is not watched.
 func (f *Follower) revisit(ctx context.Context) {
+	since := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(longest):
 		}
-		fresh := picture.NewObjects()
-		f.mu.Lock()
-		for key, cluster := range f.objects.Clusters {
-			fresh.Clusters[key] = cluster
+		err := f.visit(ctx)
+		if err == nil {
+			since = time.Now()
+			continue
 		}
-		f.mu.Unlock()
-		err := beyond(ctx, f.client, f.scope, fresh)
-		f.update(func(objects *picture.Objects) {
-			if err != nil {
-				objects.Unread[picture.Mapping] = staleness(err, "Fleet")
-				return
-			}
-			objects.Namespaces = fresh.Namespaces
-			for key := range fresh.Classes {
-				objects.Classes[key] = true
-			}
-			for key := range objects.Mappings {
-				if key.Namespace != f.scope.Namespace && fresh.Mappings[key] == nil {
-					delete(objects.Mappings, key)
-				}
-			}
-			for key, mapping := range fresh.Mappings {
-				objects.Mappings[key] = mapping
-			}
+		why := staleness(err, since)
+		f.update(func(*picture.Objects) {
+			f.unseen = map[picture.Kind]string{picture.ClusterClass: why, picture.Mapping: why}
 		})
 	}
+}
+
+// visit reads what lies beyond the namespace, and puts it in the place of what was there.
+func (f *Follower) visit(ctx context.Context) error {
+	fresh := picture.NewObjects()
+	f.mu.Lock()
+	maps.Copy(fresh.Clusters, f.objects.Clusters)
+	f.mu.Unlock()
+	if err := beyond(ctx, f.client, f.scope, fresh); err != nil {
+		return err
+	}
+	f.update(func(objects *picture.Objects) {
+		f.unseen = fresh.Unread
+		objects.Namespaces = fresh.Namespaces
+		objects.Classes = merged(f.scope, objects.Classes, fresh.Classes)
+		objects.Mappings = merged(f.scope, objects.Mappings, fresh.Mappings)
+	})
+	return nil
 }
 
 // WatchBundles calls changed whenever Fleet changes what it has for a Cluster, until the
@@ -207,7 +246,7 @@ func (f *Follower) revisit(ctx context.Context) {
 func (f *Follower) WatchBundles(ctx context.Context, fleetNamespace string, changed func()) {
 	deployments := feed{
 		kind: picture.Deployment, list: &fleetv1.BundleDeploymentList{}, by: "Fleet",
-		clear: func(*picture.Objects) {}, move: func(_, _ *picture.Objects) {},
+		move: func(Scope, *picture.Objects, *picture.Objects) {},
 		put:  func(*picture.Objects, client.Object) { changed() },
 		drop: func(*picture.Objects, types.NamespacedName) { changed() },
 	}

@@ -73,7 +73,6 @@ func note(objects *picture.Objects, feed feed, err error) error {
 
 // read lists a feed into objects, and returns the version of the list.
 func (f feed) read(ctx context.Context, reader client.Reader, scope Scope, objects *picture.Objects) (version string, err error) {
-	f.clear(objects)
 	last, err := pages.Each(ctx, reader, f.list, func(list client.ObjectList) {
 		each(list, func(object client.Object) { f.put(objects, object) })
 	}, f.within(scope)...)
