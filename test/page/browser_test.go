@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	goruntime "runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -32,7 +31,7 @@ var browsers = []string{"chromium-headless-shell", "chromium", "chromium-browser
 
 // tab is a tab of the browser, with what went wrong in it.
 type tab struct {
-	*testing.T
+	testing.TB
 	ctx context.Context
 
 	mu       sync.Mutex
@@ -41,7 +40,7 @@ type tab struct {
 }
 
 // newTab opens a tab, or skips the test where there is no browser.
-func newTab(t *testing.T) *tab {
+func newTab(t testing.TB) *tab {
 	t.Helper()
 	found := ""
 	for _, name := range browsers {
@@ -61,7 +60,7 @@ func newTab(t *testing.T) *tab {
 	t.Cleanup(cancel)
 	ctx, cancel := chromedp.NewContext(allocator)
 	t.Cleanup(cancel)
-	result := &tab{T: t, ctx: ctx}
+	result := &tab{TB: t, ctx: ctx}
 	if err := chromedp.Listen(ctx, result.listen); err != nil {
 		t.Fatal(err)
 	}
@@ -232,30 +231,8 @@ func TestMain(m *testing.M) {
 // started is the process that view started last.
 var started int
 
-// isIdle reports whether the machine has little else to do: a busy one is no defect. Where
-// it is busy, times are printed and not judged.
-func isIdle(t *testing.T) bool {
-	t.Helper()
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return true
-	}
-	var load float64
-	if _, err := fmt.Sscan(string(text), &load); err == nil && load > 2*float64(goruntime.NumCPU()) {
-		t.Logf("not judged: the load of this machine is %.0f on %d processors", load, goruntime.NumCPU())
-		return false
-	}
-	return true
-}
-
-// after returns what follows a word in a text.
-func after(text, word string) string {
-	_, rest, _ := strings.Cut(text, word)
-	return rest
-}
-
 // view starts the program, and returns the address of its page.
-func view(t *testing.T, args ...string) string {
+func view(t testing.TB, args ...string) string {
 	t.Helper()
 	program, err := build()
 	if err != nil {
@@ -283,7 +260,7 @@ func view(t *testing.T, args ...string) string {
 }
 
 // viewState shows one of the recorded states.
-func viewState(t *testing.T, name string) string {
+func viewState(t testing.TB, name string) string {
 	t.Helper()
 	return view(t, "-f", filepath.Join(root, "cmd", "kubectl-muster", "testdata", "states", name+".yaml"))
 }

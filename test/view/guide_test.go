@@ -107,12 +107,13 @@ func guideScene(t *testing.T) {
 		}
 		all = append(all, made...)
 	}
-	failing := deployment("cluster-team-a-prod", "cni", client.ObjectKey{Namespace: "team-a", Name: "prod"})
-	failing.Status.Ready = false
+	prod := client.ObjectKey{Namespace: "team-a", Name: "prod"}
+	failing := deployment("cluster-team-a-prod", "cni", prod)
+	failing.Status.Ready, failing.Status.ResourceCounts.Ready = false, 5
 	resource := fleetv1.NonReadyStatus{Kind: "DaemonSet", Namespace: "kube-system", Name: "calico-node"}
 	resource.Summary.State, resource.Summary.Message = "in-progress", []string{"Available: 1/3"}
 	failing.Status.NonReadyStatus = []fleetv1.NonReadyStatus{resource}
-	all = append(all, failing, desired.CrossNamespaceGroup("team-a", class, nil), desired.Mapping(class.Namespace, "team-a"))
+	all = append(all, failing, deployment("cluster-team-a-prod", "monitoring", prod), desired.CrossNamespaceGroup("team-a", class, nil), desired.Mapping(class.Namespace, "team-a"))
 	for name, selector := range map[string]map[string]string{"cni": {}, "gpu": {"gpu": "yes"}} {
 		bundle := &fleetv1.Bundle{}
 		bundle.Namespace, bundle.Name = class.Namespace, name

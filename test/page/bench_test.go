@@ -1,0 +1,146 @@
+package page
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+const (
+	// soon is the bar for a first paint and for a change, and most that for memory in KiB.
+	soon = time.Second
+	most = 150 << 10
+	// samples are how many paints and changes are measured.
+	samples = 5
+)
+
+// BenchmarkMany measures the page of as many Clusters as test/view says that there are. Each
+// time has one beside it that the same machine took, at the same time, for what the page
+// cannot do without: their ratio says more than the time where the machine has other work.
+func BenchmarkMany(b *testing.B) {
+	count := many(b)
+	for b.Loop() {
+		begin := time.Now()
+		for _, kind := range []string{"cluster.x-k8s.io/v1beta2", "fleet.cattle.io/v1alpha1"} {
+			kubectl(b, "get", "--raw", "/apis/"+kind+"/clusters")
+		}
+		listed := time.Since(begin)
+		begin = time.Now()
+		url := view(b)
+		served := time.Since(begin)
+		program := started
+		b.ReportMetric(float64(count), "clusters")
+		report(b, "served", "list", 0, []time.Duration{served}, []time.Duration{listed})
+
+		tab := newTab(b)
+		single := viewState(b, "healthy")
+		var paints, singles, changes, events []time.Duration
+		for range samples {
+			singles = append(singles, paint(tab, single))
+			paints = append(paints, paint(tab, url))
+		}
+		report(b, "paint", "one-cell", soon, paints, singles)
+		for i := range samples {
+			page, watch := change(tab, fmt.Sprintf("c%05d", 17+100*i), "ErrApplied")
+			changes, events = append(changes, page), append(events, watch)
+		}
+		report(b, "change", "kubectl-watch", soon, changes, events)
+		tab.clean()
+
+		for _, field := range []string{"VmHWM", "VmRSS"} {
+			kib := memory(b, program, field)
+			b.ReportMetric(float64(kib)/1024, field+"-MiB")
+			if kib > most {
+				b.Errorf("%s: %d MiB, more than %d", field, kib>>10, most>>10)
+			}
+		}
+	}
+}
+
+// report reports the largest of the times, and its ratio to the largest of those beside them.
+func report(b *testing.B, what, beside string, bar time.Duration, times, others []time.Duration) {
+	b.Helper()
+	longest, other := times[0], others[0]
+	for i := range times {
+		longest, other = max(longest, times[i]), max(other, others[i])
+	}
+	b.Logf("%s: %v; %s: %v", what, times, beside, others)
+	b.ReportMetric(float64(longest.Milliseconds()), what+"-ms")
+	b.ReportMetric(float64(longest)/float64(other), what+"/"+beside)
+	if bar > 0 && longest > bar {
+		b.Errorf("%s took %s, longer than %s; %s took %s", what, longest, bar, beside, other)
+	}
+}
+
+// paint returns when the browser painted something, from when the address was entered.
+func paint(tab *tab, url string) time.Duration {
+	tab.Helper()
+	tab.run(chromedp.Navigate(url))
+	tab.eventually("document.getElementById('live').textContent !== 'not connected'")
+	tab.eventually("performance.getEntriesByName('first-contentful-paint').length === 1")
+	ms := eval[float64](tab, "performance.getEntriesByName('first-contentful-paint')[0].startTime")
+	return time.Duration(ms * float64(time.Millisecond))
+}
+
+// change changes a Cluster's state, and returns after what time the page had it, and after
+// what time kubectl that watches did. Both count from before the change is sent.
+func change(tab *tab, name, state string) (page, event time.Duration) {
+	tab.Helper()
+	args := []string{"get", "clusters.fleet.cattle.io", "-n", "many", name, "--watch", "-o", "jsonpath={.status.display.state}{'\\n'}"}
+	cmd := exec.CommandContext(tab.Context(), os.Getenv("MUSTER_KUBECTL"), args...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		tab.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		tab.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		tab.Fatalf("kubectl does not watch: %v", lines.Err())
+	}
+	seen := make(chan time.Time, 1)
+	go func() {
+		for lines.Scan() {
+			if lines.Text() == state {
+				seen <- time.Now()
+				return
+			}
+		}
+	}()
+	begin := time.Now()
+	kubectl(tab, "patch", "clusters.fleet.cattle.io", "-n", "many", name, "--subresource=status", "--type=merge", "-p", fmt.Sprintf(`{"status":{"display":{"state":%q}}}`, state))
+	tab.eventually(shows(name, state))
+	page = time.Since(begin)
+	select {
+	case at := <-seen:
+		return page, at.Sub(begin)
+	case <-time.After(20 * time.Second):
+		tab.Fatal("kubectl has not seen it")
+		return 0, 0
+	}
+}
+
+// memory returns what the kernel says of a process, in KiB.
+func memory(b *testing.B, pid int, field string) (kib int) {
+	b.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), field+":")
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		b.Fatal(err)
+	}
+	return kib
+}
