@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -231,16 +232,38 @@ func TestMany(t *testing.T) {
 		}
 	}
 	t.Logf("what the page asked of the API server: %v", counts)
+	once(t, counts)
 	// Pages of 500 for each of two kinds, and one list for each of five others.
 	if most := 2*(count/500+1) + 5; lists > most {
 		t.Errorf("%d lists, want at most %d", lists, most)
 	}
 }
 
-// BenchmarkMany has the page measured with ten thousand Clusters and twenty thousand
-// BundleDeployments.
+// once fails for a kind that was watched more than once, or listed though a page holds it.
+func once(t *testing.T, counts map[string]int) {
+	t.Helper()
+	for asked, count := range counts {
+		verb, resource, _ := strings.Cut(asked, " ")
+		most := 1
+		if resource == "clusters" { // Cluster API's and Fleet's, which have many pages.
+			most = 2
+		}
+		if (verb == "watch" || verb == "list" && most == 1) && count > most {
+			t.Errorf("%s: %d times, want at most %d", asked, count, most)
+		}
+	}
+}
+
+// BenchmarkMany has the page measured with ten thousand Clusters, or MUSTER_MANY, and twice
+// as many BundleDeployments.
 func BenchmarkMany(b *testing.B) {
-	const many = 10_000
+	many := 10_000
+	if text := os.Getenv("MUSTER_MANY"); text != "" {
+		var err error
+		if many, err = strconv.Atoi(text); err != nil || many < 500 {
+			b.Fatalf("MUSTER_MANY: %q is no number from 500 on", text)
+		}
+	}
 	count := manyOf(b, many)
 	for b.Loop() {
 		page(b, []string{"-run=^$", "-bench=^BenchmarkMany$", "-benchtime=1x"}, fmt.Sprintf("MUSTER_MANY=%d", count))
