@@ -125,7 +125,7 @@ func (o *options) style() (draw.Style, error) {
 	if columns, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && columns > 0 {
 		result.Width = columns
 	} else if isPerson {
-		if width, _, err := term.GetSize(int(file.Fd())); err == nil { //nolint:gosec // A descriptor fits.
+		if width, _, err := term.GetSize(int(file.Fd())); err == nil {
 			result.Width = width
 		}
 	}
@@ -133,7 +133,7 @@ func (o *options) style() (draw.Style, error) {
 }
 
 func isTerminalFile(file *os.File) bool {
-	return term.IsTerminal(int(file.Fd())) //nolint:gosec // A descriptor fits.
+	return term.IsTerminal(int(file.Fd()))
 }
 
 // isTerminal reports whether text goes to a person.

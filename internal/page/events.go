@@ -85,7 +85,7 @@ type shown struct {
 func (s *Server) keep(ctx context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
-	last, err := s.show(nil)
+	last, _ := s.show(nil) // Without it, the first change has the page loaded again.
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -97,8 +97,8 @@ func (s *Server) keep(ctx context.Context) {
 			}
 		case <-ticker.C:
 		}
-		var current *shown
-		if current, err = s.show(last); err != nil || last == nil {
+		current, err := s.show(last)
+		if err != nil || last == nil {
 			s.feed.tell([]change{{Op: "reload"}})
 		} else {
 			s.feed.tell(differences(last, current))

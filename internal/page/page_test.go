@@ -49,7 +49,7 @@ func TestPageComesInPieces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
+	t.Cleanup(func() { _ = listener.Close() })
 	server := New(crowd(many), "many", listener)
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listener.Addr().String()+server.Path(), nil)
 	written := &pieces{ResponseWriter: httptest.NewRecorder()}
