@@ -259,8 +259,10 @@ func TestConfigOfCAAPFIsAccepted(t *testing.T) {
 		}
 		return result
 	}
-	latest := &addonsv1.FleetInstall{FollowLatest: ptr.To(true)}
-	release := func(version string) *addonsv1.FleetInstall { return &addonsv1.FleetInstall{Version: &version} }
+	latest := &addonsv1.FleetInstall{FollowLatest: ptr.To(true), Mode: addonsv1.InstallApply}
+	release := func(version string) *addonsv1.FleetInstall {
+		return &addonsv1.FleetInstall{Version: &version, Mode: addonsv1.InstallApply}
+	}
 	const imported = "cluster-api.cattle.io/rancher-auto-import=true,!cluster-api.cattle.io/disable-fleet-auto-import"
 
 	// Each changes the defaults where CAAPF's documentation says so.
