@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -31,6 +32,8 @@ type authority struct {
 	// credentials says that it is not a CA but what a repository is sent: nobody but the
 	// installer reads that.
 	credentials bool
+	// repository is where credentials are sent. Sent elsewhere, they are handed out anew.
+	repository string
 }
 
 func (a authority) String() string { return fmt.Sprintf("%s %s/%s", a.kind, a.namespace, a.name) }
@@ -43,7 +46,7 @@ func authoritiesOf(config *addonsv1.FleetAddonConfig) []authority {
 		ref := install.RepositorySecretRef
 		result = append(result, authority{
 			path: field.NewPath("spec", "install", "repositorySecretRef"), kind: "Secret",
-			namespace: cmp.Or(ref.Namespace, stamp.FleetSystem), name: ref.Name, credentials: true,
+			namespace: cmp.Or(ref.Namespace, stamp.FleetSystem), name: ref.Name, credentials: true, repository: ptr.Deref(install.Repository, ""),
 		})
 	}
 	if config.Spec.Config == nil || config.Spec.Config.Server == nil {
@@ -69,10 +72,11 @@ func authoritiesOf(config *addonsv1.FleetAddonConfig) []authority {
 	return result
 }
 
-// isIn reports whether a FleetAddonConfig refers to the same CA in the same field.
+// isIn reports whether a FleetAddonConfig refers to the same CA in the same field, or sends
+// the same credentials to the same repository.
 func (a authority) isIn(config *addonsv1.FleetAddonConfig) bool {
 	for _, other := range authoritiesOf(config) {
-		if other.path.String() == a.path.String() && other.String() == a.String() {
+		if other.path.String() == a.path.String() && other.String() == a.String() && other.repository == a.repository {
 			return true
 		}
 	}

@@ -78,6 +78,7 @@ func TestConfigAuthorities(t *testing.T) {
 		secret        = `config: {server: {custom: {apiServerCaConfigRef: {kind: Secret, namespace: ns, name: ca}}}}`
 		other         = `config: {server: {custom: {apiServerCaConfigRef: {kind: ConfigMap, namespace: ns, name: other}}}}`
 		repository    = `install: {version: 0.16.0, repositorySecretRef: {name: charts}}`
+		elsewhere     = `install: {version: 0.16.0, repository: "https://charts.example.net", repositorySecretRef: {name: charts}}`
 		repositoryRef = "spec.install.repositorySecretRef"
 		customRef     = "spec.config.server.custom.apiServerCaConfigRef"
 		shortRef      = "spec.config.server.apiServerCaConfigRef"
@@ -111,6 +112,9 @@ func TestConfigAuthorities(t *testing.T) {
 		"a repository's Secret":            {spec: repository, asked: 1, unread: true},
 		"the author may not: a repository": {denied: true, spec: repository, refused: []string{repositoryRef}, says: `may not get secrets "charts" in namespace "cattle-fleet-system", which this would send to the repository`, asked: 1, unread: true},
 		"update: the same repository":      {denied: true, old: repository, spec: repository, unread: true},
+		"update: elsewhere, may not":       {denied: true, old: repository, spec: elsewhere, refused: []string{repositoryRef}, says: "which this would send to the repository", asked: 1, unread: true},
+		"update: elsewhere":                {old: repository, spec: elsewhere, asked: 1, unread: true},
+		"update: elsewhere, no Secret":     {denied: true, old: `install: {version: 0.16.0}`, spec: `install: {version: 0.16.0, repository: "https://charts.example.net"}`, unread: true},
 		"incomplete: said once":            {spec: `config: {server: {custom: {apiServerCaConfigRef: {namespace: ns}}}}`, refused: []string{customRef + ".name"}, unread: true},
 		"the author may not":               {data: good, denied: true, spec: custom, refused: []string{customRef}, says: mayNot, asked: 1, unread: true},
 		"the author may not, shorthand":    {denied: true, spec: short, refused: []string{shortRef}, says: mayNot, asked: 1, unread: true},
