@@ -179,7 +179,7 @@ func checkAssets(t *testing.T, dir string) {
 		}
 	}
 	var run string
-	for _, manifest := range []string{"install.yaml", "registrar.yaml", "installer.yaml"} {
+	for _, manifest := range []string{"install.yaml", "registrar.yaml", "installer.yaml", "charts.yaml"} {
 		content, err := os.ReadFile(filepath.Join(dir, manifest))
 		if err != nil {
 			t.Fatal(err)
