@@ -3,6 +3,7 @@ package charts
 import (
 	"context"
 	"fmt"
+	"net"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -43,6 +44,8 @@ type Options struct {
 	Concurrency int
 	// ChartInterval is how often is asked which version a range stands for.
 	ChartInterval time.Duration
+	// DeniedNetworks are those in which no repository is.
+	DeniedNetworks []net.IPNet
 	// SyncPeriod is how often everything is looked at again without an event.
 	SyncPeriod *time.Duration
 }
@@ -52,6 +55,21 @@ func (o *Options) AddTo(fs *pflag.FlagSet) {
 	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Watch only HelmChartProxies whose label cluster.x-k8s.io/watch-filter has this value; all if empty.")
 	fs.IntVar(&o.Concurrency, "helmchartproxy-concurrency", 4, "How many HelmChartProxies are looked at once.")
 	fs.DurationVar(&o.ChartInterval, "chart-interval", 10*time.Minute, "How often a repository is asked which version of a chart a range, or no version, stands for.")
+	fs.IPNetSliceVar(&o.DeniedNetworks, "denied-networks", deniedNetworks(), "Networks to which no connection is made for a chart, whatever name or redirect leads there.")
+}
+
+// deniedNetworks are those in which clouds hand out credentials to whoever asks, and addresses
+// that no repository has.
+func deniedNetworks() []net.IPNet {
+	var networks []net.IPNet
+	for _, network := range []string{"0.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "::/128", "fd00:ec2::254/128", "fe80::/10", "ff00::/8"} {
+		_, parsed, err := net.ParseCIDR(network)
+		if err != nil { // They are constants.
+			panic(err)
+		}
+		networks = append(networks, *parsed)
+	}
+	return networks
 }
 
 // Cache returns what is cached, and no more of it than is read here.
@@ -99,7 +117,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	referred := sources.New(mgr.GetClient(), objects, handler.EnqueueRequestsFromMapFunc(e.ofReferred))
 	r := &reconciler{
 		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
-		sources: referred, charts: fetch.New(options.ChartInterval), recorder: mgr.GetEventRecorder("muster-charts"), now: time.Now,
+		sources: referred, charts: fetch.New(options.ChartInterval, options.DeniedNetworks...), recorder: mgr.GetEventRecorder("muster-charts"), now: time.Now,
 		peer: newPeer(mgr.GetClient()), rendered: newMemory(), versions: newVersions(),
 	}
 	if err := mgr.Add(referred); err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -55,6 +56,8 @@ type Fetcher struct {
 	// Interval is for how long is believed which version a range stands for.
 	Interval time.Duration
 
+	// denied are the networks to which no connection is made.
+	denied  []net.IPNet
 	now     func() time.Time
 	flights singleflight.Group
 
@@ -73,9 +76,9 @@ type kept struct {
 	used  time.Time
 }
 
-// New returns a Fetcher.
-func New(interval time.Duration) *Fetcher {
-	return &Fetcher{Interval: interval, now: time.Now, versions: map[string]resolved{}, charts: map[string]*kept{}}
+// New returns a Fetcher, which connects to no address in the networks that are denied.
+func New(interval time.Duration, denied ...net.IPNet) *Fetcher {
+	return &Fetcher{Interval: interval, denied: denied, now: time.Now, versions: map[string]resolved{}, charts: map[string]*kept{}}
 }
 
 // IsExact reports whether a version names one version only.
@@ -97,7 +100,7 @@ func (f *Fetcher) Version(ctx context.Context, request Request) (string, error) 
 		return known.version, nil
 	}
 	return once(ctx, f, "version "+key, func(ctx context.Context) (string, error) {
-		source, err := open(request)
+		source, err := f.open(ctx, request)
 		if err != nil {
 			return "", err
 		}
@@ -126,7 +129,7 @@ func (f *Fetcher) Chart(ctx context.Context, request Request, version string) (*
 		return known.chart, nil
 	}
 	return once(ctx, f, "chart "+key, func(ctx context.Context) (*plan.Chart, error) {
-		source, err := open(request)
+		source, err := f.open(ctx, request)
 		if err != nil {
 			return nil, err
 		}
@@ -147,7 +150,13 @@ func (f *Fetcher) Chart(ctx context.Context, request Request, version string) (*
 // once does something once for all who want it at the same time. Who asked first may go
 // before the others.
 func once[T any](ctx context.Context, f *Fetcher, key string, do func(context.Context) (T, error)) (T, error) {
-	done := f.flights.DoChan(key, func() (any, error) {
+	done := f.flights.DoChan(key, func() (result any, err error) {
+		// Nobody else could: it runs beside those who wait for it.
+		defer func() {
+			if recover() != nil {
+				result, err = nil, problem("what the repository has sent cannot be worked with")
+			}
+		}()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		return do(ctx)
@@ -209,8 +218,8 @@ type source interface {
 	archive(ctx context.Context, version string) ([]byte, error)
 }
 
-func open(request Request) (source, error) {
-	client, err := newClient(request.Access)
+func (f *Fetcher) open(ctx context.Context, request Request) (source, error) {
+	client, err := f.newClient(ctx, request.Access)
 	if err != nil {
 		return nil, err
 	}

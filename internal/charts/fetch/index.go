@@ -14,7 +14,12 @@ import (
 	chartv2 "helm.sh/helm/v4/pkg/chart/v2"
 	repo "helm.sh/helm/v4/pkg/repo/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/redirect"
 )
+
+// maxIndex is how large an index may be: reading one takes many times its size.
+const maxIndex = 8 << 20
 
 // index is a repository with an index, over https.
 type index struct {
@@ -45,19 +50,19 @@ func (r *index) archive(ctx context.Context, version string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	archive, err := r.get(ctx, at)
+	archive, err := r.get(ctx, at, maxArchive)
 	if err != nil {
 		return nil, err
 	}
 	if err := verify(archive, entry.Digest); err != nil {
-		return nil, fmt.Errorf("%s: %w", at, err)
+		return nil, fmt.Errorf("%s: %w", bare(at), err)
 	}
 	return archive, nil
 }
 
 // find returns what the index says of the newest version that is wanted.
 func (r *index) find(ctx context.Context, wanted string) (*repo.ChartVersion, error) {
-	body, err := r.get(ctx, r.base+"/index.yaml")
+	body, err := r.get(ctx, r.base+"/index.yaml", maxIndex)
 	if err != nil {
 		return nil, err
 	}
@@ -94,25 +99,25 @@ func (r *index) locate(reference string) (string, error) {
 		return "", fmt.Errorf("the index of %s has an unusable URL for %s", r.base, r.chart)
 	}
 	if at.Scheme != "https" {
-		return "", fmt.Errorf("the index of %s leads to %s, which is not https", r.base, at.Redacted())
+		return "", fmt.Errorf("the index of %s leads to %s, which is not https", r.base, bare(at.String()))
 	}
 	return at.String(), nil
 }
 
 // get downloads from the repository, or from where its index leads. The credentials are the
 // repository's only.
-func (r *index) get(ctx context.Context, at string) ([]byte, error) {
+func (r *index) get(ctx context.Context, at string, limit int64) ([]byte, error) {
 	username, password := r.access.Username, r.access.Password
 	if !isSameHost(r.base, at) {
 		username, password = "", ""
 	}
-	return get(ctx, r.client, at, username, password)
+	return get(ctx, r.client, at, username, password, limit)
 }
 
 func isSameHost(one, other string) bool {
 	first, err := url.Parse(one)
 	second, otherErr := url.Parse(other)
-	return err == nil && otherErr == nil && strings.EqualFold(first.Scheme, second.Scheme) && strings.EqualFold(first.Host, second.Host)
+	return err == nil && otherErr == nil && redirect.IsSameOrigin(first, second)
 }
 
 // verify compares an archive with the digest that the index has of it, if it has one.

@@ -1,62 +1,99 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
-	"os"
+	"slices"
 	"strings"
 
+	"github.com/Masterminds/semver/v3"
 	"helm.sh/helm/v4/pkg/registry"
+	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
 )
 
-// oci is a repository in an OCI registry.
+// oci is a repository in an OCI registry. Helm's own client would read whatever size a
+// manifest names into memory, and sends its credentials to every host that asks.
 type oci struct {
-	client *registry.Client
-	// at is where the chart is, without scheme.
+	repository *remote.Repository
+	// at is where the chart is, with scheme.
 	at string
 }
 
 var _ source = (*oci)(nil)
 
+// maxManifest is how large the manifest of a chart may be.
+const maxManifest = 1 << 20
+
 func newRegistry(client *http.Client, request Request, at string) (*oci, error) {
-	options := []registry.ClientOption{
-		registry.ClientOptHTTPClient(client),
-		// Credentials are the request's own: nothing is looked up in files.
-		registry.ClientOptCredentialsFile(os.DevNull),
-	}
-	if request.Access.Username != "" || request.Access.Password != "" {
-		options = append(options, registry.ClientOptBasicAuth(request.Access.Username, request.Access.Password))
-	}
-	its, err := registry.NewClient(options...)
+	repository, err := remote.NewRepository(at)
 	if err != nil {
-		return nil, fmt.Errorf("preparing a client for the registry: %w", err)
+		return nil, problem(fmt.Sprintf("oci://%s is not where a chart can be", at))
 	}
-	return &oci{client: its, at: at}, nil
+	login := &auth.Client{Client: client, Cache: auth.NewCache()}
+	if access := request.Access; access.Username != "" || access.Password != "" {
+		login.Credential = auth.StaticCredential(repository.Reference.Host(), auth.Credential{Username: access.Username, Password: access.Password})
+	}
+	login.SetUserAgent("muster-charts")
+	repository.Client = login
+	return &oci{repository: repository, at: "oci://" + at}, nil
 }
 
-// version returns the newest version in a range. Helm's library takes no context here; the
-// client's own deadline ends it.
-func (r *oci) version(_ context.Context, wanted string) (string, error) {
-	tags, err := r.client.Tags(r.at)
+// version returns the newest version in a range.
+func (r *oci) version(ctx context.Context, wanted string) (string, error) {
+	var found []*semver.Version
+	err := r.repository.Tags(ctx, "", func(tags []string) error {
+		for _, tag := range tags {
+			if version, err := semver.StrictNewVersion(strings.ReplaceAll(tag, "_", "+")); err == nil {
+				found = append(found, version)
+			}
+		}
+		return nil
+	})
 	if err != nil {
-		return "", fmt.Errorf("listing the versions of oci://%s: %w", r.at, err)
+		return "", shown(r.at, err)
 	}
-	if wanted == "" {
-		wanted = "*"
+	slices.SortFunc(found, func(a, b *semver.Version) int { return b.Compare(a) })
+	versions := make([]string, len(found))
+	for i := range found {
+		versions[i] = found[i].String()
 	}
-	version, err := registry.GetTagMatchingVersionOrConstraint(tags, wanted)
+	version, err := registry.GetTagMatchingVersionOrConstraint(versions, cmp.Or(wanted, "*"))
 	if err != nil {
-		return "", fmt.Errorf("oci://%s has no version %q", r.at, wanted)
+		return "", problem(fmt.Sprintf("%s has no version %q", r.at, wanted))
 	}
 	return version, nil
 }
 
-// archive downloads; the registry's client verifies digests.
-func (r *oci) archive(_ context.Context, version string) ([]byte, error) {
-	result, err := r.client.Pull(r.at+":"+strings.ReplaceAll(version, "+", "_"), registry.PullOptWithChart(true))
+// archive downloads; what is downloaded has the digest that the manifest says.
+func (r *oci) archive(ctx context.Context, version string) ([]byte, error) {
+	at := r.at + ":" + version
+	manifest, err := r.repository.Resolve(ctx, strings.ReplaceAll(version, "+", "_"))
 	if err != nil {
-		return nil, fmt.Errorf("downloading oci://%s:%s: %w", r.at, version, err)
+		return nil, shown(at, err)
 	}
-	return result.Chart.Data, nil
+	if manifest.Size > maxManifest {
+		return nil, problem(fmt.Sprintf("the manifest of %s is larger than %d MiB", at, maxManifest>>20))
+	}
+	parts, err := content.Successors(ctx, r.repository, manifest)
+	if err != nil {
+		return nil, shown(at, err)
+	}
+	for _, part := range parts {
+		if part.MediaType != registry.ChartLayerMediaType && part.MediaType != registry.LegacyChartLayerMediaType {
+			continue
+		}
+		if part.Size > maxArchive {
+			return nil, problem(fmt.Sprintf("%s is larger than %d MiB", at, maxArchive>>20))
+		}
+		archive, err := content.FetchAll(ctx, r.repository, part)
+		if err != nil {
+			return nil, shown(at, err)
+		}
+		return archive, nil
+	}
+	return nil, problem(at + " is no Helm chart")
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"unicode/utf8"
 
@@ -19,8 +20,35 @@ import (
 // compressedFrom is from which size a file is compressed. Fleet takes both.
 const compressedFrom = 1 << 10
 
+const (
+	// maxArchive is how large a chart may be that is downloaded, and maxFiles what is in it: much
+	// of what a chart has compresses well, and nothing larger fits into a Bundle.
+	maxArchive = 8 << 20
+	maxFiles   = 8 << 20
+)
+
+// measure refuses an archive that becomes too large when it is opened, before anything is
+// made of it: many empty files, too, are much.
+func measure(archive []byte) error {
+	unzipped, err := gzip.NewReader(bytes.NewReader(archive))
+	if err != nil {
+		return errors.New("the chart is no archive")
+	}
+	size, err := io.Copy(io.Discard, io.LimitReader(unzipped, maxFiles+1))
+	if err != nil {
+		return errors.New("the chart is no whole archive")
+	}
+	if size > maxFiles {
+		return fmt.Errorf("the chart is larger than %d MiB when it is opened", maxFiles>>20)
+	}
+	return nil
+}
+
 // unpack reads a chart, as Helm does, and returns it as it lies in a Bundle.
 func unpack(archive []byte, name string) (*plan.Chart, error) {
+	if err := measure(archive); err != nil {
+		return nil, err
+	}
 	loaded, err := loader.LoadArchive(bytes.NewReader(archive))
 	if err != nil {
 		return nil, fmt.Errorf("reading the chart: %w", err)

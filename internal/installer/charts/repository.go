@@ -14,14 +14,14 @@ import (
 	"time"
 
 	"github.com/muster-fleet/muster/internal/installer"
+	"github.com/muster-fleet/muster/internal/redirect"
 )
 
 const (
 	// requestTimeout bounds one request, its answer included.
 	requestTimeout = 2 * time.Minute
 	// longest is how large an answer may be, in bytes: an index of many years has a few MiB.
-	longest       = 64 << 20
-	mostRedirects = 10
+	longest = 64 << 20
 )
 
 // Open returns the repository at an address: https://, http:// or oci://.
@@ -49,15 +49,9 @@ func httpClient(credentials installer.Credentials) (*http.Client, error) {
 		}
 	}
 	return &http.Client{
-		Timeout: requestTimeout,
-		// Go keeps credentials to the host that they are for, but sends them there in the clear.
-		CheckRedirect: func(to *http.Request, via []*http.Request) error {
-			if len(via) >= mostRedirects || via[0].URL.Scheme == "https" && to.URL.Scheme != "https" {
-				return fmt.Errorf("it redirects to %s, where it is not followed", to.URL.Redacted())
-			}
-			return nil
-		},
-		Transport: &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
+		Timeout:       requestTimeout,
+		CheckRedirect: redirect.Check,
+		Transport:     &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
 	}, nil
 }
 

@@ -1,0 +1,72 @@
+package redirect
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+)
+
+// redirected plays servers: each answers with where to go on, or with what it was sent.
+type redirected map[string]string
+
+func (r redirected) RoundTrip(request *http.Request) (*http.Response, error) {
+	response := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Request: request,
+		Body: io.NopCloser(strings.NewReader(request.Header.Get("Authorization")))}
+	if to := r[request.URL.String()]; to != "" {
+		response.StatusCode = http.StatusFound
+		response.Header.Set("Location", to)
+	}
+	return response, nil
+}
+
+func TestCheck(t *testing.T) {
+	const from = "https://a.example.com/x"
+	for to, want := range map[string]string{
+		"https://a.example.com/y":                 "secret",
+		"https://a.example.com:443/y":             "secret",
+		"https://a.example.com:8443/y":            "",
+		"https://b.a.example.com/y":               "",
+		"https://b.example.com/y":                 "",
+		"http://a.example.com/y?signature=hidden": "refused",
+	} {
+		client := &http.Client{Transport: redirected{from: to}, CheckRedirect: Check}
+		request, err := http.NewRequest(http.MethodGet, from, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "secret")
+		response, err := client.Do(request)
+		if want == "refused" {
+			if err == nil || !strings.Contains(err.Error(), "it redirects to http://a.example.com/y, where it is not followed") || strings.Contains(strings.SplitN(err.Error(), ": ", 2)[1], "hidden") {
+				t.Errorf("%s: %v", to, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", to, err)
+			continue
+		}
+		if sent, _ := io.ReadAll(response.Body); string(sent) != want {
+			t.Errorf("%s was sent %q, want %q", to, sent, want)
+		}
+	}
+	client := &http.Client{Transport: redirected{from: from}, CheckRedirect: Check}
+	if _, err := client.Get(from); err == nil {
+		t.Error("it is redirected for ever")
+	}
+}
+
+func TestIsSameOrigin(t *testing.T) {
+	parse := func(text string) *url.URL {
+		its, err := url.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return its
+	}
+	if !IsSameOrigin(parse("https://a"), parse("HTTPS://A:443/b")) || IsSameOrigin(parse("https://a"), parse("http://a")) || IsSameOrigin(parse("https://a"), parse("https://a:80")) {
+		t.Error("origins are mixed up")
+	}
+}
