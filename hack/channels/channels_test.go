@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -133,6 +135,32 @@ func TestImagesAreOfOneRelease(t *testing.T) {
 	} {
 		if _, err := imageOf(append(objects(t, shipped), objects(t, wrong)...)); err == nil {
 			t.Errorf("%s is accepted", name)
+		}
+	}
+}
+
+// What bounds the authors of HelmChartProxies, and the program that carries them out, is
+// applied before there can be one, in the order of the file.
+func TestFencesComeFirst(t *testing.T) {
+	content, err := os.ReadFile(filepath.Join("..", "..", "dist", "charts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]int{}
+	for i, object := range objects(t, string(content)) {
+		at[object.GetKind()+" "+object.GetName()] = i
+	}
+	for _, fence := range []string{
+		"ValidatingAdmissionPolicyBinding muster-charts-authors", "ValidatingAdmissionPolicyBinding muster-charts-values",
+		"ValidatingAdmissionPolicyBinding muster-charts-bundles", "ValidatingAdmissionPolicyBinding muster-charts-nothing-else",
+		"ValidatingWebhookConfiguration muster-charts-validating-webhook",
+	} {
+		for _, bounded := range []string{"CustomResourceDefinition helmchartproxies.addons.cluster.x-k8s.io", "ClusterRoleBinding muster-charts", "Deployment muster-charts"} {
+			before, isThere := at[fence]
+			after, isThereToo := at[bounded]
+			if !isThere || !isThereToo || before > after {
+				t.Errorf("%s (%d, %v) does not come before %s (%d, %v)", fence, before, isThere, bounded, after, isThereToo)
+			}
 		}
 	}
 }
