@@ -54,30 +54,36 @@ type HelmChartProxySpec struct {
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 
 	// ChartName is the name of the chart in the repository.
+	// +kubebuilder:validation:MaxLength=256
 	ChartName string `json:"chartName"`
 
 	// RepoURL is the URL of the repository, for example https://charts.example.com or
 	// oci://registry.example.com/charts. The chart lies below it.
+	// +kubebuilder:validation:MaxLength=2048
 	RepoURL string `json:"repoURL"`
 
 	// ReleaseName is the name of the release on each Cluster. If it is not set, a name is
 	// made of that of the HelmChartProxy.
+	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	ReleaseName string `json:"releaseName,omitempty"`
 
 	// ReleaseNamespace is the namespace of the release on each Cluster; default if not set.
+	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	ReleaseNamespace string `json:"namespace,omitempty"`
 
 	// Version is the version of the chart, or a range of versions such as 1.2.x. If it is not
 	// set, the latest version is installed. What a range or no version stands for is looked up
 	// again every few minutes.
+	// +kubebuilder:validation:MaxLength=256
 	// +optional
 	Version string `json:"version,omitempty"`
 
 	// ValuesTemplate is the values of the chart as YAML. It may hold Go templates with the
 	// functions of sprig (without env, expandenv and getHostByName) over .Cluster,
 	// .ControlPlane, .InfraCluster and .Variables, and is rendered for each Cluster.
+	// +kubebuilder:validation:MaxLength=131072
 	// +optional
 	ValuesTemplate string `json:"valuesTemplate,omitempty"`
 
@@ -147,8 +153,10 @@ type ValuesReference struct {
 	Kind string `json:"kind"`
 	// Name is its name.
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 	// Key is the key of the values; values.yaml if not set.
+	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Key string `json:"key,omitempty"`
 	// Optional says that it may be missing.
@@ -171,6 +179,7 @@ type Credentials struct {
 	Secret corev1.SecretReference `json:"secret"`
 	// Key is the key with a Docker configuration; config.json if empty. A Secret without it may
 	// have the keys username and password instead.
+	// +kubebuilder:validation:MaxLength=253
 	Key string `json:"key"`
 }
 

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"text/template"
 	"text/template/parse"
+	"time"
+	"unicode/utf8"
 
-	"github.com/Masterminds/sprig/v3"
 	"sigs.k8s.io/yaml"
 )
 
@@ -21,6 +23,8 @@ const MaxValues = 512 << 10
 type Template struct {
 	parsed *template.Template
 	static bool
+	// words are those in it, names of functions among them.
+	words map[string]bool
 }
 
 // withheld are functions of sprig that show what the program can see, not what the author may.
@@ -35,24 +39,32 @@ var unsteady = map[string]bool{
 	"genSignedCert": true, "genSignedCertWithKey": true, "htpasswd": true, "bcrypt": true, "encryptAES": true,
 }
 
-func functions() template.FuncMap {
-	all := sprig.TxtFuncMap()
-	for _, name := range withheld {
-		delete(all, name)
-	}
-	return all
-}
-
 const templateName = "valuesTemplate"
 
 // Parse parses a values template. The error says where it is wrong.
 func Parse(text string) (*Template, error) {
-	parsed, err := template.New(templateName).Funcs(functions()).Parse(text)
+	if utf8.RuneCountInString(text) > MaxTemplate {
+		return nil, fmt.Errorf("it has more than %d characters", MaxTemplate)
+	}
+	parsed, err := template.New(templateName).Funcs(offered).Parse(text)
 	if err != nil {
 		return nil, errors.New(strings.TrimPrefix(err.Error(), "template: "))
 	}
-	return &Template{parsed: parsed, static: isStatic(parsed)}, nil
+	result := &Template{parsed: parsed, static: isStatic(parsed), words: map[string]bool{}}
+	for _, defined := range parsed.Templates() {
+		if defined.Tree == nil || defined.Root == nil {
+			continue
+		}
+		for _, word := range identifier.FindAllString(defined.Root.String(), -1) {
+			result.words[word] = true
+		}
+		tick(defined.Root)
+	}
+	return result, nil
 }
+
+// offered are the functions that a template may use.
+var offered = (&rendering{}).functions(nil)
 
 // IsStatic reports whether the values are the same for all Clusters.
 func (t *Template) IsStatic() bool { return t.static }
@@ -73,37 +85,37 @@ func isStatic(parsed *template.Template) bool {
 // Unsteady returns the functions in a template that give something else each time.
 func (t *Template) Unsteady() []string {
 	var found []string
-	seen := map[string]bool{}
-	for _, defined := range t.parsed.Templates() {
-		if defined.Tree == nil {
-			continue
-		}
-		for _, word := range identifier.FindAllString(defined.Root.String(), -1) {
-			if unsteady[word] && !seen[word] {
-				seen[word] = true
-				found = append(found, word)
-			}
+	for word := range t.words {
+		if unsteady[word] {
+			found = append(found, word)
 		}
 	}
+	slices.Sort(found)
 	return found
 }
 
-var identifier = regexp.MustCompile(`[A-Za-z][A-Za-z0-9]*`)
+var identifier = regexp.MustCompile(`[A-Za-z_][A-Za-z0-9_]*`)
 
 // Render renders the values of one Cluster. Its error says where the template failed, and
 // nothing that is in the data: it is shown to whoever may read conditions.
 func (t *Template) Render(data map[string]any) ([]byte, error) {
-	out := &bounded{limit: MaxValues}
-	if err := t.parsed.Execute(out, data); err != nil {
-		if out.exceeded {
-			return nil, errTooLarge
+	once := &rendering{until: time.Now().Add(patience)}
+	its, err := t.parsed.Clone() // Its functions are bounded for this rendering.
+	if err != nil {
+		return nil, errors.New("the template cannot be used")
+	}
+	out := &bounded{limit: MaxValues, inTime: once.inTime}
+	if err := its.Funcs(once.functions(t.words)).Execute(out, data); err != nil {
+		var limit limitError
+		if errors.As(err, &limit) {
+			return nil, limit
 		}
 		return nil, errors.New(withoutData(err))
 	}
 	return normalized(out.Bytes())
 }
 
-var errTooLarge = fmt.Errorf("the values are larger than %d KiB", MaxValues>>10)
+var errTooLarge = beyond("the values are larger than %d KiB", MaxValues>>10)
 
 // normalized returns values that Helm can read, and that take effect: where values are
 // empty, an upgrade keeps the last ones.
@@ -128,6 +140,9 @@ func CheckValues(values []byte) error {
 }
 
 func parseValues(values []byte) (map[string]any, error) {
+	if isBomb(values) {
+		return nil, fmt.Errorf("the values are larger than %d KiB when their aliases are resolved", maxExpanded>>10)
+	}
 	var parsed map[string]any
 	if err := yaml.Unmarshal(values, &parsed); err != nil {
 		if line := yamlLine.FindString(err.Error()); line != "" {
@@ -172,14 +187,16 @@ func withoutData(err error) string {
 // bounded refuses more than fits into one object.
 type bounded struct {
 	bytes.Buffer
-	limit    int
-	exceeded bool
+	limit  int
+	inTime func() error
 }
 
 // Write writes.
 func (b *bounded) Write(data []byte) (int, error) {
+	if err := b.inTime(); err != nil {
+		return 0, err
+	}
 	if b.Len()+len(data) > b.limit {
-		b.exceeded = true
 		return 0, errTooLarge
 	}
 	return b.Buffer.Write(data)

@@ -95,7 +95,7 @@ func TestUnsteady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"randAlphaNum", "now"}, parsed.Unsteady()); diff != "" {
+	if diff := cmp.Diff([]string{"now", "randAlphaNum"}, parsed.Unsteady()); diff != "" {
 		t.Error(diff)
 	}
 }
