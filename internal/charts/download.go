@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/Masterminds/semver/v3"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -78,33 +81,36 @@ func (r *reconciler) readValues(ctx context.Context, namespace string, from addo
 
 // download finds out which version of the chart is meant, and downloads it if a Bundle
 // lacks it.
-func (r *reconciler) download(ctx context.Context, v *visit) (again time.Duration, err error) {
+func (r *reconciler) download(ctx context.Context, v *visit) (again time.Duration) {
 	if !v.deploys() {
-		return 0, nil
+		return 0
 	}
 	request := fetch.Request{RepoURL: v.proxy.Spec.RepoURL, Chart: v.proxy.Spec.ChartName, Version: v.proxy.Spec.Version}
+	lack := func(err error) {
+		v.lacks = err
+		v.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
+	}
 	version, again, err := r.version(ctx, v, &request)
 	if err != nil {
-		v.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
-		if version == "" {
-			return pollInterval, errHeld
-		}
+		lack(err)
+	}
+	if version == "" {
+		return pollInterval
 	}
 	v.chart = &plan.Chart{Source: plan.SourceOf(v.proxy), Version: version}
 	if v.isCarried(v.chart) {
-		return again, nil
+		return again
 	}
-	if err := r.access(ctx, v.proxy, &request); err != nil {
-		v.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
-		return pollInterval, errHeld
+	err = r.access(ctx, v.proxy, &request)
+	if err == nil {
+		var chart *plan.Chart
+		if chart, err = r.charts.Chart(ctx, request, version); err == nil {
+			v.chart.Resources = chart.Resources
+			return again
+		}
 	}
-	chart, err := r.charts.Chart(ctx, request, version)
-	if err != nil {
-		v.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
-		return pollInterval, errHeld
-	}
-	v.chart.Resources = chart.Resources
-	return again, nil
+	lack(err)
+	return pollInterval
 }
 
 // version returns the exact version that is meant. What a range stands for is asked at an
@@ -124,12 +130,109 @@ func (r *reconciler) version(ctx context.Context, v *visit, request *fetch.Reque
 		r.versions.put(v.key, source, version, r.now().Add(r.ChartInterval))
 		return version, r.ChartInterval, nil
 	}
+	return r.lastVersion(ctx, v), pollInterval, err
+}
+
+// lastVersion returns the version that the range stood for when it was last known: a Bundle in the
+// namespace of the HelmChartProxy says so, or one of its HelmReleaseProxies. What is elsewhere is
+// the word of others.
+func (r *reconciler) lastVersion(ctx context.Context, v *visit) string {
 	for i := range v.bundles {
-		if annotations := v.bundles[i].Annotations; annotations[plan.ChartAnnotation] == source {
-			return annotations[plan.VersionAnnotation], pollInterval, err
+		its := &v.bundles[i]
+		if its.Namespace == v.key.Namespace && its.Annotations[plan.ChartAnnotation] == plan.SourceOf(v.proxy) {
+			return its.Annotations[plan.VersionAnnotation]
 		}
 	}
-	return "", pollInterval, err
+	mirrors, err := r.mirrorsOf(ctx, v.key)
+	if err != nil {
+		return ""
+	}
+	for i := range mirrors {
+		its := &mirrors[i].Spec
+		if its.RepoURL == v.proxy.Spec.RepoURL && its.ChartName == v.proxy.Spec.ChartName && fetch.IsExact(its.Version) &&
+			isIn(its.Version, v.proxy.Spec.Version) {
+			return its.Version
+		}
+	}
+	return ""
+}
+
+// isIn reports whether a version is in a range; none stands for all.
+func isIn(version, wanted string) bool {
+	if wanted == "" {
+		return true
+	}
+	exact, err := semver.NewVersion(version)
+	if err != nil {
+		return false
+	}
+	constraint, err := semver.NewConstraint(wanted)
+	return err == nil && constraint.Check(exact)
+}
+
+// chartIn returns the chart for the Bundles in a namespace. If it could not be downloaded, it is
+// that of a Bundle that carries it: of the namespace of the HelmChartProxy, or of the same one;
+// elsewhere others may have written it.
+func (r *reconciler) chartIn(ctx context.Context, v *visit, input plan.Input) *plan.Chart {
+	if v.lacks == nil || v.chart == nil || v.chart.Resources != nil {
+		return v.chart
+	}
+	its := v.chart
+	input.Chart = its
+	if !slices.ContainsFunc(plan.Make(input).Bundles, func(want *fleetv1.Bundle) bool {
+		return !carries(v.bundle(client.ObjectKeyFromObject(want)), its)
+	}) {
+		return its
+	}
+	for _, namespace := range []string{v.key.Namespace, input.Namespace} {
+		for i := range v.bundles {
+			if v.bundles[i].Namespace != namespace || !carries(&v.bundles[i], its) {
+				continue
+			}
+			live := &fleetv1.Bundle{}
+			err := r.live.Get(ctx, client.ObjectKeyFromObject(&v.bundles[i]), live)
+			if err == nil && carries(live, its) {
+				return &plan.Chart{Source: its.Source, Version: its.Version, Resources: live.Spec.Resources}
+			}
+		}
+	}
+	return its
+}
+
+// held are Bundles that are not written, and the values that only they read, by name.
+type held struct{ bundles, values map[string]bool }
+
+// hold holds the Bundles that lack a chart that could not be downloaded, with their values: these
+// may be for that chart. What is there stays, and the Clusters say so.
+func (v *visit) hold(bundles []*fleetv1.Bundle, chart *plan.Chart, named map[client.ObjectKey]bool) held {
+	result := held{map[string]bool{}, map[string]bool{}}
+	if v.lacks == nil || chart != nil && chart.Resources != nil {
+		return result
+	}
+	clusters := map[deploymentKey]bool{}
+	for _, want := range bundles {
+		have := v.bundle(client.ObjectKeyFromObject(want))
+		if chart != nil && carries(have, chart) {
+			continue
+		}
+		result.bundles[want.Name] = true
+		if have != nil {
+			v.nameValues(have, named)
+		}
+		for _, target := range want.Spec.Targets {
+			clusters[deploymentKey{want.Namespace, target.ClusterName}] = true
+			result.values[plan.ValuesName(v.key, want.Namespace, target.ClusterName)] = true
+		}
+	}
+	if len(bundles) > 0 && len(result.bundles) == len(bundles) {
+		result.values[plan.SharedName(v.key, bundles[0].Namespace)] = true
+	}
+	for _, cluster := range v.clusters {
+		if cluster.outcome.Trouble == "" && clusters[deploymentKey{cluster.Namespace, cluster.fleet}] {
+			cluster.fail(addonsv1.HelmReleaseProxyCreationFailedReason, v.lacks.Error())
+		}
+	}
+	return result
 }
 
 // access reads credentials and certificate authority.

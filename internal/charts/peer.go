@@ -34,12 +34,12 @@ type peer struct {
 	client.Client
 
 	mu sync.Mutex
-	// released are the HelmChartProxies whose finalizer was removed here.
-	released map[types.UID]bool
+	// released are the HelmChartProxies whose finalizer was removed here, and in which version.
+	released map[types.UID]string
 	said     bool
 }
 
-func newPeer(c client.Client) *peer { return &peer{Client: c, released: map[types.UID]bool{}} }
+func newPeer(c client.Client) *peer { return &peer{Client: c, released: map[types.UID]string{}} }
 
 // isOurs reports whether the CRD is Muster's: if not, HelmChartProxies are somebody else's.
 func (p *peer) isOurs(ctx context.Context) (bool, error) {
@@ -58,22 +58,28 @@ func (p *peer) isOurs(ctx context.Context) (bool, error) {
 	return ours, nil
 }
 
-// release removes the finalizer of cluster-api-addon-provider-helm from a HelmChartProxy. It
-// returns what is wrong if it comes back: somebody puts it there.
+// release removes the finalizer of cluster-api-addon-provider-helm from a HelmChartProxy, once. It
+// returns what is wrong if it comes back: somebody puts it there, and is to find it there.
 func (p *peer) release(ctx context.Context, proxy *addonsv1.HelmChartProxy) (wrong string, err error) {
 	if !slices.Contains(proxy.Finalizers, peersProxyFinalizer) {
 		return "", nil
 	}
 	p.mu.Lock()
-	again := p.released[proxy.UID]
-	p.released[proxy.UID] = true
+	before := p.released[proxy.UID]
 	p.mu.Unlock()
+	switch before {
+	case "":
+	case proxy.ResourceVersion:
+		return "", nil // The cache is behind.
+	default:
+		return "cluster-api-addon-provider-helm runs and carries it out, too; stop it, and remove its finalizer " + peersProxyFinalizer, nil
+	}
 	if err := p.removeFinalizer(ctx, proxy, peersProxyFinalizer); err != nil {
 		return "", err
 	}
-	if again && proxy.DeletionTimestamp.IsZero() {
-		return "cluster-api-addon-provider-helm runs and carries it out, too; stop it", nil
-	}
+	p.mu.Lock()
+	p.released[proxy.UID] = proxy.ResourceVersion
+	p.mu.Unlock()
 	return "", nil
 }
 

@@ -3,13 +3,9 @@ package charts
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"slices"
 	"time"
 
-	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -83,12 +79,18 @@ func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, 
 	case err != nil:
 		return ctrl.Result{}, err
 	case !proxy.DeletionTimestamp.IsZero():
-		if _, err := r.peer.release(ctx, proxy); err != nil {
+		wrong, err := r.peer.release(ctx, proxy)
+		switch {
+		case err != nil:
 			return ctrl.Result{}, err
+		case wrong != "": // Who has put it there is at it.
+			return ctrl.Result{RequeueAfter: pollInterval}, nil
 		}
 		return r.clear(ctx, key)
-	case r.WatchFilter != "" && !capilabels.HasWatchLabel(proxy, r.WatchFilter), capiannotations.HasPaused(proxy):
+	case r.WatchFilter != "" && !capilabels.HasWatchLabel(proxy, r.WatchFilter):
 		return ctrl.Result{}, nil
+	case capiannotations.HasPaused(proxy):
+		return ctrl.Result{}, r.disown(ctx, key)
 	}
 	v := &visit{proxy: proxy.DeepCopy(), key: key}
 	plan.Default(v.proxy) // As the webhook has, or would have.
@@ -96,16 +98,22 @@ func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, 
 	if errors.Is(err, errHeld) {
 		err = nil
 	}
-	if err != nil && (apierror.IsPassing(err) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) {
-		return ctrl.Result{}, err
-	}
-	if err != nil {
+	if err != nil && !v.wrote {
+		if isTransient(err) {
+			return ctrl.Result{}, err
+		}
 		v.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
 	}
 	if told := r.tell(ctx, v); told != nil {
 		err = errors.Join(err, told)
 	}
 	return ctrl.Result{RequeueAfter: again}, err
+}
+
+// isTransient reports whether an error says nothing of what was asked for: the cache is behind,
+// or the API server is busy.
+func isTransient(err error) bool {
+	return apierror.IsPassing(err) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 }
 
 // carryOutAlone carries out what nobody else does.
@@ -116,7 +124,7 @@ func (r *reconciler) carryOutAlone(ctx context.Context, v *visit) (time.Duration
 	}
 	if wrong != "" {
 		v.fail(reasonPeer, wrong)
-		return pollInterval, r.look(ctx, v)
+		return pollInterval, nil
 	}
 	return r.carryOut(ctx, v)
 }
@@ -142,11 +150,9 @@ func (r *reconciler) carryOut(ctx context.Context, v *visit) (again time.Duratio
 	if again, err = r.share(ctx, v, template); err != nil {
 		return again, err
 	}
-	waiting, err := r.download(ctx, v)
-	if err != nil {
-		return sooner(again, waiting), err
-	}
-	return sooner(again, waiting), r.write(ctx, v)
+	again = sooner(again, r.download(ctx, v))
+	waiting, err := r.write(ctx, v)
+	return sooner(again, waiting), err
 }
 
 // reasonOf returns the reason for a problem in a field.
@@ -166,49 +172,4 @@ func sooner(a, b time.Duration) time.Duration {
 		return b
 	}
 	return a
-}
-
-// clear deletes what was made for a HelmChartProxy that is gone: first what deploys, then
-// what it reads.
-func (r *reconciler) clear(ctx context.Context, key plan.Key) (ctrl.Result, error) {
-	r.rendered.forget(key)
-	r.versions.forget(key)
-	var bundles fleetv1.BundleList
-	if err := r.List(ctx, &bundles, client.MatchingLabels(plan.Labels(key)), client.UnsafeDisableDeepCopy); err != nil {
-		return ctrl.Result{}, fmt.Errorf("listing Bundles: %w", err)
-	}
-	ours := slices.DeleteFunc(bundles.Items, func(bundle fleetv1.Bundle) bool { return !isFor(&bundle, key) })
-	for i := range ours {
-		if err := r.removeBundle(ctx, &ours[i]); err != nil {
-			return ctrl.Result{}, err
-		}
-	}
-	if len(ours) > 0 {
-		return ctrl.Result{}, nil // The end of the last one brings it back.
-	}
-	objects, err := r.valuesOf(ctx, key)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	for _, object := range objects {
-		if err := r.remove(ctx, object); err != nil {
-			return ctrl.Result{}, err
-		}
-	}
-	return ctrl.Result{}, nil
-}
-
-// valuesOf returns the ConfigMaps with values of a HelmChartProxy.
-func (r *reconciler) valuesOf(ctx context.Context, key plan.Key) ([]client.Object, error) {
-	var all corev1.ConfigMapList
-	if err := r.List(ctx, &all, client.MatchingLabels(plan.Labels(key)), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing ConfigMaps with values: %w", err)
-	}
-	var result []client.Object
-	for i := range all.Items {
-		if isFor(&all.Items[i], key) {
-			result = append(result, &all.Items[i])
-		}
-	}
-	return result, nil
 }

@@ -43,7 +43,11 @@ type scene struct {
 	api    client.WithWatch
 	charts *repository.Repository
 	writes []string
+	// fails says what cannot be created or deleted.
+	fails func(client.Object) bool
 }
+
+var errRefused = errors.New("refused by a test")
 
 // bundleName is that of the Bundle for the HelmChartProxy of these tests.
 var bundleName = plan.BundleName(&addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}, "team", "")
@@ -63,6 +67,9 @@ func newScene(t *testing.T) *scene {
 		WithInterceptorFuncs(interceptor.Funcs{
 			Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
 				note("create", object)
+				if s.fails != nil && s.fails(object) {
+					return errRefused
+				}
 				return c.Create(ctx, object, options...)
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
@@ -71,6 +78,9 @@ func newScene(t *testing.T) *scene {
 			},
 			Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {
 				note("delete", object)
+				if s.fails != nil && s.fails(object) {
+					return errRefused
+				}
 				return c.Delete(ctx, object)
 			},
 			SubResourcePatch: func(ctx context.Context, c client.Client, of string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
@@ -94,6 +104,7 @@ func newScene(t *testing.T) *scene {
 	}})
 	for _, name := range []string{"one", "two", "three"} {
 		s.create(cluster(name))
+		s.create(fleetCluster("team", name))
 	}
 	return s
 }
@@ -147,6 +158,14 @@ func cluster(name string) *clusterv1.Cluster {
 	return &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "team", Name: name, UID: types.UID(name), Labels: map[string]string{"web": "yes"},
 		Annotations: map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: "fleet-" + name},
+	}}
+}
+
+// fleetCluster is that of a Cluster, as the syncer makes it.
+func fleetCluster(namespace, name string) *fleetv1.Cluster {
+	return &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: "fleet-" + name, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: name, UID: types.UID(name)}},
 	}}
 }
 
@@ -472,7 +491,17 @@ func TestPeer(t *testing.T) {
 	if _, err := s.Reconcile(context.Background(), ctrl.Request{NamespacedName: key}); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, "it is back", s.condition("Ready"), "False AnotherController cluster-api-addon-provider-helm runs and carries it out, too; stop it")
+	expect(t, "it is back", s.condition("Ready"), "False AnotherController cluster-api-addon-provider-helm runs and carries it out, too; stop it, and remove its finalizer helmchartproxy.addons.cluster.x-k8s.io")
+	for _, write := range s.writes {
+		if write != "patch status HelmChartProxy team/web" {
+			t.Errorf("%s, of what somebody else carries out", write)
+		}
+	}
+	if err := s.api.Delete(context.Background(), proxy); err != nil {
+		t.Fatal(err)
+	}
+	s.writes = nil
+	expect(t, "deleted while it is back", s.looks(), []string(nil))
 }
 
 // The name of one HelmChartProxy may be what that of another is shortened to.

@@ -137,6 +137,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(ofMade)).
 		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(e.all), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		WatchesMetadata(fleetClusterMetadata(), handler.EnqueueRequestsFromMapFunc(e.ofCluster), builder.WithPredicates(predicate.Or[client.Object](
+			predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
 		WatchesMetadata(sources.CRD(), handler.EnqueueRequestsFromMapFunc(e.ofKind), builder.WithPredicates(sources.ContractNews)).
 		WatchesRawSource(source.Channel(referred.Back(), handler.EnqueueRequestsFromMapFunc(e.ofCluster))).
 		WatchesRawSource(referred.Source()).
@@ -146,7 +148,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 // enqueuer says which HelmChartProxies an event concerns.
 type enqueuer struct{ client.Reader }
 
-// ofCluster returns those that may select a Cluster: of its namespace, and those that look
+// ofCluster returns those that may select a Cluster, or that of a Fleet Cluster: of its namespace, and those that look
 // into other namespaces.
 func (e *enqueuer) ofCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
 	var result []reconcile.Request

@@ -2,12 +2,14 @@ package charts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -22,23 +24,25 @@ import (
 // tell writes the status of the HelmChartProxy, and a HelmReleaseProxy for each selected
 // Cluster, where they have news.
 func (r *reconciler) tell(ctx context.Context, v *visit) error {
-	if err := r.mirror(ctx, v); err != nil {
-		return err
+	if !v.looked { // Which Clusters are selected is not known.
+		return r.tellOwn(ctx, v)
 	}
+	// What is wrong with one mirror does not keep the rest from being told.
+	return errors.Join(r.mirror(ctx, v), r.tellOwn(ctx, v))
+}
+
+// tellOwn writes the status of the HelmChartProxy.
+func (r *reconciler) tellOwn(ctx context.Context, v *visit) error {
 	var current addonsv1.HelmChartProxy
 	if err := r.Get(ctx, v.key, &current); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	before := current.DeepCopy()
-	var outcomes []plan.Outcome
-	current.Status.MatchingClusters = []corev1.ObjectReference{}
-	for _, cluster := range v.clusters {
-		outcomes = append(outcomes, cluster.outcome)
-		current.Status.MatchingClusters = append(current.Status.MatchingClusters, corev1.ObjectReference{
-			APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Namespace: cluster.Namespace, Name: cluster.Name,
-		})
+	conditions, matching := v.conditions()
+	r.setConditions(&current.Status.Conditions, v.proxy.Generation, conditions)
+	if v.looked {
+		current.Status.MatchingClusters = matching
 	}
-	r.setConditions(&current.Status.Conditions, v.proxy.Generation, plan.Conditions(v.trouble, v.reason, outcomes))
 	current.Status.ObservedGeneration = v.proxy.Generation
 	if equality.Semantic.DeepEqual(before.Status, current.Status) {
 		return nil
@@ -48,6 +52,22 @@ func (r *reconciler) tell(ctx context.Context, v *visit) error {
 	}
 	r.announce(before, &current)
 	return nil
+}
+
+// conditions returns the conditions and the selected Clusters; how releases fare only if it is
+// known.
+func (v *visit) conditions() ([]metav1.Condition, []corev1.ObjectReference) {
+	var outcomes []plan.Outcome
+	matching := []corev1.ObjectReference{}
+	for _, cluster := range v.clusters {
+		outcomes = append(outcomes, cluster.outcome)
+		matching = append(matching, corev1.ObjectReference{
+			APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Namespace: cluster.Namespace, Name: cluster.Name,
+		})
+	}
+	return slices.DeleteFunc(plan.Conditions(v.trouble, v.reason, outcomes), func(its metav1.Condition) bool {
+		return !v.looked && its.Type == addonsv1.HelmReleaseProxiesReadyCondition
+	}), matching
 }
 
 // announce makes an event of another reason of Ready.
@@ -77,14 +97,14 @@ func (r *reconciler) setConditions(conditions *[]metav1.Condition, generation in
 
 // mirror keeps a HelmReleaseProxy for each selected Cluster.
 func (r *reconciler) mirror(ctx context.Context, v *visit) error {
-	var all addonsv1.HelmReleaseProxyList
-	label := plan.Labels(v.key)[plan.ProxyLabel]
-	if err := r.List(ctx, &all, client.InNamespace(v.key.Namespace), client.MatchingLabels{addonsv1.HelmChartProxyLabel: label}, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("listing HelmReleaseProxies: %w", err)
+	all, err := r.mirrorsOf(ctx, v.key)
+	if err != nil {
+		return err
 	}
+	var errs []error
 	there := map[plan.Key]*addonsv1.HelmReleaseProxy{}
-	for i := range all.Items {
-		its := &all.Items[i]
+	for i := range all {
+		its := &all[i]
 		cluster := plan.Key{Namespace: its.Spec.ClusterRef.Namespace, Name: its.Spec.ClusterRef.Name}
 		if slices.Contains(its.Finalizers, peersReleaseFinalizer) {
 			if err := r.peer.removeFinalizer(ctx, its, peersReleaseFinalizer); err != nil {
@@ -101,24 +121,55 @@ func (r *reconciler) mirror(ctx context.Context, v *visit) error {
 	}
 	for _, cluster := range v.clusters {
 		key := client.ObjectKeyFromObject(cluster.Cluster)
-		if err := r.mirrorOne(ctx, v, cluster, there[key]); err != nil {
-			return err
-		}
+		errs = append(errs, r.mirrorOne(ctx, v, cluster, there[key]))
 		delete(there, key)
 	}
 	for _, left := range there {
-		if err := r.remove(ctx, left); err != nil {
-			return err
+		errs = append(errs, r.remove(ctx, left))
+	}
+	return errors.Join(errs...)
+}
+
+// mirrorsOf returns the HelmReleaseProxies of a HelmChartProxy.
+func (r *reconciler) mirrorsOf(ctx context.Context, key plan.Key) ([]addonsv1.HelmReleaseProxy, error) {
+	var all addonsv1.HelmReleaseProxyList
+	if err := r.List(ctx, &all, client.InNamespace(key.Namespace), client.MatchingLabels(mirrorLabel(key)), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing HelmReleaseProxies: %w", err)
+	}
+	return all.Items, nil
+}
+
+func mirrorLabel(key plan.Key) map[string]string {
+	return map[string]string{addonsv1.HelmChartProxyLabel: plan.Labels(key)[plan.ProxyLabel]}
+}
+
+// createMirror creates a HelmReleaseProxy, or returns the one that the cache does not show yet. If
+// another HelmChartProxy or Cluster has that name, it gets another one.
+func (r *reconciler) createMirror(ctx context.Context, v *visit, cluster plan.Key, want *addonsv1.HelmReleaseProxy) (*addonsv1.HelmReleaseProxy, error) {
+	for _, name := range []string{want.Name, plan.OtherMirrorName(v.key, cluster)} {
+		have := want.DeepCopy()
+		have.Name = name
+		err := r.create(ctx, have)
+		if !apierrors.IsAlreadyExists(err) {
+			return have, err
+		}
+		live := &addonsv1.HelmReleaseProxy{}
+		if err := r.live.Get(ctx, client.ObjectKeyFromObject(have), live); err != nil {
+			return nil, fmt.Errorf("reading %s: %w", describe(have), err)
+		}
+		if live.Labels[addonsv1.HelmChartProxyLabel] == want.Labels[addonsv1.HelmChartProxyLabel] &&
+			live.Spec.ClusterRef.Namespace == cluster.Namespace && live.Spec.ClusterRef.Name == cluster.Name {
+			return live, nil
 		}
 	}
-	return nil
+	return nil, &takenError{want}
 }
 
 func (r *reconciler) mirrorOne(ctx context.Context, v *visit, cluster *selected, have *addonsv1.HelmReleaseProxy) error {
 	want := mirrorOf(v, cluster)
 	if have == nil {
-		have = want.DeepCopy()
-		if err := r.create(ctx, have); err != nil {
+		var err error
+		if have, err = r.createMirror(ctx, v, client.ObjectKeyFromObject(cluster.Cluster), want); err != nil {
 			return err
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -33,6 +32,9 @@ type visit struct {
 	// bundles and deployments are what is there.
 	bundles     []fleetv1.Bundle
 	deployments map[deploymentKey]*fleetv1.BundleDeployment
+	// looked says that it is known what is there and which Clusters are selected, and wrote that
+	// everything was tried, and what has failed is noted.
+	looked, wrote bool
 
 	shared *plan.Shared
 	// frozen are the Clusters that were installed once and for all: what is there for them
@@ -41,6 +43,11 @@ type visit struct {
 
 	// chart is the chart that is meant, with its files only if some Bundle lacks them.
 	chart *plan.Chart
+
+	// lacks is why the chart could not be downloaded.
+	lacks error
+	// stays are the targets that stay although their Cluster is not selected: see keep.
+	stays map[deploymentKey]bool
 
 	// trouble is what is wrong with the HelmChartProxy itself.
 	trouble, reason string
@@ -54,11 +61,15 @@ type selected struct {
 	*clusterv1.Cluster
 	// fleet is the name of its Fleet Cluster; empty if it has none yet.
 	fleet string
-	// paused says that nothing new reaches it: it keeps what it has.
+	// paused says that nothing new reaches it: it keeps what it has. So does one that is lost:
+	// its pin does not say any more where it was.
 	paused  bool
+	lost    bool
 	values  []byte
 	kept    bool
 	outcome plan.Outcome
+	// alive are the Clusters among which its Fleet Cluster may have another.
+	alive living
 }
 
 func (v *visit) fail(reason, message string) {
@@ -73,11 +84,10 @@ func (s *selected) fail(reason, message string) {
 
 // look reads what there is, from the cache.
 func (r *reconciler) look(ctx context.Context, v *visit) error {
-	var bundles fleetv1.BundleList
-	if err := r.List(ctx, &bundles, client.MatchingLabels(plan.Labels(v.key)), client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("listing Bundles: %w", err)
+	var err error
+	if v.bundles, err = r.bundlesOf(ctx, v.key, v.proxy); err != nil {
+		return err
 	}
-	v.bundles = slices.DeleteFunc(bundles.Items, func(bundle fleetv1.Bundle) bool { return !isFor(&bundle, v.key) })
 	v.freeze()
 	var deployments fleetv1.BundleDeploymentList
 	if err := r.List(ctx, &deployments, client.MatchingLabels(plan.Labels(v.key)), client.UnsafeDisableDeepCopy); err != nil {
@@ -91,7 +101,24 @@ func (r *reconciler) look(ctx context.Context, v *visit) error {
 		}
 		v.deployments[deploymentKey{its.Labels[fleetv1.ClusterNamespaceLabel], its.Labels[fleetv1.ClusterLabel]}] = its
 	}
-	return r.choose(ctx, v)
+	if err := r.choose(ctx, v); err != nil || !v.looked {
+		return err
+	}
+	return r.keep(ctx, v)
+}
+
+// bundlesOf returns the Bundles of a HelmChartProxy, which is nil if it is gone. Whoever may
+// write Bundles in a namespace can make one that looks like ours: what is in one namespace
+// must decide nothing in another.
+func (r *reconciler) bundlesOf(ctx context.Context, key plan.Key, proxy *addonsv1.HelmChartProxy) ([]fleetv1.Bundle, error) {
+	var all fleetv1.BundleList
+	if err := r.List(ctx, &all, client.MatchingLabels(plan.Labels(key)), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing Bundles: %w", err)
+	}
+	return slices.DeleteFunc(all.Items, func(bundle fleetv1.Bundle) bool {
+		isNamed := plan.IsGivenName(key, &bundle) || proxy != nil && plan.IsBundleName(proxy, &bundle)
+		return !isNamed || !isFor(&bundle, key)
+	}), nil
 }
 
 // freeze notes which Clusters are frozen.
@@ -140,6 +167,7 @@ func (r *reconciler) choose(ctx context.Context, v *visit) error {
 	if err := r.List(ctx, &clusters, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		return fmt.Errorf("listing Clusters: %w", err)
 	}
+	alive := newLiving(clusters.Items)
 	for i := range clusters.Items {
 		cluster := &clusters.Items[i]
 		if !selector.Matches(labels.Set(stamp.WithClassLabels(cluster.Labels, cluster.GetClassKey()))) {
@@ -152,24 +180,18 @@ func (r *reconciler) choose(ctx context.Context, v *visit) error {
 		if !its {
 			continue
 		}
-		chosen := newSelected(cluster)
+		chosen, err := r.newSelected(ctx, cluster, alive)
+		if err != nil {
+			return err
+		}
 		chosen.outcome.Release = plan.ReleaseOf(v.deployments[deploymentKey{cluster.Namespace, chosen.fleet}])
 		v.clusters = append(v.clusters, chosen)
 	}
 	slices.SortFunc(v.clusters, func(a, b *selected) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
+	v.looked = true
 	return nil
-}
-
-func newSelected(cluster *clusterv1.Cluster) *selected {
-	s := &selected{Cluster: cluster, paused: capiannotations.IsPaused(cluster, cluster), outcome: plan.Outcome{Cluster: client.ObjectKeyFromObject(cluster)}}
-	if pin := stamp.PinOf(cluster.Annotations); pin.IsComplete() {
-		s.fleet = pin.ClusterName
-	} else {
-		s.fail(addonsv1.GetClusterFailedReason, "the Cluster is not in Fleet; see its condition FleetImported")
-	}
-	return s
 }
 
 // matching says whether the labels of a Namespace match, each looked up once.
@@ -180,10 +202,11 @@ func (r *reconciler) matching(ctx context.Context, selector labels.Selector) fun
 			return matches, nil
 		}
 		namespace := namespaceMetadata()
-		if err := r.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
+		err := r.Get(ctx, client.ObjectKey{Name: name}, namespace)
+		if client.IgnoreNotFound(err) != nil {
 			return false, fmt.Errorf("reading Namespace: %w", err)
 		}
-		known[name] = selector.Matches(labels.Set(namespace.Labels))
+		known[name] = err == nil && selector.Matches(labels.Set(namespace.Labels))
 		return known[name], nil
 	}
 }
@@ -204,7 +227,7 @@ func (r *reconciler) render(ctx context.Context, v *visit, template *plan.Templa
 		if cluster.fleet == "" || template.IsStatic() || v.isFrozen(cluster) {
 			continue
 		}
-		if cluster.paused {
+		if cluster.paused || cluster.lost {
 			cluster.kept = true
 			continue
 		}

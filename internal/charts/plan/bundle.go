@@ -78,6 +78,9 @@ type Input struct {
 	// Placed says in which Bundle a Fleet Cluster is a target now. It stays there: in another
 	// one its release would be installed anew.
 	Placed map[string]string
+	// Unowned says that nothing is to be deleted with the HelmChartProxy: clusterctl move deletes
+	// it where the clusters live on.
+	Unowned bool
 }
 
 // Objects are what is to be there in one namespace of Clusters.
@@ -281,7 +284,7 @@ func (in Input) meta(name string) metav1.ObjectMeta {
 		Namespace: in.Namespace, Name: name, Labels: Labels(proxy),
 		Annotations: map[string]string{ProxyAnnotation: proxy.String()},
 	}
-	if in.Namespace == proxy.Namespace {
+	if in.Namespace == proxy.Namespace && !in.Unowned {
 		meta.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: addonsv1.GroupVersion.String(), Kind: "HelmChartProxy", Name: proxy.Name, UID: in.Proxy.UID, Controller: ptr.To(true),
 		}}

@@ -64,22 +64,39 @@ func BundleName(proxy *addonsv1.HelmChartProxy, namespace, fleetCluster string) 
 	return prefix + stamp.Label(identity, longestName-len(prefix))
 }
 
-// mostShards is more Bundles than there are for the Clusters of one namespace: they stand
-// for tens of thousands.
-const mostShards = 100
+// mostShards is how many Bundles one release can have in a namespace; each has at least
+// fewestTargets.
+const mostShards = 256
 
-// IsOfRelease reports whether a Bundle has a name that one has for the release as it is
-// named now.
-func IsOfRelease(proxy *addonsv1.HelmChartProxy, bundle *fleetv1.Bundle) bool {
-	base := BundleName(proxy, bundle.Namespace, "")
+// IsBundleName reports whether a Bundle has a name that is given for the release that a
+// HelmChartProxy has.
+func IsBundleName(proxy *addonsv1.HelmChartProxy, bundle *fleetv1.Bundle) bool {
+	first := BundleName(proxy, bundle.Namespace, "")
 	for shard := range mostShards {
-		if shardName(base, shard) == bundle.Name {
+		if bundle.Name == shardName(first, shard) {
 			return true
 		}
 	}
 	return slices.ContainsFunc(bundle.Spec.Targets, func(target fleetv1.BundleTarget) bool {
-		return BundleName(proxy, bundle.Namespace, target.ClusterName) == bundle.Name
+		return bundle.Name == BundleName(proxy, bundle.Namespace, target.ClusterName)
 	})
+}
+
+// IsGivenName reports whether a Bundle has a name that is given for a HelmChartProxy, which may
+// be gone or have another release now, and for the release that the Bundle deploys.
+func IsGivenName(proxy Key, bundle *fleetv1.Bundle) bool {
+	if bundle.Spec.Helm == nil {
+		return false
+	}
+	its := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: proxy.Namespace, Name: proxy.Name}}
+	its.Spec.ReleaseName, its.Spec.ReleaseNamespace = bundle.Spec.Helm.ReleaseName, bundle.Spec.DefaultNamespace
+	return IsBundleName(its, bundle)
+}
+
+// IsValuesName reports whether an object with values has a name that is given.
+func IsValuesName(proxy, object Key) bool {
+	base := valuesBase(proxy, object.Namespace)
+	return object.Name == sharedName(base) || strings.HasPrefix(object.Name, valuesName(base, ""))
 }
 
 // valuesBase is how the names of the objects with values for a namespace of Clusters begin.
@@ -128,12 +145,25 @@ func valuesName(bundle, fleetCluster string) string { return bundle + ValuesSuff
 
 // MirrorName returns the name of the HelmReleaseProxy for a Cluster.
 func MirrorName(proxy Key, cluster Key) string {
-	name := proxy.Name + "-" + cluster.Name
 	if cluster.Namespace != proxy.Namespace {
-		name += "-" + cluster.Namespace
+		return OtherMirrorName(proxy, cluster)
 	}
-	return stamp.Subdomain(name)
+	return stamp.Subdomain(proxy.Name + "-" + cluster.Name)
 }
+
+// OtherMirrorName is the name where another HelmChartProxy and Cluster have the first one: names
+// that are joined by dashes can be taken apart in several ways.
+func OtherMirrorName(proxy Key, cluster Key) string {
+	// No name has a slash: it makes the hash be of all.
+	hash := stamp.Label("/"+proxy.Name+"/"+cluster.String(), mirrorHash)
+	return stamp.Subdomain(proxy.Name + "-" + cluster.Name + "-" + hash)
+}
+
+// mirrorHash is so short that nothing but the hash is left.
+const mirrorHash = 9
+
+// SharedName returns the name of the object with values for all Clusters of a namespace.
+func SharedName(proxy Key, namespace string) string { return sharedName(valuesBase(proxy, namespace)) }
 
 // ValuesName returns the name of the object with one Cluster's values.
 func ValuesName(proxy Key, namespace, fleetCluster string) string {

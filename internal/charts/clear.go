@@ -1,0 +1,206 @@
+package charts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/charts/plan"
+)
+
+// clear deletes what was made for a HelmChartProxy that is gone: in each namespace first what
+// deploys, then what it reads.
+func (r *reconciler) clear(ctx context.Context, key plan.Key) (ctrl.Result, error) {
+	r.rendered.forget(key)
+	r.versions.forget(key)
+	bundles, err := r.bundlesOf(ctx, key, nil)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	values, err := r.valuesOf(ctx, key)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	var errs []error
+	var result ctrl.Result
+	for _, namespace := range namespacesOf(bundles, values) {
+		stays, err := r.clearIn(ctx, key, inNamespace(bundles, namespace), in(values, namespace))
+		errs = append(errs, err)
+		if stays { // No event of the Fleet Cluster leads to a HelmChartProxy that is gone.
+			result.RequeueAfter = pollInterval
+		}
+	}
+	return result, errors.Join(errs...)
+}
+
+// clearIn clears one namespace. It reports whether something stays, for clusters that were moved.
+func (r *reconciler) clearIn(ctx context.Context, key plan.Key, bundles []fleetv1.Bundle, values []client.Object) (stays bool, err error) {
+	left := false
+	for i := range bundles {
+		kept, err := r.retire(ctx, &bundles[i])
+		if err != nil {
+			return stays, err
+		}
+		stays, left = stays || kept, left || !kept
+	}
+	if stays {
+		return true, r.disownAll(ctx, key, bundles, values)
+	}
+	for i := range bundles {
+		if err := r.removeSecret(ctx, key, &bundles[i]); err != nil {
+			return false, err
+		}
+	}
+	if left {
+		return false, nil // The end of the last one brings it back.
+	}
+	for _, object := range values {
+		if err := r.remove(ctx, object); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// retire deletes a Bundle, but for targets whose Fleet Cluster is released: see keep.
+func (r *reconciler) retire(ctx context.Context, bundle *fleetv1.Bundle) (kept bool, err error) {
+	released, err := r.released(ctx, bundle)
+	if err != nil {
+		return false, err
+	}
+	if len(released) == 0 || !bundle.DeletionTimestamp.IsZero() {
+		return false, r.remove(ctx, bundle)
+	}
+	if len(released) == len(bundle.Spec.Targets) {
+		return true, nil
+	}
+	return true, r.patch(ctx, bundle, toJSON(map[string]any{"spec": map[string]any{"targets": released}}))
+}
+
+// disown has nothing deleted with a HelmChartProxy that is paused: who moves it to another
+// management cluster pauses it first.
+func (r *reconciler) disown(ctx context.Context, key plan.Key) error {
+	bundles, err := r.bundlesOf(ctx, key, nil)
+	if err != nil {
+		return err
+	}
+	values, err := r.valuesOf(ctx, key)
+	if err != nil {
+		return err
+	}
+	return r.disownAll(ctx, key, inNamespace(bundles, key.Namespace), in(values, key.Namespace))
+}
+
+func (r *reconciler) disownAll(ctx context.Context, key plan.Key, bundles []fleetv1.Bundle, values []client.Object) error {
+	objects := slices.Clone(values)
+	for i := range bundles {
+		objects = append(objects, &bundles[i])
+		if secret, err := r.secretOf(ctx, key, &bundles[i]); err != nil {
+			return err
+		} else if secret != nil {
+			objects = append(objects, secret)
+		}
+	}
+	for _, object := range objects {
+		if !isOwned(object) {
+			continue
+		}
+		change := map[string]any{"metadata": map[string]any{"ownerReferences": withoutProxies(object.GetOwnerReferences())}}
+		if err := r.patch(ctx, object, toJSON(change)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func isProxy(owner metav1.OwnerReference) bool {
+	return owner.APIVersion == addonsv1.GroupVersion.String() && owner.Kind == "HelmChartProxy"
+}
+
+func isOwned(object client.Object) bool {
+	return slices.ContainsFunc(object.GetOwnerReferences(), isProxy)
+}
+
+// withoutProxies returns the owners that are no HelmChartProxies.
+func withoutProxies(owners []metav1.OwnerReference) []metav1.OwnerReference {
+	return append([]metav1.OwnerReference{}, slices.DeleteFunc(slices.Clone(owners), isProxy)...)
+}
+
+// secretOf reads the Secret with values that a Bundle names past the cache; nil if there is none,
+// or if it is not ours: a Bundle is the word of whoever may write it.
+func (r *reconciler) secretOf(ctx context.Context, key plan.Key, bundle *fleetv1.Bundle) (*corev1.Secret, error) {
+	name := plan.SharedName(key, bundle.Namespace)
+	if !namesSecret(bundle, name) {
+		return nil, nil
+	}
+	secret := &corev1.Secret{}
+	switch err := r.live.Get(ctx, client.ObjectKey{Namespace: bundle.Namespace, Name: name}, secret); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading Secret %s/%s: %w", bundle.Namespace, name, err)
+	case secret.Type != plan.ValuesSecretType || !isMade(secret, key) || !isFor(secret, key):
+		return nil, nil
+	}
+	return secret, nil
+}
+
+func namesSecret(bundle *fleetv1.Bundle, name string) bool {
+	return slices.ContainsFunc(bundle.Spec.DownstreamResources, func(its fleetv1.DownstreamResource) bool {
+		return its.Kind == plan.SecretKind && its.Name == name
+	})
+}
+
+// removeSecret deletes the Secret with values that a Bundle names.
+func (r *reconciler) removeSecret(ctx context.Context, key plan.Key, bundle *fleetv1.Bundle) error {
+	secret, err := r.secretOf(ctx, key, bundle)
+	if err != nil || secret == nil {
+		return err
+	}
+	return r.remove(ctx, secret)
+}
+
+// valuesOf returns the ConfigMaps with values of a HelmChartProxy.
+func (r *reconciler) valuesOf(ctx context.Context, key plan.Key) ([]client.Object, error) {
+	var all corev1.ConfigMapList
+	if err := r.List(ctx, &all, client.MatchingLabels(plan.Labels(key)), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing ConfigMaps with values: %w", err)
+	}
+	var result []client.Object
+	for i := range all.Items {
+		if its := &all.Items[i]; isFor(its, key) && plan.IsValuesName(key, client.ObjectKeyFromObject(its)) {
+			result = append(result, its)
+		}
+	}
+	return result, nil
+}
+
+// namespacesOf returns the namespaces in which something is.
+func namespacesOf(bundles []fleetv1.Bundle, values []client.Object) []string {
+	var all []string
+	for i := range bundles {
+		all = append(all, bundles[i].Namespace)
+	}
+	for _, object := range values {
+		all = append(all, object.GetNamespace())
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func inNamespace(bundles []fleetv1.Bundle, namespace string) []fleetv1.Bundle {
+	return slices.DeleteFunc(slices.Clone(bundles), func(its fleetv1.Bundle) bool { return its.Namespace != namespace })
+}
+
+func in(objects []client.Object, namespace string) []client.Object {
+	return slices.DeleteFunc(slices.Clone(objects), func(its client.Object) bool { return its.GetNamespace() != namespace })
+}
