@@ -232,8 +232,8 @@ func (r *reconciler) render(ctx context.Context, v *visit, template *plan.Templa
 			continue
 		}
 		digest := fnv.New64a()
-		fmt.Fprintf(digest, "%s %d %s %s %s ", v.proxy.UID, v.proxy.Generation, cluster.UID, cluster.ResourceVersion, in.Effect)
-		isWhole := r.sources.Digest(ctx, cluster.Cluster, digest)
+		fmt.Fprintf(digest, "%s %d %s %s ", v.proxy.UID, v.proxy.Generation, cluster.UID, in.Effect)
+		isWhole := plan.WriteRead(cluster.Cluster, in.Cluster.Exclude, digest) == nil && r.sources.Digest(ctx, cluster.Cluster, digest)
 		if isWhole {
 			if known, found := r.rendered.get(v.key, cluster.UID, digest.Sum64()); found {
 				cluster.values = known

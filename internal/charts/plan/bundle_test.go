@@ -239,9 +239,9 @@ func TestShards(t *testing.T) {
 		}
 	}
 	last := first[len(first)-1]
-	if other := in.Proxy.DeepCopy(); !IsOfRelease(in.Proxy, last) {
+	if other := in.Proxy.DeepCopy(); !IsBundleName(in.Proxy, last) {
 		t.Error("the last Bundle is not of its release")
-	} else if other.Spec.ReleaseName = "other"; IsOfRelease(other, last) {
+	} else if other.Spec.ReleaseName = "other"; IsBundleName(other, last) {
 		t.Error("the last Bundle is of another release")
 	}
 	// Some go, others come.
