@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	clientrest "k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -107,17 +110,18 @@ func (r *reconciler) lookForServer(ctx context.Context, s *sight) error {
 	if s.rancher {
 		return nil
 	}
+	defer r.hold.begin() // What is set later has not been there before this installer was.
 	if in == nil {
 		if s.install == nil || s.fleet != nil && s.fleet.Values["apiServerURL"] != nil {
 			return nil
 		}
-		found, _, err := r.infer(ctx)
+		found, _, err := r.infer(ctx, s)
 		s.server = found
 		return err
 	}
 	var err error
 	if in.infer {
-		s.server, s.serverProblem, err = r.infer(ctx)
+		s.server, s.serverProblem, err = r.infer(ctx, s)
 		return err
 	}
 	s.server = &server{url: in.url, from: "spec.config.server"}
@@ -130,7 +134,7 @@ func (r *reconciler) lookForServer(ctx context.Context, s *sight) error {
 	return err
 }
 
-func (r *reconciler) infer(ctx context.Context) (*server, *Problem, error) {
+func (r *reconciler) infer(ctx context.Context, s *sight) (*server, *Problem, error) {
 	var all published
 	info := &corev1.ConfigMap{}
 	switch err := r.live.Get(ctx, types.NamespacedName{Namespace: "kube-public", Name: "cluster-info"}, info); {
@@ -139,18 +143,40 @@ func (r *reconciler) infer(ctx context.Context) (*server, *Problem, error) {
 	case client.IgnoreNotFound(err) != nil:
 		return nil, nil, fmt.Errorf("reading ConfigMap kube-public/cluster-info: %w", err)
 	}
-	var slices discoveryv1.EndpointSliceList
-	if err := r.live.List(ctx, &slices, client.InNamespace("default"), client.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"}); err != nil {
-		return nil, nil, fmt.Errorf("listing the EndpointSlices of Service default/kubernetes: %w", err)
+	slice := &discoveryv1.EndpointSlice{}
+	switch err := r.live.Get(ctx, types.NamespacedName{Namespace: "default", Name: "kubernetes"}, slice); {
+	case err == nil:
+		all.slice = slice
+	case client.IgnoreNotFound(err) != nil:
+		return nil, nil, fmt.Errorf("reading EndpointSlice default/kubernetes: %w", err)
 	}
-	all.slices = slices.Items
-	root := &corev1.ConfigMap{}
-	if err := r.live.Get(ctx, types.NamespacedName{Namespace: "default", Name: "kube-root-ca.crt"}, root); client.IgnoreNotFound(err) != nil {
-		return nil, nil, fmt.Errorf("reading ConfigMap default/kube-root-ca.crt: %w", err)
+	var err error
+	if all.rootCA, err = r.rootCA(ctx); err != nil {
+		return nil, nil, err
 	}
-	all.rootCA = root.Data[authority.Key]
-	found, problem := all.infer()
+	found, problem := all.infer(s.inForce(), &r.hold, s.now)
 	return found, problem, nil
+}
+
+// ownAuthority reads the certificate authority by which this program itself knows the API
+// server: in a pod, its ServiceAccount's, which nobody but the kubelet writes.
+func ownAuthority(config *clientrest.Config) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) {
+		if len(config.CAData) > 0 || config.CAFile == "" {
+			return string(config.CAData), nil
+		}
+		text, err := os.ReadFile(config.CAFile) // It is rotated.
+		return string(text), err
+	}
+}
+
+// publicAuthority reads what ServiceAccounts are given, for somebody who has none.
+func publicAuthority(live client.Reader) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		root := &corev1.ConfigMap{}
+		err := live.Get(ctx, types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-root-ca.crt"}, root)
+		return root.Data[authority.Key], client.IgnoreNotFound(err)
+	}
 }
 
 // authority reads the certificate authority that a user names.

@@ -49,7 +49,10 @@ type reconciler struct {
 	recorder   events.EventRecorder
 	kubernetes *semver.Version
 	now        func() time.Time
+	// rootCA returns the certificate authority of the API server, in PEM.
+	rootCA func(context.Context) (string, error)
 
+	hold     hold
 	lookups  *lookups
 	failures map[string]*failure
 }

@@ -1,11 +1,12 @@
 package installer
 
 import (
-	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -26,31 +27,82 @@ type server struct {
 type published struct {
 	// clusterInfo is kube-public/cluster-info, which kubeadm and others make; nil without it.
 	clusterInfo *corev1.ConfigMap
-	// slices are those of the Service kubernetes.
-	slices []discoveryv1.EndpointSlice
-	// rootCA is the certificate authority that every ServiceAccount is given, in PEM.
+	// slice is the EndpointSlice default/kubernetes, which the API servers keep themselves; nil
+	// without it.
+	slice *discoveryv1.EndpointSlice
+	// rootCA is the certificate authority by which the installer itself knows the API server,
+	// in PEM.
 	rootCA string
 }
 
-// infer finds the API server in what the cluster publishes.
-func (p *published) infer() (*server, *Problem) {
+// infer finds the API server in what the cluster publishes. The one in force, if it comes
+// from there, stays as long as it is not gone for good.
+func (p *published) infer(inForce server, in *hold, now time.Time) (*server, *Problem) {
+	isFirst := in.begin()
 	if p.clusterInfo != nil {
 		if found := fromClusterInfo(p.clusterInfo); found != nil {
 			return found, nil
 		}
 	}
-	address, port := endpoint(p.slices)
-	if address == "" {
-		return nil, &Problem{ReasonServerUnknown, "the cluster publishes no address of its API server: there is neither a usable ConfigMap kube-public/cluster-info nor an EndpointSlice of the Service default/kubernetes with a port named https or 443; set spec.config.server.custom.apiServerUrl"}
-	}
 	if p.rootCA == "" {
-		return nil, &Problem{ReasonServerUnknown, "ConfigMap default/kube-root-ca.crt has no key ca.crt; set spec.config.server.custom"}
+		return nil, &Problem{ReasonServerUnknown, "the installer has no certificate authority of the API server's to hand on; set spec.config.server.custom"}
 	}
-	return &server{
-		url:  "https://" + net.JoinHostPort(address, strconv.Itoa(int(port))),
-		ca:   p.rootCA,
-		from: "the EndpointSlices of Service default/kubernetes, CA from ConfigMap default/kube-root-ca.crt",
-	}, nil
+	found := endpoints(p.slice)
+	if isFirst && inForce.ca == p.rootCA && isEndpoint(inForce.url) {
+		in.see(inForce.url, now) // It was there before this installer was.
+	}
+	for _, address := range found {
+		in.see(address, now)
+	}
+	result := &server{url: inForce.url, ca: p.rootCA, from: "EndpointSlice default/kubernetes, CA from the installer's own ServiceAccount"}
+	switch {
+	case in.holds(inForce.url, now):
+	case len(found) > 0:
+		result.url = found[0]
+	default:
+		return nil, &Problem{ReasonServerUnknown, "the cluster publishes no address of its API server: there is neither a usable ConfigMap kube-public/cluster-info nor an EndpointSlice default/kubernetes with a port named https or 443; set spec.config.server.custom.apiServerUrl"}
+	}
+	return result, nil
+}
+
+// absence is for how long an address may be missing before another takes its place: a
+// control plane's machine that starts again must not have all agents deployed anew, twice.
+const absence = 5 * time.Minute
+
+// hold remembers which addresses have been seen.
+type hold struct {
+	begun bool
+	seen  map[string]time.Time
+}
+
+// begin reports whether nothing has been looked at yet.
+func (h *hold) begin() bool {
+	was := h.begun
+	h.begun = true
+	return !was
+}
+
+func (h *hold) see(address string, now time.Time) {
+	if h.seen == nil {
+		h.seen = map[string]time.Time{}
+	}
+	for other, last := range h.seen {
+		if now.Sub(last) >= absence {
+			delete(h.seen, other)
+		}
+	}
+	h.seen[address] = now
+}
+
+func (h *hold) holds(address string, now time.Time) bool {
+	last, known := h.seen[address]
+	return known && now.Sub(last) < absence
+}
+
+// isEndpoint reports whether a URL may be one of an EndpointSlice.
+func isEndpoint(text string) bool {
+	parsed, err := url.Parse(text)
+	return err == nil && parsed.Scheme == "https" && net.ParseIP(parsed.Hostname()) != nil
 }
 
 // fromClusterInfo reads kubeadm's ConfigMap: a kubeconfig without a user.
@@ -67,39 +119,27 @@ func fromClusterInfo(object *corev1.ConfigMap) *server {
 	return nil
 }
 
-// endpoint returns one address of the API server, the same one whenever there are the same.
-func endpoint(all []discoveryv1.EndpointSlice) (address string, port int32) {
-	type candidate struct {
-		address string
-		port    int32
-		family  discoveryv1.AddressType
+// endpoints returns the URLs of the API servers that are ready, in an order that depends on
+// nothing else.
+func endpoints(slice *discoveryv1.EndpointSlice) []string {
+	if slice == nil || slice.AddressType == discoveryv1.AddressTypeFQDN {
+		return nil
 	}
-	var found []candidate
-	for _, slice := range all {
-		port, known := httpsPort(slice.Ports)
-		if !known || slice.AddressType == discoveryv1.AddressTypeFQDN {
+	port, known := httpsPort(slice.Ports)
+	if !known {
+		return nil
+	}
+	var found []string
+	for _, endpoint := range slice.Endpoints {
+		if !ptr.Deref(endpoint.Conditions.Ready, true) {
 			continue
 		}
-		for _, endpoint := range slice.Endpoints {
-			if !ptr.Deref(endpoint.Conditions.Ready, true) {
-				continue
-			}
-			for _, address := range endpoint.Addresses {
-				found = append(found, candidate{address, port, slice.AddressType})
-			}
+		for _, address := range endpoint.Addresses {
+			found = append(found, "https://"+net.JoinHostPort(address, strconv.Itoa(int(port))))
 		}
 	}
-	if len(found) == 0 {
-		return "", 0
-	}
-	// IPv4 comes before IPv6, as most agents reach it; within one, order is all that is asked.
-	best := slices.MinFunc(found, func(a, b candidate) int {
-		if a.family != b.family {
-			return strings.Compare(string(a.family), string(b.family))
-		}
-		return strings.Compare(fmt.Sprint(a.address, a.port), fmt.Sprint(b.address, b.port))
-	})
-	return best.address, best.port
+	slices.Sort(found)
+	return found
 }
 
 // httpsPort is the port named https, or 443, or the only one that there is.

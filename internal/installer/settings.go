@@ -37,6 +37,26 @@ func withServer(object *corev1.ConfigMap, in *server) (string, error) {
 	return text, nil
 }
 
+// inForce is the server that is set now, as far as it can be read.
+func (s *sight) inForce() server {
+	if s.fleet.isOurs() {
+		url, _ := s.fleet.Values["apiServerURL"].(string)
+		ca, _ := s.fleet.Values["apiServerCA"].(string)
+		return server{url: url, ca: ca}
+	}
+	if s.settings == nil {
+		return server{}
+	}
+	var read struct {
+		URL string `json:"apiServerURL"`
+		CA  []byte `json:"apiServerCA"`
+	}
+	if err := json.Unmarshal([]byte(s.settings.Data[settingsKey]), &read); err != nil {
+		return server{}
+	}
+	return server{url: read.URL, ca: string(read.CA)}
+}
+
 // withText sets one text in a JSON object, in place.
 func withText(document, key, value string) (string, error) {
 	if !json.Valid([]byte(document)) {

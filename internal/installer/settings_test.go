@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/Masterminds/semver/v3"
 	"github.com/google/go-cmp/cmp"
@@ -109,8 +110,8 @@ func TestChartValues(t *testing.T) {
 }
 
 func TestInfer(t *testing.T) {
-	slice := func(family discoveryv1.AddressType, address string, ports ...discoveryv1.EndpointPort) discoveryv1.EndpointSlice {
-		return discoveryv1.EndpointSlice{AddressType: family, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}}}, Ports: ports}
+	slice := func(family discoveryv1.AddressType, address string, ports ...discoveryv1.EndpointPort) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{AddressType: family, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}}}, Ports: ports}
 	}
 	port := func(name string, number int32) discoveryv1.EndpointPort {
 		return discoveryv1.EndpointPort{Name: ptr.To(name), Port: ptr.To(number)}
@@ -128,23 +129,68 @@ func TestInfer(t *testing.T) {
 		problem       bool
 	}{
 		"kubeadm":           {published: published{clusterInfo: info(good)}, url: "https://kube:6443", ca: "CA", from: "cluster-info"},
-		"kubeadm, broken":   {published: published{clusterInfo: info("{"), slices: []discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", port("https", 6443))}, rootCA: "R"}, url: "https://10.0.0.1:6443", ca: "R", from: "EndpointSlices"},
-		"IPv6":              {published: published{slices: []discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv6, "fd00::1", port("https", 6443))}, rootCA: "R"}, url: "https://[fd00::1]:6443", ca: "R", from: "EndpointSlices"},
-		"several ports":     {published: published{slices: []discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", port("metrics", 9090), port("https", 6443))}, rootCA: "R"}, url: "https://10.0.0.1:6443", ca: "R"},
-		"one without name":  {published: published{slices: []discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", unnamed)}, rootCA: "R"}, url: "https://10.0.0.1:8443", ca: "R"},
-		"443 without name":  {published: published{slices: []discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", unnamed, discoveryv1.EndpointPort{Port: ptr.To[int32](443)})}, rootCA: "R"}, url: "https://10.0.0.1:443", ca: "R"},
-		"both families":     {published: published{slices: []discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv6, "fd00::1", port("https", 6443)), slice(discoveryv1.AddressTypeIPv4, "10.0.0.9", port("https", 6443)), slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", port("https", 6443))}, rootCA: "R"}, url: "https://10.0.0.1:6443", ca: "R"},
+		"kubeadm, broken":   {published: published{clusterInfo: info("{"), slice: slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", port("https", 6443)), rootCA: "R"}, url: "https://10.0.0.1:6443", ca: "R", from: "EndpointSlice default/kubernetes"},
+		"IPv6":              {published: published{slice: slice(discoveryv1.AddressTypeIPv6, "fd00::1", port("https", 6443)), rootCA: "R"}, url: "https://[fd00::1]:6443", ca: "R", from: "EndpointSlice default/kubernetes"},
+		"several ports":     {published: published{slice: slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", port("metrics", 9090), port("https", 6443)), rootCA: "R"}, url: "https://10.0.0.1:6443", ca: "R"},
+		"one without name":  {published: published{slice: slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", unnamed), rootCA: "R"}, url: "https://10.0.0.1:8443", ca: "R"},
+		"443 without name":  {published: published{slice: slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", unnamed, discoveryv1.EndpointPort{Port: ptr.To[int32](443)}), rootCA: "R"}, url: "https://10.0.0.1:443", ca: "R"},
 		"nothing":           {published: published{rootCA: "R"}, problem: true},
-		"not ready":         {published: published{slices: []discoveryv1.EndpointSlice{notReady}, rootCA: "R"}, problem: true},
-		"two unknown ports": {published: published{slices: []discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", port("a", 1), port("b", 2))}, rootCA: "R"}, problem: true},
-		"no CA":             {published: published{slices: []discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", port("https", 6443))}}, problem: true},
+		"not ready":         {published: published{slice: notReady, rootCA: "R"}, problem: true},
+		"two unknown ports": {published: published{slice: slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", port("a", 1), port("b", 2)), rootCA: "R"}, problem: true},
+		"no CA":             {published: published{slice: slice(discoveryv1.AddressTypeIPv4, "10.0.0.1", port("https", 6443))}, problem: true},
 	} {
-		got, problem := test.infer()
+		got, problem := test.infer(server{}, &hold{}, now)
 		if (problem != nil) != test.problem {
 			t.Errorf("%s: %v", name, problem)
 		}
 		if problem == nil && (got.url != test.url || got.ca != test.ca || !strings.Contains(got.from, test.from)) {
 			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// An API server that starts again is not where it was, for a while. Agents are deployed anew
+// only when it stays away.
+func TestInferHolds(t *testing.T) {
+	at := func(addresses ...string) *published {
+		slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: ptr.To("https"), Port: ptr.To[int32](6443)}}}
+		for _, address := range addresses {
+			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{address}})
+		}
+		return &published{slice: slice, rootCA: "R"}
+	}
+	known := &published{rootCA: "R", clusterInfo: &corev1.ConfigMap{Data: map[string]string{"kubeconfig": "apiVersion: v1\nkind: Config\nclusters:\n- name: \"\"\n  cluster: {server: \"https://10.0.0.7:6443\", certificate-authority-data: Ug==}\n"}}}
+	type look struct {
+		after time.Duration
+		*published
+		want string
+	}
+	for name, test := range map[string]struct {
+		inForce string
+		ca      string
+		looks   []look
+	}{
+		"one goes and comes back": {looks: []look{
+			{0, at("10.0.0.1", "10.0.0.2"), "10.0.0.1"}, {time.Minute, at("10.0.0.2"), "10.0.0.1"}, {4 * time.Minute, at("10.0.0.1", "10.0.0.2"), "10.0.0.1"},
+			{8 * time.Minute, at("10.0.0.2"), "10.0.0.1"},
+		}},
+		"one goes for good":      {looks: []look{{0, at("10.0.0.1", "10.0.0.2"), "10.0.0.1"}, {5 * time.Minute, at("10.0.0.2"), "10.0.0.2"}, {6 * time.Minute, at("10.0.0.1", "10.0.0.2"), "10.0.0.2"}}},
+		"a smaller one comes":    {looks: []look{{0, at("10.0.0.2"), "10.0.0.2"}, {time.Minute, at("10.0.0.1", "10.0.0.2"), "10.0.0.2"}}},
+		"none is ready":          {looks: []look{{0, at("10.0.0.2"), "10.0.0.2"}, {time.Minute, at(), "10.0.0.2"}}},
+		"the installer is new":   {inForce: "10.0.0.3", ca: "R", looks: []look{{0, at("10.0.0.1"), "10.0.0.3"}, {time.Minute, at("10.0.0.1"), "10.0.0.3"}, {5 * time.Minute, at("10.0.0.1"), "10.0.0.1"}}},
+		"another cluster's":      {inForce: "10.0.0.3", ca: "other", looks: []look{{0, at("10.0.0.1"), "10.0.0.1"}}},
+		"a source is taken away": {looks: []look{{0, known, "10.0.0.7"}, {15 * time.Second, at("10.0.0.1"), "10.0.0.1"}}},
+	} {
+		inForce, in := server{}, &hold{}
+		if test.inForce != "" {
+			inForce = server{url: "https://" + test.inForce + ":6443", ca: test.ca}
+		}
+		for i, look := range test.looks {
+			got, problem := look.infer(inForce, in, now.Add(look.after))
+			if problem != nil || got.url != "https://"+look.want+":6443" {
+				t.Fatalf("%s, look %d: %+v, %v, want %s", name, i, got, problem, look.want)
+			}
+			inForce = *got
 		}
 	}
 }

@@ -42,21 +42,21 @@ func TestSettings(t *testing.T) {
 		HaveKeyWithValue("extraEnv", []any{map[string]any{"name": "MINE", "value": "yes"}}),
 		HaveKeyWithValue("garbageCollectionInterval", "7m")))
 
-	// Without kubeadm's ConfigMap: the EndpointSlices, of several ports the right one.
+	// Without kubeadm's ConfigMap: the EndpointSlice, of several ports the right one.
 	g.Expect(admin.Delete(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-public", Name: "cluster-info"}})).To(Succeed())
-	g.Expect(env.Apply(ctx, `
+	for name, address := range map[string]string{"kubernetes": "fd00::2", "kubernetes-of-another": "fd00::1"} {
+		g.Expect(env.Apply(ctx, fmt.Sprintf(`
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
-metadata: {namespace: default, name: kubernetes-played, labels: {kubernetes.io/service-name: kubernetes}}
+metadata: {namespace: default, name: %s, labels: {kubernetes.io/service-name: kubernetes}}
 addressType: IPv6
 ports: [{name: metrics, port: 9090}, {name: https, port: 6443}]
-endpoints: [{addresses: ["fd00::2"]}]
-`)).To(Succeed())
-	t.Cleanup(func() { _, _ = env.Kubectl(ctx, "delete", "endpointslice", "kubernetes-played", "-n", "default") })
-	root := &corev1.ConfigMap{}
-	g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: "default", Name: "kube-root-ca.crt"}, root)).To(Succeed())
+endpoints: [{addresses: [%q]}]
+`, name, address))).To(Succeed())
+		t.Cleanup(func() { _, _ = env.Kubectl(ctx, "delete", "endpointslice", name, "-n", "default") })
+	}
 	g.Eventually(func() map[string]any { return settings(g) }).Should(And(
-		HaveKeyWithValue("apiServerURL", "https://[fd00::2]:6443"), HaveKeyWithValue("apiServerCA", encoded(root.Data["ca.crt"]))))
+		HaveKeyWithValue("apiServerURL", "https://[fd00::2]:6443"), HaveKeyWithValue("apiServerCA", encoded(string(rest.CAData)))))
 
 	// Given: a ConfigMap, a Secret, to the byte.
 	exact := "# two lines of comment\r\n\n" + other
