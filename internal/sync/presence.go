@@ -22,7 +22,7 @@ const (
 	waitingInterval = time.Minute
 	// leftoverInterval is how often we check whether Fleet has removed a namespace.
 	leftoverInterval = 2 * time.Second
-	// presencePatience is how old the last renewal of its Lease may be: longer than another
+	// presencePatience is for how long its Lease may not be renewed: longer than another
 	// replica takes to become the leader.
 	presencePatience = time.Minute
 )
@@ -39,6 +39,10 @@ type presence struct {
 	missing bool
 	// asking is closed when who asks has an answer; nil while nobody does.
 	asking chan struct{}
+	// renewed is the last renewal that has been seen, and since when, by our own clock: that
+	// of the other program may go wrong. Only who asks uses them.
+	renewed time.Time
+	since   time.Time
 }
 
 func newPresence(live client.Reader, namespace, lease string) *presence {
@@ -89,6 +93,12 @@ func (r *presence) ask(ctx context.Context, now time.Time) bool {
 		return false
 	default:
 		renewed := lease.Spec.RenewTime
-		return renewed == nil || now.Sub(renewed.Time) > presencePatience
+		if renewed == nil {
+			return true
+		}
+		if r.since.IsZero() || !renewed.Time.Equal(r.renewed) {
+			r.renewed, r.since = renewed.Time, now
+		}
+		return now.Sub(r.since) > presencePatience
 	}
 }

@@ -35,9 +35,9 @@ func TestProgramIsMissing(t *testing.T) {
 		"never renewed":       {lease: lease(nil), want: true},
 		"runs":                {lease: lease(ago(5 * time.Second))},
 		"another takes over":  {lease: lease(ago(30 * time.Second))},
-		"gone":                {lease: lease(ago(2 * time.Minute)), want: true},
 		"nobody can tell":     {err: errors.New("broken")},
-		"its clock is before": {lease: lease(ago(-time.Minute))},
+		"its clock is ahead":  {lease: lease(ago(-time.Hour))},
+		"its clock is behind": {lease: lease(ago(time.Hour))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheme, err := program.Scheme()
@@ -72,6 +72,41 @@ func TestProgramIsMissing(t *testing.T) {
 				t.Errorf("asked %d times, and it may have changed", asked)
 			}
 		})
+	}
+}
+
+// Whether a Lease grows old is seen by our own clock, whatever the other's says.
+func TestProgramGoesAndComesBack(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for name, ahead := range map[string]time.Duration{"behind": -time.Hour, "the same": 0, "ahead": time.Hour} {
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: "muster-installer"}}
+		cluster := fake.NewClientBuilder().WithScheme(scheme).WithObjects(lease).Build()
+		r := newPresence(cluster, lease.Namespace, lease.Name)
+		for _, step := range []struct {
+			after  time.Duration
+			renews bool
+			want   bool
+		}{
+			{after: 0, renews: true}, {after: 15 * time.Second, renews: true}, {after: time.Minute}, {after: 76 * time.Second, want: true},
+			{after: time.Hour, want: true}, {after: 2 * time.Hour, renews: true}, {after: 2*time.Hour + 30*time.Second},
+		} {
+			at := now.Add(step.after)
+			r.now = func() time.Time { return at }
+			if step.renews {
+				renewed := metav1.NewMicroTime(at.Add(ahead))
+				lease.Spec.RenewTime = &renewed
+				if err := cluster.Update(t.Context(), lease); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := r.isMissing(t.Context()); got != step.want {
+				t.Errorf("its clock is %s, after %s: missing is %v, want %v", name, step.after, got, step.want)
+			}
+		}
 	}
 }
 
