@@ -111,15 +111,35 @@ func ClassPolicy(config *addonsv1.FleetAddonConfig) (addonsv1.CrossNamespaceClas
 		orDefault(policy.CrossNamespaceClassVerb, addonsv1.CrossNamespaceClassVerbGet)
 }
 
-// AsksForFleet reports whether a FleetAddonConfig asks something of Fleet itself, which is
-// what the installer does.
-func AsksForFleet(config *addonsv1.FleetAddonConfig) bool {
+// AsksForInstall reports whether a FleetAddonConfig asks for an installation of Fleet, which
+// the installer makes.
+func AsksForInstall(config *addonsv1.FleetAddonConfig) bool {
 	if config == nil {
 		return false
 	}
-	fleet, install := ptr.Deref(config.Spec.Config, addonsv1.FleetConfig{}), ptr.Deref(config.Spec.Install, addonsv1.FleetInstall{})
-	return install.Version != nil || ptr.Deref(install.FollowLatest, false) ||
-		fleet.Server != nil && ptr.Deref(fleet.Server.InferLocal, true) || fleet.FeatureGates != nil || fleet.BootstrapLocalCluster != nil
+	install := ptr.Deref(config.Spec.Install, addonsv1.FleetInstall{})
+	return install.Version != nil || ptr.Deref(install.FollowLatest, false)
+}
+
+// AsksForFleetSettings reports whether a FleetAddonConfig asks for settings of Fleet itself,
+// which the installer makes, too.
+func AsksForFleetSettings(config *addonsv1.FleetAddonConfig) bool {
+	if config == nil {
+		return false
+	}
+	fleet := ptr.Deref(config.Spec.Config, addonsv1.FleetConfig{})
+	return asksForServer(fleet.Server) || fleet.FeatureGates != nil || fleet.BootstrapLocalCluster != nil
+}
+
+func asksForServer(server *addonsv1.Server) bool {
+	if server == nil {
+		return false
+	}
+	if server.InferLocal != nil {
+		return *server.InferLocal
+	}
+	custom := ptr.Deref(server.Custom, server.CustomServer)
+	return custom.APIServerURL != nil || custom.APIServerCAConfigRef != nil
 }
 
 // Held returns the settings for a FleetAddonConfig whose selectors cannot be parsed: turned

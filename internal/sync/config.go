@@ -42,12 +42,6 @@ const (
 	InstallerAvailableCondition = "InstallerAvailable"
 )
 
-// installerConditions are the installer's own: here they are only read.
-var installerConditions = []string{"FleetInstalled", "FleetConfigured"}
-
-// installerInterval is how often is asked whether the installer runs.
-const installerInterval = 30 * time.Second
-
 // statusInterval is how often counts are written at most while they change.
 const statusInterval = 2 * time.Second
 
@@ -128,11 +122,11 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if !r.counted {
 		later.RequeueAfter = statusInterval
 	}
-	asked := settings.AsksForFleet(config)
-	if asked && later.RequeueAfter == 0 {
+	asks := settings.AsksForInstall(config) || settings.AsksForFleetSettings(config)
+	if asks && later.RequeueAfter == 0 {
 		later.RequeueAfter = installerInterval // Nothing tells that a Lease grows old.
 	}
-	wanted := r.status(in, asked, asked && r.installer.isMissing(ctx))
+	wanted := r.status(in, asks, asks && r.installer.isMissing(ctx))
 	if wanted.Classes, err = r.classes(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -222,7 +216,7 @@ func own(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConfigStat
 
 // status returns what is the syncer's of the status as it should be; times of transitions
 // that did not happen stay.
-func (r *configReconciler) status(in *settings.InForce, asked, installerMissing bool) addonsv1.FleetAddonConfigStatus {
+func (r *configReconciler) status(in *settings.InForce, asks, installerMissing bool) addonsv1.FleetAddonConfigStatus {
 	config := in.Config
 	counts := r.tally.Counts()
 	status := *own(&config.Status)
@@ -241,9 +235,10 @@ func (r *configReconciler) status(in *settings.InForce, asked, installerMissing 
 
 	conditions := []metav1.Condition{r.apisAvailable(), configValid(in.Invalid), imported}
 	var others []metav1.Condition
-	if asked {
-		conditions = append([]metav1.Condition{installerAvailable(installerMissing)}, conditions...)
-		others = ofInstaller(config)
+	if asks {
+		available := installerAvailable(installerMissing)
+		conditions = append([]metav1.Condition{available}, conditions...)
+		others = ofInstaller(config, available)
 	}
 	conditions = append([]metav1.Condition{summary(append(others, conditions...))}, conditions...)
 	status.Conditions = nil
@@ -298,26 +293,6 @@ func clustersImported(counts map[State]int) metav1.Condition {
 			Message: fmt.Sprintf("%d conflicted, %d failed; see the condition %s of the Clusters", counts[StateConflicted], counts[StateFailed], ImportedCondition)}
 	}
 	return metav1.Condition{Type: ClustersImportedCondition, Status: metav1.ConditionTrue, Reason: "NoneStuck"}
-}
-
-// installerAvailable says whether anybody acts on install and config.
-func installerAvailable(missing bool) metav1.Condition {
-	if missing {
-		return metav1.Condition{Type: InstallerAvailableCondition, Status: metav1.ConditionFalse, Reason: "InstallerMissing",
-			Message: "spec.install and spec.config are not acted on, as the component installer does not run: kubectl apply -k manifests/installer, or installer.yaml of the release; or remove both sections"}
-	}
-	return metav1.Condition{Type: InstallerAvailableCondition, Status: metav1.ConditionTrue, Reason: "Available"}
-}
-
-// ofInstaller returns what the installer has said of this version of the FleetAddonConfig.
-func ofInstaller(config *addonsv1.FleetAddonConfig) []metav1.Condition {
-	var result []metav1.Condition
-	for _, condition := range config.Status.Conditions {
-		if slices.Contains(installerConditions, condition.Type) {
-			result = append(result, condition)
-		}
-	}
-	return result
 }
 
 // summary is False for the first of these that is.

@@ -1,0 +1,77 @@
+package sync
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
+)
+
+const (
+	fleetInstalled  = "FleetInstalled"
+	fleetConfigured = "FleetConfigured"
+	// upgrading is the installer's reason while Fleet is there, and another is to be.
+	upgrading = "Upgrading"
+)
+
+// installerConditions are the installer's own: here they are only read.
+var installerConditions = []string{fleetInstalled, fleetConfigured}
+
+// installerInterval is how often is asked whether the installer runs.
+const installerInterval = 30 * time.Second
+
+// installerAvailable says whether anybody acts on install and config.
+func installerAvailable(missing bool) metav1.Condition {
+	if missing {
+		return metav1.Condition{Type: InstallerAvailableCondition, Status: metav1.ConditionFalse, Reason: "InstallerMissing",
+			Message: "spec.install and spec.config are not acted on, as the component installer does not run: kubectl apply -k manifests/installer, or installer.yaml of the release; or remove both sections"}
+	}
+	return metav1.Condition{Type: InstallerAvailableCondition, Status: metav1.ConditionTrue, Reason: "Available"}
+}
+
+// ofInstaller returns what the installer has said of this version of the FleetAddonConfig.
+// While it has said nothing, nothing is ready.
+func ofInstaller(config *addonsv1.FleetAddonConfig, available metav1.Condition) []metav1.Condition {
+	if available.Status == metav1.ConditionFalse {
+		return []metav1.Condition{available} // What it has said may be long past.
+	}
+	var result []metav1.Condition
+	for _, entry := range []struct {
+		kind, section string
+		asks          bool
+	}{
+		{fleetConfigured, "spec.config", settings.AsksForFleetSettings(config)},
+		{fleetInstalled, "spec.install", settings.AsksForInstall(config)},
+	} {
+		if !entry.asks {
+			continue
+		}
+		said := meta.FindStatusCondition(config.Status.Conditions, entry.kind)
+		switch {
+		case said == nil || said.ObservedGeneration != config.Generation:
+			result = append(result, metav1.Condition{Type: entry.kind, Status: metav1.ConditionFalse, Reason: "WaitingForInstaller",
+				Message: fmt.Sprintf("the installer has not acted on %s of this generation yet", entry.section)})
+		case said.Status == metav1.ConditionTrue && said.Reason == upgrading:
+			under := *said
+			under.Status = metav1.ConditionFalse // Fleet is there, and yet not as asked.
+			result = append(result, under)
+		default:
+			result = append(result, *said)
+		}
+	}
+	// What has failed tells more than that something is awaited.
+	slices.SortStableFunc(result, func(a, b metav1.Condition) int { return rank(a) - rank(b) })
+	return result
+}
+
+func rank(condition metav1.Condition) int {
+	if condition.Reason == "WaitingForInstaller" {
+		return 1
+	}
+	return 0
+}
