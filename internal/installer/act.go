@@ -54,13 +54,16 @@ func text(version *semver.Version) string {
 	return version.String()
 }
 
+// NewRun returns a mark for one thing that an installer does to a release (Release.MadeBy).
+func NewRun() string { return rand.String(16) }
+
 // put brings a release in. That it fails is noted and told, and no error: it is tried again
 // later, and less and less often.
 func (r *reconciler) put(ctx context.Context, s *sight, p *plan, order Order) error {
 	if err := r.room.make(ctx); err != nil {
 		return err
 	}
-	order.MadeBy, order.Timeout, order.Adopt = rand.String(16), r.HelmTimeout, s.adopt
+	order.MadeBy, order.Timeout, order.Adopt = NewRun(), r.HelmTimeout, s.adopt
 	if p.version != nil {
 		repository, err := r.open(ctx, s.install)
 		if err == nil {

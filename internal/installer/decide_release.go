@@ -12,6 +12,10 @@ import (
 	"k8s.io/utils/ptr"
 )
 
+// abandoned is for how long nothing may come of what somebody else's Helm is doing until it is
+// taken for dead: hooks, and those who wait for them, may take long.
+const abandoned = time.Hour
+
 // busyInterval is how often is looked whether somebody else's Helm has finished.
 const busyInterval = 5 * time.Second
 
@@ -54,15 +58,12 @@ func (s *sight) unblock() *plan {
 	}{{s.crds, CRDChart, freeCRDs}, {s.fleet, FleetChart, freeFleet}} {
 		switch r := entry.release; {
 		case r == nil || !r.isPending():
-		case r.byInstaller(), s.now.Sub(r.Changed) > 2*s.timeout:
+		case r.byInstaller(), s.now.Sub(r.Seen) >= abandoned:
 			// Of installers one leads, and does one thing after the other: nobody works on it.
 			return &plan{step: entry.free}
 		default:
-			return &plan{
-				installed:  installedIs(false, ReasonHelmBusy, "Helm release %s is %s, by somebody else's hand: waiting until that is done", entry.name, r.Status),
-				configured: configuredIs(false, ReasonHelmBusy, "Helm release %s is %s, by somebody else's hand: waiting until that is done", entry.name, r.Status),
-				later:      busyInterval,
-			}
+			text := fmt.Sprintf("Helm release %s is %s, by somebody else's hand: waiting until that is done, or %s have passed; if nobody is at it, roll it back with Helm", entry.name, r.Status, abandoned)
+			return &plan{installed: installedIs(false, ReasonHelmBusy, "%s", text), configured: configuredIs(false, ReasonHelmBusy, "%s", text), later: busyInterval}
 		}
 	}
 	return nil

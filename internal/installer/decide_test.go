@@ -18,7 +18,7 @@ var now = time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC)
 // released is a release that an installer has deployed at a version.
 func released(version string, values map[string]any) *Release {
 	parsed := semver.MustParse(version)
-	return &Release{Version: parsed, AppVersion: version, Deployed: parsed, Revision: 1, Status: StatusDeployed, MadeBy: "run", Changed: now, Values: values}
+	return &Release{Version: parsed, AppVersion: version, Deployed: parsed, Revision: 1, Status: StatusDeployed, MadeBy: "run", Values: values}
 }
 
 func foreign(r *Release) *Release { r.MadeBy = ""; return r }
@@ -66,7 +66,7 @@ func TestNext(t *testing.T) {
 	ours := map[string]any{"apiServerURL": here.url, "apiServerCA": here.ca}
 	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
 	pending := func(r *Release, by, before string, since time.Duration) *Release {
-		r.Status, r.MadeBy, r.Before, r.Changed = "pending-upgrade", by, before, now.Add(-since)
+		r.Status, r.MadeBy, r.Before, r.Seen = "pending-upgrade", by, before, now.Add(-since)
 		return r
 	}
 	for name, test := range map[string]struct {
@@ -110,6 +110,7 @@ func TestNext(t *testing.T) {
 		"ours, half done":             {spec: version("0.16.0"), sight: sight{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "b", "a", time.Second)}, step: freeFleet},
 		"CRDs, half done":             {spec: version("0.16.0"), sight: sight{crds: pending(released("0.16.0", nil), "b", "", time.Second)}, step: freeCRDs},
 		"somebody's, just now":        {spec: version("0.16.0"), sight: sight{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", time.Second)}, reason: ReasonHelmBusy},
+		"somebody's, for a while":     {spec: version("0.16.0"), sight: sight{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", 59*time.Minute)}, reason: ReasonHelmBusy, says: "1h0m0s"},
 		"somebody's, long ago":        {spec: version("0.16.0"), sight: sight{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", time.Hour)}, step: freeFleet},
 		"failed, nothing serves":      {spec: version("0.16.0"), sight: sight{offered: offers("0.16.0"), crds: released("0.16.0", nil), fleet: failed(released("0.16.0", plain), "")}, step: putFleet, puts: "0.16.0", reason: ReasonInstalling},
 		"failed, back to what serves": {spec: version("0.16.0"), sight: sight{crds: released("0.17.0", nil), fleet: failed(released("0.17.0", plain), "0.16.0")}, step: putFleet},

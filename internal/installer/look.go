@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/Masterminds/semver/v3"
 	appsv1 "k8s.io/api/apps/v1"
@@ -87,10 +88,10 @@ func (r *reconciler) lookAtFleet(ctx context.Context, s *sight) error {
 		return err
 	}
 	var err error
-	if s.crds, err = r.releases.Find(ctx, CRDChart); err != nil {
+	if s.crds, err = r.find(ctx, CRDChart, s.now); err != nil {
 		return err
 	}
-	if s.fleet, err = r.releases.Find(ctx, FleetChart); err != nil {
+	if s.fleet, err = r.find(ctx, FleetChart, s.now); err != nil {
 		return err
 	}
 	settings := &corev1.ConfigMap{}
@@ -101,6 +102,22 @@ func (r *reconciler) lookAtFleet(ctx context.Context, s *sight) error {
 		return fmt.Errorf("reading Fleet's settings: %w", err)
 	}
 	return nil
+}
+
+// find reads a release, and notes since when it has been pending.
+func (r *reconciler) find(ctx context.Context, name string, now time.Time) (*Release, error) {
+	found, err := r.releases.Find(ctx, name)
+	if err != nil || found == nil || !found.isPending() {
+		delete(r.pending, name)
+		return found, err
+	}
+	// Counted anew for every revision, and for whatever happens to it.
+	what := fmt.Sprint(found.Revision, " ", found.Status)
+	if r.pending[name].what != what {
+		r.pending[name] = sighting{what, now}
+	}
+	found.Seen = r.pending[name].since
+	return found, nil
 }
 
 // lookForServer finds where agents are to call, if it is asked for, or if Fleet is to be

@@ -55,6 +55,14 @@ type reconciler struct {
 	hold     hold
 	lookups  *lookups
 	failures map[string]*failure
+	// pending are revisions of releases on which somebody works, by the release.
+	pending map[string]sighting
+}
+
+// sighting is something, and since when it has been seen.
+type sighting struct {
+	what  string
+	since time.Time
 }
 
 // Reconcile looks at the FleetAddonConfig, of which there is one.

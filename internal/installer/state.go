@@ -44,7 +44,9 @@ type Release struct {
 	// Deployed is the version that serves, which after a failed upgrade is an older one;
 	// nil if none does.
 	Deployed *semver.Version
-	Changed  time.Time
+	// Seen is since when an installer has seen this revision to be pending. By its own clock:
+	// Helm notes the time of the machine that it runs on, and not when it was there last.
+	Seen time.Time
 }
 
 // isOurs reports whether an installer has made the release.

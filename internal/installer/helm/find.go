@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/Masterminds/semver/v3"
 	release "helm.sh/helm/v4/pkg/release/v1"
@@ -38,7 +37,6 @@ type revision struct {
 	number          int
 	status          string
 	madeBy          string
-	changed         time.Time
 	name            string // of the Secret
 	resourceVersion string
 }
@@ -58,7 +56,7 @@ func (c *Client) Find(ctx context.Context, name string) (*installer.Release, err
 	found := &installer.Release{
 		AppVersion: content.Chart.Metadata.AppVersion, KubeVersion: content.Chart.Metadata.Annotations[kubeVersionAnnotation],
 		Revision: last.number, Status: installer.Status(last.status), Description: content.Info.Description,
-		Values: content.Config, MadeBy: last.madeBy, Changed: last.changed,
+		Values: content.Config, MadeBy: last.madeBy,
 	}
 	if found.Version, err = semver.NewVersion(content.Chart.Metadata.Version); err != nil {
 		return nil, fmt.Errorf("helm release %s: version %q of its chart: %w", name, content.Chart.Metadata.Version, err)
@@ -99,20 +97,11 @@ func (c *Client) revisions(ctx context.Context, name string) ([]revision, error)
 		}
 		result = append(result, revision{
 			number: number, status: secret.Labels["status"], madeBy: secret.Labels[runLabel],
-			changed: changed(secret.Labels, secret.CreationTimestamp.Time), name: secret.Name, resourceVersion: secret.ResourceVersion,
+			name: secret.Name, resourceVersion: secret.ResourceVersion,
 		})
 	}
 	slices.SortFunc(result, func(a, b revision) int { return b.number - a.number })
 	return result, nil
-}
-
-// changed is when Helm last wrote a revision.
-func changed(labels map[string]string, created time.Time) time.Time {
-	seconds, err := strconv.ParseInt(labels["modifiedAt"], 10, 64)
-	if err != nil {
-		return created
-	}
-	return time.Unix(seconds, 0)
 }
 
 // decode reads a revision; nil if it is gone.

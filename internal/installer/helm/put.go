@@ -191,12 +191,20 @@ func (c *Client) rollBack(ctx context.Context, order installer.Order, why error)
 		return errors.Join(why, err)
 	}
 	// Not Helm's own rollback: that could not be told from somebody else's.
-	back := c.upgradeTo(configuration, order)
-	back.ResetThenReuseValues, back.ResetValues, back.Description = false, true, fmt.Sprintf("Rollback to %d", serving.Version)
+	back := c.wayBack(configuration, order, serving.Version)
 	if _, err := back.RunWithContext(ctx, order.Name, serving.Chart, serving.Config); err != nil {
 		return fmt.Errorf("%w; and so did the rollback: %w", why, err)
 	}
 	return fmt.Errorf("%w; rolled back", why)
+}
+
+// wayBack is an upgrade to a revision that was there. It has a mark of its own: with that of
+// the upgrade that failed it would look like the doing of somebody else's Helm, which copies it.
+func (c *Client) wayBack(configuration *action.Configuration, order installer.Order, revision int) *action.Upgrade {
+	order.MadeBy = installer.NewRun()
+	back := c.upgradeTo(configuration, order)
+	back.ResetThenReuseValues, back.ResetValues, back.Description = false, true, fmt.Sprintf("Rollback to %d", revision)
+	return back
 }
 
 // Abandon marks a revision as failed that nobody works on any more, so that Helm goes on.
