@@ -2,6 +2,7 @@ package installer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -63,17 +64,7 @@ func (r *reconciler) put(ctx context.Context, s *sight, p *plan, order Order) er
 	if err := r.room.make(ctx); err != nil {
 		return err
 	}
-	order.MadeBy, order.Timeout, order.Adopt = NewRun(), r.HelmTimeout, s.adopt
-	if p.version != nil {
-		repository, err := r.open(ctx, s.install)
-		if err == nil {
-			order.Archive, err = repository.Fetch(ctx, order.Name, p.version)
-		}
-		if err != nil {
-			r.lookups.keep(s, nil, unreachable(s.install, err))
-			return nil
-		}
-	}
+	order.MadeBy, order.Timeout, order.Adopt, order.Archive = NewRun(), r.HelmTimeout, s.adopt, p.archive
 	_, err := r.releases.Put(ctx, order)
 	metrics.HelmOperation(order.Name, err == nil)
 	if err == nil {
@@ -84,12 +75,42 @@ func (r *reconciler) put(ctx context.Context, s *sight, p *plan, order Order) er
 		return ctx.Err()
 	}
 	ctrl.LoggerFrom(ctx).Error(err, "Helm failed", "release", order.Name, "version", text(p.version))
-	r.fail(p, err)
+	r.fail(p, "", err)
 	return nil
 }
 
-// fail notes that an attempt failed.
-func (r *reconciler) fail(p *plan, err error) {
+// fetch gets the chart of a step that needs one, before anything is told of the step. It
+// reports whether the step can be taken; if not, it is tried again later, and less and less
+// often.
+func (r *reconciler) fetch(ctx context.Context, s *sight, p *plan) (bool, error) {
+	if p.version == nil || p.step != putCRDs && p.step != putFleet {
+		return true, nil
+	}
+	name := FleetChart
+	if p.step == putCRDs {
+		name = CRDChart
+	}
+	repository, err := r.open(ctx, s.install)
+	if err == nil {
+		p.archive, err = repository.Fetch(ctx, name, p.version)
+	}
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	if err != nil {
+		problem := &Problem{Reason: ReasonRepositoryOut}
+		errors.As(err, &problem)
+		r.fail(p, problem.Reason, unreachable(s.install, err))
+		return false, nil
+	}
+	if last := r.failures[p.what()]; last != nil && last.reason != "" {
+		delete(r.failures, p.what()) // What fails from here on is something else.
+	}
+	return true, nil
+}
+
+// fail notes that an attempt failed. The reason is empty where Helm did.
+func (r *reconciler) fail(p *plan, reason string, err error) {
 	last := r.failures[p.what()]
 	if last == nil {
 		if len(r.failures) > mostFailures {
@@ -98,7 +119,7 @@ func (r *reconciler) fail(p *plan, err error) {
 		last = &failure{}
 		r.failures[p.what()] = last
 	}
-	last.message = err.Error()
+	last.reason, last.message = reason, err.Error()
 	last.next = r.now().Add(min(lastRetry, firstRetry<<min(last.count, 10)))
 	last.count++
 }

@@ -28,6 +28,8 @@ type plan struct {
 	step step
 	// version is the one to put; nil keeps the chart that is deployed.
 	version *semver.Version
+	// archive is the chart of that version, once it has been fetched.
+	archive []byte
 	values  map[string]any
 	text    string
 	// conditions are told when nothing is left to do, and before a step that takes long.

@@ -157,20 +157,7 @@ func (s *sight) putFleet(goal *semver.Version) *plan {
 	case s.current() != nil && s.current().Equal(goal), s.install == nil:
 		p.version = nil // The chart lies in the release.
 	}
-	held := s.heldBack(p)
-	if current := s.current(); held.step == rest && current != nil && !current.Equal(goal) {
-		// Settings do not wait for a version that cannot be brought in.
-		switch next := s.putFleet(current); {
-		case next == nil:
-			held.configured = s.configured()
-		case next.step == rest:
-			held.configured = next.configured
-		default:
-			next.installed = held.installed
-			return next
-		}
-	}
-	return held
+	return s.heldBack(p)
 }
 
 // underWay is what is told while a version is brought in; nil where it is there.
@@ -193,14 +180,41 @@ func (s *sight) heldBack(p *plan) *plan {
 	}
 	result := &plan{
 		later:      last.next.Sub(s.now),
+		installed:  s.failed(last),
 		configured: configuredIs(false, ReasonReleaseFailed, "the settings are not in force: %s", last.message),
 	}
-	if current := s.current(); current != nil {
-		result.installed = installedIs(false, ReasonUpgradeFailed, "Fleet %s goes on; %s", current, last.message)
-	} else {
-		result.installed = installedIs(false, ReasonInstallFailed, "%s", last.message)
+	if current := s.current(); p.version == nil || current == nil || current.Equal(p.version) {
+		return result
+	}
+	// Settings do not wait for a version that cannot be brought in.
+	switch next := s.putFleet(s.current()); {
+	case next == nil:
+		result.configured = s.configured()
+	case next.step == rest:
+		result.configured = next.configured
+	default:
+		next.installed = result.installed
+		return next
 	}
 	return result
+}
+
+// failed tells of an attempt that failed. That a version which would do as well, and is newer,
+// cannot be fetched takes nothing away.
+func (s *sight) failed(last *failure) *metav1.Condition {
+	current := s.current()
+	reason := last.reason
+	switch {
+	case current == nil && reason == "":
+		return installedIs(false, ReasonInstallFailed, "%s", last.message)
+	case current == nil:
+		return installedIs(false, reason, "%s", last.message)
+	case reason == "":
+		return installedIs(false, ReasonUpgradeFailed, "Fleet %s goes on; %s", current, last.message)
+	default:
+		isMet := s.install != nil && s.install.isMetBy(current) && s.crdsServe(current)
+		return installedIs(isMet, reason, "Fleet %s goes on; %s", current, last.message)
+	}
 }
 
 // what tells attempts apart. One at a version fails whatever the settings.

@@ -76,6 +76,12 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if err != nil {
 			return ctrl.Result{}, err
 		}
+		switch isFetched, err := r.fetch(ctx, s, p); {
+		case err != nil:
+			return ctrl.Result{}, err
+		case !isFetched:
+			continue
+		}
 		if err := r.tell(ctx, config, s, p); err != nil {
 			return ctrl.Result{}, err
 		}

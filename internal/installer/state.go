@@ -155,9 +155,10 @@ type offered struct {
 
 // failure is an attempt that failed, and when the next is due.
 type failure struct {
-	message string
-	next    time.Time
-	count   int
+	// reason says why there was nothing to try with; it is empty where Helm failed.
+	reason, message string
+	next            time.Time
+	count           int
 }
 
 // owner says whose Fleet it is.
