@@ -103,13 +103,13 @@ func (s *sight) underRancher() plan {
 	return p
 }
 
-func (s *sight) serverWanted() bool { return s.wanted.server != nil }
+func (w *wanted) serverWanted() bool { return w.server != nil }
 
 // gatesElsewhere reports whether the gates are wanted in a ConfigMap that is named.
 func (s *sight) gatesElsewhere() bool { return s.gates != nil && s.gates.configMap.Name != "" }
 
-func (s *sight) asksForSettings() bool {
-	return s.serverWanted() || s.gates != nil || s.bootstrap != nil
+func (w *wanted) asksForSettings() bool {
+	return w.serverWanted() || w.gates != nil || w.bootstrap != nil
 }
 
 // beside sets up a Fleet that somebody else has installed, where that can be done beside

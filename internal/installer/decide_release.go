@@ -83,6 +83,8 @@ func (s *sight) goal() (version *semver.Version, stale *Problem, wait *plan) {
 	switch {
 	case s.install == nil && current == nil:
 		return s.fleet.Version, nil, nil
+	case s.install != nil && s.install.invalid != nil:
+		return s.stay(current, s.install.invalid)
 	case s.install == nil, !s.install.follows() && s.install.isMetBy(current) && s.crdsServe(current):
 		return current, nil, nil
 	case s.offered == nil:

@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
 )
 
 var now = time.Date(2026, 11, 22, 8, 0, 0, 0, time.UTC)
@@ -41,9 +42,10 @@ func offers(versions ...string) *offered {
 
 func asked(t *testing.T, spec addonsv1.FleetAddonConfigSpec) wanted {
 	t.Helper()
-	result, err := wantedFrom(&addonsv1.FleetAddonConfig{Spec: spec})
-	if err != nil {
-		t.Fatal(err)
+	config := &addonsv1.FleetAddonConfig{Spec: spec}
+	result := wantedFrom(config)
+	if (result.install != nil) != settings.AsksForInstall(config) || result.asksForSettings() != settings.AsksForFleetSettings(config) {
+		t.Errorf("the syncer takes something else to be asked for: %+v", spec)
 	}
 	return result
 }
@@ -106,6 +108,9 @@ func TestNext(t *testing.T) {
 			step: putFleet, reason: ReasonRepositoryOut},
 		"no server to be found": {spec: inferring(version("0.16.0")), sight: sight{serverProblem: &Problem{ReasonServerUnknown, "x"}, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
 			reason: ReasonInstalled, config: ReasonServerUnknown},
+		"no version":                  {spec: version("newest"), reason: ReasonVersionInvalid, says: "neither a version nor a range"},
+		"no version, Fleet there":     {spec: inferring(version("newest")), sight: sight{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", ours)}, reason: ReasonVersionInvalid, says: "Fleet 0.16.0 stays", config: ReasonConfigured},
+		"no version, new settings":    {spec: inferring(version("newest")), sight: sight{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)}, step: putFleet, reason: ReasonVersionInvalid},
 		"settings without Fleet":      {spec: inferring(addonsv1.FleetAddonConfigSpec{}), sight: sight{server: here}, config: ReasonFleetMissing},
 		"ours, half done":             {spec: version("0.16.0"), sight: sight{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "b", "a", time.Second)}, step: freeFleet},
 		"CRDs, half done":             {spec: version("0.16.0"), sight: sight{crds: pending(released("0.16.0", nil), "b", "", time.Second)}, step: freeCRDs},

@@ -3,6 +3,8 @@ package installer
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/Masterminds/semver/v3"
 	"go.yaml.in/yaml/v3"
@@ -47,8 +49,9 @@ func (g *gates) merge(values *yaml.Node, version *semver.Version) (changed bool,
 	if err != nil {
 		return false, err
 	}
-	for name, value := range g.environment(version) {
-		changed = setVariable(variables, name, value) || changed
+	environment := g.environment(version)
+	for _, name := range slices.Sorted(maps.Keys(environment)) {
+		changed = setVariable(variables, name, environment[name]) || changed
 	}
 	if helmOps, isValue := g.helmOpsValue(version); isValue {
 		section, err := child(values, "helmops", yaml.MappingNode)

@@ -23,11 +23,7 @@ import (
 
 // look reads what there is, past all caches: it is looked at seldom, and decided on at once.
 func (r *reconciler) look(ctx context.Context, config *addonsv1.FleetAddonConfig) (*sight, error) {
-	asked, err := wantedFrom(config)
-	if err != nil {
-		return nil, &Problem{ReasonVersionInvalid, err.Error()}
-	}
-	s := &sight{wanted: asked, generation: config.Generation, failures: r.failures, now: r.now(), timeout: r.HelmTimeout, kubernetes: r.kubernetes}
+	s := &sight{wanted: wantedFrom(config), generation: config.Generation, failures: r.failures, now: r.now(), timeout: r.HelmTimeout, kubernetes: r.kubernetes}
 	if s.isNothing() {
 		return s, nil
 	}

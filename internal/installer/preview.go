@@ -39,6 +39,9 @@ func Preview(ctx context.Context, cluster client.Client, releases Releases, repo
 		return err
 	}
 	if s.install != nil {
+		if s.install.invalid != nil {
+			return s.install.invalid
+		}
 		s.install.planOnly = false
 	}
 	return p.walk(ctx, s)

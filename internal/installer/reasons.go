@@ -8,6 +8,9 @@ const (
 	ConfiguredCondition = "FleetConfigured"
 )
 
+// ReasonFailing is one of both conditions: an error stays, and nothing can be told or done.
+const ReasonFailing = "Failing"
+
 // Reasons of InstalledCondition.
 const (
 	ReasonInstalled        = "Installed"

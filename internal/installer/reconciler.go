@@ -25,6 +25,8 @@ const (
 	lookInterval = 15 * time.Second
 	// conflictInterval is how long to wait for a state that somebody has just written.
 	conflictInterval = time.Second
+	// troubleLasts is after how long an error that stays is told.
+	troubleLasts = 20 * time.Second
 	// mostSteps is more than there are to take.
 	mostSteps = 12
 )
@@ -55,6 +57,10 @@ type reconciler struct {
 	hold     hold
 	lookups  *lookups
 	failures map[string]*failure
+	// asks tells apart what was asked for when they failed.
+	asks string
+	// troubled is since when every look or step has ended in an error; zero if the last did not.
+	troubled time.Time
 	// pending are revisions of releases on which somebody works, by the release.
 	pending map[string]sighting
 }
@@ -67,49 +73,75 @@ type sighting struct {
 
 // Reconcile looks at the FleetAddonConfig, of which there is one.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	result, err := r.advance(ctx, req.NamespacedName)
+	switch {
+	case err == nil:
+		r.troubled = time.Time{}
+		return result, nil
+	case ctx.Err() != nil:
+		return result, err
+	case r.troubled.IsZero():
+		r.troubled = r.now()
+	}
+	if r.now().Sub(r.troubled) < troubleLasts {
+		return result, err
+	}
+	return result, errors.Join(err, r.tellTrouble(ctx, req.NamespacedName, err))
+}
+
+// advance takes steps until none is left.
+func (r *reconciler) advance(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
 	for range mostSteps {
 		config := &addonsv1.FleetAddonConfig{}
-		if err := r.live.Get(ctx, req.NamespacedName, config); err != nil {
+		if err := r.live.Get(ctx, key, config); err != nil {
 			return ctrl.Result{}, client.IgnoreNotFound(err)
 		}
-		s, p, err := r.decide(ctx, config)
+		r.heed(config)
+		s, err := r.look(ctx, config)
 		if err != nil {
 			return ctrl.Result{}, err
 		}
-		switch isFetched, err := r.fetch(ctx, s, p); {
+		p := s.next()
+		switch isFetched, err := r.fetch(ctx, s, &p); {
 		case err != nil:
 			return ctrl.Result{}, err
 		case !isFetched:
 			continue
 		}
-		if err := r.tell(ctx, config, s, p); err != nil {
+		if err := r.tell(ctx, config, s.installedVersion(), &p); err != nil {
 			return ctrl.Result{}, err
 		}
 		if p.step == rest {
-			return ctrl.Result{RequeueAfter: r.pause(s, p)}, nil
+			return ctrl.Result{RequeueAfter: r.pause(s, &p)}, nil
 		}
-		switch err := r.take(ctx, s, p); {
+		switch err := r.take(ctx, s, &p); {
 		case apierrors.IsConflict(err):
 			return ctrl.Result{RequeueAfter: conflictInterval}, nil
 		case err != nil:
-			return ctrl.Result{}, fmt.Errorf("to %s: %w", p.step, err)
+			return ctrl.Result{}, &stepError{p.step, err}
 		}
 	}
 	return ctrl.Result{}, errors.New("no step has led anywhere")
 }
 
-// decide looks, and says what is to be done.
-func (r *reconciler) decide(ctx context.Context, config *addonsv1.FleetAddonConfig) (*sight, *plan, error) {
-	s, err := r.look(ctx, config)
-	var problem *Problem
-	if errors.As(err, &problem) {
-		return &sight{}, &plan{installed: installedIs(false, problem.Reason, "%s", problem.Message)}, nil
+// stepError is a step that could not be taken.
+type stepError struct {
+	step step
+	err  error
+}
+
+func (e *stepError) Error() string { return fmt.Sprintf("to %s: %v", e.step, e.err) }
+func (e *stepError) Unwrap() error { return e.err }
+
+// heed forgets what has failed once something else is asked for: who changes that wants it to
+// be tried.
+func (r *reconciler) heed(config *addonsv1.FleetAddonConfig) {
+	asks := fmt.Sprint(config.UID, " ", config.Generation, " ", config.Annotations[AdoptAnnotation])
+	if r.asks == asks {
+		return
 	}
-	if err != nil {
-		return nil, nil, err
-	}
-	p := s.next()
-	return s, &p, nil
+	r.asks = asks
+	clear(r.failures)
 }
 
 // pause is how long nothing needs to be looked at.

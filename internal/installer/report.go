@@ -2,6 +2,7 @@ package installer
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -20,12 +22,12 @@ import (
 )
 
 // tell writes what is the installer's of the status, and events about what has changed.
-func (r *reconciler) tell(ctx context.Context, config *addonsv1.FleetAddonConfig, s *sight, p *plan) error {
+func (r *reconciler) tell(ctx context.Context, config *addonsv1.FleetAddonConfig, version string, p *plan) error {
 	if p.step != rest && p.installed == nil && p.configured == nil {
 		return nil // A short step; what comes of it is told.
 	}
 	have := ownStatus(&config.Status)
-	want := addonsv1.FleetAddonConfigStatus{InstalledVersion: s.installedVersion()}
+	want := addonsv1.FleetAddonConfigStatus{InstalledVersion: version}
 	metrics.FleetVersion(want.InstalledVersion)
 	var news []metav1.Condition
 	for _, entry := range []struct {
@@ -61,6 +63,28 @@ func (r *reconciler) tell(ctx context.Context, config *addonsv1.FleetAddonConfig
 		r.event(config, &condition)
 	}
 	return nil
+}
+
+// tellTrouble tells of an error that stays. What is known of the version is kept, and so is
+// what an error in writing settings says nothing about.
+func (r *reconciler) tellTrouble(ctx context.Context, key types.NamespacedName, why error) error {
+	config := &addonsv1.FleetAddonConfig{}
+	if err := r.live.Get(ctx, key, config); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	const format = "nothing is done any more, as this has failed for a while, and is tried again: %v"
+	asks := wantedFrom(config)
+	var p plan
+	if at := (*stepError)(nil); errors.As(why, &at) {
+		p.step = at.step
+	}
+	if asks.install != nil && p.step != writeSettings && p.step != writeGates {
+		p.installed = installedIs(false, ReasonFailing, format, why)
+	}
+	if asks.asksForSettings() {
+		p.configured = configuredIs(false, ReasonFailing, format, why)
+	}
+	return r.tell(ctx, config, config.Status.InstalledVersion, &p)
 }
 
 // installedVersion is the version of Fleet that is really there.

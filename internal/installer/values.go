@@ -2,6 +2,7 @@ package installer
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/Masterminds/semver/v3"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -41,9 +42,10 @@ func (s *sight) chartValues(version *semver.Version) map[string]any {
 
 // into writes the gates into the values of a chart.
 func (g *gates) into(values map[string]any, version *semver.Version) {
-	for name, value := range g.environment(version) {
+	environment := g.environment(version)
+	for _, name := range slices.Sorted(maps.Keys(environment)) {
 		list, _ := values["extraEnv"].([]any)
-		values["extraEnv"] = withVariable(list, name, value)
+		values["extraEnv"] = withVariable(list, name, environment[name])
 	}
 	if helmOps, isValue := g.helmOpsValue(version); isValue {
 		set(values, helmOps, "helmops", "enabled")

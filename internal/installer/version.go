@@ -12,7 +12,7 @@ import (
 // The newest release is what a repository says it is.
 func (i *install) isMetBy(version *semver.Version) bool {
 	switch {
-	case version == nil:
+	case version == nil, i.invalid != nil:
 		return false
 	case i.exact != nil:
 		return version.Equal(i.exact)

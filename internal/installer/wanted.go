@@ -40,6 +40,8 @@ type install struct {
 	exact  *semver.Version
 	within *semver.Constraints
 	text   string // what the user wrote
+	// invalid says why that cannot be used, which admission would have refused; nil if it can.
+	invalid *Problem
 
 	repository string
 	// secret holds the credentials of the repository; its name is empty if there are none.
@@ -62,18 +64,15 @@ type gates struct {
 	configMap types.NamespacedName
 }
 
-// wantedFrom reads what a FleetAddonConfig asks for. The error names a field that cannot be
-// used, which admission would have refused.
-func wantedFrom(config *addonsv1.FleetAddonConfig) (wanted, error) {
-	result := wanted{adopt: config.Annotations[AdoptAnnotation] == "true"}
+// wantedFrom reads what a FleetAddonConfig asks for.
+func wantedFrom(config *addonsv1.FleetAddonConfig) wanted {
+	result := wanted{adopt: config.Annotations[AdoptAnnotation] == "true", install: installFrom(config.Spec.Install)}
 	if fleet := config.Spec.Config; fleet != nil {
 		result.bootstrap = fleet.BootstrapLocalCluster
 		result.gates = gatesFrom(fleet.FeatureGates)
 		result.server = serverFrom(fleet.Server)
 	}
-	var err error
-	result.install, err = installFrom(config.Spec.Install)
-	return result, err
+	return result
 }
 
 // isNothing reports whether nothing is asked for.
@@ -81,9 +80,9 @@ func (w *wanted) isNothing() bool {
 	return w.install == nil && w.server == nil && w.gates == nil && w.bootstrap == nil
 }
 
-func installFrom(spec *addonsv1.FleetInstall) (*install, error) {
+func installFrom(spec *addonsv1.FleetInstall) *install {
 	if spec == nil || spec.Version == nil && !ptr.Deref(spec.FollowLatest, false) {
-		return nil, nil
+		return nil
 	}
 	result := &install{
 		text:       strings.TrimSpace(ptr.Deref(spec.Version, "")),
@@ -94,17 +93,17 @@ func installFrom(spec *addonsv1.FleetInstall) (*install, error) {
 		result.secret = types.NamespacedName{Namespace: cmp.Or(ref.Namespace, FleetNamespace), Name: ref.Name}
 	}
 	if spec.Version == nil {
-		return result, nil
+		return result
 	}
-	if exact, err := semver.StrictNewVersion(strings.TrimPrefix(result.text, "v")); err == nil {
+	exact, err := semver.StrictNewVersion(strings.TrimPrefix(result.text, "v"))
+	if err == nil {
 		result.exact = exact
-		return result, nil
+		return result
 	}
-	var err error
 	if result.within, err = semver.NewConstraint(result.text); err != nil {
-		return nil, fmt.Errorf("spec.install.version: %q is neither a version nor a range: %w", result.text, err)
+		result.invalid = &Problem{ReasonVersionInvalid, fmt.Sprintf("spec.install.version: %q is neither a version nor a range: %v", result.text, err)}
 	}
-	return result, nil
+	return result
 }
 
 func serverFrom(spec *addonsv1.Server) *serverWanted {
