@@ -40,9 +40,9 @@ func (r *reconciler) take(ctx context.Context, s *sight, p *plan) error {
 	case putFleet:
 		return r.put(ctx, s, p, Order{Name: FleetChart, Values: p.values})
 	case writeSettings:
-		return r.write(ctx, s.settings, settingsKey, p.text)
+		return r.write(ctx, p, s.settings, settingsKey)
 	case writeGates:
-		return r.write(ctx, s.gatesMap, gatesKey, p.text)
+		return r.write(ctx, p, s.gatesMap, gatesKey)
 	default:
 		return fmt.Errorf("unknown step %q", p.step)
 	}
@@ -126,13 +126,14 @@ func (r *reconciler) fail(p *plan, reason string, err error) {
 
 // write sets one key of a ConfigMap that is somebody else's, if nobody has changed it since
 // it was read. All its other bytes stay.
-func (r *reconciler) write(ctx context.Context, object *corev1.ConfigMap, key, text string) error {
+func (r *reconciler) write(ctx context.Context, p *plan, object *corev1.ConfigMap, key string) error {
 	changed := object.DeepCopy()
-	changed.Data[key] = text
+	changed.Data[key] = p.text
 	patch := client.MergeFromWithOptions(object, client.MergeFromWithOptimisticLock{})
 	if err := r.Patch(ctx, changed, patch, client.FieldOwner(FieldManager)); err != nil {
 		return fmt.Errorf("writing ConfigMap %s/%s: %w", object.Namespace, object.Name, err)
 	}
+	r.writes[p.step] = r.writes[p.step].record(p.text, r.now())
 	return nil
 }
 

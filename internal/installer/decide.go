@@ -6,6 +6,7 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // step is one thing to do, after which everything is looked at again.
@@ -89,7 +90,7 @@ func (s *sight) underRancher() plan {
 		installed: installedIs(false, ReasonManagedByRancher, "Rancher installs Fleet here (Deployment cattle-system/rancher) and nothing of it was touched; remove spec.install, and upgrade Rancher instead"),
 	}
 	var problem *metav1.Condition
-	p.step, p.text, problem = s.gatesStep()
+	p.step, p.text, problem, p.later = s.gatesStep()
 	switch {
 	case problem != nil:
 		p.configured = problem
@@ -117,7 +118,7 @@ func (w *wanted) asksForSettings() bool {
 func (s *sight) beside(installed *metav1.Condition) plan {
 	p := plan{installed: installed}
 	var problem *metav1.Condition
-	if p.step, p.text, problem = s.gatesStep(); p.step != rest || problem != nil {
+	if p.step, p.text, problem, p.later = s.gatesStep(); p.step != rest || problem != nil {
 		p.configured = problem
 		return p
 	}
@@ -135,8 +136,9 @@ func (s *sight) beside(installed *metav1.Condition) plan {
 			p.configured = configuredIs(false, ReasonSettingsBroken, "ConfigMap %s/%s is left as it is: %v; repair it, Fleet cannot read it either", FleetNamespace, settingsName, err)
 			return p
 		}
-		if text != s.settings.Data[settingsKey] {
-			p.step, p.text = writeSettings, text
+		at := types.NamespacedName{Namespace: FleetNamespace, Name: settingsName}
+		if p.step, p.configured, p.later = s.overwrite(writeSettings, at, s.settings.Data[settingsKey], text); p.step != rest || p.configured != nil {
+			p.text = text
 			return p
 		}
 	}
@@ -152,21 +154,19 @@ func (s *sight) beside(installed *metav1.Condition) plan {
 }
 
 // gatesStep brings the gates into the ConfigMap that is named for them.
-func (s *sight) gatesStep() (step, string, *metav1.Condition) {
+func (s *sight) gatesStep() (next step, text string, problem *metav1.Condition, later time.Duration) {
 	if !s.gatesElsewhere() {
-		return rest, "", nil
+		return rest, "", nil, 0
 	}
 	if s.gatesProblem != nil {
-		return rest, "", configuredIs(false, s.gatesProblem.Reason, "%s", s.gatesProblem.Message)
+		return rest, "", configuredIs(false, s.gatesProblem.Reason, "%s", s.gatesProblem.Message), 0
 	}
 	text, err := withGates(s.gatesMap, s.gates, s.version())
 	if err != nil {
-		return rest, "", configuredIs(false, ReasonGatesUnwritable, "the feature gates are not written into ConfigMap %s: %v", s.gates.configMap, err)
+		return rest, "", configuredIs(false, ReasonGatesUnwritable, "the feature gates are not written into ConfigMap %s: %v", s.gates.configMap, err), 0
 	}
-	if text != s.gatesMap.Data[gatesKey] {
-		return writeGates, text, nil
-	}
-	return rest, "", nil
+	next, problem, later = s.overwrite(writeGates, s.gates.configMap, s.gatesMap.Data[gatesKey], text)
+	return next, text, problem, later
 }
 
 func (in *server) describe() string {

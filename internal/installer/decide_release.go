@@ -43,8 +43,8 @@ func (s *sight) throughReleases() plan {
 		}
 	}
 	settled := s.settled(stale)
-	if step, text, problem := s.gatesStep(); step != rest || problem != nil {
-		settled.step, settled.text, settled.configured = step, text, problem
+	if step, text, problem, later := s.gatesStep(); step != rest || problem != nil {
+		settled.step, settled.text, settled.configured, settled.later = step, text, problem, later
 	}
 	return settled
 }

@@ -32,7 +32,7 @@ func Preview(ctx context.Context, cluster client.Client, releases Releases, repo
 	p := &previewing{out: out, reconciler: &reconciler{
 		Client: cluster, Options: Options{LookupInterval: time.Hour, HelmTimeout: time.Minute}, live: cluster,
 		room:     &room{Client: cluster, live: cluster},
-		releases: releases, repository: repository, now: time.Now, rootCA: publicAuthority(cluster), lookups: newLookups(time.Hour), failures: map[string]*failure{}, pending: map[string]sighting{},
+		releases: releases, repository: repository, now: time.Now, rootCA: publicAuthority(cluster), lookups: newLookups(time.Hour), failures: map[string]*failure{}, writes: map[step]*written{}, pending: map[string]sighting{},
 	}}
 	s, err := p.look(ctx, config)
 	if err != nil {

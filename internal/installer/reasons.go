@@ -43,6 +43,7 @@ const (
 	ReasonBelongsToRelease = "BelongsToRelease"
 	ReasonServerUnknown    = "ServerUnknown"
 	ReasonCAUnusable       = "CAUnusable"
+	ReasonReverted         = "SettingsReverted"
 	ReasonSettingsBroken   = "SettingsBroken"
 	ReasonGatesUnwritable  = "FeatureGatesUnwritable"
 	ReasonConfigureByHand  = "ConfigureInRancher"

@@ -57,6 +57,7 @@ type reconciler struct {
 	hold     hold
 	lookups  *lookups
 	failures map[string]*failure
+	writes   map[step]*written
 	// asks tells apart what was asked for when they failed.
 	asks string
 	// troubled is since when every look or step has ended in an error; zero if the last did not.
@@ -142,6 +143,7 @@ func (r *reconciler) heed(config *addonsv1.FleetAddonConfig) {
 	}
 	r.asks = asks
 	clear(r.failures)
+	clear(r.writes)
 }
 
 // pause is how long nothing needs to be looked at.

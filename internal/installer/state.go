@@ -141,8 +141,10 @@ type sight struct {
 	running *semver.Version
 	// failures are attempts that failed, by what was tried.
 	failures map[string]*failure
-	now      time.Time
-	timeout  time.Duration
+	// writes are what was written last into ConfigMaps that are somebody else's.
+	writes  map[step]*written
+	now     time.Time
+	timeout time.Duration
 	// kubernetes is the version of the management cluster.
 	kubernetes *semver.Version
 }
