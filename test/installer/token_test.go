@@ -1,6 +1,9 @@
 package installer
 
 import (
+	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -46,6 +49,18 @@ func TestToken(t *testing.T) {
 		}
 	}
 	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: "fleet-controller"}}
+	// ConfigMaps that no Helm release stands for.
+	g.Expect(env.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: cattle-system}}")).To(Succeed())
+	g.Expect(admin.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: "somebodys"}})).To(Succeed())
+	rancher := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-system", Name: "rancher-config"}, Data: map[string]string{"fleet": "a: 1"}}
+	g.Expect(admin.Create(ctx, rancher)).To(Succeed())
+	t.Cleanup(func() { _, _ = env.Kubectl(ctx, "delete", "namespace", "cattle-system") })
+	merge := func(namespace, name, patch string) func() error {
+		return func() error {
+			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+			return thief.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
+		}
+	}
 	for name, test := range map[string]struct {
 		try     func() error
 		message string
@@ -85,8 +100,13 @@ func TestToken(t *testing.T) {
 		"say that all is well": {func() error {
 			return thief.Status().Patch(ctx, fixture.Config(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"conditions":[]}}`)), client.DryRunAll)
 		}, "only FleetInstalled and FleetConfigured"},
-		"import a cluster": {func() error { return thief.Create(ctx, fixture.Cluster("default", "mine", "", ""), client.DryRunAll) }, "cannot create resource"},
-		"read any object":  {func() error { return thief.List(ctx, &rbacv1.ClusterRoleList{}) }, "cannot list resource"},
+		"take a ConfigMap over":      {merge(fleetNamespace, "somebodys", `{"metadata":{"annotations":{"meta.helm.sh/release-name":"fleet"}},"data":{"a":"b"}}`), "only the one key"},
+		"own Rancher's ConfigMap":    {merge("cattle-system", "rancher-config", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Secret","name":"gone","uid":"1"}]}}`), "only in namespace cattle-fleet-system"},
+		"keep Rancher's ConfigMap":   {merge("cattle-system", "rancher-config", `{"metadata":{"finalizers":["example.com/kept"]}}`), "only in namespace cattle-fleet-system"},
+		"freeze Rancher's ConfigMap": {merge("cattle-system", "rancher-config", `{"immutable":true}`), "only in namespace cattle-fleet-system"},
+		"set other keys for Rancher": {merge("cattle-system", "rancher-config", `{"data":{"other":"b"}}`), "only in namespace cattle-fleet-system"},
+		"import a cluster":           {func() error { return thief.Create(ctx, fixture.Cluster("default", "mine", "", ""), client.DryRunAll) }, "cannot create resource"},
+		"read any object":            {func() error { return thief.List(ctx, &rbacv1.ClusterRoleList{}) }, "cannot list resource"},
 	} {
 		t.Run("may not "+name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -98,6 +118,37 @@ func TestToken(t *testing.T) {
 	t.Run("may read Fleet's settings", func(t *testing.T) {
 		NewWithT(t).Expect(thief.Get(ctx, client.ObjectKeyFromObject(configMap), configMap)).To(Succeed())
 	})
+	t.Run("may set the gates for Rancher", func(t *testing.T) {
+		NewWithT(t).Expect(merge("cattle-system", "rancher-config", `{"data":{"fleet":"a: 2"}}`)()).To(Succeed())
+	})
+
+	// Of a Fleet that no Helm release stands for, the server only.
+	g.Expect(admin.Patch(ctx, configMap, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"meta.helm.sh/release-name":null}}}`)))).To(Succeed())
+	before := configMap.Data["config"]
+	for name, test := range map[string]struct {
+		from, to string
+		may      bool
+	}{
+		"the URL":               {`"apiServerURL": ""`, `"apiServerURL": "https://[fd00::1]:6443"`, true},
+		"the URL anew":          {`{`, `{"apiServerURL":"https://a",`, false}, // One is there.
+		"the agent's image":     {`"agentImage": "`, `"agentImage": "example.com/`, false},
+		"both":                  {`"apiServerURL": ""`, `"apiServerURL": "https://a", "agentImage": "b"`, false},
+		"the image once more":   {`{`, `{"agent\u0049mage": "b", `, false},
+		"the image differently": {`{`, `{"AgentImage": "b", `, false},
+	} {
+		t.Run(fmt.Sprintf("%v: set %s", test.may, name), func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(before).To(ContainSubstring(test.from))
+			patch, err := json.Marshal(map[string]any{"data": map[string]string{"config": strings.Replace(before, test.from, test.to, 1)}})
+			g.Expect(err).NotTo(HaveOccurred())
+			err = merge(fleetNamespace, "fleet-controller", string(patch))()
+			if test.may {
+				g.Expect(err).NotTo(HaveOccurred())
+				return
+			}
+			g.Expect(err).To(MatchError(ContainSubstring("only the one key")))
+		})
+	}
 }
 
 func crd(name string) *metav1.PartialObjectMetadata {
