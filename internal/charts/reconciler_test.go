@@ -363,7 +363,9 @@ func TestHeld(t *testing.T) {
 	proxy := s.proxy()
 	s.change(proxy, func() { proxy.Spec.Version, proxy.Spec.ValuesTemplate, proxy.Generation = "7.0.0", "other: 1", 2 })
 	expect(t, "no such version", s.looks(), []string{
-		"patch HelmReleaseProxy team/web-one", "patch HelmReleaseProxy team/web-three", "patch HelmReleaseProxy team/web-two",
+		"patch HelmReleaseProxy team/web-one", "patch status HelmReleaseProxy team/web-one",
+		"patch HelmReleaseProxy team/web-three", "patch status HelmReleaseProxy team/web-three",
+		"patch HelmReleaseProxy team/web-two", "patch status HelmReleaseProxy team/web-two",
 		"patch status HelmChartProxy team/web",
 	})
 	expect(t, "condition", s.condition("Ready"), fmt.Sprintf(`False HelmReleaseProxyCreationFailed repository %s has no version "7.0.0" of chart "web"`, s.charts.URL))
