@@ -147,27 +147,13 @@ func differences(old, current *shown) []change {
 	if !slices.Equal(old.order, current.order) {
 		return []change{{Op: "reload"}} // A class or namespace came or went, which is rare.
 	}
-	var changes []change
 	place := map[string]string{}
 	for list, ids := range old.lists {
 		for _, id := range ids {
 			place[id] = list
 		}
 	}
-	for list, ids := range current.lists {
-		for i, id := range ids {
-			after := ""
-			if i > 0 {
-				after = ids[i-1]
-			}
-			if place[id] != list {
-				if place[id] != "" {
-					changes = append(changes, change{Op: "remove", ID: id})
-				}
-				changes = append(changes, change{Op: "add", ID: id, List: list, After: after, HTML: current.parts[id]})
-			}
-		}
-	}
+	changes := moves(place, current)
 	for id, text := range current.parts {
 		if before, found := old.parts[id]; found && before != text && (place[id] == "" || !isMoved(place[id], id, current)) {
 			changes = append(changes, change{Op: "set", ID: id, HTML: text})
@@ -176,6 +162,23 @@ func differences(old, current *shown) []change {
 	for id := range place {
 		if _, found := current.parts[id]; !found {
 			changes = append(changes, change{Op: "remove", ID: id})
+		}
+	}
+	return changes
+}
+
+// moves returns what must change so that each cell is in its list; place is where each was.
+func moves(place map[string]string, current *shown) (changes []change) {
+	for list, ids := range current.lists {
+		after := ""
+		for _, id := range ids {
+			if place[id] != list {
+				if place[id] != "" {
+					changes = append(changes, change{Op: "remove", ID: id})
+				}
+				changes = append(changes, change{Op: "add", ID: id, List: list, After: after, HTML: current.parts[id]})
+			}
+			after = id
 		}
 	}
 	return changes

@@ -224,10 +224,10 @@ func DoFor(reason string) string {
 
 // TurnOf says whose turn it is, and what there is to do, in one sentence.
 func TurnOf(whose, do string) string {
-	switch {
-	case whose == "":
+	switch whose {
+	case "":
 		return do
-	case whose == "you":
+	case "you":
 		whose = "it is your turn"
 	default:
 		whose = "it is the turn of " + whose

@@ -104,7 +104,8 @@ func Mermaid(to io.Writer, graph *picture.Graph) error {
 // mermaidText writes text of others so that nothing in it is markup: Mermaid knows
 // characters by their numbers.
 func mermaidText(lines ...string) string {
-	for i, text := range lines {
+	var shown []string
+	for _, text := range lines {
 		var out strings.Builder
 		for _, r := range text {
 			if strings.ContainsRune("\"#;<>&`[](){}|\\", r) {
@@ -113,7 +114,7 @@ func mermaidText(lines ...string) string {
 				out.WriteRune(r)
 			}
 		}
-		lines[i] = out.String()
+		shown = append(shown, out.String())
 	}
-	return strings.Join(lines, "<br/>")
+	return strings.Join(shown, "<br/>")
 }

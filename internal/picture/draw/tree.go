@@ -76,11 +76,8 @@ func rootLine(root *picture.Node) line {
 	if root.Kind == picture.ClusterClass {
 		result.name = "ClusterClass " + root.Key()
 	}
-	total := picture.Total(root.Counts)
-	switch {
-	case total == 0:
-		result.free = "no clusters"
-	default:
+	result.free = "no clusters"
+	if total := picture.Total(root.Counts); total > 0 {
 		result.free = fmt.Sprintf("%s in %s   %s", number(strconv.Itoa(total), "cluster"), number(root.Fact(picture.FactNamespaces), "namespace"), Counts(root.Counts))
 	}
 	result.mark(root)
@@ -201,7 +198,14 @@ func join(message, do string) string {
 
 // write writes rows so that columns stand below each other.
 func write(out *strings.Builder, lines []line, style Style) {
-	left, widths := 0, []int{}
+	left, widths := measure(lines)
+	for _, l := range lines {
+		out.WriteString(paint(fit(strings.TrimRight(l.text(left, widths), " "), style.Width), l, style) + "\n")
+	}
+}
+
+// measure returns how wide what stands before the columns is, and each column but the last.
+func measure(lines []line) (left int, widths []int) {
 	for _, l := range lines {
 		if l.columns == nil {
 			continue
@@ -214,30 +218,32 @@ func write(out *strings.Builder, lines []line, style Style) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(column))
 		}
 	}
-	for _, l := range lines {
-		text := l.branch
-		if l.sign != "" {
-			text += l.sign + " "
-		}
-		text += l.name
-		if l.columns == nil {
-			if l.free != "" {
-				text += "   " + l.free
-			}
-		} else {
-			text = pad(text, left)
-			for i, column := range l.columns {
-				if i < len(widths) {
-					if widths[i] > 0 {
-						text += "  " + pad(column, widths[i])
-					}
-				} else {
-					text += "  " + column
-				}
-			}
-		}
-		out.WriteString(paint(fit(strings.TrimRight(text, " "), style.Width), l, style) + "\n")
+	return left, widths
+}
+
+// text returns a row with its columns that wide. What is empty in all rows has no column.
+func (l line) text(left int, widths []int) string {
+	text := l.branch
+	if l.sign != "" {
+		text += l.sign + " "
 	}
+	text += l.name
+	switch {
+	case l.columns == nil && l.free != "":
+		return text + "   " + l.free
+	case l.columns == nil:
+		return text
+	}
+	text = pad(text, left)
+	for i, column := range l.columns {
+		switch {
+		case i >= len(widths):
+			text += "  " + column
+		case widths[i] > 0:
+			text += "  " + pad(column, widths[i])
+		}
+	}
+	return text
 }
 
 func (l line) left() int {

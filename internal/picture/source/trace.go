@@ -101,13 +101,11 @@ func (t *tracing) cluster(ctx context.Context, namespace, name string) error {
 		return nil
 	}
 	fleet := &fleetv1.Cluster{}
-	switch err := t.reader.Get(ctx, fleetKey, fleet); {
-	case err == nil:
-		t.in.Fleet = fleet
-		return nil
-	default:
+	if err := t.reader.Get(ctx, fleetKey, fleet); err != nil {
 		return t.note(picture.FleetCluster, "Fleet", err)
 	}
+	t.in.Fleet = fleet
+	return nil
 }
 
 // one narrows lists to what has to do with one Cluster.
@@ -161,16 +159,20 @@ func (t *tracing) find(ctx context.Context, name string, namespaces []string, li
 	if err := look(); err != nil {
 		return types.NamespacedName{}, err
 	}
-	switch {
-	case len(found) == 1:
-		for key := range found {
+	return only(found, name, namespaces, forbidden)
+}
+
+// only returns the one key that was found, or an error that says why it is not clear.
+func only(found map[types.NamespacedName]bool, name string, namespaces []string, forbidden error) (types.NamespacedName, error) {
+	var keys []string
+	for key := range found {
+		if len(found) == 1 {
 			return key, nil
 		}
-	case len(found) > 1:
-		var keys []string
-		for key := range found {
-			keys = append(keys, key.String())
-		}
+		keys = append(keys, key.String())
+	}
+	switch {
+	case len(keys) > 0:
 		return types.NamespacedName{}, fmt.Errorf("%q is in several namespaces; name one of %s", name, strings.Join(sortedStrings(keys), ", "))
 	case forbidden != nil:
 		return types.NamespacedName{}, fmt.Errorf("%q is not in %s, and you may not look elsewhere; name it as NAMESPACE/%s", name, strings.Join(sortedStrings(namespaces), ", "), name)

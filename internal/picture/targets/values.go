@@ -169,26 +169,33 @@ func replaceLabels(values map[string]any, labels map[string]string, depth int) e
 		return fmt.Errorf("helm.values are nested deeper than %d levels", deepest)
 	}
 	for key, value := range values {
-		switch value := value.(type) {
-		case string:
-			if label, found := strings.CutPrefix(value, labelPrefix); found {
+		if text, isText := value.(string); isText {
+			if label, found := strings.CutPrefix(text, labelPrefix); found {
 				values[key] = labels[label]
 			}
-		case map[string]any:
-			if err := replaceLabels(value, labels, depth+1); err != nil {
+			continue
+		}
+		for _, below := range mapsIn(value) {
+			if err := replaceLabels(below, labels, depth+1); err != nil {
 				return err
-			}
-		case []any:
-			for _, item := range value {
-				if item, ok := item.(map[string]any); ok {
-					if err := replaceLabels(item, labels, depth+1); err != nil {
-						return err
-					}
-				}
 			}
 		}
 	}
 	return nil
+}
+
+// mapsIn returns a value if it is a map, or those in a list.
+func mapsIn(value any) (result []map[string]any) {
+	list, isList := value.([]any)
+	if !isList {
+		list = []any{value}
+	}
+	for _, item := range list {
+		if item, isMap := item.(map[string]any); isMap {
+			result = append(result, item)
+		}
+	}
+	return result
 }
 
 func execute(name, text string, in map[string]any, into any) error {
