@@ -129,10 +129,10 @@ func TestToken(t *testing.T) {
 		from, to string
 		may      bool
 	}{
-		"the URL":               {`"apiServerURL": ""`, `"apiServerURL": "https://[fd00::1]:6443"`, true},
+		"the URL":               {`"apiServerURL": "`, `"apiServerURL": "https://another.`, true},
 		"the URL anew":          {`{`, `{"apiServerURL":"https://a",`, false}, // One is there.
 		"the agent's image":     {`"agentImage": "`, `"agentImage": "example.com/`, false},
-		"both":                  {`"apiServerURL": ""`, `"apiServerURL": "https://a", "agentImage": "b"`, false},
+		"both":                  {`"apiServerURL": "`, `"agentImage": "b", "apiServerURL": "https://another.`, false},
 		"the image once more":   {`{`, `{"agent\u0049mage": "b", `, false},
 		"the image differently": {`{`, `{"AgentImage": "b", `, false},
 	} {
