@@ -220,15 +220,7 @@ func carries(bundle *fleetv1.Bundle, chart *plan.Chart) bool {
 // values; nil for none. A Cluster whose values could not be rendered, and never were, is no
 // target: Fleet stops at the first target whose values are missing.
 func (v *visit) input(namespace string, there map[client.ObjectKey]client.Object) plan.Input {
-	in := plan.Input{Proxy: v.proxy, Namespace: namespace, Shared: v.shared, Chart: v.chart, Placed: map[string]string{}}
-	for i := range v.bundles {
-		if v.bundles[i].Namespace != namespace || v.isOfOtherRelease(&v.bundles[i]) {
-			continue
-		}
-		for _, target := range v.bundles[i].Spec.Targets {
-			in.Placed[target.ClusterName] = v.bundles[i].Name
-		}
-	}
+	in := plan.Input{Proxy: v.proxy, Namespace: namespace, Shared: v.shared, Chart: v.chart, Placed: v.placed(namespace)}
 	has := func(fleetCluster string) bool {
 		return there[client.ObjectKey{Namespace: namespace, Name: plan.ValuesName(v.key, namespace, fleetCluster)}] != nil
 	}
@@ -253,34 +245,38 @@ func (v *visit) input(namespace string, there map[client.ObjectKey]client.Object
 	return in
 }
 
+// placed returns which Bundle of the release each Fleet Cluster of a namespace is a target of.
+func (v *visit) placed(namespace string) map[string]string {
+	placed := map[string]string{}
+	for i := range v.bundles {
+		if v.bundles[i].Namespace != namespace || v.isOfOtherRelease(&v.bundles[i]) {
+			continue
+		}
+		for _, target := range v.bundles[i].Spec.Targets {
+			placed[target.ClusterName] = v.bundles[i].Name
+		}
+	}
+	return placed
+}
+
 // sweep deletes what is not wanted any more. Values stay as long as Fleet has something
 // that may read them.
 func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, wanted, named map[client.ObjectKey]bool, values []client.Object) error {
 	for i := range v.bundles {
 		its := &v.bundles[i]
-		if its.Namespace != namespace {
+		if its.Namespace != namespace || wanted[client.ObjectKeyFromObject(its)] {
 			continue
 		}
-		if !wanted[client.ObjectKeyFromObject(its)] {
-			kept, err := r.retire(ctx, its)
-			if err != nil {
-				return err
-			}
-			if kept {
-				v.nameValues(its, named)
-			}
+		kept, err := r.retire(ctx, its)
+		if err != nil {
+			return err
+		}
+		if kept {
+			v.nameValues(its, named)
 		}
 	}
-	isSecret := v.shared != nil && v.shared.Secret
-	if shared := plan.SharedName(v.key, namespace); !named[client.ObjectKey{Namespace: namespace, Name: shared}] || v.shared != nil && !isSecret {
-		for i := range v.bundles {
-			if v.bundles[i].Namespace == namespace && namesSecret(&v.bundles[i], shared) {
-				if err := r.removeSecret(ctx, v.key, &v.bundles[i]); err != nil {
-					return err
-				}
-				break
-			}
-		}
+	if err := r.sweepSecret(ctx, v, namespace, named); err != nil {
+		return err
 	}
 	for _, object := range values {
 		if named[client.ObjectKeyFromObject(object)] || v.isRead(object) {
@@ -288,6 +284,20 @@ func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, want
 		}
 		if err := r.remove(ctx, object); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// sweepSecret deletes the Secret with values for all, unless it is still named.
+func (r *reconciler) sweepSecret(ctx context.Context, v *visit, namespace string, named map[client.ObjectKey]bool) error {
+	shared := plan.SharedName(v.key, namespace)
+	if named[client.ObjectKey{Namespace: namespace, Name: shared}] && (v.shared == nil || v.shared.Secret) {
+		return nil
+	}
+	for i := range v.bundles {
+		if v.bundles[i].Namespace == namespace && namesSecret(&v.bundles[i], shared) {
+			return r.removeSecret(ctx, v.key, &v.bundles[i])
 		}
 	}
 	return nil

@@ -45,17 +45,17 @@ func (s *sight) overwrite(kind step, where fmt.Stringer, has, text string) (step
 	isUndone := last != nil && last.text == text
 	switch {
 	case has == text && isUndone && last.undone > 0 && s.now.Before(last.at.Add(watched)):
-		return rest, reverted(where, last), last.at.Add(watched).Sub(s.now)
+		return rest, reverted(where), last.at.Add(watched).Sub(s.now)
 	case has == text:
 		return rest, nil, 0
 	case isUndone && s.now.Before(last.due()):
-		return rest, reverted(where, last), last.due().Sub(s.now)
+		return rest, reverted(where), last.due().Sub(s.now)
 	default:
 		return kind, nil, 0
 	}
 }
 
-func reverted(where fmt.Stringer, last *written) *metav1.Condition {
+func reverted(where fmt.Stringer) *metav1.Condition {
 	return configuredIs(false, ReasonReverted,
 		"somebody keeps taking back what is written into ConfigMap %s; put it into the release or repository that the ConfigMap comes from, or have its key left out there; it is written less and less often, at last every %s", where, lastRetry)
 }

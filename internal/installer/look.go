@@ -251,22 +251,19 @@ func (r *reconciler) lookForGates(ctx context.Context, s *sight) error {
 	}
 	object := &corev1.ConfigMap{}
 	problem, err := r.named(ctx, "configmaps", "ConfigMap", s.gates.configMap, object)
-	if err != nil {
-		return err
-	}
-	if problem == nil {
-		allowed, err := r.may(ctx, "patch", "configmaps", s.gates.configMap)
-		if err != nil {
-			return err
-		}
-		if !allowed {
+	if err == nil && problem == nil {
+		var allowed bool
+		if allowed, err = r.may(ctx, "patch", "configmaps", s.gates.configMap); !allowed {
 			problem = &Problem{Message: fmt.Sprintf("ConfigMap %s: the installer may not change it; give its ServiceAccount a Role in namespace %s with verbs get and patch on it", s.gates.configMap, s.gates.configMap.Namespace)}
 		}
 	}
-	if problem != nil {
+	switch {
+	case err != nil:
+		return err
+	case problem != nil:
 		s.gatesProblem = &Problem{ReasonGatesUnwritable, problem.Message}
-		return nil
+	default:
+		s.gatesMap = object
 	}
-	s.gatesMap = object
 	return nil
 }

@@ -59,7 +59,7 @@ func (c *Client) configuration(ctx context.Context) (*action.Configuration, erro
 	if !isClient {
 		return nil, fmt.Errorf("setting up Helm: it talks through %T", configuration.KubeClient)
 	}
-	client.WaitContext = ctx
+	client.WaitContext = ctx //nolint:staticcheck // actions make their waiters themselves, and take no options for them
 	return configuration, nil
 }
 
