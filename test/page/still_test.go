@@ -159,7 +159,7 @@ func TestGuarded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer response.Body.Close()
+			defer func() { _ = response.Body.Close() }()
 			if response.StatusCode != test.want {
 				t.Errorf("got %d, want %d", response.StatusCode, test.want)
 			}
