@@ -19,8 +19,9 @@ import (
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-// StopGrace is how long a process may take to end after SIGTERM.
-const StopGrace = 30 * time.Second
+// StopGrace is how long a process may take to end after SIGTERM. A controller manager ends by
+// itself 30 s after it, if a reconcile does not return.
+const StopGrace = 45 * time.Second
 
 // Spec says how to run a process and when it is of use.
 type Spec struct {
