@@ -129,7 +129,7 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 ##@ Test
 
 .PHONY: test
-test: parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer test-install-file test-random test-faults test-e2e test-providers test-release ## Run every test, of the ways to install the quickest
+test: parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer-once test-install-file test-random test-faults test-e2e test-providers test-release ## Run every test, of the ways to install the quickest
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
@@ -170,6 +170,11 @@ test-stack: ## Test the local stack itself
 test-integration: ## Test both programs on a real API server
 	$(STACK) build --profile=api
 	$(TEST) -timeout=30m ./test/integration/...
+
+.PHONY: test-installer-once
+test-installer-once: ## Install Fleet by the installer, once
+	$(STACK) build --profile=api
+	$(TEST) -timeout=20m -run='^TestInstall$$' ./test/installer/...
 
 .PHONY: test-installer
 test-installer: ## Install and upgrade Fleet itself, from a real repository and a real registry (MUSTER_SEED)
