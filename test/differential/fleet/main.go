@@ -14,7 +14,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/rancher/fleet/internal/cmd/controller/target"
-	fleet "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -23,10 +23,10 @@ import (
 )
 
 type question struct {
-	Bundle     fleet.Bundle
-	Clusters   []fleet.Cluster
-	Groups     []fleet.ClusterGroup
-	Mappings   []fleet.BundleNamespaceMapping
+	Bundle     fleetv1.Bundle
+	Clusters   []fleetv1.Cluster
+	Groups     []fleetv1.ClusterGroup
+	Mappings   []fleetv1.BundleNamespaceMapping
 	Namespaces []corev1.Namespace
 }
 
@@ -46,7 +46,7 @@ func main() {
 func run() error {
 	log.SetLogger(logr.Discard())
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), fleet.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), fleetv1.AddToScheme(scheme)); err != nil {
 		return err
 	}
 	questions, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
