@@ -7,7 +7,6 @@ import (
 	"errors"
 	"os"
 
-	"github.com/spf13/pflag"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
@@ -24,12 +23,6 @@ type options struct {
 	installer.Options
 }
 
-func (o *options) addTo(fs *pflag.FlagSet) {
-	o.Flags.AddTo(fs)
-	o.Election.AddTo(fs)
-	o.Options.AddTo(fs)
-}
-
 func main() { program.Main("installer", run) }
 
 func run(ctx context.Context, args []string) error {
@@ -37,15 +30,9 @@ func run(ctx context.Context, args []string) error {
 		return plan(ctx, args[1:], os.Stdin, os.Stdout)
 	}
 	var o options
-	fs := pflag.NewFlagSet("installer", pflag.ContinueOnError)
-	o.addTo(fs)
-	if err := program.Parse(fs, args, os.Stdout); err != nil {
+	if err := o.Begin("installer", args, o.Election.AddTo, o.Options.AddTo); err != nil {
 		return err
 	}
-	if err := o.SetUpLogging(); err != nil {
-		return err
-	}
-	program.Announce(ctrl.Log, "installer")
 	namespace := os.Getenv("POD_NAMESPACE")
 	if namespace == "" {
 		return errors.New("the environment variable POD_NAMESPACE does not say where the installer runs")

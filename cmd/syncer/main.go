@@ -9,7 +9,6 @@ import (
 	"os"
 
 	"github.com/spf13/pflag"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/muster-fleet/muster/internal/program"
@@ -25,12 +24,10 @@ type options struct {
 }
 
 func (o *options) addTo(fs *pflag.FlagSet) {
-	o.Flags.AddTo(fs)
 	fs.StringVar(&o.namespace, "namespace", "", "The only namespace whose Clusters are watched; all if empty.")
 	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Watch only Clusters and ClusterClasses whose label cluster.x-k8s.io/watch-filter has this value; all if empty.")
 	fs.IntVar(&o.ClusterConcurrency, "cluster-concurrency", 10, "How many Clusters are reconciled at once.")
 	fs.IntVar(&o.ClassConcurrency, "clusterclass-concurrency", 4, "How many ClusterGroups, and how many BundleNamespaceMappings, are reconciled at once.")
-	o.Election.AddTo(fs)
 }
 
 func main() { program.Main("syncer", run) }
@@ -47,15 +44,9 @@ func run(ctx context.Context, args []string) error {
 		}
 	}
 	var o options
-	fs := pflag.NewFlagSet("syncer", pflag.ContinueOnError)
-	o.addTo(fs)
-	if err := program.Parse(fs, args, os.Stdout); err != nil {
+	if err := o.Begin("syncer", args, o.addTo, o.Election.AddTo); err != nil {
 		return err
 	}
-	if err := o.SetUpLogging(); err != nil {
-		return err
-	}
-	program.Announce(ctrl.Log, "syncer")
 	o.Cache = cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: observed.Trim}
 	if o.namespace != "" {
 		o.Cache.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}

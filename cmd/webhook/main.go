@@ -30,7 +30,6 @@ type options struct {
 }
 
 func (o *options) addTo(fs *pflag.FlagSet) {
-	o.Flags.AddTo(fs)
 	fs.IntVar(&o.port, "webhook-port", 9443, "The port the webhooks are served on.")
 	fs.StringVar(&o.syncerAccount, "syncer-service-account", "muster-syncer", "The ServiceAccount of the syncer, in the namespace that the environment variable POD_NAMESPACE names. Only its updates may change who a Cluster belongs to.")
 	fs.StringVar(&o.certDir, "webhook-cert-dir", "/etc/muster/webhook-tls", "The directory with tls.crt and tls.key. A renewed certificate is served without a restart.")
@@ -43,15 +42,9 @@ func run(ctx context.Context, args []string) error {
 		return runCheck(ctx, args[1:], os.Stdin, os.Stdout, os.Stderr)
 	}
 	var o options
-	fs := pflag.NewFlagSet("webhook", pflag.ContinueOnError)
-	o.addTo(fs)
-	if err := program.Parse(fs, args, os.Stdout); err != nil {
+	if err := o.Begin("webhook", args, o.addTo); err != nil {
 		return err
 	}
-	if err := o.SetUpLogging(); err != nil {
-		return err
-	}
-	program.Announce(ctrl.Log, "webhook")
 	syncer, err := syncerUser(o.syncerAccount, os.Getenv(namespaceVariable), namespaceFile)
 	if err != nil {
 		return err

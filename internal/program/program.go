@@ -45,6 +45,25 @@ func (f *Flags) AddTo(fs *pflag.FlagSet) {
 	fs.StringVar(&f.DiagnosticsCertDir, "diagnostics-cert-dir", "", "The directory with tls.crt and tls.key for diagnostics. While they are not there, and if it is empty, the certificate is self-signed. A renewed certificate is served without a restart.")
 }
 
+// Begin starts a program: it parses the arguments into these flags and those that add
+// defines, sets up logging, and reports which build it is. The error is ErrAnswered where
+// the arguments only ask something.
+func (f *Flags) Begin(name string, args []string, add ...func(*pflag.FlagSet)) error {
+	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
+	f.AddTo(fs)
+	for _, define := range add {
+		define(fs)
+	}
+	if err := Parse(fs, args, os.Stdout); err != nil {
+		return err
+	}
+	if err := f.SetUpLogging(); err != nil {
+		return err
+	}
+	announce(ctrl.Log, name)
+	return nil
+}
+
 // SetUpLogging makes zap the logger for everything, client-go included. The error names an
 // unusable flag.
 func (f *Flags) SetUpLogging() error {

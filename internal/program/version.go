@@ -32,8 +32,8 @@ func Parse(fs *pflag.FlagSet, args []string, stdout io.Writer) error {
 	return ErrAnswered
 }
 
-// Announce reports which build of a program starts, in its log and as a metric.
-func Announce(log logr.Logger, name string) {
+// announce reports which build of a program starts, in its log and as a metric.
+func announce(log logr.Logger, name string) {
 	build := version.Get()
 	log.Info("Starting "+name, "version", build.Version, "revision", build.Revision, "date", build.Date, "go", build.GoVersion, "platform", build.Platform)
 	metrics.Build(build.Version, build.Revision, build.GoVersion)

@@ -40,7 +40,7 @@ func TestParse(t *testing.T) {
 
 func TestAnnounce(t *testing.T) {
 	var logged string
-	Announce(funcr.New(func(_, line string) { logged += line }, funcr.Options{}), "some program")
+	announce(funcr.New(func(_, line string) { logged += line }, funcr.Options{}), "some program")
 	for _, want := range []string{`"msg"="Starting some program"`, `"version"="` + version.Get().Version + `"`, `"revision"=`, `"date"=`, `"go"="` + runtime.Version() + `"`} {
 		if !strings.Contains(logged, want) {
 			t.Errorf("%s is not in %s", want, logged)
