@@ -2,15 +2,8 @@ package admission
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/muster-fleet/muster/internal/authority/authoritytest"
 )
 
 // authorities plays the API server, for ConfigMaps and Secrets; each value is a ca.crt.
@@ -57,20 +52,6 @@ func (a *authorities) Get(_ context.Context, key client.ObjectKey, object client
 	return nil
 }
 
-func caUntil(t *testing.T, until time.Time) string {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "fleet"}, NotBefore: until.Add(-time.Hour), NotAfter: until}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-}
-
 func TestConfigAuthorities(t *testing.T) {
 	const (
 		custom        = `config: {server: {custom: {apiServerCaConfigRef: {kind: ConfigMap, namespace: ns, name: ca}}}}`
@@ -85,7 +66,7 @@ func TestConfigAuthorities(t *testing.T) {
 		mayNot        = `user "anna" may not get configmaps "ca" in namespace "ns"`
 		unread        = "is not checked, as Muster may not read it"
 	)
-	ca := caUntil(t, time.Now().Add(time.Hour))
+	ca := authoritytest.CA(t, time.Now().Add(time.Hour))
 	good := map[string]string{"configmaps/ns/ca": ca, "secrets/ns/ca": ca}
 	unreadable := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "ca", nil)
 	for name, test := range map[string]struct {

@@ -1,35 +1,16 @@
 package authority
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"strings"
 	"testing"
 	"time"
-)
 
-func caUntil(t *testing.T, until time.Time) string {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "fleet"}, NotBefore: until.Add(-time.Hour), NotAfter: until}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
-}
+	"github.com/muster-fleet/muster/internal/authority/authoritytest"
+)
 
 func TestProblem(t *testing.T) {
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	good, old := caUntil(t, now.Add(time.Hour)), caUntil(t, now.Add(-time.Hour))
+	good, old := authoritytest.CA(t, now.Add(time.Hour)), authoritytest.CA(t, now.Add(-time.Hour))
 	for name, test := range map[string]struct{ text, want string }{
 		"good":              {text: good},
 		"two good":          {text: "# a comment\n" + good + good},

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -12,8 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
@@ -121,17 +118,8 @@ func TestFaultsFromGit(t *testing.T) {
 // Story 4: Ready from a template.
 func TestFaultsReadyFromATemplate(t *testing.T) {
 	g := NewWithT(t)
-	t.Cleanup(func() { leaveNoTemplate(t) })
-	g.Expect(env.StartHostProvider(ctx)).To(Succeed())
-	for _, namespace := range []string{classNamespace, "team"} {
-		g.Expect(env.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")).To(Succeed())
-	}
-	g.Expect(env.Apply(ctx, env.HostClusterClass(classNamespace, "standard"))).To(Succeed())
-	g.Expect(env.WaitForClusterClass(ctx, classNamespace, "standard")).To(Succeed())
-	g.Expect(env.Apply(ctx, cloudProvider)).To(Succeed())
-	blocks, err := fixture.Guide("cni.md", 3)
-	g.Expect(err).NotTo(HaveOccurred())
 	prod := hosted{"team", "prod"}
+	blocks := fromTemplate(t, g)
 	begin := time.Now()
 	for _, block := range blocks {
 		kubectlApply(g, block)
@@ -149,7 +137,7 @@ func TestFaultsReadyFromATemplate(t *testing.T) {
 	g.Expect(deployments(g, prod.key())).To(ConsistOf("classes/cni", "classes/cloud-provider"))
 	g.Expect(prod.taints(g)).To(BeEmpty())
 	isImportedOnce(g, prod.key(), "standard.classes", classNamespace)
-	_, err = env.Kubectl(ctx, "-n", "team", "delete", "clusters.cluster.x-k8s.io", "prod", "--timeout=60s")
+	_, err := env.Kubectl(ctx, "-n", "team", "delete", "clusters.cluster.x-k8s.io", "prod", "--timeout=60s")
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
@@ -157,25 +145,7 @@ func TestFaultsReadyFromATemplate(t *testing.T) {
 func TestFaultsBehindNAT(t *testing.T) {
 	g := NewWithT(t)
 	const class = stack.InMemoryClass + "." + natClasses
-	g.Expect(env.StartComponent(ctx, "registrar")).To(Succeed())
-	for _, namespace := range []string{natClasses, natTeam} {
-		g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", namespace))).To(Succeed())
-	}
-	yaml, err := env.InMemoryClusterClass(natClasses)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(env.Apply(ctx, handOver(g, yaml))).To(Succeed())
-	g.Expect(env.WaitForClusterClass(ctx, natClasses, stack.InMemoryClass)).To(Succeed())
-	g.Expect(env.Apply(ctx, helloBundle("edge-hello"))).To(Succeed())
-	g.Expect(env.Apply(ctx, unreachable(nat))).To(Succeed())
-	g.Expect(env.Apply(ctx, stack.TopologyCluster{
-		Namespace: nat.Namespace, Name: nat.Name, ClassNamespace: natClasses, PodCIDR: "10.77.0.0/16",
-		Labels: map[string]string{"site": "edge"}, Annotations: map[string]string{stamp.RegistrationAnnotation: "agent"},
-	}.YAML())).To(Succeed())
-	t.Cleanup(func() {
-		if _, err := env.Kubectl(ctx, "delete", "clusters.cluster.x-k8s.io", "-n", natTeam, "--all", "--wait=false"); err != nil {
-			t.Error(err)
-		}
-	})
+	behindNAT(t, g)
 
 	syncerKilled(t, g)
 	strikes(t, g, "the registrar is killed", "muster-registrar", func() error { return env.Kill(ctx, "muster-registrar") })

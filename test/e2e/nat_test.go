@@ -35,6 +35,27 @@ var nat = types.NamespacedName{Namespace: natTeam, Name: "edge"}
 // cluster; what was handed out is applied there; its agent calls, and gets its bundles.
 func TestBehindNAT(t *testing.T) {
 	g := NewWithT(t)
+	cluster := behindNAT(t, g)
+
+	var clientID, first string
+	if !t.Run("it is registered before its control plane is", func(t *testing.T) { clientID, first = testRegistered(t) }) {
+		return
+	}
+	if !t.Run("what is handed out lets its agent call and deploy", testCalls) {
+		return
+	}
+	t.Run("the credential can do what Fleet's roles say", func(t *testing.T) { testCredential(t, first) })
+	t.Run("nobody has called the cluster", testNobodyCalled)
+	t.Run("rotated: the old credential is refused, the new one works", func(t *testing.T) { first = testRotation(t, first) })
+	t.Run("to the manager and back: nothing is cut off that need not be", func(t *testing.T) { first = testTurning(t, first, clientID) })
+	t.Run("made anew under its name: nothing of the old works", func(t *testing.T) { testAnew(t, cluster, first, clientID) })
+	t.Run("nothing was refused", testRegistrarAudit)
+	t.Run("a bootstrap that is tried before there is a manifest is tried again", testManifestIsLate)
+}
+
+// behindNAT applies a Cluster whose workload API nobody here can reach, and all that it needs.
+func behindNAT(t *testing.T, g Gomega) stack.TopologyCluster {
+	t.Helper()
 	g.Expect(env.StartComponent(ctx, "registrar")).To(Succeed())
 	for _, namespace := range []string{natClasses, natTeam} {
 		g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", namespace))).To(Succeed())
@@ -57,21 +78,7 @@ func TestBehindNAT(t *testing.T) {
 		Labels: map[string]string{"site": "edge"}, Annotations: map[string]string{stamp.RegistrationAnnotation: "agent"},
 	}
 	g.Expect(env.Apply(ctx, cluster.YAML())).To(Succeed())
-
-	var clientID, first string
-	if !t.Run("it is registered before its control plane is", func(t *testing.T) { clientID, first = testRegistered(t) }) {
-		return
-	}
-	if !t.Run("what is handed out lets its agent call and deploy", testCalls) {
-		return
-	}
-	t.Run("the credential can do what Fleet's roles say", func(t *testing.T) { testCredential(t, first) })
-	t.Run("nobody has called the cluster", testNobodyCalled)
-	t.Run("rotated: the old credential is refused, the new one works", func(t *testing.T) { first = testRotation(t, first) })
-	t.Run("to the manager and back: nothing is cut off that need not be", func(t *testing.T) { first = testTurning(t, first, clientID) })
-	t.Run("made anew under its name: nothing of the old works", func(t *testing.T) { testAnew(t, cluster, first, clientID) })
-	t.Run("nothing was refused", testRegistrarAudit)
-	t.Run("a bootstrap that is tried before there is a manifest is tried again", testManifestIsLate)
+	return cluster
 }
 
 // unreachable is the kubeconfig Secret of a Cluster, at whose address nobody listens. The

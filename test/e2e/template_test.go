@@ -33,16 +33,7 @@ var waiting = []string{"node.kubernetes.io/not-ready", "node.cloudprovider.kuber
 // and untaint; only the kubelet and the machines are played.
 func TestReadyFromATemplate(t *testing.T) {
 	g := NewWithT(t)
-	t.Cleanup(func() { leaveNoTemplate(t) })
-	g.Expect(env.StartHostProvider(ctx)).To(Succeed())
-	for _, namespace := range []string{classNamespace, "team"} {
-		g.Expect(env.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")).To(Succeed())
-	}
-	g.Expect(env.Apply(ctx, env.HostClusterClass(classNamespace, "standard"))).To(Succeed())
-	g.Expect(env.WaitForClusterClass(ctx, classNamespace, "standard")).To(Succeed())
-	g.Expect(env.Apply(ctx, cloudProvider)).To(Succeed())
-	blocks, err := fixture.Guide("cni.md", 3)
-	g.Expect(err).NotTo(HaveOccurred())
+	blocks := fromTemplate(t, g)
 	config, cni, cluster := blocks[0], blocks[1], blocks[2]
 	kubectlApply(g, cni)
 
@@ -71,6 +62,23 @@ func TestReadyFromATemplate(t *testing.T) {
 			}
 		}).Should(Succeed())
 	})
+}
+
+// fromTemplate prepares what the guide expects to be there, and returns the guide's objects:
+// the FleetAddonConfig, the CNI's Bundle, and the Cluster prod.
+func fromTemplate(t *testing.T, g Gomega) []string {
+	t.Helper()
+	t.Cleanup(func() { leaveNoTemplate(t) })
+	g.Expect(env.StartHostProvider(ctx)).To(Succeed())
+	for _, namespace := range []string{classNamespace, "team"} {
+		g.Expect(env.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")).To(Succeed())
+	}
+	g.Expect(env.Apply(ctx, env.HostClusterClass(classNamespace, "standard"))).To(Succeed())
+	g.Expect(env.WaitForClusterClass(ctx, classNamespace, "standard")).To(Succeed())
+	g.Expect(env.Apply(ctx, cloudProvider)).To(Succeed())
+	blocks, err := fixture.Guide("cni.md", 3)
+	g.Expect(err).NotTo(HaveOccurred())
+	return blocks
 }
 
 func testWithoutTolerations(t *testing.T, bare hosted) {
