@@ -50,8 +50,10 @@ func syncerKilled(t *testing.T, g Gomega) {
 	strikes(t, g, "the syncer is killed", syncerProcess, func() error { return env.Kill(ctx, syncerProcess) })
 }
 
+// serverStopped lets an API server go down without a word, as `make faults` does: told to end,
+// it would first wait for requests of clients that are not told.
 func serverStopped(t *testing.T, g Gomega, name string) {
-	strikes(t, g, "an API server is stopped", name, func() error { return env.Stop(ctx, name) })
+	strikes(t, g, "an API server is stopped", name, func() error { return env.Kill(ctx, name) })
 }
 
 // agentKilled kills the agent of a hosted cluster, and waits until its node runs another.
