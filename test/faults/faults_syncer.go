@@ -100,7 +100,7 @@ func firstWrite(path string, after time.Time) (time.Time, error) {
 	for line := range bytes.Lines(log) {
 		var entry struct {
 			Message string    `json:"msg"`
-			Time    time.Time `json:"time"`
+			Time    time.Time `json:"ts"`
 		}
 		if json.Unmarshal(line, &entry) != nil || entry.Time.Before(after) {
 			continue
