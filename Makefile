@@ -32,7 +32,7 @@ SHELL := bash
 
 .PHONY: help
 help: ## Show the targets
-	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ##@ Build
 
@@ -129,7 +129,7 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 ##@ Test
 
 .PHONY: test
-test: parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer-once test-install-file test-random test-faults test-e2e test-providers test-release ## Run every test, of the ways to install the quickest
+test: parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer-once test-install-file test-random test-faults test-e2e test-providers test-release-trial ## Run every test, of the ways to install the quickest
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
@@ -244,6 +244,10 @@ test-charts: ## Test HelmChartProxies on the whole stack
 .PHONY: test-release
 test-release: ## Release the last commit in two clones, compare byte by byte, and use what was made
 	cd hack/release && $(TEST) -timeout=30m ./...
+
+.PHONY: test-release-trial
+test-release-trial: ## The same, with the plugin of kubectl for this machine only
+	cd hack/release && MUSTER_RELEASE=trial $(TEST) -timeout=30m ./...
 
 .PHONY: test-images
 test-images: ## Play the main story with the programs out of images that a registry was given

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -32,6 +33,7 @@ const usage = `say what to do: release COMMAND [FLAGS]
 
 type options struct {
 	root, version, registry, into, announce string
+	isTrial                                 bool
 }
 
 func main() {
@@ -58,6 +60,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.registry, "registry", "", "The registry, with what precedes the names of the images: ghcr.io/muster-fleet.")
 	flags.StringVar(&o.into, "into", "", "The folder for what is pulled.")
 	flags.StringVar(&o.announce, "announce", "", "The file to write the address of the registry to.")
+	flags.BoolVar(&o.isTrial, "trial", false, "Of the assets, build the plugin for this machine only, to try out a release.")
 	if err := flags.Parse(args[1:]); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -161,5 +164,9 @@ func makeAssets(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	return assets.Release(ctx, src, os.Stderr)
+	machines := assets.Machines
+	if o.isTrial {
+		machines = []assets.Machine{{System: runtime.GOOS, Arch: runtime.GOARCH}}
+	}
+	return assets.Release(ctx, src, machines, os.Stderr)
 }

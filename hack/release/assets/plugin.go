@@ -20,13 +20,16 @@ const pluginName = "kubectl-muster"
 // completion is what kubectl calls to complete the plugin's arguments.
 const completion = "#!/bin/sh\nexec kubectl muster __complete \"$@\"\n"
 
-// machines are what people have.
-var machines = []struct{ system, arch string }{
+// Machine is what a program is built for, in Go's words.
+type Machine struct{ System, Arch string }
+
+// Machines are what people have.
+var Machines = []Machine{
 	{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"},
 }
 
-// plugin builds the plugin for all machines, and the manifest by which krew installs it.
-func plugin(ctx context.Context, src *source.Source, progress io.Writer) ([]entry, error) {
+// plugin builds the plugin for machines, and the manifest by which krew installs it.
+func plugin(ctx context.Context, src *source.Source, machines []Machine, progress io.Writer) ([]entry, error) {
 	license, err := os.ReadFile(filepath.Join(src.Root, "LICENSE"))
 	if err != nil {
 		return nil, err
@@ -38,11 +41,11 @@ func plugin(ctx context.Context, src *source.Source, progress io.Writer) ([]entr
 	defer func() { _ = os.RemoveAll(folder) }()
 	var entries []entry
 	for _, machine := range machines {
-		into := filepath.Join(folder, machine.system+"-"+machine.arch)
-		if err := images.Compile(ctx, src, machine.system, machine.arch, into, []string{pluginName}, progress); err != nil {
+		into := filepath.Join(folder, machine.System+"-"+machine.Arch)
+		if err := images.Compile(ctx, src, machine.System, machine.Arch, into, []string{pluginName}, progress); err != nil {
 			return nil, err
 		}
-		name := file(machine.system)
+		name := file(machine.System)
 		program, err := os.ReadFile(filepath.Join(into, name))
 		if err != nil {
 			return nil, err
@@ -55,9 +58,9 @@ func plugin(ctx context.Context, src *source.Source, progress io.Writer) ([]entr
 		if err != nil {
 			return nil, err
 		}
-		entries = append(entries, entry{name: archive(src.Version, machine.system, machine.arch), content: packed})
+		entries = append(entries, entry{name: archive(src.Version, machine.System, machine.Arch), content: packed})
 	}
-	manifest, err := krew(src.Version, entries)
+	manifest, err := krew(src.Version, machines, entries)
 	return append(entries, manifest), err
 }
 
@@ -73,16 +76,16 @@ func archive(version, system, arch string) string {
 }
 
 // krew is the manifest by which `kubectl krew install --manifest` installs the plugin. Its
-// archives are those of machines, in that order.
-func krew(version string, archives []entry) (entry, error) {
+// archives are those of the machines, in that order.
+func krew(version string, machines []Machine, archives []entry) (entry, error) {
 	type object = map[string]any
 	var platforms []any
 	for i, machine := range machines {
 		platforms = append(platforms, object{
-			"selector": object{"matchLabels": object{"os": machine.system, "arch": machine.arch}},
+			"selector": object{"matchLabels": object{"os": machine.System, "arch": machine.Arch}},
 			"uri":      fmt.Sprintf("https://%s/releases/download/%s/%s", source.Module, version, archives[i].name),
 			"sha256":   fmt.Sprintf("%x", sha256.Sum256(archives[i].content)),
-			"bin":      file(machine.system),
+			"bin":      file(machine.System),
 		})
 	}
 	content, err := yaml.Marshal(object{

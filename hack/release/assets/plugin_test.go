@@ -13,10 +13,10 @@ import (
 // file in it that is run.
 func TestKrew(t *testing.T) {
 	var archives []entry
-	for _, machine := range machines {
-		archives = append(archives, entry{name: archive("v1.2.3", machine.system, machine.arch), content: []byte(machine.system + machine.arch)})
+	for _, machine := range Machines {
+		archives = append(archives, entry{name: archive("v1.2.3", machine.System, machine.Arch), content: []byte(machine.System + machine.Arch)})
 	}
-	made, err := krew("v1.2.3", archives)
+	made, err := krew("v1.2.3", Machines, archives)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestKrew(t *testing.T) {
 	if err := yaml.Unmarshal(made.content, &manifest); err != nil {
 		t.Fatal(err)
 	}
-	if manifest.Metadata.Name != "muster" || manifest.Spec.Version != "v1.2.3" || len(manifest.Spec.Platforms) != len(machines) {
+	if manifest.Metadata.Name != "muster" || manifest.Spec.Version != "v1.2.3" || len(manifest.Spec.Platforms) != len(Machines) {
 		t.Errorf("got %+v", manifest)
 	}
 	if length := len(manifest.Spec.ShortDescription); length == 0 || length > 60 || strings.HasSuffix(manifest.Spec.ShortDescription, ".") {

@@ -41,8 +41,9 @@ func Check(ctx context.Context, src *source.Source) (string, error) {
 	return notes(string(changelog), src.Version)
 }
 
-// Release makes the assets in dist/release. It replaces what was there.
-func Release(ctx context.Context, src *source.Source, progress io.Writer) error {
+// Release makes the assets in dist/release, the plugin for these machines. It replaces what
+// was there.
+func Release(ctx context.Context, src *source.Source, machines []Machine, progress io.Writer) error {
 	notes, err := Check(ctx, src)
 	if err != nil {
 		return err
@@ -65,7 +66,7 @@ func Release(ctx context.Context, src *source.Source, progress io.Writer) error 
 	if err != nil {
 		return err
 	}
-	plugin, err := plugin(ctx, src, progress)
+	plugin, err := plugin(ctx, src, machines, progress)
 	if err != nil {
 		return err
 	}
