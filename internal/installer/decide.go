@@ -108,6 +108,7 @@ func (s *sight) underRancher() plan {
 	switch {
 	case problem != nil:
 		p.configured = problem
+	case p.step != rest: // What comes of it is told.
 	case s.serverWanted() || s.bootstrap != nil:
 		p.configured = configuredIs(false, ReasonConfigureByHand, "Rancher configures Fleet here (Deployment cattle-system/rancher) and nothing of it was touched; set server-url and cacerts in Rancher, and remove spec.config.server")
 	case !s.gatesElsewhere():

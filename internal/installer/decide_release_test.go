@@ -242,3 +242,15 @@ func TestHeldBack(t *testing.T) {
 		})
 	}
 }
+
+// A release that nothing of serves, and that nobody asks to install, gets its settings at the
+// version that it has.
+func TestSettingsOfWhatFailed(t *testing.T) {
+	s := sight{fleet: failed(released("0.12.3", nil), "")}
+	s.wanted, s.now = asked(t, gated("")), now
+	p := s.next()
+	environment, _ := p.values["extraEnv"].([]any)
+	if p.step != putFleet || p.version != nil || len(environment) != 2 {
+		t.Errorf("%q %s, extraEnv %v", p.step, text(p.version), environment)
+	}
+}
