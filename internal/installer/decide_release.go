@@ -185,7 +185,7 @@ func (s *sight) heldBack(p *plan) *plan {
 		installed:  s.failed(last),
 		configured: configuredIs(false, ReasonReleaseFailed, "the settings are not in force: %s", last.message),
 	}
-	if current := s.current(); p.version == nil || current == nil || current.Equal(p.version) {
+	if p.version == nil || s.current() == nil {
 		return result
 	}
 	// Settings do not wait for a version that cannot be brought in.
