@@ -43,6 +43,9 @@ func (d decided) check(t *testing.T, s *sight) {
 		t.Errorf("looked at again in %s, want %s", p.later, d.later)
 	}
 	for _, side := range []struct{ want, got string }{{d.installed, said(p.installed)}, {d.configured, said(p.configured)}} {
+		if strings.Contains(side.got, "nil") || strings.Contains(side.got, "%!") {
+			t.Errorf("told %q", side.got)
+		}
 		head, part, _ := strings.Cut(side.want, ": ")
 		if gotHead, _, _ := strings.Cut(side.got, ": "); head != gotHead || !strings.Contains(side.got, part) {
 			t.Errorf("told %q, want %q", side.got, side.want)
