@@ -117,6 +117,8 @@ func TestThroughReleases(t *testing.T) {
 		sight sight
 		want  decided
 	}{
+		"nobody asks, half done": {addonsv1.FleetAddonConfigSpec{}, deployed("0.16.0", "0.16.0", nil).with(func(s *sight) { isPending(s.fleet, abandoned) }), decided{}},
+		"nobody asks, failed":    {addonsv1.FleetAddonConfigSpec{}, sight{fleet: failed(released("0.16.0", nil), "")}, decided{}},
 		"CRDs, by somebody's hand": {inferring(version("0.16.0")), sight{crds: released("0.16.0", nil)}.with(func(s *sight) { isPending(s.crds, time.Minute) }),
 			decided{later: busyInterval, installed: "False HelmBusy: Helm release fleet-crd is pending-upgrade", configured: "False HelmBusy: fleet-crd"}},
 		"Fleet, by somebody's hand": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", nil).with(func(s *sight) { isPending(s.fleet, time.Minute) }),
