@@ -1,14 +1,24 @@
 package main
 
 import (
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
 )
 
-// Helm's library is larger than the rest of Muster. Nobody but the installer pays for it.
+// Helm's library is larger than the rest of Muster. Nobody pays for it but who installs charts,
+// and who reads them.
 func TestOthersDoNotLinkHelm(t *testing.T) {
-	for program, links := range map[string]bool{"webhook": false, "syncer": false, "registrar": false, "installer": true} {
+	programs, err := os.ReadDir("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]bool{}
+	for _, entry := range programs {
+		program := entry.Name()
+		links := program == "installer" || program == "charts"
+		all[program] = true
 		listed, err := exec.Command("go", "list", "-deps", "github.com/muster-fleet/muster/cmd/"+program).Output()
 		if err != nil {
 			t.Fatalf("%s: %v", program, err)
@@ -21,6 +31,11 @@ func TestOthersDoNotLinkHelm(t *testing.T) {
 		}
 		if (found != "") != links {
 			t.Errorf("%s links %q", program, found)
+		}
+	}
+	for _, program := range []string{"webhook", "syncer", "registrar", "kubectl-muster", "installer", "charts"} {
+		if !all[program] {
+			t.Errorf("%s was not looked at", program)
 		}
 	}
 }

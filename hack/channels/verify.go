@@ -67,7 +67,7 @@ func verifyChart(root string) error {
 		return err
 	}
 	problems = append(problems,
-		verifyRendered(root, "the chart in another namespace", withoutNamespace(elsewhere), "fleet-addons", "--set", "monitoring.enabled=true,registrar.enabled=true"),
+		verifyRendered(root, "the chart in another namespace", withoutNamespace(elsewhere), "fleet-addons", "--set", "monitoring.enabled=true,registrar.enabled=true,installer.enabled=true"),
 		verifyMirror(root))
 	return errors.Join(problems...)
 }

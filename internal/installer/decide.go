@@ -1,6 +1,7 @@
 package installer
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -75,6 +76,7 @@ func (s *sight) next() plan {
 	default:
 		p = s.throughReleases()
 	}
+	p = s.shown(p)
 	if s.install == nil {
 		p.installed = nil
 	}
@@ -82,6 +84,18 @@ func (s *sight) next() plan {
 		p.configured = nil
 	}
 	return p
+}
+
+// shown says of a step that it would be taken, where nothing is to be done.
+func (s *sight) shown(p plan) plan {
+	if s.install == nil || !s.install.planOnly || p.step == rest || p.step == ask {
+		return p
+	}
+	const format = "to %s would come next; spec.install.mode: Apply does it"
+	return plan{
+		installed:  cmp.Or(p.installed, installedIs(false, ReasonPlanned, format, p.step)),
+		configured: configuredIs(false, ReasonPlanned, format, p.step),
+	}
 }
 
 // underRancher leaves everything to Rancher, but for the gates in the ConfigMap that is named.
@@ -94,6 +108,7 @@ func (s *sight) underRancher() plan {
 	switch {
 	case problem != nil:
 		p.configured = problem
+	case p.step != rest: // What comes of it is told.
 	case s.serverWanted() || s.bootstrap != nil:
 		p.configured = configuredIs(false, ReasonConfigureByHand, "Rancher configures Fleet here (Deployment cattle-system/rancher) and nothing of it was touched; set server-url and cacerts in Rancher, and remove spec.config.server")
 	case !s.gatesElsewhere():

@@ -36,7 +36,7 @@ func (s *sight) throughReleases() plan {
 		p := next(goal)
 		switch {
 		case p == nil:
-		case s.install != nil && s.install.planOnly && p.step != rest:
+		case s.install != nil && s.install.planOnly:
 			return s.planned(goal)
 		default:
 			return *p
@@ -128,7 +128,7 @@ func (s *sight) withheld(why *metav1.Condition) *plan {
 		p.configured = configuredIs(false, ReasonFleetMissing, "Fleet is not installed: see the condition %s", InstalledCondition)
 	case sameValues(s.chartValues(s.version()), s.fleet.Values):
 		p.configured = s.configured()
-	case s.current() != nil && !s.install.planOnly:
+	case s.current() != nil:
 		if next := s.putFleet(s.current()); next != nil { // Settings do not wait for a version.
 			next.installed = why
 			return next
@@ -185,7 +185,7 @@ func (s *sight) heldBack(p *plan) *plan {
 		installed:  s.failed(last),
 		configured: configuredIs(false, ReasonReleaseFailed, "the settings are not in force: %s", last.message),
 	}
-	if current := s.current(); p.version == nil || current == nil || current.Equal(p.version) {
+	if p.version == nil || s.current() == nil {
 		return result
 	}
 	// Settings do not wait for a version that cannot be brought in.

@@ -94,8 +94,12 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 func (r *reconciler) advance(ctx context.Context, key types.NamespacedName) (ctrl.Result, error) {
 	for range mostSteps {
 		config := &addonsv1.FleetAddonConfig{}
-		if err := r.live.Get(ctx, key, config); err != nil {
-			return ctrl.Result{}, client.IgnoreNotFound(err)
+		switch err := r.live.Get(ctx, key, config); {
+		case apierrors.IsNotFound(err):
+			tally(&config.Status) // Nobody asks for anything.
+			return ctrl.Result{}, nil
+		case err != nil:
+			return ctrl.Result{}, err
 		}
 		r.heed(config)
 		s, err := r.look(ctx, config)

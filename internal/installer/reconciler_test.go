@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/Masterminds/semver/v3"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,6 +33,8 @@ type place struct {
 	patches  int
 	fetches  int
 	fetching error
+	// forbidden is what the installer asks for, and is told that it may not do it.
+	forbidden string
 }
 
 func (p *place) Offers(context.Context, string) ([]Offer, error) {
@@ -56,6 +59,15 @@ func newPlace(t *testing.T, spec addonsv1.FleetAddonConfigSpec, objects ...clien
 	p := &place{T: t, now: now, releases: found{}}
 	p.Client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(config).WithObjects(append(objects, config, namespace)...).
 		WithInterceptorFuncs(interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+				review, asks := object.(*authorizationv1.SelfSubjectAccessReview)
+				if !asks {
+					return c.Create(ctx, object, options...)
+				}
+				of := review.Spec.ResourceAttributes
+				review.Status.Allowed = p.forbidden != of.Verb+" "+of.Resource
+				return nil
+			},
 			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 				if p.patches++; p.broken != nil {
 					return p.broken

@@ -18,7 +18,6 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/message"
-	"github.com/muster-fleet/muster/internal/metrics"
 )
 
 // tell writes what is the installer's of the status, and events about what has changed.
@@ -28,7 +27,6 @@ func (r *reconciler) tell(ctx context.Context, config *addonsv1.FleetAddonConfig
 	}
 	have := ownStatus(&config.Status)
 	want := addonsv1.FleetAddonConfigStatus{InstalledVersion: version}
-	metrics.FleetVersion(want.InstalledVersion)
 	var news []metav1.Condition
 	for _, entry := range []struct {
 		kind   string
@@ -53,6 +51,7 @@ func (r *reconciler) tell(ctx context.Context, config *addonsv1.FleetAddonConfig
 		}
 		want.Conditions = append(want.Conditions, now)
 	}
+	tally(&want)
 	if equality.Semantic.DeepEqual(have, &want) {
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/metrics"
 )
 
 // AddTo adds the options as flags.
@@ -31,6 +32,9 @@ func Setup(mgr ctrl.Manager, options Options, namespace string, releases Release
 	}
 	r := newReconciler(mgr, options, namespace, releases, repository)
 	r.kubernetes = kubernetes
+	for _, name := range []string{CRDChart, FleetChart} {
+		metrics.HelmRelease(name)
+	}
 	return ctrl.NewControllerManagedBy(mgr).Named("fleet").
 		WithOptions(controller.Options{
 			// CRDs, Fleet, and the way back, each with Helm's patience.

@@ -22,7 +22,7 @@ var (
 
 	conditions = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "muster_config_condition",
-		Help: "1 if what a condition of the FleetAddonConfig says holds, 0 if not: APIsAvailable, ConfigValid. Without a FleetAddonConfig, too.",
+		Help: "1 if what a condition of the FleetAddonConfig says holds, 0 if not: APIsAvailable, ConfigValid, InstallerAvailable. Without a FleetAddonConfig, too.",
 	}, []string{"condition"})
 
 	applies = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -45,37 +45,10 @@ var (
 		Name: "muster_admission_total",
 		Help: "Answers of the webhook, by the path it was called at and result: allowed, denied, or error if it could not decide.",
 	}, []string{"webhook", "result"})
-
-	helmOperations = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "muster_helm_operations_total",
-		Help: "Installations and upgrades that the installer has tried, by release (fleet-crd, fleet) and result: done, failed.",
-	}, []string{"release", "result"})
-
-	fleetInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "muster_fleet_info",
-		Help: "1, with the version of Fleet that is there. Without one if there is none.",
-	}, []string{"version"})
 )
 
 func init() {
-	ctrlmetrics.Registry.MustRegister(clusters, reasons, conditions, applies, importLatency, buildInfo, admissions, helmOperations, fleetInfo)
-}
-
-// HelmOperation counts an installation or upgrade.
-func HelmOperation(release string, done bool) {
-	result := "failed"
-	if done {
-		result = "done"
-	}
-	helmOperations.WithLabelValues(release, result).Inc()
-}
-
-// FleetVersion says which version of Fleet is there; empty for none.
-func FleetVersion(version string) {
-	fleetInfo.Reset()
-	if version != "" {
-		fleetInfo.WithLabelValues(version).Set(1)
-	}
+	ctrlmetrics.Registry.MustRegister(clusters, reasons, conditions, applies, importLatency, buildInfo, admissions)
 }
 
 // Build records which build of a program this is.

@@ -107,7 +107,10 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	config := in.Config // to be read only
 	metrics.Condition(ConfigValidCondition, in.Invalid == nil)
 	if config == nil || !isWatched(config, r.watchFilter) {
-		return ctrl.Result{}, nil // Of several instances, the one whose filter it carries reports.
+		// Of several instances, the one whose filter it carries reports. To others nobody asks
+		// for the installer.
+		metrics.Condition(InstallerAvailableCondition, true)
+		return ctrl.Result{}, nil
 	}
 	if !r.gate.Looked() {
 		return ctrl.Result{RequeueAfter: gateInterval}, nil
@@ -126,7 +129,9 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if asks && later.RequeueAfter == 0 {
 		later.RequeueAfter = installerInterval // Nothing tells that a Lease grows old.
 	}
-	wanted := r.status(in, asks, asks && r.installer.isMissing(ctx))
+	lacks := asks && r.installer.isMissing(ctx)
+	metrics.Condition(InstallerAvailableCondition, !lacks)
+	wanted := r.status(in, asks, lacks)
 	if wanted.Classes, err = r.classes(ctx); err != nil {
 		return ctrl.Result{}, err
 	}

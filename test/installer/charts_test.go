@@ -89,6 +89,11 @@ func output(dir, program string, args ...string) (string, error) {
 // publish packs both charts at a version and offers them in both places. A change is made to
 // the values of the chart.
 func (c *charts) publish(version string, change func(values string) string) error {
+	return c.publishWith(version, change, "")
+}
+
+// publishWith publishes with one template more in the chart fleet.
+func (c *charts) publishWith(version string, change func(values string) string, template string) error {
 	for _, name := range []string{"fleet-crd", "fleet"} {
 		copied := filepath.Join(c.dir, "source", version, name)
 		if err := os.CopyFS(copied, os.DirFS(filepath.Join(c.source, name))); err != nil {
@@ -96,6 +101,11 @@ func (c *charts) publish(version string, change func(values string) string) erro
 		}
 		if err := c.prepare(copied, version, change); err != nil {
 			return err
+		}
+		if template != "" && name == "fleet" {
+			if err := os.WriteFile(filepath.Join(copied, "templates", "more.yaml"), []byte(template), 0o644); err != nil {
+				return err
+			}
 		}
 		if _, err := c.run("package", copied, "--version", version, "--app-version", version, "--destination", c.served()); err != nil {
 			return err

@@ -34,7 +34,7 @@ func clusterInfo(server, ca string) string {
 
 // fresh leaves no Fleet: what a test begins with. Nothing of the product removes CRDs; the
 // administrator does here.
-func fresh(t *testing.T) Gomega {
+func fresh(t testing.TB) Gomega {
 	t.Helper()
 	g := NewWithT(t)
 	g.Expect(client.IgnoreNotFound(admin.Delete(ctx, fixture.Config()))).To(Succeed())

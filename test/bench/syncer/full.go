@@ -13,6 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/test/bench/usage"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/report"
 	"github.com/muster-fleet/muster/test/stack"
@@ -171,7 +172,7 @@ func (s *sightings) allDeployed(ctx context.Context, keys map[client.ObjectKey]t
 	})
 }
 
-func fullTable(o options, p *phase, seen *sightings, keys map[client.ObjectKey]time.Time, syncerMemory memory) report.Table {
+func fullTable(o options, p *phase, seen *sightings, keys map[client.ObjectKey]time.Time, syncerMemory usage.Memory) report.Table {
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
 	written := p.requests.fleetWrites(keys)
@@ -195,7 +196,7 @@ func fullTable(o options, p *phase, seen *sightings, keys map[client.ObjectKey]t
 		report.Value("imported to targeted by Fleet, longest", "s", report.Quantile(deployed, 1).Seconds()).AtMost(maxTargeted.Seconds()),
 		report.Value("writes per Cluster, from its creation", "", float64(len(p.requests.of(write, false)))/float64(o.n)),
 		report.Value("GET and LIST", "", float64(len(p.requests.of(read, false)))).AtMost(0),
-		report.Value("syncer", "MiB", syncerMemory.now),
+		report.Value("syncer", "MiB", syncerMemory.Now),
 	)
 	return table
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-fleet/muster/test/bench/load"
+	"github.com/muster-fleet/muster/test/bench/usage"
 	"github.com/muster-fleet/muster/test/report"
 	"github.com/muster-fleet/muster/test/stack"
 )
@@ -18,8 +19,8 @@ type level struct {
 	latency latencies
 	// syncer and webhook are their memory after the imports; restarted is the syncer's
 	// after it started with all of them there.
-	syncer, webhook, restarted memory
-	apiserver, etcd            memory
+	syncer, webhook, restarted usage.Memory
+	apiserver, etcd            usage.Memory
 
 	unchanged unchanged
 	changed   changed
@@ -153,7 +154,7 @@ func (s *session) resetPeaks() error {
 		if err != nil {
 			return err
 		}
-		if err := resetPeak(id); err != nil {
+		if err := usage.ResetPeak(id); err != nil {
 			return err
 		}
 	}
@@ -166,7 +167,7 @@ func (s *session) settledMemory(ctx context.Context, l *level) error {
 	if err := s.settle(ctx); err != nil {
 		return err
 	}
-	for name, into := range map[string]*memory{
+	for name, into := range map[string]*usage.Memory{
 		syncer: &l.syncer, webhook: &l.webhook, apiserver: &l.apiserver, "etcd": &l.etcd,
 	} {
 		var err error
@@ -180,12 +181,12 @@ func (s *session) settledMemory(ctx context.Context, l *level) error {
 	return s.save(ctx, syncer, "heap", fmt.Sprintf("heap-%d.pprof", l.n))
 }
 
-func (s *session) restartedMemory(ctx context.Context, n int) (memory, error) {
+func (s *session) restartedMemory(ctx context.Context, n int) (usage.Memory, error) {
 	if err := s.settle(ctx); err != nil {
-		return memory{}, err
+		return usage.Memory{}, err
 	}
 	if err := s.save(ctx, syncer, "heap", fmt.Sprintf("heap-%d-restarted.pprof", n)); err != nil {
-		return memory{}, err
+		return usage.Memory{}, err
 	}
 	return s.memory(syncer)
 }
@@ -207,7 +208,7 @@ func (s *session) settle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if before.now-now.now < hardly*before.now {
+		if before.Now-now.Now < hardly*before.Now {
 			return nil
 		}
 		before = now

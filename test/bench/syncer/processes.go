@@ -22,46 +22,6 @@ func pid(env *stack.Stack, name string) (int, error) {
 	return 0, fmt.Errorf("%s is not running", name)
 }
 
-// memory is what a process holds, in MiB, and the most it has held since resetPeak.
-type memory struct{ now, peak float64 }
-
-func memoryOf(pid int) (memory, error) {
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return memory{}, err
-	}
-	return parseMemory(string(content))
-}
-
-func parseMemory(status string) (memory, error) {
-	var result memory
-	for line := range strings.Lines(status) {
-		fields := strings.Fields(line)
-		if len(fields) != 3 {
-			continue
-		}
-		kib, err := strconv.ParseFloat(fields[1], 64)
-		if err != nil {
-			continue
-		}
-		switch fields[0] {
-		case "VmRSS:":
-			result.now = kib / 1024
-		case "VmHWM:":
-			result.peak = kib / 1024
-		}
-	}
-	if result.now == 0 || result.peak == 0 {
-		return result, fmt.Errorf("no VmRSS and VmHWM in %q", status)
-	}
-	return result, nil
-}
-
-// resetPeak lets the kernel forget what a process held at most.
-func resetPeak(pid int) error {
-	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0o600)
-}
-
 // cpuOf returns the processor time that a process has used.
 func cpuOf(pid int) (time.Duration, error) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -17,6 +17,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/bench/load"
+	"github.com/muster-fleet/muster/test/bench/usage"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/report"
 	"github.com/muster-fleet/muster/test/stack"
@@ -194,12 +195,12 @@ func (s *session) cpu(name string) (time.Duration, error) {
 	return cpuOf(id)
 }
 
-func (s *session) memory(name string) (memory, error) {
+func (s *session) memory(name string) (usage.Memory, error) {
 	id, err := pid(s.env, name)
 	if err != nil {
-		return memory{}, err
+		return usage.Memory{}, err
 	}
-	return memoryOf(id)
+	return usage.MemoryOf(id)
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -106,17 +106,17 @@ func memoryTable(levels []level) report.Table {
 			return f.AtMost(limit)
 		}
 		table.Add(
-			bar(report.Value("syncer, settled"+at, "MiB", l.syncer.now), maxSyncer),
-			bar(report.Value("syncer, peak"+at, "MiB", l.syncer.peak), maxSyncer),
-			bar(report.Value("syncer, settled after a restart"+at, "MiB", l.restarted.now), maxSyncer),
-			bar(report.Value("syncer, peak of a restart"+at, "MiB", l.restarted.peak), maxSyncer),
-			bar(report.Value("webhook, settled"+at, "MiB", l.webhook.now), maxWebhook),
-			bar(report.Value("webhook, peak"+at, "MiB", l.webhook.peak), maxWebhook),
-			report.Value(apiserver+at, "MiB", l.apiserver.now),
-			report.Value("etcd"+at, "MiB", l.etcd.now),
+			bar(report.Value("syncer, settled"+at, "MiB", l.syncer.Now), maxSyncer),
+			bar(report.Value("syncer, peak"+at, "MiB", l.syncer.Peak), maxSyncer),
+			bar(report.Value("syncer, settled after a restart"+at, "MiB", l.restarted.Now), maxSyncer),
+			bar(report.Value("syncer, peak of a restart"+at, "MiB", l.restarted.Peak), maxSyncer),
+			bar(report.Value("webhook, settled"+at, "MiB", l.webhook.Now), maxWebhook),
+			bar(report.Value("webhook, peak"+at, "MiB", l.webhook.Peak), maxWebhook),
+			report.Value(apiserver+at, "MiB", l.apiserver.Now),
+			report.Value("etcd"+at, "MiB", l.etcd.Now),
 		)
-		settled = append(settled, report.Point{X: float64(l.n), Y: l.syncer.now * 1024})
-		restarted = append(restarted, report.Point{X: float64(l.n), Y: l.restarted.now * 1024})
+		settled = append(settled, report.Point{X: float64(l.n), Y: l.syncer.Now * 1024})
+		restarted = append(restarted, report.Point{X: float64(l.n), Y: l.restarted.Now * 1024})
 	}
 	if len(levels) > 1 {
 		table.Add(

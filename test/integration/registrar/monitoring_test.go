@@ -1,14 +1,10 @@
 package registrar
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"net/http"
 	"testing"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/fixture"
 )
@@ -39,15 +35,5 @@ func TestMonitoring(t *testing.T) {
 		}
 	}).Should(Succeed())
 
-	g.Eventually(func(g Gomega) {
-		secret := &corev1.Secret{}
-		g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: "muster-system", Name: process + "-tls"}, secret)).To(Succeed())
-		roots := x509.NewCertPool()
-		g.Expect(roots.AppendCertsFromPEM(secret.Data["ca.crt"])).To(BeTrue())
-		port, err := fixture.PortOf(env, process, "--diagnostics-address=:")
-		g.Expect(err).NotTo(HaveOccurred())
-		connection, err := tls.Dial("tcp", "127.0.0.1:"+port, &tls.Config{RootCAs: roots, ServerName: process + ".muster-system.svc", MinVersion: tls.VersionTLS12})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(connection.Close()).To(Succeed())
-	}).Should(Succeed())
+	g.Eventually(func() error { return fixture.ServesItsCertificate(ctx, env, admin, process) }).Should(Succeed())
 }

@@ -1,0 +1,53 @@
+package installer
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// Objects that a user names may be missing, unreadable or of no use: each is said with what to
+// do about it, and is no error.
+func TestNamedObjects(t *testing.T) {
+	repository := version("0.17.0")
+	repository.Install.RepositorySecretRef = &addonsv1.RepositorySecretReference{Name: "charts"}
+	server := func(kind string) addonsv1.FleetAddonConfigSpec {
+		spec := custom()
+		spec.Config.Server.Custom.APIServerCAConfigRef = &corev1.ObjectReference{Kind: kind, Namespace: "team", Name: "ca"}
+		return spec
+	}
+	at := metav1.ObjectMeta{Namespace: "team", Name: "ca"}
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-system", Name: "rancher-config"}, Data: map[string]string{gatesKey: ""}}
+	for name, test := range map[string]struct {
+		spec      addonsv1.FleetAddonConfigSpec
+		objects   []client.Object
+		forbidden string
+		kind      string
+		want      string
+	}{
+		"no Secret of a repository": {spec: repository, kind: InstalledCondition, want: "False SecretUnusable: spec.install.repositorySecretRef: Secret cattle-fleet-system/charts does not exist"},
+		"it may not be read":        {spec: repository, forbidden: "get secrets", kind: InstalledCondition, want: "False SecretUnusable: spec.install.repositorySecretRef: Secret cattle-fleet-system/charts: the installer may not read it"},
+		"no CA":                     {spec: server(""), kind: ConfiguredCondition, want: "False CAUnusable: ConfigMap team/ca does not exist"},
+		"the CA may not be read":    {spec: server("Secret"), forbidden: "get secrets", kind: ConfiguredCondition, want: "False CAUnusable: Secret team/ca: the installer may not read it"},
+		"a CA that is none":         {spec: server("Secret"), objects: []client.Object{&corev1.Secret{ObjectMeta: at, Data: map[string][]byte{"ca.crt": []byte("x")}}}, kind: ConfiguredCondition, want: "False CAUnusable: Secret team/ca: "},
+		"no key of a CA":            {spec: server("ConfigMap"), objects: []client.Object{&corev1.ConfigMap{ObjectMeta: at}}, kind: ConfiguredCondition, want: "False CAUnusable: ConfigMap team/ca: "},
+		"no place for gates":        {spec: gated("rancher-config"), kind: ConfiguredCondition, want: "False FeatureGatesUnwritable: ConfigMap cattle-system/rancher-config does not exist"},
+		"gates may not be written":  {spec: gated("rancher-config"), objects: []client.Object{config}, forbidden: "patch configmaps", kind: ConfiguredCondition, want: "False FeatureGatesUnwritable: ConfigMap cattle-system/rancher-config: the installer may not change it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t, test.spec, append(test.objects, fleetSettings())...)
+			p.releases[FleetChart] = released("0.16.0", nil)
+			p.releases[CRDChart] = released("0.16.0", nil)
+			p.forbidden = test.forbidden
+			told := p.after(0, test.kind)
+			if got := said(&told); !strings.HasPrefix(got, test.want) {
+				t.Errorf("told %q, want %q", got, test.want)
+			}
+		})
+	}
+}
