@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 // crowd is a cluster with many Clusters, all of which are in Fleet, with two Bundles on each.
 // Nothing happens there by itself.
 type crowd struct {
+	mu      sync.Mutex
 	objects *picture.Objects
 	changed chan struct{}
 }
@@ -41,7 +43,7 @@ func newCrowd(many, namespaces int) *crowd {
 			Namespace: "cluster-" + key.Name, LastSeen: objects.Now, ReadyBundles: "2/2", ResourcesReady: 12, ResourcesDesired: 12,
 		}
 	}
-	return &crowd{objects, make(chan struct{}, 1)}
+	return &crowd{objects: objects, changed: make(chan struct{}, 1)}
 }
 
 func crowdKey(i, namespaces int) types.NamespacedName {
@@ -50,6 +52,8 @@ func crowdKey(i, namespaces int) types.NamespacedName {
 
 // become gives a Cluster another state.
 func (c *crowd) become(key types.NamespacedName, state string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	fleet := *c.objects.FleetClusters[key]
 	fleet.State = state
 	c.objects.FleetClusters[key] = &fleet
@@ -63,8 +67,13 @@ func (c *crowd) without(keys ...types.NamespacedName) {
 	}
 }
 
-func (c *crowd) Snapshot() *picture.Objects { return c.objects.Clone() }
-func (c *crowd) Changed() <-chan struct{}   { return c.changed }
+func (c *crowd) Snapshot() *picture.Objects {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.objects.Clone()
+}
+
+func (c *crowd) Changed() <-chan struct{} { return c.changed }
 
 func (c *crowd) Bundles(_ context.Context, namespace string, objects *picture.Objects) error {
 	for _, name := range []string{"cni", "monitoring"} {
@@ -79,11 +88,17 @@ func (c *crowd) WatchBundles(context.Context, string, func()) {}
 // serve returns a Server of a crowd, and a request of one of its paths.
 func (c *crowd) serve(tb testing.TB, path string) (*Server, *http.Request) {
 	tb.Helper()
+	listener := listen(tb)
+	server := New(c, "many", listener)
+	return server, httptest.NewRequestWithContext(tb.Context(), http.MethodGet, "http://"+listener.Addr().String()+server.Path()+path, nil)
+}
+
+func listen(tb testing.TB) net.Listener {
+	tb.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = listener.Close() })
-	server := New(c, "many", listener)
-	return server, httptest.NewRequestWithContext(tb.Context(), http.MethodGet, "http://"+listener.Addr().String()+server.Path()+path, nil)
+	return listener
 }

@@ -5,6 +5,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/muster-fleet/muster/internal/picture"
 )
 
 // pieces keeps what is written apart.
@@ -12,7 +14,11 @@ type pieces struct {
 	http.ResponseWriter
 	lengths []int
 	text    strings.Builder
+	flushed int
 }
+
+// Flush implements http.Flusher.
+func (p *pieces) Flush() { p.flushed++ }
 
 func (p *pieces) Write(text []byte) (int, error) {
 	p.lengths = append(p.lengths, len(text))
@@ -49,5 +55,33 @@ func TestPageComesInPieces(t *testing.T) {
 	}
 	if first := text[:written.lengths[0]]; !strings.HasPrefix(first, "<!DOCTYPE html>") {
 		t.Errorf("the first piece is %.200q", first)
+	}
+}
+
+// asked is a crowd that says when it is asked.
+type asked struct {
+	*crowd
+	before func()
+}
+
+func (a asked) Snapshot() *picture.Objects {
+	a.before()
+	return a.crowd.Snapshot()
+}
+
+// TestStyleComesFirst has the browser know of the style before the picture is made.
+func TestStyleComesFirst(t *testing.T) {
+	c := newCrowd(1, 1)
+	written := &pieces{ResponseWriter: httptest.NewRecorder()}
+	times := 0
+	server, request := c.serve(t, "")
+	server.source = asked{c, func() {
+		if times++; times == 1 && (written.flushed == 0 || !strings.Contains(written.text.String(), `page.css"`)) {
+			t.Errorf("flushed %d times, sent so far: %s", written.flushed, &written.text)
+		}
+	}}
+	server.ServeHTTP(written, request)
+	if times != 1 {
+		t.Errorf("asked %d times", times)
 	}
 }
