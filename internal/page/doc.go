@@ -119,7 +119,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, path string) {
 		s.page(w, r, "")
 	case path == "page.css", path == "page.js":
 		http.ServeFileFS(w, r, assets, "assets/"+path) //nolint:gosec // The path is one of the two above.
-	case path == "picture.dot", path == "picture.mmd", path == "picture.json":
+	case downloads[path] != "":
 		s.download(w, path)
 	case path == "events":
 		s.events(w, r)

@@ -85,3 +85,22 @@ func TestStyleComesFirst(t *testing.T) {
 		t.Errorf("asked %d times", times)
 	}
 }
+
+// TestDownloads has each format taken along, and not shown as a page.
+func TestDownloads(t *testing.T) {
+	c := newCrowd(600, 20)
+	for name, has := range map[string]string{
+		"picture.dot": "digraph muster", "picture.mmd": "flowchart LR", "picture.svg": "<svg ", "picture.json": `"counts":{"Ready":600}`,
+	} {
+		server, request := c.serve(t, name)
+		recorder := httptest.NewRecorder()
+		server.ServeHTTP(recorder, request)
+		if recorder.Code != http.StatusOK || !strings.Contains(recorder.Body.String(), has) {
+			t.Errorf("%s: %d: %.300s", name, recorder.Code, recorder.Body)
+		}
+		header := recorder.Header()
+		if header.Get("Content-Disposition") != `attachment; filename="`+name+`"` || header.Get("Content-Type") != downloads[name] {
+			t.Errorf("%s: %v", name, header)
+		}
+	}
+}

@@ -221,15 +221,21 @@ func render(name string, what any) ([]byte, error) {
 	return text.Bytes(), err
 }
 
+// downloads are what may be taken along, with its type.
+var downloads = map[string]string{
+	"picture.dot": "text/vnd.graphviz; charset=utf-8", "picture.mmd": "text/plain; charset=utf-8",
+	"picture.svg": "image/svg+xml", "picture.json": "application/json",
+}
+
 func (s *Server) download(w http.ResponseWriter, name string) {
-	graph, err := picture.Build(s.source.Snapshot()).Choose(picture.Choice{Fold: name != "picture.json"})
+	_, format, _ := strings.Cut(strings.Replace(name, ".mmd", ".mermaid", 1), ".")
+	diagram, isDiagram := draw.Diagrams[format]
+	graph, err := picture.Build(s.source.Snapshot()).Choose(picture.Choice{Fold: isDiagram})
 	var text bytes.Buffer
 	switch {
 	case err != nil:
-	case name == "picture.dot":
-		err = draw.Dot(&text, graph)
-	case name == "picture.mmd":
-		err = draw.Mermaid(&text, graph)
+	case isDiagram:
+		err = diagram(&text, graph)
 	default:
 		err = json.NewEncoder(&text).Encode(draw.DataOf(graph))
 	}
@@ -237,7 +243,7 @@ func (s *Server) download(w http.ResponseWriter, name string) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Content-Type", downloads[name])
 	w.Header().Set("Content-Disposition", `attachment; filename="`+name+`"`)
 	_, _ = w.Write(text.Bytes())
 }

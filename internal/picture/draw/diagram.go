@@ -8,26 +8,27 @@ import (
 	"github.com/muster-fleet/muster/internal/picture"
 )
 
+// Diagrams are the formats of a picture for documents.
+var Diagrams = map[string]func(io.Writer, *picture.Graph) error{"dot": Dot, "mermaid": Mermaid, "svg": SVG}
+
 // label is what a node is called in a diagram: its sign, its name, and what is wrong.
 func label(node *picture.Node) []string {
 	var lines []string
 	switch node.Kind {
 	case picture.ClusterClass:
-		lines = []string{"ClusterClass " + node.Key(), Counts(node.Counts)}
+		lines = []string{"ClusterClass " + node.Key(), Counts(node.Counts), trouble(node)}
 	case picture.NoClass, picture.OnlyInFleet:
-		lines = []string{node.Name, Counts(node.Counts)}
+		lines = []string{node.Name, Counts(node.Counts), trouble(node)}
 	case picture.Namespace:
 		lines = []string{"namespace " + node.Name}
 		if group := node.Fact(picture.FactGroup); group != "" {
 			lines = append(lines, "group "+group)
 		}
+		lines = append(lines, trouble(node))
 	case picture.Folded:
-		return []string{node.State.Sign() + " " + node.Name}
+		lines = []string{node.State.Sign() + " " + node.Name}
 	default:
 		lines = []string{node.State.Sign() + " " + nameOf(node), node.Reason}
-	}
-	if node.Reason != "" && node.Kind != picture.Cluster && node.Kind != picture.Bundle && node.State != picture.Ready {
-		lines = append(lines, node.State.Sign()+" "+node.Reason)
 	}
 	var result []string
 	for _, one := range lines {
@@ -38,10 +39,18 @@ func label(node *picture.Node) []string {
 	return result
 }
 
+// trouble says what is wrong with a node that has no sign before its name.
+func trouble(node *picture.Node) string {
+	if node.State == picture.Ready || node.Reason == "" {
+		return ""
+	}
+	return node.State.Sign() + " " + node.Reason
+}
+
 // edgeLabel says by what a node is reached.
 func edgeLabel(node *picture.Node) string {
 	if mapping := node.Fact(picture.FactMapping); mapping != "" && node.Kind == picture.Namespace {
-		return "mapping " + mapping
+		return "mapping " + picture.Text(mapping)
 	}
 	return ""
 }
