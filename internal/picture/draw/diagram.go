@@ -3,6 +3,7 @@ package draw
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/muster-fleet/muster/internal/picture"
@@ -10,6 +11,21 @@ import (
 
 // Diagrams are the formats of a picture for documents.
 var Diagrams = map[string]func(io.Writer, *picture.Graph) error{"dot": Dot, "mermaid": Mermaid, "svg": SVG}
+
+// complete returns a picture in which what is missing, and why, is a node, too.
+func complete(graph *picture.Graph) *picture.Graph {
+	result := &picture.Graph{Roots: slices.Clone(graph.Roots), Counts: graph.Counts}
+	add := func(text string, state picture.State) {
+		result.Roots = append(result.Roots, &picture.Node{ID: fmt.Sprintf("note/%d", len(result.Roots)), Name: text, State: state})
+	}
+	if len(graph.Roots) == 0 {
+		add(nothing(graph), picture.Held)
+	}
+	for _, note := range graph.Notes {
+		add(note, picture.Unknown)
+	}
+	return result
+}
 
 // label is what a node is called in a diagram: its sign, its name, and what is wrong.
 func label(node *picture.Node) []string {
@@ -63,7 +79,7 @@ var fills = map[picture.State]string{
 func Dot(to io.Writer, graph *picture.Graph) error {
 	out := &strings.Builder{}
 	out.WriteString("digraph muster {\n  rankdir=LR;\n  node [shape=box, style=\"rounded,filled\", fontname=\"sans-serif\"];\n")
-	graph.Walk(func(node, parent *picture.Node) {
+	complete(graph).Walk(func(node, parent *picture.Node) {
 		fmt.Fprintf(out, "  %s [label=%s, fillcolor=%s];\n", dotText(node.ID), dotText(label(node)...), dotText(fills[node.State]))
 		if parent != nil {
 			attributes := ""
@@ -91,7 +107,7 @@ func Mermaid(to io.Writer, graph *picture.Graph) error {
 	out := &strings.Builder{}
 	out.WriteString("flowchart LR\n")
 	ids := map[*picture.Node]string{}
-	graph.Walk(func(node, parent *picture.Node) {
+	complete(graph).Walk(func(node, parent *picture.Node) {
 		ids[node] = fmt.Sprintf("n%d", len(ids))
 		fmt.Fprintf(out, "  %s[\"%s\"]:::%s\n", ids[node], mermaidText(label(node)...), strings.ToLower(string(node.State)))
 		if parent == nil {

@@ -41,7 +41,7 @@ func SVG(to io.Writer, graph *picture.Graph) error {
 	widths := []int{}
 	var roots []*box
 	height := margin
-	for _, root := range graph.Roots {
+	for _, root := range complete(graph).Roots {
 		drawn := boxOf(root, 0, &widths)
 		drawn.place(height)
 		height += drawn.tall + down

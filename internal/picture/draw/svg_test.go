@@ -95,7 +95,7 @@ func TestSVGHasRoom(t *testing.T) {
 	for seed := range uint64(30) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		graph := &picture.Graph{}
-		for i := range random.IntN(4) {
+		for i := range 1 + random.IntN(4) {
 			graph.Roots = append(graph.Roots, anyTree(random, 0, fmt.Sprint(i)))
 		}
 		nodes := 0
