@@ -144,6 +144,27 @@ func TestMissed(t *testing.T) {
 	}
 }
 
+// TestHeavy keeps no more of what was told than a page has.
+func TestHeavy(t *testing.T) {
+	f := newFeed()
+	most := 0
+	for range 3 * backlog {
+		f.tell(make([]change, heavy/4))
+		total := 0
+		for _, t := range f.recent {
+			total += len(t.changes)
+		}
+		most = max(most, total)
+	}
+	if most != heavy {
+		t.Errorf("%d changes are kept", most)
+	}
+	f.tell(make([]change, heavy+1))
+	if told := <-f.join(f.now() - 1); len(f.recent) != 0 || told.changes[0].Op != "reload" {
+		t.Errorf("%d are kept, and who missed more than a page has is told %v", len(f.recent), told.changes[0])
+	}
+}
+
 // TestSlow has a reader that does not read load the page again, and the others go on.
 func TestSlow(t *testing.T) {
 	f := newFeed()

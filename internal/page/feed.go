@@ -1,10 +1,17 @@
 package page
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
-// backlog is how much of what was told is kept for readers that come back, and how far one
-// may be behind before it has to load the page again.
-const backlog = 64
+const (
+	// backlog is how much of what was told is kept for readers that come back, and how far
+	// one may be behind before it has to load the page again.
+	backlog = 64
+	// heavy is how many changes are kept at most: more are as large as the page itself.
+	heavy = 10_000
+)
 
 // change is a change of the page.
 type change struct {
@@ -75,9 +82,13 @@ func (f *feed) tell(changes []change) {
 	defer f.mu.Unlock()
 	f.number++
 	t := told{f.number, changes}
-	if f.recent = append(f.recent, t); len(f.recent) > backlog {
-		f.recent = append([]told(nil), f.recent[1:]...)
+	f.recent = append(f.recent, t)
+	kept, total := len(f.recent), 0
+	for kept > 0 && len(f.recent)-kept < backlog && total+len(f.recent[kept-1].changes) <= heavy {
+		kept--
+		total += len(f.recent[kept].changes)
 	}
+	f.recent = slices.Clone(f.recent[kept:])
 	for reader := range f.readers {
 		select {
 		case reader <- t:
