@@ -276,7 +276,7 @@ bench-admission: ## Measure what the stamp costs against a webhook that does not
 .PHONY: bench-page
 bench-page: ## Measure the page of kubectl muster view with 10 000 Clusters, beside what kubectl and a page of one Cluster take (MUSTER_MANY=600: quickly)
 	$(STACK) build --profile=api
-	MUSTER_BROWSER=required $(TEST) -v -run='^$$' -bench=. -benchtime=1x -timeout=50m ./test/view/
+	MUSTER_BROWSER=required $(TEST) -v -run='^$$' -bench=. -benchtime=1x -timeout=15m ./test/view/
 
 ##@ Local stack
 
