@@ -53,6 +53,9 @@ func TestPageComesInPieces(t *testing.T) {
 	if most > 16<<10 {
 		t.Errorf("the longest of %d pieces has %d of %d bytes", len(written.lengths), most, len(text))
 	}
+	if written.flushed != 2 { // After the style, and after what is seen first.
+		t.Errorf("%d times sent what there was", written.flushed)
+	}
 	if first := text[:written.lengths[0]]; !strings.HasPrefix(first, "<!DOCTYPE html>") {
 		t.Errorf("the first piece is %.200q", first)
 	}

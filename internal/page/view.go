@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/muster-fleet/muster/internal/picture"
 	"github.com/muster-fleet/muster/internal/picture/draw"
@@ -25,6 +26,17 @@ type view struct {
 	Dense    bool
 	Selected string
 	Detail   *detail
+	// pause has what is written so far be painted; nil if nothing more is to come soon.
+	pause func()
+}
+
+// Pause is called by the template after each list of cells.
+func (v *view) Pause() string {
+	if v.pause != nil {
+		v.pause()
+		v.pause = nil
+	}
+	return ""
 }
 
 type class struct {
@@ -57,6 +69,9 @@ const (
 	dense = 300
 	// longest is how many cells a list has at most when the page is loaded.
 	longest = 250
+	// breath is how long the first list of many is alone on its way: a browser does not
+	// paint as long as there is more for it to read.
+	breath = 30 * time.Millisecond
 )
 
 func (s *Server) viewOf(graph *picture.Graph) *view {
@@ -192,6 +207,12 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, selected string) {
 	graph := picture.Build(objects)
 	v := s.viewOf(graph)
 	v.Number = number
+	if v.Dense {
+		v.pause = func() {
+			_ = http.NewResponseController(w).Flush()
+			wait(r.Context(), breath)
+		}
+	}
 	s.once.Do(func() { s.first <- v })
 	if selected != "" {
 		v.Selected, v.Detail = selected, s.detailOf(r.Context(), objects, graph, selected)
