@@ -285,7 +285,7 @@ bench-installer: ## Measure what the installer holds, idle, with Fleet installed
 .PHONY: bench-page
 bench-page: ## Measure the page of kubectl muster view with 10 000 Clusters, beside what kubectl and a page of one Cluster take (MUSTER_MANY=600: quickly)
 	$(STACK) build --profile=api
-	MUSTER_BROWSER=required $(TEST) -v -run='^$$' -bench=. -benchtime=1x -timeout=50m ./test/view/
+	MUSTER_BROWSER=required $(TEST) -v -run='^$$' -bench=. -benchtime=1x -timeout=15m ./test/view/
 
 ##@ Local stack
 

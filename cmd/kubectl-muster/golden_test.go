@@ -96,6 +96,16 @@ func must(t *testing.T, args ...string) string {
 	return out
 }
 
+// treeOutputs are all outputs of tree, by the extension of their files, and traceOutputs the
+// formats of trace.
+var (
+	treeOutputs = map[string][]string{
+		"tree": {"tree", "--bundles"}, "wide": {"tree", "-o", "wide"}, "problems": {"tree", "--problems"}, "json": {"tree", "-o", "json"},
+		"yaml": {"tree", "-o", "yaml"}, "dot": {"tree", "-o", "dot"}, "mermaid": {"tree", "-o", "mermaid"}, "svg": {"tree", "--bundles", "-o", "svg"},
+	}
+	traceOutputs = []string{"tree", "wide", "json", "yaml", "dot", "mermaid", "svg"}
+)
+
 // TestStates holds what is shown of each recorded state, in each format.
 func TestStates(t *testing.T) {
 	for _, state := range states() {
@@ -106,13 +116,10 @@ func TestStates(t *testing.T) {
 			file := filepath.Join("testdata", "states", state.name+".yaml")
 
 			tree := must(t, "tree", "--bundles", "-f", file)
-			for extension, args := range map[string][]string{
-				"tree": {"tree", "--bundles"}, "wide": {"tree", "-o", "wide"}, "problems": {"tree", "--problems"}, "json": {"tree", "-o", "json"},
-				"yaml": {"tree", "-o", "yaml"}, "dot": {"tree", "-o", "dot"}, "mermaid": {"tree", "-o", "mermaid"},
-			} {
+			for extension, args := range treeOutputs {
 				golden(t, "tree/"+state.name+"."+extension, []byte(must(t, append(args, "-f", file)...)))
 			}
-			for _, format := range []string{"tree", "json", "yaml", "dot", "mermaid"} {
+			for _, format := range traceOutputs {
 				golden(t, "trace/"+state.name+"."+format, []byte(must(t, "trace", state.trace[0], state.trace[1], "-o", format, "-f", file)))
 			}
 			traced := struct{ Verdict, FailedStep string }{}

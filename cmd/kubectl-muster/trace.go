@@ -17,7 +17,7 @@ type traceOptions struct {
 }
 
 func newTrace(common *options) *cobra.Command {
-	o := &traceOptions{options: common, output: newOutput("tree", "wide", "dot", "mermaid")}
+	o := &traceOptions{options: common, output: newOutput("tree", "wide", "dot", "mermaid", "svg")}
 	cmd := &cobra.Command{
 		Use:   "trace BUNDLE CLUSTER",
 		Short: "Explain why a Bundle is, or is not, on a Cluster",
@@ -54,10 +54,8 @@ func (o *traceOptions) run(ctx context.Context, bundle, cluster string) error {
 
 func (o *traceOptions) print(traced *trace.Trace) error {
 	switch o.output.format {
-	case "dot":
-		return draw.TraceDot(o.Out, traced)
-	case "mermaid":
-		return draw.TraceMermaid(o.Out, traced)
+	case "dot", "mermaid", "svg":
+		return draw.Diagrams[o.output.format](o.Out, draw.Chain(traced))
 	case "tree", "wide":
 		style, err := o.style()
 		if err != nil {

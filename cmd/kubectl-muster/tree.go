@@ -30,7 +30,7 @@ type treeOptions struct {
 }
 
 func newTree(common *options) *cobra.Command {
-	o := &treeOptions{options: common, output: newOutput("tree", "wide", "dot", "mermaid"), fold: true}
+	o := &treeOptions{options: common, output: newOutput("tree", "wide", "dot", "mermaid", "svg"), fold: true}
 	cmd := &cobra.Command{
 		Use:   "tree [CLASS|CLUSTER]",
 		Short: "Show which clusters are in Fleet, by class, and how they fare",
@@ -131,10 +131,8 @@ func named(graph *picture.Graph, name string) []string {
 
 func (o *treeOptions) print(to io.Writer, graph *picture.Graph) error {
 	switch o.output.format {
-	case "dot":
-		return draw.Dot(to, graph)
-	case "mermaid":
-		return draw.Mermaid(to, graph)
+	case "dot", "mermaid", "svg":
+		return draw.Diagrams[o.output.format](to, graph)
 	case "tree", "wide":
 		style, err := o.style()
 		if err != nil {

@@ -93,7 +93,7 @@ func TestComponentsForClusterctl(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(got, "--log-level=${MUSTER_LOG_LEVEL:=info}") || strings.Count(got, "cluster.x-k8s.io/provider: addon-muster") != 3 {
+	if !strings.Contains(got, "--log-level=${MUSTER_LOG_LEVEL:=info}") || strings.Count(got, "cluster.x-k8s.io/provider: addon-muster") != 4 {
 		t.Errorf("variable or labels are missing in\n%s", got)
 	}
 	dollars, err := addonComponents(objects(t, strings.Replace(shipped, "in {{", "a $$(b) {{", 1)))

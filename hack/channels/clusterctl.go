@@ -47,9 +47,16 @@ func addonComponents(objects []*unstructured.Unstructured) (string, error) {
 		if err := withLogLevel(p); err != nil {
 			return "", err
 		}
+		// As Cluster API's own pods: its visualizer looks for logs by this label.
+		if err := unstructured.SetNestedField(p.deployment.Object, provider, podLabel...); err != nil {
+			return "", err
+		}
 	}
 	return encode(objects)
 }
+
+// podLabel is where a Deployment's pods have the label of the provider.
+var podLabel = []string{"spec", "template", "metadata", "labels", providerLabel}
 
 // withoutVariables fails if clusterctl would take a text for a variable.
 func withoutVariables(object *unstructured.Unstructured) (err error) {

@@ -168,6 +168,10 @@ func verifyClusterctl(root string) error {
 		if container["name"] != "manager" {
 			return fmt.Errorf("%s: its container is not named manager", nameOf(p.deployment))
 		}
+		if of, _, err := unstructured.NestedString(p.deployment.Object, podLabel...); err != nil || of != provider {
+			return fmt.Errorf("%s: its pods are without the label of the provider: %q, %w", nameOf(p.deployment), of, err)
+		}
+		unstructured.RemoveNestedField(p.deployment.Object, podLabel...)
 	}
 	return compare("dist/addon-components.yaml", want, got)
 }

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/muster-fleet/muster/internal/picture"
@@ -43,11 +44,14 @@ type Server struct {
 	// hosts are the names by which the page may be asked for.
 	hosts map[string]bool
 	feed  *feed
+	// first receives what the first reader is given, once.
+	first chan *view
+	once  sync.Once
 }
 
 // New returns a Server of a source. Title says of what, and the listener where it is.
 func New(source Source, title string, listener net.Listener) *Server {
-	s := &Server{source: source, title: title, base: "/" + rand.Text() + "/", hosts: map[string]bool{}, feed: newFeed()}
+	s := &Server{source: source, title: title, base: "/" + rand.Text() + "/", hosts: map[string]bool{}, feed: newFeed(), first: make(chan *view, 1)}
 	if _, port, err := net.SplitHostPort(listener.Addr().String()); err == nil {
 		s.hosts["127.0.0.1:"+port], s.hosts["localhost:"+port] = true, true
 	}
@@ -115,7 +119,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, path string) {
 		s.page(w, r, "")
 	case path == "page.css", path == "page.js":
 		http.ServeFileFS(w, r, assets, "assets/"+path) //nolint:gosec // The path is one of the two above.
-	case path == "picture.dot", path == "picture.mmd", path == "picture.json":
+	case downloads[path] != "":
 		s.download(w, path)
 	case path == "events":
 		s.events(w, r)

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/muster-fleet/muster/internal/picture"
 	"github.com/muster-fleet/muster/internal/picture/draw"
@@ -16,13 +17,26 @@ import (
 // view is what the templates show.
 type view struct {
 	Title, Base string
-	Summary     string
-	Notes       []string
-	Classes     []class
-	// Dense leaves out names in cells: there are too many.
+	// Number is that of the changes that the page has.
+	Number  int
+	Summary string
+	Notes   []string
+	Classes []class
+	// Dense says that there are too many cells to show names in them.
 	Dense    bool
 	Selected string
 	Detail   *detail
+	// pause has what is written so far be painted; nil if nothing more is to come soon.
+	pause func()
+}
+
+// Pause is called by the template after each list of cells.
+func (v *view) Pause() string {
+	if v.pause != nil {
+		v.pause()
+		v.pause = nil
+	}
+	return ""
 }
 
 type class struct {
@@ -40,21 +54,25 @@ type part struct {
 
 type place struct {
 	ID, Name, Group, Mapping, Trouble, Sign string
-	Cells                                   []cell
+	Lists                                   []list
 }
 
-// cell is a Cluster in the overview.
-type cell struct {
-	ID, Base, Name, Namespace string
-	Sign                      string
-	State                     picture.State
-	Reason                    string
-	// First is the one that the tab key leads to.
-	First bool
+// list is a list of cells, of which a place has several: a browser lays out only those that
+// are seen, and who hears the page does not have to leave a list of thousands.
+type list struct {
+	Label string
+	Cells []cell
 }
 
-// dense is from how many Clusters on there is no room for names.
-const dense = 300
+const (
+	// dense is from how many Clusters on there is no room for names.
+	dense = 300
+	// longest is how many cells a list has at most when the page is loaded.
+	longest = 250
+	// breath is how long the first list of many is alone on its way: a browser does not
+	// paint as long as there is more for it to read.
+	breath = 30 * time.Millisecond
+)
 
 func (s *Server) viewOf(graph *picture.Graph) *view {
 	v := &view{Title: s.title, Base: s.base, Summary: draw.Counts(graph.Counts), Notes: graph.Notes, Dense: picture.Total(graph.Counts) > dense}
@@ -66,10 +84,14 @@ func (s *Server) viewOf(graph *picture.Graph) *view {
 		}
 		for _, node := range root.Children {
 			p := place{ID: node.ID, Name: node.Name, Group: node.Fact(picture.FactGroup), Mapping: node.Fact(picture.FactMapping), Trouble: trouble(node), Sign: node.State.Sign()}
-			for _, cluster := range byName(node.Children) {
-				p.Cells = append(p.Cells, cell{
+			for i, cluster := range byName(node.Children) {
+				if i%longest == 0 {
+					p.Lists = append(p.Lists, list{Label: listLabel(node, cluster, i)})
+				}
+				last := &p.Lists[len(p.Lists)-1]
+				last.Cells = append(last.Cells, cell{
 					ID: cluster.ID, Base: s.base, Name: cluster.Name, Namespace: cluster.Namespace,
-					Sign: cluster.State.Sign(), State: cluster.State, Reason: cluster.Reason, First: first,
+					Sign: cluster.State.Sign(), State: cluster.State, Reason: cluster.Reason, First: first, Dense: v.Dense,
 				})
 				first = false
 			}
@@ -78,6 +100,13 @@ func (s *Server) viewOf(graph *picture.Graph) *view {
 		v.Classes = append(v.Classes, c)
 	}
 	return v
+}
+
+func listLabel(place, first *picture.Node, at int) string {
+	if at == 0 {
+		return "Clusters in " + place.Name
+	}
+	return fmt.Sprintf("Clusters in %s from %s on", place.Name, first.Name)
 }
 
 // byName returns nodes by name: a cell that changes its state stays where it is.
@@ -167,15 +196,27 @@ func (d *detail) Trace(bundle *picture.Node) string {
 }
 
 func (s *Server) page(w http.ResponseWriter, r *http.Request, selected string) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	// Bit by bit: the browser fetches the style while the picture is made, and paints what is
+	// at the top while ten thousand cells are still to come. The only error is that of a
+	// reader who has gone.
+	_ = pages.ExecuteTemplate(w, "start", &view{Title: s.title, Base: s.base})
+	_ = http.NewResponseController(w).Flush()
+	number := s.feed.now() // Before the objects: what changes in between is told again.
 	objects := s.source.Snapshot()
 	graph := picture.Build(objects)
 	v := s.viewOf(graph)
+	v.Number = number
+	if v.Dense {
+		v.pause = func() {
+			_ = http.NewResponseController(w).Flush()
+			wait(r.Context(), breath)
+		}
+	}
+	s.once.Do(func() { s.first <- v })
 	if selected != "" {
 		v.Selected, v.Detail = selected, s.detailOf(r.Context(), objects, graph, selected)
 	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	// Bit by bit: the head is painted while ten thousand cells are still to come. The only
-	// error is that of a reader who has gone.
 	_ = pages.ExecuteTemplate(w, "page", v)
 }
 
@@ -201,15 +242,21 @@ func render(name string, what any) ([]byte, error) {
 	return text.Bytes(), err
 }
 
+// downloads are what may be taken along, with its type.
+var downloads = map[string]string{
+	"picture.dot": "text/vnd.graphviz; charset=utf-8", "picture.mmd": "text/plain; charset=utf-8",
+	"picture.svg": "image/svg+xml", "picture.json": "application/json",
+}
+
 func (s *Server) download(w http.ResponseWriter, name string) {
-	graph, err := picture.Build(s.source.Snapshot()).Choose(picture.Choice{Fold: name != "picture.json"})
+	_, format, _ := strings.Cut(strings.Replace(name, ".mmd", ".mermaid", 1), ".")
+	diagram, isDiagram := draw.Diagrams[format]
+	graph, err := picture.Build(s.source.Snapshot()).Choose(picture.Choice{Fold: isDiagram})
 	var text bytes.Buffer
 	switch {
 	case err != nil:
-	case name == "picture.dot":
-		err = draw.Dot(&text, graph)
-	case name == "picture.mmd":
-		err = draw.Mermaid(&text, graph)
+	case isDiagram:
+		err = diagram(&text, graph)
 	default:
 		err = json.NewEncoder(&text).Encode(draw.DataOf(graph))
 	}
@@ -217,7 +264,7 @@ func (s *Server) download(w http.ResponseWriter, name string) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Content-Type", downloads[name])
 	w.Header().Set("Content-Disposition", `attachment; filename="`+name+`"`)
 	_, _ = w.Write(text.Bytes())
 }

@@ -1,6 +1,10 @@
 package program
 
 import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
@@ -77,6 +82,56 @@ func TestScheme(t *testing.T) {
 	} {
 		if kind, err := apiutil.GVKForObject(object, scheme); err != nil || kind.String() != want {
 			t.Errorf("%T is %s: %v", object, kind, err)
+		}
+	}
+}
+
+// TestLogsForVisualizer has each line be one that Cluster API's visualizer takes (v1.5.0,
+// internal/get_pod_logs.go): "ts" is first and a number, and the Cluster is an object.
+func TestLogsForVisualizer(t *testing.T) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := os.Stderr
+	os.Stderr = write
+	t.Cleanup(func() { os.Stderr = before })
+	flags := Flags{LogLevel: "info", LogFormat: "json"}
+	if err := flags.SetUpLogging(); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now().Add(-time.Second)
+	// What controller-runtime logs to is the first that a process sets up.
+	log := klog.Background().WithName("test").WithValues("Cluster", klog.KRef("team-a", "prod"))
+	log.V(1).Info("Hidden")
+	log.Info("Imported", "count", 1)
+	log.Error(errors.New("no"), "Failed")
+	if err := write.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	if len(lines) != 2 {
+		t.Fatalf("%d lines: %s", len(lines), text)
+	}
+	for i, level := range []string{"info", "error"} {
+		var line struct {
+			Millis  float64 `json:"ts"`
+			Level   string
+			Cluster struct{ Namespace, Name string }
+		}
+		if err := json.Unmarshal([]byte(lines[i]), &line); err != nil {
+			t.Fatalf("%v: %s", err, lines[i])
+		}
+		at := time.UnixMilli(int64(line.Millis))
+		if !strings.HasPrefix(lines[i], `{"ts":`) || at.Before(begin) || time.Until(at) > 0 || line.Cluster.Namespace != "team-a" || line.Cluster.Name != "prod" {
+			t.Errorf("it would not be found: %s", lines[i])
+		}
+		if line.Level != level || strings.Count(lines[i], `"level"`) != 1 {
+			t.Errorf("the level is to be %s: %s", level, lines[i])
 		}
 	}
 }

@@ -99,15 +99,19 @@ func firstWrite(path string, after time.Time) (time.Time, error) {
 	}
 	for line := range bytes.Lines(log) {
 		var entry struct {
-			Message string    `json:"msg"`
-			Time    time.Time `json:"ts"`
+			Message string  `json:"msg"`
+			Millis  float64 `json:"ts"`
 		}
-		if json.Unmarshal(line, &entry) != nil || entry.Time.Before(after) {
+		if json.Unmarshal(line, &entry) != nil {
+			continue
+		}
+		at := time.UnixMicro(int64(entry.Millis * 1000))
+		if at.Before(after) {
 			continue
 		}
 		switch entry.Message {
 		case "Applied", "Patched", "Deleted":
-			return entry.Time, nil
+			return at, nil
 		}
 	}
 	return time.Time{}, errors.New("it has not written anything")

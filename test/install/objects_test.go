@@ -98,6 +98,7 @@ func (s *scene) plain(g Gomega, object *unstructured.Unstructured) map[string]an
 	content := object.Object
 	content["metadata"] = metadata
 	delete(content, "status")
+	unstructured.RemoveNestedField(content, "spec", "template", "metadata", "labels", "cluster.x-k8s.io/provider")
 	// What the API server and cert-manager write.
 	for _, field := range []string{"clusterIP", "clusterIPs"} {
 		unstructured.RemoveNestedField(content, "spec", field)

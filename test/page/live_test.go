@@ -101,5 +101,5 @@ func TestMany(t *testing.T) {
 
 // shows is true once the cell of one of many Clusters has a state.
 func shows(name, state string) string {
-	return fmt.Sprintf("document.getElementById('cluster/many/%s').querySelector('.state').textContent === %q", name, state)
+	return fmt.Sprintf("document.getElementById('cluster/many/%s').querySelector('.cell').ariaLabel === %q", name, name+" "+state)
 }

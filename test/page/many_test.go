@@ -7,21 +7,23 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 )
 
-// TestManyStill paints ten thousand Clusters out of a file: each has a cell.
-func TestManyStill(t *testing.T) {
-	const many = 10_000
-	tab := newTab(t)
+// viewMany shows Clusters out of a file, of which every hundredth is held back by its name.
+func viewMany(t *testing.T, many, namespaces int) string {
+	t.Helper()
 	type object = map[string]any
 	var items []any
 	for i := range many {
-		metadata := object{"namespace": fmt.Sprintf("team-%d", i%20), "name": fmt.Sprintf("c%05d", i)}
+		reason := "WaitingForControlPlane"
+		if i%100 == 17 {
+			reason = "NameConflict"
+		}
 		items = append(items, object{
-			"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": metadata,
+			"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": object{"namespace": fmt.Sprintf("team-%d", i%namespaces), "name": fmt.Sprintf("c%05d", i)},
 			"spec":   object{"topology": object{"classRef": object{"namespace": "classes", "name": "standard"}}},
-			"status": object{"conditions": []any{object{"type": "FleetImported", "status": "False", "reason": "WaitingForControlPlane", "message": "not yet"}}},
+			"status": object{"conditions": []any{object{"type": "FleetImported", "status": "False", "reason": reason, "message": "not yet"}}},
 		})
 	}
 	text, err := json.Marshal(object{"apiVersion": "v1", "kind": "List", "items": items})
@@ -32,11 +34,83 @@ func TestManyStill(t *testing.T) {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	url := view(t, "-f", file)
-	tab.run(chromedp.Navigate(url))
-	tab.eventually("document.getElementById('live').textContent === 'live'")
-	if cells := eval[int](tab, "document.querySelectorAll('.cell').length"); cells != many {
-		t.Errorf("there are %d cells", cells)
+	return view(t, "-f", file)
+}
+
+// TestManyStill paints ten thousand Clusters out of a file, in one namespace and in twenty:
+// each has a cell. How long it takes depends on the machine; what it depends on does not:
+// a cell is two elements, and what is not seen is not laid out.
+func TestManyStill(t *testing.T) {
+	const many = 10_000
+	for _, namespaces := range []int{1, 20} {
+		t.Run(fmt.Sprintf("%d namespaces", namespaces), func(t *testing.T) {
+			tab := newTab(t)
+			url := viewMany(t, many, namespaces)
+			first, whole := paint(tab, url)
+			t.Logf("first paint after %s, all there after %s", first, whole)
+			if cells := eval[int](tab, "document.querySelectorAll('.cell').length"); cells != many {
+				t.Errorf("there are %d cells", cells)
+			}
+			if elements, most := eval[int](tab, "document.getElementsByTagName('*').length"), 2*many+500; elements > most {
+				t.Errorf("there are %d elements, more than %d", elements, most)
+			}
+			hidden := eval[int](tab, "[...document.querySelectorAll('.cells')].filter((list) => !list.firstElementChild.checkVisibility({contentVisibilityAuto: true})).length")
+			if lists := eval[int](tab, "document.querySelectorAll('.cells').length"); lists < 40 || hidden < lists/2 {
+				t.Errorf("of %d lists %d are not laid out", lists, hidden)
+			}
+			tab.clean()
+		})
 	}
+}
+
+// TestDense looks at Clusters that are too many for their names to have room.
+func TestDense(t *testing.T) {
+	tab := newTab(t)
+	tab.open(viewMany(t, 600, 1))
+	if bare := eval[[]string](tab, "[...document.querySelectorAll('.cell')].filter((c) => !/^c\\d{5} (NameConflict|WaitingForControlPlane)$/.test(c.ariaLabel) || !/^[○▲]$/u.test(c.textContent)).map((c) => c.outerHTML)"); len(bare) > 0 {
+		t.Errorf("these say nothing: %v", bare)
+	}
+	tab.accessible()
+	tab.dark(true)
+	tab.accessible()
+	tab.size(420, 900)
+	tab.accessible()
+	if wide := eval[bool](tab, "document.documentElement.scrollWidth > innerWidth"); wide {
+		t.Error("at 420 pixels it has to be scrolled sideways")
+	}
+	focused := func(want string) {
+		t.Helper()
+		tab.eventually(fmt.Sprintf("document.activeElement.parentElement.id === 'cluster/team-0/%s'", want))
+	}
+	tab.press("n")
+	focused("c00017")
+	tab.press("n")
+	focused("c00117")
+	tab.press("n")
+	focused("c00217")
+	for range 33 { // From one list to the next, which is not on the screen.
+		tab.press(kb.ArrowRight)
+	}
+	focused("c00250")
+	tab.press(kb.ArrowLeft)
+	focused("c00249")
+	tab.press(kb.ArrowDown)
+	tab.press(kb.ArrowUp)
+	if id := eval[string](tab, "document.activeElement.closest('ul').ariaLabel"); id != "Clusters in team-0" {
+		t.Errorf("after down and up the focus is in %q", id)
+	}
+	tab.press(kb.End)
+	focused("c00599")
+	tab.press("/")
+	tab.press("c0051")
+	tab.eventually("document.getElementById('live').textContent === '10 clusters found'")
+	if lists := eval[[]string](tab, "[...document.querySelectorAll('.cells')].filter((list) => list.checkVisibility()).map((list) => list.ariaLabel)"); len(lists) != 1 || lists[0] != "Clusters in team-0 from c00500 on" {
+		t.Errorf("these lists are seen: %q", lists)
+	}
+	tab.press(kb.Enter)
+	focused("c00510")
+	tab.press(kb.Enter)
+	tab.eventually("document.getElementById('detail').innerText.includes('team-0/c00510')")
+	tab.accessible()
 	tab.clean()
 }

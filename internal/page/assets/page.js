@@ -4,6 +4,7 @@
 (() => {
   const base = document.body.dataset.base;
   let selected = document.body.dataset.selected;
+  let number = document.body.dataset.number; // Of the changes that the page has.
   let events = null;
   const byID = (id) => document.getElementById(id);
   const live = (text) => { byID('live').textContent = text; };
@@ -30,13 +31,12 @@
       const link = fresh.querySelector('.cell');
       if (link && tab) link.tabIndex = 0;
       if (had) (link || fresh).focus();
-    } else if (change.op === 'add' && !old) {
+    } else if (change.op === 'add') {
+      if (old) old.remove(); // It has been told of before.
       const list = byID('list/' + change.list);
       const after = change.after && byID(change.after);
-      if (after) after.after(fresh); else if (list) list.prepend(fresh);
+      if (after) after.after(fresh); else if (list) list.querySelector('.cells').prepend(fresh);
     }
-    filter(fresh);
-    mark();
   };
 
   const mark = () => {
@@ -47,15 +47,19 @@
 
   const connect = () => {
     if (events) events.close();
-    events = new EventSource(base + 'events' + (selected ? '?cluster=' + encodeURIComponent(selected) : ''));
+    events = new EventSource(base + 'events?after=' + number + (selected ? '&cluster=' + encodeURIComponent(selected) : ''));
     let opened = false;
     events.onmessage = (message) => {
       if (!opened) { opened = true; live('live'); }
-      JSON.parse(message.data).forEach(apply);
+      const changes = JSON.parse(message.data);
+      changes.forEach(apply);
+      number = message.lastEventId || number;
+      if (changes.length === 0) return;
+      if (wanted()) filter();
+      mark();
     };
+    // The browser connects again, and is told what it has missed.
     events.onerror = () => { opened = false; live('connection lost; what you see stands still'); };
-    events.onopen = () => { if (connect.lost) location.reload(); };
-    events.addEventListener('error', () => { connect.lost = true; });
   };
 
   const open = async (id, push) => {
@@ -88,13 +92,13 @@
 
   const search = byID('search');
   const wanted = () => search.value.trim().toLowerCase();
-  const filter = (root) => {
+  const filter = () => {
     const word = wanted();
-    const all = root.matches && root.matches('li') ? [root.querySelector('.cell')] : root.querySelectorAll('.cell');
-    all.forEach((cell) => { if (cell) cell.parentElement.hidden = word !== '' && !cell.title.toLowerCase().includes(word); });
+    document.querySelectorAll('#map .cell').forEach((cell) => { cell.parentElement.hidden = word !== '' && !cell.title.toLowerCase().includes(word); });
+    document.querySelectorAll('#map .cells').forEach((list) => { list.hidden = word !== '' && !list.querySelector('li:not([hidden])'); });
   };
   search.addEventListener('input', () => {
-    filter(document);
+    filter();
     const found = cells();
     live(wanted() ? found.length + ' clusters found' : 'live');
     if (found.length && !found.some((cell) => cell.tabIndex === 0)) {

@@ -3,31 +3,48 @@ package draw
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/muster-fleet/muster/internal/picture"
 )
+
+// Diagrams are the formats of a picture for documents.
+var Diagrams = map[string]func(io.Writer, *picture.Graph) error{"dot": Dot, "mermaid": Mermaid, "svg": SVG}
+
+// complete returns a picture in which what is missing, and why, is a node, too.
+func complete(graph *picture.Graph) *picture.Graph {
+	result := &picture.Graph{Roots: slices.Clone(graph.Roots), Counts: graph.Counts}
+	add := func(text string, state picture.State) {
+		result.Roots = append(result.Roots, &picture.Node{ID: fmt.Sprintf("note/%d", len(result.Roots)), Name: text, State: state})
+	}
+	if len(graph.Roots) == 0 {
+		add(nothing(graph), picture.Held)
+	}
+	for _, note := range graph.Notes {
+		add(note, picture.Unknown)
+	}
+	return result
+}
 
 // label is what a node is called in a diagram: its sign, its name, and what is wrong.
 func label(node *picture.Node) []string {
 	var lines []string
 	switch node.Kind {
 	case picture.ClusterClass:
-		lines = []string{"ClusterClass " + node.Key(), Counts(node.Counts)}
+		lines = []string{"ClusterClass " + node.Key(), Counts(node.Counts), trouble(node)}
 	case picture.NoClass, picture.OnlyInFleet:
-		lines = []string{node.Name, Counts(node.Counts)}
+		lines = []string{node.Name, Counts(node.Counts), trouble(node)}
 	case picture.Namespace:
 		lines = []string{"namespace " + node.Name}
 		if group := node.Fact(picture.FactGroup); group != "" {
 			lines = append(lines, "group "+group)
 		}
+		lines = append(lines, trouble(node))
 	case picture.Folded:
-		return []string{node.State.Sign() + " " + node.Name}
+		lines = []string{node.State.Sign() + " " + node.Name}
 	default:
 		lines = []string{node.State.Sign() + " " + nameOf(node), node.Reason}
-	}
-	if node.Reason != "" && node.Kind != picture.Cluster && node.Kind != picture.Bundle && node.State != picture.Ready {
-		lines = append(lines, node.State.Sign()+" "+node.Reason)
 	}
 	var result []string
 	for _, one := range lines {
@@ -38,10 +55,18 @@ func label(node *picture.Node) []string {
 	return result
 }
 
+// trouble says what is wrong with a node that has no sign before its name.
+func trouble(node *picture.Node) string {
+	if node.State == picture.Ready || node.Reason == "" {
+		return ""
+	}
+	return node.State.Sign() + " " + node.Reason
+}
+
 // edgeLabel says by what a node is reached.
 func edgeLabel(node *picture.Node) string {
 	if mapping := node.Fact(picture.FactMapping); mapping != "" && node.Kind == picture.Namespace {
-		return "mapping " + mapping
+		return "mapping " + picture.Text(mapping)
 	}
 	return ""
 }
@@ -54,7 +79,7 @@ var fills = map[picture.State]string{
 func Dot(to io.Writer, graph *picture.Graph) error {
 	out := &strings.Builder{}
 	out.WriteString("digraph muster {\n  rankdir=LR;\n  node [shape=box, style=\"rounded,filled\", fontname=\"sans-serif\"];\n")
-	graph.Walk(func(node, parent *picture.Node) {
+	complete(graph).Walk(func(node, parent *picture.Node) {
 		fmt.Fprintf(out, "  %s [label=%s, fillcolor=%s];\n", dotText(node.ID), dotText(label(node)...), dotText(fills[node.State]))
 		if parent != nil {
 			attributes := ""
@@ -82,7 +107,7 @@ func Mermaid(to io.Writer, graph *picture.Graph) error {
 	out := &strings.Builder{}
 	out.WriteString("flowchart LR\n")
 	ids := map[*picture.Node]string{}
-	graph.Walk(func(node, parent *picture.Node) {
+	complete(graph).Walk(func(node, parent *picture.Node) {
 		ids[node] = fmt.Sprintf("n%d", len(ids))
 		fmt.Fprintf(out, "  %s[\"%s\"]:::%s\n", ids[node], mermaidText(label(node)...), strings.ToLower(string(node.State)))
 		if parent == nil {

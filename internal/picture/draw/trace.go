@@ -40,14 +40,8 @@ func Trace(to io.Writer, traced *trace.Trace, style Style) error {
 	return err
 }
 
-// TraceMermaid writes a trace as a chain for Mermaid.
-func TraceMermaid(to io.Writer, traced *trace.Trace) error { return Mermaid(to, chain(traced)) }
-
-// TraceDot writes a trace as a chain for Graphviz.
-func TraceDot(to io.Writer, traced *trace.Trace) error { return Dot(to, chain(traced)) }
-
-// chain makes a picture of a trace, each step below the one before.
-func chain(traced *trace.Trace) *picture.Graph {
+// Chain makes a picture of a trace, each step below the one before.
+func Chain(traced *trace.Trace) *picture.Graph {
 	root := &picture.Node{ID: "bundle", Name: "Bundle " + traced.Bundle, State: picture.Ready}
 	last := root
 	add := func(node *picture.Node) {

@@ -1,0 +1,150 @@
+package page
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/muster-fleet/muster/internal/picture"
+)
+
+const (
+	// calm is how long changes are gathered before they are shown.
+	calm = 200 * time.Millisecond
+	// rest is how many times as long as the last look the next one waits at least, so that
+	// ten thousand agents that report all the time do not take a processor for themselves.
+	rest = 2
+	// tick is how often the picture is made anew without a change: agents fall silent
+	// without one.
+	tick = 10 * time.Second
+)
+
+// shown is the overview as readers have it.
+type shown struct {
+	// parts are the texts of what is no cell, by ID.
+	parts map[string]string
+	// cells are what Clusters are shown by, and where. They are not kept as text: of ten
+	// thousand, few change at once.
+	cells map[string]placed
+	// lists are the cells of each place, and order the classes and places of the page.
+	lists map[string][]string
+	order []string
+	dense bool
+}
+
+// placed is a cell in the list of a place.
+type placed struct {
+	cell
+	list string
+}
+
+// keep makes the picture anew after changes, and tells readers what differs. It begins with
+// what the first reader was given.
+func (s *Server) keep(ctx context.Context) {
+	var last *shown
+	select {
+	case <-ctx.Done():
+		return
+	case v := <-s.first:
+		last, _ = shownOf(v) // Without it, the first change has the page loaded again.
+	}
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.source.Changed():
+			wait(ctx, calm)
+		case <-ticker.C:
+		}
+		begin := time.Now()
+		last = s.compare(last)
+		wait(ctx, rest*time.Since(begin))
+	}
+}
+
+// wait returns after a time, or when the context ends.
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// compare tells readers what differs from the last, and returns what there is now.
+func (s *Server) compare(last *shown) *shown {
+	current, err := shownOf(s.viewOf(picture.Build(s.source.Snapshot())))
+	if err != nil || last == nil {
+		s.feed.tell([]change{{Op: "reload"}})
+		return current
+	}
+	s.feed.tell(differences(last, current))
+	return current
+}
+
+// shownOf renders what is no cell.
+func shownOf(v *view) (*shown, error) {
+	result := &shown{parts: map[string]string{}, cells: map[string]placed{}, lists: map[string][]string{}, dense: v.Dense}
+	put := func(id, template string, what any) error {
+		text, err := render(template, what)
+		result.parts[id] = string(text)
+		return err
+	}
+	for _, name := range []string{"summary", "notes", "classes"} {
+		if err := put(name, name, v); err != nil {
+			return nil, err
+		}
+	}
+	for _, class := range v.Classes {
+		result.order = append(result.order, class.ID)
+		for _, place := range class.Places {
+			result.order = append(result.order, place.ID)
+			if err := put("head/"+place.ID, "head", place); err != nil {
+				return nil, err
+			}
+			for _, list := range place.Lists {
+				for _, cell := range list.Cells {
+					cell.First = false
+					result.cells[cell.ID] = placed{cell, place.ID}
+					result.lists[place.ID] = append(result.lists[place.ID], cell.ID)
+				}
+			}
+		}
+	}
+	return result, nil
+}
+
+// differences returns what must change for one page to become the other.
+func differences(old, current *shown) []change {
+	if old.dense != current.dense || !slices.Equal(old.order, current.order) {
+		return []change{{Op: "reload"}} // A class or namespace came or went, which is rare.
+	}
+	var changes []change
+	for _, id := range slices.Sorted(maps.Keys(current.parts)) {
+		if text := current.parts[id]; text != old.parts[id] {
+			changes = append(changes, change{Op: "set", ID: id, HTML: text})
+		}
+	}
+	for id, before := range old.cells {
+		if current.cells[id].list != before.list {
+			changes = append(changes, change{Op: "remove", ID: id})
+		}
+	}
+	for _, list := range current.order {
+		after := ""
+		for _, id := range current.lists[list] {
+			now, before := current.cells[id], old.cells[id]
+			if now != before {
+				one := change{Op: "set", ID: id, HTML: string(now.HTML())}
+				if now.list != before.list {
+					one.Op, one.List, one.After = "add", list, after
+				}
+				changes = append(changes, one)
+			}
+			after = id
+		}
+	}
+	return changes
+}

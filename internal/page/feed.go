@@ -1,0 +1,100 @@
+package page
+
+import (
+	"slices"
+	"sync"
+)
+
+const (
+	// backlog is how much of what was told is kept for readers that come back, and how far
+	// one may be behind before it has to load the page again.
+	backlog = 64
+	// heavy is how many changes are kept at most: more are as large as the page itself.
+	heavy = 10_000
+)
+
+// change is a change of the page.
+type change struct {
+	// Op is set (the element with the ID becomes this), add (it comes after another in a
+	// list), remove, or reload.
+	Op    string `json:"op"`
+	ID    string `json:"id,omitempty"`
+	List  string `json:"list,omitempty"`
+	After string `json:"after,omitempty"`
+	HTML  string `json:"html,omitempty"`
+}
+
+// told are changes that readers are told of at once. To be told again what one has already
+// does no harm.
+type told struct {
+	number  int
+	changes []change
+}
+
+// feed tells all readers of changes.
+type feed struct {
+	mu sync.Mutex
+	// number is that of what was told last, and recent what was told up to it.
+	number  int
+	recent  []told
+	readers map[chan told]bool
+}
+
+func newFeed() *feed { return &feed{readers: map[chan told]bool{}} }
+
+// now returns the number of what was told last. A page that is made afterwards has all up to
+// it.
+func (f *feed) now() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.number
+}
+
+// join returns what is told after a number: what happened while a page was on its way is on
+// none that is made before.
+func (f *feed) join(after int) chan told {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	reader := make(chan told, 2*backlog)
+	f.readers[reader] = true
+	missed := f.number - after
+	if missed < 0 || missed > len(f.recent) {
+		reader <- told{f.number, []change{{Op: "reload"}}}
+		return reader
+	}
+	for _, t := range f.recent[len(f.recent)-missed:] {
+		reader <- t
+	}
+	return reader
+}
+
+func (f *feed) leave(reader chan told) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.readers, reader)
+}
+
+func (f *feed) tell(changes []change) {
+	if len(changes) == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.number++
+	t := told{f.number, changes}
+	f.recent = append(f.recent, t)
+	kept, total := len(f.recent), 0
+	for kept > 0 && len(f.recent)-kept < backlog && total+len(f.recent[kept-1].changes) <= heavy {
+		kept--
+		total += len(f.recent[kept].changes)
+	}
+	f.recent = slices.Clone(f.recent[kept:])
+	for reader := range f.readers {
+		select {
+		case reader <- t:
+		default: // It is too slow, and loads the page again.
+			delete(f.readers, reader)
+			close(reader)
+		}
+	}
+}
