@@ -15,7 +15,14 @@ import (
 
 // Settle returns the state in which Muster comes to rest.
 func Settle(was State) State {
-	s, in := was.Copy(), settingsOf(was.Config)
+	s := was.Copy()
+	s.noteUsed()
+	s.settle(settingsOf(was.Config))
+	s.collectCalling()
+	return s
+}
+
+func (s *State) settle(in settings) {
 	for _, class := range s.Classes {
 		class.Finalizers = withoutLegacy(class.Finalizers)
 	}
@@ -29,7 +36,7 @@ func Settle(was State) State {
 		}
 	}
 	if in.invalid {
-		return s
+		return
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.Clusters), func(a, b Key) int { return strings.Compare(a.String(), b.String()) }) {
 		if in.enabled { // Turned off, everything stays as it is.
@@ -42,8 +49,8 @@ func Settle(was State) State {
 	if in.enabled {
 		s.settleTargets(in)
 		s.settleNamespaces(in)
+		s.settleRegistrar(in)
 	}
-	return s
 }
 
 // Admitted returns a Cluster as the webhook answers its creation: pinned if it is
@@ -139,7 +146,6 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 	if fleet != nil {
 		is = s.relationOf(in, fleet, cluster)
 	}
-	initialized := ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
 	switch {
 	case s.isGroupTaken(in, cluster):
 		// Its bundles would be targeted through the group of somebody else's class.
@@ -151,7 +157,7 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 	case is == orphan, fleet != nil && !fleet.DeletionTimestamp.IsZero():
 		report(cluster, false, "FleetClusterDeleting")
 		return
-	case (fleet == nil || is == heirloom) && !initialized:
+	case (fleet == nil || is == heirloom) && !in.mayBeMade(cluster):
 		report(cluster, false, "WaitingForControlPlane")
 		return
 	}
@@ -165,11 +171,12 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 	}
 	if is == heirloom || is == handed {
 		in.claim(fleet, cluster)
+		s.cutOff(in, cluster, fleet, is == heirloom)
 	}
 	if fleet == nil || in.patch {
 		s.writeFleetCluster(in, cluster, fleet, values)
 	}
-	report(cluster, true, map[bool]string{true: "Imported", false: "TemplateValuesUnresolved"}[resolved])
+	s.reportImported(in, cluster, resolved)
 }
 
 // isGroupTaken: the namespace has a class of its own whose group has the name of the
@@ -246,7 +253,7 @@ func (s *State) writeFleetCluster(in settings, cluster *clusterv1.Cluster, old *
 	fleet.OwnerReferences = in.ownersOf(cluster)
 	noteOrigin(fleet, cluster)
 	fleet.Spec = fleetv1.ClusterSpec{
-		ClientID: old.Spec.ClientID, // Fleet's own.
+		ClientID: s.clientIDFor(in, cluster, old),
 		// Counted up by whoever wants the agent deployed anew.
 		RedeployAgentGeneration: old.Spec.RedeployAgentGeneration,
 		KubeConfigSecret:        cluster.Name + "-kubeconfig",
@@ -255,6 +262,9 @@ func (s *State) writeFleetCluster(in settings, cluster *clusterv1.Cluster, old *
 		AgentEnvVars:            in.envVars,
 		HostNetwork:             ptr.To(in.hostNetwork),
 		TemplateValues:          old.Spec.TemplateValues,
+	}
+	if in.calls(cluster) {
+		fleet.Spec.KubeConfigSecret = "" // Nothing by which Fleet would install an agent.
 	}
 	if values != nil {
 		fleet.Spec.TemplateValues = &fleetv1.GenericMap{Data: values}
