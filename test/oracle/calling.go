@@ -11,8 +11,10 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -89,9 +91,11 @@ func (in settings) calls(cluster *clusterv1.Cluster) bool {
 // not take an initialized control plane, but what a topology is to refer to: without these
 // values every bundle that reads them would stop.
 func (in settings) mayBeMade(cluster *clusterv1.Cluster) bool {
-	initialized := cluster.Status.Initialization.ControlPlaneInitialized
-	refers := cluster.Spec.ControlPlaneRef.Name != "" && cluster.Spec.InfrastructureRef.Name != ""
-	return initialized != nil && *initialized || in.calls(cluster) && (classOf(cluster).Name == "" || refers)
+	if in.calls(cluster) {
+		refers := cluster.Spec.ControlPlaneRef.Name != "" && cluster.Spec.InfrastructureRef.Name != ""
+		return classOf(cluster).Name == "" || refers
+	}
+	return ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
 // clientIDFor returns the clientID that a Fleet Cluster of the Cluster's is to have.
@@ -118,17 +122,32 @@ func (s *State) cutOff(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.C
 
 // reportImported says that a Cluster is in Fleet, or will be once its agent has called.
 func (s *State) reportImported(in settings, cluster *clusterv1.Cluster, resolved bool) {
-	fleet := s.FleetClusters[fleetKey(cluster)]
-	switch {
-	case !resolved:
-		report(cluster, true, "TemplateValuesUnresolved")
-	case !in.calls(cluster) || s.Calling.Called[fleet.UID]:
-		report(cluster, true, "Imported")
-	case s.Calling.Registrar:
-		report(cluster, false, "WaitingForAgent")
-	default:
-		report(cluster, false, "RegistrarMissing")
+	reason := map[bool]string{true: "Imported", false: "TemplateValuesUnresolved"}[resolved]
+	isIn := s.isIn(cluster, s.FleetClusters[fleetKey(cluster)])
+	if !isIn {
+		waits := map[bool]string{true: "RegistrarMissing", false: "WaitingForAgent"}[in.calls(cluster) && !s.Calling.Registrar]
+		if reason = waits + orElse + reason; resolved {
+			reason = waits
+		}
 	}
+	report(cluster, isIn, reason)
+}
+
+// isIn: the Cluster is in Fleet, and if its agent was to call it has. Of a Fleet Cluster that
+// was there before the Cluster, the agent of the earlier one may call until the manifest of this
+// one is there.
+func (s *State) isIn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
+	if fleet == nil || fleet.Spec.KubeConfigSecret != "" {
+		return fleet != nil
+	}
+	told := meta.FindStatusCondition(cluster.Status.Conditions, manifestCondition)
+	return s.Calling.Called[fleet.UID] &&
+		(!isInherited(cluster, fleet) || told != nil && (told.Reason == "ManifestReady" || told.Reason == "AlreadyRegistered"))
+}
+
+// isInherited: the Fleet Cluster was there before the Cluster was.
+func isInherited(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
+	return fleet.CreationTimestamp.Before(&cluster.CreationTimestamp)
 }
 
 // isOnlyOurs: of all who write to an object, Muster alone wants this field.

@@ -190,8 +190,8 @@ func TestCalling(t *testing.T) {
 			told:    "WaitingForAgent, ManifestReady, ours granted, token second",
 		},
 		"handed over with an agent": {
-			happens: then(fleetCluster("one", map[string]string{adopt: "true"}), func(s *State) { fleet(s).UID, fleet(s).Spec.ClientID = "x", "0123456789abcdef" }, called, caller, born, deployed),
-			told:    "Imported, AlreadyRegistered", is: func(s *State) bool { return fleet(s).Spec.ClientID == "0123456789abcdef" },
+			happens: then(fleetCluster("one", map[string]string{adopt: "true"}), func(s *State) { fleet(s).UID = "x" }, installed, caller, born, deployed),
+			told:    "Imported, AlreadyRegistered, theirs granted", is: func(s *State) bool { return fleet(s).Spec.ClientID == "of-fleet-which-draws-its-own" },
 		},
 		"handed over with a clientID that is guessed": {
 			happens: then(fleetCluster("one", map[string]string{adopt: "true"}), func(s *State) { fleet(s).UID, fleet(s).Spec.ClientID = "x", "edge-1" }, called, caller),

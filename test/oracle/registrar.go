@@ -28,8 +28,8 @@ func (s *State) settleManifest(in settings, cluster *clusterv1.Cluster) {
 	selected := in.selects(cluster, s.Namespaces[cluster.Namespace])
 	fleet := s.fleetClusterOf(in, cluster)
 	switch {
-	case !selected && (isClaimed(cluster) || fleet != nil && isOurs(fleet)):
-		// Kept, frozen as it is.
+	case !selected && fleet != nil && (isClaimed(cluster) || isOurs(fleet)):
+		// Kept, frozen as it is. A credential without a Fleet Cluster is none.
 	case !selected || !in.calls(cluster):
 		s.takeBack(cluster, fleet)
 	default:
@@ -41,73 +41,96 @@ func (s *State) settleManifest(in settings, cluster *clusterv1.Cluster) {
 // goes on until that one is, so that a cluster that cannot be reached keeps its agent.
 func (s *State) takeBack(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	meta.RemoveStatusCondition(&cluster.Status.Conditions, manifestCondition)
+	delete(s.Calling.Rotated, cluster.UID) // An annotation that stays is a wish again.
 	if key := ManifestOf(client.ObjectKeyFromObject(cluster)); isManifestOf(s.Calling.Manifests[key], cluster) {
 		delete(s.Calling.Manifests, key)
 	}
 	if fleet == nil {
 		return
 	}
-	ours, others := s.registrationsOf(fleet)
-	if slices.ContainsFunc(others, func(key Key) bool {
-		other := s.Calling.Registrations[key]
-		return other.Status.Granted && other.Spec.ClientID == fleet.Spec.ClientID
-	}) {
+	if s.isRegisteredByOthers(fleet) {
+		ours, _ := s.registrationsOf(fleet)
 		s.revoke(ours...)
 	}
 }
 
 // handOut registers a Cluster, and once that is granted writes its manifest.
 func (s *State) handOut(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
-	if hindrances := s.hindrances(cluster, fleet); len(hindrances) > 0 {
-		reportManifest(cluster, strings.Join(hindrances, orElse))
+	if hindrances := s.hindrances(fleet); len(hindrances) > 0 {
+		s.reportManifest(cluster, fleet, hindrances...)
 		return
 	}
 	current, earlier := s.current(fleet)
 	asked := cluster.Annotations[rotate]
 	rotates := asked != "" && asked != s.Calling.Rotated[cluster.UID]
+	isPending := current != nil && !current.Status.Granted && !rotates
+	obstacles := s.obstacles(cluster, fleet)
 	switch {
-	case current == nil && !rotates && s.Calling.Called[fleet.UID] && !s.isOurs(earlier):
-		reportManifest(cluster, "AlreadyRegistered")
-		return
+	case current == nil && !rotates && s.Calling.Called[fleet.UID] && s.isRegisteredByOthers(fleet):
+		s.reportManifest(cluster, fleet, "AlreadyRegistered") // That takes nothing more.
+	case len(obstacles) > 0 && isPending:
+		s.reportManifest(cluster, fleet, append(obstacles, "WaitingForFleet")...)
+	case len(obstacles) > 0:
+		s.reportManifest(cluster, fleet, obstacles...)
 	case current == nil || rotates && current.Name != "":
 		s.register(fleet)
 		s.follow(cluster, asked)
-		reportManifest(cluster, "WaitingForFleet")
-		return
-	case !current.Status.Granted:
-		reportManifest(cluster, "WaitingForFleet")
-		return
+		s.reportManifest(cluster, fleet, "WaitingForFleet")
+	case isPending:
+		s.reportManifest(cluster, fleet, "WaitingForFleet")
+	default:
+		s.write(cluster, fleet, current, earlier)
 	}
+}
+
+// write writes the manifest, and then revokes what was registered earlier.
+func (s *State) write(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, current *fleetv1.ClusterRegistration, earlier []Key) {
 	token := s.tokenOf(cluster, fleet, current)
 	if token == "" { // For some minutes nobody can tell.
-		reportManifest(cluster, "CredentialLost"+orElse+"WaitingForFleet")
+		s.reportManifest(cluster, fleet, "CredentialLost", "WaitingForFleet")
 		return
 	}
 	s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))] = s.manifest(cluster, fleet, current, token)
-	reportManifest(cluster, "ManifestReady")
+	s.reportManifest(cluster, fleet, "ManifestReady")
 	s.revoke(earlier...)
 }
 
-// hindrances are the reasons for which there can be no manifest now. Which of several is
-// told first, nothing says.
-func (s *State) hindrances(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []string {
+// hindrances are the reasons for which nobody can be registered now. Which of several is told
+// first, nothing says.
+func (s *State) hindrances(fleet *fleetv1.Cluster) []string {
 	var reasons []string
-	secret := s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]
-	if secret != nil && !isManifestOf(secret, cluster) {
-		reasons = append(reasons, "SecretConflict")
-	}
-	if s.Calling.Server == "" {
-		reasons = append(reasons, "FleetNotConfigured")
-	}
 	switch {
-	case fleet == nil || !fleet.DeletionTimestamp.IsZero() || fleet.Status.Namespace == "",
-		fleet.Spec.KubeConfigSecret != "" || len(fleet.Spec.ClientID) < leastLength && fleet.Spec.ClientID != Drawn && !s.Calling.Called[fleet.UID],
-		s.Calling.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))] == nil:
+	case fleet == nil || !fleet.DeletionTimestamp.IsZero() || fleet.Status.Namespace == "" || fleet.Spec.KubeConfigSecret != "":
 		reasons = append(reasons, "WaitingForFleet")
 	case fleet.Status.Namespace != FleetNamespace(client.ObjectKeyFromObject(fleet)):
 		reasons = append(reasons, "RegistrationConflict")
 	}
+	if s.Calling.Server == "" {
+		reasons = append(reasons, "FleetNotConfigured")
+	}
 	return reasons
+}
+
+// obstacles are the reasons for which no manifest can be handed out, so that nobody is
+// registered for one.
+func (s *State) obstacles(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []string {
+	var reasons []string
+	if secret := s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]; secret != nil && !isManifestOf(secret, cluster) {
+		reasons = append(reasons, "SecretConflict")
+	}
+	if s.Calling.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))] == nil {
+		reasons = append(reasons, "WaitingForFleet")
+	}
+	return reasons
+}
+
+// isRegisteredByOthers: somebody else has a credential of the Fleet Cluster.
+func (s *State) isRegisteredByOthers(fleet *fleetv1.Cluster) bool {
+	_, others := s.registrationsOf(fleet)
+	return slices.ContainsFunc(others, func(key Key) bool {
+		other := s.Calling.Registrations[key]
+		return other.Status.Granted && other.Spec.ClientID == fleet.Spec.ClientID
+	})
 }
 
 // current returns Muster's own registration of the clientID that a Fleet Cluster has, the
@@ -128,16 +151,11 @@ func (s *State) current(fleet *fleetv1.Cluster) (current *fleetv1.ClusterRegistr
 		earlier = append(earlier, key)
 	}
 	for _, key := range others {
-		if s.Calling.Registrations[key].Spec.ClientID != fleet.Spec.ClientID {
+		if other := s.Calling.Registrations[key]; other.Status.Granted && other.Spec.ClientID != fleet.Spec.ClientID {
 			earlier = append(earlier, key)
 		}
 	}
 	return current, earlier
-}
-
-// isOurs: one of the registrations is Muster's.
-func (s *State) isOurs(keys []Key) bool {
-	return slices.ContainsFunc(keys, func(key Key) bool { return isOurs(s.Calling.Registrations[key]) })
 }
 
 // register makes a registration that is yet to get a name. It goes with the Fleet Cluster, no
@@ -183,7 +201,7 @@ func (s *State) manifest(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, cur
 		secret.ObjectMeta = *old.ObjectMeta.DeepCopy()
 	}
 	secret.Namespace, secret.Name = cluster.Namespace, cluster.Name+"-fleet-agent"
-	secret.Labels = map[string]string{managedBy: "muster"}
+	secret.Labels = map[string]string{managedBy: "muster", clusterv1.ClusterNameLabel: cluster.Name} // clusterctl move goes by the latter.
 	secret.Annotations = map[string]string{registered: string(current.UID)}
 	secret.OwnerReferences = settings{owners: true}.ownersOf(cluster)
 	secret.Data = map[string][]byte{
@@ -192,8 +210,17 @@ func (s *State) manifest(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, cur
 	return secret
 }
 
-// reportManifest is the registrar's word on a Cluster.
-func reportManifest(cluster *clusterv1.Cluster, reason string) {
-	status := map[bool]metav1.ConditionStatus{true: metav1.ConditionTrue, false: metav1.ConditionFalse}[reason == "ManifestReady"]
+// reportManifest is the registrar's word on a Cluster: any of the reasons. Of an inherited Fleet
+// Cluster, whoever called before the manifest was there may be the earlier Cluster's agent.
+func (s *State) reportManifest(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, reasons ...string) {
+	status := metav1.ConditionFalse
+	if reasons[0] == "ManifestReady" {
+		status = metav1.ConditionTrue
+		if isInherited(cluster, fleet) && !meta.IsStatusConditionTrue(cluster.Status.Conditions, manifestCondition) {
+			delete(s.Calling.Called, fleet.UID)
+		}
+	}
+	slices.Sort(reasons)
+	reason := strings.Join(slices.Compact(reasons), orElse)
 	meta.SetStatusCondition(&cluster.Status.Conditions, metav1.Condition{Type: manifestCondition, Status: status, Reason: reason})
 }

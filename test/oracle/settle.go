@@ -17,7 +17,9 @@ import (
 func Settle(was State) State {
 	s := was.Copy()
 	s.noteUsed()
-	s.settle(settingsOf(was.Config))
+	for range 2 { // What the registrar says of an agent that called counts for the syncer.
+		s.settle(settingsOf(was.Config))
+	}
 	s.collectCalling()
 	return s
 }
@@ -111,7 +113,7 @@ func (s *State) settleCluster(in settings, cluster *clusterv1.Cluster) {
 		switch {
 		case deleting:
 		case isClaimed(cluster) || selected || fleet != nil:
-			report(cluster, fleet != nil, "Paused")
+			report(cluster, s.isIn(cluster, fleet), "Paused")
 		default: // None of our business.
 			meta.RemoveStatusCondition(&cluster.Status.Conditions, importedCondition)
 		}
@@ -130,7 +132,7 @@ func (s *State) settleCluster(in settings, cluster *clusterv1.Cluster) {
 			s.withdraw(in, cluster, fleet)
 			meta.RemoveStatusCondition(&cluster.Status.Conditions, importedCondition)
 		default: // Kept, frozen as it is.
-			report(cluster, fleet != nil, "Deselected")
+			report(cluster, s.isIn(cluster, fleet), "Deselected")
 		}
 		return
 	}
@@ -149,7 +151,7 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 	switch {
 	case s.isGroupTaken(in, cluster):
 		// Its bundles would be targeted through the group of somebody else's class.
-		report(cluster, fleet != nil && is == own, "NameConflict")
+		report(cluster, is == own && s.isIn(cluster, fleet), "NameConflict")
 		return
 	case is == foreign:
 		report(cluster, false, "NameConflict")
@@ -166,7 +168,7 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 		report(cluster, false, "TemplateValuesUnresolved")
 		return
 	}
-	if is == heirloom {
+	if is == heirloom && !in.calls(cluster) { // There is nobody whom Fleet could deploy anew.
 		fleet.Spec.RedeployAgentGeneration++
 	}
 	if is == heirloom || is == handed {
