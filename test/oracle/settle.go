@@ -32,6 +32,7 @@ func (s *State) settle(in settings) {
 		cluster.Finalizers = withoutLegacy(cluster.Finalizers)
 	}
 	s.collectGarbage()
+	s.collectCalling()
 	if in.invalid || !in.enabled { // Turned off, or nobody knows what is wanted.
 		for _, cluster := range s.Clusters {
 			s.holdCluster(in, cluster)
