@@ -269,3 +269,19 @@ func TestRecognize(t *testing.T) {
 		}
 	}
 }
+
+// TestFleetAnswers: wishes alone, and a Fleet that answers, come to the end that is reached in steps.
+func TestFleetAnswers(t *testing.T) {
+	s := scene()
+	caller(&s)
+	two := s.add("two")
+	two.UID, two.Annotations = "uid-of-two", map[string]string{registration: "agent"}
+	two.Spec.Topology = clusterv1.Topology{}
+	s = FleetAnswers(s, func(fleet *fleetv1.Cluster) string { return "of " + fleet.Name })
+	if got, want := told(&s), "Imported, ManifestReady, ours granted, ours granted, token of one, token of two"; got != want {
+		t.Errorf("it comes to\n  %s\nwant\n  %s", got, want)
+	}
+	if diff := Diff(View(s), View(Settle(s))); diff != "" {
+		t.Errorf("not at rest:\n%s", diff)
+	}
+}

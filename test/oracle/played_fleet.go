@@ -3,7 +3,9 @@ package oracle
 import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -33,11 +35,15 @@ func Credential(of *fleetv1.ClusterRegistration, fleet *fleetv1.Cluster, token s
 }
 
 // FleetAnswers has Fleet do what it does with all Fleet Clusters that there are, until nobody
-// asks for more: namespaces, agents, and credentials with a token for each clientID.
+// asks for more: namespaces, agents, and credentials. The agents of Clusters whose manifest is
+// there then call.
 func FleetAnswers(in State, token func(*fleetv1.Cluster) string) State {
 	s := Settle(in)
 	for _, fleet := range s.FleetClusters {
 		key := client.ObjectKeyFromObject(fleet)
+		if fleet.UID == "" {
+			fleet.UID = types.UID(key.String())
+		}
 		fleet.Status.Namespace = FleetNamespace(key)
 		s.Calling.Bundles[AgentBundle(key)] = Agent(fleet)
 	}
@@ -47,9 +53,16 @@ func FleetAnswers(in State, token func(*fleetv1.Cluster) string) State {
 		for _, key := range ours {
 			asked := s.Calling.Registrations[key]
 			if asked.Spec.ClientID == fleet.Spec.ClientID && !asked.Status.Granted {
+				asked.Spec.ClientRandom = Drawn + " of " + key.String() // No two are alike.
 				asked.Name, asked.Status.Granted, asked.Status.ClusterName = key.Name, true, fleet.Name
 				s.Calling.Credentials[CredentialName(asked)] = Credential(asked, fleet, token(fleet))
 			}
+		}
+	}
+	s = Settle(s)
+	for _, cluster := range s.Clusters {
+		if meta.IsStatusConditionTrue(cluster.Status.Conditions, manifestCondition) {
+			s.Calling.Called[s.FleetClusters[fleetKey(cluster)].UID] = true
 		}
 	}
 	return Settle(s)
