@@ -1,7 +1,6 @@
 package oracle
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -158,7 +157,7 @@ func isOnlyOurs(object client.Object, path ...string) bool {
 			continue
 		}
 		var node any
-		if err := json.NewDecoder(bytes.NewReader(entry.FieldsV1.Raw)).Decode(&node); err != nil {
+		if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &node); err != nil {
 			panic(err) // It came from the API server.
 		}
 		for _, key := range path {

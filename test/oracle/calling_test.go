@@ -53,7 +53,7 @@ func born(s *State) {
 			continue
 		}
 		fleet.Spec.ClientID = "drawn-" + strings.Repeat(string(rune('a'+len(s.Calling.used))), drawnLength)
-		fleet.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: manager, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:spec":{"f:clientID":{}}}`)}}}
+		fleet.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:clientID":{}}}`)}}
 		for _, asked := range s.Calling.Registrations {
 			if asked.Spec.ClientID == drawn && isOwner(asked, fleet.UID) {
 				asked.Spec.ClientID = fleet.Spec.ClientID

@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
 	"github.com/muster-fleet/muster/test/stack"
 	"github.com/muster-fleet/muster/test/stack/poll"
@@ -45,7 +46,10 @@ func withRegistrar(wanted bool) error {
 	case registrarInstalled:
 		err = env.Start(ctx, registrarProcess)
 	default:
-		err = env.StartComponent(ctx, "registrar")
+		// The component has Roles in Fleet's namespaces.
+		if err = env.Apply(ctx, fixture.FleetSettings("")); err == nil {
+			err = env.StartComponent(ctx, "registrar")
+		}
 	}
 	if err != nil {
 		return err

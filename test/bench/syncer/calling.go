@@ -44,7 +44,10 @@ func measureCalling(ctx context.Context, o options) (tables []report.Table, err 
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.close(tables)) }()
-	if err := errors.Join(s.env.Apply(ctx, fixture.FleetSettings("https://fleet.example.com")), s.env.StartComponent(ctx, "registrar")); err != nil {
+	if err := s.env.Apply(ctx, fixture.FleetSettings("https://fleet.example.com")); err != nil {
+		return nil, err
+	}
+	if err := s.env.StartComponent(ctx, "registrar"); err != nil {
 		return nil, err
 	}
 	if _, err := s.setConfig(ctx, func(spec *addonsv1.FleetAddonConfigSpec) { spec.Cluster.AgentInitiated = ptr.To(true) }); err != nil {
