@@ -79,7 +79,7 @@ func TestRandom(t *testing.T) {
 			})
 			r, err := playSeed(seed, count)
 			total += r.count
-			t.Logf("seed %d: %d steps in %s", seed, r.count, time.Since(begin).Round(time.Second))
+			t.Logf("seed %d: %d steps in %s; %d registrations were made", seed, r.count, time.Since(begin).Round(time.Second), r.callers)
 			if err != nil {
 				fails(t, seed, r, err)
 			}

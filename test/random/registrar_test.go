@@ -143,6 +143,7 @@ func (r *run) nothingTwice() error {
 		made[event.Namespace]++
 	}
 	for namespace, count := range made {
+		r.callers += count
 		if wished := len(r.wished[namespace]); count > wished {
 			return &oracleError{fmt.Sprintf("%d ClusterRegistrations were made in %s, and %d were to be made", count, namespace, wished)}
 		}

@@ -58,6 +58,8 @@ type run struct {
 	// wished is what may have been registered since then, by namespace; registered tells what was.
 	wished     map[string]map[string]bool
 	registered *stack.AuditTail
+	// callers is how many registrations were made in all.
+	callers int
 	// kept are the objects of the last quiet point that have to be the same at the next.
 	kept map[string]types.UID
 	// deleted are the objects that were deleted since then.
