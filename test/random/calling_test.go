@@ -26,6 +26,11 @@ const (
 // is played. What Fleet is asked for is known when Muster is at rest, and each of these comes
 // out differently if it is seen too late.
 var callingOperations = []operation{
+	{name: "CallUp", weight: 26, draw: func(rng *rand.Rand, step *Step) {
+		drawSlot(rng, step)
+		step.Namespace, step.Class, step.Kind = rng.IntN(namespaceCount), noClass, "Calls"
+		step.Value = oneOf(rng, "", "called", "called")
+	}, do: callUp, racy: always},
 	{name: "Registration", weight: 12, draw: func(rng *rand.Rand, step *Step) {
 		drawSlot(rng, step)
 		step.Value = oneOf(rng, "agent", "agent", "agent", "manager", "manager", "", "neither")
@@ -66,6 +71,44 @@ func (r *run) its(step Step) (*clusterv1.Cluster, *fleetv1.Cluster) {
 	return cluster, fleet.DeepCopy()
 }
 
+// caller is the step, with the first slot from its own on whose agent is to call, if there is
+// one: of few Clusters at a time is it.
+func (r *run) caller(step Step) Step {
+	for i := range slotCount {
+		other := step
+		other.Cluster = (step.Cluster + i) % slotCount
+		if cluster := r.cluster(other); cluster != nil && told(cluster, manifestReady) != "" {
+			return other
+		}
+	}
+	return step
+}
+
+// callUp does all that it takes for a Cluster's agent to call, as far as nothing is in the way.
+func callUp(r *run, step Step) (bool, error) {
+	var done bool
+	var err error
+	if cluster := r.cluster(step); cluster == nil {
+		done, err = createCluster(r, step)
+	} else if done, err = r.changeStamped(admin, step, metadata("annotations", registrationKey, "agent")); done && err == nil && cluster.Spec.Topology.ClassRef.Name != "" {
+		_, err = initialize(r, Step{Cluster: step.Cluster})
+	}
+	if !done || err != nil {
+		return done, err
+	}
+	if err := r.quiet(); err != nil {
+		return true, err
+	}
+	if _, err := grantIts(r, step); err != nil || step.Value == "" {
+		return true, err
+	}
+	if err := r.quiet(); err != nil {
+		return true, err
+	}
+	_, err = callsIts(r, step)
+	return true, err
+}
+
 // told returns the reason of a condition on a Cluster.
 func told(cluster *clusterv1.Cluster, condition string) string {
 	if found := meta.FindStatusCondition(cluster.Status.Conditions, condition); found != nil {
@@ -83,6 +126,7 @@ func (r *run) touch(step Step) error {
 
 // rotateCredential asks for another credential of a Cluster that has one.
 func rotateCredential(r *run, step Step) (bool, error) {
+	step = r.caller(step)
 	cluster := r.cluster(step)
 	if cluster == nil {
 		return false, nil
@@ -131,7 +175,9 @@ func fleetDeploys(r *run, step Step) (bool, error) {
 
 // fleetGrants plays Fleet, which grants what waits for it, and lets what it has granted under
 // the same clientID go. If it does not know the Fleet Cluster yet, it takes note of it first.
-func fleetGrants(r *run, step Step) (bool, error) {
+func fleetGrants(r *run, step Step) (bool, error) { return grantIts(r, r.caller(step)) }
+
+func grantIts(r *run, step Step) (bool, error) {
 	noted := false
 	for _, kind := range []string{"Namespace", "Bundle"} {
 		done, err := fleetDeploys(r, Step{Cluster: step.Cluster, Kind: kind})
@@ -208,7 +254,9 @@ func fleetInstalls(r *run, step Step) (bool, error) {
 }
 
 // agentCalls plays an agent that has a credential.
-func agentCalls(r *run, step Step) (bool, error) {
+func agentCalls(r *run, step Step) (bool, error) { return callsIts(r, r.caller(step)) }
+
+func callsIts(r *run, step Step) (bool, error) {
 	_, fleet := r.its(step)
 	if fleet == nil {
 		return false, nil
@@ -253,7 +301,7 @@ func (r *run) setServer(url string) error {
 
 // loseCredential plays Fleet, which keeps a credential for 40 minutes.
 func loseCredential(r *run, step Step) (bool, error) {
-	_, fleet := r.its(step)
+	_, fleet := r.its(r.caller(step))
 	if fleet == nil {
 		return false, nil
 	}
@@ -275,6 +323,9 @@ func loseCredential(r *run, step Step) (bool, error) {
 // changeManifest has somebody delete a manifest, write into it, or take its name, and give that
 // back again.
 func changeManifest(r *run, step Step) (bool, error) {
+	if step.Kind != "Forge" {
+		step = r.caller(step)
+	}
 	cluster := r.cluster(step)
 	if cluster == nil {
 		return false, nil
