@@ -129,6 +129,11 @@ func (r *reconciler) look(ctx context.Context, cluster *clusterv1.Cluster) (*vis
 	// has no Fleet Cluster any more.
 	v.held = !in.Cluster.Enabled || !cluster.DeletionTimestamp.IsZero() || capiannotations.IsPaused(cluster, cluster) ||
 		!selected && v.fleet != nil
+	if !v.held && !selected && v.wasTold() {
+		if v.held, err = r.isKept(ctx, cluster); err != nil {
+			return nil, err
+		}
+	}
 	if v.held || v.fleet == nil {
 		return v, nil
 	}
@@ -150,6 +155,24 @@ func (r *reconciler) fleetClusterOf(ctx context.Context, cluster *clusterv1.Clus
 	if err := r.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: pin.ClusterName}, fleet); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
+	if !r.isIts(ctx, fleet, cluster) {
+		return nil, nil
+	}
+	return fleet, nil
+}
+
+// isKept reports whether a Cluster that is not selected has a Fleet Cluster all the same, under
+// whatever name: anybody may have dropped its pin, which nobody puts back meanwhile.
+func (r *reconciler) isKept(ctx context.Context, cluster *clusterv1.Cluster) (bool, error) {
+	var all fleetv1.ClusterList
+	if err := r.List(ctx, &all, client.InNamespace(cluster.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("listing Fleet Clusters: %w", err)
+	}
+	return slices.ContainsFunc(all.Items, func(fleet fleetv1.Cluster) bool { return r.isIts(ctx, &fleet, cluster) }), nil
+}
+
+// isIts reports whether a Fleet Cluster is the Cluster's own.
+func (r *reconciler) isIts(ctx context.Context, fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
 	relation, _ := stamp.RelationOf(fleet, cluster, func(name string, uid types.UID) bool {
 		var all clusterv1.ClusterList
 		if err := r.List(ctx, &all, client.InNamespace(cluster.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -159,10 +182,7 @@ func (r *reconciler) fleetClusterOf(ctx context.Context, cluster *clusterv1.Clus
 			return (name == "" || other.Name == name) && (uid == "" || other.UID == uid)
 		})
 	})
-	if relation != stamp.Own || !fleet.DeletionTimestamp.IsZero() || !stamp.IsOurs(fleet) {
-		return nil, nil
-	}
-	return fleet, nil
+	return relation == stamp.Own && fleet.DeletionTimestamp.IsZero() && stamp.IsOurs(fleet)
 }
 
 // lookAtFleet reads what Fleet has made of a Fleet Cluster.

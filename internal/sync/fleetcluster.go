@@ -70,15 +70,18 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 
 // clientID returns the ID that the agent of a Cluster registers with, if it calls by itself;
 // once drawn, it stays. To Fleet, any caller with this ID and a token of the namespace is the
-// cluster's agent, so it must be unguessable.
+// cluster's agent, so it must be unguessable. One that is not stays only with an agent that has
+// called: nobody else is registered under it.
 func (r *clusterReconciler) clientID(ctx context.Context, v *visit) (string, error) {
 	switch {
 	case !v.byAgent:
 		return "", nil
-	case v.fleet != nil && v.fleet.Spec.ClientID != "":
-		return v.fleet.Spec.ClientID, nil
 	case v.fleet != nil:
-		return newClientID(), nil
+		id := v.fleet.Spec.ClientID
+		if id == "" || len(id) < stamp.MinClientID && v.fleet.Status.Agent.LastSeen.IsZero() {
+			return newClientID(), nil
+		}
+		return id, nil
 	}
 	// An apply would replace the ID of a Fleet Cluster that the cache does not show yet.
 	key := types.NamespacedName{Namespace: v.cluster.Namespace, Name: v.pin()}

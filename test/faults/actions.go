@@ -29,6 +29,9 @@ func create(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 	if class.Name != "" {
 		cluster.Spec.Topology = clusterv1.Topology{ClassRef: class, Version: fixture.KubernetesVersion}
 	}
+	if p.calls && p.rng.IntN(2) == 0 {
+		cluster.Annotations = map[string]string{registrationAnnotation: "agent"}
+	}
 	created, answered := cluster, false
 	if !p.ask(ctx, request{what: "creating Cluster " + cluster.Name, admission: true, mayClose: class.Namespace != "",
 		do: func(ctx context.Context, again bool) error {
@@ -75,6 +78,10 @@ func (p *person) patch(ctx context.Context, what string, mayClose bool, cluster 
 type object = map[string]any
 
 func rebase(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
+	// One that calls waits with its first class for what that makes, but is in Fleet if it had none.
+	if p.calls && !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
+		return
+	}
 	class := p.class(p.rng)
 	var topology any
 	if class.Name != "" {

@@ -58,6 +58,8 @@ var actions = []action{
 	{weight: 8, created: true, do: scaleControlPlane},
 	{weight: 8, created: true, do: remove},
 	{weight: 3, created: true, do: removeFleetCluster},
+	{weight: 6, created: true, do: callByAgent},
+	{weight: 3, created: true, do: rotateCredential},
 	{weight: 4, first: true, do: relabelClass},
 	{weight: 3, first: true, do: editConfig},
 	{weight: 4, do: useForbiddenClass},

@@ -17,21 +17,24 @@ type fault struct {
 	// strike breaks something and, but for kills, mends it again. It returns when that
 	// is over, since when everything that Muster needs is there again.
 	strike func(context.Context, *run) (over time.Time, err error)
+	// calls says that there are Clusters whose agents call, and the registrar that they need.
+	calls bool
 }
 
 // faults are all that can strike.
 var faults = []fault{
-	{"syncer-killed", 25 * time.Second, killSyncer},
-	{"syncer-terminated", 12 * time.Second, terminateSyncer},
-	{"apiserver-stopped", 60 * time.Second, stopAPIServer},
-	{"etcd-stopped", 40 * time.Second, stopEtcd},
-	{"webhook-killed", 12 * time.Second, killOneWebhook},
-	{"webhooks-killed", 15 * time.Second, killBothWebhooks},
-	{"certificate-expired", 20 * time.Second, expireCertificate},
-	{"cert-manager-absent", 25 * time.Second, removeCertManager},
-	{"watches-cut", 15 * time.Second, cutWatches},
-	{"fleet-crds-removed", 30 * time.Second, removeFleetCRDs},
-	{"writes-fail", 15 * time.Second, failWrites},
+	{name: "syncer-killed", length: 25 * time.Second, strike: killSyncer},
+	{name: "syncer-terminated", length: 12 * time.Second, strike: terminateSyncer},
+	{name: "registrar-killed", length: 45 * time.Second, strike: killRegistrar, calls: true},
+	{name: "apiserver-stopped", length: 60 * time.Second, strike: stopAPIServer},
+	{name: "etcd-stopped", length: 40 * time.Second, strike: stopEtcd},
+	{name: "webhook-killed", length: 12 * time.Second, strike: killOneWebhook},
+	{name: "webhooks-killed", length: 15 * time.Second, strike: killBothWebhooks},
+	{name: "certificate-expired", length: 20 * time.Second, strike: expireCertificate},
+	{name: "cert-manager-absent", length: 25 * time.Second, strike: removeCertManager},
+	{name: "watches-cut", length: 15 * time.Second, strike: cutWatches},
+	{name: "fleet-crds-removed", length: 30 * time.Second, strike: removeFleetCRDs},
+	{name: "writes-fail", length: 15 * time.Second, strike: failWrites},
 }
 
 func faultNamed(name string) (fault, error) {

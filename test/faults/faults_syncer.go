@@ -16,7 +16,7 @@ import (
 // killSyncer kills the syncer that leads, and sometimes the one that stands by as
 // well. Its lease is not given back: the next one has to wait until it lapses.
 func killSyncer(ctx context.Context, r *run) (time.Time, error) {
-	leader, standby, err := r.leader(ctx)
+	leader, standby, err := r.leader(ctx, syncer, secondSyncer)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -34,7 +34,7 @@ func killSyncer(ctx context.Context, r *run) (time.Time, error) {
 // terminateSyncer ends the syncer that leads in order, as a rollout does, and measures
 // how long it takes until the one that stands by writes.
 func terminateSyncer(ctx context.Context, r *run) (time.Time, error) {
-	leader, standby, err := r.leader(ctx)
+	leader, standby, err := r.leader(ctx, syncer, secondSyncer)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -54,13 +54,13 @@ func terminateSyncer(ctx context.Context, r *run) (time.Time, error) {
 	return over, errors.Join(err, <-ended)
 }
 
-// leader tells the syncer that leads from the one that stands by, by their logs: the
+// leader tells which of two replicas leads from the one that stands by, by their logs: the
 // lease does not name the process.
-func (r *run) leader(ctx context.Context) (leader, standby string, err error) {
-	err = poll.Until(ctx, "a syncer to lead and another to stand by", time.Minute, func(context.Context) error {
+func (r *run) leader(ctx context.Context, one, other string) (leader, standby string, err error) {
+	err = poll.Until(ctx, "one of two replicas to lead and the other to stand by", time.Minute, func(context.Context) error {
 		leader, standby = "", ""
 		for _, process := range r.env.Processes() {
-			if (process.Name != syncer && process.Name != secondSyncer) || !process.Running {
+			if (process.Name != one && process.Name != other) || !process.Running {
 				continue
 			}
 			log, err := lastRun(r.env.LogPath(process.Name))

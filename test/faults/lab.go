@@ -23,10 +23,14 @@ const (
 	webhook       = "muster-webhook"
 	secondSyncer  = syncer + "-2"
 	secondWebhook = webhook + "-2"
-	apiServer     = "kube-apiserver"
-	etcd          = "etcd"
-	controllers   = "kube-controller-manager"
-	certManager   = "cert-manager"
+
+	registrar       = "muster-registrar"
+	secondRegistrar = registrar + "-2"
+
+	apiServer   = "kube-apiserver"
+	etcd        = "etcd"
+	controllers = "kube-controller-manager"
+	certManager = "cert-manager"
 )
 
 // People. The first may do everything, and is still subject to RBAC, unlike an
@@ -77,6 +81,8 @@ type lab struct {
 	mu      sync.Mutex
 	proxies map[string]*proxy.Proxy
 	runs    int
+	// registrars says that the optional registrar runs.
+	registrars bool
 }
 
 // newLab starts a stack.

@@ -25,12 +25,19 @@ const (
 )
 
 // play lets a fault strike once. The error is the harness's, not Muster's.
-func (l *lab) play(ctx context.Context, f fault, seed uint64) (*record, error) {
+func (l *lab) play(ctx context.Context, f fault, seed uint64) (rec *record, err error) {
 	l.runs++
-	rec := &record{Fault: f.name, Seed: seed}
+	rec = &record{Fault: f.name, Seed: seed}
 	w, err := newWorld(ctx, l.admin, fmt.Sprintf("run%d", l.runs))
 	if err != nil {
 		return rec, err
+	}
+	if w.calls = f.calls; w.calls {
+		if err := l.withRegistrar(ctx); err != nil {
+			return rec, err
+		}
+		stop := w.playFleet(ctx, l.admin)
+		defer func() { err = errors.Join(err, stop()) }()
 	}
 	r := &run{lab: l, world: w, tally: &tally{}, record: rec, rng: rand.New(rand.NewPCG(seed, workers)), mend: func() {}}
 	if err := r.served(ctx); err != nil {
@@ -67,10 +74,9 @@ func (r *run) count() {
 // settle waits until what is there is what people wish for, and the webhooks answer.
 func (r *run) settle(ctx context.Context, over time.Time) {
 	want := r.expected()
-	view := oracle.View(want)
 	var since time.Time
 	for end := time.Now().Add(deadline); ; time.Sleep(lookInterval) {
-		got, problem := r.compare(ctx, view)
+		got, problem := r.compare(ctx, want)
 		switch {
 		case problem != nil:
 			since = time.Time{}
@@ -91,14 +97,14 @@ func (r *run) settle(ctx context.Context, over time.Time) {
 }
 
 // compare returns what is there, and what is wrong with it.
-func (r *run) compare(ctx context.Context, want string) (oracle.State, error) {
+func (r *run) compare(ctx context.Context, want oracle.State) (oracle.State, error) {
 	ctx, done := context.WithTimeout(ctx, requestTimeout)
 	defer done()
 	seen, err := r.look(ctx, r.admin)
 	if err != nil {
 		return seen, err
 	}
-	if diff := oracle.Diff(want, oracle.View(seen)); diff != "" {
+	if diff := oracle.Diff(oracle.View(want), oracle.View(oracle.Recognize(want, seen))); diff != "" {
 		return seen, errors.New(diff)
 	}
 	if err := configObserved(ctx, r.admin); err != nil {

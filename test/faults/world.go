@@ -19,6 +19,8 @@ import (
 // makes of it, it knows nothing.
 type world struct {
 	id string
+	// calls says that some Clusters' agents call.
+	calls bool
 
 	mu    sync.Mutex
 	state oracle.State
@@ -85,7 +87,12 @@ func (w *world) expected() oracle.State {
 	for key, cluster := range wishes.Clusters {
 		wishes.Clusters[key] = oracle.AsRequested(cluster)
 	}
-	return oracle.Settle(wishes)
+	if !w.calls {
+		return oracle.Settle(wishes)
+	}
+	// Fleet answers whoever asks, and whose manifest is there calls.
+	wishes.Calling.Registrar, wishes.Calling.Server = true, fleetServer
+	return oracle.FleetAnswers(wishes, tokenOf)
 }
 
 // look reads what is there.

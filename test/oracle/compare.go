@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -20,6 +21,7 @@ func AsRequested(cluster *clusterv1.Cluster) *clusterv1.Cluster {
 		delete(requested.Annotations, key)
 	}
 	meta.RemoveStatusCondition(&requested.Status.Conditions, importedCondition)
+	meta.RemoveStatusCondition(&requested.Status.Conditions, manifestCondition)
 	return requested
 }
 
@@ -32,6 +34,7 @@ func Missing(want, got State) []string {
 		without("Fleet Cluster", want.FleetClusters, got.FleetClusters, nil),
 		without("ClusterGroup", want.Groups, got.Groups, nil),
 		without("BundleNamespaceMapping", want.Mappings, got.Mappings, nil),
+		without("manifest", want.Calling.Manifests, got.Calling.Manifests, nil),
 	)
 }
 
@@ -41,6 +44,12 @@ func Extra(want, got State) []string {
 		without("Fleet Cluster", got.FleetClusters, want.FleetClusters, isOurs),
 		without("ClusterGroup", got.Groups, want.Groups, isOurs),
 		without("BundleNamespaceMapping", got.Mappings, want.Mappings, isOurs),
+		without("manifest", got.Calling.Manifests, want.Calling.Manifests, isOurs),
+		without("ClusterRegistration", got.Calling.Registrations, nil, func(asked client.Object) bool {
+			return isOurs(asked) && !slices.ContainsFunc(asked.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
+				return want.FleetClusters[Key{Namespace: asked.GetNamespace(), Name: owner.Name}] != nil
+			})
+		}),
 	)
 }
 

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -21,8 +22,10 @@ func Look(ctx context.Context, reader client.Reader, prefix string, known map[st
 		groups        fleetv1.ClusterGroupList
 		mappings      fleetv1.BundleNamespaceMappingList
 		namespaces    corev1.NamespaceList
+		registrations fleetv1.ClusterRegistrationList
+		secrets       corev1.SecretList
 	)
-	for _, list := range []client.ObjectList{&clusters, &classes, &fleetClusters, &groups, &mappings, &namespaces} {
+	for _, list := range []client.ObjectList{&clusters, &classes, &fleetClusters, &groups, &mappings, &namespaces, &registrations, &secrets} {
 		if err := reader.List(ctx, list); err != nil {
 			return seen, err
 		}
@@ -32,6 +35,10 @@ func Look(ctx context.Context, reader client.Reader, prefix string, known map[st
 	keep(prefix, seen.FleetClusters, fleetClusters.Items)
 	keep(prefix, seen.Groups, groups.Items)
 	keep(prefix, seen.Mappings, mappings.Items)
+	keep(prefix, seen.Calling.Registrations, registrations.Items)
+	keep(prefix, seen.Calling.Manifests, slices.DeleteFunc(secrets.Items, func(secret corev1.Secret) bool {
+		return !strings.HasSuffix(secret.Name, ManifestOf(Key{}).Name)
+	}))
 	for i := range namespaces.Items {
 		if namespace := &namespaces.Items[i]; known[namespace.Name] != nil {
 			seen.Namespaces[namespace.Name] = namespace

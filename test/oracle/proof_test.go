@@ -79,7 +79,7 @@ func fleetCluster(name string, keys map[string]string, owners ...metav1.OwnerRef
 	return func(s *State) {
 		fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "team", Name: name, OwnerReferences: owners, CreationTimestamp: metav1.NewTime(noon.Add(time.Hour)),
-		}}
+		}, Spec: fleetv1.ClusterSpec{KubeConfigSecret: "theirs"}}
 		for key, value := range keys {
 			if strings.HasPrefix(key, domain+"/") {
 				fleet.Annotations = set(fleet.Annotations, key, value)

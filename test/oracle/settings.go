@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
@@ -24,6 +25,10 @@ type settings struct {
 	deletesDeselected                               bool
 	exclude                                         []string
 
+	// agentInitiated has the agents of those Clusters call that the selector matches.
+	agentInitiated bool
+	agentSelector  labels.Selector
+
 	classEnabled, classPatch, classOwners bool
 }
 
@@ -37,8 +42,9 @@ func settingsOf(config *addonsv1.FleetAddonConfig) settings {
 	isOn := func(value *bool) bool { return ptr.Deref(value, true) }
 	selector, err := parse(cluster.Selector)
 	namespaceSelector, nsErr := parse(cluster.NamespaceSelector)
+	agentSelector, agentErr := parse(cluster.AgentInitiatedSelector)
 	return settings{
-		invalid: err != nil || nsErr != nil,
+		invalid: err != nil || nsErr != nil || agentErr != nil,
 		enabled: isOn(cluster.Enabled), classGroup: isOn(cluster.ApplyClassGroup), patch: isOn(cluster.PatchResource),
 		owners: isOn(cluster.SetOwnerReferences), hostNetwork: isOn(cluster.HostNetwork),
 		agentNamespace: ptr.Deref(cluster.AgentNamespace, "fleet-addon-agent"),
@@ -52,7 +58,8 @@ func settingsOf(config *addonsv1.FleetAddonConfig) settings {
 		selector: selector, namespaceSelector: namespaceSelector,
 		deletesDeselected: cluster.OnDeselect == "Delete",
 		exclude:           ptr.Deref(ptr.Deref(cluster.TemplateValues, addonsv1.TemplateValuesConfig{}).Exclude, secretive),
-		classEnabled:      isOn(class.Enabled), classPatch: isOn(class.PatchResource), classOwners: isOn(class.SetOwnerReferences),
+		agentInitiated:    ptr.Deref(cluster.AgentInitiated, false), agentSelector: agentSelector,
+		classEnabled: isOn(class.Enabled), classPatch: isOn(class.PatchResource), classOwners: isOn(class.SetOwnerReferences),
 	}
 }
 
@@ -122,5 +129,7 @@ func (in settings) selects(cluster *clusterv1.Cluster, namespace *corev1.Namespa
 	}
 	stamped := cluster.DeepCopy()
 	stampClass(stamped)
-	return in.selector.Matches(labels.Set(stamped.Labels)) && in.namespaceSelector.Matches(labels.Set(namespace.Labels))
+	return in.selector.Matches(labelSet(stamped)) && in.namespaceSelector.Matches(labels.Set(namespace.Labels))
 }
+
+func labelSet(object client.Object) labels.Set { return object.GetLabels() }

@@ -15,7 +15,16 @@ import (
 
 // Settle returns the state in which Muster comes to rest.
 func Settle(was State) State {
-	s, in := was.Copy(), settingsOf(was.Config)
+	s := was.Copy()
+	s.noteUsed()
+	for range 2 { // What the registrar says of an agent that called counts for the syncer.
+		s.settle(settingsOf(was.Config))
+	}
+	s.collectCalling()
+	return s
+}
+
+func (s *State) settle(in settings) {
 	for _, class := range s.Classes {
 		class.Finalizers = withoutLegacy(class.Finalizers)
 	}
@@ -23,13 +32,14 @@ func Settle(was State) State {
 		cluster.Finalizers = withoutLegacy(cluster.Finalizers)
 	}
 	s.collectGarbage()
+	s.collectCalling()
 	if in.invalid || !in.enabled { // Turned off, or nobody knows what is wanted.
 		for _, cluster := range s.Clusters {
 			s.holdCluster(in, cluster)
 		}
 	}
 	if in.invalid {
-		return s
+		return
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.Clusters), func(a, b Key) int { return strings.Compare(a.String(), b.String()) }) {
 		if in.enabled { // Turned off, everything stays as it is.
@@ -42,8 +52,8 @@ func Settle(was State) State {
 	if in.enabled {
 		s.settleTargets(in)
 		s.settleNamespaces(in)
+		s.settleRegistrar(in)
 	}
-	return s
 }
 
 // Admitted returns a Cluster as the webhook answers its creation: pinned if it is
@@ -104,7 +114,7 @@ func (s *State) settleCluster(in settings, cluster *clusterv1.Cluster) {
 		switch {
 		case deleting:
 		case isClaimed(cluster) || selected || fleet != nil:
-			report(cluster, fleet != nil, "Paused")
+			report(cluster, s.isIn(cluster, fleet), "Paused")
 		default: // None of our business.
 			meta.RemoveStatusCondition(&cluster.Status.Conditions, importedCondition)
 		}
@@ -123,7 +133,7 @@ func (s *State) settleCluster(in settings, cluster *clusterv1.Cluster) {
 			s.withdraw(in, cluster, fleet)
 			meta.RemoveStatusCondition(&cluster.Status.Conditions, importedCondition)
 		default: // Kept, frozen as it is.
-			report(cluster, fleet != nil, "Deselected")
+			report(cluster, s.isIn(cluster, fleet), "Deselected")
 		}
 		return
 	}
@@ -139,11 +149,10 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 	if fleet != nil {
 		is = s.relationOf(in, fleet, cluster)
 	}
-	initialized := ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
 	switch {
 	case s.isGroupTaken(in, cluster):
 		// Its bundles would be targeted through the group of somebody else's class.
-		report(cluster, fleet != nil && is == own, "NameConflict")
+		report(cluster, is == own && s.isIn(cluster, fleet), "NameConflict")
 		return
 	case is == foreign:
 		report(cluster, false, "NameConflict")
@@ -151,7 +160,7 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 	case is == orphan, fleet != nil && !fleet.DeletionTimestamp.IsZero():
 		report(cluster, false, "FleetClusterDeleting")
 		return
-	case (fleet == nil || is == heirloom) && !initialized:
+	case (fleet == nil || is == heirloom) && !in.mayBeMade(cluster):
 		report(cluster, false, "WaitingForControlPlane")
 		return
 	}
@@ -160,16 +169,17 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 		report(cluster, false, "TemplateValuesUnresolved")
 		return
 	}
-	if is == heirloom {
+	if is == heirloom && !in.calls(cluster) { // There is nobody whom Fleet could deploy anew.
 		fleet.Spec.RedeployAgentGeneration++
 	}
 	if is == heirloom || is == handed {
 		in.claim(fleet, cluster)
+		s.cutOff(in, cluster, fleet, is == heirloom)
 	}
 	if fleet == nil || in.patch {
 		s.writeFleetCluster(in, cluster, fleet, values)
 	}
-	report(cluster, true, map[bool]string{true: "Imported", false: "TemplateValuesUnresolved"}[resolved])
+	s.reportImported(in, cluster, resolved)
 }
 
 // isGroupTaken: the namespace has a class of its own whose group has the name of the
@@ -246,7 +256,7 @@ func (s *State) writeFleetCluster(in settings, cluster *clusterv1.Cluster, old *
 	fleet.OwnerReferences = in.ownersOf(cluster)
 	noteOrigin(fleet, cluster)
 	fleet.Spec = fleetv1.ClusterSpec{
-		ClientID: old.Spec.ClientID, // Fleet's own.
+		ClientID: s.clientIDFor(in, cluster, old),
 		// Counted up by whoever wants the agent deployed anew.
 		RedeployAgentGeneration: old.Spec.RedeployAgentGeneration,
 		KubeConfigSecret:        cluster.Name + "-kubeconfig",
@@ -255,6 +265,9 @@ func (s *State) writeFleetCluster(in settings, cluster *clusterv1.Cluster, old *
 		AgentEnvVars:            in.envVars,
 		HostNetwork:             ptr.To(in.hostNetwork),
 		TemplateValues:          old.Spec.TemplateValues,
+	}
+	if in.calls(cluster) {
+		fleet.Spec.KubeConfigSecret = "" // Nothing by which Fleet would install an agent.
 	}
 	if values != nil {
 		fleet.Spec.TemplateValues = &fleetv1.GenericMap{Data: values}

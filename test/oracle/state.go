@@ -43,6 +43,9 @@ type State struct {
 	Groups        map[Key]*fleetv1.ClusterGroup
 	Mappings      map[Key]*fleetv1.BundleNamespaceMapping
 
+	// Calling is what there is for Clusters whose agents call.
+	Calling Calling
+
 	// GarbageStays says that the garbage collector is stopped: what had owners and has
 	// none any more is there.
 	GarbageStays bool
@@ -54,7 +57,7 @@ func NewState() State {
 		Namespaces: map[string]*corev1.Namespace{}, Classes: map[Key]*clusterv1.ClusterClass{},
 		Clusters: map[Key]*clusterv1.Cluster{}, Referenced: map[Reference]*unstructured.Unstructured{},
 		FleetClusters: map[Key]*fleetv1.Cluster{}, Groups: map[Key]*fleetv1.ClusterGroup{},
-		Mappings: map[Key]*fleetv1.BundleNamespaceMapping{},
+		Mappings: map[Key]*fleetv1.BundleNamespaceMapping{}, Calling: newCalling(),
 	}
 }
 
@@ -64,7 +67,7 @@ func (s *State) Copy() State {
 		Config: s.Config.DeepCopy(), Namespaces: copyMap(s.Namespaces), Classes: copyMap(s.Classes),
 		Clusters: copyMap(s.Clusters), Referenced: copyMap(s.Referenced),
 		FleetClusters: copyMap(s.FleetClusters), Groups: copyMap(s.Groups), Mappings: copyMap(s.Mappings),
-		GarbageStays: s.GarbageStays,
+		Calling: s.Calling.copy(), GarbageStays: s.GarbageStays,
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 )
@@ -14,7 +13,7 @@ import (
 // that two states can be compared byte for byte. What only the API server writes, and
 // Muster's notes about its own work, are left out.
 func View(s State) string {
-	documents := map[string]map[string]any{}
+	documents := viewCalling(s)
 	add := func(kind string, object client.Object, parts map[string]any) {
 		annotations := map[string]string{}
 		for key, value := range object.GetAnnotations() {
@@ -33,11 +32,7 @@ func View(s State) string {
 		add("ClusterClass", object, map[string]any{"spec": object.Spec})
 	}
 	for _, object := range s.Clusters {
-		condition := ""
-		if found := meta.FindStatusCondition(object.Status.Conditions, importedCondition); found != nil {
-			condition = fmt.Sprintf("%s, %s", found.Status, found.Reason)
-		}
-		add("Cluster", object, map[string]any{"spec": object.Spec, importedCondition: condition})
+		add("Cluster", object, viewConditions(object))
 	}
 	for _, object := range s.FleetClusters {
 		spec := plain(object.Spec)

@@ -93,7 +93,10 @@ func drawCreateCluster(rng *rand.Rand, step *Step) {
 	step.Namespace = rng.IntN(namespaceCount)
 	step.Key = oneOf(rng, "", "", "env", "both")
 	step.Value = oneOf(rng, "prod", "dev")
-	step.Kind = oneOf(rng, "", "", "", "", "", "GenerateName", "Paused", "Finalizer", "Finalizer", "Pinned")
+	step.Kind = oneOf(rng, "", "", "", "", "", "GenerateName", "Paused", "Finalizer", "Finalizer", "Pinned", "Calls", "Calls", "Calls")
+	if step.Kind == "Calls" && rng.IntN(3) > 0 {
+		step.Class = noClass // Without a topology, nothing is waited for.
+	}
 }
 
 func drawReferenced(rng *rand.Rand, step *Step) {
@@ -129,6 +132,8 @@ func (r *run) createClusterAs(somebody client.Client, step Step) (bool, error) {
 		cluster.Spec.Paused = ptr.To(true)
 	case "Finalizer":
 		cluster.Finalizers = []string{finalizer}
+	case "Calls":
+		cluster.Annotations = map[string]string{registrationKey: "agent"}
 	case "Pinned":
 		cluster.Annotations = map[string]string{pinKey: "pinned-" + fmt.Sprint(step.Cluster)}
 	case "Forged":
@@ -291,12 +296,14 @@ func finishDeletion(r *run, step Step) (bool, error) {
 	return true, r.wentOrWaits(cluster)
 }
 
-// mayDeselect: a selector is in force, so that the Cluster may be frozen or withdrawn.
+// mayDeselect: a selector is in force, so that the Cluster may be frozen or withdrawn, or its
+// agent have to call and to call no longer.
 func mayDeselect(r *run, _ Step) bool {
 	if r.state.Config == nil || r.state.Config.Spec.Cluster == nil {
 		return false
 	}
-	return r.state.Config.Spec.Cluster.Selector != nil || r.state.Config.Spec.Cluster.NamespaceSelector != nil
+	cluster := r.state.Config.Spec.Cluster
+	return cluster.Selector != nil || cluster.NamespaceSelector != nil || cluster.AgentInitiatedSelector != nil
 }
 
 func rebase(r *run, step Step) (bool, error) { return r.rebaseAs(admin, step) }

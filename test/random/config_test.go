@@ -136,6 +136,9 @@ func drawConfig(rng *rand.Rand, step *Step) {
 			OnDeselect:         oneOf(rng, "", addonsv1.DeselectKeep, addonsv1.DeselectDelete, addonsv1.DeselectDelete),
 			TemplateValues:     maybe(rng, 0.7, templateValues...),
 		}
+		if step.Config.Cluster.AgentInitiated = maybe(rng, 0.7, true, true, false); step.Config.Cluster.AgentInitiated != nil {
+			step.Config.Cluster.AgentInitiatedSelector = maybe(rng, 0.5, selectors...)
+		}
 		if rng.Float64() < 0.2 {
 			step.Config.Cluster.AgentEnvVars = []corev1.EnvVar{{Name: "HTTPS_PROXY", Value: "http://proxy.example"}}
 		}

@@ -10,6 +10,10 @@
 // it, without the oracle. In runs of odd seeds the shipped admission policies are taken
 // away: nothing may rest on them.
 //
+// Some Clusters' agents are to call. In two of three runs the registrar runs; Fleet, which does
+// not, is played: it deploys, grants and forgets by steps, as people do what they do. In the
+// other runs nobody registers such Clusters, and nothing may come of them but a condition.
+//
 // The garbage collector, the syncer and the webhook are stopped at random. Muster is let
 // come to rest before a step only where the end depends on what Muster has seen before:
 // what is frozen stays as it is, and what is only kept is not made again.
@@ -31,6 +35,7 @@
 //
 //	MUSTER_SEED=7 MUSTER_SEEDS=20 MUSTER_STEPS=250   twenty runs, from seed 7 on
 //	MUSTER_POLICIES=off                              the shipped admission policies taken away in all runs; or on
+//	MUSTER_REGISTRAR=off                             the optional registrar does not run in any; or on
 //	MUSTER_REPLAY=steps.jsonl                        the steps that a failure printed
 //	MUSTER_UPGRADE_FROM=9207717                      what TestUpgrade begins with
 package random

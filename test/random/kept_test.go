@@ -22,6 +22,12 @@ func uidsOf(s oracle.State) map[string]types.UID {
 	for key, object := range s.Mappings {
 		uids["BundleNamespaceMapping "+key.String()] = object.UID
 	}
+	for key, object := range s.Calling.Registrations {
+		uids["ClusterRegistration "+key.String()] = object.UID
+	}
+	for key, object := range s.Calling.Manifests {
+		uids["manifest "+key.String()] = object.UID
+	}
 	return uids
 }
 

@@ -19,6 +19,9 @@ const (
 // TestKnown plays, with our admission policies taken away, what once worked for those
 // who attacked Muster and what once confused it.
 func TestKnown(t *testing.T) {
+	if err := withRegistrar(false); err != nil {
+		t.Fatal(err)
+	}
 	restore, err := withPolicies(false)
 	if err != nil {
 		t.Fatal(err)

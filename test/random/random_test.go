@@ -64,6 +64,10 @@ func TestRandom(t *testing.T) {
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			begin := time.Now()
+			// Before the policies go, which come with the component.
+			if err := withRegistrar(seed%3 != 0); err != nil {
+				t.Fatal(err)
+			}
 			restore, err := withPolicies(seed%2 == 0)
 			if err != nil {
 				t.Fatal(err)
@@ -75,7 +79,7 @@ func TestRandom(t *testing.T) {
 			})
 			r, err := playSeed(seed, count)
 			total += r.count
-			t.Logf("seed %d: %d steps in %s", seed, r.count, time.Since(begin).Round(time.Second))
+			t.Logf("seed %d: %d steps in %s; %d registrations were made", seed, r.count, time.Since(begin).Round(time.Second), r.callers)
 			if err != nil {
 				fails(t, seed, r, err)
 			}
@@ -105,6 +109,9 @@ func replay(t *testing.T, path string) {
 	}
 	steps, err := parseSteps(string(text))
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := withRegistrar(true); err != nil {
 		t.Fatal(err)
 	}
 	restore, err := withPolicies(true)
@@ -166,7 +173,7 @@ func playSteps(id string, steps []Step, patience time.Duration, toTheEnd bool) e
 // Clusters and classes are gone is what the oracle says; and when that is gone too,
 // there must be nothing.
 func (r *run) finish(check bool) error {
-	if err := errors.Join(r.startCollector(), r.startSyncer(), r.startWebhook()); err != nil {
+	if err := errors.Join(r.startCollector(), r.startSyncer(), r.startWebhook(), r.startRegistrar()); err != nil {
 		return err
 	}
 	if r.state.Config != nil {
@@ -202,6 +209,9 @@ func (r *run) finish(check bool) error {
 			return fmt.Errorf("without Clusters and classes: %w", err)
 		}
 	}
+	if err := r.sweepCalling(); err != nil {
+		return err
+	}
 	return r.sweep(check)
 }
 
@@ -213,7 +223,8 @@ func (r *run) sweep(check bool) error {
 		if err != nil {
 			return err
 		}
-		if len(seen.FleetClusters)+len(seen.Groups)+len(seen.Mappings) == 0 {
+		// Nobody deletes what was registered and handed out: it goes with what it is for.
+		if len(seen.FleetClusters)+len(seen.Groups)+len(seen.Mappings)+len(seen.Calling.Registrations)+len(seen.Calling.Manifests) == 0 {
 			r.state = seen
 			break
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -189,6 +190,10 @@ func known(config *addonsv1.FleetAddonConfig) addonsv1.FleetAddonConfigSpec {
 // bothKnow: the oracles of both revisions know what a step is about.
 func bothKnow(step Step) bool {
 	switch step.Op {
+	case "CreateCluster":
+		return step.Kind != "Calls"
+	case "SetConfig":
+		return step.Config.Cluster == nil || step.Config.Cluster.AgentInitiated == nil
 	case "StopGC", "StartGC", "CreateDisplacing", "DeleteDisplacing":
 		return false
 	case "DropPin":
@@ -200,7 +205,7 @@ func bothKnow(step Step) bool {
 			return false
 		}
 	}
-	for _, operation := range tenantOperations {
+	for _, operation := range slices.Concat(tenantOperations, callingOperations, registrarOperations) {
 		if operation.name == step.Op {
 			return false
 		}

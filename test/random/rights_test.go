@@ -102,6 +102,7 @@ func withPolicies(inForce bool) (restore func() error, err error) {
 // Nobody but the administrator of this run can make a Cluster name a class of another
 // namespace, and the oracle has no part in this.
 func (r *run) noteRightful() {
+	r.noteWished()
 	for _, cluster := range r.state.Clusters {
 		ref := cluster.Spec.Topology.ClassRef
 		if ref.Name == "" || ref.Namespace == "" || ref.Namespace == cluster.Namespace || !r.isSelected(cluster) {

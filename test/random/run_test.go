@@ -45,7 +45,7 @@ type run struct {
 	done  []Step
 	count int
 
-	syncerUp, webhookUp bool
+	syncerUp, webhookUp, registrarUp bool
 	// dirty says that Muster may not be at rest; clean that it was when it was stopped.
 	dirty, clean bool
 
@@ -55,6 +55,11 @@ type run struct {
 	// point: somebody entitled to it wished for them; audit tells what was made.
 	rightful map[string]bool
 	audit    *stack.AuditTail
+	// wished is what may have been registered since then, by namespace; registered tells what was.
+	wished     map[string]map[string]bool
+	registered *stack.AuditTail
+	// callers is how many registrations were made in all.
+	callers int
 	// kept are the objects of the last quiet point that have to be the same at the next.
 	kept map[string]types.UID
 	// deleted are the objects that were deleted since then.
@@ -66,7 +71,7 @@ type run struct {
 func newRun(id string, patience time.Duration) (*run, error) {
 	r := &run{
 		id: id, patience: patience, state: oracle.NewState(), slots: map[int]oracle.Key{},
-		syncerUp: true, webhookUp: true, rightful: map[string]bool{}, kept: map[string]types.UID{}, deleted: map[oracle.Key]bool{},
+		syncerUp: true, webhookUp: true, registrarUp: registrar, wished: map[string]map[string]bool{}, rightful: map[string]bool{}, kept: map[string]types.UID{}, deleted: map[oracle.Key]bool{},
 	}
 	for i := range namespaceCount {
 		namespace := &corev1.Namespace{}
@@ -78,6 +83,13 @@ func newRun(id string, patience time.Duration) (*run, error) {
 	}
 	var err error
 	if r.audit, err = env.AuditTail(); err != nil {
+		return nil, err
+	}
+	if r.registered, err = env.AuditTail(); err != nil {
+		return nil, err
+	}
+	r.state.Calling.Registrar = registrar
+	if err := r.setServer("https://fleet.example.com"); err != nil {
 		return nil, err
 	}
 	if r.tenant, err = newTenant(r.tenantNamespace()); err != nil {
@@ -117,7 +129,7 @@ func (r *run) play(step Step) (bool, error) {
 	}
 	operation := operationOf(step.Op)
 	racy := !strings.HasPrefix(step.Op, "Syncer") && (operation.racy != nil && operation.racy(r, step) || r.createsOnly())
-	if racy && (r.syncerUp && r.dirty || !r.syncerUp && !r.clean) {
+	if racy && (r.syncerUp && r.dirty || !r.syncerUp && (!r.clean || r.registrarUp)) {
 		r.done = append(r.done, Step{Op: quiet})
 		if err := r.quiet(); err != nil {
 			return false, err
@@ -173,19 +185,20 @@ const calm = 250 * time.Millisecond
 
 // quiet waits until Muster has made what the oracle says, and fails if it does not.
 func (r *run) quiet() error {
-	if err := r.startSyncer(); err != nil {
+	if err := errors.Join(r.startSyncer(), r.startRegistrar()); err != nil {
 		return err
 	}
 	r.noteRightful()
 	r.noteKept()
-	want := oracle.View(syncing.Settle(r.state))
+	settled := syncing.Settle(r.state)
+	want := oracle.View(settled)
 	deadline := time.Now().Add(r.patience)
 	for calmSince := (time.Time{}); ; {
 		seen, err := r.look()
 		if err != nil {
 			return err
 		}
-		got := oracle.View(seen)
+		got := oracle.View(oracle.Recognize(settled, seen))
 		observed, err := r.configObserved()
 		if err != nil {
 			return err
@@ -197,8 +210,9 @@ func (r *run) quiet() error {
 			calmSince = time.Now()
 		case time.Since(calmSince) >= calm:
 			r.state, r.dirty = seen, false
+			r.state.Calling.Called, r.state.Calling.Rotated = settled.Calling.Called, settled.Calling.Rotated
 			clear(r.deleted)
-			return errors.Join(r.nothingAnew(), r.nothingOpened())
+			return errors.Join(r.nothingAnew(), r.nothingOpened(), r.nothingTwice())
 		}
 		if time.Now().After(deadline) {
 			diff := oracle.Diff(want, got)
@@ -215,6 +229,9 @@ func (r *run) quiet() error {
 func (r *run) look() (oracle.State, error) {
 	seen, err := oracle.Look(ctx, admin, r.id+"-", r.state.Namespaces)
 	seen.Config, seen.Referenced, seen.GarbageStays = r.state.Config, r.state.Referenced, r.state.GarbageStays
+	known := r.state.Calling
+	known.Registrations, known.Manifests = seen.Calling.Registrations, seen.Calling.Manifests
+	seen.Calling = known
 	return seen, err
 }
 
@@ -309,7 +326,12 @@ func (r *run) waitCollected() error {
 				lives[object.GetUID()] = true
 			}
 		}
-		for _, objects := range [][]client.Object{values(seen.FleetClusters), values(seen.Groups)} {
+		for _, fleet := range seen.FleetClusters {
+			lives[fleet.UID] = true
+		}
+		for _, objects := range [][]client.Object{
+			values(seen.FleetClusters), values(seen.Groups), values(seen.Calling.Registrations), values(seen.Calling.Manifests),
+		} {
 			for _, object := range objects {
 				for _, owner := range object.GetOwnerReferences() {
 					if !lives[owner.UID] {

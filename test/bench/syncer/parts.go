@@ -23,6 +23,7 @@ var (
 		{[]string{"throughput", "latency"}, measureThroughput},
 		{[]string{"growth", "look", "start", "fanout"}, measureImported},
 		{[]string{"namespace"}, measureNamespace},
+		{[]string{"registrar"}, measureCalling},
 	}
 	full    = part{[]string{"full"}, measureFull}
 	against = part{[]string{"against"}, measureAgainst}

@@ -33,11 +33,6 @@ func TestMain(m *testing.M) {
 		if err := fixture.Use(&env, &admin)(s); err != nil {
 			return err
 		}
-		for _, namespace := range []string{"cattle-fleet-system", "cattle-fleet-clusters-system"} {
-			if err := s.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}"); err != nil {
-				return err
-			}
-		}
 		if err := setServer("https://fleet.example.com"); err != nil {
 			return err
 		}
@@ -46,14 +41,7 @@ func TestMain(m *testing.M) {
 }
 
 // setServer plays Fleet's chart: it says by which address agents reach Fleet.
-func setServer(url string) error {
-	return env.Apply(ctx, fmt.Sprintf(`
-apiVersion: v1
-kind: ConfigMap
-metadata: {namespace: cattle-fleet-system, name: fleet-controller}
-data: {config: '{"apiServerURL":%q,"apiServerCA":"Y2E=","agentTLSMode":"strict"}'}
-`, url))
-}
+func setServer(url string) error { return env.Apply(ctx, fixture.FleetSettings(url)) }
 
 // nothingRefused is asked when all tests are over. Two things are refused that are asked for:
 // Secrets that are not manifests, which only a policy can tell apart, and what a quota forbids.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/oracle"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -88,7 +89,7 @@ func TestLostCredential(t *testing.T) {
 	s.annotate(g, "look", "again")
 	s.handedOut(g, "first") // Fleet still has it.
 	g.Expect(admin.Delete(ctx, s.secret(g))).To(Succeed())
-	g.Expect(admin.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: credentialName(registration)}})).To(Succeed())
+	g.Expect(admin.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: oracle.CredentialName(&registration)}})).To(Succeed())
 	s.annotate(g, "look", "once more")
 	g.Eventually(func(g Gomega) { g.Expect(s.reason(g)).To(Equal("WaitingForFleet")) }).Should(Succeed()) // For five minutes.
 	g.Expect(s.registrations(g)).To(HaveLen(1))

@@ -18,6 +18,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/oracle"
 )
 
 var counter atomic.Int64
@@ -52,9 +53,7 @@ func (s *site) deployed(g Gomega) {
 func (s *site) assigned(g Gomega) {
 	fleet := &fleetv1.Cluster{}
 	g.Eventually(func() error { return admin.Get(ctx, s.key(), fleet) }).Should(Succeed())
-	before := fleet.DeepCopy()
-	fleet.Status.Namespace = stamp.FleetNamespace(s.namespace, s.name)
-	g.Expect(admin.Status().Patch(ctx, fleet, client.MergeFrom(before))).To(Succeed())
+	g.Expect(fixture.AssignNamespace(ctx, admin, fleet)).To(Succeed())
 }
 
 func (s *site) bundled(g Gomega) {
@@ -86,34 +85,21 @@ func (s *site) granted(g Gomega, token string) fleetv1.ClusterRegistration {
 		g.Expect(asked.Name).NotTo(BeEmpty(), "nothing was registered")
 	}).Should(Succeed())
 	s.leave(g, asked, s.namespace, token)
-	before := asked.DeepCopy()
-	asked.Status.Granted, asked.Status.ClusterName = true, s.name
-	g.Expect(admin.Status().Patch(ctx, &asked, client.MergeFrom(before))).To(Succeed())
+	g.Expect(fixture.Grant(ctx, admin, &asked, s.name)).To(Succeed())
 	return asked
 }
 
 // register plays an agent that registers by itself, and Fleet, which grants it.
 func (s *site) register(g Gomega, name, clientID string) *fleetv1.ClusterRegistration {
-	fleet := s.fleet(g)
-	asked := &fleetv1.ClusterRegistration{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, OwnerReferences: []metav1.OwnerReference{
-			{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster", Name: fleet.Name, UID: fleet.UID},
-		}},
-		Spec: fleetv1.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "random"},
-	}
+	asked := fixture.RegistersItself(name, clientID, s.fleet(g))
 	g.Expect(admin.Create(ctx, asked)).To(Succeed())
-	before := asked.DeepCopy()
-	asked.Status.Granted, asked.Status.ClusterName = true, s.name
-	g.Expect(admin.Status().Patch(ctx, asked, client.MergeFrom(before))).To(Succeed())
+	g.Expect(fixture.Grant(ctx, admin, asked, s.name)).To(Succeed())
 	return asked
 }
 
 // called plays an agent that reports.
 func (s *site) called(g Gomega, at time.Time) {
-	fleet := s.fleet(g)
-	before := fleet.DeepCopy()
-	fleet.Status.Agent.LastSeen = metav1.NewTime(at)
-	g.Expect(admin.Status().Patch(ctx, fleet, client.MergeFrom(before))).To(Succeed())
+	g.Expect(fixture.Call(ctx, admin, s.fleet(g), at)).To(Succeed())
 }
 
 func (s *site) fleet(g Gomega) *fleetv1.Cluster {
@@ -125,7 +111,7 @@ func (s *site) fleet(g Gomega) *fleetv1.Cluster {
 // leave leaves a credential where Fleet leaves it, for the cluster of a namespace.
 func (s *site) leave(g Gomega, registration fleetv1.ClusterRegistration, namespace, token string) {
 	g.Expect(admin.Create(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: credentialName(registration)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: oracle.CredentialName(&registration)},
 		StringData: map[string]string{
 			"token": token, "deploymentNamespace": stamp.FleetNamespace(namespace, s.name), "clusterNamespace": namespace, "clusterName": s.name,
 		},

@@ -1,0 +1,247 @@
+package oracle
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Calling is what there is for Clusters whose agents call: what Fleet gives, and what the
+// registrar makes of it.
+type Calling struct {
+	// Registrar says that the optional component runs. Without it, nothing of this changes.
+	Registrar bool
+	// Server is the address in Fleet's settings at which agents reach Fleet; "" if there is none.
+	Server string
+	// Bundles are Fleet's own, with its agents; Credentials what Fleet has left, by name.
+	Bundles     map[Key]*fleetv1.Bundle
+	Credentials map[string]*corev1.Secret
+
+	Registrations map[Key]*fleetv1.ClusterRegistration
+	// Manifests are the Secrets that have the name of a manifest, whoever made them.
+	Manifests map[Key]*corev1.Secret
+
+	// Called are the Fleet Clusters whose agent has called, for the Cluster that has them
+	// now; Rotated is, by Cluster, the value of the annotation that was followed last.
+	Called  map[types.UID]bool
+	Rotated map[types.UID]string
+
+	// used are the clientIDs that were there before.
+	used map[string]bool
+}
+
+func newCalling() Calling {
+	return Calling{
+		Bundles: map[Key]*fleetv1.Bundle{}, Credentials: map[string]*corev1.Secret{},
+		Registrations: map[Key]*fleetv1.ClusterRegistration{}, Manifests: map[Key]*corev1.Secret{},
+		Called: map[types.UID]bool{}, Rotated: map[types.UID]string{}, used: map[string]bool{},
+	}
+}
+
+func (c Calling) copy() Calling {
+	c.Bundles, c.Credentials = copyMap(c.Bundles), copyMap(c.Credentials)
+	c.Registrations, c.Manifests = copyMap(c.Registrations), copyMap(c.Manifests)
+	c.Called, c.Rotated, c.used = maps.Clone(c.Called), maps.Clone(c.Rotated), maps.Clone(c.used)
+	return c
+}
+
+const (
+	registration      = domain + "/registration"
+	rotate            = domain + "/rotate-agent-credential"
+	registered        = domain + "/registered"
+	manifestType      = domain + "/agent-manifest"
+	manifestCondition = "FleetAgentManifestReady"
+
+	// Drawn stands for a clientID that is yet to be drawn.
+	Drawn = "to be drawn"
+	// A clientID has at least 128 random bits, which 26 of 32 letters hold; one that
+	// somebody else has drawn is taken if it is not plainly to be guessed.
+	drawnLength, leastLength = 26, 16
+	// orElse separates the reasons of which any is right.
+	orElse = " or "
+)
+
+// calls: the agent of a selected Cluster is to call. The annotation has the last word.
+func (in settings) calls(cluster *clusterv1.Cluster) bool {
+	switch cluster.Annotations[registration] {
+	case "agent":
+		return true
+	case "manager":
+		return false
+	}
+	stamped := cluster.DeepCopy()
+	stampClass(stamped)
+	return in.agentInitiated && in.agentSelector.Matches(labelSet(stamped))
+}
+
+// mayBeMade: there is something to import, or to wait for. Where the agent calls, this does
+// not take an initialized control plane, but what a topology is to refer to: without these
+// values every bundle that reads them would stop.
+func (in settings) mayBeMade(cluster *clusterv1.Cluster) bool {
+	if in.calls(cluster) {
+		refers := cluster.Spec.ControlPlaneRef.Name != "" && cluster.Spec.InfrastructureRef.Name != ""
+		return classOf(cluster).Name == "" || refers
+	}
+	return ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
+}
+
+// clientIDFor returns the clientID that a Fleet Cluster of the Cluster's is to have.
+func (s *State) clientIDFor(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) string {
+	id := fleet.Spec.ClientID
+	switch {
+	case !in.calls(cluster) && (id == Drawn || isOnlyOurs(fleet, "f:spec", "f:clientID")):
+		return "" // Fleet draws its own.
+	case !in.calls(cluster), len(id) >= leastLength, id == Drawn, id != "" && s.Calling.Called[fleet.UID]:
+		return id
+	}
+	return Drawn
+}
+
+// cutOff has whoever called for the Cluster that had the Fleet Cluster before not call for this
+// one: it gets a clientID of its own. One that was handed over by its maker keeps his, if that
+// is not plainly to be guessed.
+func (s *State) cutOff(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, anothers bool) {
+	if in.calls(cluster) && (anothers || len(fleet.Spec.ClientID) < leastLength) {
+		fleet.Spec.ClientID = Drawn
+		delete(s.Calling.Called, fleet.UID)
+	}
+}
+
+// reportImported says that a Cluster is in Fleet, or will be once its agent has called.
+func (s *State) reportImported(in settings, cluster *clusterv1.Cluster, resolved bool) {
+	reason := map[bool]string{true: "Imported", false: "TemplateValuesUnresolved"}[resolved]
+	isIn := s.isIn(cluster, s.FleetClusters[fleetKey(cluster)])
+	if !isIn {
+		waits := map[bool]string{true: "RegistrarMissing", false: "WaitingForAgent"}[in.calls(cluster) && !s.Calling.Registrar]
+		if reason = waits + orElse + reason; resolved {
+			reason = waits
+		}
+	}
+	report(cluster, isIn, reason)
+}
+
+// isIn: the Cluster is in Fleet, and if its agent was to call it has. Of a Fleet Cluster that
+// was there before the Cluster, the agent of the earlier one may call until the manifest of this
+// one is there.
+func (s *State) isIn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
+	if fleet == nil || fleet.Spec.KubeConfigSecret != "" {
+		return fleet != nil
+	}
+	told := meta.FindStatusCondition(cluster.Status.Conditions, manifestCondition)
+	return s.Calling.Called[fleet.UID] &&
+		(!isInherited(cluster, fleet) || told != nil && (told.Reason == "ManifestReady" || told.Reason == "AlreadyRegistered"))
+}
+
+// isInherited: the Fleet Cluster was there before the Cluster was.
+func isInherited(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
+	return fleet.CreationTimestamp.Before(&cluster.CreationTimestamp)
+}
+
+// isOnlyOurs: of all who write to an object, Muster alone wants this field.
+func isOnlyOurs(object client.Object, path ...string) bool {
+	ours := false
+	for _, entry := range object.GetManagedFields() {
+		if entry.FieldsV1 == nil {
+			continue
+		}
+		var node any
+		if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &node); err != nil {
+			panic(err) // It came from the API server.
+		}
+		for _, key := range path {
+			fields, _ := node.(map[string]any)
+			node = fields[key]
+		}
+		if node != nil && entry.Manager != manager {
+			return false
+		}
+		ours = ours || node != nil
+	}
+	return ours
+}
+
+// FleetNamespace returns the namespace that Fleet keeps for a Fleet Cluster.
+func FleetNamespace(fleet Key) string {
+	sum := sha256.Sum256([]byte(fleet.Namespace + "::" + fleet.Name))
+	return "cluster-" + fleet.Namespace + "-" + fleet.Name + "-" + hex.EncodeToString(sum[:])[:12]
+}
+
+// AgentBundle names Fleet's own Bundle with the agent of a Fleet Cluster.
+func AgentBundle(fleet Key) Key {
+	return Key{Namespace: fleet.Namespace, Name: "fleet-agent-" + fleet.Name}
+}
+
+// CredentialName returns the name under which Fleet leaves the credential of a registration.
+func CredentialName(of *fleetv1.ClusterRegistration) string {
+	sum := sha256.Sum256([]byte(of.Spec.ClientID + of.Spec.ClientRandom))
+	return ("c-" + hex.EncodeToString(sum[:]))[:63]
+}
+
+// ManifestOf names the Secret with the manifest of a Cluster.
+func ManifestOf(cluster Key) Key {
+	return Key{Namespace: cluster.Namespace, Name: cluster.Name + "-fleet-agent"}
+}
+
+// isManifestOf: the Secret is Muster's, for this Cluster.
+func isManifestOf(secret *corev1.Secret, cluster *clusterv1.Cluster) bool {
+	return secret != nil && secret.Type == manifestType && len(secret.OwnerReferences) == 1 && isOwner(secret, cluster.UID)
+}
+
+// registrationsOf returns the keys of what was registered for a Fleet Cluster: what
+// Muster registered, and what others did.
+func (s *State) registrationsOf(fleet *fleetv1.Cluster) (ours, others []Key) {
+	for _, key := range slices.SortedFunc(maps.Keys(s.Calling.Registrations), func(a, b Key) int { return strings.Compare(a.String(), b.String()) }) {
+		asked := s.Calling.Registrations[key]
+		switch {
+		case key.Namespace != fleet.Namespace || !isOwner(asked, fleet.UID):
+		case asked.Labels[managedBy] == "muster":
+			ours = append(ours, key)
+		default:
+			others = append(others, key)
+		}
+	}
+	return ours, others
+}
+
+// collectCalling is what Kubernetes does with what was registered for Fleet Clusters that
+// are gone, and with the manifests of Clusters that are.
+func (s *State) collectCalling() {
+	if s.GarbageStays {
+		return
+	}
+	lives := map[types.UID]bool{}
+	for _, cluster := range s.Clusters {
+		lives[cluster.UID] = true
+	}
+	for _, fleet := range s.FleetClusters {
+		lives[fleet.UID] = true
+	}
+	orphaned := func(object client.Object) bool {
+		owners := object.GetOwnerReferences()
+		return len(owners) > 0 && !slices.ContainsFunc(owners, func(owner metav1.OwnerReference) bool { return lives[owner.UID] })
+	}
+	maps.DeleteFunc(s.Calling.Registrations, func(_ Key, asked *fleetv1.ClusterRegistration) bool { return orphaned(asked) })
+	maps.DeleteFunc(s.Calling.Manifests, func(_ Key, secret *corev1.Secret) bool { return orphaned(secret) })
+}
+
+// noteUsed notes the clientIDs that there are.
+func (s *State) noteUsed() {
+	for _, fleet := range s.FleetClusters {
+		s.Calling.used[fleet.Spec.ClientID] = true
+	}
+	for _, asked := range s.Calling.Registrations {
+		s.Calling.used[asked.Spec.ClientID] = true
+	}
+}

@@ -1,0 +1,226 @@
+package oracle
+
+import (
+	"slices"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// settleRegistrar is what the registrar makes, where it runs.
+func (s *State) settleRegistrar(in settings) {
+	if !s.Calling.Registrar {
+		return
+	}
+	for _, cluster := range s.Clusters {
+		if !isPaused(cluster) && cluster.DeletionTimestamp.IsZero() {
+			s.settleManifest(in, cluster)
+		}
+	}
+}
+
+func (s *State) settleManifest(in settings, cluster *clusterv1.Cluster) {
+	selected := in.selects(cluster, s.Namespaces[cluster.Namespace])
+	fleet := s.fleetClusterOf(in, cluster)
+	switch {
+	case !selected && fleet != nil && (isClaimed(cluster) || isOurs(fleet)):
+		// Kept, frozen as it is. A credential without a Fleet Cluster is none.
+	case !selected || !in.calls(cluster):
+		s.takeBack(cluster, fleet)
+	default:
+		s.handOut(cluster, fleet)
+	}
+}
+
+// takeBack leaves no manifest where Fleet itself installs the agent. What was registered
+// goes on until that one is, so that a cluster that cannot be reached keeps its agent.
+func (s *State) takeBack(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
+	meta.RemoveStatusCondition(&cluster.Status.Conditions, manifestCondition)
+	delete(s.Calling.Rotated, cluster.UID) // An annotation that stays is a wish again.
+	if key := ManifestOf(client.ObjectKeyFromObject(cluster)); isManifestOf(s.Calling.Manifests[key], cluster) {
+		delete(s.Calling.Manifests, key)
+	}
+	if fleet == nil {
+		return
+	}
+	if s.isRegisteredByOthers(fleet) {
+		ours, _ := s.registrationsOf(fleet)
+		s.revoke(ours...)
+	}
+}
+
+// handOut registers a Cluster, and once that is granted writes its manifest.
+func (s *State) handOut(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
+	if hindrances := s.hindrances(fleet); len(hindrances) > 0 {
+		s.reportManifest(cluster, fleet, hindrances...)
+		return
+	}
+	current, earlier := s.current(fleet)
+	asked := cluster.Annotations[rotate]
+	rotates := asked != "" && asked != s.Calling.Rotated[cluster.UID]
+	isPending := current != nil && !current.Status.Granted && !rotates
+	obstacles := s.obstacles(cluster, fleet)
+	switch {
+	case current == nil && !rotates && s.Calling.Called[fleet.UID] && s.isRegisteredByOthers(fleet):
+		s.reportManifest(cluster, fleet, "AlreadyRegistered") // That takes nothing more.
+	case len(obstacles) > 0 && isPending:
+		s.reportManifest(cluster, fleet, append(obstacles, "WaitingForFleet")...)
+	case len(obstacles) > 0:
+		s.reportManifest(cluster, fleet, obstacles...)
+	case current == nil || rotates && current.Name != "":
+		s.register(fleet)
+		s.follow(cluster, asked)
+		s.reportManifest(cluster, fleet, "WaitingForFleet")
+	case isPending:
+		s.reportManifest(cluster, fleet, "WaitingForFleet")
+	default:
+		s.write(cluster, fleet, current, earlier)
+	}
+}
+
+// write writes the manifest, and then revokes what was registered earlier.
+func (s *State) write(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, current *fleetv1.ClusterRegistration, earlier []Key) {
+	token := s.tokenOf(cluster, fleet, current)
+	if token == "" { // For some minutes nobody can tell.
+		s.reportManifest(cluster, fleet, "CredentialLost", "WaitingForFleet")
+		return
+	}
+	s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))] = s.manifest(cluster, fleet, current, token)
+	s.reportManifest(cluster, fleet, "ManifestReady")
+	s.revoke(earlier...)
+}
+
+// hindrances are the reasons for which nobody can be registered now. Which of several is told
+// first, nothing says.
+func (s *State) hindrances(fleet *fleetv1.Cluster) []string {
+	var reasons []string
+	switch {
+	case fleet == nil || !fleet.DeletionTimestamp.IsZero() || fleet.Status.Namespace == "" || fleet.Spec.KubeConfigSecret != "":
+		reasons = append(reasons, "WaitingForFleet")
+	case fleet.Status.Namespace != FleetNamespace(client.ObjectKeyFromObject(fleet)):
+		reasons = append(reasons, "RegistrationConflict")
+	}
+	if s.Calling.Server == "" {
+		reasons = append(reasons, "FleetNotConfigured")
+	}
+	return reasons
+}
+
+// obstacles are the reasons for which no manifest can be handed out, so that nobody is
+// registered for one.
+func (s *State) obstacles(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []string {
+	var reasons []string
+	if secret := s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]; secret != nil && !isManifestOf(secret, cluster) {
+		reasons = append(reasons, "SecretConflict")
+	}
+	if s.Calling.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))] == nil {
+		reasons = append(reasons, "WaitingForFleet")
+	}
+	return reasons
+}
+
+// isRegisteredByOthers: somebody else has a credential of the Fleet Cluster.
+func (s *State) isRegisteredByOthers(fleet *fleetv1.Cluster) bool {
+	_, others := s.registrationsOf(fleet)
+	return slices.ContainsFunc(others, func(key Key) bool {
+		other := s.Calling.Registrations[key]
+		return other.Status.Granted && other.Spec.ClientID == fleet.Spec.ClientID
+	})
+}
+
+// current returns Muster's own registration of the clientID that a Fleet Cluster has, the
+// last one, and what was registered earlier: by Muster, and by whomever under another clientID.
+func (s *State) current(fleet *fleetv1.Cluster) (current *fleetv1.ClusterRegistration, earlier []Key) {
+	ours, others := s.registrationsOf(fleet)
+	slices.SortStableFunc(ours, func(a, b Key) int { // What waits to be granted is the last.
+		waits := func(key Key) int {
+			return map[bool]int{true: 0, false: 1}[!s.Calling.Registrations[key].Status.Granted]
+		}
+		return waits(a) - waits(b)
+	})
+	for _, key := range ours {
+		if asked := s.Calling.Registrations[key]; current == nil && asked.Spec.ClientID == fleet.Spec.ClientID {
+			current = asked
+			continue
+		}
+		earlier = append(earlier, key)
+	}
+	for _, key := range others {
+		if other := s.Calling.Registrations[key]; other.Status.Granted && other.Spec.ClientID != fleet.Spec.ClientID {
+			earlier = append(earlier, key)
+		}
+	}
+	return current, earlier
+}
+
+// register makes a registration that is yet to get a name. It goes with the Fleet Cluster, no
+// token leads to it, and it says nothing of labels.
+func (s *State) register(fleet *fleetv1.Cluster) {
+	asked := &fleetv1.ClusterRegistration{}
+	asked.Namespace, asked.Labels = fleet.Namespace, map[string]string{managedBy: "muster"}
+	asked.OwnerReferences = []metav1.OwnerReference{{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster", Name: fleet.Name, UID: fleet.UID}}
+	asked.Spec.ClientID, asked.Spec.ClientRandom = fleet.Spec.ClientID, Drawn
+	s.Calling.Registrations[Key{Namespace: fleet.Namespace, Name: "new of " + fleet.Name}] = asked
+}
+
+// follow notes which value of the annotation a credential is of.
+func (s *State) follow(cluster *clusterv1.Cluster, asked string) {
+	if asked != "" {
+		s.Calling.Rotated[cluster.UID] = asked
+	}
+}
+
+func (s *State) revoke(keys ...Key) {
+	for _, key := range keys {
+		delete(s.Calling.Registrations, key)
+	}
+}
+
+// tokenOf returns the credential of a registration: as Fleet has left it, if it is for this
+// Fleet Cluster, or as it was handed out.
+func (s *State) tokenOf(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, current *fleetv1.ClusterRegistration) string {
+	if left := s.Calling.Credentials[CredentialName(current)]; left != nil &&
+		string(left.Data["clusterNamespace"]) == fleet.Namespace && string(left.Data["clusterName"]) == fleet.Name &&
+		string(left.Data["deploymentNamespace"]) == fleet.Status.Namespace {
+		return string(left.Data["token"])
+	}
+	if secret := s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]; secret != nil && secret.Annotations[registered] == string(current.UID) {
+		return string(secret.Data["token"])
+	}
+	return ""
+}
+
+func (s *State) manifest(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, current *fleetv1.ClusterRegistration, token string) *corev1.Secret {
+	secret := &corev1.Secret{Type: manifestType}
+	if old := s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]; old != nil {
+		secret.ObjectMeta = *old.ObjectMeta.DeepCopy()
+	}
+	secret.Namespace, secret.Name = cluster.Namespace, cluster.Name+"-fleet-agent"
+	secret.Labels = map[string]string{managedBy: "muster", clusterv1.ClusterNameLabel: cluster.Name} // clusterctl move goes by the latter.
+	secret.Annotations = map[string]string{registered: string(current.UID)}
+	secret.OwnerReferences = settings{owners: true}.ownersOf(cluster)
+	secret.Data = map[string][]byte{
+		"token": []byte(token), "manifest": manifestText(s.Calling.Server, fleet, s.Calling.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))], token),
+	}
+	return secret
+}
+
+// reportManifest is the registrar's word on a Cluster: any of the reasons. Of an inherited Fleet
+// Cluster, whoever called before the manifest was there may be the earlier Cluster's agent.
+func (s *State) reportManifest(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, reasons ...string) {
+	status := metav1.ConditionFalse
+	if reasons[0] == "ManifestReady" {
+		status = metav1.ConditionTrue
+		if isInherited(cluster, fleet) && !meta.IsStatusConditionTrue(cluster.Status.Conditions, manifestCondition) {
+			delete(s.Calling.Called, fleet.UID)
+		}
+	}
+	slices.Sort(reasons)
+	reason := strings.Join(slices.Compact(reasons), orElse)
+	meta.SetStatusCondition(&cluster.Status.Conditions, metav1.Condition{Type: manifestCondition, Status: status, Reason: reason})
+}
