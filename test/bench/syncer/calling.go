@@ -17,6 +17,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/bench/load"
+	"github.com/muster-fleet/muster/test/bench/usage"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
 	"github.com/muster-fleet/muster/test/report"
@@ -33,7 +34,7 @@ const (
 // called is the memory of the registrar with a number of Clusters whose agents have called.
 type called struct {
 	n                  int
-	settled, restarted memory
+	settled, restarted usage.Memory
 }
 
 // measureCalling measures the memory of the optional registrar. The benchmark plays Fleet, and
@@ -73,7 +74,7 @@ func (s *session) measureCalled(ctx context.Context, g *load.Generator, have, n 
 	c.n = n
 	id, err := pid(s.env, registrar)
 	if err == nil {
-		err = resetPeak(id)
+		err = usage.ResetPeak(id)
 	}
 	if err != nil {
 		return c, err
@@ -160,9 +161,9 @@ func (s *session) registrationOf(ctx context.Context, fleet *fleetv1.Cluster) (*
 }
 
 // registrarAtRest waits until the registrar does next to nothing and holds no less than before.
-func (s *session) registrarAtRest(ctx context.Context) (memory, error) {
+func (s *session) registrarAtRest(ctx context.Context) (usage.Memory, error) {
 	const look, looks, idle, hardly = 5 * time.Second, 24, 100 * time.Millisecond, 0.01
-	var before memory
+	var before usage.Memory
 	var used time.Duration
 	for range looks {
 		if err := sleep(ctx, look); err != nil {
@@ -176,7 +177,7 @@ func (s *session) registrarAtRest(ctx context.Context) (memory, error) {
 		if err != nil {
 			return now, err
 		}
-		if cpu-used < idle && before.now-now.now < hardly*before.now {
+		if cpu-used < idle && before.Now-now.Now < hardly*before.Now {
 			return now, nil
 		}
 		before, used = now, cpu
@@ -191,13 +192,13 @@ func callingTable(all []called) report.Table {
 	for _, c := range all {
 		at := fmt.Sprintf(", %d Clusters that call", c.n)
 		table.Add(
-			report.Value("registrar, settled"+at, "MiB", c.settled.now),
-			report.Value("registrar, peak"+at, "MiB", c.settled.peak),
-			report.Value("registrar, settled after a restart"+at, "MiB", c.restarted.now),
-			report.Value("registrar, peak of a restart"+at, "MiB", c.restarted.peak),
+			report.Value("registrar, settled"+at, "MiB", c.settled.Now),
+			report.Value("registrar, peak"+at, "MiB", c.settled.Peak),
+			report.Value("registrar, settled after a restart"+at, "MiB", c.restarted.Now),
+			report.Value("registrar, peak of a restart"+at, "MiB", c.restarted.Peak),
 		)
-		settled = append(settled, report.Point{X: float64(c.n), Y: c.settled.now * 1024})
-		restarted = append(restarted, report.Point{X: float64(c.n), Y: c.restarted.now * 1024})
+		settled = append(settled, report.Point{X: float64(c.n), Y: c.settled.Now * 1024})
+		restarted = append(restarted, report.Point{X: float64(c.n), Y: c.restarted.Now * 1024})
 	}
 	table.Add(
 		report.Value("registrar's growth per Cluster", "KiB", report.Slope(settled)),
