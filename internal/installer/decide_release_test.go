@@ -162,6 +162,8 @@ func TestThroughReleases(t *testing.T) {
 			decided{later: busyInterval, installed: "False HelmBusy", configured: ""}},
 		"not made for it": {version("0.16.0"), deployed("0.16.0", "0.16.0", found016).with(func(s *sight) { s.fleet.KubeVersion, s.kubernetes = ">=1.40", semver.MustParse("1.36.0") }),
 			decided{installed: "True Installed: agents find the management cluster at https://here:6443; it says that it is for Kubernetes >=1.40"}},
+		"a CA alone": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", map[string]any{"apiServerCA": "CA"}).with(func(s *sight) { s.server = &server{ca: "CA", from: "Secret a/b"} }),
+			decided{installed: "True Installed", configured: "True Configured: agents trust the CA from Secret a/b"}},
 		"every right": {bootstrapping(version("0.16.0"), true), deployed("0.16.0", "0.16.0", map[string]any{"bootstrap": map[string]any{"enabled": true}}),
 			decided{installed: "True Installed", configured: "True Configured: Fleet manages this cluster, and has every right here"}},
 		"every right, wanted": {bootstrapping(version("0.16.0"), true), deployed("0.16.0", "0.16.0", plain), decided{step: putFleet}},
