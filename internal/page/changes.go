@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/muster-fleet/muster/internal/picture"
@@ -34,6 +35,28 @@ type shown struct {
 type placed struct {
 	cell
 	list string
+}
+
+// given is what pages were given since the last comparison. A page is made of what there is
+// at that moment, which no comparison may ever see: what changes and changes back in between
+// has no number, and the page must be told all the same.
+type given struct {
+	mu    sync.Mutex
+	pages []*shown
+}
+
+func (g *given) add(page *shown) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pages = append(g.pages, page)
+}
+
+func (g *given) take() []*shown {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	pages := g.pages
+	g.pages = nil
+	return pages
 }
 
 // keep makes the picture anew after changes, and tells readers what differs. It begins with
@@ -71,14 +94,26 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// compare tells readers what differs from the last, and returns what there is now.
+// compare tells readers what differs from the last, and from what pages were given since, and
+// returns what there is now.
 func (s *Server) compare(last *shown) *shown {
+	pages := s.given.take() // Before the objects: a page that is given later is compared later.
 	current, err := shownOf(s.viewOf(picture.Build(s.source.Snapshot())))
 	if err != nil || last == nil {
 		s.feed.tell([]change{{Op: "reload"}})
 		return current
 	}
-	s.feed.tell(differences(last, current))
+	var changes []change
+	isTold := map[change]bool{}
+	for _, before := range append(pages, last) {
+		for _, change := range differences(before, current) {
+			if !isTold[change] {
+				isTold[change] = true
+				changes = append(changes, change)
+			}
+		}
+	}
+	s.feed.tell(changes)
 	return current
 }
 

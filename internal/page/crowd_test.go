@@ -23,6 +23,8 @@ type crowd struct {
 	mu      sync.Mutex
 	objects *picture.Objects
 	changed chan struct{}
+	// watched are the Fleet namespaces whose BundleDeployments have been watched.
+	watched chan string
 }
 
 var standard = types.NamespacedName{Namespace: "classes", Name: "standard"}
@@ -43,7 +45,7 @@ func newCrowd(many, namespaces int) *crowd {
 			Namespace: "cluster-" + key.Name, LastSeen: objects.Now, ReadyBundles: "2/2", ResourcesReady: 12, ResourcesDesired: 12,
 		}
 	}
-	return &crowd{objects: objects, changed: make(chan struct{}, 1)}
+	return &crowd{objects: objects, changed: make(chan struct{}, 1), watched: make(chan string, 10)}
 }
 
 func crowdKey(i, namespaces int) types.NamespacedName {
@@ -83,7 +85,7 @@ func (c *crowd) Bundles(_ context.Context, namespace string, objects *picture.Ob
 	return nil
 }
 
-func (c *crowd) WatchBundles(context.Context, string, func()) {}
+func (c *crowd) WatchBundles(_ context.Context, namespace string, _ func()) { c.watched <- namespace }
 
 // serve returns a Server of a crowd, and a request of one of its paths.
 func (c *crowd) serve(tb testing.TB, path string) (*Server, *http.Request) {

@@ -47,6 +47,7 @@ type Server struct {
 	// first receives what the first reader is given, once.
 	first chan *view
 	once  sync.Once
+	given given
 }
 
 // New returns a Server of a source. Title says of what, and the listener where it is.

@@ -55,14 +55,26 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	to.send(unnumbered, []change{}) // It is connected.
 
 	selected := r.URL.Query().Get("cluster")
-	look := make(chan struct{}, 1)
+	look, idle := make(chan struct{}, 1), make(chan struct{}, 1)
+	idle <- struct{}{}
+	watch := func() { // What is selected may be imported later than the page is opened.
+		select {
+		case <-idle:
+		default:
+			return
+		}
+		go func() {
+			s.watchSelected(r.Context(), selected, func() {
+				select {
+				case look <- struct{}{}:
+				default:
+				}
+			})
+			idle <- struct{}{}
+		}()
+	}
 	if selected != "" {
-		go s.watchSelected(r.Context(), selected, func() {
-			select {
-			case look <- struct{}{}:
-			default:
-			}
-		})
+		watch()
 	}
 	alive := time.NewTicker(15 * time.Second)
 	defer alive.Stop()
@@ -78,6 +90,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 			}
 			to.send(told.number, told.changes)
 			if selected != "" && slices.ContainsFunc(told.changes, func(c change) bool { return c.ID == selected }) {
+				watch()
 				last = s.sendDetail(r.Context(), selected, last, to)
 			}
 		case <-look:

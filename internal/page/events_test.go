@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -133,5 +134,51 @@ func TestMissedOnTheWay(t *testing.T) {
 func TestEventsWithoutANumber(t *testing.T) {
 	if response := serveCrowd(t, 1).get("events", ""); response.StatusCode != http.StatusBadRequest {
 		t.Errorf("it was answered %s", response.Status)
+	}
+}
+
+// TestBackAndForth has a reader whose page shows what no comparison has seen be told that it
+// is over.
+func TestBackAndForth(t *testing.T) {
+	s := serveCrowd(t, 3)
+	s.load()
+	s.become(crowdKey(0, 1), "ErrApplied")
+	number := s.load()
+	s.become(crowdKey(0, 1), "")
+	s.changed <- struct{}{}
+	_, data := next(bufio.NewScanner(s.get(fmt.Sprintf("events?after=%d", number), "").Body))
+	if !strings.Contains(data, picture.ClusterID(crowdKey(0, 1))) || strings.Contains(data, "ErrApplied") {
+		t.Errorf("who saw ErrApplied was told %q", data)
+	}
+}
+
+// TestImportedWhileLookedAt follows the Bundles of a Cluster that is imported only when
+// somebody is looking at it.
+func TestImportedWhileLookedAt(t *testing.T) {
+	s := serveCrowd(t, 3)
+	key := crowdKey(0, 1)
+	imported := s.objects.FleetClusters[key]
+	delete(s.objects.FleetClusters, key)
+	number := s.load()
+	lines := bufio.NewScanner(s.get(fmt.Sprintf("events?after=%d&cluster=%s", number, url.QueryEscape(picture.ClusterID(key))), "").Body)
+	select {
+	case namespace := <-s.watched:
+		t.Fatalf("%s is watched, which is not there", namespace)
+	case <-time.After(time.Second):
+	}
+	s.mu.Lock()
+	s.objects.FleetClusters[key] = imported
+	s.mu.Unlock()
+	s.changed <- struct{}{}
+	if _, data := next(lines); !strings.Contains(data, picture.ClusterID(key)) {
+		t.Errorf("told: %s", data)
+	}
+	select {
+	case namespace := <-s.watched:
+		if namespace != imported.Namespace {
+			t.Errorf("%s is watched, not %s", namespace, imported.Namespace)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("its Bundles are not watched")
 	}
 }

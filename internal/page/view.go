@@ -214,6 +214,9 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, selected string) {
 		}
 	}
 	s.once.Do(func() { s.first <- v })
+	if page, err := shownOf(v); err == nil {
+		s.given.add(page)
+	}
 	if selected != "" {
 		v.Selected, v.Detail = selected, s.detailOf(r.Context(), objects, graph, selected)
 	}
