@@ -41,9 +41,9 @@ COPY --from=build /out/registrar /registrar
 USER 65532:65532
 ENTRYPOINT ["/registrar"]
 
-FROM scratch AS installer
-COPY --from=build /out/installer /installer
 # It calls the repository of Fleet's charts.
+FROM scratch AS installer
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /out/installer /installer
 USER 65532:65532
 ENTRYPOINT ["/installer"]
