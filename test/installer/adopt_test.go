@@ -66,6 +66,14 @@ func TestAdopt(t *testing.T) {
 	secret(g, "charts", credentials())
 	somebodyInstalls(g, "0.16.0")
 	loseRelease(t, g)
+	// The chart's own default gives Fleet every right, and the installer's does not: these two
+	// are no objects of the release that comes of it, and stay.
+	t.Cleanup(func() {
+		for _, kind := range []string{"clusterrole", "clusterrolebinding"} {
+			_, err := env.Kubectl(ctx, "delete", kind, "fleet-controller-bootstrap", "--ignore-not-found")
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		}
+	})
 	g.Expect(controller(g).Annotations).NotTo(HaveKey(releaseMark))
 
 	ask(g, "{"+fromRepository("version: 0.16.1")+"}")
