@@ -34,6 +34,23 @@ func TestForgedElsewhere(t *testing.T) {
 	}
 }
 
+// What is said of a release is believed where Fleet says it only: in the Fleet Cluster's own
+// namespace.
+func TestForgedDeployment(t *testing.T) {
+	s := newScene(t)
+	s.create(s.proxy())
+	s.looks()
+	for _, where := range []struct{ its, cluster string }{{"evil", "team"}, {stamp.FleetNamespace("evil", "fleet-one"), "evil"}, {stamp.FleetNamespace("team", "fleet-two"), "team"}} {
+		forged := deployment(s.bundle(), "fleet-one")
+		forged.Namespace, forged.Labels[fleetv1.ClusterNamespaceLabel] = where.its, where.cluster
+		forged.Status.Release = "default/web:666"
+		s.create(forged)
+	}
+	expect(t, "after forged ones", s.looks(), []string(nil))
+	s.create(deployment(s.bundle(), "fleet-one"))
+	expect(t, "after Fleet's own", s.looks(), []string{"patch status HelmReleaseProxy team/web-one", "patch status HelmChartProxy team/web"})
+}
+
 // A Secret that a Bundle names is deleted only if it is ours.
 func TestForeignSecret(t *testing.T) {
 	s := newScene(t)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -390,6 +391,18 @@ func TestHeld(t *testing.T) {
 	}
 }
 
+// deployment is what Fleet makes of a Bundle for a Fleet Cluster, once it is ready.
+func deployment(bundle *fleetv1.Bundle, fleetCluster string) *fleetv1.BundleDeployment {
+	its := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{
+		Namespace: stamp.FleetNamespace(bundle.Namespace, fleetCluster), Name: bundle.Name, Labels: maps.Clone(bundle.Labels),
+	}}
+	its.Labels[fleetv1.BundleLabel], its.Labels[fleetv1.BundleNamespaceLabel] = bundle.Name, bundle.Namespace
+	its.Labels[fleetv1.ClusterLabel], its.Labels[fleetv1.ClusterNamespaceLabel] = fleetCluster, bundle.Namespace
+	its.Spec.DeploymentID, its.Spec.StagedDeploymentID = "a", "a"
+	its.Status.AppliedDeploymentID, its.Status.Ready, its.Status.NonModified = "a", true, true
+	return its
+}
+
 // What is installed once is never touched again: not by another chart, not by other
 // values, not by an edit of what is there.
 func TestInstallOnce(t *testing.T) {
@@ -404,15 +417,7 @@ func TestInstallOnce(t *testing.T) {
 	}
 	first := &bundles.Items[0]
 	expect(t, "keeps resources", first.Spec.KeepResources, true)
-	its := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Name: first.Name, Labels: map[string]string{
-		fleetv1.BundleLabel: first.Name, fleetv1.BundleNamespaceLabel: "team", fleetv1.ClusterNamespaceLabel: "team", fleetv1.ClusterLabel: first.Spec.Targets[0].ClusterName,
-	}}}
-	for key, value := range first.Labels {
-		its.Labels[key] = value
-	}
-	its.Spec.DeploymentID, its.Spec.StagedDeploymentID = "a", "a"
-	its.Status.AppliedDeploymentID, its.Status.Ready, its.Status.NonModified = "a", true, true
-	s.create(its)
+	s.create(deployment(first, first.Spec.Targets[0].ClusterName))
 	written := s.looks()
 	expect(t, "installed", written[0], "patch Bundle team/"+first.Name)
 	if err := s.api.Get(context.Background(), client.ObjectKeyFromObject(first), first); err != nil {

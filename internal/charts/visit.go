@@ -96,15 +96,24 @@ func (r *reconciler) look(ctx context.Context, v *visit) error {
 	v.deployments = map[deploymentKey]*fleetv1.BundleDeployment{}
 	for i := range deployments.Items {
 		its := &deployments.Items[i]
-		if v.bundle(client.ObjectKey{Namespace: its.Labels[fleetv1.BundleNamespaceLabel], Name: its.Labels[fleetv1.BundleLabel]}) == nil {
-			continue
+		if key, found := v.isDeploymentOf(its); found {
+			v.deployments[key] = its
 		}
-		v.deployments[deploymentKey{its.Labels[fleetv1.ClusterNamespaceLabel], its.Labels[fleetv1.ClusterLabel]}] = its
 	}
 	if err := r.choose(ctx, v); err != nil || !v.looked {
 		return err
 	}
 	return r.keep(ctx, v)
+}
+
+// isDeploymentOf returns which Fleet Cluster a BundleDeployment is for, if it is of one of the
+// Bundles. Its labels are the word of whoever may write BundleDeployments in its namespace: only
+// in that of the Fleet Cluster are these Fleet and the Cluster's own agent.
+func (v *visit) isDeploymentOf(its *fleetv1.BundleDeployment) (deploymentKey, bool) {
+	bundle := client.ObjectKey{Namespace: its.Labels[fleetv1.BundleNamespaceLabel], Name: its.Labels[fleetv1.BundleLabel]}
+	key := deploymentKey{its.Labels[fleetv1.ClusterNamespaceLabel], its.Labels[fleetv1.ClusterLabel]}
+	return key, v.bundle(bundle) != nil && key.namespace == bundle.Namespace &&
+		its.Namespace == stamp.FleetNamespace(key.namespace, key.fleetCluster)
 }
 
 // bundlesOf returns the Bundles of a HelmChartProxy, which is nil if it is gone. Whoever may
