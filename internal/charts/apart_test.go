@@ -14,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/charts/plan"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -117,6 +118,39 @@ func TestRepositoryDown(t *testing.T) {
 	s.create(four)
 	s.looks()
 	expect(t, "targets", s.targets(), "fleet-four fleet-one fleet-three fleet-two")
+}
+
+// What the selected Clusters are to get is not known: whoever is not selected any more is let go.
+func TestDeselectedWhileHeld(t *testing.T) {
+	for name, hold := range map[string]func(*addonsv1.HelmChartProxySpec){
+		"no chart": func(spec *addonsv1.HelmChartProxySpec) { spec.Version = "7.0.0" },
+		"no values": func(spec *addonsv1.HelmChartProxySpec) {
+			spec.ValuesFrom = []addonsv1.ValuesReference{{Kind: "Secret", Name: "none"}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			proxy := s.proxy()
+			s.create(proxy)
+			s.looks()
+			before := s.bundle()
+			s.change(proxy, func() { hold(&proxy.Spec); proxy.Generation = 2 })
+			s.looks()
+			expect(t, "held", s.bundle().Spec, before.Spec)
+			one := cluster("one")
+			s.change(one, func() { delete(one.Labels, "web") })
+			s.looks()
+			expect(t, "targets", s.targets(), "fleet-three fleet-two")
+			after := s.bundle()
+			after.Spec.Targets = before.Spec.Targets
+			expect(t, "the rest", after.Spec, before.Spec)
+			s.change(proxy, func() { proxy.Spec.ClusterSelector.MatchLabels["none"] = "yes" })
+			s.looks()
+			if err := s.api.Get(context.Background(), client.ObjectKeyFromObject(before), before); !apierrors.IsNotFound(err) {
+				t.Errorf("after all are deselected: %v", err)
+			}
+		})
+	}
 }
 
 // Somebody has an object of our name: it is said.

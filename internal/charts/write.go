@@ -97,6 +97,9 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 	for _, bundle := range its.Bundles {
 		wanted[client.ObjectKeyFromObject(bundle)] = true
 		if held.bundles[bundle.Name] {
+			if err := r.dropDeselected(ctx, v, v.bundle(client.ObjectKeyFromObject(bundle))); err != nil {
+				return err
+			}
 			continue
 		}
 		bundle.Spec.Paused = v.isInstalledOnce(bundle)
