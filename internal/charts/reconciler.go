@@ -54,6 +54,7 @@ type reconciler struct {
 	peer     *peer
 	rendered *memory
 	versions *versions
+	large    *large
 }
 
 // Reconcile looks at one HelmChartProxy.
@@ -157,7 +158,7 @@ func (r *reconciler) carryOut(ctx context.Context, v *visit) (again time.Duratio
 	}
 	again = sooner(again, r.download(ctx, v))
 	waiting, err := r.write(ctx, v)
-	return sooner(again, waiting), err
+	return sooner(sooner(again, waiting), v.again), err
 }
 
 // reasonOf returns the reason for a problem in a field.
