@@ -15,9 +15,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
@@ -82,7 +84,7 @@ func newScene(t *testing.T) *scene {
 				if s.fails != nil && s.fails(object) {
 					return errRefused
 				}
-				return c.Delete(ctx, object)
+				return s.delete(ctx, c, object, options)
 			},
 			SubResourcePatch: func(ctx context.Context, c client.Client, of string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
 				note("patch "+of, object)
@@ -108,6 +110,22 @@ func newScene(t *testing.T) *scene {
 		s.create(fleetCluster("team", name))
 	}
 	return s
+}
+
+// delete deletes what is there only if it is what was seen, as an API server does.
+func (s *scene) delete(ctx context.Context, c client.WithWatch, object client.Object, all []client.DeleteOption) error {
+	options := (&client.DeleteOptions{}).ApplyOptions(all)
+	if options.Preconditions == nil || options.Preconditions.UID == nil {
+		return c.Delete(ctx, object) // A test does.
+	}
+	there := object.DeepCopyObject().(client.Object)
+	if err := c.Get(ctx, client.ObjectKeyFromObject(object), there); err != nil {
+		return err
+	}
+	if there.GetUID() != *options.Preconditions.UID {
+		return apierrors.NewConflict(schema.GroupResource{Resource: describe(object)}, object.GetName(), errors.New("it is another"))
+	}
+	return c.Delete(ctx, object)
 }
 
 // restart begins anew, with nothing remembered.
