@@ -256,11 +256,21 @@ func TestAgentsHeld(t *testing.T) {
 	s.looks()
 	expect(t, "what is there stays", s.helmOp().Spec, before.Spec)
 	expect(t, "and what it needs", s.exists(&corev1.Secret{}, s.accessName()), true)
+	expect(t, "and what the other needs", s.exists(&corev1.Secret{}, plan.AccessName(proxy, "team")), false)
 	one := cluster("one")
 	s.change(one, func() { delete(one.Labels, "web") })
 	s.looks()
 	if slices.ContainsFunc(s.helmOp().Spec.Targets, func(its fleetv1.BundleTarget) bool { return its.ClusterName == "fleet-one" }) {
 		t.Error("a Cluster is kept that is not selected any more")
+	}
+	s.change(proxy, func() { proxy.Spec.RepoURL, proxy.Generation = s.charts.URL, 4 })
+	if err := s.api.Delete(context.Background(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "repository"}}); err != nil {
+		t.Fatal(err)
+	}
+	s.looks()
+	expect(t, "access when nobody knows it any more", s.exists(&corev1.Secret{}, s.accessName()), true)
+	if got := s.condition("Ready"); !strings.Contains(got, `spec.tlsConfig.caSecret: reading Secret team/repository`) {
+		t.Error(got)
 	}
 }
 
