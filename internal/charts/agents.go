@@ -52,11 +52,11 @@ func (r *reconciler) dissolve(ctx context.Context, have *fleetv1.Bundle) error {
 // made returns the Bundle of a name, whoever has made it; nil if there is none.
 func (r *reconciler) made(ctx context.Context, key client.ObjectKey) (*fleetv1.Bundle, error) {
 	made := &fleetv1.Bundle{}
-	switch err := r.Get(ctx, key, made); {
-	case client.IgnoreNotFound(err) != nil:
+	if err := r.Get(ctx, key, made); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return nil, nil
+		}
 		return nil, fmt.Errorf("reading Bundle %s: %w", key, err)
-	case err != nil:
-		return nil, nil
 	}
 	return made, nil
 }

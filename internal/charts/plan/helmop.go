@@ -61,9 +61,9 @@ func isRegistry(repoURL string) bool { return strings.HasPrefix(repoURL, "oci://
 func CheckAgent(repoURL, chart, version string) error {
 	switch {
 	case strings.HasSuffix(strings.ToLower(chart), ".tgz"):
-		return errors.New("Fleet takes a name that ends in .tgz for a URL")
+		return errors.New("a name that ends in .tgz is a URL for Fleet")
 	case isRegistry(repoURL) && strings.Contains(version, "+"):
-		return fmt.Errorf("Fleet finds no version with build metadata, such as %s, in an OCI registry", version)
+		return fmt.Errorf("version %s has build metadata, and Fleet finds none such in an OCI registry", version)
 	}
 	return nil
 }
