@@ -113,10 +113,11 @@ type HelmChartProxySpec struct {
 	// +optional
 	TLSConfig *TLSConfig `json:"tlsConfig,omitempty"`
 
-	// Download says who downloads the chart: Manager, the default, downloads it once on the
+	// Download says who downloads the chart. With Manager it is downloaded once on the
 	// management side, and Fleet carries it to the Clusters, which then need neither the
-	// repository nor its credentials. Agent, by which each Cluster would download it, is refused:
-	// it is not carried out yet.
+	// repository nor its credentials. With Agent, Fleet's agent on each Cluster downloads it, with
+	// the credentials, and Fleet itself asks the repository which versions there are. If it is not
+	// set, it is Manager, and Agent where a chart is too large to be carried.
 	// +kubebuilder:validation:Enum=Manager;Agent
 	// +optional
 	Download DownloadMode `json:"download,omitempty"`

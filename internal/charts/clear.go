@@ -22,6 +22,7 @@ import (
 func (r *reconciler) clear(ctx context.Context, key plan.Key) (ctrl.Result, error) {
 	r.rendered.forget(key)
 	r.versions.forget(key)
+	r.large.forget(key)
 	bundles, err := r.bundlesOf(ctx, key, nil)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -35,7 +36,9 @@ func (r *reconciler) clear(ctx context.Context, key plan.Key) (ctrl.Result, erro
 	for _, namespace := range namespacesOf(bundles, values) {
 		stays, err := r.clearIn(ctx, key, inNamespace(bundles, namespace), in(values, namespace))
 		errs = append(errs, err)
-		if stays { // No event of the Fleet Cluster leads to a HelmChartProxy that is gone.
+		// No event of the Fleet Cluster leads to a HelmChartProxy that is gone; none of what Fleet
+		// has made of a HelmOp may.
+		if stays || slices.ContainsFunc(bundles, func(its fleetv1.Bundle) bool { return its.Spec.HelmOpOptions != nil }) {
 			result.RequeueAfter = pollInterval
 		}
 	}
@@ -56,8 +59,10 @@ func (r *reconciler) clearIn(ctx context.Context, key plan.Key, bundles []fleetv
 		return true, r.disownAll(ctx, key, bundles, values)
 	}
 	for i := range bundles {
-		if err := r.removeSecret(ctx, key, &bundles[i]); err != nil {
-			return false, err
+		for _, name := range secretsOf(key, &bundles[i]) {
+			if err := r.removeSecret(ctx, key, client.ObjectKey{Namespace: bundles[i].Namespace, Name: name}); err != nil {
+				return false, err
+			}
 		}
 	}
 	if left {
@@ -104,10 +109,12 @@ func (r *reconciler) disownAll(ctx context.Context, key plan.Key, bundles []flee
 	objects := slices.Clone(values)
 	for i := range bundles {
 		objects = append(objects, &bundles[i])
-		if secret, err := r.secretOf(ctx, key, &bundles[i]); err != nil {
-			return err
-		} else if secret != nil {
-			objects = append(objects, secret)
+		for _, name := range secretsOf(key, &bundles[i]) {
+			if secret, err := r.secretOf(ctx, key, client.ObjectKey{Namespace: bundles[i].Namespace, Name: name}); err != nil {
+				return err
+			} else if secret != nil {
+				objects = append(objects, secret)
+			}
 		}
 	}
 	for _, object := range objects {
@@ -135,34 +142,43 @@ func withoutProxies(owners []metav1.OwnerReference) []metav1.OwnerReference {
 	return append([]metav1.OwnerReference{}, slices.DeleteFunc(slices.Clone(owners), isProxy)...)
 }
 
-// secretOf reads the Secret with values that a Bundle names past the cache; nil if there is none,
-// or if it is not ours: a Bundle is the word of whoever may write it.
-func (r *reconciler) secretOf(ctx context.Context, key plan.Key, bundle *fleetv1.Bundle) (*corev1.Secret, error) {
-	name := plan.SharedName(key, bundle.Namespace)
-	if !namesSecret(bundle, name) {
-		return nil, nil
-	}
+// secretOf reads a Secret of ours past the cache; nil if there is none, or if it is not ours: a
+// Bundle, which names it, is the word of whoever may write it.
+func (r *reconciler) secretOf(ctx context.Context, key plan.Key, its client.ObjectKey) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
-	switch err := r.live.Get(ctx, client.ObjectKey{Namespace: bundle.Namespace, Name: name}, secret); {
+	switch err := r.live.Get(ctx, its, secret); {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("reading Secret %s/%s: %w", bundle.Namespace, name, err)
-	case secret.Type != plan.ValuesSecretType || !isMade(secret, key) || !isFor(secret, key):
+		return nil, fmt.Errorf("reading Secret %s: %w", its, err)
+	case !isOurType(secret.Type) || !isMade(secret, key) || !isFor(secret, key):
 		return nil, nil
 	}
 	return secret, nil
 }
 
-func namesSecret(bundle *fleetv1.Bundle, name string) bool {
-	return slices.ContainsFunc(bundle.Spec.DownstreamResources, func(its fleetv1.DownstreamResource) bool {
-		return its.Kind == plan.SecretKind && its.Name == name
-	})
+func isOurType(of corev1.SecretType) bool {
+	return of == plan.ValuesSecretType || of == plan.AccessSecretType
 }
 
-// removeSecret deletes the Secret with values that a Bundle names.
-func (r *reconciler) removeSecret(ctx context.Context, key plan.Key, bundle *fleetv1.Bundle) error {
-	secret, err := r.secretOf(ctx, key, bundle)
+// secretsOf returns the names of the Secrets that a Bundle names, if they are those that we give.
+func secretsOf(key plan.Key, bundle *fleetv1.Bundle) []string {
+	var names []string
+	shared := plan.SharedName(key, bundle.Namespace)
+	if slices.ContainsFunc(bundle.Spec.DownstreamResources, func(its fleetv1.DownstreamResource) bool {
+		return its.Kind == plan.SecretKind && its.Name == shared
+	}) {
+		names = append(names, shared)
+	}
+	if options := bundle.Spec.HelmOpOptions; options != nil && plan.IsAccessName(key, bundle.Namespace, options.SecretName) {
+		names = append(names, options.SecretName)
+	}
+	return names
+}
+
+// removeSecret deletes a Secret of ours.
+func (r *reconciler) removeSecret(ctx context.Context, key plan.Key, its client.ObjectKey) error {
+	secret, err := r.secretOf(ctx, key, its)
 	if err != nil || secret == nil {
 		return err
 	}

@@ -98,19 +98,48 @@ func (r *reconciler) download(ctx context.Context, v *visit) (again time.Duratio
 		return pollInterval
 	}
 	v.chart = &plan.Chart{Source: plan.SourceOf(v.proxy), Version: version}
+	if v.proxy.Spec.Download == "" {
+		v.aside = r.large.says(v.key, v.chart)
+	}
+	if v.chart.Agent = v.proxy.Spec.Download == addonsv1.DownloadAgent || v.aside != ""; v.chart.Agent {
+		again = sooner(again, r.grant(ctx, v))
+	}
 	if v.isCarried(v.chart) {
 		return again
 	}
-	err = r.access(ctx, v.proxy, &request)
-	if err == nil {
-		var chart *plan.Chart
-		if chart, err = r.charts.Chart(ctx, request, version); err == nil {
-			v.chart.Resources = chart.Resources
-			return again
-		}
+	if err = r.access(ctx, v.proxy, &request); err == nil {
+		err = r.obtain(ctx, v, request)
 	}
-	lack(err)
-	return pollInterval
+	if err != nil {
+		lack(err)
+		return pollInterval
+	}
+	return again
+}
+
+// obtain downloads the chart, or, if the agents do, sees that it is there: what leads where nobody is
+// to connect to is not handed to Fleet.
+func (r *reconciler) obtain(ctx context.Context, v *visit, request fetch.Request) error {
+	spec, version := &v.proxy.Spec, v.chart.Version
+	if v.chart.Agent {
+		if err := plan.CheckAgent(spec.RepoURL, spec.ChartName, version); err != nil {
+			return err
+		}
+		return r.charts.Has(ctx, request, version)
+	}
+	chart, err := r.charts.Chart(ctx, request, version)
+	if err == nil {
+		v.chart.Resources = chart.Resources
+		return nil
+	}
+	var size *fetch.TooLargeError
+	if spec.Download != "" || !errors.As(err, &size) || plan.CheckAgent(spec.RepoURL, spec.ChartName, version) != nil {
+		return err
+	}
+	v.aside, v.chart.Agent = err.Error()+"; the agents of the Clusters download it", true
+	r.large.put(v.key, v.chart, v.aside)
+	r.grant(ctx, v)
+	return nil
 }
 
 // version returns the exact version that is meant. What a range stands for is asked at an
@@ -174,7 +203,7 @@ func isIn(version, wanted string) bool {
 // that of a Bundle that carries it: of the namespace of the HelmChartProxy, or of the same one;
 // elsewhere others may have written it.
 func (r *reconciler) chartIn(ctx context.Context, v *visit, input plan.Input) *plan.Chart {
-	if v.lacks == nil || v.chart == nil || v.chart.Resources != nil {
+	if v.lacks == nil || v.chart == nil || v.chart.Resources != nil || v.chart.Agent {
 		return v.chart
 	}
 	its := v.chart
@@ -203,16 +232,15 @@ func (r *reconciler) chartIn(ctx context.Context, v *visit, input plan.Input) *p
 type held struct{ bundles, values map[string]bool }
 
 // hold holds the Bundles that lack a chart that could not be downloaded, with their values: these
-// may be for that chart. What is there stays, and the Clusters say so.
+// may be for that chart. What is there stays, and the Clusters say so. So does a HelmOp for
+// Clusters that are moved only: nobody has asked which chart is meant.
 func (v *visit) hold(bundles []*fleetv1.Bundle, chart *plan.Chart, named map[client.ObjectKey]bool) held {
 	result := held{map[string]bool{}, map[string]bool{}}
-	if v.lacks == nil || chart != nil && chart.Resources != nil {
-		return result
-	}
-	clusters := map[deploymentKey]bool{}
+	lacks := v.lacks != nil && (chart == nil || chart.Resources == nil)
 	for _, want := range bundles {
 		have := v.bundle(client.ObjectKeyFromObject(want))
-		if chart != nil && carries(have, chart) {
+		isOthers := chart == nil && have != nil && plan.IsHelmOp(have)
+		if !isOthers && (!lacks || chart != nil && carries(have, chart)) {
 			continue
 		}
 		result.bundles[want.Name] = true
@@ -220,17 +248,15 @@ func (v *visit) hold(bundles []*fleetv1.Bundle, chart *plan.Chart, named map[cli
 			v.nameValues(have, named)
 		}
 		for _, target := range want.Spec.Targets {
-			clusters[deploymentKey{want.Namespace, target.ClusterName}] = true
 			result.values[plan.ValuesName(v.key, want.Namespace, target.ClusterName)] = true
+		}
+		if v.lacks != nil {
+			v.failTargets(want, addonsv1.HelmReleaseProxyCreationFailedReason, v.lacks.Error())
 		}
 	}
 	if len(bundles) > 0 && len(result.bundles) == len(bundles) {
 		result.values[plan.SharedName(v.key, bundles[0].Namespace)] = true
-	}
-	for _, cluster := range v.clusters {
-		if cluster.outcome.Trouble == "" && clusters[deploymentKey{cluster.Namespace, cluster.fleet}] {
-			cluster.fail(addonsv1.HelmReleaseProxyCreationFailedReason, v.lacks.Error())
-		}
+		result.values[plan.AccessName(v.proxy, bundles[0].Namespace)] = true
 	}
 	return result
 }

@@ -3,6 +3,7 @@ package charts
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -126,6 +127,27 @@ func find(lost []*selected, fleet *metav1.PartialObjectMetadata, deployment *fle
 		}
 	}
 	return false
+}
+
+// dropDeselected takes Clusters that are not selected any more out of a Bundle that is held, which is nil if
+// there is none: for what they need not be known what the others are to get.
+func (r *reconciler) dropDeselected(ctx context.Context, v *visit, bundle *fleetv1.Bundle) error {
+	if bundle == nil {
+		return nil
+	}
+	left := slices.DeleteFunc(slices.Clone(bundle.Spec.Targets), func(target fleetv1.BundleTarget) bool {
+		its := deploymentKey{bundle.Namespace, target.ClusterName}
+		return !v.stays[its] && !slices.ContainsFunc(v.clusters, func(s *selected) bool {
+			return s.Namespace == its.namespace && s.fleet == its.fleetCluster
+		})
+	})
+	switch len(left) {
+	case len(bundle.Spec.Targets):
+		return nil
+	case 0:
+		return r.remove(ctx, bundle)
+	}
+	return r.patch(ctx, bundle, toJSON(map[string]any{"spec": map[string]any{"targets": left}}))
 }
 
 // isUnowned reports whether what is in the namespace of the HelmChartProxy is not to be deleted

@@ -55,8 +55,17 @@ func (r *reconciler) createOr(ctx context.Context, proxy plan.Key, want, have cl
 	return true, nil
 }
 
+// written returns an object as the API server has it: see plan.HelmOpKind.
+func written(object client.Object) client.Object {
+	if bundle, ok := object.(*fleetv1.Bundle); ok && plan.IsHelmOp(bundle) {
+		return plan.HelmOpOf(bundle)
+	}
+	return object
+}
+
 // remove deletes an object of ours.
 func (r *reconciler) remove(ctx context.Context, object client.Object) error {
+	object = written(object)
 	if !object.GetDeletionTimestamp().IsZero() {
 		return nil
 	}
@@ -69,7 +78,7 @@ func (r *reconciler) remove(ctx context.Context, object client.Object) error {
 }
 
 func describe(object client.Object) string {
-	return fmt.Sprintf("%s %s", reflect.TypeOf(object).Elem().Name(), client.ObjectKeyFromObject(object))
+	return fmt.Sprintf("%s %s", reflect.TypeOf(written(object)).Elem().Name(), client.ObjectKeyFromObject(object))
 }
 
 // putValues writes an object with values. What the cache holds is short: see Trim.
@@ -135,12 +144,8 @@ func (r *reconciler) putBundle(ctx context.Context, proxy plan.Key, want, have *
 	}
 	wanted, there := want.Spec, have.Spec
 	wanted.Resources, there.Resources = nil, nil
-	difference, err := jsonpatch.CreateMergePatch(toJSON(there), toJSON(wanted))
+	spec, err := difference(there, wanted)
 	if err != nil {
-		return fmt.Errorf("comparing Bundle %s: %w", client.ObjectKeyFromObject(want), err)
-	}
-	spec := map[string]any{}
-	if err := json.Unmarshal(difference, &spec); err != nil {
 		return err
 	}
 	if resources != nil && digestOf(resources) != digestOf(have.Spec.Resources) {
@@ -152,6 +157,16 @@ func (r *reconciler) putBundle(ctx context.Context, proxy plan.Key, want, have *
 	return r.patch(ctx, have, toJSON(map[string]any{"metadata": metaOf(want, have), "spec": spec}))
 }
 
+// difference returns what makes one spec the other.
+func difference(there, wanted any) (map[string]any, error) {
+	patch, err := jsonpatch.CreateMergePatch(toJSON(there), toJSON(wanted))
+	if err != nil {
+		return nil, fmt.Errorf("comparing specs: %w", err)
+	}
+	spec := map[string]any{}
+	return spec, json.Unmarshal(patch, &spec)
+}
+
 func (r *reconciler) create(ctx context.Context, object client.Object) error {
 	if err := r.Create(ctx, object, client.FieldOwner(FieldManager)); err != nil {
 		return fmt.Errorf("creating %s: %w", describe(object), err)
@@ -161,7 +176,7 @@ func (r *reconciler) create(ctx context.Context, object client.Object) error {
 }
 
 func (r *reconciler) patch(ctx context.Context, have client.Object, patch []byte) error {
-	target := reflect.New(reflect.TypeOf(have).Elem()).Interface().(client.Object)
+	target := reflect.New(reflect.TypeOf(written(have)).Elem()).Interface().(client.Object)
 	target.SetNamespace(have.GetNamespace())
 	target.SetName(have.GetName())
 	if err := r.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
@@ -174,6 +189,13 @@ func (r *reconciler) patch(ctx context.Context, have client.Object, patch []byte
 // metaOf returns the metadata to write: if an object is to have no owner, its others stay.
 func metaOf(want, have client.Object) map[string]any {
 	meta := map[string]any{"labels": want.GetLabels(), "annotations": want.GetAnnotations()}
+	if have.GetLabels()[fleetv1.HelmOpLabel] != "" { // Fleet deletes it with the HelmOp otherwise.
+		labels := map[string]any{fleetv1.HelmOpLabel: nil}
+		for key, value := range want.GetLabels() {
+			labels[key] = value
+		}
+		meta["labels"] = labels
+	}
 	switch owners := want.GetOwnerReferences(); {
 	case len(owners) > 0:
 		meta["ownerReferences"] = owners

@@ -54,6 +54,7 @@ type reconciler struct {
 	peer     *peer
 	rendered *memory
 	versions *versions
+	large    *large
 }
 
 // Reconcile looks at one HelmChartProxy.
@@ -148,11 +149,16 @@ func (r *reconciler) carryOut(ctx context.Context, v *visit) (again time.Duratio
 		return 0, err
 	}
 	if again, err = r.share(ctx, v, template); err != nil {
+		for i := range v.bundles {
+			if failed := r.dropDeselected(ctx, v, &v.bundles[i]); failed != nil {
+				err = failed
+			}
+		}
 		return again, err
 	}
 	again = sooner(again, r.download(ctx, v))
 	waiting, err := r.write(ctx, v)
-	return sooner(again, waiting), err
+	return sooner(sooner(again, waiting), v.again), err
 }
 
 // reasonOf returns the reason for a problem in a field.

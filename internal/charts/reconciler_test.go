@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -14,9 +15,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
@@ -81,7 +84,7 @@ func newScene(t *testing.T) *scene {
 				if s.fails != nil && s.fails(object) {
 					return errRefused
 				}
-				return c.Delete(ctx, object)
+				return s.delete(ctx, c, object, options)
 			},
 			SubResourcePatch: func(ctx context.Context, c client.Client, of string, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
 				note("patch "+of, object)
@@ -109,12 +112,28 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
+// delete deletes what is there only if it is what was seen, as an API server does.
+func (s *scene) delete(ctx context.Context, c client.WithWatch, object client.Object, all []client.DeleteOption) error {
+	options := (&client.DeleteOptions{}).ApplyOptions(all)
+	if options.Preconditions == nil || options.Preconditions.UID == nil {
+		return c.Delete(ctx, object) // A test does.
+	}
+	there := object.DeepCopyObject().(client.Object)
+	if err := c.Get(ctx, client.ObjectKeyFromObject(object), there); err != nil {
+		return err
+	}
+	if there.GetUID() != *options.Preconditions.UID {
+		return apierrors.NewConflict(schema.GroupResource{Resource: describe(object)}, object.GetName(), errors.New("it is another"))
+	}
+	return c.Delete(ctx, object)
+}
+
 // restart begins anew, with nothing remembered.
 func (s *scene) restart() {
 	cached := trimmed{s.api}
 	s.reconciler = &reconciler{
 		Client: cached, Options: Options{ChartInterval: time.Minute}, live: s.api, settings: settings.NewReader(s.api), sources: nothing{},
-		charts: fetch.New(time.Minute), recorder: events.NewFakeRecorder(100), now: time.Now, peer: newPeer(s.api), rendered: newMemory(), versions: newVersions(),
+		charts: fetch.New(time.Minute), recorder: events.NewFakeRecorder(100), now: time.Now, peer: newPeer(s.api), rendered: newMemory(), versions: newVersions(), large: newLarge(),
 	}
 }
 
@@ -390,6 +409,18 @@ func TestHeld(t *testing.T) {
 	}
 }
 
+// deployment is what Fleet makes of a Bundle for a Fleet Cluster, once it is ready.
+func deployment(bundle *fleetv1.Bundle, fleetCluster string) *fleetv1.BundleDeployment {
+	its := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{
+		Namespace: stamp.FleetNamespace(bundle.Namespace, fleetCluster), Name: bundle.Name, Labels: maps.Clone(bundle.Labels),
+	}}
+	its.Labels[fleetv1.BundleLabel], its.Labels[fleetv1.BundleNamespaceLabel] = bundle.Name, bundle.Namespace
+	its.Labels[fleetv1.ClusterLabel], its.Labels[fleetv1.ClusterNamespaceLabel] = fleetCluster, bundle.Namespace
+	its.Spec.DeploymentID, its.Spec.StagedDeploymentID = "a", "a"
+	its.Status.AppliedDeploymentID, its.Status.Ready, its.Status.NonModified = "a", true, true
+	return its
+}
+
 // What is installed once is never touched again: not by another chart, not by other
 // values, not by an edit of what is there.
 func TestInstallOnce(t *testing.T) {
@@ -404,15 +435,7 @@ func TestInstallOnce(t *testing.T) {
 	}
 	first := &bundles.Items[0]
 	expect(t, "keeps resources", first.Spec.KeepResources, true)
-	its := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Name: first.Name, Labels: map[string]string{
-		fleetv1.BundleLabel: first.Name, fleetv1.BundleNamespaceLabel: "team", fleetv1.ClusterNamespaceLabel: "team", fleetv1.ClusterLabel: first.Spec.Targets[0].ClusterName,
-	}}}
-	for key, value := range first.Labels {
-		its.Labels[key] = value
-	}
-	its.Spec.DeploymentID, its.Spec.StagedDeploymentID = "a", "a"
-	its.Status.AppliedDeploymentID, its.Status.Ready, its.Status.NonModified = "a", true, true
-	s.create(its)
+	s.create(deployment(first, first.Spec.Targets[0].ClusterName))
 	written := s.looks()
 	expect(t, "installed", written[0], "patch Bundle team/"+first.Name)
 	if err := s.api.Get(context.Background(), client.ObjectKeyFromObject(first), first); err != nil {

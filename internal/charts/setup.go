@@ -82,7 +82,7 @@ func (o *Options) Cache() cache.Options {
 	return cache.Options{
 		SyncPeriod: o.SyncPeriod,
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.ConfigMap{}: made, &fleetv1.Bundle{}: made, &fleetv1.BundleDeployment{}: made,
+			&corev1.ConfigMap{}: made, &fleetv1.Bundle{}: made, &fleetv1.HelmOp{}: made, &fleetv1.BundleDeployment{}: made,
 		},
 		DefaultTransform: observed.Trim,
 	}
@@ -118,7 +118,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	r := &reconciler{
 		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
 		sources: referred, charts: fetch.New(options.ChartInterval, options.DeniedNetworks...), recorder: mgr.GetEventRecorder("muster-charts"), now: time.Now,
-		peer: newPeer(mgr.GetClient()), rendered: newMemory(), versions: newVersions(),
+		peer: newPeer(mgr.GetClient()), rendered: newMemory(), versions: newVersions(), large: newLarge(),
 	}
 	if err := mgr.Add(referred); err != nil {
 		return err
@@ -132,7 +132,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
 		Watches(&addonsv1.HelmReleaseProxy{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &addonsv1.HelmChartProxy{})).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(e.ofCluster)).
-		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(ofMade)).
+		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(e.ofBundle)).
+		Watches(&fleetv1.HelmOp{}, handler.EnqueueRequestsFromMapFunc(ofMade)).
 		Watches(&fleetv1.BundleDeployment{}, handler.EnqueueRequestsFromMapFunc(e.ofDeployment)).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(ofMade)).
 		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -214,6 +215,21 @@ func ofMade(_ context.Context, object client.Object) []reconcile.Request {
 	return nil
 }
 
+// ofBundle returns the HelmChartProxy that a Bundle was made for, or the HelmOp that Fleet has made
+// it of. Where that is gone, its labels tell, unless the name is longer than they can hold: then
+// that is looked at now and then.
+func (e *enqueuer) ofBundle(ctx context.Context, object client.Object) []reconcile.Request {
+	if requests := ofMade(ctx, object); len(requests) > 0 {
+		return requests
+	}
+	op := &fleetv1.HelmOp{}
+	if err := e.Get(ctx, client.ObjectKeyFromObject(object), op, client.UnsafeDisableDeepCopy); err == nil {
+		return ofMade(ctx, op)
+	}
+	labels := object.GetLabels()
+	return []reconcile.Request{request(plan.Key{Namespace: labels[plan.ProxyNamespaceLabel], Name: labels[plan.ProxyLabel]})}
+}
+
 // ofDeployment returns the HelmChartProxy that Fleet deploys something of.
 func (e *enqueuer) ofDeployment(ctx context.Context, object client.Object) []reconcile.Request {
 	var bundle fleetv1.Bundle
@@ -222,7 +238,7 @@ func (e *enqueuer) ofDeployment(ctx context.Context, object client.Object) []rec
 	if err := e.Get(ctx, key, &bundle, client.UnsafeDisableDeepCopy); err != nil {
 		return nil // The Bundle's own end has told.
 	}
-	return ofMade(ctx, &bundle)
+	return e.ofBundle(ctx, &bundle)
 }
 
 func request(key plan.Key) reconcile.Request { return reconcile.Request{NamespacedName: key} }

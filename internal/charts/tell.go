@@ -65,7 +65,13 @@ func (v *visit) conditions() ([]metav1.Condition, []corev1.ObjectReference) {
 			APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Namespace: cluster.Namespace, Name: cluster.Name,
 		})
 	}
-	return slices.DeleteFunc(plan.Conditions(v.trouble, v.reason, outcomes), func(its metav1.Condition) bool {
+	conditions := plan.Conditions(v.trouble, v.reason, outcomes)
+	for i := range conditions {
+		if its := &conditions[i]; its.Type == addonsv1.HelmReleaseProxySpecsUpToDateCondition && its.Status == metav1.ConditionTrue {
+			its.Message = v.aside
+		}
+	}
+	return slices.DeleteFunc(conditions, func(its metav1.Condition) bool {
 		return !v.looked && its.Type == addonsv1.HelmReleaseProxiesReadyCondition
 	}), matching
 }

@@ -52,6 +52,15 @@ func Trim(object any) (any, error) {
 	case *fleetv1.Bundle:
 		typed.ManagedFields, typed.Status = nil, fleetv1.BundleStatus{}
 		typed.Spec.Resources = []fleetv1.BundleResource{{Name: digestResource, Content: digestOf(typed.Spec.Resources), Encoding: digestResource}}
+	case *fleetv1.HelmOp:
+		typed.ManagedFields = nil
+		status := fleetv1.HelmOpStatus{}
+		for _, condition := range typed.Status.Conditions {
+			if condition.Type == fleetv1.HelmOpAcceptedCondition {
+				status.Conditions = append(status.Conditions, condition)
+			}
+		}
+		typed.Status = status
 	case *corev1.ConfigMap:
 		typed.ManagedFields, typed.BinaryData = nil, nil
 		typed.Data = map[string]string{digestResource: digestOfValues(typed)}

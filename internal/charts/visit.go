@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"sync"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -29,7 +30,8 @@ type visit struct {
 	proxy *addonsv1.HelmChartProxy
 	// clusters are the selected Clusters.
 	clusters []*selected
-	// bundles and deployments are what is there.
+	// bundles and deployments are what is there. HelmOps are looked at as the Bundles that they
+	// stand for, and hide those that Fleet makes of them.
 	bundles     []fleetv1.Bundle
 	deployments map[deploymentKey]*fleetv1.BundleDeployment
 	// looked says that it is known what is there and which Clusters are selected, and wrote that
@@ -43,6 +45,13 @@ type visit struct {
 
 	// chart is the chart that is meant, with its files only if some Bundle lacks them.
 	chart *plan.Chart
+
+	// access is how agents reach the repository; nil if they need not, or it is not known.
+	access *plan.Access
+	// aside is what is said although nothing is wrong.
+	aside string
+	// again is when to look at a HelmOp again.
+	again time.Duration
 
 	// lacks is why the chart could not be downloaded.
 	lacks error
@@ -96,10 +105,9 @@ func (r *reconciler) look(ctx context.Context, v *visit) error {
 	v.deployments = map[deploymentKey]*fleetv1.BundleDeployment{}
 	for i := range deployments.Items {
 		its := &deployments.Items[i]
-		if v.bundle(client.ObjectKey{Namespace: its.Labels[fleetv1.BundleNamespaceLabel], Name: its.Labels[fleetv1.BundleLabel]}) == nil {
-			continue
+		if key, found := v.isDeploymentOf(its); found {
+			v.deployments[key] = its
 		}
-		v.deployments[deploymentKey{its.Labels[fleetv1.ClusterNamespaceLabel], its.Labels[fleetv1.ClusterLabel]}] = its
 	}
 	if err := r.choose(ctx, v); err != nil || !v.looked {
 		return err
@@ -107,18 +115,48 @@ func (r *reconciler) look(ctx context.Context, v *visit) error {
 	return r.keep(ctx, v)
 }
 
+// isDeploymentOf returns which Fleet Cluster a BundleDeployment is for, if it is of one of the
+// Bundles. Its labels are the word of whoever may write BundleDeployments in its namespace: only
+// in that of the Fleet Cluster are these Fleet and the Cluster's own agent.
+func (v *visit) isDeploymentOf(its *fleetv1.BundleDeployment) (deploymentKey, bool) {
+	bundle := client.ObjectKey{Namespace: its.Labels[fleetv1.BundleNamespaceLabel], Name: its.Labels[fleetv1.BundleLabel]}
+	key := deploymentKey{its.Labels[fleetv1.ClusterNamespaceLabel], its.Labels[fleetv1.ClusterLabel]}
+	return key, v.bundle(bundle) != nil && key.namespace == bundle.Namespace &&
+		its.Namespace == stamp.FleetNamespace(key.namespace, key.fleetCluster)
+}
+
 // bundlesOf returns the Bundles of a HelmChartProxy, which is nil if it is gone. Whoever may
 // write Bundles in a namespace can make one that looks like ours: what is in one namespace
 // must decide nothing in another.
 func (r *reconciler) bundlesOf(ctx context.Context, key plan.Key, proxy *addonsv1.HelmChartProxy) ([]fleetv1.Bundle, error) {
+	var ops fleetv1.HelmOpList
+	if err := r.List(ctx, &ops, client.MatchingLabels(plan.Labels(key)), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing HelmOps: %w", err)
+	}
 	var all fleetv1.BundleList
 	if err := r.List(ctx, &all, client.MatchingLabels(plan.Labels(key)), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing Bundles: %w", err)
 	}
-	return slices.DeleteFunc(all.Items, func(bundle fleetv1.Bundle) bool {
+	result, known := make([]fleetv1.Bundle, 0, len(ops.Items)+len(all.Items)), map[client.ObjectKey]bool{}
+	for i := range ops.Items {
+		result = append(result, plan.BundleFor(&ops.Items[i]))
+	}
+	return slices.DeleteFunc(append(result, all.Items...), func(bundle fleetv1.Bundle) bool {
 		isNamed := plan.IsGivenName(key, &bundle) || proxy != nil && plan.IsBundleName(proxy, &bundle)
-		return !isNamed || !isFor(&bundle, key)
+		its := client.ObjectKeyFromObject(&bundle)
+		if !isNamed || known[its] || !isFor(&bundle, key) && !isFleets(&bundle) {
+			return true
+		}
+		known[its] = true
+		return false
 	}), nil
+}
+
+// isFleets reports whether Fleet has made a Bundle, of a HelmOp. It has our labels, and says
+// of nobody that it was made for that; its name does.
+func isFleets(bundle *fleetv1.Bundle) bool {
+	_, says := plan.ProxyOf(bundle)
+	return !says && bundle.Spec.HelmOpOptions != nil
 }
 
 // freeze notes which Clusters are frozen.

@@ -96,11 +96,17 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 	}
 	for _, bundle := range its.Bundles {
 		wanted[client.ObjectKeyFromObject(bundle)] = true
+		if options := bundle.Spec.HelmOpOptions; options != nil {
+			named[client.ObjectKey{Namespace: namespace, Name: options.SecretName}] = true
+		}
 		if held.bundles[bundle.Name] {
+			if err := r.dropDeselected(ctx, v, v.bundle(client.ObjectKeyFromObject(bundle))); err != nil {
+				return err
+			}
 			continue
 		}
 		bundle.Spec.Paused = v.isInstalledOnce(bundle)
-		if err := r.putBundle(ctx, v.key, bundle, v.bundle(client.ObjectKeyFromObject(bundle))); err != nil {
+		if err := r.put(ctx, v, bundle, v.bundle(client.ObjectKeyFromObject(bundle))); err != nil {
 			return err
 		}
 	}
@@ -130,6 +136,9 @@ func (v *visit) keepFrozen(namespace string, wanted, named map[client.ObjectKey]
 // nameValues notes the values that a Bundle may read.
 func (v *visit) nameValues(bundle *fleetv1.Bundle, named map[client.ObjectKey]bool) {
 	named[client.ObjectKey{Namespace: bundle.Namespace, Name: plan.SharedName(v.key, bundle.Namespace)}] = true
+	if options := bundle.Spec.HelmOpOptions; options != nil {
+		named[client.ObjectKey{Namespace: bundle.Namespace, Name: options.SecretName}] = true
+	}
 	for _, target := range bundle.Spec.Targets {
 		named[client.ObjectKey{Namespace: bundle.Namespace, Name: plan.ValuesName(v.key, bundle.Namespace, target.ClusterName)}] = true
 	}
@@ -190,8 +199,17 @@ func (r *reconciler) uninstall(ctx context.Context, v *visit, namespace string) 
 			return true, err
 		}
 		left = left || !kept
+		v.awaitEnd(its)
 	}
 	return left, nil
+}
+
+// awaitEnd has the end of what Fleet has made of a HelmOp noticed: it may say too little of
+// whose it was.
+func (v *visit) awaitEnd(bundle *fleetv1.Bundle) {
+	if bundle.Spec.HelmOpOptions != nil {
+		v.again = pollInterval
+	}
 }
 
 // isCarried reports whether every Bundle that is to be there is there, with this chart as
@@ -209,18 +227,18 @@ func (v *visit) isCarried(chart *plan.Chart) bool {
 	return true
 }
 
-// carries reports whether a Bundle holds a chart, as it was written.
+// carries reports whether a Bundle holds a chart, as it was written, or a HelmOp names it.
 func carries(bundle *fleetv1.Bundle, chart *plan.Chart) bool {
 	return bundle != nil && bundle.Annotations[plan.ChartAnnotation] == chart.Source &&
-		bundle.Annotations[plan.VersionAnnotation] == chart.Version &&
-		bundle.Annotations[digestAnnotation] == digestOf(bundle.Spec.Resources)
+		bundle.Annotations[plan.VersionAnnotation] == chart.Version && plan.IsHelmOp(bundle) == chart.Agent &&
+		(chart.Agent || bundle.Annotations[digestAnnotation] == digestOf(bundle.Spec.Resources))
 }
 
 // input returns what the objects in a namespace are made from. There are the objects with
 // values; nil for none. A Cluster whose values could not be rendered, and never were, is no
 // target: Fleet stops at the first target whose values are missing.
 func (v *visit) input(namespace string, there map[client.ObjectKey]client.Object) plan.Input {
-	in := plan.Input{Proxy: v.proxy, Namespace: namespace, Shared: v.shared, Chart: v.chart, Placed: v.placed(namespace)}
+	in := plan.Input{Proxy: v.proxy, Namespace: namespace, Shared: v.shared, Chart: v.chart, Access: v.access, Placed: v.placed(namespace)}
 	has := func(fleetCluster string) bool {
 		return there[client.ObjectKey{Namespace: namespace, Name: plan.ValuesName(v.key, namespace, fleetCluster)}] != nil
 	}
@@ -271,11 +289,12 @@ func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, want
 		if err != nil {
 			return err
 		}
+		v.awaitEnd(its)
 		if kept {
 			v.nameValues(its, named)
 		}
 	}
-	if err := r.sweepSecret(ctx, v, namespace, named); err != nil {
+	if err := r.sweepSecrets(ctx, v, namespace, named); err != nil {
 		return err
 	}
 	for _, object := range values {
@@ -289,15 +308,25 @@ func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, want
 	return nil
 }
 
-// sweepSecret deletes the Secret with values for all, unless it is still named.
-func (r *reconciler) sweepSecret(ctx context.Context, v *visit, namespace string, named map[client.ObjectKey]bool) error {
-	shared := plan.SharedName(v.key, namespace)
-	if named[client.ObjectKey{Namespace: namespace, Name: shared}] && (v.shared == nil || v.shared.Secret) {
-		return nil
-	}
+// sweepSecrets deletes the Secrets that Bundles named, and none names any more.
+func (r *reconciler) sweepSecrets(ctx context.Context, v *visit, namespace string, named map[client.ObjectKey]bool) error {
+	shared, done := plan.SharedName(v.key, namespace), map[string]bool{}
 	for i := range v.bundles {
-		if v.bundles[i].Namespace == namespace && namesSecret(&v.bundles[i], shared) {
-			return r.removeSecret(ctx, v.key, &v.bundles[i])
+		if v.bundles[i].Namespace != namespace {
+			continue
+		}
+		for _, name := range secretsOf(v.key, &v.bundles[i]) {
+			isNamed := named[client.ObjectKey{Namespace: namespace, Name: name}]
+			if isNamed && name == shared && v.shared != nil && !v.shared.Secret {
+				isNamed = false // It is the ConfigMap.
+			}
+			if isNamed || done[name] {
+				continue
+			}
+			done[name] = true
+			if err := r.removeSecret(ctx, v.key, client.ObjectKey{Namespace: namespace, Name: name}); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

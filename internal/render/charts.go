@@ -48,15 +48,19 @@ func (r *renderer) chart(proxy *addonsv1.HelmChartProxy) error {
 	if err != nil {
 		return wrap(err)
 	}
-	if len(targets) == 0 {
+	isAgent := proxy.Spec.Download == addonsv1.DownloadAgent
+	switch {
+	case len(targets) == 0:
 		r.note("HelmChartProxy %s selects no Cluster of the manifests that is imported", key)
-	} else {
+	case isAgent:
+		r.note("HelmChartProxy %s: version %q is looked up in %s; the Secret with access to it is missing below, if there is one", key, proxy.Spec.Version, proxy.Spec.RepoURL)
+	default:
 		r.note("HelmChartProxy %s: the files of the chart are missing below; version %q is looked up in %s", key, proxy.Spec.Version, proxy.Spec.RepoURL)
 	}
 	for namespace, its := range targets {
 		objects := plan.Make(plan.Input{
 			Proxy: proxy, Namespace: namespace, Targets: its, Shared: shared,
-			Chart: &plan.Chart{Source: plan.SourceOf(proxy), Version: proxy.Spec.Version},
+			Chart: &plan.Chart{Source: plan.SourceOf(proxy), Version: proxy.Spec.Version, Agent: isAgent},
 		})
 		for _, object := range objects.Values {
 			if err := r.add(object, "HelmChartProxy "+key.String()); err != nil {
@@ -64,7 +68,11 @@ func (r *renderer) chart(proxy *addonsv1.HelmChartProxy) error {
 			}
 		}
 		for _, bundle := range objects.Bundles {
-			if err := r.add(bundle, "HelmChartProxy "+key.String()); err != nil {
+			var object client.Object = bundle
+			if plan.IsHelmOp(bundle) {
+				object = plan.HelmOpOf(bundle)
+			}
+			if err := r.add(object, "HelmChartProxy "+key.String()); err != nil {
 				return err
 			}
 		}

@@ -42,6 +42,22 @@ func TestChart(t *testing.T) {
 	}
 }
 
+func TestChartByAgents(t *testing.T) {
+	objects, _, result := render(t, plain[:len(plain)-2]+", labels: {env: prod}}\n", chartProxy+"  download: Agent\n  credentials: {secret: {name: repository}, key: config.json}\n")
+	if got := strings.Join(objects, "\n"); !strings.Contains(got, "HelmOp team/hcp-web-default-web-") || strings.Contains(got, "Bundle team/hcp-web") {
+		t.Errorf("objects:\n%s", got)
+	}
+	all, err := yaml.Marshal(result.Objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"kind: HelmOp\n", "repo: https://charts.example.com", "helmSecretName: hcp-web.for-agents-", "clusterName: prod"} {
+		if !strings.Contains(string(all), want) {
+			t.Errorf("%q is not in:\n%s", want, all)
+		}
+	}
+}
+
 func TestChartRefused(t *testing.T) {
 	_, err := rendered(plain, strings.Replace(chartProxy, "https:", "http:", 1))
 	if err == nil || !strings.Contains(err.Error(), "HelmChartProxy team/web: spec.repoURL") {

@@ -147,6 +147,18 @@ func (f *Fetcher) Chart(ctx context.Context, request Request, version string) (*
 	})
 }
 
+// Has returns an error unless the repository has the chart in an exact version.
+func (f *Fetcher) Has(ctx context.Context, request Request, version string) error {
+	_, err := once(ctx, f, "has "+request.key(version), func(ctx context.Context) (bool, error) {
+		source, err := f.open(ctx, request)
+		if err != nil {
+			return false, err
+		}
+		return true, source.has(ctx, version)
+	})
+	return err
+}
+
 // once does something once for all who want it at the same time. Who asked first may go
 // before the others.
 func once[T any](ctx context.Context, f *Fetcher, key string, do func(context.Context) (T, error)) (T, error) {
@@ -214,6 +226,8 @@ func (e *TooLargeError) Error() string {
 type source interface {
 	// version returns the newest version of the chart in a range.
 	version(ctx context.Context, wanted string) (string, error)
+	// has returns an error unless there is the chart in an exact version.
+	has(ctx context.Context, version string) error
 	// archive returns the chart in an exact version, verified.
 	archive(ctx context.Context, version string) ([]byte, error)
 }

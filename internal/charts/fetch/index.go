@@ -38,6 +38,11 @@ func (r *index) version(ctx context.Context, wanted string) (string, error) {
 	return entry.Version, nil
 }
 
+func (r *index) has(ctx context.Context, version string) error {
+	_, err := r.find(ctx, version)
+	return err
+}
+
 func (r *index) archive(ctx context.Context, version string) ([]byte, error) {
 	entry, err := r.find(ctx, version)
 	if err != nil {

@@ -68,10 +68,20 @@ func (r *oci) version(ctx context.Context, wanted string) (string, error) {
 	return version, nil
 }
 
+// tagOf returns the tag of a version, which has no plus.
+func tagOf(version string) string { return strings.ReplaceAll(version, "+", "_") }
+
+func (r *oci) has(ctx context.Context, version string) error {
+	if _, err := r.repository.Resolve(ctx, tagOf(version)); err != nil {
+		return shown(r.at+":"+version, err)
+	}
+	return nil
+}
+
 // archive downloads; what is downloaded has the digest that the manifest says.
 func (r *oci) archive(ctx context.Context, version string) ([]byte, error) {
 	at := r.at + ":" + version
-	manifest, err := r.repository.Resolve(ctx, strings.ReplaceAll(version, "+", "_"))
+	manifest, err := r.repository.Resolve(ctx, tagOf(version))
 	if err != nil {
 		return nil, shown(at, err)
 	}

@@ -40,6 +40,8 @@ type Chart struct {
 	Version string
 	// Resources are its files.
 	Resources []fleetv1.BundleResource
+	// Agent says that the agent of each cluster downloads it.
+	Agent bool
 }
 
 // SourceOf says which chart a HelmChartProxy asks for.
@@ -75,6 +77,8 @@ type Input struct {
 	// Shared are nil if there are none.
 	Shared *Shared
 	Chart  *Chart
+	// Access is how agents reach the repository; nil if it is not known: what is there stays.
+	Access *Access
 	// Placed says in which Bundle a Fleet Cluster is a target now. It stays there: in another
 	// one its release would be installed anew.
 	Placed map[string]string
@@ -85,8 +89,9 @@ type Input struct {
 
 // Objects are what is to be there in one namespace of Clusters.
 type Objects struct {
+	// Bundles are Bundles, or stand for HelmOps: see HelmOpKind.
 	Bundles []*fleetv1.Bundle
-	// Values are ConfigMaps and Secrets with values.
+	// Values are ConfigMaps and Secrets with values, and with access to repositories.
 	Values []client.Object
 	// Keep are the names of objects with values that stay as they are.
 	Keep map[string]bool
@@ -120,10 +125,17 @@ func Make(in Input) Objects {
 		}
 		result.Values = append(result.Values, in.object(its, map[string][]byte{ValuesKey: target.Values}))
 	}
+	if its := in.access(); its != nil {
+		result.Values = append(result.Values, its)
+	}
 	for _, group := range in.placed(targets) {
 		bundle := in.bundle(group.name, shared)
 		for _, target := range group.targets {
-			bundle.Spec.Targets = append(bundle.Spec.Targets, targetOf(target, own))
+			its := targetOf(target, own)
+			if IsHelmOp(bundle) {
+				its = pin(its, in.Chart.Version)
+			}
+			bundle.Spec.Targets = append(bundle.Spec.Targets, its)
 		}
 		result.Bundles = append(result.Bundles, bundle)
 	}
@@ -180,7 +192,7 @@ func (in Input) placed(targets []Target) []group {
 	}
 	room := fewestTargets
 	if in.Chart != nil {
-		room = max(room, (maxBundle-in.Chart.Size())/targetSize)
+		room = max(room, (maxBundle-in.Chart.Size())/in.sizeOfTarget())
 	}
 	byName := map[string][]Target{}
 	var others []Target
@@ -211,7 +223,7 @@ func (in Input) placed(targets []Target) []group {
 func (in Input) bundle(name string, shared *values) *fleetv1.Bundle {
 	spec := &in.Proxy.Spec
 	bundle := &fleetv1.Bundle{
-		TypeMeta:   metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Bundle"},
+		TypeMeta:   metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: bundleKind},
 		ObjectMeta: in.meta(name),
 	}
 	bundle.Labels[unmappedLabel] = unmappedLabelValue
@@ -222,6 +234,9 @@ func (in Input) bundle(name string, shared *values) *fleetv1.Bundle {
 	}
 	bundle.Spec.DefaultNamespace = ReleaseNamespace(in.Proxy)
 	bundle.Spec.Helm = helmOptions(in.Proxy)
+	if in.Chart != nil && in.Chart.Agent {
+		in.byAgents(bundle)
+	}
 	bundle.Spec.KeepResources = spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce
 	if ptr.Deref(spec.CorrectDrift, false) {
 		bundle.Spec.CorrectDrift = &fleetv1.CorrectDrift{Enabled: true}
@@ -275,7 +290,21 @@ func (in Input) object(its values, data map[string][]byte) client.Object {
 	return &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta, Data: text}
 }
 
-// ValuesSecretType is the type of Secrets with values: no other is ever written.
+// access returns the Secret with which agents reach the repository; nil if they need none.
+func (in Input) access() *corev1.Secret {
+	if in.Chart == nil || !in.Chart.Agent || in.Access == nil || !NeedsAccess(in.Proxy) || len(in.Targets) == 0 {
+		return nil
+	}
+	return &corev1.Secret{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: SecretKind}, ObjectMeta: in.meta(AccessName(in.Proxy, in.Namespace)),
+		Type: AccessSecretType, Data: in.Access.data(),
+	}
+}
+
+// AccessSecretType is the type of Secrets with access to a repository.
+const AccessSecretType corev1.SecretType = stamp.Domain + "/helm-access"
+
+// ValuesSecretType is the type of Secrets with values: no other is ever written, but AccessSecretType.
 const ValuesSecretType corev1.SecretType = stamp.Domain + "/helm-values"
 
 func (in Input) meta(name string) metav1.ObjectMeta {

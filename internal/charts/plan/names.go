@@ -143,6 +143,20 @@ func sharedName(bundle string) string { return bundle + ".for-all" }
 
 func valuesName(bundle, fleetCluster string) string { return bundle + ValuesSuffix(fleetCluster) }
 
+const accessInfix = ".for-agents-"
+
+// AccessName returns the name of the Secret with which agents of a namespace of Clusters reach the
+// repository. Another repository has another Secret: nobody is to send to one what is for the other.
+func AccessName(proxy *addonsv1.HelmChartProxy, namespace string) string {
+	// No name has a slash in front: it makes the hash be of all.
+	return valuesBase(client.ObjectKeyFromObject(proxy), namespace) + accessInfix + stamp.Label("/"+proxy.Spec.RepoURL, onlyHash)
+}
+
+// IsAccessName reports whether a Secret in a namespace of Clusters has a name that AccessName gives.
+func IsAccessName(proxy Key, namespace, name string) bool {
+	return strings.HasPrefix(name, valuesBase(proxy, namespace)+accessInfix)
+}
+
 // MirrorName returns the name of the HelmReleaseProxy for a Cluster.
 func MirrorName(proxy Key, cluster Key) string {
 	if cluster.Namespace != proxy.Namespace {
@@ -155,12 +169,12 @@ func MirrorName(proxy Key, cluster Key) string {
 // that are joined by dashes can be taken apart in several ways.
 func OtherMirrorName(proxy Key, cluster Key) string {
 	// No name has a slash: it makes the hash be of all.
-	hash := stamp.Label("/"+proxy.Name+"/"+cluster.String(), mirrorHash)
+	hash := stamp.Label("/"+proxy.Name+"/"+cluster.String(), onlyHash)
 	return stamp.Subdomain(proxy.Name + "-" + cluster.Name + "-" + hash)
 }
 
-// mirrorHash is so short that nothing but the hash is left.
-const mirrorHash = 9
+// onlyHash is so short that nothing but the hash is left.
+const onlyHash = 9
 
 // SharedName returns the name of the object with values for all Clusters of a namespace.
 func SharedName(proxy Key, namespace string) string { return sharedName(valuesBase(proxy, namespace)) }

@@ -64,7 +64,9 @@ func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 		errs = append(errs, field.Invalid(path.Child("valuesTemplate"), shortened(spec.ValuesTemplate), "does not parse: "+err.Error()))
 	}
 	if spec.Download == addonsv1.DownloadAgent {
-		errs = append(errs, field.Forbidden(path.Child("download"), "Agent is not carried out yet; leave it out, and the chart is downloaded on the management side"))
+		if err := CheckAgent(spec.RepoURL, spec.ChartName, spec.Version); err != nil {
+			errs = append(errs, field.Forbidden(path.Child("download"), err.Error()+"; leave it out, and the chart is downloaded on the management side"))
+		}
 	}
 	errs = append(errs, validateOptions(path.Child("options"), &spec.Options)...)
 	if spec.Rollout != nil && spec.Rollout.MaxUnavailable != nil {
@@ -134,6 +136,9 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 	warn(options.WaitForJobs && !waits, "options.waitForJobs", "it needs options.wait")
 	warn(options.Timeout != nil && options.Timeout.Duration != defaultTimeout && !waits, "options.timeout", "it needs options.wait")
 	warn(options.Timeout != nil && waits && options.Timeout.Duration%time.Second != 0, "options.timeout", "Fleet counts whole seconds; the rest")
+	if proxy.Spec.Download == addonsv1.DownloadAgent && proxy.Spec.Credentials != nil {
+		warnings = append(warnings, "spec.credentials: with spec.download Agent, they are copied to the namespaces of the selected Clusters, and their agents have them")
+	}
 	if parsed, err := Parse(proxy.Spec.ValuesTemplate); err == nil {
 		for _, name := range parsed.Unsteady() {
 			warnings = append(warnings, fmt.Sprintf("spec.valuesTemplate: %s gives something else whenever the values are rendered again, and each time the release is upgraded", name))

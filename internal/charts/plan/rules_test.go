@@ -60,10 +60,17 @@ func TestRules(t *testing.T) {
 		"waitForJobs without wait": {change: func(s spec) { s.Options.WaitForJobs = true }, warned: "spec.options.waitForJobs has no effect"},
 		"waitForJobs":              {change: func(s spec) { s.Options.WaitForJobs, s.Options.Wait = true, true }, accepted: true},
 		"a negative maxHistory":    {change: func(s spec) { s.Options.Upgrade.MaxHistory = -1 }, refused: "spec.options.upgrade.maxHistory: Invalid value"},
-		"download: Agent":          {change: func(s spec) { s.Download = addonsv1.DownloadAgent }, refused: "spec.download: Forbidden: Agent is not carried out yet"},
-		"download: Manager":        {change: func(s spec) { s.Download = addonsv1.DownloadManager }, accepted: true},
-		"maxUnavailable":           {change: func(s spec) { s.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromString("25%"))} }, accepted: true},
-		"no maxUnavailable":        {change: func(s spec) { s.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromString("some"))} }, refused: "spec.rollout.maxUnavailable: Invalid value"},
+		"download: Agent":          {change: func(s spec) { s.Download = addonsv1.DownloadAgent }, accepted: true},
+		"download: Agent, archive": {change: func(s spec) { s.Download, s.ChartName = addonsv1.DownloadAgent, "nginx-1.0.0.TGZ" }, refused: "spec.download: Forbidden: a name that ends in .tgz is a URL for Fleet"},
+		"download: Agent, OCI, build metadata": {change: func(s spec) {
+			s.Download, s.RepoURL, s.Version = addonsv1.DownloadAgent, "oci://registry.example.com", "1.0.0+a"
+		}, refused: "spec.download: Forbidden: version 1.0.0+a has build metadata, and Fleet finds none such in an OCI registry"},
+		"download: Agent, credentials": {change: func(s spec) {
+			s.Download, s.Credentials = addonsv1.DownloadAgent, &addonsv1.Credentials{}
+		}, warned: "spec.credentials: with spec.download Agent, they are copied to the namespaces of the selected Clusters"},
+		"download: Manager": {change: func(s spec) { s.Download = addonsv1.DownloadManager }, accepted: true},
+		"maxUnavailable":    {change: func(s spec) { s.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromString("25%"))} }, accepted: true},
+		"no maxUnavailable": {change: func(s spec) { s.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromString("some"))} }, refused: "spec.rollout.maxUnavailable: Invalid value"},
 		"what has no effect there": {change: func(s spec) {
 			s.Options.DependencyUpdate, s.Options.SubNotes, s.Options.EnableClientCache, s.Options.Install.IncludeCRDs = true, true, true, true
 			s.Options.Upgrade.ResetValues, s.Options.Upgrade.Recreate = true, true

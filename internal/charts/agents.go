@@ -1,0 +1,199 @@
+package charts
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/charts/fetch"
+	"github.com/muster-fleet/muster/internal/charts/plan"
+)
+
+// helmOpFinalizer is Fleet's: as long as a HelmOp has it, its Bundle is deleted with it.
+const helmOpFinalizer = "fleet.cattle.io/helmop-finalizer"
+
+// put writes a Bundle, or a HelmOp. Where one was carried out by the other, the release stays: both
+// have the same name, and so has what Fleet makes of them.
+func (r *reconciler) put(ctx context.Context, v *visit, want, have *fleetv1.Bundle) error {
+	if plan.IsHelmOp(want) {
+		return r.putHelmOp(ctx, v, want)
+	}
+	if have == nil || !plan.IsHelmOp(have) {
+		return r.putBundle(ctx, v.key, want, have)
+	}
+	made, err := r.made(ctx, client.ObjectKeyFromObject(want))
+	if err != nil {
+		return err
+	}
+	if err := r.putBundle(ctx, v.key, want, made); err != nil {
+		return err
+	}
+	return r.dissolve(ctx, have)
+}
+
+// dissolve deletes a HelmOp, and not what Fleet has made of it.
+func (r *reconciler) dissolve(ctx context.Context, have *fleetv1.Bundle) error {
+	if slices.Contains(have.Finalizers, helmOpFinalizer) {
+		left := slices.DeleteFunc(slices.Clone(have.Finalizers), func(its string) bool { return its == helmOpFinalizer })
+		change := map[string]any{"metadata": map[string]any{"finalizers": left, "resourceVersion": have.ResourceVersion}}
+		if err := r.patch(ctx, have, toJSON(change)); err != nil {
+			return err
+		}
+	}
+	return r.remove(ctx, have)
+}
+
+// made returns the Bundle of a name, whoever has made it; nil if there is none.
+func (r *reconciler) made(ctx context.Context, key client.ObjectKey) (*fleetv1.Bundle, error) {
+	made := &fleetv1.Bundle{}
+	if err := r.Get(ctx, key, made); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("reading Bundle %s: %w", key, err)
+	}
+	return made, nil
+}
+
+// putHelmOp writes a HelmOp, and tells of those of its Clusters that Fleet does not know yet what is
+// wanted for them.
+func (r *reconciler) putHelmOp(ctx context.Context, v *visit, bundle *fleetv1.Bundle) error {
+	bundle.Spec.TargetCustomizationMode = fleetv1.TargetCustomizationModeFirstMatch // The API server's default.
+	key, want := client.ObjectKeyFromObject(bundle), plan.HelmOpOf(bundle)
+	made, err := r.made(ctx, key)
+	if err != nil {
+		return err
+	}
+	if made != nil && made.Spec.HelmOpOptions == nil && made.DeletionTimestamp.IsZero() {
+		if err := r.handOver(ctx, v.key, want, made); err != nil {
+			return err
+		}
+	}
+	have := &fleetv1.HelmOp{}
+	if err := r.Get(ctx, key, have); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading HelmOp %s: %w", key, err)
+	} else if err != nil {
+		exists, err := r.createOr(ctx, v.key, want, have)
+		if err != nil {
+			return err
+		}
+		if !exists {
+			v.failTargets(bundle, addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Sprintf("Fleet has not taken HelmOp %s over yet", key.Name))
+			return nil
+		}
+	}
+	spec, err := difference(have.Spec, want.Spec)
+	if err != nil {
+		return err
+	}
+	follows, reason, trouble := plan.Follows(have, made)
+	switch {
+	case len(spec) > 0 || !isSameMeta(want, have):
+		reason, trouble = addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Sprintf("Fleet has not taken HelmOp %s over yet", key.Name)
+		err = r.patch(ctx, have, toJSON(map[string]any{"metadata": metaOf(want, have), "spec": spec}))
+	case !follows:
+		v.again = pollInterval
+		err = r.nudge(ctx, have)
+	}
+	if trouble != "" {
+		v.failTargets(bundle, reason, trouble)
+	}
+	return err
+}
+
+// handOver makes of a Bundle with a chart in it what Fleet is to make of a HelmOp: it refuses to
+// take over one that is not so already.
+func (r *reconciler) handOver(ctx context.Context, proxy plan.Key, op *fleetv1.HelmOp, made *fleetv1.Bundle) error {
+	if !isMade(made, proxy) {
+		return &takenError{made}
+	}
+	there, wanted := made.Spec, *plan.MadeOf(op)
+	there.Resources, wanted.Resources = nil, nil
+	spec, err := difference(there, wanted)
+	if err != nil {
+		return err
+	}
+	spec["resources"] = nil
+	meta := map[string]any{"ownerReferences": withoutProxies(made.OwnerReferences)} // The HelmOp has it.
+	return r.patch(ctx, made, toJSON(map[string]any{"metadata": meta, "spec": spec}))
+}
+
+// nudge makes Fleet look at a HelmOp again, if it was left enough time: it does not notice what
+// becomes of the Bundle that it has made.
+func (r *reconciler) nudge(ctx context.Context, op *fleetv1.HelmOp) error {
+	last := op.CreationTimestamp.Time
+	if at, err := time.Parse(time.RFC3339, op.Annotations[plan.NudgeAnnotation]); err == nil && at.After(last) {
+		last = at
+	}
+	if r.now().Before(last.Add(pollInterval)) {
+		return nil
+	}
+	change := map[string]any{"metadata": map[string]any{"annotations": map[string]string{plan.NudgeAnnotation: r.now().UTC().Format(time.RFC3339)}}}
+	return r.patch(ctx, op, toJSON(change))
+}
+
+// failTargets says what is wrong with the Clusters in a Bundle.
+func (v *visit) failTargets(bundle *fleetv1.Bundle, reason, message string) {
+	targets := map[string]bool{}
+	for _, target := range bundle.Spec.Targets {
+		targets[target.ClusterName] = true
+	}
+	for _, cluster := range v.clusters {
+		if cluster.Namespace == bundle.Namespace && targets[cluster.fleet] && cluster.outcome.Trouble == "" {
+			cluster.fail(reason, message)
+		}
+	}
+}
+
+// grant reads how agents reach the repository.
+func (r *reconciler) grant(ctx context.Context, v *visit) (again time.Duration) {
+	if !plan.NeedsAccess(v.proxy) {
+		return 0
+	}
+	request := fetch.Request{RepoURL: v.proxy.Spec.RepoURL}
+	if err := r.access(ctx, v.proxy, &request); err != nil {
+		v.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
+		return pollInterval
+	}
+	its := request.Access
+	v.access = &plan.Access{Username: its.Username, Password: its.Password, Authorities: its.Authorities}
+	return pollInterval // No event tells of Secrets.
+}
+
+// large remembers which charts do not fit into a Bundle.
+type large struct {
+	mu  sync.Mutex
+	all map[plan.Key]tooLarge
+}
+
+type tooLarge struct{ source, version, message string }
+
+func newLarge() *large { return &large{all: map[plan.Key]tooLarge{}} }
+
+// says returns why the agents download a chart although nobody asks for that; empty if they do not.
+func (l *large) says(proxy plan.Key, chart *plan.Chart) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known := l.all[proxy]; known.source == chart.Source && known.version == chart.Version {
+		return known.message
+	}
+	return ""
+}
+
+func (l *large) put(proxy plan.Key, chart *plan.Chart, message string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all[proxy] = tooLarge{chart.Source, chart.Version, message}
+}
+
+func (l *large) forget(proxy plan.Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.all, proxy)
+}
