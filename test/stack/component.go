@@ -6,7 +6,7 @@ import (
 )
 
 // StartComponent applies an optional part of Muster, a kustomization under manifests/, with
-// kubectl, as a user would, and runs the Deployments in it.
+// kubectl, as a user would, runs the Deployments in it, and leads its webhooks to Muster's.
 func (s *Stack) StartComponent(ctx context.Context, name string) error {
 	manifests := filepath.Join(s.tools.Root, "manifests", name)
 	rendered, err := s.Kubectl(ctx, "kustomize", manifests)
@@ -21,10 +21,13 @@ func (s *Stack) StartComponent(ctx context.Context, name string) error {
 		return err
 	}
 	for _, object := range objects {
-		if object.GetKind() != "Deployment" {
-			continue
+		switch object.GetKind() {
+		case "Deployment":
+			_, err = s.startReplica(ctx, object.GetNamespace(), object.GetName(), 0)
+		case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
+			err = s.routeConfiguration(ctx, object) // Elsewhere may be another stack's webhook.
 		}
-		if _, err := s.startReplica(ctx, object.GetNamespace(), object.GetName(), 0); err != nil {
+		if err != nil {
 			return err
 		}
 	}
