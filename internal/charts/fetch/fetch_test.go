@@ -117,6 +117,11 @@ func TestTrouble(t *testing.T) {
 			if strings.Contains(err.Error(), repository.Password) || strings.Contains(err.Error(), "guess") {
 				t.Errorf("the error tells the password: %v", err)
 			}
+			// Whether it is there is another question than what it holds.
+			err = New(time.Minute).Has(context.Background(), request, test.version)
+			if isThere := name == "another digest" || name == "too large"; isThere != (err == nil) || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("has: %v", err)
+			}
 		})
 	}
 	var large *TooLargeError
