@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,16 +26,26 @@ func (r *reconciler) put(ctx context.Context, v *visit, want, have *fleetv1.Bund
 		return r.putHelmOp(ctx, v, want)
 	}
 	if have == nil || !plan.IsHelmOp(have) {
-		return r.putBundle(ctx, v.key, want, have)
+		return r.putOwn(ctx, v, want, have)
 	}
 	made, err := r.made(ctx, client.ObjectKeyFromObject(want))
 	if err != nil {
 		return err
 	}
-	if err := r.putBundle(ctx, v.key, want, made); err != nil {
-		return err
+	if v.leaving == nil {
+		v.leaving = map[client.ObjectKey]bool{}
 	}
-	return r.dissolve(ctx, have)
+	v.leaving[client.ObjectKeyFromObject(have)] = true
+	return r.putOwn(ctx, v, want, made)
+}
+
+// putOwn writes a Bundle, and notes if Fleet does not know yet what is wanted.
+func (r *reconciler) putOwn(ctx context.Context, v *visit, want, have *fleetv1.Bundle) error {
+	taken, err := r.putBundle(ctx, v.key, want, have)
+	if err == nil && !taken {
+		v.ahead(plan.NotTaken(want))
+	}
+	return err
 }
 
 // dissolve deletes a HelmOp, and not what Fleet has made of it.
@@ -61,8 +72,7 @@ func (r *reconciler) made(ctx context.Context, key client.ObjectKey) (*fleetv1.B
 	return made, nil
 }
 
-// putHelmOp writes a HelmOp, and tells of those of its Clusters that Fleet does not know yet what is
-// wanted for them.
+// putHelmOp writes a HelmOp, and notes if Fleet does not know yet what is wanted.
 func (r *reconciler) putHelmOp(ctx context.Context, v *visit, bundle *fleetv1.Bundle) error {
 	bundle.Spec.TargetCustomizationMode = fleetv1.TargetCustomizationModeFirstMatch // The API server's default.
 	key, want := client.ObjectKeyFromObject(bundle), plan.HelmOpOf(bundle)
@@ -84,27 +94,63 @@ func (r *reconciler) putHelmOp(ctx context.Context, v *visit, bundle *fleetv1.Bu
 			return err
 		}
 		if !exists {
-			v.failTargets(bundle, addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Sprintf("Fleet has not taken HelmOp %s over yet", key.Name))
+			v.ahead(plan.NotTaken(bundle))
 			return nil
 		}
 	}
+	v.rememberAccess(want, have)
 	spec, err := difference(have.Spec, want.Spec)
 	if err != nil {
 		return err
 	}
-	follows, reason, trouble := plan.Follows(have, made)
+	follows, trouble := plan.Follows(have, made)
+	if !follows || !plan.IsTaken(made) {
+		v.ahead(plan.NotTaken(bundle))
+	}
 	switch {
 	case len(spec) > 0 || !isSameMeta(want, have):
-		reason, trouble = addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Sprintf("Fleet has not taken HelmOp %s over yet", key.Name)
+		trouble = ""
+		v.ahead(plan.NotTaken(bundle))
 		err = r.patch(ctx, have, toJSON(map[string]any{"metadata": metaOf(want, have), "spec": spec}))
 	case !follows:
 		v.again = pollInterval
 		err = r.nudge(ctx, have)
 	}
 	if trouble != "" {
-		v.failTargets(bundle, reason, trouble)
+		v.failTargets(bundle, addonsv1.HelmReleaseProxyCreationFailedReason, trouble)
 	}
 	return err
+}
+
+// labelAccess has what Fleet makes of a HelmOp change with the Secret that it names: Fleet does not notice
+// when that does. A version says nothing of what the Secret holds.
+func labelAccess(want, have *fleetv1.Bundle, values []client.Object) {
+	if want.Spec.HelmOpOptions == nil || want.Spec.HelmOpOptions.SecretName == "" {
+		return
+	}
+	if have != nil && have.Labels[plan.AccessLabel] != "" { // If it is not known, it stays.
+		want.Labels[plan.AccessLabel] = have.Labels[plan.AccessLabel]
+	}
+	for _, its := range values {
+		if its.GetName() == want.Spec.HelmOpOptions.SecretName && its.GetResourceVersion() != "" {
+			want.Labels[plan.AccessLabel] = its.GetResourceVersion()
+		}
+	}
+}
+
+// rememberAccess has a HelmOp say which Secrets with access it named before, until they are gone: nothing
+// else tells of them.
+func (v *visit) rememberAccess(want, have *fleetv1.HelmOp) {
+	its := plan.BundleFor(have)
+	former := slices.DeleteFunc(accessOf(v.key, &its), func(name string) bool { return name == want.Spec.HelmSecretName })
+	if len(former) == 0 {
+		return
+	}
+	if v.former == nil {
+		v.former = map[client.ObjectKey]string{}
+	}
+	v.former[client.ObjectKeyFromObject(want)] = strings.Join(former, " ")
+	want.Annotations[plan.FormerAnnotation] = strings.Join(former, " ")
 }
 
 // handOver makes of a Bundle with a chart in it what Fleet is to make of a HelmOp: it refuses to

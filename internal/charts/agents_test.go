@@ -73,9 +73,9 @@ func TestAgents(t *testing.T) {
 		"create Secret team/" + s.accessName(), "create HelmOp team/" + bundleName,
 	})
 	paths, _ := s.charts.Asked()
-	expect(t, "the chart itself is not downloaded", paths, []string{"/index.yaml"})
+	expect(t, "it is there", paths, []string{"/index.yaml", "/web-1.0.0.tgz"})
 	expect(t, "before Fleet follows", s.condition("HelmReleaseProxySpecsUpToDate"),
-		"False HelmReleaseProxySpecsUpdating team/one: Fleet has not taken HelmOp "+bundleName+" over yet; team/three: Fleet has not taken HelmOp "+bundleName+" over yet; team/two: Fleet has not taken HelmOp "+bundleName+" over yet")
+		"False HelmReleaseProxySpecsUpdating Fleet has not taken HelmOp "+bundleName+" over yet")
 	secret := &corev1.Secret{}
 	if err := s.api.Get(context.Background(), client.ObjectKey{Namespace: "team", Name: s.accessName()}, secret); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,13 @@ func TestAgents(t *testing.T) {
 
 	source := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "repository"}}
 	s.change(source, func() { source.Data["password"] = []byte("other") })
-	expect(t, "other credentials", s.looks(), []string{"patch Secret team/" + s.accessName()})
+	before := s.helmOp().Spec.Labels[plan.AccessLabel]
+	expect(t, "other credentials", s.looks()[:2], []string{"patch Secret team/" + s.accessName(), "patch HelmOp team/" + bundleName})
+	if after := s.helmOp().Spec.Labels[plan.AccessLabel]; before == "" || after == "" || after == before {
+		t.Errorf("Fleet is not told: %q, %q before", after, before)
+	}
+	s.fleet()
+	expect(t, "and when it knows", s.looks(), []string(nil))
 
 	one := cluster("one")
 	s.change(one, func() { delete(one.Labels, "web") })
@@ -112,7 +118,7 @@ func TestAgents(t *testing.T) {
 		t.Fatal(err)
 	}
 	written = s.looks()
-	expect(t, "gone", written[:2], []string{"delete HelmOp team/" + bundleName, "delete Secret team/" + s.accessName()})
+	expect(t, "gone", written[:2], []string{"delete Secret team/" + s.accessName(), "delete HelmOp team/" + bundleName})
 	s.end()
 	s.looks()
 	for _, name := range []string{"one", "two", "three"} {
@@ -162,7 +168,7 @@ func TestCarriers(t *testing.T) {
 
 	s.change(proxy, func() { proxy.Spec.Download, proxy.Generation = addonsv1.DownloadManager, 3 })
 	expect(t, "and back", s.looks()[:4], []string{
-		"patch Bundle team/" + bundleName, "patch HelmOp team/" + bundleName, "delete HelmOp team/" + bundleName, "delete Secret team/" + s.accessName(),
+		"patch Bundle team/" + bundleName, "delete Secret team/" + s.accessName(), "patch HelmOp team/" + bundleName, "delete HelmOp team/" + bundleName,
 	})
 	after := s.bundle()
 	after.ResourceVersion = before.ResourceVersion
@@ -299,19 +305,57 @@ func TestAgentsMoved(t *testing.T) {
 	expect(t, "access", s.exists(&corev1.Secret{}, s.accessName()), true)
 }
 
-// A chart that does not fit into a Bundle is downloaded by the agents, unless it is asked for otherwise.
-func TestTooLarge(t *testing.T) {
-	s := newScene(t)
+// large is a HelmChartProxy of a chart that does not fit into a Bundle.
+func (s *scene) large() *addonsv1.HelmChartProxy {
+	s.Helper()
 	var content strings.Builder
 	for seed := uint64(1); content.Len() < 1400<<10; seed++ {
 		seed = seed*6364136223846793005 + 1442695040888963407
 		content.WriteByte(' ' + byte(seed>>33%90))
 	}
 	if err := s.charts.Publish("web", "2.0.0", map[string]string{"a.yaml": "# " + content.String()}); err != nil {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
-	proxy := s.proxy()
-	proxy.Spec.Version = "2.0.0"
+	its := s.proxy()
+	its.Spec.Version = "2.0.0"
+	return its
+}
+
+// A chart that has become too large hands out no credentials: its author does.
+func TestTooLargeWithCredentials(t *testing.T) {
+	s := newScene(t)
+	proxy := s.large()
+	s.create(proxy)
+	s.looks()
+	refused := func(when string) {
+		t.Helper()
+		if got := s.condition("Ready"); !strings.HasPrefix(got, "False HelmReleaseProxyCreationFailed the chart takes ") || !strings.Contains(got, "; set spec.download: Agent ") {
+			t.Error(when, got)
+		}
+		expect(t, when, s.accessSecrets(), []string(nil))
+	}
+	refused("at first")
+	expect(t, "a HelmOp", s.exists(&fleetv1.HelmOp{}, bundleName), false)
+	s.charts.Open()
+	s.change(proxy, func() {
+		proxy.Spec.Credentials, proxy.Spec.TLSConfig, proxy.Generation = nil, &addonsv1.TLSConfig{InsecureSkipTLSVerify: true}, 2
+	})
+	s.looks()
+	expect(t, "a HelmOp without credentials", s.exists(&fleetv1.HelmOp{}, bundleName), true)
+	s.change(proxy, func() { proxy.Spec.Credentials, proxy.Generation = s.proxy().Spec.Credentials, 3 })
+	s.looks()
+	refused("when it is known already")
+	s.change(proxy, func() { proxy.Spec.Download, proxy.Generation = addonsv1.DownloadAgent, 4 })
+	s.looks()
+	expect(t, "when its author says so", s.accessSecrets(), []string{s.accessName()})
+}
+
+// A chart that does not fit into a Bundle is downloaded by the agents, unless it is asked for otherwise.
+func TestTooLarge(t *testing.T) {
+	s := newScene(t)
+	proxy := s.large()
+	proxy.Spec.Credentials = nil
+	s.charts.Open()
 	s.create(proxy)
 	s.looks()
 	s.fleet()

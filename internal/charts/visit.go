@@ -58,6 +58,14 @@ type visit struct {
 	// stays are the targets that stay although their Cluster is not selected: see keep.
 	stays map[deploymentKey]bool
 
+	// leaving are the HelmOps whose Bundle holds a chart now, and former says which Secrets with access
+	// HelmOps named before.
+	leaving map[client.ObjectKey]bool
+	former  map[client.ObjectKey]string
+
+	// untaken is what Fleet does not know yet.
+	untaken string
+
 	// trouble is what is wrong with the HelmChartProxy itself.
 	trouble, reason string
 }
@@ -79,6 +87,14 @@ type selected struct {
 	outcome plan.Outcome
 	// alive are the Clusters among which its Fleet Cluster may have another.
 	alive living
+}
+
+// ahead says what Fleet does not know yet. It is not said of each Cluster: what is wanted for most of
+// them may be what it was.
+func (v *visit) ahead(message string) {
+	if v.untaken == "" {
+		v.untaken = message
+	}
 }
 
 func (v *visit) fail(reason, message string) {
@@ -142,9 +158,11 @@ func (r *reconciler) bundlesOf(ctx context.Context, key plan.Key, proxy *addonsv
 		result = append(result, plan.BundleFor(&ops.Items[i]))
 	}
 	return slices.DeleteFunc(append(result, all.Items...), func(bundle fleetv1.Bundle) bool {
-		isNamed := plan.IsGivenName(key, &bundle) || proxy != nil && plan.IsBundleName(proxy, &bundle)
 		its := client.ObjectKeyFromObject(&bundle)
-		if !isNamed || known[its] || !isFor(&bundle, key) && !isFleets(&bundle) {
+		if known[its] || !plan.MayBeOurs(bundle.Name) || !isFor(&bundle, key) && !isFleets(&bundle) {
+			return true // The names that are given take longer to work out.
+		}
+		if !plan.IsGivenName(key, &bundle) && (proxy == nil || !plan.IsBundleName(proxy, &bundle)) {
 			return true
 		}
 		known[its] = true

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -24,6 +24,14 @@ func (r *reconciler) write(ctx context.Context, v *visit) (again time.Duration, 
 	v.wrote = true
 	var errs []error
 	for _, namespace := range v.namespaces(values) {
+		if !v.isWanted(namespace) {
+			if err := r.clearAway(ctx, v, namespace, in(values, namespace)); err != nil {
+				// Whoever has it there may have forged it: it is not told of the HelmChartProxy.
+				ctrl.LoggerFrom(ctx).Error(err, "Clearing a namespace in which no Cluster is selected failed", "namespace", namespace)
+				again = pollInterval
+			}
+			continue
+		}
 		err := r.writeIn(ctx, v, namespace, in(values, namespace))
 		var taken *takenError
 		switch {
@@ -55,6 +63,18 @@ func (v *visit) failIn(namespace, reason, message string) bool {
 		}
 	}
 	return found
+}
+
+// isWanted reports whether anything is to be written in a namespace: a Cluster in it is selected, or
+// it is that of the HelmChartProxy. Whatever else is found elsewhere, somebody may have forged it.
+func (v *visit) isWanted(namespace string) bool {
+	return namespace == v.key.Namespace || slices.ContainsFunc(v.clusters, func(s *selected) bool { return s.Namespace == namespace })
+}
+
+// clearAway deletes what is in a namespace in which nothing is wanted. What stays for Clusters that
+// were moved stays as it is.
+func (r *reconciler) clearAway(ctx context.Context, v *visit, namespace string, values []client.Object) error {
+	return r.sweep(ctx, v, namespace, nil, map[client.ObjectKey]bool{}, values)
 }
 
 // writeIn writes what is to be in one namespace: values before the Bundles that name them, and
@@ -90,8 +110,12 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		if held.values[key.Name] {
 			continue
 		}
-		if err := r.putValues(ctx, v.key, object, there[key]); err != nil {
+		changed, err := r.putValues(ctx, v.key, object, there[key])
+		if err != nil {
 			return err
+		}
+		if changed {
+			r.settling.note(v, key, r.now())
 		}
 	}
 	for _, bundle := range its.Bundles {
@@ -106,7 +130,9 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 			continue
 		}
 		bundle.Spec.Paused = v.isInstalledOnce(bundle)
-		if err := r.put(ctx, v, bundle, v.bundle(client.ObjectKeyFromObject(bundle))); err != nil {
+		have := v.bundle(client.ObjectKeyFromObject(bundle))
+		labelAccess(bundle, have, its.Values)
+		if err := r.put(ctx, v, bundle, have); err != nil {
 			return err
 		}
 	}
@@ -185,37 +211,13 @@ func (v *visit) isOfOtherRelease(bundle *fleetv1.Bundle) bool {
 	return !plan.IsBundleName(v.proxy, bundle)
 }
 
-// uninstall deletes the Bundles of another release first: what both have must not be deleted
-// with the old one when the new one is there. It reports whether Fleet still has something
-// of them.
-func (r *reconciler) uninstall(ctx context.Context, v *visit, namespace string) (left bool, err error) {
-	for i := range v.bundles {
-		its := &v.bundles[i]
-		if its.Namespace != namespace || !v.isOfOtherRelease(its) || its.Spec.Paused && its.Spec.KeepResources {
-			continue
-		}
-		kept, err := r.retire(ctx, its)
-		if err != nil {
-			return true, err
-		}
-		left = left || !kept
-		v.awaitEnd(its)
-	}
-	return left, nil
-}
-
-// awaitEnd has the end of what Fleet has made of a HelmOp noticed: it may say too little of
-// whose it was.
-func (v *visit) awaitEnd(bundle *fleetv1.Bundle) {
-	if bundle.Spec.HelmOpOptions != nil {
-		v.again = pollInterval
-	}
-}
-
 // isCarried reports whether every Bundle that is to be there is there, with this chart as
 // it was written.
 func (v *visit) isCarried(chart *plan.Chart) bool {
 	for _, namespace := range v.namespaces(nil) {
+		if !v.isWanted(namespace) {
+			continue
+		}
 		in := v.input(namespace, nil)
 		in.Chart = chart
 		for _, want := range plan.Make(in).Bundles {
@@ -275,69 +277,4 @@ func (v *visit) placed(namespace string) map[string]string {
 		}
 	}
 	return placed
-}
-
-// sweep deletes what is not wanted any more. Values stay as long as Fleet has something
-// that may read them.
-func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, wanted, named map[client.ObjectKey]bool, values []client.Object) error {
-	for i := range v.bundles {
-		its := &v.bundles[i]
-		if its.Namespace != namespace || wanted[client.ObjectKeyFromObject(its)] {
-			continue
-		}
-		kept, err := r.retire(ctx, its)
-		if err != nil {
-			return err
-		}
-		v.awaitEnd(its)
-		if kept {
-			v.nameValues(its, named)
-		}
-	}
-	if err := r.sweepSecrets(ctx, v, namespace, named); err != nil {
-		return err
-	}
-	for _, object := range values {
-		if named[client.ObjectKeyFromObject(object)] || v.isRead(object) {
-			continue
-		}
-		if err := r.remove(ctx, object); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sweepSecrets deletes the Secrets that Bundles named, and none names any more.
-func (r *reconciler) sweepSecrets(ctx context.Context, v *visit, namespace string, named map[client.ObjectKey]bool) error {
-	shared, done := plan.SharedName(v.key, namespace), map[string]bool{}
-	for i := range v.bundles {
-		if v.bundles[i].Namespace != namespace {
-			continue
-		}
-		for _, name := range secretsOf(v.key, &v.bundles[i]) {
-			isNamed := named[client.ObjectKey{Namespace: namespace, Name: name}]
-			if isNamed && name == shared && v.shared != nil && !v.shared.Secret {
-				isNamed = false // It is the ConfigMap.
-			}
-			if isNamed || done[name] {
-				continue
-			}
-			done[name] = true
-			if err := r.removeSecret(ctx, v.key, client.ObjectKey{Namespace: namespace, Name: name}); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// isRead reports whether Fleet has something for the Cluster that values are of.
-func (v *visit) isRead(values client.Object) bool {
-	for key := range v.deployments {
-		if key.namespace == values.GetNamespace() && strings.HasSuffix(values.GetName(), plan.ValuesSuffix(key.fleetCluster)) {
-			return true
-		}
-	}
-	return false
 }

@@ -198,3 +198,67 @@ func TestLogin(t *testing.T) {
 		}
 	}
 }
+
+// What agents download themselves is where the manager would download it from, and they send the credentials
+// to nobody else.
+func TestHas(t *testing.T) {
+	for name, test := range map[string]struct {
+		url, want string
+		open      bool
+	}{
+		"relative":                         {url: "web-1.0.0.tgz"},
+		"not there":                        {url: "web-9.0.0.tgz", want: "answered 404"},
+		"in the clear":                     {url: "http://charts.example.com/web.tgz", want: "which is not https"},
+		"another origin, with credentials": {url: "https://charts.example.com/web.tgz?signature=hidden", want: "leads to https://charts.example.com/web.tgz, to which credentials are not to go"},
+		"where nobody is to connect to":    {url: "https://169.254.169.254/web.tgz", open: true, want: "169.254.169.254 is in 169.254.0.0/16"},
+	} {
+		its, request := served(t)
+		its.Put("index.yaml", []byte(fmt.Sprintf("apiVersion: v1\nentries: {web: [{apiVersion: v2, name: web, version: 1.0.0, urls: [%q]}]}", test.url)))
+		if test.open {
+			its.Open()
+			request.Access.Username, request.Access.Password = "", ""
+		}
+		err := New(time.Minute, network(t, "169.254.0.0/16")).Has(context.Background(), request, "1.0.0")
+		if got := fmt.Sprint(err); (test.want == "") != (err == nil) || !strings.Contains(got, test.want) && err != nil || strings.Contains(got, "hidden") {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// What has failed is not asked again at once, for whoever has the same access.
+func TestFailureIsRemembered(t *testing.T) {
+	its, request := served(t)
+	request.Version = "9.x"
+	fetcher := New(time.Minute)
+	now := time.Now()
+	fetcher.now = func() time.Time { return now }
+	for name, ask := range map[string]func() error{
+		"version": func() error { _, err := fetcher.Version(context.Background(), request); return err },
+		"chart":   func() error { _, err := fetcher.Chart(context.Background(), request, "9.0.0"); return err },
+		"has":     func() error { return fetcher.Has(context.Background(), request, "9.0.0") },
+	} {
+		before, _ := its.Asked()
+		first, second := ask(), ask()
+		after, _ := its.Asked()
+		if first == nil || first != second || len(after) != len(before)+1 {
+			t.Errorf("%s: %v, then %v, asked for %v", name, first, second, after[len(before):])
+		}
+	}
+	if err := its.Publish("web", "9.0.0", nil); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(sore - time.Second)
+	if err := fetcher.Has(context.Background(), request, "9.0.0"); err == nil {
+		t.Error("it is asked before the time has come")
+	}
+	other := request
+	other.Access.Username, other.Access.Password = "", ""
+	its.Open()
+	if err := fetcher.Has(context.Background(), other, "9.0.0"); err != nil {
+		t.Errorf("with other access: %v", err)
+	}
+	now = now.Add(time.Second)
+	if err := fetcher.Has(context.Background(), request, "9.0.0"); err != nil {
+		t.Errorf("when the time has come: %v", err)
+	}
+}

@@ -30,6 +30,8 @@ const (
 	targetSize = 512
 	// fewestTargets is how many targets a Bundle has at least, however large its chart is.
 	fewestTargets = 200
+	// MostTargets is more than a Bundle ever has.
+	MostTargets = 2 * maxBundle / targetSize
 )
 
 // Chart is a chart as it lies in a Bundle.
@@ -103,7 +105,7 @@ func Make(in Input) Objects {
 	base := valuesBase(proxy, in.Namespace)
 	result := Objects{Keep: map[string]bool{}}
 	var shared *values
-	if in.Shared != nil {
+	if in.Shared != nil && len(in.Targets) > 0 { // Nobody reads them otherwise.
 		shared = &values{kind: "ConfigMap", name: sharedName(base), keys: in.Shared.Keys}
 		if in.Shared.Secret {
 			shared.kind = "Secret"

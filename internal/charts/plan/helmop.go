@@ -24,6 +24,13 @@ const (
 	// a HelmOp changes, and not when its Bundle does.
 	NudgeAnnotation = stamp.Domain + "/looked-at-again"
 
+	// FormerAnnotation on a HelmOp names the Secrets with access that it named before, and that are to
+	// be deleted once Fleet has followed.
+	FormerAnnotation = stamp.Domain + "/former-access"
+
+	// AccessLabel on a HelmOp, and what Fleet makes of it, is the version of the Secret with access.
+	AccessLabel = stamp.Domain + "/access-version"
+
 	bundleKind = "Bundle"
 )
 
@@ -144,18 +151,29 @@ func MadeOf(op *fleetv1.HelmOp) *fleetv1.BundleSpec {
 }
 
 // Follows reports how Fleet has taken a HelmOp over: whether its Bundle, nil if there is none, is
-// what the HelmOp says, and what is wrong, with the reason of a condition.
-func Follows(op *fleetv1.HelmOp, bundle *fleetv1.Bundle) (follows bool, reason, trouble string) {
+// what the HelmOp says, and why it does not accept it.
+func Follows(op *fleetv1.HelmOp, bundle *fleetv1.Bundle) (follows bool, trouble string) {
 	follows = isMadeOf(op, bundle)
 	for _, condition := range op.Status.Conditions {
 		if condition.Type == fleetv1.HelmOpAcceptedCondition && string(condition.Status) == string(metav1.ConditionFalse) {
-			return follows, addonsv1.HelmReleaseProxyCreationFailedReason, fmt.Sprintf("HelmOp %s: %s", op.Name, condition.Message)
+			return follows, fmt.Sprintf("HelmOp %s: %s", op.Name, plain(condition.Message))
 		}
 	}
-	if follows {
-		return true, "", ""
+	return follows, ""
+}
+
+// IsTaken reports whether Fleet has worked with a Bundle as it is.
+func IsTaken(bundle *fleetv1.Bundle) bool {
+	return bundle.Status.ObservedGeneration == bundle.Generation
+}
+
+// NotTaken says that Fleet has not worked with a Bundle or HelmOp as it is.
+func NotTaken(bundle *fleetv1.Bundle) string {
+	kind := bundleKind
+	if IsHelmOp(bundle) {
+		kind = HelmOpKind
 	}
-	return false, addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Sprintf("Fleet has not taken HelmOp %s over yet", op.Name)
+	return fmt.Sprintf("Fleet has not taken %s %s over yet", kind, bundle.Name)
 }
 
 // isMadeOf compares a Bundle with the HelmOp that it is made of. What Fleet adds plays no part: the
@@ -177,11 +195,11 @@ func isMadeOf(op *fleetv1.HelmOp, bundle *fleetv1.Bundle) bool {
 	if want.HelmOpOptions.SecretName == "" {
 		have.HelmOpOptions.SecretName = ""
 	}
-	return reflect.DeepEqual(plain(want), plain(have))
+	return reflect.DeepEqual(inJSON(want), inJSON(have))
 }
 
-// plain returns a spec as JSON has it, where nothing and something empty are the same.
-func plain(spec *fleetv1.BundleSpec) any {
+// inJSON returns a spec as JSON has it, where nothing and something empty are the same.
+func inJSON(spec *fleetv1.BundleSpec) any {
 	data, err := json.Marshal(spec)
 	if err != nil { // It is a type of the API.
 		panic(err)

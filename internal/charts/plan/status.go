@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/picture"
 )
 
 // Release is how the release fares on one Cluster.
@@ -43,17 +45,14 @@ func ReleaseOf(deployment *fleetv1.BundleDeployment) Release {
 		release.Status, release.Reason, release.Message = failed, addonsv1.HelmInstallOrUpgradeFailedReason, message
 		return release
 	}
-	waiting := func(message string) Release {
-		release.Status, release.Reason, release.Message = pending, addonsv1.HelmReleasePendingReason, message
-		return release
-	}
+	waiting := func(message string) Release { return release.waiting(pending, message) }
 	isCurrent := status.AppliedDeploymentID == spec.DeploymentID && spec.DeploymentID != "" &&
 		status.DownstreamResourcesGeneration == spec.DownstreamResourcesGeneration
 	if message := falseCondition(status, fleetv1.BundleDeploymentConditionDeployed); message != "" {
 		return broken(message)
 	}
 	if !isCurrent {
-		return waiting("Fleet's agent has not deployed this yet")
+		return waiting(notDeployed)
 	}
 	if message := falseCondition(status, fleetv1.BundleDeploymentConditionInstalled); message != "" {
 		return broken(message)
@@ -73,7 +72,18 @@ func ReleaseOf(deployment *fleetv1.BundleDeployment) Release {
 	return release
 }
 
-const readyReason = "Ready"
+const (
+	readyReason = "Ready"
+	notDeployed = "Fleet's agent has not deployed this yet"
+)
+
+func (r Release) waiting(status, message string) Release {
+	r.Ready, r.Status, r.Reason, r.Message = false, status, addonsv1.HelmReleasePendingReason, message
+	return r
+}
+
+// Behind returns what becomes of a release whose values have changed, before Fleet notices.
+func (r Release) Behind() Release { return r.waiting(pendingUpgrade, notDeployed) }
 
 func falseCondition(status *fleetv1.BundleDeploymentStatus, of string) string {
 	for _, condition := range status.Conditions {
@@ -199,10 +209,20 @@ func list(entries []string) string {
 			parts = append(parts, fmt.Sprintf("and %d more", len(entries)-listed))
 			break
 		}
-		if len(entry) > longestEntry {
-			entry = entry[:longestEntry] + "…"
-		}
-		parts = append(parts, entry)
+		parts = append(parts, plain(entry))
 	}
 	return strings.Join(parts, "; ")
+}
+
+// plain returns a text that others may have written, in the length and the characters of a message.
+func plain(text string) string {
+	text = picture.Text(text)
+	if len(text) <= longestEntry {
+		return text
+	}
+	end := longestEntry
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + "…"
 }
