@@ -8,6 +8,7 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -24,6 +25,14 @@ func (r *reconciler) write(ctx context.Context, v *visit) (again time.Duration, 
 	v.wrote = true
 	var errs []error
 	for _, namespace := range v.namespaces(values) {
+		if !v.isWanted(namespace) {
+			if err := r.clearAway(ctx, v, namespace, in(values, namespace)); err != nil {
+				// Whoever has it there may have forged it: it is not told of the HelmChartProxy.
+				ctrl.LoggerFrom(ctx).Error(err, "Clearing a namespace in which no Cluster is selected failed", "namespace", namespace)
+				again = pollInterval
+			}
+			continue
+		}
 		err := r.writeIn(ctx, v, namespace, in(values, namespace))
 		var taken *takenError
 		switch {
@@ -55,6 +64,18 @@ func (v *visit) failIn(namespace, reason, message string) bool {
 		}
 	}
 	return found
+}
+
+// isWanted reports whether anything is to be written in a namespace: a Cluster in it is selected, or
+// it is that of the HelmChartProxy. Whatever else is found elsewhere, somebody may have forged it.
+func (v *visit) isWanted(namespace string) bool {
+	return namespace == v.key.Namespace || slices.ContainsFunc(v.clusters, func(s *selected) bool { return s.Namespace == namespace })
+}
+
+// clearAway deletes what is in a namespace in which nothing is wanted. What stays for Clusters that
+// were moved stays as it is.
+func (r *reconciler) clearAway(ctx context.Context, v *visit, namespace string, values []client.Object) error {
+	return r.sweep(ctx, v, namespace, nil, map[client.ObjectKey]bool{}, values)
 }
 
 // writeIn writes what is to be in one namespace: values before the Bundles that name them, and
@@ -216,6 +237,9 @@ func (v *visit) awaitEnd(bundle *fleetv1.Bundle) {
 // it was written.
 func (v *visit) isCarried(chart *plan.Chart) bool {
 	for _, namespace := range v.namespaces(nil) {
+		if !v.isWanted(namespace) {
+			continue
+		}
 		in := v.input(namespace, nil)
 		in.Chart = chart
 		for _, want := range plan.Make(in).Bundles {

@@ -103,7 +103,7 @@ func Make(in Input) Objects {
 	base := valuesBase(proxy, in.Namespace)
 	result := Objects{Keep: map[string]bool{}}
 	var shared *values
-	if in.Shared != nil {
+	if in.Shared != nil && len(in.Targets) > 0 { // Nobody reads them otherwise.
 		shared = &values{kind: "ConfigMap", name: sharedName(base), keys: in.Shared.Keys}
 		if in.Shared.Secret {
 			shared.kind = "Secret"

@@ -150,6 +150,22 @@ func target(name string) string {
 }
 
 // Each field of the API that Fleet knows is handed to it.
+// Where nothing is deployed to, nobody is to read what is for all.
+func TestMakeNothing(t *testing.T) {
+	its := proxy(func(spec *addonsv1.HelmChartProxySpec) { spec.Credentials = &addonsv1.Credentials{} })
+	for _, byAgents := range []bool{false, true} {
+		carried := chart()
+		carried.Agent = byAgents
+		objects := Make(Input{
+			Proxy: its, Namespace: "other", Chart: carried, Access: &Access{Username: "u", Password: "p"},
+			Shared: &Shared{Data: map[string][]byte{"00.yaml": []byte("s: 1")}, Keys: []string{"00.yaml"}, Secret: true},
+		})
+		if diff := cmp.Diff(Objects{Keep: map[string]bool{}}, objects); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}
+}
+
 func TestOptions(t *testing.T) {
 	const base = "defaultNamespace: default\nhelm:\n  disablePreProcess: true\n  maxHistory: 10\n  releaseName: nginx\n  values:\n    global: {}\n"
 	for name, test := range map[string]struct {

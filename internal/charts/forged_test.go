@@ -1,0 +1,144 @@
+package charts
+
+import (
+	"context"
+	"testing"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/charts/plan"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// forge makes an object look as if it were made for the HelmChartProxy, in a namespace in which that
+// selects nothing.
+func forge[T client.Object](object T, name string) T {
+	object.SetNamespace("evil")
+	object.SetName(name)
+	object.SetLabels(plan.Labels(key))
+	object.SetAnnotations(map[string]string{plan.ProxyAnnotation: key.String()})
+	return object
+}
+
+func forgedTargets(names ...string) (targets []fleetv1.BundleTarget) {
+	for _, name := range names {
+		targets = append(targets, fleetv1.BundleTarget{Name: name, ClusterName: name})
+	}
+	return targets
+}
+
+// forgeries are what somebody may forge under names that are given, with targets.
+func forgeries(proxy *addonsv1.HelmChartProxy, targets ...string) map[string]client.Object {
+	name := plan.BundleName(proxy, "evil", "")
+	bundle, op := forge(&fleetv1.Bundle{}, name), forge(&fleetv1.HelmOp{}, name)
+	bundle.Spec.Targets = forgedTargets(targets...)
+	op.Spec.Targets = forgedTargets(targets...)
+	op.Spec.Helm = &fleetv1.HelmOptions{Repo: "https://evil.example.com", Chart: "evil"}
+	op.Spec.HelmSecretName = plan.AccessName(proxy, "evil")
+	return map[string]client.Object{
+		"ConfigMap": forge(&corev1.ConfigMap{}, plan.ValuesName(key, "evil", "x")), "Bundle": bundle, "HelmOp": op,
+	}
+}
+
+// inEvil lists what is in the namespace in which things are forged.
+func (s *scene) inEvil(lists ...client.ObjectList) (all []string) {
+	s.Helper()
+	for _, list := range lists {
+		if err := s.api.List(context.Background(), list, client.InNamespace("evil")); err != nil {
+			s.Fatal(err)
+		}
+		_ = meta.EachListItem(list, func(object runtime.Object) error {
+			all = append(all, describe(object.(client.Object)))
+			return nil
+		})
+	}
+	return all
+}
+
+// guarded is a HelmChartProxy with values and credentials that are nobody else's.
+func (s *scene) guarded(download addonsv1.DownloadMode) *addonsv1.HelmChartProxy {
+	s.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "values"}, Data: map[string][]byte{"values.yaml": []byte("password: sesame")}})
+	its := s.proxy()
+	its.Spec.Download = download
+	its.Spec.ValuesFrom = []addonsv1.ValuesReference{{Kind: "Secret", Name: "values"}}
+	return its
+}
+
+// What looks as if it were ours has nothing written where no Cluster is selected.
+func TestForgedNames(t *testing.T) {
+	for _, download := range []addonsv1.DownloadMode{addonsv1.DownloadManager, addonsv1.DownloadAgent} {
+		for name := range forgeries(&addonsv1.HelmChartProxy{}) {
+			t.Run(string(download)+name, func(t *testing.T) {
+				s := newScene(t)
+				proxy := s.guarded(download)
+				s.create(forgeries(proxy, "fleet-x")[name])
+				s.create(proxy)
+				s.looks()
+				expect(t, "what is there", s.inEvil(&corev1.ConfigMapList{}, &corev1.SecretList{}, &fleetv1.BundleList{}, &fleetv1.HelmOpList{}), []string(nil))
+				if !s.exists(&corev1.Secret{}, "hcp-web.for-all") {
+					t.Error("the Clusters that are selected lack their values")
+				}
+			})
+		}
+	}
+}
+
+// A Fleet Cluster that is released keeps what it has, and gets nothing.
+func TestForgedForReleased(t *testing.T) {
+	for _, download := range []addonsv1.DownloadMode{addonsv1.DownloadManager, addonsv1.DownloadAgent} {
+		for _, name := range []string{"Bundle", "HelmOp"} {
+			t.Run(string(download)+name, func(t *testing.T) {
+				s := newScene(t)
+				released := fleetCluster("evil", "x")
+				released.OwnerReferences, released.Annotations = nil, map[string]string{stamp.ReleasedAnnotation: "true"}
+				s.create(released)
+				proxy := s.guarded(download)
+				forged := forgeries(proxy, "fleet-x", "fleet-y")[name]
+				s.create(forged)
+				s.create(proxy)
+				s.looks()
+				s.looks()
+				expect(t, "what is there", s.inEvil(&corev1.SecretList{}, &corev1.ConfigMapList{}, &fleetv1.BundleList{}, &fleetv1.HelmOpList{}), []string{describe(forged)})
+				want := forgeries(proxy, "fleet-x")[name]
+				if err := s.api.Get(context.Background(), client.ObjectKeyFromObject(forged), forged); err != nil {
+					t.Fatal(err)
+				}
+				want.SetResourceVersion(forged.GetResourceVersion())
+				expect(t, "what was forged", forged, want)
+				asked := len(s.asked())
+				s.looks()
+				expect(t, "what the repository is asked again", len(s.asked()), asked)
+			})
+		}
+	}
+}
+
+func (s *scene) asked() []string {
+	paths, _ := s.charts.Asked()
+	return paths
+}
+
+// What cannot be cleared where no Cluster is selected is nobody's trouble.
+func TestForgedStays(t *testing.T) {
+	s := newScene(t)
+	proxy := s.guarded(addonsv1.DownloadManager)
+	s.create(forgeries(proxy)["ConfigMap"])
+	s.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "evil", Name: plan.SharedName(key, "evil")}})
+	s.create(proxy)
+	s.fails = func(object client.Object) bool { return object.GetNamespace() == "evil" }
+	for range 2 {
+		if again := s.looksOnce(); again != pollInterval {
+			t.Errorf("again in %v", again)
+		}
+		expect(t, "condition", s.condition(addonsv1.HelmReleaseProxySpecsUpToDateCondition), "True UpToDate ")
+	}
+	s.fails = nil
+	s.looks()
+	expect(t, "what is there", s.inEvil(&corev1.ConfigMapList{}), []string(nil))
+}
