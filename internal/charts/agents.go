@@ -25,16 +25,25 @@ func (r *reconciler) put(ctx context.Context, v *visit, want, have *fleetv1.Bund
 		return r.putHelmOp(ctx, v, want)
 	}
 	if have == nil || !plan.IsHelmOp(have) {
-		return r.putBundle(ctx, v.key, want, have)
+		return r.putOwn(ctx, v, want, have)
 	}
 	made, err := r.made(ctx, client.ObjectKeyFromObject(want))
 	if err != nil {
 		return err
 	}
-	if err := r.putBundle(ctx, v.key, want, made); err != nil {
+	if err := r.putOwn(ctx, v, want, made); err != nil {
 		return err
 	}
 	return r.dissolve(ctx, have)
+}
+
+// putOwn writes a Bundle, and notes if Fleet does not know yet what is wanted.
+func (r *reconciler) putOwn(ctx context.Context, v *visit, want, have *fleetv1.Bundle) error {
+	taken, err := r.putBundle(ctx, v.key, want, have)
+	if err == nil && !taken {
+		v.ahead(plan.NotTaken(want))
+	}
+	return err
 }
 
 // dissolve deletes a HelmOp, and not what Fleet has made of it.
@@ -61,8 +70,7 @@ func (r *reconciler) made(ctx context.Context, key client.ObjectKey) (*fleetv1.B
 	return made, nil
 }
 
-// putHelmOp writes a HelmOp, and tells of those of its Clusters that Fleet does not know yet what is
-// wanted for them.
+// putHelmOp writes a HelmOp, and notes if Fleet does not know yet what is wanted.
 func (r *reconciler) putHelmOp(ctx context.Context, v *visit, bundle *fleetv1.Bundle) error {
 	bundle.Spec.TargetCustomizationMode = fleetv1.TargetCustomizationModeFirstMatch // The API server's default.
 	key, want := client.ObjectKeyFromObject(bundle), plan.HelmOpOf(bundle)
@@ -84,7 +92,7 @@ func (r *reconciler) putHelmOp(ctx context.Context, v *visit, bundle *fleetv1.Bu
 			return err
 		}
 		if !exists {
-			v.failTargets(bundle, addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Sprintf("Fleet has not taken HelmOp %s over yet", key.Name))
+			v.ahead(plan.NotTaken(bundle))
 			return nil
 		}
 	}
@@ -92,17 +100,21 @@ func (r *reconciler) putHelmOp(ctx context.Context, v *visit, bundle *fleetv1.Bu
 	if err != nil {
 		return err
 	}
-	follows, reason, trouble := plan.Follows(have, made)
+	follows, trouble := plan.Follows(have, made)
+	if !follows || !plan.IsTaken(made) {
+		v.ahead(plan.NotTaken(bundle))
+	}
 	switch {
 	case len(spec) > 0 || !isSameMeta(want, have):
-		reason, trouble = addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Sprintf("Fleet has not taken HelmOp %s over yet", key.Name)
+		trouble = ""
+		v.ahead(plan.NotTaken(bundle))
 		err = r.patch(ctx, have, toJSON(map[string]any{"metadata": metaOf(want, have), "spec": spec}))
 	case !follows:
 		v.again = pollInterval
 		err = r.nudge(ctx, have)
 	}
 	if trouble != "" {
-		v.failTargets(bundle, reason, trouble)
+		v.failTargets(bundle, addonsv1.HelmReleaseProxyCreationFailedReason, trouble)
 	}
 	return err
 }

@@ -75,7 +75,7 @@ func TestAgents(t *testing.T) {
 	paths, _ := s.charts.Asked()
 	expect(t, "the chart itself is not downloaded", paths, []string{"/index.yaml"})
 	expect(t, "before Fleet follows", s.condition("HelmReleaseProxySpecsUpToDate"),
-		"False HelmReleaseProxySpecsUpdating team/one: Fleet has not taken HelmOp "+bundleName+" over yet; team/three: Fleet has not taken HelmOp "+bundleName+" over yet; team/two: Fleet has not taken HelmOp "+bundleName+" over yet")
+		"False HelmReleaseProxySpecsUpdating Fleet has not taken HelmOp "+bundleName+" over yet")
 	secret := &corev1.Secret{}
 	if err := s.api.Get(context.Background(), client.ObjectKey{Namespace: "team", Name: s.accessName()}, secret); err != nil {
 		t.Fatal(err)

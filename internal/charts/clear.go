@@ -23,6 +23,7 @@ func (r *reconciler) clear(ctx context.Context, key plan.Key) (ctrl.Result, erro
 	r.rendered.forget(key)
 	r.versions.forget(key)
 	r.large.forget(key)
+	r.settling.forget(key)
 	bundles, err := r.bundlesOf(ctx, key, nil)
 	if err != nil {
 		return ctrl.Result{}, err

@@ -61,9 +61,13 @@ func (s *scene) inEvil(lists ...client.ObjectList) (all []string) {
 	return all
 }
 
+func (s *scene) valuesSecret() *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "values"}, Data: map[string][]byte{"values.yaml": []byte("password: sesame")}}
+}
+
 // guarded is a HelmChartProxy with values and credentials that are nobody else's.
 func (s *scene) guarded(download addonsv1.DownloadMode) *addonsv1.HelmChartProxy {
-	s.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "values"}, Data: map[string][]byte{"values.yaml": []byte("password: sesame")}})
+	s.create(s.valuesSecret())
 	its := s.proxy()
 	its.Spec.Download = download
 	its.Spec.ValuesFrom = []addonsv1.ValuesReference{{Kind: "Secret", Name: "values"}}
@@ -132,6 +136,7 @@ func TestForgedStays(t *testing.T) {
 	s.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "evil", Name: plan.SharedName(key, "evil")}})
 	s.create(proxy)
 	s.fails = func(object client.Object) bool { return object.GetNamespace() == "evil" }
+	s.looksOnce()
 	for range 2 {
 		if again := s.looksOnce(); again != pollInterval {
 			t.Errorf("again in %v", again)

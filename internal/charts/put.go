@@ -82,22 +82,23 @@ func describe(object client.Object) string {
 }
 
 // putValues writes an object with values. What the cache holds is short: see Trim.
-func (r *reconciler) putValues(ctx context.Context, proxy plan.Key, want, have client.Object) error {
+// It reports whether it had others.
+func (r *reconciler) putValues(ctx context.Context, proxy plan.Key, want, have client.Object) (changed bool, err error) {
 	if secret, ok := want.(*corev1.Secret); ok {
-		var err error
 		if have, err = r.liveSecret(ctx, proxy, secret); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if have == nil {
 		live := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
 		if exists, err := r.createOr(ctx, proxy, want, live); err != nil || !exists {
-			return err
+			return false, err
 		}
 		have = live
 	}
-	if isSameMeta(want, have) && digestOfValues(want) == digestOfValues(have) {
-		return nil
+	changed = digestOfValues(want) != digestOfValues(have)
+	if isSameMeta(want, have) && !changed {
+		return false, nil
 	}
 	patch := map[string]any{"metadata": metaOf(want, have)}
 	switch typed := want.(type) {
@@ -106,7 +107,7 @@ func (r *reconciler) putValues(ctx context.Context, proxy plan.Key, want, have c
 	case *corev1.Secret:
 		patch["data"] = typed.Data
 	}
-	return r.patch(ctx, have, toJSON(patch))
+	return changed, r.patch(ctx, have, toJSON(patch))
 }
 
 // liveSecret reads a Secret with values past the cache: to watch Secrets would take the
@@ -125,17 +126,18 @@ func (r *reconciler) liveSecret(ctx context.Context, proxy plan.Key, want *corev
 	return have, nil
 }
 
-// putBundle writes a Bundle: of an existing one, only what differs.
-func (r *reconciler) putBundle(ctx context.Context, proxy plan.Key, want, have *fleetv1.Bundle) error {
+// putBundle writes a Bundle: of an existing one, only what differs. It reports whether Fleet has taken
+// over what is there now.
+func (r *reconciler) putBundle(ctx context.Context, proxy plan.Key, want, have *fleetv1.Bundle) (taken bool, err error) {
 	want.Spec.TargetCustomizationMode = fleetv1.TargetCustomizationModeFirstMatch // The API server's default.
 	want.Annotations[digestAnnotation] = digestOf(want.Spec.Resources)
 	if have == nil {
 		if len(want.Spec.Resources) == 0 {
-			return errors.New("the chart is missing")
+			return false, errors.New("the chart is missing")
 		}
 		have = &fleetv1.Bundle{}
 		if exists, err := r.createOr(ctx, proxy, want, have); err != nil || !exists {
-			return err
+			return false, err
 		}
 	}
 	resources := want.Spec.Resources
@@ -146,15 +148,16 @@ func (r *reconciler) putBundle(ctx context.Context, proxy plan.Key, want, have *
 	wanted.Resources, there.Resources = nil, nil
 	spec, err := difference(there, wanted)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if resources != nil && digestOf(resources) != digestOf(have.Spec.Resources) {
 		spec["resources"] = resources
 	}
+	taken = len(spec) == 0 && plan.IsTaken(have)
 	if len(spec) == 0 && isSameMeta(want, have) {
-		return nil
+		return taken, nil
 	}
-	return r.patch(ctx, have, toJSON(map[string]any{"metadata": metaOf(want, have), "spec": spec}))
+	return taken, r.patch(ctx, have, toJSON(map[string]any{"metadata": metaOf(want, have), "spec": spec}))
 }
 
 // difference returns what makes one spec the other.

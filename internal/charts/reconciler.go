@@ -55,6 +55,7 @@ type reconciler struct {
 	rendered *memory
 	versions *versions
 	large    *large
+	settling *settling
 }
 
 // Reconcile looks at one HelmChartProxy.
@@ -158,6 +159,7 @@ func (r *reconciler) carryOut(ctx context.Context, v *visit) (again time.Duratio
 	}
 	again = sooner(again, r.download(ctx, v))
 	waiting, err := r.write(ctx, v)
+	r.settling.hold(v, r.now())
 	return sooner(sooner(again, waiting), v.again), err
 }
 

@@ -65,7 +65,11 @@ func (v *visit) conditions() ([]metav1.Condition, []corev1.ObjectReference) {
 			APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Namespace: cluster.Namespace, Name: cluster.Name,
 		})
 	}
-	conditions := plan.Conditions(v.trouble, v.reason, outcomes)
+	trouble, reason := v.trouble, v.reason
+	if trouble == "" && v.untaken != "" && !slices.ContainsFunc(outcomes, func(its plan.Outcome) bool { return its.Trouble != "" }) {
+		trouble, reason = v.untaken, addonsv1.HelmReleaseProxySpecsUpdatingReason
+	}
+	conditions := plan.Conditions(trouble, reason, outcomes)
 	for i := range conditions {
 		if its := &conditions[i]; its.Type == addonsv1.HelmReleaseProxySpecsUpToDateCondition && its.Status == metav1.ConditionTrue {
 			its.Message = v.aside
@@ -87,7 +91,7 @@ func (r *reconciler) announce(before, after *addonsv1.HelmChartProxy) {
 	switch {
 	case is.Status == metav1.ConditionTrue:
 		kind, message = corev1.EventTypeNormal, "the release is ready on every selected Cluster"
-	case is.Reason == addonsv1.HelmReleasePendingReason:
+	case is.Reason == addonsv1.HelmReleasePendingReason, is.Reason == addonsv1.HelmReleaseProxySpecsUpdatingReason:
 		return // It is on its way.
 	}
 	r.recorder.Eventf(after, nil, kind, is.Reason, "Deploy", "%s", message)

@@ -50,7 +50,7 @@ func digestOfValues(object client.Object) string {
 func Trim(object any) (any, error) {
 	switch typed := object.(type) {
 	case *fleetv1.Bundle:
-		typed.ManagedFields, typed.Status = nil, fleetv1.BundleStatus{}
+		typed.ManagedFields, typed.Status = nil, fleetv1.BundleStatus{ObservedGeneration: typed.Status.ObservedGeneration}
 		typed.Spec.Resources = []fleetv1.BundleResource{{Name: digestResource, Content: digestOf(typed.Spec.Resources), Encoding: digestResource}}
 	case *fleetv1.HelmOp:
 		typed.ManagedFields = nil

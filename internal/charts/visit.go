@@ -58,6 +58,9 @@ type visit struct {
 	// stays are the targets that stay although their Cluster is not selected: see keep.
 	stays map[deploymentKey]bool
 
+	// untaken is what Fleet does not know yet.
+	untaken string
+
 	// trouble is what is wrong with the HelmChartProxy itself.
 	trouble, reason string
 }
@@ -79,6 +82,14 @@ type selected struct {
 	outcome plan.Outcome
 	// alive are the Clusters among which its Fleet Cluster may have another.
 	alive living
+}
+
+// ahead says what Fleet does not know yet. It is not said of each Cluster: what is wanted for most of
+// them may be what it was.
+func (v *visit) ahead(message string) {
+	if v.untaken == "" {
+		v.untaken = message
+	}
 }
 
 func (v *visit) fail(reason, message string) {

@@ -111,8 +111,12 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		if held.values[key.Name] {
 			continue
 		}
-		if err := r.putValues(ctx, v.key, object, there[key]); err != nil {
+		changed, err := r.putValues(ctx, v.key, object, there[key])
+		if err != nil {
 			return err
+		}
+		if changed {
+			r.settling.note(v, key, r.now())
 		}
 	}
 	for _, bundle := range its.Bundles {

@@ -144,18 +144,29 @@ func MadeOf(op *fleetv1.HelmOp) *fleetv1.BundleSpec {
 }
 
 // Follows reports how Fleet has taken a HelmOp over: whether its Bundle, nil if there is none, is
-// what the HelmOp says, and what is wrong, with the reason of a condition.
-func Follows(op *fleetv1.HelmOp, bundle *fleetv1.Bundle) (follows bool, reason, trouble string) {
+// what the HelmOp says, and why it does not accept it.
+func Follows(op *fleetv1.HelmOp, bundle *fleetv1.Bundle) (follows bool, trouble string) {
 	follows = isMadeOf(op, bundle)
 	for _, condition := range op.Status.Conditions {
 		if condition.Type == fleetv1.HelmOpAcceptedCondition && string(condition.Status) == string(metav1.ConditionFalse) {
-			return follows, addonsv1.HelmReleaseProxyCreationFailedReason, fmt.Sprintf("HelmOp %s: %s", op.Name, condition.Message)
+			return follows, fmt.Sprintf("HelmOp %s: %s", op.Name, condition.Message)
 		}
 	}
-	if follows {
-		return true, "", ""
+	return follows, ""
+}
+
+// IsTaken reports whether Fleet has worked with a Bundle as it is.
+func IsTaken(bundle *fleetv1.Bundle) bool {
+	return bundle.Status.ObservedGeneration == bundle.Generation
+}
+
+// NotTaken says that Fleet has not worked with a Bundle or HelmOp as it is.
+func NotTaken(bundle *fleetv1.Bundle) string {
+	kind := bundleKind
+	if IsHelmOp(bundle) {
+		kind = HelmOpKind
 	}
-	return false, addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Sprintf("Fleet has not taken HelmOp %s over yet", op.Name)
+	return fmt.Sprintf("Fleet has not taken %s %s over yet", kind, bundle.Name)
 }
 
 // isMadeOf compares a Bundle with the HelmOp that it is made of. What Fleet adds plays no part: the

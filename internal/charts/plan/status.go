@@ -43,17 +43,14 @@ func ReleaseOf(deployment *fleetv1.BundleDeployment) Release {
 		release.Status, release.Reason, release.Message = failed, addonsv1.HelmInstallOrUpgradeFailedReason, message
 		return release
 	}
-	waiting := func(message string) Release {
-		release.Status, release.Reason, release.Message = pending, addonsv1.HelmReleasePendingReason, message
-		return release
-	}
+	waiting := func(message string) Release { return release.waiting(pending, message) }
 	isCurrent := status.AppliedDeploymentID == spec.DeploymentID && spec.DeploymentID != "" &&
 		status.DownstreamResourcesGeneration == spec.DownstreamResourcesGeneration
 	if message := falseCondition(status, fleetv1.BundleDeploymentConditionDeployed); message != "" {
 		return broken(message)
 	}
 	if !isCurrent {
-		return waiting("Fleet's agent has not deployed this yet")
+		return waiting(notDeployed)
 	}
 	if message := falseCondition(status, fleetv1.BundleDeploymentConditionInstalled); message != "" {
 		return broken(message)
@@ -73,7 +70,18 @@ func ReleaseOf(deployment *fleetv1.BundleDeployment) Release {
 	return release
 }
 
-const readyReason = "Ready"
+const (
+	readyReason = "Ready"
+	notDeployed = "Fleet's agent has not deployed this yet"
+)
+
+func (r Release) waiting(status, message string) Release {
+	r.Ready, r.Status, r.Reason, r.Message = false, status, addonsv1.HelmReleasePendingReason, message
+	return r
+}
+
+// Behind returns what becomes of a release whose values have changed, before Fleet notices.
+func (r Release) Behind() Release { return r.waiting(pendingUpgrade, notDeployed) }
 
 func falseCondition(status *fleetv1.BundleDeploymentStatus, of string) string {
 	for _, condition := range status.Conditions {
