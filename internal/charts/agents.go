@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,10 +32,11 @@ func (r *reconciler) put(ctx context.Context, v *visit, want, have *fleetv1.Bund
 	if err != nil {
 		return err
 	}
-	if err := r.putOwn(ctx, v, want, made); err != nil {
-		return err
+	if v.leaving == nil {
+		v.leaving = map[client.ObjectKey]bool{}
 	}
-	return r.dissolve(ctx, have)
+	v.leaving[client.ObjectKeyFromObject(have)] = true
+	return r.putOwn(ctx, v, want, made)
 }
 
 // putOwn writes a Bundle, and notes if Fleet does not know yet what is wanted.
@@ -96,6 +98,7 @@ func (r *reconciler) putHelmOp(ctx context.Context, v *visit, bundle *fleetv1.Bu
 			return nil
 		}
 	}
+	v.rememberAccess(want, have)
 	spec, err := difference(have.Spec, want.Spec)
 	if err != nil {
 		return err
@@ -117,6 +120,21 @@ func (r *reconciler) putHelmOp(ctx context.Context, v *visit, bundle *fleetv1.Bu
 		v.failTargets(bundle, addonsv1.HelmReleaseProxyCreationFailedReason, trouble)
 	}
 	return err
+}
+
+// rememberAccess has a HelmOp say which Secrets with access it named before, until they are gone: nothing
+// else tells of them.
+func (v *visit) rememberAccess(want, have *fleetv1.HelmOp) {
+	its := plan.BundleFor(have)
+	former := slices.DeleteFunc(accessOf(v.key, &its), func(name string) bool { return name == want.Spec.HelmSecretName })
+	if len(former) == 0 {
+		return
+	}
+	if v.former == nil {
+		v.former = map[client.ObjectKey]string{}
+	}
+	v.former[client.ObjectKeyFromObject(want)] = strings.Join(former, " ")
+	want.Annotations[plan.FormerAnnotation] = strings.Join(former, " ")
 }
 
 // handOver makes of a Bundle with a chart in it what Fleet is to make of a HelmOp: it refuses to

@@ -112,7 +112,7 @@ func TestAgents(t *testing.T) {
 		t.Fatal(err)
 	}
 	written = s.looks()
-	expect(t, "gone", written[:2], []string{"delete HelmOp team/" + bundleName, "delete Secret team/" + s.accessName()})
+	expect(t, "gone", written[:2], []string{"delete Secret team/" + s.accessName(), "delete HelmOp team/" + bundleName})
 	s.end()
 	s.looks()
 	for _, name := range []string{"one", "two", "three"} {
@@ -162,7 +162,7 @@ func TestCarriers(t *testing.T) {
 
 	s.change(proxy, func() { proxy.Spec.Download, proxy.Generation = addonsv1.DownloadManager, 3 })
 	expect(t, "and back", s.looks()[:4], []string{
-		"patch Bundle team/" + bundleName, "patch HelmOp team/" + bundleName, "delete HelmOp team/" + bundleName, "delete Secret team/" + s.accessName(),
+		"patch Bundle team/" + bundleName, "delete Secret team/" + s.accessName(), "patch HelmOp team/" + bundleName, "delete HelmOp team/" + bundleName,
 	})
 	after := s.bundle()
 	after.ResourceVersion = before.ResourceVersion

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -48,23 +49,33 @@ func (r *reconciler) clear(ctx context.Context, key plan.Key) (ctrl.Result, erro
 
 // clearIn clears one namespace. It reports whether something stays, for clusters that were moved.
 func (r *reconciler) clearIn(ctx context.Context, key plan.Key, bundles []fleetv1.Bundle, values []client.Object) (stays bool, err error) {
+	for i := range bundles {
+		kept, err := r.staysIn(ctx, &bundles[i])
+		if err != nil {
+			return stays, err
+		}
+		stays = stays || kept
+	}
+	for i := range bundles {
+		if stays {
+			break
+		}
+		for _, name := range secretsOf(key, &bundles[i]) {
+			if err := r.removeSecret(ctx, key, client.ObjectKey{Namespace: bundles[i].Namespace, Name: name}); err != nil {
+				return false, err
+			}
+		}
+	}
 	left := false
 	for i := range bundles {
 		kept, err := r.retire(ctx, &bundles[i])
 		if err != nil {
 			return stays, err
 		}
-		stays, left = stays || kept, left || !kept
+		left = left || !kept
 	}
 	if stays {
 		return true, r.disownAll(ctx, key, bundles, values)
-	}
-	for i := range bundles {
-		for _, name := range secretsOf(key, &bundles[i]) {
-			if err := r.removeSecret(ctx, key, client.ObjectKey{Namespace: bundles[i].Namespace, Name: name}); err != nil {
-				return false, err
-			}
-		}
 	}
 	if left {
 		return false, nil // The end of the last one brings it back.
@@ -75,6 +86,12 @@ func (r *reconciler) clearIn(ctx context.Context, key plan.Key, bundles []fleetv
 		}
 	}
 	return false, nil
+}
+
+// staysIn reports whether a Bundle stays, for targets whose Fleet Cluster is released.
+func (r *reconciler) staysIn(ctx context.Context, bundle *fleetv1.Bundle) (bool, error) {
+	released, err := r.released(ctx, bundle)
+	return len(released) > 0 && bundle.DeletionTimestamp.IsZero(), err
 }
 
 // retire deletes a Bundle, but for targets whose Fleet Cluster is released: see keep.
@@ -171,10 +188,17 @@ func secretsOf(key plan.Key, bundle *fleetv1.Bundle) []string {
 	}) {
 		names = append(names, shared)
 	}
-	if options := bundle.Spec.HelmOpOptions; options != nil && plan.IsAccessName(key, bundle.Namespace, options.SecretName) {
+	return append(names, accessOf(key, bundle)...)
+}
+
+// accessOf returns the names of the Secrets with access that a Bundle names, or has named.
+func accessOf(key plan.Key, bundle *fleetv1.Bundle) []string {
+	names := strings.Fields(bundle.Annotations[plan.FormerAnnotation])
+	if options := bundle.Spec.HelmOpOptions; options != nil {
 		names = append(names, options.SecretName)
 	}
-	return names
+	slices.Sort(names)
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return !plan.IsAccessName(key, bundle.Namespace, name) })
 }
 
 // removeSecret deletes a Secret of ours.

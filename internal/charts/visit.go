@@ -58,6 +58,11 @@ type visit struct {
 	// stays are the targets that stay although their Cluster is not selected: see keep.
 	stays map[deploymentKey]bool
 
+	// leaving are the HelmOps whose Bundle holds a chart now, and former says which Secrets with access
+	// HelmOps named before.
+	leaving map[client.ObjectKey]bool
+	former  map[client.ObjectKey]string
+
 	// untaken is what Fleet does not know yet.
 	untaken string
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -210,33 +209,6 @@ func (v *visit) isOfOtherRelease(bundle *fleetv1.Bundle) bool {
 	return !plan.IsBundleName(v.proxy, bundle)
 }
 
-// uninstall deletes the Bundles of another release first: what both have must not be deleted
-// with the old one when the new one is there. It reports whether Fleet still has something
-// of them.
-func (r *reconciler) uninstall(ctx context.Context, v *visit, namespace string) (left bool, err error) {
-	for i := range v.bundles {
-		its := &v.bundles[i]
-		if its.Namespace != namespace || !v.isOfOtherRelease(its) || its.Spec.Paused && its.Spec.KeepResources {
-			continue
-		}
-		kept, err := r.retire(ctx, its)
-		if err != nil {
-			return true, err
-		}
-		left = left || !kept
-		v.awaitEnd(its)
-	}
-	return left, nil
-}
-
-// awaitEnd has the end of what Fleet has made of a HelmOp noticed: it may say too little of
-// whose it was.
-func (v *visit) awaitEnd(bundle *fleetv1.Bundle) {
-	if bundle.Spec.HelmOpOptions != nil {
-		v.again = pollInterval
-	}
-}
-
 // isCarried reports whether every Bundle that is to be there is there, with this chart as
 // it was written.
 func (v *visit) isCarried(chart *plan.Chart) bool {
@@ -303,69 +275,4 @@ func (v *visit) placed(namespace string) map[string]string {
 		}
 	}
 	return placed
-}
-
-// sweep deletes what is not wanted any more. Values stay as long as Fleet has something
-// that may read them.
-func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, wanted, named map[client.ObjectKey]bool, values []client.Object) error {
-	for i := range v.bundles {
-		its := &v.bundles[i]
-		if its.Namespace != namespace || wanted[client.ObjectKeyFromObject(its)] {
-			continue
-		}
-		kept, err := r.retire(ctx, its)
-		if err != nil {
-			return err
-		}
-		v.awaitEnd(its)
-		if kept {
-			v.nameValues(its, named)
-		}
-	}
-	if err := r.sweepSecrets(ctx, v, namespace, named); err != nil {
-		return err
-	}
-	for _, object := range values {
-		if named[client.ObjectKeyFromObject(object)] || v.isRead(object) {
-			continue
-		}
-		if err := r.remove(ctx, object); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sweepSecrets deletes the Secrets that Bundles named, and none names any more.
-func (r *reconciler) sweepSecrets(ctx context.Context, v *visit, namespace string, named map[client.ObjectKey]bool) error {
-	shared, done := plan.SharedName(v.key, namespace), map[string]bool{}
-	for i := range v.bundles {
-		if v.bundles[i].Namespace != namespace {
-			continue
-		}
-		for _, name := range secretsOf(v.key, &v.bundles[i]) {
-			isNamed := named[client.ObjectKey{Namespace: namespace, Name: name}]
-			if isNamed && name == shared && v.shared != nil && !v.shared.Secret {
-				isNamed = false // It is the ConfigMap.
-			}
-			if isNamed || done[name] {
-				continue
-			}
-			done[name] = true
-			if err := r.removeSecret(ctx, v.key, client.ObjectKey{Namespace: namespace, Name: name}); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// isRead reports whether Fleet has something for the Cluster that values are of.
-func (v *visit) isRead(values client.Object) bool {
-	for key := range v.deployments {
-		if key.namespace == values.GetNamespace() && strings.HasSuffix(values.GetName(), plan.ValuesSuffix(key.fleetCluster)) {
-			return true
-		}
-	}
-	return false
 }

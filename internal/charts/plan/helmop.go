@@ -24,6 +24,10 @@ const (
 	// a HelmOp changes, and not when its Bundle does.
 	NudgeAnnotation = stamp.Domain + "/looked-at-again"
 
+	// FormerAnnotation on a HelmOp names the Secrets with access that it named before, and that are to
+	// be deleted once Fleet has followed.
+	FormerAnnotation = stamp.Domain + "/former-access"
+
 	bundleKind = "Bundle"
 )
 

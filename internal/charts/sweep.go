@@ -1,0 +1,160 @@
+package charts
+
+import (
+	"context"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/charts/plan"
+)
+
+// uninstall deletes the Bundles of another release first: what both have must not be deleted
+// with the old one when the new one is there. It reports whether Fleet still has something
+// of them.
+func (r *reconciler) uninstall(ctx context.Context, v *visit, namespace string) (left bool, err error) {
+	var going []*fleetv1.Bundle
+	named := map[client.ObjectKey]bool{}
+	for i := range v.bundles {
+		its := &v.bundles[i]
+		switch {
+		case its.Namespace != namespace:
+		case v.isOfOtherRelease(its) && (!its.Spec.Paused || !its.Spec.KeepResources):
+			going = append(going, its)
+		default:
+			v.nameValues(its, named)
+		}
+	}
+	return r.retireAll(ctx, v, going, named)
+}
+
+// retireAll deletes Bundles, but for targets that stay: see retire. The Secrets that nothing else names
+// go before them: nothing tells of these afterwards. It reports whether Fleet still has something of them.
+func (r *reconciler) retireAll(ctx context.Context, v *visit, going []*fleetv1.Bundle, named map[client.ObjectKey]bool) (left bool, err error) {
+	for _, its := range going {
+		stays, err := r.staysIn(ctx, its)
+		if err != nil {
+			return true, err
+		}
+		if stays {
+			v.nameValues(its, named)
+		}
+	}
+	for _, its := range going {
+		for _, name := range secretsOf(v.key, its) {
+			if err := r.sweepSecret(ctx, v, client.ObjectKey{Namespace: its.Namespace, Name: name}, named); err != nil {
+				return true, err
+			}
+		}
+	}
+	for _, its := range going {
+		kept, err := r.retire(ctx, its)
+		if err != nil {
+			return true, err
+		}
+		left = left || !kept
+		v.awaitEnd(its)
+	}
+	return left, nil
+}
+
+// awaitEnd has the end of what Fleet has made of a HelmOp noticed: it may say too little of
+// whose it was.
+func (v *visit) awaitEnd(bundle *fleetv1.Bundle) {
+	if bundle.Spec.HelmOpOptions != nil {
+		v.again = pollInterval
+	}
+}
+
+// sweep deletes what is not wanted any more. Values stay as long as Fleet has something
+// that may read them.
+func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, wanted, named map[client.ObjectKey]bool, values []client.Object) error {
+	var going, staying []*fleetv1.Bundle
+	for i := range v.bundles {
+		its := &v.bundles[i]
+		switch {
+		case its.Namespace != namespace:
+		case wanted[client.ObjectKeyFromObject(its)]:
+			staying = append(staying, its)
+		default:
+			going = append(going, its)
+		}
+	}
+	if _, err := r.retireAll(ctx, v, going, named); err != nil {
+		return err
+	}
+	for _, its := range staying {
+		if err := r.sweepSecrets(ctx, v, its, named); err != nil {
+			return err
+		}
+		if v.leaving[client.ObjectKeyFromObject(its)] {
+			if err := r.dissolve(ctx, its); err != nil {
+				return err
+			}
+		}
+	}
+	for _, object := range values {
+		if named[client.ObjectKeyFromObject(object)] || v.isRead(object) {
+			continue
+		}
+		if err := r.remove(ctx, object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweepSecrets deletes the Secrets that a Bundle named, and none names any more. What a HelmOp named
+// stays while Fleet has not followed.
+func (r *reconciler) sweepSecrets(ctx context.Context, v *visit, its *fleetv1.Bundle, named map[client.ObjectKey]bool) error {
+	key := client.ObjectKeyFromObject(its)
+	var waits []string
+	for _, name := range secretsOf(v.key, its) {
+		its := client.ObjectKey{Namespace: its.Namespace, Name: name}
+		if !v.leaving[key] && !named[its] {
+			made, err := r.made(ctx, key)
+			if err != nil {
+				return err
+			}
+			if made != nil && made.Spec.HelmOpOptions != nil && made.Spec.HelmOpOptions.SecretName == name {
+				waits = append(waits, name)
+				v.again = sooner(v.again, pollInterval)
+				continue
+			}
+		}
+		if err := r.sweepSecret(ctx, v, its, named); err != nil {
+			return err
+		}
+	}
+	if former := v.former[key]; former != "" && former != strings.Join(waits, " ") {
+		return r.patch(ctx, its, toJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]any{plan.FormerAnnotation: orNull(waits)}}}))
+	}
+	return nil
+}
+
+func orNull(names []string) any {
+	if len(names) == 0 {
+		return nil
+	}
+	return strings.Join(names, " ")
+}
+
+// sweepSecret deletes a Secret of ours unless something names it.
+func (r *reconciler) sweepSecret(ctx context.Context, v *visit, its client.ObjectKey, named map[client.ObjectKey]bool) error {
+	isConfigMap := its.Name == plan.SharedName(v.key, its.Namespace) && v.shared != nil && !v.shared.Secret
+	if named[its] && !isConfigMap {
+		return nil
+	}
+	return r.removeSecret(ctx, v.key, its)
+}
+
+// isRead reports whether Fleet has something for the Cluster that values are of.
+func (v *visit) isRead(values client.Object) bool {
+	for key := range v.deployments {
+		if key.namespace == values.GetNamespace() && strings.HasSuffix(values.GetName(), plan.ValuesSuffix(key.fleetCluster)) {
+			return true
+		}
+	}
+	return false
+}
