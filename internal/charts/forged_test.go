@@ -2,6 +2,7 @@ package charts
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -146,4 +147,29 @@ func TestForgedStays(t *testing.T) {
 	s.fails = nil
 	s.looks()
 	expect(t, "what is there", s.inEvil(&corev1.ConfigMapList{}), []string(nil))
+}
+
+// What is forged takes neither much memory nor much time.
+func TestForgedSize(t *testing.T) {
+	var names []string
+	for i := range 50000 {
+		names = append(names, fmt.Sprintf("cluster-%d", i))
+	}
+	for name, want := range map[string]int{"other": 0, "hcp-other": plan.MostTargets} {
+		bundle, op := forge(&fleetv1.Bundle{}, name), forge(&fleetv1.HelmOp{}, name)
+		bundle.Spec.Targets, op.Spec.Targets = forgedTargets(names...), forgedTargets(names...)
+		for _, object := range []client.Object{bundle, op} {
+			if _, err := Trim(object); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expect(t, "targets of Bundle "+name, []int{len(bundle.Spec.Targets), cap(bundle.Spec.Targets)}, []int{want, want})
+		expect(t, "targets of HelmOp "+name, []int{len(op.Spec.Targets), cap(op.Spec.Targets)}, []int{want, want})
+	}
+	proxy := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	its := forge(&fleetv1.Bundle{}, plan.BundleName(proxy, "evil", "x"))
+	for want, targets := range map[bool][]string{true: {"x"}, false: {"x", "y"}} {
+		its.Spec.Targets = forgedTargets(targets...)
+		expect(t, "is of one Cluster", plan.IsBundleName(proxy, its), want)
+	}
 }

@@ -3,6 +3,7 @@ package charts
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -46,13 +47,22 @@ func digestOfValues(object client.Object) string {
 }
 
 // Trim is a cache transform: of charts and values it keeps the digest, which tells whether
-// they are as they should be.
+// they are as they should be. Whoever forges what looks like ours decides how large it is: of what has
+// no name that is given, nothing is kept.
 func Trim(object any) (any, error) {
 	switch typed := object.(type) {
 	case *fleetv1.Bundle:
+		if !plan.MayBeOurs(typed.Name) {
+			typed.Spec = fleetv1.BundleSpec{}
+		}
+		typed.Spec.Targets = fewer(typed.Spec.Targets)
 		typed.ManagedFields, typed.Status = nil, fleetv1.BundleStatus{ObservedGeneration: typed.Status.ObservedGeneration}
 		typed.Spec.Resources = []fleetv1.BundleResource{{Name: digestResource, Content: digestOf(typed.Spec.Resources), Encoding: digestResource}}
 	case *fleetv1.HelmOp:
+		if !plan.MayBeOurs(typed.Name) {
+			typed.Spec = fleetv1.HelmOpSpec{}
+		}
+		typed.Spec.Targets = fewer(typed.Spec.Targets)
 		typed.ManagedFields = nil
 		status := fleetv1.HelmOpStatus{}
 		for _, condition := range typed.Status.Conditions {
@@ -74,4 +84,12 @@ func Trim(object any) (any, error) {
 		typed.Spec = spec
 	}
 	return object, nil
+}
+
+// fewer returns no more targets than a Bundle of ours has.
+func fewer(targets []fleetv1.BundleTarget) []fleetv1.BundleTarget {
+	if len(targets) <= plan.MostTargets {
+		return targets
+	}
+	return slices.Clone(targets[:plan.MostTargets])
 }

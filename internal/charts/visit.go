@@ -158,9 +158,11 @@ func (r *reconciler) bundlesOf(ctx context.Context, key plan.Key, proxy *addonsv
 		result = append(result, plan.BundleFor(&ops.Items[i]))
 	}
 	return slices.DeleteFunc(append(result, all.Items...), func(bundle fleetv1.Bundle) bool {
-		isNamed := plan.IsGivenName(key, &bundle) || proxy != nil && plan.IsBundleName(proxy, &bundle)
 		its := client.ObjectKeyFromObject(&bundle)
-		if !isNamed || known[its] || !isFor(&bundle, key) && !isFleets(&bundle) {
+		if known[its] || !plan.MayBeOurs(bundle.Name) || !isFor(&bundle, key) && !isFleets(&bundle) {
+			return true // The names that are given take longer to work out.
+		}
+		if !plan.IsGivenName(key, &bundle) && (proxy == nil || !plan.IsBundleName(proxy, &bundle)) {
 			return true
 		}
 		known[its] = true

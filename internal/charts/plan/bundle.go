@@ -30,6 +30,8 @@ const (
 	targetSize = 512
 	// fewestTargets is how many targets a Bundle has at least, however large its chart is.
 	fewestTargets = 200
+	// MostTargets is more than a Bundle ever has.
+	MostTargets = 2 * maxBundle / targetSize
 )
 
 // Chart is a chart as it lies in a Bundle.

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -77,10 +76,12 @@ func IsBundleName(proxy *addonsv1.HelmChartProxy, bundle *fleetv1.Bundle) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(bundle.Spec.Targets, func(target fleetv1.BundleTarget) bool {
-		return bundle.Name == BundleName(proxy, bundle.Namespace, target.ClusterName)
-	})
+	targets := bundle.Spec.Targets // One that is for one Cluster has no other target.
+	return len(targets) == 1 && bundle.Name == BundleName(proxy, bundle.Namespace, targets[0].ClusterName)
 }
+
+// MayBeOurs reports whether a name begins as all do that are given.
+func MayBeOurs(name string) bool { return strings.HasPrefix(name, prefix) }
 
 // IsGivenName reports whether a Bundle has a name that is given for a HelmChartProxy, which may
 // be gone or have another release now, and for the release that the Bundle deploys.
