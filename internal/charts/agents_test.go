@@ -299,19 +299,57 @@ func TestAgentsMoved(t *testing.T) {
 	expect(t, "access", s.exists(&corev1.Secret{}, s.accessName()), true)
 }
 
-// A chart that does not fit into a Bundle is downloaded by the agents, unless it is asked for otherwise.
-func TestTooLarge(t *testing.T) {
-	s := newScene(t)
+// large is a HelmChartProxy of a chart that does not fit into a Bundle.
+func (s *scene) large() *addonsv1.HelmChartProxy {
+	s.Helper()
 	var content strings.Builder
 	for seed := uint64(1); content.Len() < 1400<<10; seed++ {
 		seed = seed*6364136223846793005 + 1442695040888963407
 		content.WriteByte(' ' + byte(seed>>33%90))
 	}
 	if err := s.charts.Publish("web", "2.0.0", map[string]string{"a.yaml": "# " + content.String()}); err != nil {
-		t.Fatal(err)
+		s.Fatal(err)
 	}
-	proxy := s.proxy()
-	proxy.Spec.Version = "2.0.0"
+	its := s.proxy()
+	its.Spec.Version = "2.0.0"
+	return its
+}
+
+// A chart that has become too large hands out no credentials: its author does.
+func TestTooLargeWithCredentials(t *testing.T) {
+	s := newScene(t)
+	proxy := s.large()
+	s.create(proxy)
+	s.looks()
+	refused := func(when string) {
+		t.Helper()
+		if got := s.condition("Ready"); !strings.HasPrefix(got, "False HelmReleaseProxyCreationFailed the chart takes ") || !strings.Contains(got, "; set spec.download: Agent ") {
+			t.Error(when, got)
+		}
+		expect(t, when, s.accessSecrets(), []string(nil))
+	}
+	refused("at first")
+	expect(t, "a HelmOp", s.exists(&fleetv1.HelmOp{}, bundleName), false)
+	s.charts.Open()
+	s.change(proxy, func() {
+		proxy.Spec.Credentials, proxy.Spec.TLSConfig, proxy.Generation = nil, &addonsv1.TLSConfig{InsecureSkipTLSVerify: true}, 2
+	})
+	s.looks()
+	expect(t, "a HelmOp without credentials", s.exists(&fleetv1.HelmOp{}, bundleName), true)
+	s.change(proxy, func() { proxy.Spec.Credentials, proxy.Generation = s.proxy().Spec.Credentials, 3 })
+	s.looks()
+	refused("when it is known already")
+	s.change(proxy, func() { proxy.Spec.Download, proxy.Generation = addonsv1.DownloadAgent, 4 })
+	s.looks()
+	expect(t, "when its author says so", s.accessSecrets(), []string{s.accessName()})
+}
+
+// A chart that does not fit into a Bundle is downloaded by the agents, unless it is asked for otherwise.
+func TestTooLarge(t *testing.T) {
+	s := newScene(t)
+	proxy := s.large()
+	proxy.Spec.Credentials = nil
+	s.charts.Open()
 	s.create(proxy)
 	s.looks()
 	s.fleet()

@@ -98,7 +98,7 @@ func (r *reconciler) download(ctx context.Context, v *visit) (again time.Duratio
 		return pollInterval
 	}
 	v.chart = &plan.Chart{Source: plan.SourceOf(v.proxy), Version: version}
-	if v.proxy.Spec.Download == "" {
+	if v.proxy.Spec.Download == "" && v.proxy.Spec.Credentials == nil {
 		v.aside = r.large.says(v.key, v.chart)
 	}
 	if v.chart.Agent = v.proxy.Spec.Download == addonsv1.DownloadAgent || v.aside != ""; v.chart.Agent {
@@ -135,6 +135,9 @@ func (r *reconciler) obtain(ctx context.Context, v *visit, request fetch.Request
 	var size *fetch.TooLargeError
 	if spec.Download != "" || !errors.As(err, &size) || plan.CheckAgent(spec.RepoURL, spec.ChartName, version) != nil {
 		return err
+	}
+	if spec.Credentials != nil { // Only the author has them handed out: charts grow by themselves.
+		return fmt.Errorf("%w; set spec.download: Agent to have the agents of the Clusters download it, with the credentials", err)
 	}
 	v.aside, v.chart.Agent = err.Error()+"; the agents of the Clusters download it", true
 	r.large.put(v.key, v.chart, v.aside)
