@@ -73,7 +73,7 @@ func TestAgents(t *testing.T) {
 		"create Secret team/" + s.accessName(), "create HelmOp team/" + bundleName,
 	})
 	paths, _ := s.charts.Asked()
-	expect(t, "the chart itself is not downloaded", paths, []string{"/index.yaml"})
+	expect(t, "it is there", paths, []string{"/index.yaml", "/web-1.0.0.tgz"})
 	expect(t, "before Fleet follows", s.condition("HelmReleaseProxySpecsUpToDate"),
 		"False HelmReleaseProxySpecsUpdating Fleet has not taken HelmOp "+bundleName+" over yet")
 	secret := &corev1.Secret{}

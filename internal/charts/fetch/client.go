@@ -109,8 +109,34 @@ func (c *counted) Read(into []byte) (int, error) {
 	return n, err
 }
 
-// get downloads something of a bounded size. Credentials go along only if they are given.
+// reach sees that something is there, and not where nobody is to connect to. What it is, is not read.
+func reach(ctx context.Context, client *http.Client, at, username, password string) error {
+	body, err := ask(ctx, client, at, username, password)
+	if err == nil {
+		_ = body.Close()
+	}
+	return err
+}
+
+// get downloads something of a bounded size.
 func get(ctx context.Context, client *http.Client, at, username, password string, limit int64) ([]byte, error) {
+	its, err := ask(ctx, client, at, username, password)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = its.Close() }()
+	body, err := io.ReadAll(io.LimitReader(its, limit+1))
+	if err != nil {
+		return nil, shown(at, err)
+	}
+	if int64(len(body)) > limit {
+		return nil, problem(fmt.Sprintf("%s is larger than %d MiB", bare(at), limit>>20))
+	}
+	return body, nil
+}
+
+// ask begins a download. Credentials go along only if they are given.
+func ask(ctx context.Context, client *http.Client, at, username, password string) (io.ReadCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
 		return nil, problem("the URL cannot be used")
@@ -123,18 +149,11 @@ func get(ctx context.Context, client *http.Client, at, username, password string
 	if err != nil {
 		return nil, shown(at, err)
 	}
-	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
+		_ = response.Body.Close()
 		return nil, answered(at, response.StatusCode)
 	}
-	body, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
-	if err != nil {
-		return nil, shown(at, err)
-	}
-	if int64(len(body)) > limit {
-		return nil, problem(fmt.Sprintf("%s is larger than %d MiB", bare(at), limit>>20))
-	}
-	return body, nil
+	return response.Body, nil
 }
 
 // bare returns a URL without what may be a secret: user, query, fragment.

@@ -198,3 +198,29 @@ func TestLogin(t *testing.T) {
 		}
 	}
 }
+
+// What agents download themselves is where the manager would download it from, and they send the credentials
+// to nobody else.
+func TestHas(t *testing.T) {
+	for name, test := range map[string]struct {
+		url, want string
+		open      bool
+	}{
+		"relative":                         {url: "web-1.0.0.tgz"},
+		"not there":                        {url: "web-9.0.0.tgz", want: "answered 404"},
+		"in the clear":                     {url: "http://charts.example.com/web.tgz", want: "which is not https"},
+		"another origin, with credentials": {url: "https://charts.example.com/web.tgz?signature=hidden", want: "leads to https://charts.example.com/web.tgz, to which credentials are not to go"},
+		"where nobody is to connect to":    {url: "https://169.254.169.254/web.tgz", open: true, want: "169.254.169.254 is in 169.254.0.0/16"},
+	} {
+		its, request := served(t)
+		its.Put("index.yaml", []byte(fmt.Sprintf("apiVersion: v1\nentries: {web: [{apiVersion: v2, name: web, version: 1.0.0, urls: [%q]}]}", test.url)))
+		if test.open {
+			its.Open()
+			request.Access.Username, request.Access.Password = "", ""
+		}
+		err := New(time.Minute, network(t, "169.254.0.0/16")).Has(context.Background(), request, "1.0.0")
+		if got := fmt.Sprint(err); (test.want == "") != (err == nil) || !strings.Contains(got, test.want) && err != nil || strings.Contains(got, "hidden") {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -39,19 +39,32 @@ func (r *index) version(ctx context.Context, wanted string) (string, error) {
 }
 
 func (r *index) has(ctx context.Context, version string) error {
-	_, err := r.find(ctx, version)
-	return err
+	_, at, err := r.at(ctx, version)
+	if err != nil {
+		return err
+	}
+	// Whoever downloads with credentials sends them there, too.
+	if (r.access.Username != "" || r.access.Password != "") && !isSameHost(r.base, at) {
+		return fmt.Errorf("the index of %s leads to %s, to which credentials are not to go", r.base, bare(at))
+	}
+	return reach(ctx, r.client, at, r.access.Username, r.access.Password)
+}
+
+// at returns what the index says of a version, and where it is.
+func (r *index) at(ctx context.Context, version string) (*repo.ChartVersion, string, error) {
+	entry, err := r.find(ctx, version)
+	if err != nil {
+		return nil, "", err
+	}
+	if len(entry.URLs) == 0 {
+		return nil, "", fmt.Errorf("the index of %s says nowhere where %s %s is", r.base, r.chart, version)
+	}
+	at, err := r.locate(entry.URLs[0])
+	return entry, at, err
 }
 
 func (r *index) archive(ctx context.Context, version string) ([]byte, error) {
-	entry, err := r.find(ctx, version)
-	if err != nil {
-		return nil, err
-	}
-	if len(entry.URLs) == 0 {
-		return nil, fmt.Errorf("the index of %s says nowhere where %s %s is", r.base, r.chart, version)
-	}
-	at, err := r.locate(entry.URLs[0])
+	entry, at, err := r.at(ctx, version)
 	if err != nil {
 		return nil, err
 	}
