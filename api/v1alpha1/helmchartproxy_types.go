@@ -117,7 +117,7 @@ type HelmChartProxySpec struct {
 	// management side, and Fleet carries it to the Clusters, which then need neither the
 	// repository nor its credentials. With Agent, Fleet's agent on each Cluster downloads it, with
 	// the credentials, and Fleet itself asks the repository which versions there are. If it is not
-	// set, it is Manager, and Agent where a chart is too large to be carried.
+	// set, it is Manager, and without credentials Agent where a chart is too large to be carried.
 	// +kubebuilder:validation:Enum=Manager;Agent
 	// +optional
 	Download DownloadMode `json:"download,omitempty"`
