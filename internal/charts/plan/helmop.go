@@ -153,7 +153,7 @@ func Follows(op *fleetv1.HelmOp, bundle *fleetv1.Bundle) (follows bool, trouble 
 	follows = isMadeOf(op, bundle)
 	for _, condition := range op.Status.Conditions {
 		if condition.Type == fleetv1.HelmOpAcceptedCondition && string(condition.Status) == string(metav1.ConditionFalse) {
-			return follows, fmt.Sprintf("HelmOp %s: %s", op.Name, condition.Message)
+			return follows, fmt.Sprintf("HelmOp %s: %s", op.Name, plain(condition.Message))
 		}
 	}
 	return follows, ""
@@ -192,11 +192,11 @@ func isMadeOf(op *fleetv1.HelmOp, bundle *fleetv1.Bundle) bool {
 	if want.HelmOpOptions.SecretName == "" {
 		have.HelmOpOptions.SecretName = ""
 	}
-	return reflect.DeepEqual(plain(want), plain(have))
+	return reflect.DeepEqual(inJSON(want), inJSON(have))
 }
 
-// plain returns a spec as JSON has it, where nothing and something empty are the same.
-func plain(spec *fleetv1.BundleSpec) any {
+// inJSON returns a spec as JSON has it, where nothing and something empty are the same.
+func inJSON(spec *fleetv1.BundleSpec) any {
 	data, err := json.Marshal(spec)
 	if err != nil { // It is a type of the API.
 		panic(err)

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/picture"
 )
 
 // Release is how the release fares on one Cluster.
@@ -207,10 +209,20 @@ func list(entries []string) string {
 			parts = append(parts, fmt.Sprintf("and %d more", len(entries)-listed))
 			break
 		}
-		if len(entry) > longestEntry {
-			entry = entry[:longestEntry] + "…"
-		}
-		parts = append(parts, entry)
+		parts = append(parts, plain(entry))
 	}
 	return strings.Join(parts, "; ")
+}
+
+// plain returns a text that others may have written, in the length and the characters of a message.
+func plain(text string) string {
+	text = picture.Text(text)
+	if len(text) <= longestEntry {
+		return text
+	}
+	end := longestEntry
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + "…"
 }
