@@ -49,6 +49,9 @@ const (
 	patience = 90 * time.Second
 	// cacheSize is how many bytes of charts are kept.
 	cacheSize = 48 << 20
+	// sore is for how long a repository that has failed is not asked the same again: a little less than
+	// what passes before a HelmChartProxy is looked at again because of that.
+	sore = 25 * time.Second
 )
 
 // Fetcher downloads charts, each once.
@@ -64,6 +67,12 @@ type Fetcher struct {
 	mu       sync.Mutex
 	versions map[string]resolved
 	charts   map[string]*kept
+	failed   map[string]failure
+}
+
+type failure struct {
+	err error
+	at  time.Time
 }
 
 type resolved struct {
@@ -78,7 +87,7 @@ type kept struct {
 
 // New returns a Fetcher, which connects to no address in the networks that are denied.
 func New(interval time.Duration, denied ...net.IPNet) *Fetcher {
-	return &Fetcher{Interval: interval, denied: denied, now: time.Now, versions: map[string]resolved{}, charts: map[string]*kept{}}
+	return &Fetcher{Interval: interval, denied: denied, now: time.Now, versions: map[string]resolved{}, charts: map[string]*kept{}, failed: map[string]failure{}}
 }
 
 // IsExact reports whether a version names one version only.
@@ -162,6 +171,10 @@ func (f *Fetcher) Has(ctx context.Context, request Request, version string) erro
 // once does something once for all who want it at the same time. Who asked first may go
 // before the others.
 func once[T any](ctx context.Context, f *Fetcher, key string, do func(context.Context) (T, error)) (T, error) {
+	var none T
+	if err := f.failure(key); err != nil {
+		return none, err
+	}
 	done := f.flights.DoChan(key, func() (result any, err error) {
 		// Nobody else could: it runs beside those who wait for it.
 		defer func() {
@@ -171,9 +184,11 @@ func once[T any](ctx context.Context, f *Fetcher, key string, do func(context.Co
 		}()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
-		return do(ctx)
+		if result, err = do(ctx); err != nil {
+			f.noteFailure(key, err)
+		}
+		return result, err
 	})
-	var none T
 	select {
 	case <-ctx.Done():
 		return none, ctx.Err()
@@ -183,6 +198,27 @@ func once[T any](ctx context.Context, f *Fetcher, key string, do func(context.Co
 		}
 		return result.Val.(T), nil
 	}
+}
+
+// failure returns what went wrong lately.
+func (f *Fetcher) failure(key string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if known, found := f.failed[key]; found && f.now().Before(known.at.Add(sore)) {
+		return known.err
+	}
+	return nil
+}
+
+func (f *Fetcher) noteFailure(key string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for other, known := range f.failed {
+		if !f.now().Before(known.at.Add(sore)) {
+			delete(f.failed, other)
+		}
+	}
+	f.failed[key] = failure{err, f.now()}
 }
 
 // keep keeps a chart, and forgets those that were used least lately.

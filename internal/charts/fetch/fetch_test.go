@@ -224,3 +224,41 @@ func TestHas(t *testing.T) {
 		}
 	}
 }
+
+// What has failed is not asked again at once, for whoever has the same access.
+func TestFailureIsRemembered(t *testing.T) {
+	its, request := served(t)
+	request.Version = "9.x"
+	fetcher := New(time.Minute)
+	now := time.Now()
+	fetcher.now = func() time.Time { return now }
+	for name, ask := range map[string]func() error{
+		"version": func() error { _, err := fetcher.Version(context.Background(), request); return err },
+		"chart":   func() error { _, err := fetcher.Chart(context.Background(), request, "9.0.0"); return err },
+		"has":     func() error { return fetcher.Has(context.Background(), request, "9.0.0") },
+	} {
+		before, _ := its.Asked()
+		first, second := ask(), ask()
+		after, _ := its.Asked()
+		if first == nil || first != second || len(after) != len(before)+1 {
+			t.Errorf("%s: %v, then %v, asked for %v", name, first, second, after[len(before):])
+		}
+	}
+	if err := its.Publish("web", "9.0.0", nil); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(sore - time.Second)
+	if err := fetcher.Has(context.Background(), request, "9.0.0"); err == nil {
+		t.Error("it is asked before the time has come")
+	}
+	other := request
+	other.Access.Username, other.Access.Password = "", ""
+	its.Open()
+	if err := fetcher.Has(context.Background(), other, "9.0.0"); err != nil {
+		t.Errorf("with other access: %v", err)
+	}
+	now = now.Add(time.Second)
+	if err := fetcher.Has(context.Background(), request, "9.0.0"); err != nil {
+		t.Errorf("when the time has come: %v", err)
+	}
+}

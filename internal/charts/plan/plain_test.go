@@ -15,11 +15,11 @@ func TestPlainMessages(t *testing.T) {
 	op := &fleetv1.HelmOp{}
 	op.Name = "x"
 	for message, want := range map[string]string{
-		"no chart":                      "HelmOp x: no chart",
-		"a\x1b[2Jb\u202ec\x00":          `HelmOp x: a\x1b[2Jb\u202ec\x00`,
-		strings.Repeat("é", 201):        "HelmOp x: " + strings.Repeat("é", 200) + "…",
-		"a" + strings.Repeat("é", 200):  "HelmOp x: a" + strings.Repeat("é", 199) + "…",
-		strings.Repeat("\x1b", 1 << 10): "HelmOp x: " + strings.Repeat(`\x1b`, 100) + "…",
+		"no chart":                     "HelmOp x: no chart",
+		"a\x1b[2Jb\u202ec\x00":         `HelmOp x: a\x1b[2Jb\u202ec\x00`,
+		strings.Repeat("é", 201):       "HelmOp x: " + strings.Repeat("é", 200) + "…",
+		"a" + strings.Repeat("é", 200): "HelmOp x: a" + strings.Repeat("é", 199) + "…",
+		strings.Repeat("\x1b", 1<<10):  "HelmOp x: " + strings.Repeat(`\x1b`, 100) + "…",
 	} {
 		op.Status.Conditions = []genericcondition.GenericCondition{{Type: fleetv1.HelmOpAcceptedCondition, Status: corev1.ConditionFalse, Message: message}}
 		_, got := Follows(op, nil)
