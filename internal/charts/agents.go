@@ -122,6 +122,22 @@ func (r *reconciler) putHelmOp(ctx context.Context, v *visit, bundle *fleetv1.Bu
 	return err
 }
 
+// labelAccess has what Fleet makes of a HelmOp change with the Secret that it names: Fleet does not notice
+// when that does. A version says nothing of what the Secret holds.
+func labelAccess(want, have *fleetv1.Bundle, values []client.Object) {
+	if want.Spec.HelmOpOptions == nil || want.Spec.HelmOpOptions.SecretName == "" {
+		return
+	}
+	if have != nil && have.Labels[plan.AccessLabel] != "" { // If it is not known, it stays.
+		want.Labels[plan.AccessLabel] = have.Labels[plan.AccessLabel]
+	}
+	for _, its := range values {
+		if its.GetName() == want.Spec.HelmOpOptions.SecretName && its.GetResourceVersion() != "" {
+			want.Labels[plan.AccessLabel] = its.GetResourceVersion()
+		}
+	}
+}
+
 // rememberAccess has a HelmOp say which Secrets with access it named before, until they are gone: nothing
 // else tells of them.
 func (v *visit) rememberAccess(want, have *fleetv1.HelmOp) {

@@ -101,7 +101,13 @@ func TestAgents(t *testing.T) {
 
 	source := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "repository"}}
 	s.change(source, func() { source.Data["password"] = []byte("other") })
-	expect(t, "other credentials", s.looks(), []string{"patch Secret team/" + s.accessName()})
+	before := s.helmOp().Spec.Labels[plan.AccessLabel]
+	expect(t, "other credentials", s.looks()[:2], []string{"patch Secret team/" + s.accessName(), "patch HelmOp team/" + bundleName})
+	if after := s.helmOp().Spec.Labels[plan.AccessLabel]; before == "" || after == "" || after == before {
+		t.Errorf("Fleet is not told: %q, %q before", after, before)
+	}
+	s.fleet()
+	expect(t, "and when it knows", s.looks(), []string(nil))
 
 	one := cluster("one")
 	s.change(one, func() { delete(one.Labels, "web") })

@@ -82,7 +82,7 @@ func describe(object client.Object) string {
 }
 
 // putValues writes an object with values. What the cache holds is short: see Trim.
-// It reports whether it had others.
+// It reports whether it had others. Want has the version of what is there afterwards.
 func (r *reconciler) putValues(ctx context.Context, proxy plan.Key, want, have client.Object) (changed bool, err error) {
 	if secret, ok := want.(*corev1.Secret); ok {
 		if have, err = r.liveSecret(ctx, proxy, secret); err != nil {
@@ -98,6 +98,7 @@ func (r *reconciler) putValues(ctx context.Context, proxy plan.Key, want, have c
 	}
 	changed = digestOfValues(want) != digestOfValues(have)
 	if isSameMeta(want, have) && !changed {
+		want.SetResourceVersion(have.GetResourceVersion())
 		return false, nil
 	}
 	patch := map[string]any{"metadata": metaOf(want, have)}
@@ -107,7 +108,12 @@ func (r *reconciler) putValues(ctx context.Context, proxy plan.Key, want, have c
 	case *corev1.Secret:
 		patch["data"] = typed.Data
 	}
-	return changed, r.patch(ctx, have, toJSON(patch))
+	now, err := r.patched(ctx, have, toJSON(patch))
+	if err != nil {
+		return false, err
+	}
+	want.SetResourceVersion(now.GetResourceVersion())
+	return changed, nil
 }
 
 // liveSecret reads a Secret with values past the cache: to watch Secrets would take the
@@ -179,21 +185,27 @@ func (r *reconciler) create(ctx context.Context, object client.Object) error {
 }
 
 func (r *reconciler) patch(ctx context.Context, have client.Object, patch []byte) error {
+	_, err := r.patched(ctx, have, patch)
+	return err
+}
+
+// patched changes an object, and returns what has become of it.
+func (r *reconciler) patched(ctx context.Context, have client.Object, patch []byte) (client.Object, error) {
 	target := reflect.New(reflect.TypeOf(written(have)).Elem()).Interface().(client.Object)
 	target.SetNamespace(have.GetNamespace())
 	target.SetName(have.GetName())
 	if err := r.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
-		return fmt.Errorf("changing %s: %w", describe(have), err)
+		return nil, fmt.Errorf("changing %s: %w", describe(have), err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Changed", "object", describe(have))
-	return nil
+	return target, nil
 }
 
 // metaOf returns the metadata to write: if an object is to have no owner, its others stay.
 func metaOf(want, have client.Object) map[string]any {
 	meta := map[string]any{"labels": want.GetLabels(), "annotations": want.GetAnnotations()}
 	if have.GetLabels()[fleetv1.HelmOpLabel] != "" { // Fleet deletes it with the HelmOp otherwise.
-		labels := map[string]any{fleetv1.HelmOpLabel: nil}
+		labels := map[string]any{fleetv1.HelmOpLabel: nil, plan.AccessLabel: nil}
 		for key, value := range want.GetLabels() {
 			labels[key] = value
 		}

@@ -130,7 +130,9 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 			continue
 		}
 		bundle.Spec.Paused = v.isInstalledOnce(bundle)
-		if err := r.put(ctx, v, bundle, v.bundle(client.ObjectKeyFromObject(bundle))); err != nil {
+		have := v.bundle(client.ObjectKeyFromObject(bundle))
+		labelAccess(bundle, have, its.Values)
+		if err := r.put(ctx, v, bundle, have); err != nil {
 			return err
 		}
 	}

@@ -28,6 +28,9 @@ const (
 	// be deleted once Fleet has followed.
 	FormerAnnotation = stamp.Domain + "/former-access"
 
+	// AccessLabel on a HelmOp, and what Fleet makes of it, is the version of the Secret with access.
+	AccessLabel = stamp.Domain + "/access-version"
+
 	bundleKind = "Bundle"
 )
 
