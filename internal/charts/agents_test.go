@@ -381,3 +381,41 @@ func TestTooLarge(t *testing.T) {
 		t.Errorf("one that fits is carried again: %v", err)
 	}
 }
+
+// Whether a chart is too large is not forgotten while nobody can ask the repository.
+func TestTooLargeWhileDown(t *testing.T) {
+	s := newScene(t)
+	proxy := s.large()
+	proxy.Spec.Credentials = nil
+	s.charts.Open()
+	s.create(proxy)
+	s.looks()
+	s.fleet()
+	s.looks()
+	before := s.helmOp()
+	s.charts.Close()
+	s.restart()
+	s.create(fleetCluster("team", "four"))
+	s.create(cluster("four"))
+	one := cluster("one")
+	s.change(one, func() { delete(one.Labels, "web") })
+	s.looks()
+	after := s.helmOp()
+	var targets []string
+	for _, target := range after.Spec.Targets {
+		targets = append(targets, target.ClusterName)
+	}
+	expect(t, "targets", targets, []string{"fleet-four", "fleet-three", "fleet-two"})
+	after.Spec.Targets = before.Spec.Targets
+	expect(t, "the rest", after.Spec, before.Spec)
+	s.fleet()
+	if again := s.looksOnce(); again != pollInterval {
+		t.Errorf("again in %v", again)
+	}
+	expect(t, "condition", s.condition("HelmReleaseProxySpecsUpToDate"), "True UpToDate the chart is too large for a Bundle; the agents of the Clusters download it")
+	s.change(proxy, func() { proxy.Spec.Version, proxy.Generation = "1.0.0", 2 })
+	s.looks()
+	if got := s.condition("HelmReleaseProxySpecsUpToDate"); !strings.HasPrefix(got, "False HelmReleaseProxyCreationFailed ") {
+		t.Errorf("another version, of which nobody knows anything: %s", got)
+	}
+}
