@@ -56,14 +56,9 @@ func (r *reconciler) clearIn(ctx context.Context, key plan.Key, bundles []fleetv
 		}
 		stays = stays || kept
 	}
-	for i := range bundles {
-		if stays {
-			break
-		}
-		for _, name := range secretsOf(key, &bundles[i]) {
-			if err := r.removeSecret(ctx, key, client.ObjectKey{Namespace: bundles[i].Namespace, Name: name}); err != nil {
-				return false, err
-			}
+	if !stays { // They go first: nothing tells of them afterwards.
+		if err := r.removeSecrets(ctx, key, bundles); err != nil {
+			return false, err
 		}
 	}
 	left := false
@@ -199,6 +194,18 @@ func accessOf(key plan.Key, bundle *fleetv1.Bundle) []string {
 	}
 	slices.Sort(names)
 	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return !plan.IsAccessName(key, bundle.Namespace, name) })
+}
+
+// removeSecrets deletes the Secrets that Bundles name.
+func (r *reconciler) removeSecrets(ctx context.Context, key plan.Key, bundles []fleetv1.Bundle) error {
+	for i := range bundles {
+		for _, name := range secretsOf(key, &bundles[i]) {
+			if err := r.removeSecret(ctx, key, client.ObjectKey{Namespace: bundles[i].Namespace, Name: name}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // removeSecret deletes a Secret of ours.

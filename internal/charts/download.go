@@ -133,6 +133,13 @@ func (r *reconciler) obtain(ctx context.Context, v *visit, request fetch.Request
 		return nil
 	}
 	var size *fetch.TooLargeError
+	if !errors.As(err, &size) && v.isByAgents() {
+		// It was too large when it was last downloaded: whoever cannot download it now does not know better.
+		v.aside, v.chart.Agent = "the chart is too large for a Bundle; the agents of the Clusters download it", true
+		v.again = pollInterval
+		r.grant(ctx, v)
+		return nil
+	}
 	if spec.Download != "" || !errors.As(err, &size) || plan.CheckAgent(spec.RepoURL, spec.ChartName, version) != nil {
 		return err
 	}
@@ -143,6 +150,15 @@ func (r *reconciler) obtain(ctx context.Context, v *visit, request fetch.Request
 	r.large.put(v.key, v.chart, v.aside)
 	r.grant(ctx, v)
 	return nil
+}
+
+// isByAgents reports whether agents download this very chart, and nobody says who is to. What is not in
+// the namespace of the HelmChartProxy is the word of others.
+func (v *visit) isByAgents() bool {
+	return v.proxy.Spec.Download == "" && v.proxy.Spec.Credentials == nil && slices.ContainsFunc(v.bundles, func(its fleetv1.Bundle) bool {
+		return its.Namespace == v.key.Namespace && plan.IsHelmOp(&its) &&
+			its.Annotations[plan.ChartAnnotation] == v.chart.Source && its.Annotations[plan.VersionAnnotation] == v.chart.Version
+	})
 }
 
 // version returns the exact version that is meant. What a range stands for is asked at an

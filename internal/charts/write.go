@@ -110,12 +110,8 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		if held.values[key.Name] {
 			continue
 		}
-		changed, err := r.putValues(ctx, v.key, object, there[key])
-		if err != nil {
+		if err := r.putNoted(ctx, v, object, there[key]); err != nil {
 			return err
-		}
-		if changed {
-			r.settling.note(v, key, r.now())
 		}
 	}
 	for _, bundle := range its.Bundles {
@@ -137,6 +133,15 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		}
 	}
 	return r.sweep(ctx, v, namespace, wanted, named, objects)
+}
+
+// putNoted writes an object with values, and notes whose release is behind.
+func (r *reconciler) putNoted(ctx context.Context, v *visit, want, have client.Object) error {
+	changed, err := r.putValues(ctx, v.key, want, have)
+	if changed && err == nil {
+		r.settling.note(v, client.ObjectKeyFromObject(want), r.now())
+	}
+	return err
 }
 
 // keepFrozen keeps what there is for Clusters that were installed once and for all.
