@@ -134,11 +134,12 @@ func (l *looker) look(ctx context.Context, in *settings.InForce, cluster *cluste
 		v.unregistered = l.registrar.isMissing(ctx)
 	}
 
-	if err := l.lookAt(ctx, v, v.pin()); err != nil || v.has() {
+	if err := l.lookAt(ctx, v, v.pin()); err != nil || v.has() && stamp.OriginOf(v.fleet).UID != "" {
 		return v, err
 	}
 	// Anyone who may write annotations can write a pin. What belongs to the Cluster already
-	// counts, under whatever name.
+	// counts, under whatever name: by UID, also before what has the pin's name and only says
+	// the Cluster's.
 	name, err := l.existing(ctx, v)
 	if err != nil || name == "" {
 		return v, err

@@ -68,6 +68,10 @@ func TestKnown(t *testing.T) {
 		{"point 10: a pin, and a Fleet Cluster of the expected name that nobody's UID is known of", []Step{{Op: "WebhookStop"},
 			{Op: "TenantCreateCluster", Namespace: theirs, ClassNamespace: ownNamespace, Kind: "Forged"}, {Op: "Pause", Kind: "Annotation"},
 			{Op: "TenantCreateFleetCluster", Kind: "Notes", Value: "wanted"}, rest}},
+		{"point 10: two are made while the syncer is away: one owned by the Cluster, one of the pin's name", []Step{
+			{Op: "TenantCreateCluster", Cluster: 4, Namespace: theirs, Class: 3, ClassNamespace: ownNamespace}, {Op: "SyncerKill"},
+			{Op: "TenantCreateFleetCluster", Cluster: 4, Class: 1, ClassNamespace: 3, Kind: "Owner", Value: "prefixed"},
+			{Op: "TenantCreateFleetCluster", Cluster: 4, ClassNamespace: 1, Kind: "ImportedFrom", Value: "wanted"}, rest}},
 		{"point 16: a class of the name of a group", []Step{class, create, initialize, rest,
 			{Op: "CreateDisplacing", Kind: "Displacing", Namespace: theirs, ClassNamespace: lib}, rest}},
 		{"point 21: a pin lost while deselected", []Step{class, create, initialize, rest, onlyRed, {Op: "WebhookStop"}, {Op: "DropPin"}, rest}},
