@@ -25,6 +25,16 @@ func (s *scene) byAgents() *addonsv1.HelmChartProxy {
 	return its
 }
 
+// handsOver creates a HelmChartProxy whose chart Fleet is to have downloaded, and plays that
+// Fleet has taken it over.
+func (s *scene) handsOver(proxy *addonsv1.HelmChartProxy) {
+	s.Helper()
+	s.create(proxy)
+	s.looks()
+	s.fleet()
+	s.looks()
+}
+
 func (s *scene) helmOp() *fleetv1.HelmOp {
 	s.Helper()
 	its := &fleetv1.HelmOp{}

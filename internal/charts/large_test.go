@@ -63,10 +63,7 @@ func TestTooLarge(t *testing.T) {
 	proxy := s.large()
 	proxy.Spec.Credentials = nil
 	s.charts.Open()
-	s.create(proxy)
-	s.looks()
-	s.fleet()
-	s.looks()
+	s.handsOver(proxy)
 	if got := s.condition("HelmReleaseProxySpecsUpToDate"); !strings.HasPrefix(got, "True UpToDate the chart takes ") || !strings.HasSuffix(got, "; the agents of the Clusters download it") {
 		t.Error(got)
 	}
@@ -95,10 +92,7 @@ func TestTooLargeWhileDown(t *testing.T) {
 	proxy := s.large()
 	proxy.Spec.Credentials = nil
 	s.charts.Open()
-	s.create(proxy)
-	s.looks()
-	s.fleet()
-	s.looks()
+	s.handsOver(proxy)
 	before := s.helmOp()
 	s.charts.Close()
 	s.restart()

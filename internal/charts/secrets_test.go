@@ -44,10 +44,7 @@ func TestAccessIsNotLeftBehind(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
 			proxy := s.byAgents()
-			s.create(proxy)
-			s.looks()
-			s.fleet()
-			s.looks()
+			s.handsOver(proxy)
 			before := s.accessName()
 			expect(t, "access", s.accessSecrets(), []string{before})
 			if change != nil {
@@ -100,10 +97,7 @@ func (s *scene) follow() {
 func TestAccessIsReplaced(t *testing.T) {
 	s := newScene(t)
 	proxy := s.byAgents()
-	s.create(proxy)
-	s.looks()
-	s.fleet()
-	s.looks()
+	s.handsOver(proxy)
 	before := s.accessName()
 	s.change(proxy, func() { proxy.Spec.RepoURL, proxy.Generation = s.charts.URL+"/", 2 })
 	s.looks()

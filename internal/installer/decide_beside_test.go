@@ -44,11 +44,7 @@ func TestBeside(t *testing.T) {
 		"both":                      {both, theirs(settingsOf(set)).with(func(s *sight) { s.gatesMap = gatesOf(gates) }), decided{configured: "True ConfiguredOutsideRelease"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := test.sight
-			adopt := s.adopt
-			s.wanted = asked(t, test.spec)
-			s.adopt = adopt
-			test.want.check(t, &s)
+			test.want.check(t, test.sight.asking(t, test.spec))
 		})
 	}
 }
@@ -72,11 +68,9 @@ func TestUnderRancher(t *testing.T) {
 		"gates, no key":   {gated("rancher-config"), sight{gatesMap: &corev1.ConfigMap{}}, decided{configured: "False FeatureGatesUnwritable: has no key fleet"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := test.sight
-			adopt := s.adopt
-			s.wanted, s.rancher = asked(t, test.spec), true
-			s.adopt = adopt
-			test.want.check(t, &s)
+			s := test.sight.asking(t, test.spec)
+			s.rancher = true
+			test.want.check(t, s)
 		})
 	}
 }

@@ -70,6 +70,15 @@ func deployed(crds, fleet string, values map[string]any) sight {
 	return sight{crds: released(crds, nil), fleet: released(fleet, values)}
 }
 
+// asking is the sight with what a specification asks for. An annotation that is there stays.
+func (s sight) asking(t *testing.T, spec addonsv1.FleetAddonConfigSpec) *sight {
+	t.Helper()
+	adopt := s.adopt
+	s.wanted = asked(t, spec)
+	s.adopt = adopt
+	return &s
+}
+
 func (s sight) with(change func(*sight)) sight { change(&s); return s }
 
 func offering(versions ...string) func(*sight) {
@@ -173,11 +182,7 @@ func TestThroughReleases(t *testing.T) {
 			decided{configured: "False FeatureGatesUnwritable: not there"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := test.sight
-			adopt := s.adopt
-			s.wanted = asked(t, test.spec)
-			s.adopt = adopt
-			test.want.check(t, &s)
+			test.want.check(t, test.sight.asking(t, test.spec))
 		})
 	}
 }

@@ -39,8 +39,9 @@ func (c cluster) uid(g Gomega) string {
 	return out
 }
 
-func made(g Gomega, kinds string) string {
-	out, err := env.Kubectl(ctx, "get", kinds, "-A", "-l", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io=agents", "-o", "name")
+// made lists what was made for a HelmChartProxy.
+func made(g Gomega, name, kinds string) string {
+	out, err := env.Kubectl(ctx, "get", kinds, "-A", "-l", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io="+name, "-o", "name")
 	g.Expect(err).NotTo(HaveOccurred())
 	return strings.TrimSpace(out)
 }
@@ -75,7 +76,7 @@ func TestAgents(t *testing.T) {
 		followed(g)
 		t.Logf("ready %s after it was applied", time.Since(begin).Round(100*time.Millisecond))
 		g.Expect(one.releases(g, "agents")).To(HavePrefix("sh.helm.release.v1.agents.v"))
-		g.Expect(made(g, "helmops.fleet.cattle.io")).To(HavePrefix("helmop.fleet.cattle.io/hcp-agents-"))
+		g.Expect(made(g, "agents", "helmops.fleet.cattle.io")).To(HavePrefix("helmop.fleet.cattle.io/hcp-agents-"))
 		paths, refused := own.Asked()
 		g.Expect(strings.Count(strings.Join(paths, " "), "simple-1.0.0.tgz")).To(BeNumerically(">=", 2), "%v", paths)
 		g.Expect(refused).To(BeZero())
@@ -112,10 +113,10 @@ func steps(t *testing.T, own *repository.Repository) {
 				its.says(g, "agents", "agents", "version", change.version)
 			}
 			followed(g)
-			g.Expect(made(g, change.carrier)).NotTo(BeEmpty())
+			g.Expect(made(g, "agents", change.carrier)).NotTo(BeEmpty())
 			if change.download == "Manager" {
-				g.Expect(made(g, "helmops.fleet.cattle.io")).To(BeEmpty())
-				g.Expect(made(g, "secrets")).To(BeEmpty())
+				g.Expect(made(g, "agents", "helmops.fleet.cattle.io")).To(BeEmpty())
+				g.Expect(made(g, "agents", "secrets")).To(BeEmpty())
 			}
 			paths, refused := own.Asked()
 			count := strings.Count(strings.Join(paths, " "), "simple-"+change.version+".tgz")
@@ -151,11 +152,11 @@ func ends(t *testing.T) {
 	})
 	t.Run("Fleet's Bundle is deleted by somebody: it comes back", func(t *testing.T) {
 		g := NewWithT(t)
-		name := strings.TrimPrefix(made(g, "helmops.fleet.cattle.io"), "helmop.fleet.cattle.io/")
+		name := strings.TrimPrefix(made(g, "agents", "helmops.fleet.cattle.io"), "helmop.fleet.cattle.io/")
 		_, err := env.Kubectl(ctx, "-n", team, "delete", "bundles.fleet.cattle.io", name)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Eventually(func(g Gomega) {
-			g.Expect(made(g, "bundles.fleet.cattle.io")).NotTo(BeEmpty())
+			g.Expect(made(g, "agents", "bundles.fleet.cattle.io")).NotTo(BeEmpty())
 			isReady(g, "agents")
 			one.says(g, "agents", "agents", "who", "me")
 		}).Should(Succeed())
@@ -168,7 +169,7 @@ func ends(t *testing.T) {
 			its.says(g, "agents", "agents", "who", "")
 		}
 		g.Eventually(func(g Gomega) {
-			g.Expect(made(g, "helmops.fleet.cattle.io,bundles.fleet.cattle.io,configmaps,secrets,hrp")).To(BeEmpty())
+			g.Expect(made(g, "agents", "helmops.fleet.cattle.io,bundles.fleet.cattle.io,configmaps,secrets,hrp")).To(BeEmpty())
 		}).Should(Succeed())
 	})
 }

@@ -159,9 +159,7 @@ func TestLife(t *testing.T) {
 			its.says(g, "moved", "renamed", "chart", "")
 		}
 		g.Eventually(func(g Gomega) {
-			out, err := env.Kubectl(ctx, "get", "bundles.fleet.cattle.io,configmaps,secrets,hrp", "-A", "-l", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io=life", "-o", "name")
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(out).To(BeEmpty())
+			g.Expect(made(g, "life", "bundles.fleet.cattle.io,configmaps,secrets,hrp")).To(BeEmpty())
 		}).Should(Succeed())
 	})
 }

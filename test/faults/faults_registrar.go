@@ -26,22 +26,9 @@ const (
 	fleetInterval = 200 * time.Millisecond
 )
 
-// killRegistrar kills the registrar that leads, in the middle of what it registers and hands
-// out, and sometimes the one that stands by as well.
+// killRegistrar kills the registrar that leads in the middle of what it registers and hands out.
 func killRegistrar(ctx context.Context, r *run) (time.Time, error) {
-	leader, standby, err := r.leader(ctx, registrar, secondRegistrar)
-	if err != nil {
-		return time.Time{}, err
-	}
-	names := []string{leader}
-	if r.rng.IntN(2) == 0 {
-		names = append(names, standby)
-	}
-	over := time.Now()
-	if err := r.kill(ctx, names...); err != nil {
-		return over, err
-	}
-	return over, sleep(ctx, r.between(500*time.Millisecond, 3*time.Second))
+	return r.killLeader(ctx, registrar, secondRegistrar)
 }
 
 // withRegistrar runs two replicas of the optional registrar.

@@ -13,10 +13,14 @@ import (
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-// killSyncer kills the syncer that leads, and sometimes the one that stands by as
-// well. Its lease is not given back: the next one has to wait until it lapses.
 func killSyncer(ctx context.Context, r *run) (time.Time, error) {
-	leader, standby, err := r.leader(ctx, syncer, secondSyncer)
+	return r.killLeader(ctx, syncer, secondSyncer)
+}
+
+// killLeader kills the one of two replicas that leads, and sometimes the one that stands by
+// as well. The lease is not given back: the next one has to wait until it lapses.
+func (r *run) killLeader(ctx context.Context, first, second string) (time.Time, error) {
+	leader, standby, err := r.leader(ctx, first, second)
 	if err != nil {
 		return time.Time{}, err
 	}

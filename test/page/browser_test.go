@@ -155,6 +155,20 @@ func (t *tab) clean() {
 	}
 }
 
+// accessibleEverywhere looks at the page in the light, in the dark and on a narrow screen, where
+// it stays.
+func (t *tab) accessibleEverywhere() {
+	t.Helper()
+	t.accessible()
+	t.dark(true)
+	t.accessible()
+	t.size(420, 900)
+	t.accessible()
+	if wide := eval[bool](t, "document.documentElement.scrollWidth > innerWidth"); wide {
+		t.Error("at 420 pixels it has to be scrolled sideways")
+	}
+}
+
 // accessible runs axe-core: roles, names, contrast.
 func (t *tab) accessible() {
 	t.Helper()

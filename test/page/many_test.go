@@ -70,14 +70,7 @@ func TestDense(t *testing.T) {
 	if bare := eval[[]string](tab, "[...document.querySelectorAll('.cell')].filter((c) => !/^c\\d{5} (NameConflict|WaitingForControlPlane)$/.test(c.ariaLabel) || !/^[○▲]$/u.test(c.textContent)).map((c) => c.outerHTML)"); len(bare) > 0 {
 		t.Errorf("these say nothing: %v", bare)
 	}
-	tab.accessible()
-	tab.dark(true)
-	tab.accessible()
-	tab.size(420, 900)
-	tab.accessible()
-	if wide := eval[bool](tab, "document.documentElement.scrollWidth > innerWidth"); wide {
-		t.Error("at 420 pixels it has to be scrolled sideways")
-	}
+	tab.accessibleEverywhere()
 	focused := func(want string) {
 		t.Helper()
 		tab.eventually(fmt.Sprintf("document.activeElement.parentElement.id === 'cluster/team-0/%s'", want))

@@ -23,14 +23,7 @@ func TestStates(t *testing.T) {
 			if bare := eval[[]string](tab, "[...document.querySelectorAll('.cell')].filter((c) => !c.querySelector('.state').textContent || !c.querySelector('.name').textContent).map((c) => c.outerHTML)"); len(bare) > 0 {
 				t.Errorf("these have no text: %v", bare)
 			}
-			tab.accessible()
-			tab.dark(true)
-			tab.accessible()
-			tab.size(420, 900)
-			tab.accessible()
-			if wide := eval[bool](tab, "document.documentElement.scrollWidth > innerWidth"); wide {
-				t.Error("at 420 pixels it has to be scrolled sideways")
-			}
+			tab.accessibleEverywhere()
 			tab.clean()
 		})
 	}
