@@ -130,7 +130,7 @@ func (r *reconciler) look(ctx context.Context, cluster *clusterv1.Cluster) (*vis
 	v.held = !in.Cluster.Enabled || !cluster.DeletionTimestamp.IsZero() || capiannotations.IsPaused(cluster, cluster) ||
 		!selected && v.fleet != nil
 	if !v.held && !selected && v.wasTold() {
-		if v.held, err = r.isKept(ctx, cluster); err != nil {
+		if v.held, err = r.isKept(ctx, in.Cluster, cluster); err != nil {
 			return nil, err
 		}
 	}
@@ -162,13 +162,17 @@ func (r *reconciler) fleetClusterOf(ctx context.Context, cluster *clusterv1.Clus
 }
 
 // isKept reports whether a Cluster that is not selected has a Fleet Cluster all the same, under
-// whatever name: anybody may have dropped its pin, which nobody puts back meanwhile.
-func (r *reconciler) isKept(ctx context.Context, cluster *clusterv1.Cluster) (bool, error) {
+// whatever name: anybody may have dropped its pin, which nobody puts back meanwhile. One that does not
+// say where it comes from, as CAAPF left some, is told by its name: otherwise it would be everybody's.
+func (r *reconciler) isKept(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster) (bool, error) {
 	var all fleetv1.ClusterList
 	if err := r.List(ctx, &all, client.InNamespace(cluster.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("listing Fleet Clusters: %w", err)
 	}
-	return slices.ContainsFunc(all.Items, func(fleet fleetv1.Cluster) bool { return r.isIts(ctx, &fleet, cluster) }), nil
+	return slices.ContainsFunc(all.Items, func(fleet fleetv1.Cluster) bool {
+		isKnown := stamp.OriginOf(&fleet) != stamp.Origin{} || stamp.MayBeFrom(in, &fleet, cluster.Name)
+		return isKnown && r.isIts(ctx, &fleet, cluster)
+	}), nil
 }
 
 // isIts reports whether a Fleet Cluster is the Cluster's own.
