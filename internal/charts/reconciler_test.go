@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -33,6 +34,7 @@ import (
 	"github.com/muster-fleet/muster/internal/charts/fetch"
 	"github.com/muster-fleet/muster/internal/charts/plan"
 	"github.com/muster-fleet/muster/internal/charts/repository"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -325,6 +327,29 @@ func TestLife(t *testing.T) {
 	expect(t, "gone while nobody looked", s.looks(), []string{
 		"delete Bundle team/" + bundleName, "delete ConfigMap team/hcp-web.for.fleet-three", "delete ConfigMap team/hcp-web.for.fleet-two",
 	})
+}
+
+// Whatever Fleet and Helm say of a release, the status can be written.
+func TestLongMessages(t *testing.T) {
+	s := newScene(t)
+	s.create(s.proxy())
+	s.looks()
+	its := deployment(s.bundle(), "fleet-one")
+	its.Status.Conditions = []genericcondition.GenericCondition{{
+		Type: fleetv1.BundleDeploymentConditionDeployed, Status: corev1.ConditionFalse, Message: "\x1b[31mno" + strings.Repeat("x", 40<<10),
+	}}
+	s.create(its)
+	s.looks()
+	mirror := &addonsv1.HelmReleaseProxy{}
+	if err := s.api.Get(context.Background(), client.ObjectKey{Namespace: "team", Name: "web-one"}, mirror); err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range []string{addonsv1.ReadyCondition, addonsv1.HelmReleaseReadyCondition} {
+		its := meta.FindStatusCondition(mirror.Status.Conditions, of)
+		if !strings.HasPrefix(its.Message, `\x1b[31mnoxx`) || len(its.Message) > message.Condition {
+			t.Errorf("%s: %d bytes: %.20s", of, len(its.Message), its.Message)
+		}
+	}
 }
 
 // Somebody edits what was made: it is put back.

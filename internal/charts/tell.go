@@ -18,6 +18,8 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/charts/plan"
+	"github.com/muster-fleet/muster/internal/message"
+	"github.com/muster-fleet/muster/internal/picture"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -87,18 +89,21 @@ func (r *reconciler) announce(before, after *addonsv1.HelmChartProxy) {
 	if is == nil || was != nil && was.Status == is.Status && was.Reason == is.Reason {
 		return
 	}
-	kind, message := corev1.EventTypeWarning, is.Message
+	kind, text := corev1.EventTypeWarning, is.Message
 	switch {
 	case is.Status == metav1.ConditionTrue:
-		kind, message = corev1.EventTypeNormal, "the release is ready on every selected Cluster"
+		kind, text = corev1.EventTypeNormal, "the release is ready on every selected Cluster"
 	case is.Reason == addonsv1.HelmReleasePendingReason, is.Reason == addonsv1.HelmReleaseProxySpecsUpdatingReason:
 		return // It is on its way.
 	}
-	r.recorder.Eventf(after, nil, kind, is.Reason, "Deploy", "%s", message)
+	r.recorder.Eventf(after, nil, kind, is.Reason, "Deploy", "%s", message.Short(text, message.Note))
 }
 
+// setConditions sets conditions. What Fleet and Helm say of a release has no bound and may have been
+// written by others.
 func (r *reconciler) setConditions(conditions *[]metav1.Condition, generation int64, wanted []metav1.Condition) {
 	for _, condition := range wanted {
+		condition.Message = message.Short(picture.Text(condition.Message), message.Condition)
 		condition.ObservedGeneration = generation
 		condition.LastTransitionTime = metav1.NewTime(r.now().Truncate(time.Second))
 		meta.SetStatusCondition(conditions, condition)
