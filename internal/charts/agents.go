@@ -51,9 +51,7 @@ func (r *reconciler) putOwn(ctx context.Context, v *visit, want, have *fleetv1.B
 // dissolve deletes a HelmOp, and not what Fleet has made of it.
 func (r *reconciler) dissolve(ctx context.Context, have *fleetv1.Bundle) error {
 	if slices.Contains(have.Finalizers, helmOpFinalizer) {
-		left := slices.DeleteFunc(slices.Clone(have.Finalizers), func(its string) bool { return its == helmOpFinalizer })
-		change := map[string]any{"metadata": map[string]any{"finalizers": left, "resourceVersion": have.ResourceVersion}}
-		if err := r.patch(ctx, have, toJSON(change)); err != nil {
+		if err := r.patch(ctx, have, withoutFinalizer(have, helmOpFinalizer)); err != nil {
 			return err
 		}
 	}

@@ -71,7 +71,7 @@ func fleetClusterMetadata() *metav1.PartialObjectMetadata {
 // fleetCluster reads a Fleet Cluster from the cache; nil if there is none.
 func (r *reconciler) fleetCluster(ctx context.Context, key client.ObjectKey) (*metav1.PartialObjectMetadata, error) {
 	fleet := fleetClusterMetadata()
-	if err := r.Get(ctx, key, fleet); err != nil {
+	if err := r.Get(ctx, key, fleet, client.UnsafeDisableDeepCopy); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return nil, nil
 		}

@@ -2,7 +2,6 @@ package charts
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -83,13 +82,15 @@ func (p *peer) release(ctx context.Context, proxy *addonsv1.HelmChartProxy) (wro
 	return "", nil
 }
 
+// withoutFinalizer returns the patch that removes a finalizer, if nobody has changed the object meanwhile.
+func withoutFinalizer(object client.Object, finalizer string) []byte {
+	left := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(its string) bool { return its == finalizer })
+	return toJSON(map[string]any{"metadata": map[string]any{"finalizers": left, "resourceVersion": object.GetResourceVersion()}})
+}
+
 // removeFinalizer removes a finalizer. Where it was is the last version that we have seen.
 func (p *peer) removeFinalizer(ctx context.Context, object client.Object, finalizer string) error {
-	left := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(its string) bool { return its == finalizer })
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": left, "resourceVersion": object.GetResourceVersion()}})
-	if err != nil {
-		return err
-	}
+	patch := withoutFinalizer(object, finalizer)
 	target := object.DeepCopyObject().(client.Object)
 	if err := p.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("removing the finalizer from %s: %w", describe(object), err))

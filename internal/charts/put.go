@@ -156,7 +156,7 @@ func (r *reconciler) putBundle(ctx context.Context, proxy plan.Key, want, have *
 	if err != nil {
 		return false, err
 	}
-	if resources != nil && digestOf(resources) != digestOf(have.Spec.Resources) {
+	if resources != nil && want.Annotations[digestAnnotation] != digestOf(have.Spec.Resources) {
 		spec["resources"] = resources
 	}
 	taken = len(spec) == 0 && plan.IsTaken(have)

@@ -28,9 +28,10 @@ func newSettling() *settling { return &settling{all: map[plan.Key]map[deployment
 func (s *settling) note(v *visit, object client.ObjectKey, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	isShared, ofOne := object.Name == plan.SharedName(v.key, object.Namespace), plan.ValuesName(v.key, object.Namespace, "")
 	for _, cluster := range v.clusters {
 		its := deploymentKey{cluster.Namespace, cluster.fleet}
-		isRead := object.Name == plan.SharedName(v.key, its.namespace) || object.Name == plan.ValuesName(v.key, its.namespace, its.fleetCluster)
+		isRead := isShared || object.Name == ofOne+its.fleetCluster
 		deployment := v.deployments[its]
 		if object.Namespace != its.namespace || !isRead || deployment == nil || v.isFrozen(cluster) {
 			continue

@@ -1,11 +1,11 @@
 package plan
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -195,18 +195,14 @@ func isMadeOf(op *fleetv1.HelmOp, bundle *fleetv1.Bundle) bool {
 	if want.HelmOpOptions.SecretName == "" {
 		have.HelmOpOptions.SecretName = ""
 	}
-	return reflect.DeepEqual(inJSON(want), inJSON(have))
+	return bytes.Equal(inJSON(want), inJSON(have))
 }
 
-// inJSON returns a spec as JSON has it, where nothing and something empty are the same.
-func inJSON(spec *fleetv1.BundleSpec) any {
+// inJSON returns a spec as JSON, where nothing and something empty are the same.
+func inJSON(spec *fleetv1.BundleSpec) []byte {
 	data, err := json.Marshal(spec)
 	if err != nil { // It is a type of the API.
 		panic(err)
 	}
-	var result any
-	if err := json.Unmarshal(data, &result); err != nil {
-		panic(err)
-	}
-	return result
+	return data
 }

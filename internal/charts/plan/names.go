@@ -70,14 +70,17 @@ const mostShards = 256
 // IsBundleName reports whether a Bundle has a name that is given for the release that a
 // HelmChartProxy has.
 func IsBundleName(proxy *addonsv1.HelmChartProxy, bundle *fleetv1.Bundle) bool {
+	targets := bundle.Spec.Targets // One that is for one Cluster has no other target.
+	if len(targets) == 1 && bundle.Name == BundleName(proxy, bundle.Namespace, targets[0].ClusterName) {
+		return true
+	}
 	first := BundleName(proxy, bundle.Namespace, "")
 	for shard := range mostShards {
 		if bundle.Name == shardName(first, shard) {
 			return true
 		}
 	}
-	targets := bundle.Spec.Targets // One that is for one Cluster has no other target.
-	return len(targets) == 1 && bundle.Name == BundleName(proxy, bundle.Namespace, targets[0].ClusterName)
+	return false
 }
 
 // MayBeOurs reports whether a name begins as all do that are given.
