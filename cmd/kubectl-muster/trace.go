@@ -53,9 +53,10 @@ func (o *traceOptions) run(ctx context.Context, bundle, cluster string) error {
 }
 
 func (o *traceOptions) print(traced *trace.Trace) error {
+	if diagram, isDiagram := draw.Diagrams[o.output.format]; isDiagram {
+		return diagram(o.Out, draw.Chain(traced))
+	}
 	switch o.output.format {
-	case "dot", "mermaid", "svg":
-		return draw.Diagrams[o.output.format](o.Out, draw.Chain(traced))
 	case "tree", "wide":
 		style, err := o.style()
 		if err != nil {

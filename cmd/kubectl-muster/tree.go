@@ -130,9 +130,10 @@ func named(graph *picture.Graph, name string) []string {
 }
 
 func (o *treeOptions) print(to io.Writer, graph *picture.Graph) error {
+	if diagram, isDiagram := draw.Diagrams[o.output.format]; isDiagram {
+		return diagram(to, graph)
+	}
 	switch o.output.format {
-	case "dot", "mermaid", "svg":
-		return draw.Diagrams[o.output.format](to, graph)
 	case "tree", "wide":
 		style, err := o.style()
 		if err != nil {

@@ -83,17 +83,11 @@ func (r *reconciler) put(ctx context.Context, s *sight, p *plan, order Order) er
 // reports whether the step can be taken; if not, it is tried again later, and less and less
 // often.
 func (r *reconciler) fetch(ctx context.Context, s *sight, p *plan) (bool, error) {
-	if p.version == nil || p.step != putCRDs && p.step != putFleet {
+	if p.version == nil { // Only the steps that need a chart name a version.
 		return true, nil
 	}
-	name := FleetChart
-	if p.step == putCRDs {
-		name = CRDChart
-	}
-	repository, err := r.open(ctx, s.install)
-	if err == nil {
-		p.archive, err = repository.Fetch(ctx, name, p.version)
-	}
+	var err error
+	p.archive, err = r.archive(ctx, s, p)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
@@ -107,6 +101,15 @@ func (r *reconciler) fetch(ctx context.Context, s *sight, p *plan) (bool, error)
 		delete(r.failures, p.what()) // What fails from here on is something else.
 	}
 	return true, nil
+}
+
+// archive gets the chart of a step that needs one.
+func (r *reconciler) archive(ctx context.Context, s *sight, p *plan) ([]byte, error) {
+	repository, err := r.open(ctx, s.install)
+	if err != nil {
+		return nil, err
+	}
+	return repository.Fetch(ctx, p.chart(), p.version)
 }
 
 // fail notes that an attempt failed. The reason is empty where Helm did.

@@ -40,6 +40,14 @@ type plan struct {
 	later time.Duration
 }
 
+// chart is that of the release that is put.
+func (p *plan) chart() string {
+	if p.step == putCRDs {
+		return CRDChart
+	}
+	return FleetChart
+}
+
 func condition(kind string, holds bool, reason, format string, args ...any) *metav1.Condition {
 	result := &metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: fmt.Sprintf(format, args...)}
 	if holds {

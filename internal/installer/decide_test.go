@@ -133,7 +133,7 @@ func TestNext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := test.sight
-			s.wanted, s.now, s.timeout = asked(t, test.spec), now, 5*time.Minute
+			s.wanted, s.now = asked(t, test.spec), now
 			s.adopt = test.adopt
 			p := s.next()
 			if p.step != test.step || text(p.version) != test.puts {
@@ -176,7 +176,7 @@ func TestNextAfterFailure(t *testing.T) {
 	here := &server{url: "https://here:6443", ca: "CA", from: "somewhere"}
 	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
 	s := sight{
-		wanted: asked(t, version("0.17.0")), now: now, timeout: time.Minute, offered: offers("0.16.0", "0.17.0"),
+		wanted: asked(t, version("0.17.0")), now: now, offered: offers("0.16.0", "0.17.0"),
 		crds: released("0.17.0", nil), fleet: released("0.16.0", plain),
 		failures: map[string]*failure{"put Fleet 0.17.0": {message: "helm says no", next: now.Add(time.Minute)}},
 	}

@@ -23,7 +23,7 @@ import (
 
 // look reads what there is, past all caches: it is looked at seldom, and decided on at once.
 func (r *reconciler) look(ctx context.Context, config *addonsv1.FleetAddonConfig) (*sight, error) {
-	s := &sight{wanted: wantedFrom(config), generation: config.Generation, failures: r.failures, writes: r.writes, now: r.now(), timeout: r.HelmTimeout, kubernetes: r.kubernetes}
+	s := &sight{wanted: wantedFrom(config), generation: config.Generation, failures: r.failures, writes: r.writes, now: r.now(), kubernetes: r.kubernetes}
 	if s.isNothing() {
 		return s, nil
 	}

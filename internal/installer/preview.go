@@ -87,20 +87,17 @@ func (p *previewing) conclude(last *plan) {
 
 // put shows what putting a release in would change, and goes on as if it had been done.
 func (p *previewing) put(ctx context.Context, s *sight, next *plan) error {
-	name, release := FleetChart, &s.fleet
+	name, release := next.chart(), &s.fleet
 	if next.step == putCRDs {
-		name, release = CRDChart, &s.crds
+		release = &s.crds
 	}
-	order := Order{Name: name, Values: next.values, KeepObjects: name == CRDChart, Adopt: s.adopt, DryRun: true, Timeout: s.timeout}
+	order := Order{Name: name, Values: next.values, KeepObjects: name == CRDChart, Adopt: s.adopt, DryRun: true, Timeout: p.HelmTimeout}
 	goes := next.version
 	if goes == nil {
 		goes = s.current()
 	} else {
-		repository, err := p.open(ctx, s.install)
-		if err != nil {
-			return err
-		}
-		if order.Archive, err = repository.Fetch(ctx, name, goes); err != nil {
+		var err error
+		if order.Archive, err = p.archive(ctx, s, next); err != nil {
 			return err
 		}
 	}

@@ -142,9 +142,8 @@ type sight struct {
 	// failures are attempts that failed, by what was tried.
 	failures map[string]*failure
 	// writes are what was written last into ConfigMaps that are somebody else's.
-	writes  map[step]*written
-	now     time.Time
-	timeout time.Duration
+	writes map[step]*written
+	now    time.Time
 	// kubernetes is the version of the management cluster.
 	kubernetes *semver.Version
 }

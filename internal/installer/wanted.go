@@ -77,7 +77,7 @@ func wantedFrom(config *addonsv1.FleetAddonConfig) wanted {
 
 // isNothing reports whether nothing is asked for.
 func (w *wanted) isNothing() bool {
-	return w.install == nil && w.server == nil && w.gates == nil && w.bootstrap == nil
+	return w.install == nil && !w.asksForSettings()
 }
 
 func installFrom(spec *addonsv1.FleetInstall) *install {
