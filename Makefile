@@ -69,11 +69,15 @@ clean: down ## Stop the local stack and remove all that was built, its parts inc
 ##@ Check
 
 .PHONY: verify
-verify: verify-generated verify-format verify-modules vet lint verify-certs verify-channels verify-docs vulncheck verify-github ## Check everything that needs no test to run
+verify: verify-generated verify-merged verify-format verify-modules vet lint verify-certs verify-channels verify-docs vulncheck verify-github ## Check everything that needs no test to run
 
 .PHONY: verify-generated
 verify-generated: ## Check that `make generate` changes nothing
 	hack/verify-generated.sh
+
+.PHONY: verify-merged
+verify-merged: ## Check that no marks of a merge are left
+	@if git grep -nE '^(<<<<<<<|>>>>>>>)( |$$)'; then echo "marks of a merge are left"; exit 1; fi
 
 .PHONY: verify-format
 verify-format: ## Check that all Go files are formatted
