@@ -56,6 +56,7 @@ type reconciler struct {
 	versions *versions
 	large    *large
 	settling *settling
+	tally    *tally
 }
 
 // Reconcile looks at one HelmChartProxy.
@@ -71,6 +72,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, error) {
 	if ours, err := r.peer.isOurs(ctx); err != nil || !ours {
+		r.tally.forget(key)
 		return ctrl.Result{}, err
 	}
 	proxy := &addonsv1.HelmChartProxy{}
@@ -90,8 +92,10 @@ func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, 
 		}
 		return r.clear(ctx, key)
 	case r.WatchFilter != "" && !capilabels.HasWatchLabel(proxy, r.WatchFilter):
+		r.tally.forget(key)
 		return ctrl.Result{}, nil
 	case capiannotations.HasPaused(proxy):
+		r.tally.forget(key)
 		return ctrl.Result{}, r.disown(ctx, key)
 	}
 	v := &visit{proxy: proxy.DeepCopy(), key: key}
@@ -109,6 +113,7 @@ func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, 
 	if told := r.tell(ctx, v); told != nil {
 		err = errors.Join(err, told)
 	}
+	r.tally.set(key, v.fares())
 	return ctrl.Result{RequeueAfter: again}, err
 }
 

@@ -41,6 +41,7 @@ func (r *reconciler) tellOwn(ctx context.Context, v *visit) error {
 	}
 	before := current.DeepCopy()
 	conditions, matching := v.conditions()
+	v.ready = meta.FindStatusCondition(conditions, addonsv1.ReadyCondition).Reason
 	r.setConditions(&current.Status.Conditions, v.proxy.Generation, conditions)
 	if v.looked {
 		current.Status.MatchingClusters = matching

@@ -68,6 +68,8 @@ type visit struct {
 
 	// trouble is what is wrong with the HelmChartProxy itself.
 	trouble, reason string
+	// ready is the reason of Ready.
+	ready string
 }
 
 // deploymentKey names the Fleet Cluster that Fleet has made something of a Bundle for.

@@ -65,7 +65,7 @@ func ReleaseOf(deployment *fleetv1.BundleDeployment) Release {
 		release.Reason, release.Message = addonsv1.HelmReleasePendingReason, notReady(status)
 		return release
 	}
-	release.Ready, release.Reason = true, readyReason
+	release.Ready, release.Reason = true, ReadyReason
 	if !status.NonModified {
 		release.Message = "somebody has changed what is deployed"
 	}
@@ -73,7 +73,8 @@ func ReleaseOf(deployment *fleetv1.BundleDeployment) Release {
 }
 
 const (
-	readyReason = "Ready"
+	// ReadyReason is the reason of what is ready.
+	ReadyReason = "Ready"
 	notDeployed = "Fleet's agent has not deployed this yet"
 )
 
@@ -151,7 +152,7 @@ func Conditions(trouble, reason string, outcomes []Outcome) []metav1.Condition {
 	if trouble != "" {
 		specs = condition(specs.Type, false, reason, trouble)
 	}
-	ready := condition(addonsv1.HelmReleaseProxiesReadyCondition, len(unready) == 0, readyReason, "")
+	ready := condition(addonsv1.HelmReleaseProxiesReadyCondition, len(unready) == 0, ReadyReason, "")
 	switch {
 	case len(outcomes) == 0:
 		ready.Message = "no Cluster is selected"
@@ -167,7 +168,7 @@ func summary(all ...metav1.Condition) metav1.Condition {
 			return condition(addonsv1.ReadyCondition, false, part.Reason, part.Message)
 		}
 	}
-	return condition(addonsv1.ReadyCondition, true, readyReason, "")
+	return condition(addonsv1.ReadyCondition, true, ReadyReason, "")
 }
 
 // MirrorConditions returns the conditions of a HelmReleaseProxy.
