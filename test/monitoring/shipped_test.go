@@ -118,7 +118,7 @@ func TestServiceMonitors(t *testing.T) {
 		}
 	}
 	slices.Sort(jobs)
-	if want := []string{"muster-installer", "muster-registrar", "muster-syncer", "muster-webhook"}; !slices.Equal(jobs, want) {
+	if want := []string{"muster-charts", "muster-installer", "muster-registrar", "muster-syncer", "muster-webhook"}; !slices.Equal(jobs, want) {
 		t.Errorf("the jobs are %q, want %q", jobs, want)
 	}
 }
@@ -127,7 +127,7 @@ func TestServiceMonitors(t *testing.T) {
 func issued(t *testing.T, secret, name string) bool {
 	t.Helper()
 	var content []byte
-	for _, file := range []string{"../../certs/certificate.yaml", "../../manifests/registrar/certificate.yaml", "../../manifests/installer/certificate.yaml"} {
+	for _, file := range []string{"../../certs/certificate.yaml", "../../manifests/registrar/certificate.yaml", "../../manifests/installer/certificate.yaml", "../../manifests/helm/certificate.yaml"} {
 		read, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
