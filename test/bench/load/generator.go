@@ -50,7 +50,7 @@ func (g *Generator) Create(ctx context.Context, from, to int, files ...string) e
 	if len(files) == 0 {
 		files = []string{ControlPlaneFile, InfrastructureFile, ClusterFile}
 	}
-	return g.each(ctx, from, to, func(ctx context.Context, i int) error {
+	return g.Each(ctx, from, to, func(ctx context.Context, i int) error {
 		for _, file := range files {
 			object, err := g.Object(file, i)
 			if err != nil {
@@ -75,10 +75,11 @@ func (g *Generator) Initialize(ctx context.Context, i int) error {
 
 // InitializeAll initializes Clusters as fast as they can be.
 func (g *Generator) InitializeAll(ctx context.Context, from, to int) error {
-	return g.each(ctx, from, to, g.Initialize)
+	return g.Each(ctx, from, to, g.Initialize)
 }
 
-func (g *Generator) each(ctx context.Context, from, to int, do func(context.Context, int) error) error {
+// Each calls do for each number, as many at a time as there may be requests.
+func (g *Generator) Each(ctx context.Context, from, to int, do func(context.Context, int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(g.Concurrency)
 	for i := from; i < to && ctx.Err() == nil; i++ {

@@ -92,13 +92,13 @@ func (s *session) measureCalled(ctx context.Context, g *load.Generator, have, n 
 		return c, err
 	}
 	s.say("%d Clusters: memory of the registrar", n)
-	if c.settled, err = s.registrarAtRest(ctx); err != nil {
+	if c.settled, err = s.atRest(ctx, registrar); err != nil {
 		return c, err
 	}
 	if err := s.env.Restart(ctx, registrar); err != nil {
 		return c, err
 	}
-	c.restarted, err = s.registrarAtRest(ctx)
+	c.restarted, err = s.atRest(ctx, registrar)
 	return c, err
 }
 
@@ -160,8 +160,8 @@ func (s *session) registrationOf(ctx context.Context, fleet *fleetv1.Cluster) (*
 	return nil, errors.New("there is none")
 }
 
-// registrarAtRest waits until the registrar does next to nothing and holds no less than before.
-func (s *session) registrarAtRest(ctx context.Context) (usage.Memory, error) {
+// atRest waits until a program does next to nothing and holds no less than before.
+func (s *session) atRest(ctx context.Context, process string) (usage.Memory, error) {
 	const look, looks, idle, hardly = 5 * time.Second, 24, 100 * time.Millisecond, 0.01
 	var before usage.Memory
 	var used time.Duration
@@ -169,11 +169,11 @@ func (s *session) registrarAtRest(ctx context.Context) (usage.Memory, error) {
 		if err := sleep(ctx, look); err != nil {
 			return before, err
 		}
-		now, err := s.memory(registrar)
+		now, err := s.memory(process)
 		if err != nil {
 			return now, err
 		}
-		cpu, err := s.cpu(registrar)
+		cpu, err := s.cpu(process)
 		if err != nil {
 			return now, err
 		}
@@ -182,7 +182,7 @@ func (s *session) registrarAtRest(ctx context.Context) (usage.Memory, error) {
 		}
 		before, used = now, cpu
 	}
-	return before, errors.New("the registrar does not come to rest")
+	return before, fmt.Errorf("%s does not come to rest", process)
 }
 
 func callingTable(all []called) report.Table {

@@ -90,7 +90,7 @@ func (s *session) importSteadily(ctx context.Context, g *load.Generator, from, t
 	if importer != nil {
 		user = bareUser
 	}
-	p, err := s.follow(user)
+	p, err := s.follow(user, syncer)
 	if err != nil {
 		return nil, err
 	}

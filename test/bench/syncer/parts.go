@@ -24,6 +24,7 @@ var (
 		{[]string{"growth", "look", "start", "fanout"}, measureImported},
 		{[]string{"namespace"}, measureNamespace},
 		{[]string{"registrar"}, measureCalling},
+		{[]string{"charts"}, measureCharts},
 	}
 	full    = part{[]string{"full"}, measureFull}
 	against = part{[]string{"against"}, measureAgainst}

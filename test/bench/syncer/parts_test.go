@@ -12,7 +12,7 @@ func TestParts(t *testing.T) {
 		asked options
 		want  []string // the first table of each part; nil is an error
 	}{
-		"everything":          {options{profile: stack.API}, []string{"throughput", "growth", "namespace", "registrar"}},
+		"everything":          {options{profile: stack.API}, []string{"throughput", "growth", "namespace", "registrar", "charts"}},
 		"one":                 {options{only: "look"}, []string{"growth"}},
 		"several":             {options{only: "latency,namespace"}, []string{"throughput", "namespace"}},
 		"unknown":             {options{only: "look,fast"}, nil},

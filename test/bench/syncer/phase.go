@@ -14,6 +14,8 @@ import (
 type phase struct {
 	session *session
 	user    string
+	// process is the program whose work is measured.
+	process string
 	tail    *stack.AuditTail
 	start   time.Time
 	cpu     time.Duration
@@ -23,12 +25,12 @@ type phase struct {
 	changes map[client.ObjectKey]request
 }
 
-// follow begins a phase of a user of the API server.
-func (s *session) follow(user string) (*phase, error) {
-	p := &phase{session: s, user: user, changes: map[client.ObjectKey]request{}, start: time.Now()}
+// follow begins a phase of a user of the API server, and of a program.
+func (s *session) follow(user, process string) (*phase, error) {
+	p := &phase{session: s, user: user, process: process, changes: map[client.ObjectKey]request{}, start: time.Now()}
 	var err error
 	// What is not running yet has used nothing.
-	if id, absent := pid(s.env, syncer); absent == nil {
+	if id, absent := pid(s.env, process); absent == nil {
 		if p.cpu, err = cpuOf(id); err != nil {
 			return nil, err
 		}
@@ -40,7 +42,7 @@ func (s *session) follow(user string) (*phase, error) {
 var syncerUser = stack.ServiceAccount("muster-system", syncer)
 
 // followSyncer begins a phase of the syncer.
-func (s *session) followSyncer() (*phase, error) { return s.follow(syncerUser) }
+func (s *session) followSyncer() (*phase, error) { return s.follow(syncerUser, syncer) }
 
 // read takes in what was answered meanwhile, and returns how many requests of the user
 // were not for itself.
@@ -64,7 +66,7 @@ func (p *phase) read() (int, error) {
 	return news, nil
 }
 
-// quiet returns when the syncer has asked nothing and hardly worked for a while.
+// quiet returns when the program has asked nothing and hardly worked for a while.
 func (p *phase) quiet(ctx context.Context) error {
 	const (
 		look = 500 * time.Millisecond
@@ -73,13 +75,13 @@ func (p *phase) quiet(ctx context.Context) error {
 		enough = 3
 	)
 	deadline := time.Now().Add(patience)
-	before, err := p.session.cpu(syncer)
+	before, err := p.session.cpu(p.process)
 	if err != nil {
 		return err
 	}
 	for looks := 0; looks < enough; {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the syncer is not quiet after %s: %s", patience, p.requests)
+			return fmt.Errorf("%s is not quiet after %s: %s", p.process, patience, p.requests)
 		}
 		if err := sleep(ctx, look); err != nil {
 			return err
@@ -88,7 +90,7 @@ func (p *phase) quiet(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		now, err := p.session.cpu(syncer)
+		now, err := p.session.cpu(p.process)
 		if err != nil {
 			return err
 		}
@@ -140,8 +142,8 @@ func (p *phase) latencies(ctx context.Context, after map[client.ObjectKey]time.T
 	return p.requests.latencies(changes)
 }
 
-// work returns the processor time that the syncer has used since the phase began.
+// work returns the processor time that the program has used since the phase began.
 func (p *phase) work() (time.Duration, error) {
-	now, err := p.session.cpu(syncer)
+	now, err := p.session.cpu(p.process)
 	return now - p.cpu, err
 }
