@@ -143,7 +143,24 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		WatchesMetadata(sources.CRD(), handler.EnqueueRequestsFromMapFunc(e.ofKind), builder.WithPredicates(sources.ContractNews)).
 		WatchesRawSource(source.Channel(referred.Back(), handler.EnqueueRequestsFromMapFunc(e.ofCluster))).
 		WatchesRawSource(referred.Source()).
+		WatchesRawSource(warm{referred}).
 		Complete(r)
+}
+
+// warm holds up the controller until the objects that Clusters refer to are listed, but not for long.
+// Otherwise each start would first say of every release that they are being listed, and then how it fares.
+type warm struct{ *sources.Sources }
+
+var _ source.SyncingSource = warm{}
+
+// Start does nothing: that is waited for is all.
+func (warm) Start(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	return nil
+}
+
+// WaitForSync waits.
+func (w warm) WaitForSync(ctx context.Context) error {
+	return w.Warm(ctx, func(client.Object) bool { return true })
 }
 
 // enqueuer says which HelmChartProxies an event concerns.

@@ -7,14 +7,12 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
-	"sync"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -281,6 +279,7 @@ func (r *reconciler) render(ctx context.Context, v *visit, template *plan.Templa
 	if err != nil {
 		return err
 	}
+	r.rendered.keep(v.key, v.clusters)
 	for _, cluster := range v.clusters {
 		if cluster.fleet == "" || template.IsStatic() || v.isFrozen(cluster) {
 			continue
@@ -289,9 +288,10 @@ func (r *reconciler) render(ctx context.Context, v *visit, template *plan.Templa
 			cluster.kept = true
 			continue
 		}
+		read, err := r.rendered.read(v.key, cluster.Cluster, in)
 		digest := fnv.New64a()
-		fmt.Fprintf(digest, "%s %d %s %s ", v.proxy.UID, v.proxy.Generation, cluster.UID, in.Effect)
-		isWhole := plan.WriteRead(cluster.Cluster, in.Cluster.Exclude, digest) == nil && r.sources.Digest(ctx, cluster.Cluster, digest)
+		fmt.Fprintf(digest, "%s %d %s %s %x ", v.proxy.UID, v.proxy.Generation, cluster.UID, in.Effect, read)
+		isWhole := err == nil && r.sources.Digest(ctx, cluster.Cluster, digest)
 		if isWhole {
 			if known, found := r.rendered.get(v.key, cluster.UID, digest.Sum64()); found {
 				cluster.values = known
@@ -327,40 +327,4 @@ func (r *reconciler) renderOne(ctx context.Context, template *plan.Template, clu
 		return nil, err
 	}
 	return template.Render(data)
-}
-
-// memory keeps what was rendered, by what it was rendered from: rendering anew for each
-// event of each Cluster would be most of the work.
-type memory struct {
-	mu  sync.Mutex
-	all map[plan.Key]map[types.UID]remembered
-}
-
-type remembered struct {
-	digest uint64
-	values []byte
-}
-
-func newMemory() *memory { return &memory{all: map[plan.Key]map[types.UID]remembered{}} }
-
-func (m *memory) get(proxy plan.Key, cluster types.UID, digest uint64) ([]byte, bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	known, found := m.all[proxy][cluster]
-	return known.values, found && known.digest == digest
-}
-
-func (m *memory) put(proxy plan.Key, cluster types.UID, digest uint64, values []byte) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.all[proxy] == nil {
-		m.all[proxy] = map[types.UID]remembered{}
-	}
-	m.all[proxy][cluster] = remembered{digest, values}
-}
-
-func (m *memory) forget(proxy plan.Key) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.all, proxy)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
@@ -190,6 +191,8 @@ func (s *session) measureSelected(ctx context.Context, g *load.Generator, fleet 
 		l.single.add(w)
 	}
 	s.say("%d Clusters: change %d one after the other", n, oneByOne)
+	var profiling errgroup.Group
+	profiling.Go(func() error { return s.save(ctx, charts, "profile?seconds=10", fmt.Sprintf("charts-cpu-%d.pprof", n)) })
 	for c := range oneByOne {
 		i := c * n / oneByOne
 		w, err := s.work(ctx, fleet, keysAt(g, i, i+1, time.Time{}), n, func() error { return s.label(ctx, g, i, clusterLabel, fmt.Sprintf("at-%d", n)) })
@@ -197,6 +200,9 @@ func (s *session) measureSelected(ctx context.Context, g *load.Generator, fleet 
 			return l, err
 		}
 		l.changed.add(w)
+	}
+	if err := profiling.Wait(); err != nil {
+		return l, err
 	}
 	if err := s.haveValues(ctx, g, n); err != nil {
 		return l, err
