@@ -57,10 +57,14 @@ type reconciler struct {
 	large    *large
 	settling *settling
 	tally    *tally
+	pace     *pace
 }
 
 // Reconcile looks at one HelmChartProxy.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	begin := time.Now()
+	r.pace.begin(req.NamespacedName, begin)
+	defer func() { r.pace.end(req.NamespacedName, time.Since(begin), time.Now()) }()
 	result, err := r.reconcile(ctx, req.NamespacedName)
 	switch {
 	case err == nil:

@@ -118,7 +118,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	r := &reconciler{
 		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
 		sources: referred, charts: fetch.New(options.ChartInterval, options.DeniedNetworks...), recorder: mgr.GetEventRecorder("muster-charts"), now: time.Now,
-		peer: newPeer(mgr.GetClient()), rendered: newMemory(), versions: newVersions(), large: newLarge(), settling: newSettling(), tally: newTally(),
+		peer: newPeer(mgr.GetClient()), rendered: newMemory(), versions: newVersions(), large: newLarge(), settling: newSettling(), tally: newTally(), pace: newPace(),
 	}
 	if err := mgr.Add(referred); err != nil {
 		return err
@@ -130,12 +130,12 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		}).
 		For(&addonsv1.HelmChartProxy{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
-		Watches(&addonsv1.HelmReleaseProxy{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &addonsv1.HelmChartProxy{})).
+		Watches(&addonsv1.HelmReleaseProxy{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &addonsv1.HelmChartProxy{}), builder.WithPredicates(notOnlyStatus)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(e.ofCluster)).
-		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(e.ofBundle)).
-		Watches(&fleetv1.HelmOp{}, handler.EnqueueRequestsFromMapFunc(ofMade)).
-		Watches(&fleetv1.BundleDeployment{}, handler.EnqueueRequestsFromMapFunc(e.ofDeployment)).
-		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(ofMade)).
+		Watches(&fleetv1.Bundle{}, r.pace.paced(e.ofBundle)).
+		Watches(&fleetv1.HelmOp{}, r.pace.paced(ofMade)).
+		Watches(&fleetv1.BundleDeployment{}, r.pace.paced(e.ofDeployment)).
+		Watches(&corev1.ConfigMap{}, r.pace.paced(ofMade)).
 		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(namespaceMetadata(), handler.EnqueueRequestsFromMapFunc(e.all), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		WatchesMetadata(fleetClusterMetadata(), handler.EnqueueRequestsFromMapFunc(e.ofCluster), builder.WithPredicates(predicate.Or[client.Object](
