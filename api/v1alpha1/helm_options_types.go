@@ -52,7 +52,7 @@ type HelmOptions struct {
 
 // HelmInstallOptions are for the first installation.
 type HelmInstallOptions struct {
-	// CreateNamespace creates the namespace of the release; false is refused: Fleet always
+	// CreateNamespace creates the namespace of the release. False has no effect: Fleet always
 	// creates it.
 	// +kubebuilder:default=true
 	// +optional

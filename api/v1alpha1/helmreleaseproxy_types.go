@@ -96,6 +96,12 @@ const (
 	// HelmChartProxyLabel on a HelmReleaseProxy names its HelmChartProxy.
 	HelmChartProxyLabel = "helmreleaseproxy.addons.cluster.x-k8s.io/helmchartproxy-name"
 
+	// ReleaseNameGeneratedAnnotation on a HelmReleaseProxy says that the name of the release was
+	// made, and not given.
+	ReleaseNameGeneratedAnnotation = "helmreleaseproxy.addons.cluster.x-k8s.io/is-release-name-generated"
+	// ReleaseInstalledAnnotation on a HelmReleaseProxy says that the release has been ready.
+	ReleaseInstalledAnnotation = "helmreleaseproxy.addons.cluster.x-k8s.io/release-successfully-installed"
+
 	// HelmReleaseReadyCondition says whether the release is ready.
 	HelmReleaseReadyCondition = "HelmReleaseReady"
 	// ClusterAvailableCondition says whether the Cluster can be deployed to.

@@ -122,3 +122,15 @@ spec: {clusterSelector: {}, repoURL: "http://a", chartName: web, chartname: web,
 		t.Errorf("findings (-want +got):\n%s", diff)
 	}
 }
+
+// Field is immutable, as there, whatever it is changed to.
+func TestChartImmutable(t *testing.T) {
+	old := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web"}}
+	old.Spec.RepoURL, old.Spec.ChartName = "https://charts.example.com", "web"
+	changed := old.DeepCopy()
+	changed.Spec.ReconcileStrategy = addonsv1.ReconcileStrategyContinuous
+	_, err := ChartValidator{}.ValidateUpdate(context.Background(), old, changed)
+	if err == nil || !strings.Contains(err.Error(), `spec.reconcileStrategy: Invalid value: "Continuous": field is immutable`) {
+		t.Errorf("not refused: %v", err)
+	}
+}

@@ -17,11 +17,12 @@ func (c *checker) checkChart(about Finding, raw []byte) {
 		return
 	}
 	c.findUnknown(about, unknown)
+	warnings := plan.Warnings(proxy)
 	plan.Default(proxy)
 	for _, err := range plan.Validate(proxy) {
 		c.find(about, SeverityError, err.Field, err.ErrorBody())
 	}
-	for _, warning := range plan.Warnings(proxy) {
+	for _, warning := range warnings {
 		c.find(about, SeverityWarning, "", warning)
 	}
 }

@@ -1,6 +1,7 @@
 package charts
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -195,6 +196,9 @@ func (r *reconciler) mirrorOne(ctx context.Context, v *visit, cluster *selected,
 		for key, value := range want.Labels {
 			metav1.SetMetaDataLabel(&changed.ObjectMeta, key, value)
 		}
+		for key, value := range want.Annotations {
+			metav1.SetMetaDataAnnotation(&changed.ObjectMeta, key, value)
+		}
 		changed.OwnerReferences = want.OwnerReferences
 		if err := r.Patch(ctx, changed, client.MergeFrom(have), client.FieldOwner(FieldManager)); err != nil {
 			return client.IgnoreNotFound(fmt.Errorf("changing %s: %w", describe(have), err))
@@ -230,6 +234,7 @@ func mirrorOf(v *visit, cluster *selected) *addonsv1.HelmReleaseProxy {
 				clusterv1.ClusterNameLabel:   clusterLabel,
 				addonsv1.HelmChartProxyLabel: plan.Labels(v.key)[plan.ProxyLabel],
 			},
+			Annotations: annotationsOf(v, cluster),
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: addonsv1.GroupVersion.String(), Kind: "HelmChartProxy", Name: v.key.Name, UID: v.proxy.UID, Controller: ptr.To(true),
 			}},
@@ -238,7 +243,7 @@ func mirrorOf(v *visit, cluster *selected) *addonsv1.HelmReleaseProxy {
 			ClusterRef: corev1.ObjectReference{
 				APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Namespace: key.Namespace, Name: key.Name,
 			},
-			ChartName: spec.ChartName, RepoURL: spec.RepoURL, ReleaseName: plan.ReleaseName(v.proxy), ReleaseNamespace: plan.ReleaseNamespace(v.proxy),
+			ChartName: spec.ChartName, RepoURL: spec.RepoURL, ReleaseName: cmp.Or(cluster.releaseName, plan.ReleaseName(v.proxy)), ReleaseNamespace: plan.ReleaseNamespace(v.proxy),
 			Version: version, ReconcileStrategy: spec.ReconcileStrategy, Options: plan.StoredOptions(spec.Options), Credentials: spec.Credentials, TLSConfig: spec.TLSConfig,
 		},
 	}

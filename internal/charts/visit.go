@@ -85,6 +85,10 @@ type selected struct {
 	values  []byte
 	kept    bool
 	outcome plan.Outcome
+	// releaseName is the name of its release, if it is not that of the others; installed says that
+	// the release is installed once and for all, and not by us: see inherit.
+	releaseName string
+	installed   bool
 	// alive are the Clusters among which its Fleet Cluster may have another.
 	alive living
 }
@@ -128,7 +132,10 @@ func (r *reconciler) look(ctx context.Context, v *visit) error {
 	if err := r.choose(ctx, v); err != nil || !v.looked {
 		return err
 	}
-	return r.keep(ctx, v)
+	if err := r.keep(ctx, v); err != nil {
+		return err
+	}
+	return r.inherit(ctx, v)
 }
 
 // isDeploymentOf returns which Fleet Cluster a BundleDeployment is for, if it is of one of the

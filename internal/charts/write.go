@@ -250,10 +250,10 @@ func (v *visit) input(namespace string, there map[client.ObjectKey]client.Object
 		return there[client.ObjectKey{Namespace: namespace, Name: plan.ValuesName(v.key, namespace, fleetCluster)}] != nil
 	}
 	for _, cluster := range v.clusters {
-		if cluster.Namespace != namespace || cluster.fleet == "" || v.isFrozen(cluster) || cluster.paused && in.Placed[cluster.fleet] == "" {
+		if cluster.Namespace != namespace || cluster.fleet == "" || v.isFrozen(cluster) || cluster.installed || cluster.paused && in.Placed[cluster.fleet] == "" {
 			continue
 		}
-		target := plan.Target{Fleet: cluster.fleet, Values: cluster.values, Kept: cluster.kept}
+		target := plan.Target{Fleet: cluster.fleet, Release: cluster.releaseName, Values: cluster.values, Kept: cluster.kept}
 		if cluster.kept && there != nil && !has(cluster.fleet) {
 			if in.Placed[cluster.fleet] == "" {
 				continue
@@ -262,9 +262,10 @@ func (v *visit) input(namespace string, there map[client.ObjectKey]client.Object
 		}
 		in.Targets = append(in.Targets, target)
 	}
+	names := v.releaseNames()
 	for key, stays := range v.stays {
 		if stays && key.namespace == namespace && in.Placed[key.fleetCluster] != "" && v.frozen[key] == nil {
-			in.Targets = append(in.Targets, plan.Target{Fleet: key.fleetCluster, Kept: has(key.fleetCluster)})
+			in.Targets = append(in.Targets, plan.Target{Fleet: key.fleetCluster, Release: names[key], Kept: has(key.fleetCluster)})
 		}
 	}
 	return in

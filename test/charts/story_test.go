@@ -142,7 +142,7 @@ func testStatus(t *testing.T) {
 	out, err := env.Kubectl(ctx, "-n", team, "get", "hcp", "nginx-ingress")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(strings.Fields(out)).To(HaveExactElements("NAME", "READY", "REASON", "nginx-ingress", "True", "Ready"))
-	out, err = env.Kubectl(ctx, "-n", team, "get", "hrp", "-l", "cluster.x-k8s.io/cluster-name=one", "--no-headers")
+	out, err = env.Kubectl(ctx, "-n", team, "get", "hrp", "-l", "cluster.x-k8s.io/cluster-name=one")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(strings.Fields(out)).To(HaveExactElements("nginx-ingress-one", "one", "True", "Ready", "deployed", MatchRegexp("^[1-9]$")))
+	g.Expect(strings.Fields(out)).To(HaveExactElements("NAME", "CLUSTER", "READY", "REASON", "STATUS", "REVISION", "nginx-ingress-one", "one", "True", "Ready", "deployed", MatchRegexp("^[1-9]$")))
 }

@@ -64,6 +64,8 @@ func (c *Chart) Size() int {
 type Target struct {
 	// Fleet is the name of its Fleet Cluster.
 	Fleet string
+	// Release is the name of its release, if it is not that of the others.
+	Release string
 	// Values are its own values; nil if it has none but those for all.
 	Values []byte
 	// Kept says that its values are to stay as they are: they could not be rendered.
@@ -172,6 +174,12 @@ func targetOf(target Target, own map[string]values) fleetv1.BundleTarget {
 	if its, found := own[target.Fleet]; found {
 		result.Helm = &fleetv1.HelmOptions{ValuesFrom: its.from()}
 		result.DownstreamResources = its.carried()
+	}
+	if target.Release != "" {
+		if result.Helm == nil {
+			result.Helm = &fleetv1.HelmOptions{}
+		}
+		result.Helm.ReleaseName = target.Release
 	}
 	return result
 }

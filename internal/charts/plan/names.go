@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -130,6 +131,16 @@ func ReleaseName(proxy *addonsv1.HelmChartProxy) string {
 		return proxy.Spec.ReleaseName
 	}
 	return stamp.Label(proxy.Name, longestName)
+}
+
+// GeneratedName matches the names that Helm generates for releases: something of the chart's name,
+// and the second.
+var GeneratedName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?-[0-9]{10}$`)
+
+// IsGeneratedOf reports whether Helm may have generated a name for a release of a chart.
+func IsGeneratedOf(chart, name string) bool {
+	base, _, _ := strings.Cut(chart[strings.LastIndex(chart, "/")+1:], ".")
+	return len(name) <= longestName && GeneratedName.MatchString(name) && name[:len(name)-len("-1234567890")] == base
 }
 
 // ReleaseNamespace returns the namespace of the release.

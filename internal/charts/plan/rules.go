@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 	"time"
 
@@ -28,6 +29,22 @@ func Default(proxy *addonsv1.HelmChartProxy) {
 	if spec.Options.Timeout == nil {
 		spec.Options.Timeout = &metav1.Duration{Duration: defaultTimeout}
 	}
+	if namesNoCredentials(spec) {
+		spec.Credentials = nil
+	}
+	if namesNoAuthority(spec) {
+		tls := *spec.TLSConfig
+		tls.CASecretRef, spec.TLSConfig = nil, &tls
+	}
+}
+
+// A Secret without a name is none.
+func namesNoCredentials(spec *addonsv1.HelmChartProxySpec) bool {
+	return spec.Credentials != nil && spec.Credentials.Secret.Name == ""
+}
+
+func namesNoAuthority(spec *addonsv1.HelmChartProxySpec) bool {
+	return spec.TLSConfig != nil && spec.TLSConfig.CASecretRef != nil && spec.TLSConfig.CASecretRef.Name == ""
 }
 
 // StoredOptions returns options as the API server stores them: with the defaults of the CRD.
@@ -106,7 +123,6 @@ func validateOptions(path *field.Path, options *addonsv1.HelmOptions) field.Erro
 		}
 	}
 	refuse(options.DisableHooks, "Fleet always runs the hooks of a chart; leave it out", "disableHooks")
-	refuse(!ptr.Deref(options.Install.CreateNamespace, true), "Fleet always creates the namespace of a release; leave it out", "install", "createNamespace")
 	refuse(options.Uninstall != nil && options.Uninstall.KeepHistory, "Fleet never keeps the history of an uninstalled release; leave it out", "uninstall", "keepHistory")
 	if options.Timeout != nil && options.Timeout.Duration < 0 {
 		errs = append(errs, field.Invalid(path.Child("timeout"), options.Timeout.Duration.String(), "must not be negative"))
@@ -127,6 +143,8 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 		}
 	}
 	waits := options.Wait || options.Atomic
+	// cluster-api-addon-provider-helm creates it all the same: its own client drops what is false.
+	warn(!ptr.Deref(options.Install.CreateNamespace, true), "options.install.createNamespace", "Fleet always creates the namespace of a release")
 	warn(options.SkipCRDs, "options.skipCRDs", "Fleet always installs the CRDs of a chart")
 	warn(options.DisableOpenAPIValidation, "options.disableOpenAPIValidation", "Fleet always validates")
 	warn(options.Upgrade.CleanupOnFail, "options.upgrade.cleanupOnFail", "Fleet leaves what a failed upgrade has created, and tries again")
@@ -136,10 +154,27 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 	warn(options.WaitForJobs && !waits, "options.waitForJobs", "it needs options.wait")
 	warn(options.Timeout != nil && options.Timeout.Duration != defaultTimeout && !waits, "options.timeout", "it needs options.wait")
 	warn(options.Timeout != nil && waits && options.Timeout.Duration%time.Second != 0, "options.timeout", "Fleet counts whole seconds; the rest")
+	warn(namesNoCredentials(&proxy.Spec), "credentials", "it names no Secret")
+	warn(namesNoAuthority(&proxy.Spec), "tlsConfig.caSecret", "it names no Secret")
+	once := proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce
+	warn(once && ptr.Deref(proxy.Spec.CorrectDrift, false), "correctDrift", "with InstallOnce nothing is put back")
+	warn(once && proxy.Spec.Rollout != nil && proxy.Spec.Rollout.MaxUnavailable != nil, "rollout", "with InstallOnce there is one installation for each Cluster, and no change")
 	if proxy.Spec.Download == addonsv1.DownloadAgent && proxy.Spec.Credentials != nil {
 		warnings = append(warnings, "spec.credentials: with spec.download Agent, they are copied to the namespaces of the selected Clusters, and their agents have them")
 	}
-	if parsed, err := Parse(proxy.Spec.ValuesTemplate); err == nil {
+	warnings = append(warnings, templateWarnings(proxy.Spec.ValuesTemplate)...)
+	return warnings
+}
+
+// ofStatus finds what a template reads of a status.
+var ofStatus = regexp.MustCompile(`{{[^}]*(\.(?:Cluster|ControlPlane|InfraCluster)\.status)\b`)
+
+func templateWarnings(template string) []string {
+	var warnings []string
+	if found := ofStatus.FindStringSubmatch(template); found != nil {
+		warnings = append(warnings, fmt.Sprintf("spec.valuesTemplate: %s is not there: values do not follow a status", found[1]))
+	}
+	if parsed, err := Parse(template); err == nil {
 		for _, name := range parsed.Unsteady() {
 			warnings = append(warnings, fmt.Sprintf("spec.valuesTemplate: %s gives something else whenever the values are rendered again, and each time the release is upgraded", name))
 		}

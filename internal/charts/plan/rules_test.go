@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -40,28 +41,34 @@ func TestRules(t *testing.T) {
 		"a selector": {change: func(s spec) {
 			s.ClusterSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Is"}}
 		}, refused: "spec.clusterSelector.matchExpressions[0].operator"},
-		"another selector":         {change: func(s spec) { s.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a b": ""}} }, refused: "spec.namespaceSelector.matchLabels"},
-		"a long releaseName":       {change: func(s spec) { s.ReleaseName = strings.Repeat("a", 54) }, refused: "spec.releaseName: Invalid value"},
-		"releaseName":              {change: func(s spec) { s.ReleaseName = strings.Repeat("a", 53) }, accepted: true},
-		"namespace":                {change: func(s spec) { s.ReleaseNamespace = "a.b" }, refused: "spec.namespace: Invalid value"},
-		"disableHooks":             {change: func(s spec) { s.Options.DisableHooks = true }, refused: "spec.options.disableHooks: Forbidden"},
-		"createNamespace: false":   {change: func(s spec) { s.Options.Install.CreateNamespace = ptr.To(false) }, refused: "spec.options.install.createNamespace: Forbidden"},
-		"createNamespace: true":    {change: func(s spec) { s.Options.Install.CreateNamespace = ptr.To(true) }, accepted: true},
-		"keepHistory":              {change: func(s spec) { s.Options.Uninstall = &addonsv1.HelmUninstallOptions{KeepHistory: true} }, refused: "spec.options.uninstall.keepHistory: Forbidden"},
-		"uninstall.description":    {change: func(s spec) { s.Options.Uninstall = &addonsv1.HelmUninstallOptions{Description: "a"} }, warned: "spec.options.uninstall.description has no effect"},
-		"skipCRDs":                 {change: func(s spec) { s.Options.SkipCRDs = true }, warned: "spec.options.skipCRDs has no effect"},
-		"disableOpenAPIValidation": {change: func(s spec) { s.Options.DisableOpenAPIValidation = true }, warned: "spec.options.disableOpenAPIValidation has no effect"},
-		"cleanupOnFail":            {change: func(s spec) { s.Options.Upgrade.CleanupOnFail = true }, warned: "spec.options.upgrade.cleanupOnFail has no effect"},
-		"reuseValues":              {change: func(s spec) { s.Options.Upgrade.ReuseValues = true }, warned: "spec.options.upgrade.reuseValues has no effect"},
-		"resetThenReuseValues":     {change: func(s spec) { s.Options.Upgrade.ResetThenReuseValues = true }, warned: "spec.options.upgrade.resetThenReuseValues has no effect"},
-		"timeout without wait":     {change: func(s spec) { s.Options.Timeout = &metav1.Duration{Duration: time.Minute} }, warned: "spec.options.timeout has no effect"},
-		"the default timeout":      {change: func(s spec) { s.Options.Timeout = &metav1.Duration{Duration: 10 * time.Minute} }, accepted: true},
-		"a negative timeout":       {change: func(s spec) { s.Options.Wait, s.Options.Timeout = true, &metav1.Duration{Duration: -time.Second} }, refused: "spec.options.timeout: Invalid value"},
-		"waitForJobs without wait": {change: func(s spec) { s.Options.WaitForJobs = true }, warned: "spec.options.waitForJobs has no effect"},
-		"waitForJobs":              {change: func(s spec) { s.Options.WaitForJobs, s.Options.Wait = true, true }, accepted: true},
-		"a negative maxHistory":    {change: func(s spec) { s.Options.Upgrade.MaxHistory = -1 }, refused: "spec.options.upgrade.maxHistory: Invalid value"},
-		"download: Agent":          {change: func(s spec) { s.Download = addonsv1.DownloadAgent }, accepted: true},
-		"download: Agent, archive": {change: func(s spec) { s.Download, s.ChartName = addonsv1.DownloadAgent, "nginx-1.0.0.TGZ" }, refused: "spec.download: Forbidden: a name that ends in .tgz is a URL for Fleet"},
+		"another selector":          {change: func(s spec) { s.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a b": ""}} }, refused: "spec.namespaceSelector.matchLabels"},
+		"a long releaseName":        {change: func(s spec) { s.ReleaseName = strings.Repeat("a", 54) }, refused: "spec.releaseName: Invalid value"},
+		"releaseName":               {change: func(s spec) { s.ReleaseName = strings.Repeat("a", 53) }, accepted: true},
+		"namespace":                 {change: func(s spec) { s.ReleaseNamespace = "a.b" }, refused: "spec.namespace: Invalid value"},
+		"disableHooks":              {change: func(s spec) { s.Options.DisableHooks = true }, refused: "spec.options.disableHooks: Forbidden"},
+		"createNamespace: false":    {change: func(s spec) { s.Options.Install.CreateNamespace = ptr.To(false) }, warned: "spec.options.install.createNamespace has no effect"},
+		"InstallOnce, correctDrift": {change: func(s spec) { s.ReconcileStrategy, s.CorrectDrift = "InstallOnce", ptr.To(true) }, warned: "spec.correctDrift has no effect: with InstallOnce nothing is put back"},
+		"InstallOnce, rollout": {change: func(s spec) {
+			s.ReconcileStrategy, s.Rollout = "InstallOnce", &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromInt32(1))}
+		}, warned: "spec.rollout has no effect: with InstallOnce"},
+		"the status of what a Cluster refers to": {change: func(s spec) { s.ValuesTemplate = "a: {{ if true }}{{ .InfraCluster.status.ready }}{{ end }}" }, warned: "spec.valuesTemplate: .InfraCluster.status is not there"},
+		"another status":                         {change: func(s spec) { s.ValuesTemplate = "a: .Cluster.status {{ .Cluster.spec.statuses }}" }, accepted: true},
+		"createNamespace: true":                  {change: func(s spec) { s.Options.Install.CreateNamespace = ptr.To(true) }, accepted: true},
+		"keepHistory":                            {change: func(s spec) { s.Options.Uninstall = &addonsv1.HelmUninstallOptions{KeepHistory: true} }, refused: "spec.options.uninstall.keepHistory: Forbidden"},
+		"uninstall.description":                  {change: func(s spec) { s.Options.Uninstall = &addonsv1.HelmUninstallOptions{Description: "a"} }, warned: "spec.options.uninstall.description has no effect"},
+		"skipCRDs":                               {change: func(s spec) { s.Options.SkipCRDs = true }, warned: "spec.options.skipCRDs has no effect"},
+		"disableOpenAPIValidation":               {change: func(s spec) { s.Options.DisableOpenAPIValidation = true }, warned: "spec.options.disableOpenAPIValidation has no effect"},
+		"cleanupOnFail":                          {change: func(s spec) { s.Options.Upgrade.CleanupOnFail = true }, warned: "spec.options.upgrade.cleanupOnFail has no effect"},
+		"reuseValues":                            {change: func(s spec) { s.Options.Upgrade.ReuseValues = true }, warned: "spec.options.upgrade.reuseValues has no effect"},
+		"resetThenReuseValues":                   {change: func(s spec) { s.Options.Upgrade.ResetThenReuseValues = true }, warned: "spec.options.upgrade.resetThenReuseValues has no effect"},
+		"timeout without wait":                   {change: func(s spec) { s.Options.Timeout = &metav1.Duration{Duration: time.Minute} }, warned: "spec.options.timeout has no effect"},
+		"the default timeout":                    {change: func(s spec) { s.Options.Timeout = &metav1.Duration{Duration: 10 * time.Minute} }, accepted: true},
+		"a negative timeout":                     {change: func(s spec) { s.Options.Wait, s.Options.Timeout = true, &metav1.Duration{Duration: -time.Second} }, refused: "spec.options.timeout: Invalid value"},
+		"waitForJobs without wait":               {change: func(s spec) { s.Options.WaitForJobs = true }, warned: "spec.options.waitForJobs has no effect"},
+		"waitForJobs":                            {change: func(s spec) { s.Options.WaitForJobs, s.Options.Wait = true, true }, accepted: true},
+		"a negative maxHistory":                  {change: func(s spec) { s.Options.Upgrade.MaxHistory = -1 }, refused: "spec.options.upgrade.maxHistory: Invalid value"},
+		"download: Agent":                        {change: func(s spec) { s.Download = addonsv1.DownloadAgent }, accepted: true},
+		"download: Agent, archive":               {change: func(s spec) { s.Download, s.ChartName = addonsv1.DownloadAgent, "nginx-1.0.0.TGZ" }, refused: "spec.download: Forbidden: a name that ends in .tgz is a URL for Fleet"},
 		"download: Agent, OCI, build metadata": {change: func(s spec) {
 			s.Download, s.RepoURL, s.Version = addonsv1.DownloadAgent, "oci://registry.example.com", "1.0.0+a"
 		}, refused: "spec.download: Forbidden: version 1.0.0+a has build metadata, and Fleet finds none such in an OCI registry"},
@@ -114,6 +121,11 @@ func TestDefault(t *testing.T) {
 	Default(its)
 	if its.Spec.ReleaseNamespace != "default" || !its.Spec.Options.Wait || its.Spec.Options.Timeout.Duration != 10*time.Minute {
 		t.Errorf("%+v", its.Spec)
+	}
+	its.Spec.Credentials, its.Spec.TLSConfig = &addonsv1.Credentials{Key: "a"}, &addonsv1.TLSConfig{CASecretRef: &corev1.SecretReference{}, InsecureSkipTLSVerify: true}
+	Default(its)
+	if its.Spec.Credentials != nil || its.Spec.TLSConfig.CASecretRef != nil || !its.Spec.TLSConfig.InsecureSkipTLSVerify {
+		t.Errorf("%+v and %+v, of Secrets without a name", its.Spec.Credentials, its.Spec.TLSConfig)
 	}
 	again := its.DeepCopy()
 	Default(again)

@@ -78,6 +78,11 @@ const (
 	notDeployed = "Fleet's agent has not deployed this yet"
 )
 
+// Installed returns what is known of a release that somebody else has installed once and for all.
+func Installed(mirror *addonsv1.HelmReleaseProxy) Release {
+	return Release{Ready: true, Reason: readyReason, Status: mirror.Status.Status, Revision: mirror.Status.Revision}
+}
+
 func (r Release) waiting(status, message string) Release {
 	r.Ready, r.Status, r.Reason, r.Message = false, status, addonsv1.HelmReleasePendingReason, message
 	return r

@@ -1,0 +1,171 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/charts/table"
+	"github.com/muster-fleet/muster/test/fixture"
+)
+
+// heard collects the warnings of an API server.
+type heard struct {
+	mu  sync.Mutex
+	all []string
+}
+
+// HandleWarningHeader is called for each.
+func (h *heard) HandleWarningHeader(_ int, _, text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all = append(h.all, text)
+}
+
+func (h *heard) take() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := h.all
+	h.all = nil
+	return all
+}
+
+// What docs/helmchartproxy.md says of each field, the shipped CRDs and webhooks do: what is accepted
+// is stored as it was written, with the defaults of cluster-api-addon-provider-helm.
+func TestHelmChartProxyFields(t *testing.T) {
+	g := NewWithT(t)
+	rows, err := table.Read(table.Page)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(env.StartComponent(ctx, "helm")).To(Succeed())
+	t.Cleanup(func() {
+		if err := env.Stop(ctx, "muster-charts"); err != nil {
+			t.Error(err)
+		}
+		if _, err := env.Kubectl(ctx, "delete", "-k", "../../manifests/helm", "--ignore-not-found"); err != nil {
+			t.Error(err)
+		}
+	})
+	config, err := env.RESTConfig()
+	g.Expect(err).NotTo(HaveOccurred())
+	warnings := &heard{}
+	config.WarningHandler = warnings
+	api, err := fixture.ClientOf(config)
+	g.Expect(err).NotTo(HaveOccurred())
+	namespace := newNamespace(t, g, "fields", nil)
+	g.Eventually(func() error { return api.Create(ctx, written(g, namespace, "there", nil)) }).Should(Succeed())
+
+	count := 0
+	for _, row := range rows {
+		if row.Table != table.Spec {
+			continue
+		}
+		count++
+		t.Run(row.What, func(t *testing.T) {
+			g := NewWithT(t)
+			spec, err := table.Parse(row.What)
+			g.Expect(err).NotTo(HaveOccurred())
+			proxy := written(g, namespace, "new", spec)
+			warnings.take()
+			err = api.Create(ctx, proxy, client.DryRunAll)
+			said := strings.Join(warnings.take(), "\n")
+			if row.Verdict == table.Refused {
+				g.Expect(apierrors.IsInvalid(err)).To(BeTrue(), "got %v", err)
+				g.Expect(err).To(MatchError(ContainSubstring(row.Quoted()[0])))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+			if row.Verdict == table.Warned {
+				g.Expect(said).To(ContainSubstring(row.Quoted()[0]))
+			} else {
+				g.Expect(said).To(BeEmpty())
+			}
+			want := written(g, namespace, "new", spec)
+			defaults(want)
+			g.Expect(proxy.Object["spec"]).To(Equal(want.Object["spec"]))
+		})
+	}
+	g.Expect(count).NotTo(BeZero())
+
+	for _, change := range [][2]string{{"", "Continuous"}, {"Continuous", "InstallOnce"}, {"InstallOnce", ""}} {
+		name := "once-" + strings.ToLower(change[0])
+		proxy := written(g, namespace, strings.TrimSuffix(name, "-"), map[string]any{"reconcileStrategy": change[0]})
+		g.Expect(api.Create(ctx, proxy)).To(Succeed())
+		g.Expect(api.Patch(ctx, proxy, mergePatch(fmt.Sprintf(`{"spec":{"reconcileStrategy":%q}}`, change[1])))).
+			To(MatchError(ContainSubstring("spec.reconcileStrategy: Invalid value: %q: field is immutable", change[1])))
+	}
+
+	// What kubectl and clusterctl see of the CRDs.
+	out, err := env.Kubectl(ctx, "-n", namespace, "get", "hcp", "there", "-o", "wide")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(strings.Fields(out)).To(ContainElements("NAME", "READY", "REASON", "MESSAGE"))
+	out, err = env.Kubectl(ctx, "get", "crd", "-l", "visualizer.cluster.x-k8s.io", "-o", "name")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(out).To(And(ContainSubstring("helmchartproxies"), ContainSubstring("helmreleaseproxies")))
+	out, err = env.Kubectl(ctx, "get", "crd", "-l", "clusterctl.cluster.x-k8s.io/move-hierarchy=true", "-o", "name")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(out).To(ContainSubstring("helmchartproxies"))
+	out, err = env.Kubectl(ctx, "get", "crd", "helmreleaseproxies.addons.cluster.x-k8s.io", "-o", "jsonpath={.spec.versions[0].additionalPrinterColumns[*].name}")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(out).To(Equal("Cluster Ready Reason Message Status Revision"))
+}
+
+// written is a HelmChartProxy as somebody writes it.
+func written(g Gomega, namespace, name string, more map[string]any) *unstructured.Unstructured {
+	proxy := object(g, fmt.Sprintf(`{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: HelmChartProxy, metadata: {namespace: %s, name: %s},
+spec: {clusterSelector: {}, chartName: nginx, repoURL: "https://charts.example.com"}}`, namespace, name))
+	spec := proxy.Object["spec"].(map[string]any)
+	for field, value := range more {
+		spec[field] = inIntegers(value)
+	}
+	return proxy
+}
+
+// inIntegers returns a value with integers as an API server returns them.
+func inIntegers(value any) any {
+	switch typed := value.(type) {
+	case map[string]any:
+		for key, its := range typed {
+			typed[key] = inIntegers(its)
+		}
+	case float64:
+		return int64(typed)
+	}
+	return value
+}
+
+// defaults fills in what cluster-api-addon-provider-helm does.
+func defaults(proxy *unstructured.Unstructured) {
+	within := func(parent map[string]any, key string) map[string]any {
+		child, _ := parent[key].(map[string]any)
+		if child == nil {
+			child = map[string]any{}
+			parent[key] = child
+		}
+		return child
+	}
+	unless := func(parent map[string]any, key string, value any) {
+		if its, found := parent[key]; !found || its == "" {
+			parent[key] = value
+		}
+	}
+	spec := within(proxy.Object, "spec")
+	options := within(spec, "options")
+	unless(spec, "namespace", "default")
+	unless(options, "timeout", "10m0s")
+	unless(options, "enableClientCache", false)
+	if options["atomic"] == true {
+		options["wait"] = true
+	}
+	if options["install"] != nil {
+		unless(within(options, "install"), "createNamespace", true)
+	}
+	if options["upgrade"] != nil {
+		unless(within(options, "upgrade"), "maxHistory", int64(10))
+	}
+}
