@@ -81,9 +81,8 @@ func (s *State) settleCharts(in settings) {
 	charts := &s.Charts
 	charts.Wrong = nil
 	maps.DeleteFunc(charts.Carriers, func(of Carriage, _ *Carrier) bool { return charts.Proxies[of.Proxy] == nil })
-	for _, told := range []map[Key][]string{charts.Mirrors, charts.Matching} {
-		maps.DeleteFunc(told, func(proxy Key, _ []string) bool { return charts.Proxies[proxy] == nil })
-	}
+	maps.DeleteFunc(charts.Mirrors, func(proxy Key, _ []string) bool { return charts.Proxies[proxy] == nil && !s.GarbageStays })
+	maps.DeleteFunc(charts.Matching, func(proxy Key, _ []string) bool { return charts.Proxies[proxy] == nil })
 	maps.DeleteFunc(charts.Observed, func(proxy Key, _ bool) bool { return charts.Proxies[proxy] == nil })
 	for key, proxy := range charts.Proxies {
 		if !has(proxy.Annotations, pauseAnnotation) { // Else nothing is written.

@@ -3,7 +3,6 @@ package random
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/charts/repository"
@@ -116,7 +114,8 @@ func withCharts() error {
 	if err := env.StartComponent(ctx, "helm"); err != nil {
 		return err
 	}
-	return chartsLead()
+	// The garbage collector hears of new kinds half a minute later, or when it starts.
+	return errors.Join(env.Restart(ctx, collectorProcess), chartsLead())
 }
 
 func chartsLease() *coordinationv1.Lease {
@@ -293,6 +292,3 @@ func (r *run) sweepProxies() error {
 	clear(r.state.Charts.Proxies)
 	return nil
 }
-
-var _ = yaml.Marshal
-var _ = fmt.Sprint

@@ -82,7 +82,8 @@ func TestRandom(t *testing.T) {
 			})
 			r, err := playSeed(seed, count)
 			total += r.count
-			t.Logf("seed %d: %d steps in %s; %d registrations were made", seed, r.count, time.Since(begin).Round(time.Second), r.callers)
+			t.Logf("seed %d: %d steps in %s; %d registrations were made; at all quiet points together, %d Bundles and HelmOps carried charts",
+				seed, r.count, time.Since(begin).Round(time.Second), r.callers, r.carried)
 			if err != nil {
 				fails(t, seed, r, err)
 			}

@@ -62,6 +62,8 @@ type run struct {
 	registered *stack.AuditTail
 	// callers is how many registrations were made in all.
 	callers int
+	// carried is how many carriers of HelmChartProxies there were at all quiet points.
+	carried int
 	// kept are the objects of the last quiet point that have to be the same at the next.
 	kept map[string]types.UID
 	// deleted are the objects that were deleted since then.
@@ -216,6 +218,7 @@ func (r *run) quiet() error {
 		case time.Since(calmSince) >= calm:
 			r.state, r.dirty = seen, false
 			r.state.Calling.Called, r.state.Calling.Rotated = settled.Calling.Called, settled.Calling.Rotated
+			r.carried += len(seen.Charts.Carriers)
 			clear(r.deleted)
 			return errors.Join(r.nothingAnew(), r.nothingOpened(), r.nothingTwice())
 		}
