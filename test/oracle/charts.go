@@ -80,7 +80,14 @@ func (c Charts) copy() Charts {
 func (s *State) settleCharts(in settings) {
 	charts := &s.Charts
 	charts.Wrong = nil
-	maps.DeleteFunc(charts.Carriers, func(of Carriage, _ *Carrier) bool { return charts.Proxies[of.Proxy] == nil })
+	for of, carrier := range charts.Carriers {
+		if charts.Proxies[of.Proxy] != nil {
+			continue
+		}
+		if carrier.Targets = s.movedOf(of.Namespace, carrier); len(carrier.Targets) == 0 {
+			delete(charts.Carriers, of)
+		}
+	}
 	maps.DeleteFunc(charts.Mirrors, func(proxy Key, _ []string) bool { return charts.Proxies[proxy] == nil && !s.GarbageStays })
 	maps.DeleteFunc(charts.Matching, func(proxy Key, _ []string) bool { return charts.Proxies[proxy] == nil })
 	maps.DeleteFunc(charts.Observed, func(proxy Key, _ bool) bool { return charts.Proxies[proxy] == nil })
@@ -107,7 +114,7 @@ func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy
 	}
 	for namespace, clusters := range namespaces {
 		of := Carriage{Proxy: key, Namespace: namespace}
-		if carrier := s.carrier(in, proxy, charts.Carriers[of], clusters); carrier != nil {
+		if carrier := s.carrier(in, proxy, namespace, clusters); carrier != nil {
 			charts.Carriers[of] = carrier
 		} else {
 			delete(charts.Carriers, of)
@@ -126,7 +133,8 @@ func setList(all map[Key][]string, key Key, list []string) {
 
 // carrier returns what Fleet is handed for some Clusters of one namespace, which may have been
 // handed something before; nil if that is nothing.
-func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, old *Carrier, clusters []*clusterv1.Cluster) *Carrier {
+func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, namespace string, clusters []*clusterv1.Cluster) *Carrier {
+	old := s.Charts.Carriers[Carriage{Proxy: client.ObjectKeyFromObject(proxy), Namespace: namespace}]
 	version := resolve(proxy.Spec.Version, s.Charts.Published[proxy.Spec.ChartName])
 	base, readable := s.sharedValues(proxy)
 	held := version == "" || !readable // Then what is there stays, but for whoever is not selected any more.
@@ -148,7 +156,7 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, old *Carrie
 	if held && old != nil {
 		carrier = old.DeepCopy()
 	}
-	carrier.Targets = map[string]any{}
+	carrier.Targets = s.movedOf(namespace, old)
 	for _, cluster := range clusters {
 		fleet := s.fleetClusterOf(in, cluster)
 		if fleet == nil || !isClaimed(cluster) && !isOurs(fleet) {
@@ -172,6 +180,21 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, old *Carrie
 	return carrier
 }
 
+// movedOf returns the targets that stay whoever goes: a Cluster that is released is moved to another
+// management cluster, or was, and lives on.
+func (s *State) movedOf(namespace string, carrier *Carrier) map[string]any {
+	moved := map[string]any{}
+	if carrier == nil {
+		return moved
+	}
+	for name, values := range carrier.Targets {
+		if fleet := s.FleetClusters[Key{Namespace: namespace, Name: name}]; fleet != nil && isOurs(fleet) && fleet.Annotations[released] == "true" {
+			moved[name] = values
+		}
+	}
+	return moved
+}
+
 // chartClusters returns the Clusters that a HelmChartProxy selects.
 func (s *State) chartClusters(proxy *addonsv1.HelmChartProxy) []*clusterv1.Cluster {
 	selector, err := metav1.LabelSelectorAsSelector(&proxy.Spec.ClusterSelector)
@@ -180,7 +203,9 @@ func (s *State) chartClusters(proxy *addonsv1.HelmChartProxy) []*clusterv1.Clust
 	}
 	var selected []*clusterv1.Cluster
 	for key, cluster := range s.Clusters {
-		if s.reaches(proxy, key.Namespace) && selector.Matches(labels.Set(cluster.Labels)) {
+		stamped := cluster.DeepCopy()
+		stampClass(stamped)
+		if s.reaches(proxy, key.Namespace) && selector.Matches(labels.Set(stamped.Labels)) {
 			selected = append(selected, cluster)
 		}
 	}
@@ -218,12 +243,15 @@ const longestRelease = 53
 // Shortened stands for the end of a name that is shortened somehow.
 const Shortened = "…"
 
+// releaseName returns the name of a release. Where none is given, it is made of that of the
+// HelmChartProxy.
 func releaseName(proxy *addonsv1.HelmChartProxy) string {
 	switch {
 	case proxy.Spec.ReleaseName != "":
 		return proxy.Spec.ReleaseName
-	case len(proxy.Name) <= longestRelease:
+	case len(proxy.Name) <= longestRelease && isDNSLabel(proxy.Name):
 		return proxy.Name
 	}
-	return proxy.Name[:longestRelease/2] + Shortened
+	readable, _, _ := strings.Cut(proxy.Name, ".")
+	return readable[:min(len(readable), longestRelease/2)] + Shortened
 }

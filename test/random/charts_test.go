@@ -40,13 +40,16 @@ var published = map[string][]string{"simple": {"1.0.0", "1.1.0", "2.0.0"}, "othe
 
 // What people wish of HelmChartProxies. What Fleet does of them does not happen.
 var chartsOperations = []operation{
-	{name: "CreateProxy", weight: 10, draw: func(rng *rand.Rand, step *Step) {
-		step.Proxy, step.Namespace = rng.IntN(proxyCount), rng.IntN(namespaceCount)
-		step.Chart = drawChart(rng)
+	{name: "ChartUp", weight: 14, draw: func(rng *rand.Rand, step *Step) {
+		drawSlot(rng, step)
+		step.Proxy, step.Namespace, step.Class, step.Chart = rng.IntN(proxyCount), rng.IntN(namespaceCount), noClass, drawChart(rng)
+	}, do: chartUp, racy: always},
+	{name: "CreateProxy", weight: 8, draw: func(rng *rand.Rand, step *Step) {
+		step.Proxy, step.Namespace, step.Chart = rng.IntN(proxyCount), rng.IntN(namespaceCount), drawChart(rng)
 	}, do: createProxy, racy: func(r *run, step Step) bool {
 		return r.deleted[oracle.Key{Namespace: r.namespace(step.Namespace), Name: proxyName(step.Proxy)}] || r.wouldHold(step)
 	}},
-	{name: "EditProxy", weight: 12, draw: func(rng *rand.Rand, step *Step) {
+	{name: "EditProxy", weight: 16, draw: func(rng *rand.Rand, step *Step) {
 		step.Proxy, step.Chart = rng.IntN(proxyCount), drawChart(rng)
 		step.Key = oneOf(rng, "version", "version", "template", "template", "selector", "release", "download", "download", "sources", "chart")
 	}, do: editProxy, racy: (*run).wouldHold},
@@ -181,6 +184,45 @@ func (r *run) proxy(step Step) *addonsv1.HelmChartProxy {
 	return r.state.Charts.Proxies[r.proxies[step.Proxy]].DeepCopy()
 }
 
+// carriedBy is the step, with the first slot from its own on that has a HelmChartProxy, if there is
+// one: there are few at a time.
+func (r *run) carriedBy(step Step) Step {
+	for i := range proxyCount {
+		other := step
+		other.Proxy = (step.Proxy + i) % proxyCount
+		if r.proxy(other) != nil {
+			return other
+		}
+	}
+	return step
+}
+
+// chartUp does all that it takes for a chart to reach a Cluster, as far as nothing is in the way.
+func chartUp(r *run, step Step) (bool, error) {
+	cluster := r.cluster(step)
+	if cluster == nil {
+		if _, err := createCluster(r, step); err != nil {
+			return false, err
+		}
+	}
+	if _, err := initialize(r, Step{Cluster: step.Cluster}); err != nil {
+		return false, err
+	}
+	if cluster = r.cluster(step); cluster == nil {
+		return false, nil
+	}
+	for i := range namespaceCount {
+		if r.namespace(i) == cluster.Namespace {
+			step.Namespace = i
+		}
+	}
+	if _, err := labelCluster(r, Step{Cluster: step.Cluster, Key: chartLabel, Value: "yes"}); err != nil {
+		return true, err
+	}
+	_, err := createProxy(r, step)
+	return true, err
+}
+
 func createProxy(r *run, step Step) (bool, error) {
 	key := oracle.Key{Namespace: r.namespace(step.Namespace), Name: proxyName(step.Proxy)}
 	if r.proxy(step) != nil || r.state.Charts.Proxies[key] != nil {
@@ -222,7 +264,7 @@ func edited(proxy *addonsv1.HelmChartProxy, step Step) *addonsv1.HelmChartProxy 
 }
 
 func editProxy(r *run, step Step) (bool, error) {
-	before := r.proxy(step)
+	before := r.proxy(r.carriedBy(step))
 	if before == nil {
 		return false, nil
 	}
@@ -238,6 +280,11 @@ func editProxy(r *run, step Step) (bool, error) {
 func (r *run) wouldHold(step Step) bool {
 	after := r.state.Copy()
 	proxy := r.proxy(step)
+	if step.Op == "EditProxy" {
+		if proxy = r.proxy(r.carriedBy(step)); proxy == nil {
+			return false
+		}
+	}
 	if proxy == nil {
 		proxy = &addonsv1.HelmChartProxy{Spec: *step.Chart.DeepCopy()}
 		proxy.Namespace, proxy.Name = r.namespace(step.Namespace), proxyName(step.Proxy)
@@ -249,7 +296,7 @@ func (r *run) wouldHold(step Step) bool {
 }
 
 func (r *run) annotateProxy(step Step, value string) (bool, error) {
-	proxy := r.proxy(step)
+	proxy := r.proxy(r.carriedBy(step))
 	if proxy == nil {
 		return false, nil
 	}
@@ -261,7 +308,7 @@ func (r *run) annotateProxy(step Step, value string) (bool, error) {
 }
 
 func deleteProxy(r *run, step Step) (bool, error) {
-	proxy := r.proxy(step)
+	proxy := r.proxy(r.carriedBy(step))
 	if proxy == nil {
 		return false, nil
 	}
