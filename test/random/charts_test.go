@@ -83,6 +83,9 @@ func drawChart(rng *rand.Rand) *addonsv1.HelmChartProxySpec {
 		Download:       oneOf(rng, "", addonsv1.DownloadManager, addonsv1.DownloadAgent),
 	}
 	spec.ReleaseNamespace = oneOf(rng, "", "apps")
+	configMap, secret := addonsv1.ValuesReference{Kind: "ConfigMap", Name: chartValues}, addonsv1.ValuesReference{Kind: "Secret", Name: chartValues}
+	secret.Optional = rng.IntN(2) == 0
+	spec.ValuesFrom = oneOf(rng, nil, nil, []addonsv1.ValuesReference{configMap}, []addonsv1.ValuesReference{secret}, []addonsv1.ValuesReference{configMap, secret})
 	if rng.IntN(4) == 0 {
 		spec.NamespaceSelector = ptr.To(oneOf(rng, namespaceSelectors...))
 	}
@@ -174,6 +177,11 @@ func (r *run) prepareCharts() error {
 		secret.Namespace, secret.Name = r.namespace(i), chartsSecret
 		if err := admin.Create(ctx, secret); err != nil {
 			return err
+		}
+		for _, kind := range []string{"ConfigMap", "Secret"} {
+			if err := r.makeSource(kind, secret.Namespace, "1"); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
