@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -53,6 +54,13 @@ type Carrier struct {
 	CorrectDrift                            bool
 	// Targets are the values by Fleet Cluster.
 	Targets map[string]any
+	// UID is that of the object. Where that is made anew, releases are uninstalled meanwhile.
+	UID types.UID `json:"-"`
+}
+
+// Identity tells whether it may stay the same object.
+func (c *Carrier) Identity() string {
+	return c.Kind + " with release " + c.ReleasedIn + "/" + c.ReleaseName
 }
 
 // DeepCopy returns a copy.
@@ -152,6 +160,9 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, namespace s
 	before := map[string]any{}
 	if old != nil {
 		before = old.Targets
+	}
+	if old != nil && (held || carrier.Identity() == old.Identity()) {
+		carrier.UID = old.UID
 	}
 	if held && old != nil {
 		carrier = old.DeepCopy()

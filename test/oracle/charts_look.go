@@ -165,6 +165,7 @@ func (l *chartsLook) carries(of Carriage, carrier *Carrier, object client.Object
 	if spec.Helm == nil {
 		spec.Helm = &fleetv1.HelmOptions{}
 	}
+	carrier.UID = object.GetUID()
 	carrier.ReleaseName, carrier.ReleasedIn, carrier.Targets = spec.Helm.ReleaseName, spec.DefaultNamespace, map[string]any{}
 	if proxy := l.Proxies[of.Proxy]; proxy != nil {
 		if begin, isShortened := strings.CutSuffix(releaseName(proxy), Shortened); isShortened && strings.HasPrefix(carrier.ReleaseName, begin) && len(carrier.ReleaseName) <= longestRelease {

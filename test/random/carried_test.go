@@ -128,6 +128,11 @@ func foreignCarried(r *run, step Step) (bool, error) {
 	names := slices.Sorted(maps.Keys(made))
 	object := made[names[step.Cluster%len(names)]]
 	if step.Value == "Delete" {
+		for of, carrier := range r.state.Charts.Carriers {
+			if carrier.UID == object.GetUID() {
+				delete(r.kept, of.String()+": "+carrier.Identity())
+			}
+		}
 		return true, client.IgnoreNotFound(admin.Delete(ctx, object))
 	}
 	return true, client.IgnoreNotFound(admin.Patch(ctx, object, client.RawPatch("application/merge-patch+json", []byte(edit))))
