@@ -25,9 +25,10 @@ type Charts struct {
 
 	// Carriers are what Fleet is handed.
 	Carriers map[Carriage]*Carrier
-	// Mirrors are the Clusters that have a HelmReleaseProxy, and Matching those that the status
-	// of a HelmChartProxy names.
-	Mirrors, Matching map[Key][]string
+	// Mirrors are the Clusters that have a HelmReleaseProxy, each with its reason, and Matching those
+	// that the status of a HelmChartProxy names.
+	Mirrors  map[Key]map[string]string
+	Matching map[Key][]string
 	// Observed are the HelmChartProxies whose status is of their generation.
 	Observed map[Key]bool
 	// Wrong is what must not be there, whatever people wish for.
@@ -73,13 +74,16 @@ func (c *Carrier) DeepCopy() *Carrier {
 func newCharts() Charts {
 	return Charts{
 		Proxies: map[Key]*addonsv1.HelmChartProxy{}, Published: map[string][]string{}, Sources: map[Source]any{},
-		Carriers: map[Carriage]*Carrier{}, Mirrors: map[Key][]string{}, Matching: map[Key][]string{}, Observed: map[Key]bool{},
+		Carriers: map[Carriage]*Carrier{}, Mirrors: map[Key]map[string]string{}, Matching: map[Key][]string{}, Observed: map[Key]bool{},
 	}
 }
 
 func (c Charts) copy() Charts {
 	c.Proxies, c.Carriers, c.Sources = copyMap(c.Proxies), copyMap(c.Carriers), maps.Clone(c.Sources)
 	c.Mirrors, c.Matching, c.Observed = maps.Clone(c.Mirrors), maps.Clone(c.Matching), maps.Clone(c.Observed)
+	for proxy, told := range c.Mirrors {
+		c.Mirrors[proxy] = maps.Clone(told)
+	}
 	c.Wrong = slices.Clone(c.Wrong)
 	return c
 }
@@ -96,7 +100,7 @@ func (s *State) settleCharts(in settings) {
 			delete(charts.Carriers, of)
 		}
 	}
-	maps.DeleteFunc(charts.Mirrors, func(proxy Key, _ []string) bool { return charts.Proxies[proxy] == nil && !s.GarbageStays })
+	maps.DeleteFunc(charts.Mirrors, func(proxy Key, _ map[string]string) bool { return charts.Proxies[proxy] == nil && !s.GarbageStays })
 	maps.DeleteFunc(charts.Matching, func(proxy Key, _ []string) bool { return charts.Proxies[proxy] == nil })
 	maps.DeleteFunc(charts.Observed, func(proxy Key, _ bool) bool { return charts.Proxies[proxy] == nil })
 	for key, proxy := range charts.Proxies {
@@ -128,15 +132,17 @@ func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy
 			delete(charts.Carriers, of)
 		}
 	}
-	setList(charts.Matching, key, matching)
-	setList(charts.Mirrors, key, matching)
-	charts.Observed[key] = true
-}
-
-func setList(all map[Key][]string, key Key, list []string) {
-	if all[key] = list; len(list) == 0 {
-		delete(all, key)
+	if charts.Matching[key] = matching; len(matching) == 0 {
+		delete(charts.Matching, key)
 	}
+	mirrors := map[string]string{}
+	for _, cluster := range selected {
+		mirrors[client.ObjectKeyFromObject(cluster).String()] = s.told(in, proxy, cluster)
+	}
+	if charts.Mirrors[key] = mirrors; len(mirrors) == 0 {
+		delete(charts.Mirrors, key)
+	}
+	charts.Observed[key] = true
 }
 
 // carrier returns what Fleet is handed for some Clusters of one namespace, which may have been
@@ -204,6 +210,25 @@ func (s *State) movedOf(namespace string, carrier *Carrier) map[string]any {
 		}
 	}
 	return moved
+}
+
+// told returns the reasons of which a HelmReleaseProxy has one, where no Fleet runs.
+func (s *State) told(in settings, proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) string {
+	fleet := s.fleetClusterOf(in, cluster)
+	base, readable := s.sharedValues(proxy)
+	_, rendered := s.renderedFor(in, proxy, cluster, base)
+	reasons := []string{"PreparingToHelmInstall", "HelmReleasePending", "HelmReleaseProxySpecsUpdating"}
+	switch {
+	case fleet == nil || !isClaimed(cluster) && !isOurs(fleet):
+		reasons = []string{"GetClusterFailed"}
+	case cluster.Annotations[pinnedName] != fleet.Name: // It has lost its pin.
+		reasons = append(reasons, "GetClusterFailed", "ValueParsingFailed", "HelmReleaseProxyCreationFailed")
+	case resolve(proxy.Spec.Version, s.Charts.Published[proxy.Spec.ChartName]) == "" || !readable || isPaused(cluster):
+		reasons = append(reasons, "ValueParsingFailed", "HelmReleaseProxyCreationFailed") // The HelmChartProxy says it.
+	case !rendered:
+		reasons = []string{"ValueParsingFailed"}
+	}
+	return strings.Join(reasons, orElse)
 }
 
 // chartClusters returns the Clusters that a HelmChartProxy selects.

@@ -12,6 +12,8 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -73,11 +75,18 @@ func LookCharts(ctx context.Context, reader client.Reader, prefix string, known 
 		if owners := mirror.OwnerReferences; len(owners) > 0 {
 			proxy.Name = owners[0].Name // Of a long name, the label is shortened.
 		}
-		seen.Mirrors[proxy] = append(seen.Mirrors[proxy], of.String())
+		if seen.Mirrors[proxy] == nil {
+			seen.Mirrors[proxy] = map[string]string{}
+		}
+		if _, twice := seen.Mirrors[proxy][of.String()]; twice {
+			look.wrong("there is more than one HelmReleaseProxy of %s for %s", proxy, of)
+		}
+		ready := meta.FindStatusCondition(mirror.Status.Conditions, addonsv1.ReadyCondition)
+		if ready == nil {
+			ready = &metav1.Condition{}
+		}
+		seen.Mirrors[proxy][of.String()] = ready.Reason
 		look.tells("HelmReleaseProxy "+key.String(), mirror)
-	}
-	for _, all := range seen.Mirrors {
-		slices.Sort(all)
 	}
 	look.leftOver()
 	slices.Sort(seen.Wrong)
