@@ -58,10 +58,9 @@ func TestAgents(t *testing.T) {
 	for _, version := range []string{"1.0.0", "1.1.0", "1.2.0", "1.3.0"} {
 		g.Expect(own.Publish("simple", version, map[string]string{"values.yaml": simpleTemplate})).To(Succeed())
 	}
-	login := base64.StdEncoding.EncodeToString([]byte(repository.Username + ":" + repository.Password))
-	config := fmt.Sprintf(`{"auths":{"%s":{"auth":"%s"}}}`, strings.TrimPrefix(own.URL, "https://"), login)
+	access := own.Secret()
 	g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: agents}, data: {config.json: %s, ca.crt: %s}}",
-		team, base64.StdEncoding.EncodeToString([]byte(config)), base64.StdEncoding.EncodeToString(own.CA)))).To(Succeed())
+		team, base64.StdEncoding.EncodeToString(access["config.json"]), base64.StdEncoding.EncodeToString(access["ca.crt"])))).To(Succeed())
 	one.label(g, "agents=yes")
 	two.label(g, "agents=yes")
 	one.label(g, "who-")

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/charts/repository"
 )
 
 const configMapTemplate = `
@@ -59,14 +58,13 @@ spec:
 }
 
 func repositorySecret() string {
-	login := base64.StdEncoding.EncodeToString([]byte(repository.Username + ":" + repository.Password))
-	config := fmt.Sprintf(`{"auths":{"%s":{"auth":"%s"}}}`, strings.TrimPrefix(charts.URL, "https://"), login)
+	data := charts.Secret()
 	return fmt.Sprintf(`
 apiVersion: v1
 kind: Secret
 metadata: {namespace: %s, name: repository}
 data: {config.json: %s, ca.crt: %s}
-`, team, base64.StdEncoding.EncodeToString([]byte(config)), base64.StdEncoding.EncodeToString(charts.CA))
+`, team, base64.StdEncoding.EncodeToString(data["config.json"]), base64.StdEncoding.EncodeToString(data["ca.crt"]))
 }
 
 func proxy(g Gomega, name string) *addonsv1.HelmChartProxy {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,7 +47,9 @@ type action struct {
 	// created says that it needs a Cluster, free that it needs a place for one.
 	created, free bool
 	first         bool
-	do            func(context.Context, *person, *clusterv1.Cluster)
+	// charts says that it is about HelmChartProxies. The first of them cares for these, too.
+	charts bool
+	do     func(context.Context, *person, *clusterv1.Cluster)
 }
 
 var actions = []action{
@@ -60,6 +63,8 @@ var actions = []action{
 	{weight: 3, created: true, do: removeFleetCluster},
 	{weight: 6, created: true, do: callByAgent},
 	{weight: 3, created: true, do: rotateCredential},
+	{weight: 40, charts: true, do: wishForChart},
+	{weight: 8, charts: true, do: dropChart},
 	{weight: 4, first: true, do: relabelClass},
 	{weight: 3, first: true, do: editConfig},
 	{weight: 4, do: useForbiddenClass},
@@ -112,12 +117,13 @@ func (p *person) make(ctx context.Context, slot int) {
 // act does one thing. What is begun is not given up when the time is over.
 func (p *person) act(ctx context.Context) {
 	ctx = context.WithoutCancel(ctx)
+	mine := slices.DeleteFunc(slices.Clone(actions), func(a action) bool { return a.charts && (p.charts == nil || !p.first) })
 	total := 0
-	for _, a := range actions {
+	for _, a := range mine {
 		total += a.weight
 	}
 	pick := p.rng.IntN(total)
-	for _, a := range actions {
+	for _, a := range mine {
 		if pick -= a.weight; pick >= 0 {
 			continue
 		}

@@ -19,6 +19,8 @@ type fault struct {
 	strike func(context.Context, *run) (over time.Time, err error)
 	// calls says that there are Clusters whose agents call, and the registrar that they need.
 	calls bool
+	// charts says that there are HelmChartProxies, and the program that carries them out.
+	charts bool
 }
 
 // faults are all that can strike.
@@ -26,15 +28,16 @@ var faults = []fault{
 	{name: "syncer-killed", length: 25 * time.Second, strike: killSyncer},
 	{name: "syncer-terminated", length: 12 * time.Second, strike: terminateSyncer},
 	{name: "registrar-killed", length: 45 * time.Second, strike: killRegistrar, calls: true},
-	{name: "apiserver-stopped", length: 60 * time.Second, strike: stopAPIServer},
-	{name: "etcd-stopped", length: 40 * time.Second, strike: stopEtcd},
+	{name: "charts-killed", length: 30 * time.Second, strike: killCharts, charts: true},
+	{name: "apiserver-stopped", length: 60 * time.Second, strike: stopAPIServer, charts: true},
+	{name: "etcd-stopped", length: 40 * time.Second, strike: stopEtcd, charts: true},
 	{name: "webhook-killed", length: 12 * time.Second, strike: killOneWebhook},
-	{name: "webhooks-killed", length: 15 * time.Second, strike: killBothWebhooks},
+	{name: "webhooks-killed", length: 15 * time.Second, strike: killBothWebhooks, charts: true},
 	{name: "certificate-expired", length: 20 * time.Second, strike: expireCertificate},
 	{name: "cert-manager-absent", length: 25 * time.Second, strike: removeCertManager},
-	{name: "watches-cut", length: 15 * time.Second, strike: cutWatches},
-	{name: "fleet-crds-removed", length: 30 * time.Second, strike: removeFleetCRDs},
-	{name: "writes-fail", length: 15 * time.Second, strike: failWrites},
+	{name: "watches-cut", length: 15 * time.Second, strike: cutWatches, charts: true},
+	{name: "fleet-crds-removed", length: 30 * time.Second, strike: removeFleetCRDs, charts: true},
+	{name: "writes-fail", length: 15 * time.Second, strike: failWrites, charts: true},
 }
 
 func faultNamed(name string) (fault, error) {

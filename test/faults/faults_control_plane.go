@@ -116,7 +116,7 @@ func removeFleetCRDs(ctx context.Context, r *run) (time.Time, error) {
 // fleetCRDs are the CRDs of Fleet that Muster writes objects of, or reads.
 func (r *run) fleetCRDs(ctx context.Context) ([]unstructured.Unstructured, error) {
 	var crds []unstructured.Unstructured
-	for _, kind := range []string{"clusters", "clustergroups", "bundlenamespacemappings", "bundles", "bundledeployments"} {
+	for _, kind := range []string{"clusters", "clustergroups", "bundlenamespacemappings", "bundles", "bundledeployments", "helmops"} {
 		crd := unstructured.Unstructured{}
 		crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
 		err := r.admin.Get(ctx, client.ObjectKey{Name: kind + ".fleet.cattle.io"}, &crd)

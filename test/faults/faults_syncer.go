@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/muster-fleet/muster/test/faults/proxy"
@@ -124,7 +125,7 @@ func firstWrite(path string, after time.Time) (time.Time, error) {
 // cutWatches ends all connections of Muster to the API server several times. Watches
 // that are begun in between may be told that they have missed too much.
 func cutWatches(ctx context.Context, r *run) (over time.Time, err error) {
-	proxies := r.proxiesOf(syncer, secondSyncer, webhook, secondWebhook)
+	proxies := r.proxiesOf(slices.Concat([]string{syncer, secondSyncer, webhook, secondWebhook}, r.chartsProcesses())...)
 	for _, p := range proxies {
 		p.Inject(proxy.Plan{Watches: .3}, r.rng.Uint64())
 	}
@@ -144,10 +145,10 @@ func cutWatches(ctx context.Context, r *run) (over time.Time, err error) {
 	return time.Now(), nil
 }
 
-// failWrites lets 5 % of what the syncers write go wrong, until Muster has come to
+// failWrites lets 5 % of what the syncers, and who carries charts, write go wrong, until Muster has come to
 // rest in spite of it.
 func failWrites(ctx context.Context, r *run) (time.Time, error) {
-	proxies := r.proxiesOf(syncer, secondSyncer)
+	proxies := r.proxiesOf(append([]string{syncer, secondSyncer}, r.chartsProcesses()...)...)
 	for _, p := range proxies {
 		p.Inject(proxy.Plan{Writes: .05}, r.rng.Uint64())
 	}

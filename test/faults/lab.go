@@ -12,6 +12,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/charts/repository"
 	"github.com/muster-fleet/muster/test/faults/proxy"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
@@ -26,6 +27,9 @@ const (
 
 	registrar       = "muster-registrar"
 	secondRegistrar = registrar + "-2"
+
+	charts       = "muster-charts"
+	secondCharts = charts + "-2"
 
 	apiServer   = "kube-apiserver"
 	etcd        = "etcd"
@@ -83,6 +87,8 @@ type lab struct {
 	runs    int
 	// registrars says that the optional registrar runs.
 	registrars bool
+	// repo is the repository of charts, where the optional component helm runs.
+	repo *repository.Repository
 }
 
 // newLab starts a stack.
@@ -164,6 +170,9 @@ func (l *lab) close() error {
 	l.stop()
 	if l.kubelet != nil {
 		l.kubelet.wait()
+	}
+	if l.repo != nil {
+		l.repo.Close()
 	}
 	return l.env.Down()
 }

@@ -124,7 +124,7 @@ func build(ctx context.Context, progress io.Writer) (built, func(), error) {
 	}
 	clean = func() { _ = os.RemoveAll(dir) }
 	p := built{tools: tools, programs: map[string]string{}}
-	for _, name := range []string{"syncer", "webhook", "registrar"} {
+	for _, name := range []string{"syncer", "webhook", "registrar", "charts"} {
 		content, err := os.ReadFile(tools.Bin(name))
 		if err != nil {
 			return p, clean, err

@@ -39,6 +39,14 @@ func (l *lab) play(ctx context.Context, f fault, seed uint64) (rec *record, err 
 		stop := w.playFleet(ctx, l.admin)
 		defer func() { err = errors.Join(err, stop()) }()
 	}
+	if f.charts {
+		if err := l.withCharts(ctx); err != nil {
+			return rec, err
+		}
+		if err := w.prepareCharts(ctx, l); err != nil {
+			return rec, err
+		}
+	}
 	r := &run{lab: l, world: w, tally: &tally{}, record: rec, rng: rand.New(rand.NewPCG(seed, workers)), mend: func() {}}
 	if err := r.served(ctx); err != nil {
 		return rec, err
@@ -146,6 +154,9 @@ func (w *world) wishes() []client.Object {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var all []client.Object
+	for _, proxy := range w.state.Charts.Proxies {
+		all = append(all, proxy.DeepCopy())
+	}
 	for _, cluster := range w.state.Clusters {
 		all = append(all, cluster.DeepCopy())
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 
@@ -11,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/charts/repository"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
 )
@@ -21,6 +23,8 @@ type world struct {
 	id string
 	// calls says that some Clusters' agents call.
 	calls bool
+	// charts is the repository of charts, if there are HelmChartProxies.
+	charts *repository.Repository
 
 	mu    sync.Mutex
 	state oracle.State
@@ -97,7 +101,15 @@ func (w *world) expected() oracle.State {
 
 // look reads what is there.
 func (w *world) look(ctx context.Context, admin client.Client) (oracle.State, error) {
-	return oracle.Look(ctx, admin, w.id+"-", w.state.Namespaces)
+	seen, err := oracle.Look(ctx, admin, w.id+"-", w.state.Namespaces)
+	if err == nil && w.charts != nil {
+		w.mu.Lock()
+		known := w.state.Charts
+		known.Proxies = maps.Clone(known.Proxies)
+		w.mu.Unlock()
+		seen.Charts, err = oracle.LookCharts(ctx, admin, w.id+"-", known)
+	}
+	return seen, err
 }
 
 // configObserved tells whether the syncer has seen the FleetAddonConfig as it is.

@@ -74,6 +74,13 @@ func Recognize(want, seen State) State {
 			}
 		}
 	}
+	for proxy, told := range seen.Charts.Mirrors {
+		for cluster, reason := range told {
+			if expected := want.Charts.Mirrors[proxy][cluster]; slices.Contains(strings.Split(expected, orElse), reason) {
+				told[cluster] = expected
+			}
+		}
+	}
 	for key, cluster := range seen.Clusters {
 		if expected := want.Clusters[key]; expected != nil {
 			for _, name := range []string{importedCondition, manifestCondition} {

@@ -35,12 +35,31 @@ func Missing(want, got State) []string {
 		without("ClusterGroup", want.Groups, got.Groups, nil),
 		without("BundleNamespaceMapping", want.Mappings, got.Mappings, nil),
 		without("manifest", want.Calling.Manifests, got.Calling.Manifests, nil),
+		uncarried(want, got),
 	)
+}
+
+// uncarried names what Fleet is to be handed for HelmChartProxies and is not.
+func uncarried(want, got State) []string {
+	var names []string
+	for of := range want.Charts.Carriers {
+		if got.Charts.Carriers[of] == nil {
+			names = append(names, of.String())
+		}
+	}
+	for proxy := range want.Charts.Mirrors {
+		if got.Charts.Mirrors[proxy] == nil {
+			names = append(names, "HelmReleaseProxies of "+proxy.String())
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // Extra names the objects of Muster that are in the second state and not in the first.
 func Extra(want, got State) []string {
 	return slices.Concat(
+		uncarried(got, want), got.Charts.Wrong,
 		without("Fleet Cluster", got.FleetClusters, want.FleetClusters, isOurs),
 		without("ClusterGroup", got.Groups, want.Groups, isOurs),
 		without("BundleNamespaceMapping", got.Mappings, want.Mappings, isOurs),

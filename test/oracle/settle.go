@@ -21,6 +21,7 @@ func Settle(was State) State {
 		s.settle(settingsOf(was.Config))
 	}
 	s.collectCalling()
+	s.settleCharts(settingsOf(was.Config))
 	return s
 }
 

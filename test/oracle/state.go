@@ -45,6 +45,8 @@ type State struct {
 
 	// Calling is what there is for Clusters whose agents call.
 	Calling Calling
+	// Charts is what there is of HelmChartProxies.
+	Charts Charts
 
 	// GarbageStays says that the garbage collector is stopped: what had owners and has
 	// none any more is there.
@@ -57,7 +59,7 @@ func NewState() State {
 		Namespaces: map[string]*corev1.Namespace{}, Classes: map[Key]*clusterv1.ClusterClass{},
 		Clusters: map[Key]*clusterv1.Cluster{}, Referenced: map[Reference]*unstructured.Unstructured{},
 		FleetClusters: map[Key]*fleetv1.Cluster{}, Groups: map[Key]*fleetv1.ClusterGroup{},
-		Mappings: map[Key]*fleetv1.BundleNamespaceMapping{}, Calling: newCalling(),
+		Mappings: map[Key]*fleetv1.BundleNamespaceMapping{}, Calling: newCalling(), Charts: newCharts(),
 	}
 }
 
@@ -67,7 +69,7 @@ func (s *State) Copy() State {
 		Config: s.Config.DeepCopy(), Namespaces: copyMap(s.Namespaces), Classes: copyMap(s.Classes),
 		Clusters: copyMap(s.Clusters), Referenced: copyMap(s.Referenced),
 		FleetClusters: copyMap(s.FleetClusters), Groups: copyMap(s.Groups), Mappings: copyMap(s.Mappings),
-		Calling: s.Calling.copy(), GarbageStays: s.GarbageStays,
+		Calling: s.Calling.copy(), Charts: s.Charts.copy(), GarbageStays: s.GarbageStays,
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 // Muster's notes about its own work, are left out.
 func View(s State) string {
 	documents := viewCalling(s)
+	viewCharts(s, documents)
 	add := func(kind string, object client.Object, parts map[string]any) {
 		annotations := map[string]string{}
 		for key, value := range object.GetAnnotations() {

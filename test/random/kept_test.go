@@ -28,6 +28,9 @@ func uidsOf(s oracle.State) map[string]types.UID {
 	for key, object := range s.Calling.Manifests {
 		uids["manifest "+key.String()] = object.UID
 	}
+	for of, carrier := range s.Charts.Carriers {
+		uids[of.String()+": "+carrier.Identity()] = carrier.UID
+	}
 	return uids
 }
 

@@ -48,7 +48,10 @@ func testMain(m *testing.M) int {
 		if err := fixture.Use(&env, &admin)(s); err != nil {
 			return err
 		}
-		return makeTenantRole()
+		if err := makeTenantRole(); err != nil || former != nil {
+			return err
+		}
+		return withCharts()
 	})
 }
 
@@ -79,7 +82,8 @@ func TestRandom(t *testing.T) {
 			})
 			r, err := playSeed(seed, count)
 			total += r.count
-			t.Logf("seed %d: %d steps in %s; %d registrations were made", seed, r.count, time.Since(begin).Round(time.Second), r.callers)
+			t.Logf("seed %d: %d steps in %s; %d registrations were made; at all quiet points together, %d Bundles and HelmOps carried charts",
+				seed, r.count, time.Since(begin).Round(time.Second), r.callers, r.carried)
 			if err != nil {
 				fails(t, seed, r, err)
 			}
@@ -173,7 +177,7 @@ func playSteps(id string, steps []Step, patience time.Duration, toTheEnd bool) e
 // Clusters and classes are gone is what the oracle says; and when that is gone too,
 // there must be nothing.
 func (r *run) finish(check bool) error {
-	if err := errors.Join(r.startCollector(), r.startSyncer(), r.startWebhook(), r.startRegistrar()); err != nil {
+	if err := errors.Join(r.startCollector(), r.startSyncer(), r.startWebhook(), r.startRegistrar(), r.startCharts()); err != nil {
 		return err
 	}
 	if r.state.Config != nil {
@@ -209,7 +213,7 @@ func (r *run) finish(check bool) error {
 			return fmt.Errorf("without Clusters and classes: %w", err)
 		}
 	}
-	if err := r.sweepCalling(); err != nil {
+	if err := errors.Join(r.sweepCalling(), r.sweepProxies()); err != nil {
 		return err
 	}
 	return r.sweep(check)

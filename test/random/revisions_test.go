@@ -205,7 +205,7 @@ func bothKnow(step Step) bool {
 			return false
 		}
 	}
-	for _, operation := range slices.Concat(tenantOperations, callingOperations, registrarOperations) {
+	for _, operation := range slices.Concat(tenantOperations, callingOperations, registrarOperations, chartsOperations, carriedOperations) {
 		if operation.name == step.Op {
 			return false
 		}

@@ -41,11 +41,13 @@ type run struct {
 	// write, and at the last quiet point.
 	state oracle.State
 	slots map[int]oracle.Key
+	// proxies are the HelmChartProxies by their slots.
+	proxies map[int]oracle.Key
 	// done are the steps that were done, count is their number without those that look only.
 	done  []Step
 	count int
 
-	syncerUp, webhookUp, registrarUp bool
+	syncerUp, webhookUp, registrarUp, chartsUp bool
 	// dirty says that Muster may not be at rest; clean that it was when it was stopped.
 	dirty, clean bool
 
@@ -60,6 +62,8 @@ type run struct {
 	registered *stack.AuditTail
 	// callers is how many registrations were made in all.
 	callers int
+	// carried is how many carriers of HelmChartProxies there were at all quiet points.
+	carried int
 	// kept are the objects of the last quiet point that have to be the same at the next.
 	kept map[string]types.UID
 	// deleted are the objects that were deleted since then.
@@ -70,8 +74,8 @@ type run struct {
 
 func newRun(id string, patience time.Duration) (*run, error) {
 	r := &run{
-		id: id, patience: patience, state: oracle.NewState(), slots: map[int]oracle.Key{},
-		syncerUp: true, webhookUp: true, registrarUp: registrar, wished: map[string]map[string]bool{}, rightful: map[string]bool{}, kept: map[string]types.UID{}, deleted: map[oracle.Key]bool{},
+		id: id, patience: patience, state: oracle.NewState(), slots: map[int]oracle.Key{}, proxies: map[int]oracle.Key{},
+		syncerUp: true, webhookUp: true, registrarUp: registrar, chartsUp: repo != nil, wished: map[string]map[string]bool{}, rightful: map[string]bool{}, kept: map[string]types.UID{}, deleted: map[oracle.Key]bool{},
 	}
 	for i := range namespaceCount {
 		namespace := &corev1.Namespace{}
@@ -93,6 +97,9 @@ func newRun(id string, patience time.Duration) (*run, error) {
 		return nil, err
 	}
 	if r.tenant, err = newTenant(r.tenantNamespace()); err != nil {
+		return r, err
+	}
+	if err := r.prepareCharts(); err != nil {
 		return r, err
 	}
 	return r, r.asInstalled()
@@ -128,8 +135,8 @@ func (r *run) play(step Step) (bool, error) {
 		return true, r.quiet()
 	}
 	operation := operationOf(step.Op)
-	racy := !strings.HasPrefix(step.Op, "Syncer") && (operation.racy != nil && operation.racy(r, step) || r.createsOnly())
-	if racy && (r.syncerUp && r.dirty || !r.syncerUp && (!r.clean || r.registrarUp)) {
+	racy := !strings.HasPrefix(step.Op, "Syncer") && (operation.racy != nil && operation.racy(r, step) || r.createsOnly() || oracle.ChartsHold(r.state))
+	if racy && (r.syncerUp && r.dirty || !r.syncerUp && (!r.clean || r.registrarUp || r.chartsUp)) {
 		r.done = append(r.done, Step{Op: quiet})
 		if err := r.quiet(); err != nil {
 			return false, err
@@ -185,7 +192,7 @@ const calm = 250 * time.Millisecond
 
 // quiet waits until Muster has made what the oracle says, and fails if it does not.
 func (r *run) quiet() error {
-	if err := errors.Join(r.startSyncer(), r.startRegistrar()); err != nil {
+	if err := errors.Join(r.startSyncer(), r.startRegistrar(), r.startCharts()); err != nil {
 		return err
 	}
 	r.noteRightful()
@@ -211,6 +218,7 @@ func (r *run) quiet() error {
 		case time.Since(calmSince) >= calm:
 			r.state, r.dirty = seen, false
 			r.state.Calling.Called, r.state.Calling.Rotated = settled.Calling.Called, settled.Calling.Rotated
+			r.carried += len(seen.Charts.Carriers)
 			clear(r.deleted)
 			return errors.Join(r.nothingAnew(), r.nothingOpened(), r.nothingTwice())
 		}
@@ -232,6 +240,9 @@ func (r *run) look() (oracle.State, error) {
 	known := r.state.Calling
 	known.Registrations, known.Manifests = seen.Calling.Registrations, seen.Calling.Manifests
 	seen.Calling = known
+	if err == nil {
+		seen.Charts, err = r.lookAtCharts()
+	}
 	return seen, err
 }
 

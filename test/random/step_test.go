@@ -21,6 +21,10 @@ type Step struct {
 	Value          string `json:"value,omitempty"`
 
 	Config *addonsv1.FleetAddonConfigSpec `json:"config,omitempty"`
+
+	// Proxy is a slot that holds one HelmChartProxy at most.
+	Proxy int                          `json:"proxy,omitempty"`
+	Chart *addonsv1.HelmChartProxySpec `json:"chart,omitempty"`
 }
 
 func (s Step) String() string {
@@ -74,7 +78,7 @@ const quiet = "quiet"
 // operations are all that can happen.
 var operations = func() []operation {
 	var all []operation
-	for _, some := range [][]operation{clusterOperations, classOperations, configOperations, foreignOperations, tenantOperations, processOperations, revisionOperations, callingOperations, registrarOperations} {
+	for _, some := range [][]operation{clusterOperations, classOperations, configOperations, foreignOperations, tenantOperations, processOperations, revisionOperations, callingOperations, registrarOperations, chartsOperations, carriedOperations} {
 		all = append(all, some...)
 	}
 	return all

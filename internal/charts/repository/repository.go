@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/pem"
 	"fmt"
@@ -146,4 +147,12 @@ func (r *Repository) Put(path string, content []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.files[path] = content
+}
+
+// Secret returns the data of a Secret with which the repository is reached: credentials, in the key
+// config.json, and its certificate authority.
+func (r *Repository) Secret() map[string][]byte {
+	login := base64.StdEncoding.EncodeToString([]byte(Username + ":" + Password))
+	config := fmt.Sprintf(`{"auths":{"%s":{"auth":"%s"}}}`, strings.TrimPrefix(r.URL, "https://"), login)
+	return map[string][]byte{"config.json": []byte(config), "ca.crt": r.CA}
 }

@@ -1,0 +1,293 @@
+package oracle
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// Charts is what there is of HelmChartProxies: what people wish for, and what Fleet is handed.
+// How that is called and cut into objects, nothing says: it is told by what comes of it.
+type Charts struct {
+	Proxies map[Key]*addonsv1.HelmChartProxy
+	// Published are the versions of each chart in the repository, the newest last.
+	Published map[string][]string
+	// Sources are the ConfigMaps and Secrets that values come from.
+	Sources map[Source]any
+
+	// Carriers are what Fleet is handed.
+	Carriers map[Carriage]*Carrier
+	// Mirrors are the Clusters that have a HelmReleaseProxy, each with its reason, and Matching those
+	// that the status of a HelmChartProxy names.
+	Mirrors  map[Key]map[string]string
+	Matching map[Key][]string
+	// Observed are the HelmChartProxies whose status is of their generation.
+	Observed map[Key]bool
+	// Wrong is what must not be there, whatever people wish for.
+	Wrong []string
+}
+
+// Source names an object with values.
+type Source struct {
+	Kind string
+	Key
+}
+
+// Carriage is what a HelmChartProxy has Fleet carry to the Clusters of a namespace.
+type Carriage struct {
+	Proxy     Key
+	Namespace string
+}
+
+// Carrier is what Fleet is handed for the Clusters of a namespace.
+type Carrier struct {
+	// Kind is Bundle, with the chart in it, or HelmOp, where agents download it.
+	Kind                                    string
+	Chart, Version, ReleaseName, ReleasedIn string
+	CorrectDrift                            bool
+	// Targets are the values by Fleet Cluster.
+	Targets map[string]any
+	// UID is that of the object. Where that is made anew, releases are uninstalled meanwhile.
+	UID types.UID `json:"-"`
+}
+
+// Identity tells whether it may stay the same object.
+func (c *Carrier) Identity() string {
+	return c.Kind + " with release " + c.ReleasedIn + "/" + c.ReleaseName
+}
+
+// DeepCopy returns a copy.
+func (c *Carrier) DeepCopy() *Carrier {
+	other := *c
+	other.Targets = maps.Clone(c.Targets)
+	return &other
+}
+
+func newCharts() Charts {
+	return Charts{
+		Proxies: map[Key]*addonsv1.HelmChartProxy{}, Published: map[string][]string{}, Sources: map[Source]any{},
+		Carriers: map[Carriage]*Carrier{}, Mirrors: map[Key]map[string]string{}, Matching: map[Key][]string{}, Observed: map[Key]bool{},
+	}
+}
+
+func (c Charts) copy() Charts {
+	c.Proxies, c.Carriers, c.Sources = copyMap(c.Proxies), copyMap(c.Carriers), maps.Clone(c.Sources)
+	c.Mirrors, c.Matching, c.Observed = maps.Clone(c.Mirrors), maps.Clone(c.Matching), maps.Clone(c.Observed)
+	for proxy, told := range c.Mirrors {
+		c.Mirrors[proxy] = maps.Clone(told)
+	}
+	c.Wrong = slices.Clone(c.Wrong)
+	return c
+}
+
+// settleCharts is what is made of HelmChartProxies. What has none any more goes.
+func (s *State) settleCharts(in settings) {
+	charts := &s.Charts
+	charts.Wrong = nil
+	for of, carrier := range charts.Carriers {
+		if charts.Proxies[of.Proxy] != nil {
+			continue
+		}
+		if carrier.Targets = s.movedOf(of.Namespace, carrier); len(carrier.Targets) == 0 {
+			delete(charts.Carriers, of)
+		}
+	}
+	maps.DeleteFunc(charts.Mirrors, func(proxy Key, _ map[string]string) bool { return charts.Proxies[proxy] == nil && !s.GarbageStays })
+	maps.DeleteFunc(charts.Matching, func(proxy Key, _ []string) bool { return charts.Proxies[proxy] == nil })
+	maps.DeleteFunc(charts.Observed, func(proxy Key, _ bool) bool { return charts.Proxies[proxy] == nil })
+	for key, proxy := range charts.Proxies {
+		if !has(proxy.Annotations, pauseAnnotation) { // Else nothing is written.
+			s.settleProxy(in, key, proxy)
+		}
+	}
+}
+
+func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy) {
+	charts := &s.Charts
+	selected := s.chartClusters(proxy)
+	namespaces := map[string][]*clusterv1.Cluster{}
+	var matching []string
+	for _, cluster := range selected {
+		namespaces[cluster.Namespace] = append(namespaces[cluster.Namespace], cluster)
+		matching = append(matching, client.ObjectKeyFromObject(cluster).String())
+	}
+	for of := range charts.Carriers {
+		if of.Proxy == key {
+			namespaces[of.Namespace] = slices.Clone(namespaces[of.Namespace])
+		}
+	}
+	for namespace, clusters := range namespaces {
+		of := Carriage{Proxy: key, Namespace: namespace}
+		if carrier := s.carrier(in, proxy, namespace, clusters); carrier != nil {
+			charts.Carriers[of] = carrier
+		} else {
+			delete(charts.Carriers, of)
+		}
+	}
+	if charts.Matching[key] = matching; len(matching) == 0 {
+		delete(charts.Matching, key)
+	}
+	mirrors := map[string]string{}
+	for _, cluster := range selected {
+		mirrors[client.ObjectKeyFromObject(cluster).String()] = s.told(in, proxy, cluster)
+	}
+	if charts.Mirrors[key] = mirrors; len(mirrors) == 0 {
+		delete(charts.Mirrors, key)
+	}
+	charts.Observed[key] = true
+}
+
+// carrier returns what Fleet is handed for some Clusters of one namespace, which may have been
+// handed something before; nil if that is nothing.
+func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, namespace string, clusters []*clusterv1.Cluster) *Carrier {
+	old := s.Charts.Carriers[Carriage{Proxy: client.ObjectKeyFromObject(proxy), Namespace: namespace}]
+	version := resolve(proxy.Spec.Version, s.Charts.Published[proxy.Spec.ChartName])
+	base, readable := s.sharedValues(proxy)
+	held := version == "" || !readable // Then what is there stays, but for whoever is not selected any more.
+	carrier := &Carrier{
+		Kind: "Bundle", Chart: proxy.Spec.ChartName, Version: version,
+		ReleaseName: releaseName(proxy), ReleasedIn: proxy.Spec.ReleaseNamespace,
+		CorrectDrift: proxy.Spec.CorrectDrift != nil && *proxy.Spec.CorrectDrift,
+	}
+	if carrier.ReleasedIn == "" {
+		carrier.ReleasedIn = "default"
+	}
+	if proxy.Spec.Download == addonsv1.DownloadAgent {
+		carrier.Kind = "HelmOp"
+	}
+	before := map[string]any{}
+	if old != nil {
+		before = old.Targets
+	}
+	if old != nil && (held || carrier.Identity() == old.Identity()) {
+		carrier.UID = old.UID
+	}
+	if held && old != nil {
+		carrier = old.DeepCopy()
+	}
+	carrier.Targets = s.movedOf(namespace, old)
+	for _, cluster := range clusters {
+		fleet := s.fleetClusterOf(in, cluster)
+		if fleet == nil || !isClaimed(cluster) && !isOurs(fleet) {
+			continue // It is not in Fleet.
+		}
+		last, was := before[fleet.Name]
+		values, rendered := any(nil), false
+		if !held && !isPaused(cluster) {
+			values, rendered = s.renderedFor(in, proxy, cluster, base)
+		}
+		switch {
+		case rendered:
+			carrier.Targets[fleet.Name] = values
+		case was: // It keeps its last.
+			carrier.Targets[fleet.Name] = last
+		}
+	}
+	if len(carrier.Targets) == 0 {
+		return nil
+	}
+	return carrier
+}
+
+// movedOf returns the targets that stay whoever goes: a Cluster that is released is moved to another
+// management cluster, or was, and lives on.
+func (s *State) movedOf(namespace string, carrier *Carrier) map[string]any {
+	moved := map[string]any{}
+	if carrier == nil {
+		return moved
+	}
+	for name, values := range carrier.Targets {
+		if fleet := s.FleetClusters[Key{Namespace: namespace, Name: name}]; fleet != nil && isOurs(fleet) && fleet.Annotations[released] == "true" {
+			moved[name] = values
+		}
+	}
+	return moved
+}
+
+// told returns the reasons of which a HelmReleaseProxy has one, where no Fleet runs.
+func (s *State) told(in settings, proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) string {
+	fleet := s.fleetClusterOf(in, cluster)
+	base, readable := s.sharedValues(proxy)
+	_, rendered := s.renderedFor(in, proxy, cluster, base)
+	reasons := []string{"PreparingToHelmInstall", "HelmReleasePending", "HelmReleaseProxySpecsUpdating"}
+	switch {
+	case fleet == nil || !isClaimed(cluster) && !isOurs(fleet):
+		reasons = []string{"GetClusterFailed"}
+	case cluster.Annotations[pinnedName] != fleet.Name: // It has lost its pin.
+		reasons = append(reasons, "GetClusterFailed", "ValueParsingFailed", "HelmReleaseProxyCreationFailed")
+	case resolve(proxy.Spec.Version, s.Charts.Published[proxy.Spec.ChartName]) == "" || !readable || isPaused(cluster):
+		reasons = append(reasons, "ValueParsingFailed", "HelmReleaseProxyCreationFailed") // The HelmChartProxy says it.
+	case !rendered:
+		reasons = []string{"ValueParsingFailed"}
+	}
+	return strings.Join(reasons, orElse)
+}
+
+// chartClusters returns the Clusters that a HelmChartProxy selects.
+func (s *State) chartClusters(proxy *addonsv1.HelmChartProxy) []*clusterv1.Cluster {
+	selector, err := metav1.LabelSelectorAsSelector(&proxy.Spec.ClusterSelector)
+	if err != nil {
+		return nil
+	}
+	var selected []*clusterv1.Cluster
+	for key, cluster := range s.Clusters {
+		stamped := cluster.DeepCopy()
+		stampClass(stamped)
+		if s.reaches(proxy, key.Namespace) && selector.Matches(labels.Set(stamped.Labels)) {
+			selected = append(selected, cluster)
+		}
+	}
+	slices.SortFunc(selected, func(a, b *clusterv1.Cluster) int {
+		return strings.Compare(client.ObjectKeyFromObject(a).String(), client.ObjectKeyFromObject(b).String())
+	})
+	return selected
+}
+
+// reaches: a HelmChartProxy selects Clusters of its own namespace, or else of those that its
+// namespaceSelector matches.
+func (s *State) reaches(proxy *addonsv1.HelmChartProxy, namespace string) bool {
+	if proxy.Spec.NamespaceSelector == nil {
+		return proxy.Namespace == namespace
+	}
+	selector, err := metav1.LabelSelectorAsSelector(proxy.Spec.NamespaceSelector)
+	return err == nil && s.Namespaces[namespace] != nil && selector.Matches(labels.Set(s.Namespaces[namespace].Labels))
+}
+
+// resolve returns the version that a chart is installed at, or "" if there is none.
+func resolve(asked string, published []string) string {
+	var found string
+	for _, version := range published {
+		major, isRange := strings.CutSuffix(asked, ".x")
+		if asked == "" || asked == version || isRange && strings.HasPrefix(version, major+".") {
+			found = version
+		}
+	}
+	return found
+}
+
+// longestRelease is the longest name of a release.
+const longestRelease = 53
+
+// Shortened stands for the end of a name that is shortened somehow.
+const Shortened = "…"
+
+// releaseName returns the name of a release. Where none is given, it is made of that of the
+// HelmChartProxy.
+func releaseName(proxy *addonsv1.HelmChartProxy) string {
+	switch {
+	case proxy.Spec.ReleaseName != "":
+		return proxy.Spec.ReleaseName
+	case len(proxy.Name) <= longestRelease && isDNSLabel(proxy.Name):
+		return proxy.Name
+	}
+	readable, _, _ := strings.Cut(proxy.Name, ".")
+	return readable[:min(len(readable), longestRelease/2)] + Shortened
+}
