@@ -73,6 +73,8 @@ type chartsWork struct {
 	bytes    map[string]float64
 	cpu      time.Duration
 	latency  []time.Duration
+	// looks are those at the HelmChartProxy, which are at all its Clusters each.
+	looks float64
 }
 
 // measureCharts measures the optional component helm: one HelmChartProxy, and Clusters that it
@@ -230,6 +232,10 @@ func (s *session) work(ctx context.Context, fleet *playedFleet, clusters map[cli
 	if err != nil {
 		return w, err
 	}
+	looks, err := s.looks(ctx)
+	if err != nil {
+		return w, err
+	}
 	if err := happen(); err != nil {
 		return w, err
 	}
@@ -261,8 +267,23 @@ func (s *session) work(ctx context.Context, fleet *playedFleet, clusters map[cli
 	for key, written := range p.requests.valuesWritten(clusters) {
 		w.latency = append(w.latency, max(0, written.completed.Sub(p.changes[key].completed)))
 	}
-	w.cpu, err = p.work()
+	if w.cpu, err = p.work(); err != nil {
+		return w, err
+	}
+	w.looks, err = s.looks(ctx)
+	w.looks -= looks
 	return w, err
+}
+
+// looks returns how often HelmChartProxies were looked at since the start of the program.
+func (s *session) looks(ctx context.Context) (float64, error) {
+	const reconciles = "controller_runtime_reconcile_total"
+	text, err := s.diagnostics.get(ctx, charts, "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	snapshot, err := metrics.Parse(string(text), reconciles)
+	return snapshot.Sum(reconciles, nil), err
 }
 
 func (w *chartsWork) add(other chartsWork) {
@@ -270,6 +291,7 @@ func (w *chartsWork) add(other chartsWork) {
 	w.elapsed += other.elapsed
 	w.requests = append(w.requests, other.requests...)
 	w.cpu += other.cpu
+	w.looks += other.looks
 	w.latency = append(w.latency, other.latency...)
 	for resource, size := range other.bytes {
 		w.bytes[resource] += size

@@ -46,6 +46,7 @@ func chartsTables(levels []selectedLevel) []report.Table {
 				report.Value(row.name+", writes"+at, "", its.each(float64(len(its.requests.of(write, false))))).Against(before.each(float64(len(before.requests.of(write, false))))),
 				report.Value(row.name+", GET and LIST"+at, "", its.each(float64(len(its.requests.of(read, false))))),
 				report.Value(row.name+", bytes"+at, "KiB", its.each(its.sent())/1024).Against(before.each(before.sent())/1024),
+				report.Value(row.name+", looks"+at, "", its.each(its.looks)),
 				report.Value(row.name+", processor time"+at, "ms", perOne(its.cpu, its.count)).Against(perOne(before.cpu, before.count)).RatioAtMost(maxChangeGrowth),
 				report.Value(row.name+", until the values are written, p50"+at, "ms", report.Milliseconds(report.Quantile(its.latency, .5))),
 			)
