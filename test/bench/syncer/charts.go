@@ -90,12 +90,12 @@ func measureCharts(ctx context.Context, o options) (tables []report.Table, err e
 	for _, n := range steps(s.n) {
 		l, err := s.measureSelected(ctx, g, fleet, have, n)
 		if err != nil {
-			return chartsTables(all), fmt.Errorf("with %d Clusters: %w", n, errors.Join(err, fleet.trouble()))
+			return chartsTables(o, all), fmt.Errorf("with %d Clusters: %w", n, errors.Join(err, fleet.trouble()))
 		}
 		all, have = append(all, l), n
 	}
 	bare, err := s.writeBarely(ctx, g)
-	return append(chartsTables(all), bare), err
+	return append(chartsTables(o, all), bare), err
 }
 
 // prepareCharts starts the component, with a chart and a HelmChartProxy.
@@ -130,6 +130,7 @@ spec:
   repoURL: %[3]s
   chartName: bench
   version: 1.0.0
+  download: %[7]s
   tlsConfig: {caSecret: {name: repository}}
   valuesTemplate: |
     revision: {{ index .Cluster.metadata.labels %[6]q | default "none" }}
@@ -138,7 +139,7 @@ spec:
     {{- range $i := until 56 }}
     - "{{ $i }}.{{ $.Cluster.metadata.name }}.{{ $.Cluster.spec.controlPlaneEndpoint.host }}/{{ $.InfraCluster.metadata.name }}/index.html"
     {{- end }}
-`, chartsProxy.Namespace, chartsProxy.Name, repo.URL, base64.StdEncoding.EncodeToString(repo.CA), selectLabel, clusterLabel))
+`, chartsProxy.Namespace, chartsProxy.Name, repo.URL, base64.StdEncoding.EncodeToString(repo.CA), selectLabel, clusterLabel, s.download))
 }
 
 func (s *session) followCharts() (*phase, error) { return s.follow(chartsUser, charts) }

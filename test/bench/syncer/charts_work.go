@@ -70,6 +70,9 @@ func (s *session) work(ctx context.Context, fleet *playedFleet, clusters map[cli
 	for _, resource := range chartsWrite {
 		w.bytes[resource] = after[resource] - before[resource]
 	}
+	if s.download == string(addonsv1.DownloadAgent) {
+		delete(w.bytes, "bundles") // Fleet writes them.
+	}
 	for key, written := range p.requests.valuesWritten(clusters) {
 		w.latency = append(w.latency, max(0, written.completed.Sub(p.changes[key].completed)))
 	}
