@@ -80,7 +80,7 @@ const (
 
 // Installed returns what is known of a release that somebody else has installed once and for all.
 func Installed(mirror *addonsv1.HelmReleaseProxy) Release {
-	return Release{Ready: true, Reason: readyReason, Status: mirror.Status.Status, Revision: mirror.Status.Revision}
+	return Release{Ready: true, Reason: ReadyReason, Status: mirror.Status.Status, Revision: mirror.Status.Revision}
 }
 
 func (r Release) waiting(status, message string) Release {
