@@ -75,9 +75,13 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, error) {
-	if ours, err := r.peer.isOurs(ctx); err != nil || !ours {
+	switch ours, err := r.peer.isOurs(ctx); {
+	case err != nil:
 		r.tally.forget(key)
 		return ctrl.Result{}, err
+	case !ours:
+		r.tally.forget(key)
+		return ctrl.Result{}, r.tellLeftAlone(ctx, key)
 	}
 	proxy := &addonsv1.HelmChartProxy{}
 	err := r.Get(ctx, key, proxy)
