@@ -163,6 +163,9 @@ func (r *reconciler) putBundle(ctx context.Context, proxy plan.Key, want, have *
 	if len(spec) == 0 && isSameMeta(want, have) {
 		return taken, nil
 	}
+	if done, err := r.patchTargets(ctx, want, have, spec); done || err != nil {
+		return taken, err
+	}
 	return taken, r.patch(ctx, have, toJSON(map[string]any{"metadata": metaOf(want, have), "spec": spec}))
 }
 

@@ -50,6 +50,8 @@ type scene struct {
 	writes []string
 	// fails says what cannot be created or deleted.
 	fails func(client.Object) bool
+	// patching sees patches, and may refuse them.
+	patching func(client.Object, client.Patch) error
 }
 
 var errRefused = errors.New("refused by a test")
@@ -79,6 +81,11 @@ func newScene(t *testing.T) *scene {
 			},
 			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 				note("patch", object)
+				if s.patching != nil {
+					if err := s.patching(object, patch); err != nil {
+						return err
+					}
+				}
 				return c.Patch(ctx, object, patch, options...)
 			},
 			Delete: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.DeleteOption) error {

@@ -1,6 +1,7 @@
 package charts
 
 import (
+	"bytes"
 	"hash/fnv"
 	"maps"
 	"sync"
@@ -59,7 +60,8 @@ func (m *memory) get(proxy plan.Key, cluster types.UID, digest uint64) ([]byte, 
 }
 
 func (m *memory) put(proxy plan.Key, cluster types.UID, digest uint64, values []byte) {
-	m.change(proxy, cluster, func(its *remembered) { its.digest, its.values = digest, values })
+	// As it was written it has room for more, which would stay as long as it does.
+	m.change(proxy, cluster, func(its *remembered) { its.digest, its.values = digest, bytes.Clone(values) })
 }
 
 func (m *memory) change(proxy plan.Key, cluster types.UID, change func(*remembered)) {

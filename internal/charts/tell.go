@@ -52,7 +52,7 @@ func (r *reconciler) tellOwn(ctx context.Context, v *visit) error {
 	if equality.Semantic.DeepEqual(before.Status, current.Status) {
 		return nil
 	}
-	if err := r.Status().Patch(ctx, &current, client.MergeFrom(before), client.FieldOwner(FieldManager)); err != nil {
+	if err := r.patchStatus(ctx, before, &current); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("writing the status: %w", err))
 	}
 	r.announce(before, &current)

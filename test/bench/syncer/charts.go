@@ -23,12 +23,10 @@ import (
 	"github.com/muster-fleet/muster/internal/charts/plan"
 	"github.com/muster-fleet/muster/internal/charts/repository"
 	"github.com/muster-fleet/muster/test/bench/load"
-	"github.com/muster-fleet/muster/test/bench/metrics"
 	"github.com/muster-fleet/muster/test/bench/usage"
 	"github.com/muster-fleet/muster/test/oracle"
 	"github.com/muster-fleet/muster/test/report"
 	"github.com/muster-fleet/muster/test/stack"
-	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 const (
@@ -65,16 +63,6 @@ type selectedLevel struct {
 	largest                             map[string]int
 }
 
-// chartsWork is what a number of events took.
-type chartsWork struct {
-	count    int
-	elapsed  time.Duration
-	requests requests
-	bytes    map[string]float64
-	cpu      time.Duration
-	latency  []time.Duration
-}
-
 // measureCharts measures the optional component helm: one HelmChartProxy, and Clusters that it
 // selects. The benchmark plays Fleet.
 func measureCharts(ctx context.Context, o options) (tables []report.Table, err error) {
@@ -102,12 +90,12 @@ func measureCharts(ctx context.Context, o options) (tables []report.Table, err e
 	for _, n := range steps(s.n) {
 		l, err := s.measureSelected(ctx, g, fleet, have, n)
 		if err != nil {
-			return chartsTables(all), fmt.Errorf("with %d Clusters: %w", n, errors.Join(err, fleet.trouble()))
+			return chartsTables(o, all), fmt.Errorf("with %d Clusters: %w", n, errors.Join(err, fleet.trouble()))
 		}
 		all, have = append(all, l), n
 	}
 	bare, err := s.writeBarely(ctx, g)
-	return append(chartsTables(all), bare), err
+	return append(chartsTables(o, all), bare), err
 }
 
 // prepareCharts starts the component, with a chart and a HelmChartProxy.
@@ -142,6 +130,7 @@ spec:
   repoURL: %[3]s
   chartName: bench
   version: 1.0.0
+  download: %[7]s
   tlsConfig: {caSecret: {name: repository}}
   valuesTemplate: |
     revision: {{ index .Cluster.metadata.labels %[6]q | default "none" }}
@@ -150,7 +139,7 @@ spec:
     {{- range $i := until 56 }}
     - "{{ $i }}.{{ $.Cluster.metadata.name }}.{{ $.Cluster.spec.controlPlaneEndpoint.host }}/{{ $.InfraCluster.metadata.name }}/index.html"
     {{- end }}
-`, chartsProxy.Namespace, chartsProxy.Name, repo.URL, base64.StdEncoding.EncodeToString(repo.CA), selectLabel, clusterLabel))
+`, chartsProxy.Namespace, chartsProxy.Name, repo.URL, base64.StdEncoding.EncodeToString(repo.CA), selectLabel, clusterLabel, s.download))
 }
 
 func (s *session) followCharts() (*phase, error) { return s.follow(chartsUser, charts) }
@@ -217,112 +206,6 @@ func (s *session) label(ctx context.Context, g *load.Generator, i int, key, valu
 	cluster := &clusterv1.Cluster{}
 	cluster.Namespace, cluster.Name = g.Key(i).Namespace, g.Key(i).Name
 	return s.admin.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, key, value)))
-}
-
-// work has something happen, and returns what it took until the values of these Clusters are written,
-// so many Clusters are selected, all is deployed, and that is said.
-func (s *session) work(ctx context.Context, fleet *playedFleet, clusters map[client.ObjectKey]time.Time, selected int, happen func() error) (w chartsWork, err error) {
-	p, err := s.followCharts()
-	if err != nil {
-		return w, err
-	}
-	before, err := s.bodies(ctx)
-	if err != nil {
-		return w, err
-	}
-	if err := happen(); err != nil {
-		return w, err
-	}
-	if err := poll.Until(ctx, "the HelmChartProxy", patience, func(ctx context.Context) error {
-		if _, err := p.read(); err != nil {
-			return err
-		}
-		if written := p.requests.valuesWritten(clusters); len(written) < len(clusters) {
-			return fmt.Errorf("of %d Clusters %d have values; %w", len(clusters), len(written), fleet.trouble())
-		}
-		return s.isDeployed(ctx, selected)
-	}); err != nil {
-		return w, err
-	}
-	if err := p.quiet(ctx); err != nil {
-		return w, err
-	}
-	if err := s.isDeployed(ctx, selected); err != nil {
-		return w, err
-	}
-	after, err := s.bodies(ctx)
-	if err != nil {
-		return w, err
-	}
-	w = chartsWork{count: len(clusters), elapsed: p.requests.lastWrite().Sub(p.start), requests: p.requests, bytes: map[string]float64{}}
-	for _, resource := range chartsWrite {
-		w.bytes[resource] = after[resource] - before[resource]
-	}
-	for key, written := range p.requests.valuesWritten(clusters) {
-		w.latency = append(w.latency, max(0, written.completed.Sub(p.changes[key].completed)))
-	}
-	w.cpu, err = p.work()
-	return w, err
-}
-
-func (w *chartsWork) add(other chartsWork) {
-	w.count += other.count
-	w.elapsed += other.elapsed
-	w.requests = append(w.requests, other.requests...)
-	w.cpu += other.cpu
-	w.latency = append(w.latency, other.latency...)
-	for resource, size := range other.bytes {
-		w.bytes[resource] += size
-	}
-}
-
-// isDeployed returns an error unless the HelmChartProxy says that it is, on so many Clusters.
-func (s *session) isDeployed(ctx context.Context, selected int) error {
-	proxy := &addonsv1.HelmChartProxy{}
-	if err := s.admin.Get(ctx, chartsProxy, proxy); err != nil {
-		return err
-	}
-	if len(proxy.Status.MatchingClusters) != selected || !meta.IsStatusConditionTrue(proxy.Status.Conditions, addonsv1.ReadyCondition) {
-		return fmt.Errorf("%d Clusters: %+v", len(proxy.Status.MatchingClusters), proxy.Status.Conditions)
-	}
-	return nil
-}
-
-// valuesWritten returns the first request by which the values of each Cluster were written.
-func (r requests) valuesWritten(clusters map[client.ObjectKey]time.Time) map[client.ObjectKey]request {
-	cluster := map[client.ObjectKey]client.ObjectKey{}
-	for key := range clusters {
-		cluster[client.ObjectKey{Namespace: key.Namespace, Name: plan.ValuesName(chartsProxy, key.Namespace, key.Name)}] = key
-	}
-	result := map[client.ObjectKey]request{}
-	for _, e := range r.of(write, false) {
-		key, known := cluster[client.ObjectKey{Namespace: e.Namespace, Name: e.Name}]
-		if _, done := result[key]; known && !done && e.Resource == "configmaps" && e.Code < 300 {
-			result[key] = request{e.Received, e.Completed}
-		}
-	}
-	return result
-}
-
-// bodies returns how much the API server was sent, by resource, by whomever.
-func (s *session) bodies(ctx context.Context) (map[string]float64, error) {
-	const sizes = "apiserver_request_body_size_bytes_sum"
-	text, err := s.diagnostics.get(ctx, apiserver, "/metrics")
-	if err != nil {
-		return nil, err
-	}
-	snapshot, err := metrics.Parse(string(text), sizes)
-	if err != nil {
-		return nil, err
-	}
-	if len(snapshot) == 0 {
-		return nil, errors.New("the API server does not say how much it is sent")
-	}
-	sent := map[string]float64{}
-	for _, sample := range snapshot {
-		sent[sample.Labels["resource"]] += sample.Value
-	}
-	return sent, nil
 }
 
 // haveValues checks that each Cluster has values of its own, of the size that is measured.

@@ -17,6 +17,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/muster-fleet/muster/internal/charts/plan"
 	"github.com/muster-fleet/muster/test/oracle"
@@ -107,6 +108,15 @@ func (f *playedFleet) trouble() error {
 
 // act makes of what there is what Fleet would.
 func (f *playedFleet) act(ctx context.Context) error {
+	var ops fleetv1.HelmOpList
+	if err := f.cache.List(ctx, &ops); err != nil {
+		return err
+	}
+	for i := range ops.Items {
+		if err := f.follow(ctx, &ops.Items[i]); err != nil {
+			return fmt.Errorf("following a HelmOp: %w", err)
+		}
+	}
 	var bundles fleetv1.BundleList
 	if err := f.cache.List(ctx, &bundles); err != nil {
 		return err
@@ -116,6 +126,22 @@ func (f *playedFleet) act(ctx context.Context) error {
 		errs = append(errs, f.take(ctx, &bundles.Items[i]))
 	}
 	return errors.Join(errs...)
+}
+
+// follow makes of a HelmOp the Bundle that Fleet makes of it.
+func (f *playedFleet) follow(ctx context.Context, op *fleetv1.HelmOp) error {
+	bundle := &fleetv1.Bundle{}
+	bundle.Namespace, bundle.Name = op.Namespace, op.Name
+	_, err := controllerutil.CreateOrPatch(ctx, f.admin, bundle, func() error {
+		if bundle.Labels == nil {
+			bundle.Labels = map[string]string{}
+		}
+		maps.Copy(bundle.Labels, op.Spec.Labels)
+		bundle.Labels[fleetv1.HelmOpLabel] = op.Name
+		bundle.Spec = *plan.MadeOf(op)
+		return nil
+	})
+	return err
 }
 
 // take takes a Bundle over.

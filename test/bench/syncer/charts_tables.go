@@ -17,14 +17,14 @@ const (
 	maxChangeGrowth = 1.5
 )
 
-func chartsTables(levels []selectedLevel) []report.Table {
+func chartsTables(o options, levels []selectedLevel) []report.Table {
 	if len(levels) == 0 {
 		return nil
 	}
-	work := report.Table{Title: "Charts: requests, bytes and processor time"}
+	work := report.Table{Title: "Charts: requests, bytes and processor time, download " + o.download}
 	work.Note("one HelmChartProxy in one namespace, a chart of %d KiB in its Bundles, values of %d KiB for each Cluster; the benchmark plays Fleet, which deploys at once", chartSize>>10, fewestValues>>10)
 	work.Note("bytes are the bodies of requests, by the API server's own metric; the played Fleet's are among those for Bundles: some 60 bytes each time that it takes one over")
-	size := report.Table{Title: "Charts: sizes and memory"}
+	size := report.Table{Title: "Charts: sizes and memory, download " + o.download}
 	var settled, restarted, syncers []report.Point
 	first := levels[0]
 	for _, l := range levels {
@@ -46,6 +46,7 @@ func chartsTables(levels []selectedLevel) []report.Table {
 				report.Value(row.name+", writes"+at, "", its.each(float64(len(its.requests.of(write, false))))).Against(before.each(float64(len(before.requests.of(write, false))))),
 				report.Value(row.name+", GET and LIST"+at, "", its.each(float64(len(its.requests.of(read, false))))),
 				report.Value(row.name+", bytes"+at, "KiB", its.each(its.sent())/1024).Against(before.each(before.sent())/1024),
+				report.Value(row.name+", looks"+at, "", its.each(its.looks)),
 				report.Value(row.name+", processor time"+at, "ms", perOne(its.cpu, its.count)).Against(perOne(before.cpu, before.count)).RatioAtMost(maxChangeGrowth),
 				report.Value(row.name+", until the values are written, p50"+at, "ms", report.Milliseconds(report.Quantile(its.latency, .5))),
 			)

@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/report"
 	"github.com/muster-fleet/muster/test/stack"
 )
@@ -37,6 +38,7 @@ type options struct {
 	dir                  string
 	output               string
 	markdown             bool
+	download             string
 }
 
 func (o *options) addTo(flags *flag.FlagSet) {
@@ -55,6 +57,7 @@ func (o *options) addTo(flags *flag.FlagSet) {
 	flags.StringVar(&o.profiles, "pprof", "", "save profiles of the syncer in this directory")
 	flags.StringVar(&o.dir, "dir", "", "keep the files and logs of the stack in this directory; use with -only")
 	flags.StringVar(&o.output, "output", "", "where to write the figures as JSON (.dev/bench.json if empty, or .dev/bench-against.json)")
+	flags.StringVar(&o.download, "download", string(addonsv1.DownloadManager), "who downloads the chart in the table charts: Manager, or Agent")
 	flags.BoolVar(&o.markdown, "markdown", false, "print the reports in these files for a page, and measure nothing")
 }
 
@@ -91,7 +94,7 @@ func run(ctx context.Context, o options, args []string) error {
 	r.Settings = map[string]string{
 		"n": fmt.Sprint(o.n), "burst": fmt.Sprint(o.burst), "steady": fmt.Sprint(o.steady), "rate": fmt.Sprint(o.rate),
 		"namespaces": fmt.Sprint(o.namespaces), "classes": fmt.Sprint(o.classes), "workers": fmt.Sprint(o.workers),
-		"only": o.only, "against": o.against,
+		"only": o.only, "download": o.download, "against": o.against,
 	}
 	chosen, err := o.parts()
 	if err != nil {
