@@ -37,10 +37,18 @@ func TestKnownCharts(t *testing.T) {
 	newer, missing := of(func(s *addonsv1.HelmChartProxySpec) { s.Version = "1.1.0" }), of(func(s *addonsv1.HelmChartProxySpec) { s.Version = "9.9.9" })
 	agent := of(func(s *addonsv1.HelmChartProxySpec) { s.Download = addonsv1.DownloadAgent })
 	released := of(func(s *addonsv1.HelmChartProxySpec) { s.ReleaseName = "release" })
-	everywhere := of(func(s *addonsv1.HelmChartProxySpec) { s.ChartName, s.NamespaceSelector = "simple", &namespaceSelectors[1] })
-	sourcedBy := of(func(s *addonsv1.HelmChartProxySpec) { s.ValuesFrom = []addonsv1.ValuesReference{{Kind: "ConfigMap", Name: chartValues}} })
-	secretly := of(func(s *addonsv1.HelmChartProxySpec) { s.ValuesFrom = []addonsv1.ValuesReference{{Kind: "Secret", Name: chartValues}} })
-	source := func(value string) Step { return Step{Op: "SetSource", Namespace: theirs, Kind: "ConfigMap", Value: value} }
+	everywhere := of(func(s *addonsv1.HelmChartProxySpec) {
+		s.ChartName, s.NamespaceSelector = "simple", &namespaceSelectors[1]
+	})
+	sourcedBy := of(func(s *addonsv1.HelmChartProxySpec) {
+		s.ValuesFrom = []addonsv1.ValuesReference{{Kind: "ConfigMap", Name: chartValues}}
+	})
+	secretly := of(func(s *addonsv1.HelmChartProxySpec) {
+		s.ValuesFrom = []addonsv1.ValuesReference{{Kind: "Secret", Name: chartValues}}
+	})
+	source := func(value string) Step {
+		return Step{Op: "SetSource", Namespace: theirs, Kind: "ConfigMap", Value: value}
+	}
 	secret := func(value string) Step { return Step{Op: "SetSource", Namespace: theirs, Kind: "Secret", Value: value} }
 	pause, unpause := Step{Op: "Pause", Kind: "Annotation"}, Step{Op: "Unpause", Kind: "Annotation"}
 	moves, stays := Step{Op: "Pause", Kind: "Spec"}, Step{Op: "Unpause", Kind: "Spec"}
