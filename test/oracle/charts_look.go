@@ -175,7 +175,7 @@ func (l *chartsLook) carries(of Carriage, carrier *Carrier, object client.Object
 		spec.Helm = &fleetv1.HelmOptions{}
 	}
 	carrier.UID = object.GetUID()
-	carrier.ReleaseName, carrier.ReleasedIn, carrier.Targets = spec.Helm.ReleaseName, spec.DefaultNamespace, map[string]any{}
+	carrier.ReleaseName, carrier.ReleasedIn, carrier.Targets, carrier.Own = spec.Helm.ReleaseName, spec.DefaultNamespace, map[string]any{}, map[string]any{}
 	if proxy := l.Proxies[of.Proxy]; proxy != nil {
 		if begin, isShortened := strings.CutSuffix(releaseName(proxy), Shortened); isShortened && strings.HasPrefix(carrier.ReleaseName, begin) && len(carrier.ReleaseName) <= longestRelease {
 			carrier.ReleaseName = begin + Shortened
@@ -193,7 +193,10 @@ func (l *chartsLook) carries(of Carriage, carrier *Carrier, object client.Object
 		if _, twice := carrier.Targets[target.ClusterName]; twice {
 			l.wrong("%s for %s has %s twice", carrier.Kind, of, target.ClusterName)
 		}
-		carrier.Targets[target.ClusterName] = l.values(of, spec, target)
+		if target.Helm != nil && target.Helm.ReleaseName != "" {
+			l.wrong("%s for %s has release %s on %s", carrier.Kind, of, target.Helm.ReleaseName, target.ClusterName)
+		}
+		carrier.Targets[target.ClusterName], carrier.Own[target.ClusterName] = l.values(of, spec, target)
 	}
 	if l.Carriers[of] != nil {
 		l.wrong("there is more than one carrier for %s: %s %s", of, carrier.Kind, object.GetName())
@@ -202,8 +205,8 @@ func (l *chartsLook) carries(of Carriage, carrier *Carrier, object client.Object
 }
 
 // values returns what reaches a target: all layers, each over the one before, without the key
-// that keeps Helm from taking empty values for those of the last release.
-func (l *chartsLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1.BundleTarget) any {
+// that keeps Helm from taking empty values for those of the last release; and of that its own.
+func (l *chartsLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1.BundleTarget) (all, own any) {
 	values := map[string]any{}
 	carriedAlong := slices.Concat(spec.DownstreamResources, target.DownstreamResources)
 	for _, helm := range []*fleetv1.HelmOptions{spec.Helm, target.Helm} {
@@ -235,8 +238,15 @@ func (l *chartsLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1
 				l.wrong("%s does not carry %s %s along", of, kind, name)
 			}
 			values = merged(values, layer)
+			if helm == target.Helm {
+				own = withoutGlobal(layer)
+			}
 		}
 	}
+	return withoutGlobal(values), own
+}
+
+func withoutGlobal(values map[string]any) map[string]any {
 	if global, is := values["global"].(map[string]any); is && len(global) == 0 {
 		delete(values, "global")
 	}
