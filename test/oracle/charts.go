@@ -229,12 +229,13 @@ func (s *State) movedOf(namespace string, carrier *Carrier) []string {
 	return moved
 }
 
-// told returns the reasons of which a HelmReleaseProxy has one, where no Fleet runs.
+// told returns the reasons of which the condition ClusterAvailable of a HelmReleaseProxy has one: it
+// says what is wrong with the Cluster.
 func (s *State) told(in settings, proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) string {
 	fleet := s.fleetClusterOf(in, cluster)
 	_, _, held := s.wanted(proxy)
 	_, rendered := s.renderedFor(in, proxy, cluster)
-	reasons := []string{"PreparingToHelmInstall", "HelmReleasePending", "HelmReleaseProxySpecsUpdating"}
+	reasons := []string{"Available"}
 	switch {
 	case fleet == nil || !isClaimed(cluster) && !isOurs(fleet):
 		reasons = []string{"GetClusterFailed"}

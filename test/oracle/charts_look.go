@@ -63,8 +63,10 @@ func LookCharts(ctx context.Context, reader client.Reader, prefix string, known 
 	keep(prefix, inBundles, bundles.Items)
 	keep(prefix, inHelmOps, helmOps.Items)
 	keep(prefix, told, mirrors.Items)
-	for _, bundle := range inBundles {
-		look.bundle(bundle)
+	for key, bundle := range inBundles {
+		if inHelmOps[key] == nil { // Else it is Fleet's, which has it of the HelmOp.
+			look.bundle(bundle)
+		}
 	}
 	for _, helmOp := range inHelmOps {
 		look.helmOp(helmOp)
@@ -81,11 +83,11 @@ func LookCharts(ctx context.Context, reader client.Reader, prefix string, known 
 		if _, twice := seen.Mirrors[proxy][of.String()]; twice {
 			look.wrong("there is more than one HelmReleaseProxy of %s for %s", proxy, of)
 		}
-		ready := meta.FindStatusCondition(mirror.Status.Conditions, addonsv1.ReadyCondition)
-		if ready == nil {
-			ready = &metav1.Condition{}
+		available := meta.FindStatusCondition(mirror.Status.Conditions, addonsv1.ClusterAvailableCondition)
+		if available == nil {
+			available = &metav1.Condition{}
 		}
-		seen.Mirrors[proxy][of.String()] = ready.Reason
+		seen.Mirrors[proxy][of.String()] = available.Reason
 		look.tells("HelmReleaseProxy "+key.String(), mirror)
 	}
 	look.leftOver()
