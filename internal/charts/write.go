@@ -104,6 +104,11 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		named[client.ObjectKey{Namespace: namespace, Name: name}] = true
 	}
 	held := v.hold(its.Bundles, input.Chart, named)
+	if input.Unowned {
+		if err := r.disownRest(ctx, v, its, held, there); err != nil {
+			return err
+		}
+	}
 	for _, object := range its.Values {
 		key := client.ObjectKeyFromObject(object)
 		named[key] = true
@@ -133,6 +138,23 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		}
 	}
 	return r.sweep(ctx, v, namespace, wanted, named, objects)
+}
+
+// disownRest has what is not written not deleted with the HelmChartProxy: what is written is not either.
+func (r *reconciler) disownRest(ctx context.Context, v *visit, its plan.Objects, held held, there map[client.ObjectKey]client.Object) error {
+	var bundles []fleetv1.Bundle
+	for _, bundle := range its.Bundles {
+		if have := v.bundle(client.ObjectKeyFromObject(bundle)); have != nil && held.bundles[bundle.Name] {
+			bundles = append(bundles, *have)
+		}
+	}
+	var values []client.Object
+	for key, object := range there {
+		if its.Keep[key.Name] || held.values[key.Name] {
+			values = append(values, object)
+		}
+	}
+	return r.disownAll(ctx, v.key, bundles, values)
 }
 
 // putNoted writes an object with values, and notes whose release is behind.
