@@ -56,6 +56,7 @@ type reconciler struct {
 	versions *versions
 	large    *large
 	settling *settling
+	traces   *traces
 	tally    *tally
 	pace     *pace
 }

@@ -23,8 +23,10 @@ func (r *reconciler) write(ctx context.Context, v *visit) (again time.Duration, 
 	}
 	v.wrote = true
 	var errs []error
-	for _, namespace := range v.namespaces(values) {
-		if !v.isWanted(namespace) {
+	for _, namespace := range r.namespaces(v, values) {
+		if v.isWanted(namespace) {
+			r.traces.guess(v, namespace)
+		} else {
 			if err := r.clearAway(ctx, v, namespace, in(values, namespace)); err != nil {
 				// Whoever has it there may have forged it: it is not told of the HelmChartProxy.
 				ctrl.LoggerFrom(ctx).Error(err, "Clearing a namespace in which no Cluster is selected failed", "namespace", namespace)
