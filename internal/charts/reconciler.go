@@ -56,6 +56,7 @@ type reconciler struct {
 	versions *versions
 	large    *large
 	settling *settling
+	traces   *traces
 	tally    *tally
 	pace     *pace
 }
@@ -163,10 +164,8 @@ func (r *reconciler) carryOut(ctx context.Context, v *visit) (again time.Duratio
 		return 0, err
 	}
 	if again, err = r.share(ctx, v, template); err != nil {
-		for i := range v.bundles {
-			if failed := r.dropDeselected(ctx, v, &v.bundles[i]); failed != nil {
-				err = failed
-			}
+		if failed := r.holdAll(ctx, v); failed != nil {
+			err = failed
 		}
 		return again, err
 	}

@@ -142,7 +142,7 @@ func (s *scene) restart() {
 	cached := trimmed{s.api}
 	s.reconciler = &reconciler{
 		Client: cached, Options: Options{ChartInterval: time.Minute}, live: s.api, settings: settings.NewReader(s.api), sources: nothing{},
-		charts: fetch.New(time.Minute), recorder: events.NewFakeRecorder(100), now: time.Now, peer: newPeer(s.api), rendered: newMemory(), versions: newVersions(), large: newLarge(), settling: newSettling(), tally: newTally(), pace: newPace(),
+		charts: fetch.New(time.Minute), recorder: events.NewFakeRecorder(100), now: time.Now, peer: newPeer(s.api), rendered: newMemory(), versions: newVersions(), large: newLarge(), settling: newSettling(), traces: newTraces(time.Now()), tally: newTally(), pace: newPace(),
 	}
 }
 

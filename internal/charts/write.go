@@ -23,8 +23,10 @@ func (r *reconciler) write(ctx context.Context, v *visit) (again time.Duration, 
 	}
 	v.wrote = true
 	var errs []error
-	for _, namespace := range v.namespaces(values) {
-		if !v.isWanted(namespace) {
+	for _, namespace := range r.namespaces(v, values) {
+		if v.isWanted(namespace) {
+			r.traces.guess(v, namespace)
+		} else {
 			if err := r.clearAway(ctx, v, namespace, in(values, namespace)); err != nil {
 				// Whoever has it there may have forged it: it is not told of the HelmChartProxy.
 				ctrl.LoggerFrom(ctx).Error(err, "Clearing a namespace in which no Cluster is selected failed", "namespace", namespace)
@@ -104,6 +106,11 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		named[client.ObjectKey{Namespace: namespace, Name: name}] = true
 	}
 	held := v.hold(its.Bundles, input.Chart, named)
+	if input.Unowned {
+		if err := r.disownRest(ctx, v, its, held, there); err != nil {
+			return err
+		}
+	}
 	for _, object := range its.Values {
 		key := client.ObjectKeyFromObject(object)
 		named[key] = true
@@ -133,6 +140,23 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		}
 	}
 	return r.sweep(ctx, v, namespace, wanted, named, objects)
+}
+
+// disownRest has what is not written not deleted with the HelmChartProxy: what is written is not either.
+func (r *reconciler) disownRest(ctx context.Context, v *visit, its plan.Objects, held held, there map[client.ObjectKey]client.Object) error {
+	var bundles []fleetv1.Bundle
+	for _, bundle := range its.Bundles {
+		if have := v.bundle(client.ObjectKeyFromObject(bundle)); have != nil && held.bundles[bundle.Name] {
+			bundles = append(bundles, *have)
+		}
+	}
+	var values []client.Object
+	for key, object := range there {
+		if its.Keep[key.Name] || held.values[key.Name] {
+			values = append(values, object)
+		}
+	}
+	return r.disownAll(ctx, v.key, bundles, values)
 }
 
 // putNoted writes an object with values, and notes whose release is behind.
