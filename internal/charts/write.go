@@ -102,14 +102,9 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 	}
 	input.Chart = r.chartIn(ctx, v, input)
 	its := plan.Make(input)
-	for name := range its.Keep {
-		named[client.ObjectKey{Namespace: namespace, Name: name}] = true
-	}
-	held := v.hold(its.Bundles, input.Chart, named)
-	if input.Unowned {
-		if err := r.disownRest(ctx, v, its, held, there); err != nil {
-			return err
-		}
+	held, err := r.leave(ctx, v, input, its, there, named)
+	if err != nil {
+		return err
 	}
 	for _, object := range its.Values {
 		key := client.ObjectKeyFromObject(object)
@@ -142,8 +137,16 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 	return r.sweep(ctx, v, namespace, wanted, named, objects)
 }
 
-// disownRest has what is not written not deleted with the HelmChartProxy: what is written is not either.
-func (r *reconciler) disownRest(ctx context.Context, v *visit, its plan.Objects, held held, there map[client.ObjectKey]client.Object) error {
+// leave says what is left as it is. While a Cluster is moved, it does not go with the HelmChartProxy;
+// what is written does not either.
+func (r *reconciler) leave(ctx context.Context, v *visit, input plan.Input, its plan.Objects, there map[client.ObjectKey]client.Object, named map[client.ObjectKey]bool) (held, error) {
+	for name := range its.Keep {
+		named[client.ObjectKey{Namespace: input.Namespace, Name: name}] = true
+	}
+	held := v.hold(its.Bundles, input.Chart, named)
+	if !input.Unowned {
+		return held, nil
+	}
 	var bundles []fleetv1.Bundle
 	for _, bundle := range its.Bundles {
 		if have := v.bundle(client.ObjectKeyFromObject(bundle)); have != nil && held.bundles[bundle.Name] {
@@ -156,7 +159,7 @@ func (r *reconciler) disownRest(ctx context.Context, v *visit, its plan.Objects,
 			values = append(values, object)
 		}
 	}
-	return r.disownAll(ctx, v.key, bundles, values)
+	return held, r.disownAll(ctx, v.key, bundles, values)
 }
 
 // putNoted writes an object with values, and notes whose release is behind.
