@@ -5,7 +5,7 @@ STACK := $(GO) run ./test/cmd/stack
 # -count=1: a test that starts processes is never answered from the cache.
 TEST := $(GO) test -count=1
 # Every module of the repository, in which `go mod tidy` must have nothing to do.
-MODULES := . tools tools/golangci-lint tools/helm tools/helm-unittest hack/release test/monitoring test/page test/differential/fleet test/providers $(wildcard test/parts/*)
+MODULES := . tools tools/golangci-lint tools/helm tools/helm3 tools/helm-unittest hack/release test/monitoring test/page test/differential/fleet test/providers $(wildcard test/parts/*)
 # Those with code of ours, which is looked at and tested.
 OURS := . hack/release test/monitoring test/page test/differential/fleet test/providers
 # Builds images and what else is released; -root is the work tree, from there.
@@ -233,9 +233,9 @@ test-move: ## Move a cluster with clusterctl between two management clusters, an
 	$(TEST) -timeout=30m ./test/move/...
 
 .PHONY: test-migration
-test-migration: ## Migrate from CAAPF, which is played, and back
+test-migration: ## Migrate from CAAPF, which is played, and from what CAAPH leaves, and back
 	$(STACK) build
-	$(TEST) -timeout=30m ./test/migration/...
+	$(TEST) -p=1 -timeout=30m ./test/migration/...
 
 .PHONY: test-providers
 test-providers: ## Decode the guides' examples for RKE2 and k3s as objects of these providers

@@ -217,6 +217,10 @@ const (
 	// ReadyCondition says both.
 	ReadyCondition = "Ready"
 
+	// LeftAloneCondition says that Muster does not carry the HelmChartProxy out, since the kind is
+	// somebody else's. It is there only then.
+	LeftAloneCondition = "LeftAlone"
+
 	// HelmReleaseProxySpecsUpdatingReason says that something is being written.
 	HelmReleaseProxySpecsUpdatingReason = "HelmReleaseProxySpecsUpdating"
 	// HelmReleaseProxyCreationFailedReason says that something could not be written.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -252,20 +253,6 @@ func TestDisownOnPause(t *testing.T) {
 		s.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "values"}, Data: map[string][]byte{"values.yaml": []byte("a: 1")}})
 		s.create(proxy)
 		s.looks()
-		owned := func() (all []string) {
-			for _, list := range []client.ObjectList{&fleetv1.BundleList{}, &fleetv1.HelmOpList{}, &corev1.ConfigMapList{}, &corev1.SecretList{}} {
-				if err := s.api.List(context.Background(), list); err != nil {
-					t.Fatal(err)
-				}
-				_ = meta.EachListItem(list, func(object runtime.Object) error {
-					if its := object.(client.Object); isOwned(its) {
-						all = append(all, describe(its))
-					}
-					return nil
-				})
-			}
-			return all
-		}
 		kind := map[addonsv1.DownloadMode]string{addonsv1.DownloadManager: "Bundle", addonsv1.DownloadAgent: "HelmOp"}[download]
 		want := []string{
 			kind + " team/" + bundleName,
@@ -275,17 +262,61 @@ func TestDisownOnPause(t *testing.T) {
 			want = append(want, "Secret team/"+s.accessName())
 		}
 		slices.Sort(want[1:])
-		expect(t, "owned", owned(), want)
+		expect(t, "owned", s.owned(), want)
 		s.change(proxy, func() { proxy.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} })
 		for _, write := range s.looks() {
 			if !strings.HasPrefix(write, "patch ") {
 				t.Errorf("%s, of what is paused", write)
 			}
 		}
-		expect(t, "while paused", owned(), []string(nil))
+		expect(t, "while paused", s.owned(), []string(nil))
 		s.change(proxy, func() { proxy.Annotations = nil })
 		s.looks()
-		expect(t, "when it goes on", owned(), want)
+		expect(t, "when it goes on", s.owned(), want)
+	}
+}
+
+// owned lists what goes with a HelmChartProxy.
+func (s *scene) owned() (all []string) {
+	for _, list := range []client.ObjectList{&fleetv1.BundleList{}, &fleetv1.HelmOpList{}, &corev1.ConfigMapList{}, &corev1.SecretList{}} {
+		if err := s.api.List(context.Background(), list); err != nil {
+			s.Fatal(err)
+		}
+		_ = meta.EachListItem(list, func(object runtime.Object) error {
+			if its := object.(client.Object); isOwned(its) {
+				all = append(all, describe(its))
+			}
+			return nil
+		})
+	}
+	return all
+}
+
+// While a Cluster is moved, nothing that it reads goes with the HelmChartProxy, also of what is not
+// written then: values of a Cluster that is paused, and whatever is held.
+func TestDisownWhileMoved(t *testing.T) {
+	for name, hold := range map[string]func(*addonsv1.HelmChartProxySpec){
+		"all is well": func(*addonsv1.HelmChartProxySpec) {},
+		"no chart":    func(spec *addonsv1.HelmChartProxySpec) { spec.Version = "7.0.0" },
+		"no values": func(spec *addonsv1.HelmChartProxySpec) {
+			spec.ValuesFrom = []addonsv1.ValuesReference{{Kind: "Secret", Name: "none"}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			proxy := s.proxy()
+			s.create(proxy)
+			s.looks()
+			s.change(proxy, func() { hold(&proxy.Spec); proxy.Generation = 2 })
+			s.looks()
+			two, fleet := cluster("two"), fleetCluster("team", "two")
+			s.change(two, func() { two.Spec.Paused = ptr.To(true) })
+			s.change(fleet, func() {
+				fleet.OwnerReferences, fleet.Annotations = nil, map[string]string{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: "two"}
+			})
+			s.looks()
+			expect(t, "owned", s.owned(), []string(nil))
+		})
 	}
 }
 

@@ -45,6 +45,9 @@ func (r *reconciler) clear(ctx context.Context, key plan.Key) (ctrl.Result, erro
 			result.RequeueAfter = pollInterval
 		}
 	}
+	if len(bundles) == 0 { // The end of the last one brings it back.
+		errs = append(errs, r.clearWritten(ctx, key))
+	}
 	return result, errors.Join(errs...)
 }
 

@@ -2,6 +2,7 @@ package charts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -127,6 +128,20 @@ func find(lost []*selected, fleet *metav1.PartialObjectMetadata, deployment *fle
 		}
 	}
 	return false
+}
+
+// holdAll leaves everything as it is, but for Clusters that are not selected any more; and what is
+// moved does not go with the HelmChartProxy.
+func (r *reconciler) holdAll(ctx context.Context, v *visit) error {
+	var errs []error
+	for i := range v.bundles {
+		errs = append(errs, r.dropDeselected(ctx, v, &v.bundles[i]))
+	}
+	unowned, err := r.isUnowned(ctx, v, v.key.Namespace)
+	if unowned {
+		err = r.disown(ctx, v.key)
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // dropDeselected takes Clusters that are not selected any more out of a Bundle that is held, which is nil if

@@ -5,12 +5,18 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	capilabels "sigs.k8s.io/cluster-api/util/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/charts/plan"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
@@ -55,6 +61,33 @@ func (p *peer) isOurs(ctx context.Context) (bool, error) {
 	}
 	p.said = !ours
 	return ours, nil
+}
+
+// tellLeftAlone says on a HelmChartProxy that it is not carried out here, and leaves what else is
+// said there to whoever says it.
+func (r *reconciler) tellLeftAlone(ctx context.Context, key plan.Key) error {
+	proxy := &addonsv1.HelmChartProxy{}
+	if err := r.Get(ctx, key, proxy); err != nil || r.WatchFilter != "" && !capilabels.HasWatchLabel(proxy, r.WatchFilter) {
+		return client.IgnoreNotFound(err)
+	}
+	before := proxy.DeepCopy()
+	changed := meta.SetStatusCondition(&proxy.Status.Conditions, metav1.Condition{
+		Type: addonsv1.LeftAloneCondition, Status: metav1.ConditionTrue, Reason: reasonPeer, LastTransitionTime: metav1.NewTime(r.now().Truncate(time.Second)),
+		Message: "Muster does not carry it out: CustomResourceDefinition " + proxyCRD + " has no label " + stamp.ManagedByLabel + "=" + stamp.ManagedBy +
+			"; stop cluster-api-addon-provider-helm and apply manifests/helm to have Muster carry it out",
+	})
+	if !changed {
+		return nil
+	}
+	if proxy.Status.MatchingClusters == nil { // The CRD demands it.
+		proxy.Status.MatchingClusters = []corev1.ObjectReference{}
+	}
+	// Somebody else writes the other conditions, and a list is written as a whole.
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Status().Patch(ctx, proxy, patch, client.FieldOwner(FieldManager)); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("writing the status: %w", err))
+	}
+	return nil
 }
 
 // release removes the finalizer of cluster-api-addon-provider-helm from a HelmChartProxy, once. It

@@ -85,6 +85,7 @@ func describe(object client.Object) string {
 // It reports whether it had others. Want has the version of what is there afterwards.
 func (r *reconciler) putValues(ctx context.Context, proxy plan.Key, want, have client.Object) (changed bool, err error) {
 	if secret, ok := want.(*corev1.Secret); ok {
+		r.traces.note(proxy, client.ObjectKeyFromObject(secret))
 		if have, err = r.liveSecret(ctx, proxy, secret); err != nil {
 			return false, err
 		}

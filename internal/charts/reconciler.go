@@ -56,6 +56,7 @@ type reconciler struct {
 	versions *versions
 	large    *large
 	settling *settling
+	traces   *traces
 	tally    *tally
 	pace     *pace
 }
@@ -75,9 +76,13 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, error) {
-	if ours, err := r.peer.isOurs(ctx); err != nil || !ours {
+	switch ours, err := r.peer.isOurs(ctx); {
+	case err != nil:
 		r.tally.forget(key)
 		return ctrl.Result{}, err
+	case !ours:
+		r.tally.forget(key)
+		return ctrl.Result{}, r.tellLeftAlone(ctx, key)
 	}
 	proxy := &addonsv1.HelmChartProxy{}
 	err := r.Get(ctx, key, proxy)
@@ -159,10 +164,8 @@ func (r *reconciler) carryOut(ctx context.Context, v *visit) (again time.Duratio
 		return 0, err
 	}
 	if again, err = r.share(ctx, v, template); err != nil {
-		for i := range v.bundles {
-			if failed := r.dropDeselected(ctx, v, &v.bundles[i]); failed != nil {
-				err = failed
-			}
+		if failed := r.holdAll(ctx, v); failed != nil {
+			err = failed
 		}
 		return again, err
 	}

@@ -142,7 +142,7 @@ func (s *scene) restart() {
 	cached := trimmed{s.api}
 	s.reconciler = &reconciler{
 		Client: cached, Options: Options{ChartInterval: time.Minute}, live: s.api, settings: settings.NewReader(s.api), sources: nothing{},
-		charts: fetch.New(time.Minute), recorder: events.NewFakeRecorder(100), now: time.Now, peer: newPeer(s.api), rendered: newMemory(), versions: newVersions(), large: newLarge(), settling: newSettling(), tally: newTally(), pace: newPace(),
+		charts: fetch.New(time.Minute), recorder: events.NewFakeRecorder(100), now: time.Now, peer: newPeer(s.api), rendered: newMemory(), versions: newVersions(), large: newLarge(), settling: newSettling(), traces: newTraces(time.Now()), tally: newTally(), pace: newPace(),
 	}
 }
 
@@ -521,14 +521,25 @@ func TestPaused(t *testing.T) {
 	}
 }
 
-// Where the CRD is not Muster's, HelmChartProxies are somebody else's.
+// Where the CRD is not Muster's, HelmChartProxies are somebody else's: the condition LeftAlone says
+// so, once, until it is Muster's again.
 func TestNotOurs(t *testing.T) {
 	s := newScene(t)
 	crd := sources.CRD()
 	crd.Name = proxyCRD
 	s.change(crd, func() { crd.Labels = nil })
-	s.create(s.proxy())
-	expect(t, "not ours", s.looks(), []string(nil))
+	proxy := s.proxy()
+	proxy.Status.Conditions = []metav1.Condition{{Type: addonsv1.ReadyCondition, Status: metav1.ConditionTrue, Reason: "Theirs"}}
+	s.create(proxy)
+	expect(t, "not ours", s.looks(), []string{"patch status HelmChartProxy team/web"})
+	expect(t, "said", s.condition(addonsv1.LeftAloneCondition),
+		"True AnotherController Muster does not carry it out: CustomResourceDefinition helmchartproxies.addons.cluster.x-k8s.io has no label app.kubernetes.io/managed-by=muster; stop cluster-api-addon-provider-helm and apply manifests/helm to have Muster carry it out")
+	expect(t, "what is theirs", s.condition(addonsv1.ReadyCondition), "True Theirs ")
+	s.change(crd, func() { crd.Labels = map[string]string{stamp.ManagedByLabel: stamp.ManagedBy} })
+	s.looks()
+	if err := s.api.Get(context.Background(), key, proxy); err != nil || meta.FindStatusCondition(proxy.Status.Conditions, addonsv1.LeftAloneCondition) != nil {
+		t.Errorf("it is ours, and still said to be left alone: %v %v", proxy.Status.Conditions, err)
+	}
 }
 
 // cluster-api-addon-provider-helm leaves finalizers, and puts them back if it runs.

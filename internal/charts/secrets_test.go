@@ -114,3 +114,44 @@ func TestAccessIsReplaced(t *testing.T) {
 	expect(t, "when Fleet has followed", s.accessSecrets(), []string{after})
 	expect(t, "and what it says", s.helmOp().Annotations[plan.FormerAnnotation], "")
 }
+
+// A Secret with access is not left behind where what was to name it was never written, or is lost:
+// nothing tells of it then.
+func TestAccessWithoutHelmOp(t *testing.T) {
+	for name, test := range map[string]struct {
+		restart bool
+		change  func(*addonsv1.HelmChartProxy)
+	}{
+		"to the manager":                    {change: func(its *addonsv1.HelmChartProxy) { its.Spec.Download = addonsv1.DownloadManager }},
+		"to the manager, after the program": {restart: true, change: func(its *addonsv1.HelmChartProxy) { its.Spec.Download = addonsv1.DownloadManager }},
+		"nothing is selected": {change: func(its *addonsv1.HelmChartProxy) {
+			its.Spec.ClusterSelector.MatchLabels = map[string]string{"none": "yes"}
+		}},
+		"gone": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			proxy := s.byAgents()
+			s.fails = func(object client.Object) bool {
+				_, isHelmOp := object.(*fleetv1.HelmOp)
+				return isHelmOp
+			}
+			s.create(proxy)
+			for range 3 {
+				_, _ = s.Reconcile(context.Background(), ctrl.Request{NamespacedName: key})
+			}
+			expect(t, "access", s.accessSecrets(), []string{s.accessName()})
+			s.fails = nil
+			if test.restart {
+				s.restart()
+			}
+			if test.change != nil {
+				s.change(proxy, func() { test.change(proxy); proxy.Generation = 2 })
+			} else if err := s.api.Delete(context.Background(), proxy); err != nil {
+				t.Fatal(err)
+			}
+			s.looks()
+			expect(t, "access", s.accessSecrets(), []string(nil))
+		})
+	}
+}

@@ -102,7 +102,7 @@ func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, want
 			return err
 		}
 	}
-	return nil
+	return r.sweepWritten(ctx, v, namespace, named)
 }
 
 // sweepSecrets deletes the Secrets that a Bundle named, and none names any more. What a HelmOp named
@@ -142,11 +142,15 @@ func orNull(names []string) any {
 
 // sweepSecret deletes a Secret of ours unless something names it.
 func (r *reconciler) sweepSecret(ctx context.Context, v *visit, its client.ObjectKey, named map[client.ObjectKey]bool) error {
-	isConfigMap := its.Name == plan.SharedName(v.key, its.Namespace) && v.shared != nil && !v.shared.Secret
-	if named[its] && !isConfigMap {
+	if named[its] && !v.isConfigMap(its) {
 		return nil
 	}
 	return r.removeSecret(ctx, v.key, its)
+}
+
+// isConfigMap reports whether a name is that of a ConfigMap now.
+func (v *visit) isConfigMap(its client.ObjectKey) bool {
+	return its.Name == plan.SharedName(v.key, its.Namespace) && v.shared != nil && !v.shared.Secret
 }
 
 // isRead reports whether Fleet has something for the Cluster that values are of.

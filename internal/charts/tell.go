@@ -44,6 +44,7 @@ func (r *reconciler) tellOwn(ctx context.Context, v *visit) error {
 	conditions, matching := v.conditions()
 	v.ready = meta.FindStatusCondition(conditions, addonsv1.ReadyCondition).Reason
 	r.setConditions(&current.Status.Conditions, v.proxy.Generation, conditions)
+	meta.RemoveStatusCondition(&current.Status.Conditions, addonsv1.LeftAloneCondition)
 	if v.looked {
 		current.Status.MatchingClusters = matching
 	}

@@ -152,7 +152,9 @@ func TestMirrorFields(t *testing.T) {
 	}
 	expect(t, "status.conditions", strings.Join(types, " "), "Ready ClusterAvailable HelmReleaseReady")
 
-	s.change(mirror, func() { mirror.Spec.ReleaseName, mirror.Spec.RepoURL, mirror.Spec.Values = "evil", "https://evil.example.com", "evil: yes" })
+	s.change(mirror, func() {
+		mirror.Spec.ReleaseName, mirror.Spec.RepoURL, mirror.Spec.Values = "evil", "https://evil.example.com", "evil: yes"
+	})
 	expect(t, "changed", s.looks(), []string{"patch HelmReleaseProxy team/web-one"})
 	expect(t, "put back", s.mirror("web-one").Spec, want)
 	if err := s.api.Delete(context.Background(), mirror); err != nil {

@@ -23,8 +23,10 @@ func (r *reconciler) write(ctx context.Context, v *visit) (again time.Duration, 
 	}
 	v.wrote = true
 	var errs []error
-	for _, namespace := range v.namespaces(values) {
-		if !v.isWanted(namespace) {
+	for _, namespace := range r.namespaces(v, values) {
+		if v.isWanted(namespace) {
+			r.traces.guess(v, namespace)
+		} else {
 			if err := r.clearAway(ctx, v, namespace, in(values, namespace)); err != nil {
 				// Whoever has it there may have forged it: it is not told of the HelmChartProxy.
 				ctrl.LoggerFrom(ctx).Error(err, "Clearing a namespace in which no Cluster is selected failed", "namespace", namespace)
@@ -100,10 +102,10 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 	}
 	input.Chart = r.chartIn(ctx, v, input)
 	its := plan.Make(input)
-	for name := range its.Keep {
-		named[client.ObjectKey{Namespace: namespace, Name: name}] = true
+	held, err := r.leave(ctx, v, input, its, there, named)
+	if err != nil {
+		return err
 	}
-	held := v.hold(its.Bundles, input.Chart, named)
 	for _, object := range its.Values {
 		key := client.ObjectKeyFromObject(object)
 		named[key] = true
@@ -133,6 +135,31 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		}
 	}
 	return r.sweep(ctx, v, namespace, wanted, named, objects)
+}
+
+// leave says what is left as it is. While a Cluster is moved, it does not go with the HelmChartProxy;
+// what is written does not either.
+func (r *reconciler) leave(ctx context.Context, v *visit, input plan.Input, its plan.Objects, there map[client.ObjectKey]client.Object, named map[client.ObjectKey]bool) (held, error) {
+	for name := range its.Keep {
+		named[client.ObjectKey{Namespace: input.Namespace, Name: name}] = true
+	}
+	held := v.hold(its.Bundles, input.Chart, named)
+	if !input.Unowned {
+		return held, nil
+	}
+	var bundles []fleetv1.Bundle
+	for _, bundle := range its.Bundles {
+		if have := v.bundle(client.ObjectKeyFromObject(bundle)); have != nil && held.bundles[bundle.Name] {
+			bundles = append(bundles, *have)
+		}
+	}
+	var values []client.Object
+	for key, object := range there {
+		if its.Keep[key.Name] || held.values[key.Name] {
+			values = append(values, object)
+		}
+	}
+	return held, r.disownAll(ctx, v.key, bundles, values)
 }
 
 // putNoted writes an object with values, and notes whose release is behind.

@@ -8,6 +8,9 @@
 // wishes alone, starting from nothing: that a Cluster was imported before the fault does
 // not count in favour of what is there after it.
 //
+// Where charts is set of a fault, one of them also writes, changes and deletes HelmChartProxies, and
+// the optional component helm carries them out.
+//
 // What the table says:
 //
 //   - converged: runs in which Muster made all that the oracle expects, and nothing else,

@@ -53,8 +53,9 @@ type Carrier struct {
 	Kind                                    string
 	Chart, Version, ReleaseName, ReleasedIn string
 	CorrectDrift                            bool
-	// Targets are the values by Fleet Cluster.
+	// Targets are the values by Fleet Cluster, and Own what of these is not for all.
 	Targets map[string]any
+	Own     map[string]any `json:"-"`
 	// UID is that of the object. Where that is made anew, releases are uninstalled meanwhile.
 	UID types.UID `json:"-"`
 }
@@ -67,7 +68,7 @@ func (c *Carrier) Identity() string {
 // DeepCopy returns a copy.
 func (c *Carrier) DeepCopy() *Carrier {
 	other := *c
-	other.Targets = maps.Clone(c.Targets)
+	other.Targets, other.Own = maps.Clone(c.Targets), maps.Clone(c.Own)
 	return &other
 }
 
@@ -96,7 +97,9 @@ func (s *State) settleCharts(in settings) {
 		if charts.Proxies[of.Proxy] != nil {
 			continue
 		}
-		if carrier.Targets = s.movedOf(of.Namespace, carrier); len(carrier.Targets) == 0 {
+		moved := s.movedOf(of.Namespace, carrier)
+		maps.DeleteFunc(carrier.Targets, func(name string, _ any) bool { return !slices.Contains(moved, name) })
+		if len(moved) == 0 {
 			delete(charts.Carriers, of)
 		}
 	}
@@ -149,11 +152,58 @@ func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy
 // handed something before; nil if that is nothing.
 func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, namespace string, clusters []*clusterv1.Cluster) *Carrier {
 	old := s.Charts.Carriers[Carriage{Proxy: client.ObjectKeyFromObject(proxy), Namespace: namespace}]
-	version := resolve(proxy.Spec.Version, s.Charts.Published[proxy.Spec.ChartName])
-	base, readable := s.sharedValues(proxy)
-	held := version == "" || !readable // Then what is there stays, but for whoever is not selected any more.
-	carrier := &Carrier{
-		Kind: "Bundle", Chart: proxy.Spec.ChartName, Version: version,
+	carrier, shared, held := s.wanted(proxy)
+	if old == nil {
+		old = &Carrier{}
+	}
+	if held || carrier.Identity() == old.Identity() {
+		carrier.UID = old.UID
+	}
+	if held {
+		carrier = old.DeepCopy()
+	}
+	carrier.Own, carrier.Targets = map[string]any{}, map[string]any{}
+	stay := func(name string) {
+		if last, was := old.Targets[name]; was && held {
+			carrier.Targets[name], carrier.Own[name] = last, old.Own[name]
+		} else if was {
+			carrier.add(name, shared, old.Own[name])
+		}
+	}
+	for _, name := range s.movedOf(namespace, old) {
+		stay(name)
+	}
+	for _, cluster := range clusters {
+		fleet := s.fleetClusterOf(in, cluster)
+		if fleet == nil || !isClaimed(cluster) && !isOurs(fleet) {
+			continue // It is not in Fleet.
+		}
+		_, was := old.Targets[fleet.Name]
+		own, rendered := s.renderedFor(in, proxy, cluster)
+		switch {
+		case held, isPaused(cluster) && !isStatic(proxy), !rendered:
+			stay(fleet.Name) // It keeps its last.
+		case was || !isPaused(cluster):
+			carrier.add(fleet.Name, shared, own)
+		}
+	}
+	if len(carrier.Targets) == 0 {
+		return nil
+	}
+	return carrier
+}
+
+// add adds a target. What is for all reaches each, and its own lies over that.
+func (c *Carrier) add(name string, shared map[string]any, own any) {
+	values, _ := own.(map[string]any)
+	c.Own[name], c.Targets[name] = own, plain(merged(shared, values))
+}
+
+// wanted returns what a HelmChartProxy asks for, with the values that are for all; held, if that is
+// not to be had: then what is there stays, but for whoever is not selected any more.
+func (s *State) wanted(proxy *addonsv1.HelmChartProxy) (carrier *Carrier, shared map[string]any, held bool) {
+	carrier = &Carrier{
+		Kind: "Bundle", Chart: proxy.Spec.ChartName, Version: resolve(proxy.Spec.Version, s.Charts.Published[proxy.Spec.ChartName]),
 		ReleaseName: releaseName(proxy), ReleasedIn: proxy.Spec.ReleaseNamespace,
 		CorrectDrift: proxy.Spec.CorrectDrift != nil && *proxy.Spec.CorrectDrift,
 	}
@@ -163,67 +213,35 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, namespace s
 	if proxy.Spec.Download == addonsv1.DownloadAgent {
 		carrier.Kind = "HelmOp"
 	}
-	before := map[string]any{}
-	if old != nil {
-		before = old.Targets
-	}
-	if old != nil && (held || carrier.Identity() == old.Identity()) {
-		carrier.UID = old.UID
-	}
-	if held && old != nil {
-		carrier = old.DeepCopy()
-	}
-	carrier.Targets = s.movedOf(namespace, old)
-	for _, cluster := range clusters {
-		fleet := s.fleetClusterOf(in, cluster)
-		if fleet == nil || !isClaimed(cluster) && !isOurs(fleet) {
-			continue // It is not in Fleet.
-		}
-		last, was := before[fleet.Name]
-		values, rendered := any(nil), false
-		if !held && !isPaused(cluster) {
-			values, rendered = s.renderedFor(in, proxy, cluster, base)
-		}
-		switch {
-		case rendered:
-			carrier.Targets[fleet.Name] = values
-		case was: // It keeps its last.
-			carrier.Targets[fleet.Name] = last
-		}
-	}
-	if len(carrier.Targets) == 0 {
-		return nil
-	}
-	return carrier
+	shared, readable := s.sharedValues(proxy)
+	return carrier, shared, carrier.Version == "" || !readable
 }
 
 // movedOf returns the targets that stay whoever goes: a Cluster that is released is moved to another
 // management cluster, or was, and lives on.
-func (s *State) movedOf(namespace string, carrier *Carrier) map[string]any {
-	moved := map[string]any{}
-	if carrier == nil {
-		return moved
-	}
-	for name, values := range carrier.Targets {
+func (s *State) movedOf(namespace string, carrier *Carrier) []string {
+	var moved []string
+	for name := range carrier.Targets {
 		if fleet := s.FleetClusters[Key{Namespace: namespace, Name: name}]; fleet != nil && isOurs(fleet) && fleet.Annotations[released] == "true" {
-			moved[name] = values
+			moved = append(moved, name)
 		}
 	}
 	return moved
 }
 
-// told returns the reasons of which a HelmReleaseProxy has one, where no Fleet runs.
+// told returns the reasons of which the condition ClusterAvailable of a HelmReleaseProxy has one: it
+// says what is wrong with the Cluster.
 func (s *State) told(in settings, proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) string {
 	fleet := s.fleetClusterOf(in, cluster)
-	base, readable := s.sharedValues(proxy)
-	_, rendered := s.renderedFor(in, proxy, cluster, base)
-	reasons := []string{"PreparingToHelmInstall", "HelmReleasePending", "HelmReleaseProxySpecsUpdating"}
+	_, _, held := s.wanted(proxy)
+	_, rendered := s.renderedFor(in, proxy, cluster)
+	reasons := []string{"Available"}
 	switch {
 	case fleet == nil || !isClaimed(cluster) && !isOurs(fleet):
 		reasons = []string{"GetClusterFailed"}
 	case cluster.Annotations[pinnedName] != fleet.Name: // It has lost its pin.
 		reasons = append(reasons, "GetClusterFailed", "ValueParsingFailed", "HelmReleaseProxyCreationFailed")
-	case resolve(proxy.Spec.Version, s.Charts.Published[proxy.Spec.ChartName]) == "" || !readable || isPaused(cluster):
+	case held || isPaused(cluster):
 		reasons = append(reasons, "ValueParsingFailed", "HelmReleaseProxyCreationFailed") // The HelmChartProxy says it.
 	case !rendered:
 		reasons = []string{"ValueParsingFailed"}

@@ -63,8 +63,10 @@ func LookCharts(ctx context.Context, reader client.Reader, prefix string, known 
 	keep(prefix, inBundles, bundles.Items)
 	keep(prefix, inHelmOps, helmOps.Items)
 	keep(prefix, told, mirrors.Items)
-	for _, bundle := range inBundles {
-		look.bundle(bundle)
+	for key, bundle := range inBundles {
+		if inHelmOps[key] == nil { // Else it is Fleet's, which has it of the HelmOp.
+			look.bundle(bundle)
+		}
 	}
 	for _, helmOp := range inHelmOps {
 		look.helmOp(helmOp)
@@ -81,11 +83,11 @@ func LookCharts(ctx context.Context, reader client.Reader, prefix string, known 
 		if _, twice := seen.Mirrors[proxy][of.String()]; twice {
 			look.wrong("there is more than one HelmReleaseProxy of %s for %s", proxy, of)
 		}
-		ready := meta.FindStatusCondition(mirror.Status.Conditions, addonsv1.ReadyCondition)
-		if ready == nil {
-			ready = &metav1.Condition{}
+		available := meta.FindStatusCondition(mirror.Status.Conditions, addonsv1.ClusterAvailableCondition)
+		if available == nil {
+			available = &metav1.Condition{}
 		}
-		seen.Mirrors[proxy][of.String()] = ready.Reason
+		seen.Mirrors[proxy][of.String()] = available.Reason
 		look.tells("HelmReleaseProxy "+key.String(), mirror)
 	}
 	look.leftOver()
@@ -175,7 +177,7 @@ func (l *chartsLook) carries(of Carriage, carrier *Carrier, object client.Object
 		spec.Helm = &fleetv1.HelmOptions{}
 	}
 	carrier.UID = object.GetUID()
-	carrier.ReleaseName, carrier.ReleasedIn, carrier.Targets = spec.Helm.ReleaseName, spec.DefaultNamespace, map[string]any{}
+	carrier.ReleaseName, carrier.ReleasedIn, carrier.Targets, carrier.Own = spec.Helm.ReleaseName, spec.DefaultNamespace, map[string]any{}, map[string]any{}
 	if proxy := l.Proxies[of.Proxy]; proxy != nil {
 		if begin, isShortened := strings.CutSuffix(releaseName(proxy), Shortened); isShortened && strings.HasPrefix(carrier.ReleaseName, begin) && len(carrier.ReleaseName) <= longestRelease {
 			carrier.ReleaseName = begin + Shortened
@@ -193,7 +195,10 @@ func (l *chartsLook) carries(of Carriage, carrier *Carrier, object client.Object
 		if _, twice := carrier.Targets[target.ClusterName]; twice {
 			l.wrong("%s for %s has %s twice", carrier.Kind, of, target.ClusterName)
 		}
-		carrier.Targets[target.ClusterName] = l.values(of, spec, target)
+		if target.Helm != nil && target.Helm.ReleaseName != "" {
+			l.wrong("%s for %s has release %s on %s", carrier.Kind, of, target.Helm.ReleaseName, target.ClusterName)
+		}
+		carrier.Targets[target.ClusterName], carrier.Own[target.ClusterName] = l.values(of, spec, target)
 	}
 	if l.Carriers[of] != nil {
 		l.wrong("there is more than one carrier for %s: %s %s", of, carrier.Kind, object.GetName())
@@ -202,8 +207,8 @@ func (l *chartsLook) carries(of Carriage, carrier *Carrier, object client.Object
 }
 
 // values returns what reaches a target: all layers, each over the one before, without the key
-// that keeps Helm from taking empty values for those of the last release.
-func (l *chartsLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1.BundleTarget) any {
+// that keeps Helm from taking empty values for those of the last release; and of that its own.
+func (l *chartsLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1.BundleTarget) (all, own any) {
 	values := map[string]any{}
 	carriedAlong := slices.Concat(spec.DownstreamResources, target.DownstreamResources)
 	for _, helm := range []*fleetv1.HelmOptions{spec.Helm, target.Helm} {
@@ -235,8 +240,15 @@ func (l *chartsLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1
 				l.wrong("%s does not carry %s %s along", of, kind, name)
 			}
 			values = merged(values, layer)
+			if helm == target.Helm {
+				own = withoutGlobal(layer)
+			}
 		}
 	}
+	return withoutGlobal(values), own
+}
+
+func withoutGlobal(values map[string]any) map[string]any {
 	if global, is := values["global"].(map[string]any); is && len(global) == 0 {
 		delete(values, "global")
 	}

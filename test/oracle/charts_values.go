@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"maps"
+	"strings"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -54,12 +55,11 @@ func ChartsHold(was State) bool {
 	s := Settle(was)
 	in := settingsOf(s.Config)
 	for _, proxy := range s.Charts.Proxies {
-		base, readable := s.sharedValues(proxy)
-		if !readable || resolve(proxy.Spec.Version, s.Charts.Published[proxy.Spec.ChartName]) == "" || Templates[proxy.Spec.ValuesTemplate](aCluster) == nil {
+		if _, _, held := s.wanted(proxy); held || Templates[proxy.Spec.ValuesTemplate](aCluster) == nil {
 			return true
 		}
 		for _, cluster := range s.chartClusters(proxy) {
-			if _, rendered := s.renderedFor(in, proxy, cluster, base); !rendered || isPaused(cluster) || !cluster.DeletionTimestamp.IsZero() {
+			if _, rendered := s.renderedFor(in, proxy, cluster); !rendered || isPaused(cluster) || !cluster.DeletionTimestamp.IsZero() {
 				return true
 			}
 		}
@@ -67,22 +67,28 @@ func ChartsHold(was State) bool {
 	return false
 }
 
-// renderedFor returns the values for a Cluster; false if they cannot be rendered.
-func (s *State) renderedFor(in settings, proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster, base map[string]any) (any, bool) {
+// isStatic: the values are the same for all Clusters.
+func isStatic(proxy *addonsv1.HelmChartProxy) bool {
+	return !strings.Contains(proxy.Spec.ValuesTemplate, "{{")
+}
+
+// renderedFor returns a Cluster's own values, which lie over those for all; false if they cannot
+// be rendered.
+func (s *State) renderedFor(in settings, proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) (any, bool) {
+	if isStatic(proxy) {
+		return nil, true
+	}
 	data, resolved := s.templateValues(in, cluster)
 	if !resolved {
 		return nil, false
 	}
 	data["InfraCluster"] = data["InfrastructureCluster"]
 	values := Templates[proxy.Spec.ValuesTemplate](data)
-	if values == nil {
-		return nil, false
-	}
-	return plain(merged(base, values.(map[string]any))), true
+	return values, values != nil
 }
 
-// sharedValues are those from ConfigMaps and Secrets, which are the same for all Clusters; false
-// if one is missing.
+// sharedValues are those for all Clusters: of ConfigMaps and Secrets, and of a template that is
+// none; false if one is missing.
 func (s *State) sharedValues(proxy *addonsv1.HelmChartProxy) (map[string]any, bool) {
 	values := map[string]any{}
 	for _, from := range proxy.Spec.ValuesFrom {
@@ -93,6 +99,9 @@ func (s *State) sharedValues(proxy *addonsv1.HelmChartProxy) (map[string]any, bo
 		if there {
 			values = merged(values, content.(map[string]any))
 		}
+	}
+	if isStatic(proxy) {
+		values = merged(values, Templates[proxy.Spec.ValuesTemplate](nil).(map[string]any))
 	}
 	return values, true
 }

@@ -207,25 +207,27 @@ func (r *run) carriedBy(step Step) Step {
 
 // chartUp does all that it takes for a chart to reach a Cluster, as far as nothing is in the way.
 func chartUp(r *run, step Step) (bool, error) {
-	cluster := r.cluster(step)
-	if cluster == nil {
+	// The label comes first: a Fleet Cluster may be left as it was made.
+	label := Step{Cluster: step.Cluster, Key: chartLabel, Value: "yes"}
+	if r.cluster(step) == nil {
+		step.Key, step.Value = label.Key, label.Value
 		if _, err := createCluster(r, step); err != nil {
 			return false, err
 		}
+	} else if _, err := labelCluster(r, label); err != nil {
+		return false, err
 	}
 	if _, err := initialize(r, Step{Cluster: step.Cluster}); err != nil {
 		return false, err
 	}
-	if cluster = r.cluster(step); cluster == nil {
+	cluster := r.cluster(step)
+	if cluster == nil {
 		return false, nil
 	}
 	for i := range namespaceCount {
 		if r.namespace(i) == cluster.Namespace {
 			step.Namespace = i
 		}
-	}
-	if _, err := labelCluster(r, Step{Cluster: step.Cluster, Key: chartLabel, Value: "yes"}); err != nil {
-		return true, err
 	}
 	_, err := createProxy(r, step)
 	return true, err

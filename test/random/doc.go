@@ -14,6 +14,10 @@
 // not, is played: it deploys, grants and forgets by steps, as people do what they do. In the
 // other runs nobody registers such Clusters, and nothing may come of them but a condition.
 //
+// There are HelmChartProxies, whose charts come from a repository over https that wants a password.
+// What Fleet is handed for them is compared by what comes of it: which release in which version on
+// which Fleet Cluster, with which values. Of what Fleet does with that, nothing is played.
+//
 // The garbage collector, the syncer and the webhook are stopped at random. Muster is let
 // come to rest before a step only where the end depends on what Muster has seen before:
 // what is frozen stays as it is, and what is only kept is not made again.

@@ -23,13 +23,14 @@ func TestKnownCharts(t *testing.T) {
 	yes := metav1.LabelSelector{MatchLabels: map[string]string{chartLabel: "yes"}}
 	selected := func(value string) Step { return Step{Op: "SelectForChart", Key: chartLabel, Value: value} }
 	named := addonsv1.HelmChartProxySpec{Version: "1.0.0", ValuesTemplate: "who: {{ .Cluster.metadata.name }}"}
-	picky := addonsv1.HelmChartProxySpec{Version: "1.0.0", ClusterSelector: yes}
+	picky := addonsv1.HelmChartProxySpec{Version: "1.0.0", ClusterSelector: yes, ValuesTemplate: named.ValuesTemplate}
 	of := func(change func(*addonsv1.HelmChartProxySpec)) addonsv1.HelmChartProxySpec {
 		spec := named
 		change(&spec)
 		return spec
 	}
 	static := of(func(s *addonsv1.HelmChartProxySpec) { s.ValuesTemplate = "who: anybody" })
+	infra := of(func(s *addonsv1.HelmChartProxySpec) { s.ValuesTemplate = "infra: {{ .InfraCluster.metadata.name }}" })
 	otherwise := of(func(s *addonsv1.HelmChartProxySpec) { s.ValuesTemplate = "{who: {is: anybody}}" })
 	fails := of(func(s *addonsv1.HelmChartProxySpec) {
 		s.ValuesTemplate = `{{ if eq .Cluster.metadata.name "one" }}{{ fail "no" }}{{ end }}who: {{ .Cluster.metadata.name }}`
@@ -37,10 +38,18 @@ func TestKnownCharts(t *testing.T) {
 	newer, missing := of(func(s *addonsv1.HelmChartProxySpec) { s.Version = "1.1.0" }), of(func(s *addonsv1.HelmChartProxySpec) { s.Version = "9.9.9" })
 	agent := of(func(s *addonsv1.HelmChartProxySpec) { s.Download = addonsv1.DownloadAgent })
 	released := of(func(s *addonsv1.HelmChartProxySpec) { s.ReleaseName = "release" })
-	everywhere := of(func(s *addonsv1.HelmChartProxySpec) { s.ChartName, s.NamespaceSelector = "simple", &namespaceSelectors[1] })
-	sourcedBy := of(func(s *addonsv1.HelmChartProxySpec) { s.ValuesFrom = []addonsv1.ValuesReference{{Kind: "ConfigMap", Name: chartValues}} })
-	secretly := of(func(s *addonsv1.HelmChartProxySpec) { s.ValuesFrom = []addonsv1.ValuesReference{{Kind: "Secret", Name: chartValues}} })
-	source := func(value string) Step { return Step{Op: "SetSource", Namespace: theirs, Kind: "ConfigMap", Value: value} }
+	everywhere := of(func(s *addonsv1.HelmChartProxySpec) {
+		s.ChartName, s.NamespaceSelector = "simple", &namespaceSelectors[1]
+	})
+	sourcedBy := of(func(s *addonsv1.HelmChartProxySpec) {
+		s.ValuesFrom = []addonsv1.ValuesReference{{Kind: "ConfigMap", Name: chartValues}}
+	})
+	secretly := of(func(s *addonsv1.HelmChartProxySpec) {
+		s.ValuesFrom = []addonsv1.ValuesReference{{Kind: "Secret", Name: chartValues}}
+	})
+	source := func(value string) Step {
+		return Step{Op: "SetSource", Namespace: theirs, Kind: "ConfigMap", Value: value}
+	}
 	secret := func(value string) Step { return Step{Op: "SetSource", Namespace: theirs, Kind: "Secret", Value: value} }
 	pause, unpause := Step{Op: "Pause", Kind: "Annotation"}, Step{Op: "Unpause", Kind: "Annotation"}
 	moves, stays := Step{Op: "Pause", Kind: "Spec"}, Step{Op: "Unpause", Kind: "Spec"}
@@ -48,25 +57,18 @@ func TestKnownCharts(t *testing.T) {
 		name  string
 		steps []Step
 	}{
-		{"installed, upgraded, deleted", []Step{cluster, initialize, proxy(named), rest, edit("version", addonsv1.HelmChartProxySpec{Version: "1.x"}), rest, {Op: "DeleteProxy"}, rest}},
-		{"selected and deselected", []Step{cluster, initialize, selected("yes"), proxy(picky), rest, selected("no"), rest, selected("yes"), rest}},
-		{"deleted while the program is away", []Step{cluster, initialize, proxy(named), rest, kill, {Op: "DeleteProxy"}, rest}},
-		{"there before the Fleet Cluster is", []Step{proxy(named), cluster, rest, initialize, rest}},
-		{"a paused Cluster keeps its values", []Step{cluster, initialize, proxy(named), rest, pause, edit("template", static), rest, unpause, rest}},
-		{"a paused Cluster keeps values that are for all", []Step{cluster, initialize, proxy(static), rest, pause, edit("template", otherwise), rest, unpause, rest}},
-		{"a paused Cluster keeps values that come from elsewhere", []Step{cluster, initialize, proxy(sourcedBy), rest, pause, source("2"), rest, unpause, rest}},
-		{"deselected while it is paused", []Step{cluster, initialize, selected("yes"), proxy(picky), rest, pause, selected("no"), rest, unpause, rest}},
-		{"deselected while it is moved", []Step{cluster, initialize, selected("yes"), proxy(picky), rest, moves, selected("no"), rest, stays, rest}},
-		{"deleted while a Cluster is moved", []Step{cluster, initialize, proxy(named), rest, moves, rest, {Op: "DeleteProxy"}, rest, stays, rest}},
-		{"a version that is not there", []Step{cluster, initialize, selected("yes"), proxy(picky), rest, edit("version", missing), rest, selected("no"), rest, selected("yes"), rest,
-			edit("version", named), rest}},
+		{"installed before the Fleet Cluster is there, upgraded, deselected and selected again, and deleted while the program is away", []Step{
+			proxy(picky), cluster, rest, initialize, selected("yes"), rest, edit("version", newer), rest, selected("no"), rest, selected("yes"), rest,
+			kill, {Op: "DeleteProxy"}, rest, proxy(named), rest, {Op: "StopGC"}, {Op: "DeleteProxy"}, rest, proxy(named), rest, {Op: "StartGC"}, rest}},
+		{"a paused Cluster keeps what is rendered for it", []Step{cluster, initialize, selected("yes"), proxy(picky), rest, pause, edit("template", infra), rest, edit("sources", sourcedBy), rest,
+			source("2"), rest, unpause, rest, pause, edit("template", otherwise), rest, selected("no"), rest, unpause, rest}},
+		{"what is moved stays", []Step{cluster, initialize, selected("yes"), proxy(picky), rest, moves, rest, selected("no"), rest, stays, rest}},
+		{"what is not to be had holds the rest", []Step{cluster, initialize, selected("yes"), proxy(picky), rest, edit("version", missing), rest, selected("no"), rest, selected("yes"), rest,
+			edit("version", named), rest, edit("sources", secretly), rest, secret(""), rest, secret("2"), rest}},
 		{"a template that fails", []Step{cluster, initialize, proxy(named), rest, edit("template", fails), rest, edit("version", newer), rest, edit("template", static), rest}},
-		{"agents download it, and the manager again", []Step{cluster, initialize, proxy(named), rest, edit("download", agent), kill, rest, edit("download", named), rest}},
-		{"another release", []Step{cluster, initialize, proxy(named), rest, edit("release", released), rest, kill, edit("release", named), rest}},
-		{"of another namespace", []Step{cluster, initialize, {Op: "CreateProxy", Namespace: lib, Chart: &everywhere}, rest, {Op: "LabelNamespace", Namespace: theirs, Key: "team", Value: "red"}, rest,
-			kill, {Op: "LabelNamespace", Namespace: theirs, Key: "team"}, rest}},
-		{"made anew with the garbage collector away", []Step{cluster, initialize, proxy(named), rest, {Op: "StopGC"}, {Op: "DeleteProxy"}, rest, proxy(named), rest, {Op: "StartGC"}, rest}},
-		{"values go, and come again", []Step{cluster, initialize, proxy(secretly), rest, secret(""), rest, secret("2"), rest}},
+		{"agents download it, and the manager again; another release, in another namespace", []Step{cluster, initialize, {Op: "CreateProxy", Namespace: lib, Chart: &everywhere}, rest,
+			{Op: "LabelNamespace", Namespace: theirs, Key: "team", Value: "red"}, rest, edit("download", agent), kill, rest, edit("download", named), rest, edit("release", released), rest,
+			kill, edit("release", named), {Op: "LabelNamespace", Namespace: theirs, Key: "team"}, rest}},
 	} {
 		t.Run(known.name, func(t *testing.T) {
 			tries++

@@ -62,7 +62,7 @@ func TestRandom(t *testing.T) {
 		return
 	}
 	first, seeds, count := number(t, "MUSTER_SEED", 1), number(t, "MUSTER_SEEDS", 3), number(t, "MUSTER_STEPS", 60)
-	total := 0
+	total, carried := 0, 0
 	begin := time.Now()
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestRandom(t *testing.T) {
 				}
 			})
 			r, err := playSeed(seed, count)
-			total += r.count
+			total, carried = total+r.count, carried+r.carried
 			t.Logf("seed %d: %d steps in %s; %d registrations were made; at all quiet points together, %d Bundles and HelmOps carried charts",
 				seed, r.count, time.Since(begin).Round(time.Second), r.callers, r.carried)
 			if err != nil {
@@ -90,6 +90,9 @@ func TestRandom(t *testing.T) {
 		})
 	}
 	fmt.Fprintf(os.Stderr, "%d steps over %d seeds in %s\n", total, seeds, time.Since(begin).Round(time.Second))
+	if carried == 0 && seeds > 2 && !t.Failed() {
+		t.Error("no chart was carried to any Cluster in any of the runs")
+	}
 }
 
 // fails says what fails, and how few steps are enough for that.

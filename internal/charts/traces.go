@@ -1,0 +1,126 @@
+package charts
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/charts/plan"
+)
+
+// traces remembers which Secrets were written for HelmChartProxies: nothing but the Bundle or HelmOp
+// that names a Secret tells of it, and that may not have been written after it, or be lost.
+type traces struct {
+	mu  sync.Mutex
+	all map[plan.Key]map[client.ObjectKey]bool
+	// known are the namespaces of which it is known what was written.
+	known map[plan.Key]map[string]bool
+	// since is when this program has begun: before, another may have written.
+	since time.Time
+}
+
+func newTraces(since time.Time) *traces {
+	return &traces{all: map[plan.Key]map[client.ObjectKey]bool{}, known: map[plan.Key]map[string]bool{}, since: since}
+}
+
+func (w *traces) note(proxy plan.Key, secrets ...client.ObjectKey) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all[proxy] == nil {
+		w.all[proxy] = map[client.ObjectKey]bool{}
+	}
+	for _, secret := range secrets {
+		w.all[proxy][secret] = true
+	}
+}
+
+// guess notes what may have been written in a namespace before this program has begun.
+func (w *traces) guess(v *visit, namespace string) {
+	w.mu.Lock()
+	isKnown := w.known[v.key][namespace] || v.proxy.CreationTimestamp.After(w.since)
+	if w.known[v.key] == nil {
+		w.known[v.key] = map[string]bool{}
+	}
+	w.known[v.key][namespace] = true
+	w.mu.Unlock()
+	if isKnown {
+		return
+	}
+	names := []string{plan.SharedName(v.key, namespace)}
+	if plan.NeedsAccess(v.proxy) {
+		names = append(names, plan.AccessName(v.proxy, namespace))
+	}
+	for _, name := range names {
+		w.note(v.key, client.ObjectKey{Namespace: namespace, Name: name})
+	}
+}
+
+// in returns what was written in a namespace, or in all.
+func (w *traces) in(proxy plan.Key, namespace string) []client.ObjectKey {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var secrets []client.ObjectKey
+	for secret := range w.all[proxy] {
+		if namespace == "" || secret.Namespace == namespace {
+			secrets = append(secrets, secret)
+		}
+	}
+	return secrets
+}
+
+func (w *traces) drop(proxy plan.Key, secret client.ObjectKey) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.all[proxy], secret)
+}
+
+func (w *traces) forget(proxy plan.Key) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.all, proxy)
+	delete(w.known, proxy)
+}
+
+// sweepWritten deletes the Secrets that nothing names and nothing tells of.
+func (r *reconciler) sweepWritten(ctx context.Context, v *visit, namespace string, named map[client.ObjectKey]bool) error {
+	told := map[client.ObjectKey]bool{} // The end of what tells of it is seen to elsewhere.
+	for i := range v.bundles {
+		for _, name := range secretsOf(v.key, &v.bundles[i]) {
+			told[client.ObjectKey{Namespace: v.bundles[i].Namespace, Name: name}] = true
+		}
+	}
+	for _, secret := range r.traces.in(v.key, namespace) {
+		if told[secret] || named[secret] && !v.isConfigMap(secret) {
+			continue
+		}
+		if err := r.removeSecret(ctx, v.key, secret); err != nil {
+			return err
+		}
+		r.traces.drop(v.key, secret)
+	}
+	return nil
+}
+
+// clearWritten deletes the Secrets of a HelmChartProxy that is gone.
+func (r *reconciler) clearWritten(ctx context.Context, proxy plan.Key) error {
+	for _, secret := range r.traces.in(proxy, "") {
+		if err := r.removeSecret(ctx, proxy, secret); err != nil {
+			return err
+		}
+	}
+	r.traces.forget(proxy)
+	return nil
+}
+
+// namespaces returns those in which something is, was written, or is to be.
+func (r *reconciler) namespaces(v *visit, values []client.Object) []string {
+	all := v.namespaces(values)
+	for _, secret := range r.traces.in(v.key, "") {
+		all = append(all, secret.Namespace)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

@@ -1,0 +1,64 @@
+// Package caaph moves a management cluster from cluster-api-addon-provider-helm to Muster by the
+// steps of docs/migrate-from-caaph.md, and back, with the objects that it leaves.
+package caaph
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/muster-fleet/muster/internal/charts/repository"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+var (
+	ctx    = context.Background()
+	env    *stack.Stack
+	charts *repository.Repository
+)
+
+const team = "team"
+
+// clusters have API servers and agents of their own.
+var clusters = []string{"one", "two"}
+
+func TestMain(m *testing.M) {
+	SetDefaultEventuallyTimeout(2 * time.Minute)
+	SetDefaultEventuallyPollingInterval(200 * time.Millisecond)
+	os.Exit(stack.Main(m, stack.Options{Profile: stack.Full, Muster: true}, prepare))
+}
+
+func prepare(s *stack.Stack) error {
+	env = s
+	charts = repository.New()
+	if err := s.StartHostProvider(ctx); err != nil {
+		return err
+	}
+	for _, namespace := range []string{"classes", team} {
+		if err := s.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", namespace)); err != nil {
+			return err
+		}
+	}
+	if err := s.Apply(ctx, s.HostClusterClass("classes", "standard")); err != nil {
+		return err
+	}
+	if err := s.WaitForClusterClass(ctx, "classes", "standard"); err != nil {
+		return err
+	}
+	for _, name := range clusters {
+		its := stack.TopologyCluster{Namespace: team, Name: name, Class: "standard", ClassNamespace: "classes", Workers: 1, Labels: map[string]string{"web": "yes"}}
+		if err := s.Apply(ctx, its.YAML()); err != nil {
+			return err
+		}
+	}
+	for _, name := range clusters {
+		if err := s.WaitForControlPlane(ctx, team, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
