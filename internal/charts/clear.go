@@ -26,6 +26,7 @@ func (r *reconciler) clear(ctx context.Context, key plan.Key) (ctrl.Result, erro
 	r.large.forget(key)
 	r.settling.forget(key)
 	r.tally.forget(key)
+	r.pace.forget(key)
 	bundles, err := r.bundlesOf(ctx, key, nil)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -190,9 +191,14 @@ func secretsOf(key plan.Key, bundle *fleetv1.Bundle) []string {
 	return append(names, accessOf(key, bundle)...)
 }
 
+// mostFormer is how many Secrets that a HelmOp named before are looked for.
+const mostFormer = 8
+
 // accessOf returns the names of the Secrets with access that a Bundle names, or has named.
 func accessOf(key plan.Key, bundle *fleetv1.Bundle) []string {
+	// Whoever may write Bundles may write the annotation, and each name costs a request.
 	names := strings.Fields(bundle.Annotations[plan.FormerAnnotation])
+	names = names[:min(len(names), mostFormer)]
 	if options := bundle.Spec.HelmOpOptions; options != nil {
 		names = append(names, options.SecretName)
 	}

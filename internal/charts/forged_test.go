@@ -3,6 +3,7 @@ package charts
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -171,5 +173,52 @@ func TestForgedSize(t *testing.T) {
 	for want, targets := range map[bool][]string{true: {"x"}, false: {"x", "y"}} {
 		its.Spec.Targets = forgedTargets(targets...)
 		expect(t, "is of one Cluster", plan.IsBundleName(proxy, its), want)
+	}
+}
+
+// counting counts what is read past the cache.
+type counting struct {
+	client.Reader
+	gets int
+}
+
+func (c *counting) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	c.gets++
+	return c.Reader.Get(ctx, key, object, options...)
+}
+
+// An annotation that names thousands of Secrets costs a few requests, of a HelmChartProxy that is there and
+// of one that is not.
+func TestForgedFormerAccess(t *testing.T) {
+	for _, exists := range []bool{true, false} {
+		s := newScene(t)
+		proxy := s.proxy()
+		if exists {
+			s.create(proxy)
+			s.looks()
+		}
+		for _, object := range forgeries(proxy) {
+			if _, isConfigMap := object.(*corev1.ConfigMap); isConfigMap {
+				continue
+			}
+			base := strings.TrimRight(plan.AccessName(proxy, "evil"), "0123456789abcdef")
+			var names []string
+			for i := range 5000 {
+				names = append(names, fmt.Sprintf("%s%08x", base, i), fmt.Sprintf("%s%x", base, i))
+			}
+			annotations := object.GetAnnotations()
+			annotations[plan.FormerAnnotation] = strings.Join(names, " ")
+			object.SetAnnotations(annotations)
+			object.SetFinalizers([]string{"evil.example.com/stay"})
+			s.create(object)
+		}
+		live := &counting{Reader: s.api}
+		s.live = live
+		if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+			t.Fatal(err)
+		}
+		if live.gets > 100 {
+			t.Errorf("%v: %d requests", exists, live.gets)
+		}
 	}
 }

@@ -41,12 +41,13 @@ type lookedAt struct {
 
 func newPace() *pace { return &pace{all: map[plan.Key]lookedAt{}} }
 
-// begin notes that a look begins, which may take as long as the last one.
+// begin notes that a look begins, which may take as long as the last one: but that one may have waited for a
+// repository.
 func (p *pace) begin(proxy plan.Key, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	took := p.all[proxy].took
-	p.all[proxy] = lookedAt{took, now.Add(took + restAfter(took))}
+	p.all[proxy] = lookedAt{took, now.Add(min(took, longestRest) + restAfter(took))}
 }
 
 // end notes that a look is over, and how long it took.
@@ -55,6 +56,13 @@ func (p *pace) end(proxy plan.Key, took time.Duration, now time.Time) {
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.all, func(_ plan.Key, its lookedAt) bool { return now.Sub(its.until) > time.Hour })
 	p.all[proxy] = lookedAt{took, now.Add(restAfter(took))}
+}
+
+// forget forgets one that is gone.
+func (p *pace) forget(proxy plan.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.all, proxy)
 }
 
 func restAfter(took time.Duration) time.Duration { return min(rest*took, longestRest) }
@@ -92,12 +100,22 @@ func (p *pace) paced(of handler.MapFunc) handler.EventHandler {
 }
 
 // notOnlyStatus leaves out changes of nothing but a status: of a HelmReleaseProxy we write it.
-var notOnlyStatus = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+var notOnlyStatus = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return !isOnlyStatus(e) }}
+
+// onlyStatus leaves out everything else.
+var onlyStatus = predicate.Funcs{
+	CreateFunc:  func(event.CreateEvent) bool { return false },
+	UpdateFunc:  isOnlyStatus,
+	DeleteFunc:  func(event.DeleteEvent) bool { return false },
+	GenericFunc: func(event.GenericEvent) bool { return false },
+}
+
+func isOnlyStatus(e event.UpdateEvent) bool {
 	identity := func(object client.Object) []any {
 		return []any{
 			object.GetGeneration(), object.GetLabels(), object.GetAnnotations(), object.GetFinalizers(),
 			object.GetOwnerReferences(), object.GetDeletionTimestamp().IsZero(),
 		}
 	}
-	return !reflect.DeepEqual(identity(e.ObjectOld), identity(e.ObjectNew))
-}}
+	return reflect.DeepEqual(identity(e.ObjectOld), identity(e.ObjectNew))
+}

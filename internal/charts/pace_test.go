@@ -78,3 +78,13 @@ func TestNotOnlyStatus(t *testing.T) {
 		})
 	}
 }
+
+// A look that waited for a repository says nothing of how long the next takes.
+func TestPaceAfterALongWait(t *testing.T) {
+	now := time.Now()
+	p := newPace()
+	p.end(key, 90*time.Second, now)
+	now = now.Add(time.Minute)
+	p.begin(key, now)
+	expect(t, "during the next", p.left(key, now), 2*longestRest)
+}

@@ -3,6 +3,8 @@ package charts
 import (
 	"context"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/charts/plan"
 )
@@ -32,7 +34,7 @@ func (r *reconciler) inherit(ctx context.Context, v *visit) error {
 		case isGenerated(mirror, v.proxy):
 			cluster.releaseName = mirror.Spec.ReleaseName
 		}
-		if v.proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce && !isTarget && isInstalled(mirror) {
+		if v.proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce && !isTarget && isInstalled(mirror, v.proxy) {
 			cluster.installed = true
 			cluster.outcome.Release = plan.Installed(mirror)
 		}
@@ -42,6 +44,13 @@ func (r *reconciler) inherit(ctx context.Context, v *visit) error {
 
 // releaseNames are the names that targets of the release have of their own; empty for none.
 func (v *visit) releaseNames() map[deploymentKey]string {
+	if v.names == nil {
+		v.names = v.findReleaseNames()
+	}
+	return v.names
+}
+
+func (v *visit) findReleaseNames() map[deploymentKey]string {
 	names := map[deploymentKey]string{}
 	for i := range v.bundles {
 		its := &v.bundles[i]
@@ -50,7 +59,7 @@ func (v *visit) releaseNames() map[deploymentKey]string {
 		}
 		for _, target := range its.Spec.Targets {
 			name := ""
-			if target.Helm != nil && v.proxy.Spec.ReleaseName == "" && plan.GeneratedName.MatchString(target.Helm.ReleaseName) {
+			if target.Helm != nil && v.proxy.Spec.ReleaseName == "" && plan.IsGeneratedOf(v.proxy.Spec.ChartName, target.Helm.ReleaseName) {
 				name = target.Helm.ReleaseName
 			}
 			names[deploymentKey{its.Namespace, target.ClusterName}] = name
@@ -68,8 +77,15 @@ func isGenerated(mirror *addonsv1.HelmReleaseProxy, proxy *addonsv1.HelmChartPro
 		plan.IsGeneratedOf(proxy.Spec.ChartName, mirror.Spec.ReleaseName)
 }
 
-func isInstalled(mirror *addonsv1.HelmReleaseProxy) bool {
-	return mirror != nil && mirror.Annotations[addonsv1.ReleaseInstalledAnnotation] == "true"
+// isInstalled reports whether a HelmReleaseProxy of a HelmChartProxy says that its release is installed,
+// as cluster-api-addon-provider-helm leaves it, and not only by an annotation.
+func isInstalled(mirror *addonsv1.HelmReleaseProxy, proxy *addonsv1.HelmChartProxy) bool {
+	if mirror == nil || mirror.Annotations[addonsv1.ReleaseInstalledAnnotation] != "true" {
+		return false
+	}
+	owner := metav1.GetControllerOf(mirror)
+	return owner != nil && isProxy(*owner) && owner.Name == proxy.Name &&
+		mirror.Status.Status == plan.Deployed && mirror.Status.Revision > 0
 }
 
 // annotationsOf are those of a HelmReleaseProxy by which cluster-api-addon-provider-helm, should it

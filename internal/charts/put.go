@@ -97,24 +97,32 @@ func (r *reconciler) putValues(ctx context.Context, proxy plan.Key, want, have c
 		}
 		have = live
 	}
-	changed = digestOfValues(want) != digestOfValues(have)
-	if isSameMeta(want, have) && !changed {
-		want.SetResourceVersion(have.GetResourceVersion())
-		return false, nil
+	now := have
+	if !isSameMeta(want, have) {
+		if now, err = r.patched(ctx, have, types.MergePatchType, toJSON(map[string]any{"metadata": metaOf(want, have)})); err != nil {
+			return false, err
+		}
 	}
-	patch := map[string]any{"metadata": metaOf(want, have)}
-	switch typed := want.(type) {
-	case *corev1.ConfigMap:
-		patch["data"] = typed.Data
-	case *corev1.Secret:
-		patch["data"] = typed.Data
-	}
-	now, err := r.patched(ctx, have, toJSON(patch))
-	if err != nil {
-		return false, err
+	if changed = digestOfValues(want) != digestOfValues(have); changed {
+		if now, err = r.patched(ctx, have, types.JSONPatchType, replaceData(want)); err != nil {
+			return false, err
+		}
 	}
 	want.SetResourceVersion(now.GetResourceVersion())
 	return changed, nil
+}
+
+// replaceData returns the patch that makes the data of an object with values those of another, whichever
+// keys it has: which these are, the cache does not know, and a merge would leave them.
+func replaceData(want client.Object) []byte {
+	var data any
+	switch typed := want.(type) {
+	case *corev1.ConfigMap:
+		data = typed.Data
+	case *corev1.Secret:
+		data = typed.Data
+	}
+	return toJSON([]map[string]any{{"op": "add", "path": "/data", "value": data}})
 }
 
 // liveSecret reads a Secret with values past the cache: to watch Secrets would take the
@@ -189,16 +197,16 @@ func (r *reconciler) create(ctx context.Context, object client.Object) error {
 }
 
 func (r *reconciler) patch(ctx context.Context, have client.Object, patch []byte) error {
-	_, err := r.patched(ctx, have, patch)
+	_, err := r.patched(ctx, have, types.MergePatchType, patch)
 	return err
 }
 
 // patched changes an object, and returns what has become of it.
-func (r *reconciler) patched(ctx context.Context, have client.Object, patch []byte) (client.Object, error) {
+func (r *reconciler) patched(ctx context.Context, have client.Object, of types.PatchType, patch []byte) (client.Object, error) {
 	target := reflect.New(reflect.TypeOf(written(have)).Elem()).Interface().(client.Object)
 	target.SetNamespace(have.GetNamespace())
 	target.SetName(have.GetName())
-	if err := r.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(FieldManager)); err != nil {
+	if err := r.Patch(ctx, target, client.RawPatch(of, patch), client.FieldOwner(FieldManager)); err != nil {
 		return nil, fmt.Errorf("changing %s: %w", describe(have), err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Changed", "object", describe(have))

@@ -63,9 +63,6 @@ type reconciler struct {
 
 // Reconcile looks at one HelmChartProxy.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	begin := time.Now()
-	r.pace.begin(req.NamespacedName, begin)
-	defer func() { r.pace.end(req.NamespacedName, time.Since(begin), time.Now()) }()
 	result, err := r.reconcile(ctx, req.NamespacedName)
 	switch {
 	case err == nil:
@@ -85,12 +82,16 @@ func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, 
 		return ctrl.Result{}, r.tellLeftAlone(ctx, key)
 	}
 	proxy := &addonsv1.HelmChartProxy{}
-	err := r.Get(ctx, key, proxy)
-	switch {
-	case apierrors.IsNotFound(err):
+	if err := r.Get(ctx, key, proxy); apierrors.IsNotFound(err) {
 		return r.clear(ctx, key)
-	case err != nil:
+	} else if err != nil {
 		return ctrl.Result{}, err
+	}
+	// Of those that are not there nothing is remembered: anybody may make up names.
+	begin := time.Now()
+	r.pace.begin(key, begin)
+	defer func() { r.pace.end(key, time.Since(begin), time.Now()) }()
+	switch {
 	case !proxy.DeletionTimestamp.IsZero():
 		wrong, err := r.peer.release(ctx, proxy)
 		switch {

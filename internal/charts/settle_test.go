@@ -5,8 +5,12 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/charts/plan"
 )
 
 // deployAll makes what Fleet makes of the Bundle for each Cluster, ready.
@@ -90,4 +94,32 @@ func TestSettling(t *testing.T) {
 	now = now.Add(pollInterval)
 	s.looks()
 	expect(t, "what Fleet does not notice", s.condition("Ready"), "True Ready ")
+}
+
+// Values that are not wanted any more leave the object that all Clusters read, and it is written once.
+func TestValuesGo(t *testing.T) {
+	s := newScene(t)
+	proxy := s.proxy()
+	proxy.Spec.ValuesTemplate = ""
+	for _, name := range []string{"a", "b"} {
+		its := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}, Data: map[string][]byte{plan.ValuesKey: []byte("password: " + name)}}
+		s.create(its)
+		proxy.Spec.ValuesFrom = append(proxy.Spec.ValuesFrom, addonsv1.ValuesReference{Kind: plan.SecretKind, Name: name})
+	}
+	s.create(proxy)
+	s.looks()
+	s.deployAll()
+	s.looks()
+	s.change(proxy, func() { proxy.Spec.ValuesFrom, proxy.Generation = proxy.Spec.ValuesFrom[:1], 2 })
+	s.looks() // It comes to rest.
+	values := &corev1.Secret{}
+	if err := s.api.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "hcp-web.for-all"}, values); err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range values.Data {
+		if string(value) != "password: a" {
+			t.Errorf("%s is still %s", key, value)
+		}
+	}
+	expect(t, "keys", len(values.Data), 1)
 }

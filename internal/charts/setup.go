@@ -9,8 +9,10 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -131,6 +133,9 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		For(&addonsv1.HelmChartProxy{}, builder.WithPredicates(predicate.Or[client.Object](
 			predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
 		Watches(&addonsv1.HelmReleaseProxy{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &addonsv1.HelmChartProxy{}), builder.WithPredicates(notOnlyStatus)).
+		// Statuses are ours, but may have been written by comparison with older ones: their watches may lag behind others.
+		Watches(&addonsv1.HelmReleaseProxy{}, r.pace.paced(ofMirror), builder.WithPredicates(onlyStatus)).
+		Watches(&addonsv1.HelmChartProxy{}, r.pace.paced(ofItself), builder.WithPredicates(onlyStatus)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(e.ofCluster)).
 		Watches(&fleetv1.Bundle{}, r.pace.paced(e.ofBundle)).
 		Watches(&fleetv1.HelmOp{}, r.pace.paced(ofMade)).
@@ -223,10 +228,28 @@ func (e *enqueuer) proxies(ctx context.Context) []addonsv1.HelmChartProxy {
 	return all.Items
 }
 
+func ofItself(_ context.Context, proxy client.Object) []reconcile.Request {
+	return []reconcile.Request{request(client.ObjectKeyFromObject(proxy))}
+}
+
+// ofMirror returns the HelmChartProxy that a HelmReleaseProxy belongs to.
+func ofMirror(_ context.Context, mirror client.Object) []reconcile.Request {
+	if owner := metav1.GetControllerOf(mirror); owner != nil && isProxy(*owner) {
+		return []reconcile.Request{request(plan.Key{Namespace: mirror.GetNamespace(), Name: owner.Name})}
+	}
+	return nil
+}
+
+// isName reports whether something may have such a name: whoever makes one up is not to decide how much
+// is remembered of it.
+func isName(its plan.Key) bool {
+	return len(its.Name) <= validation.DNS1123SubdomainMaxLength && len(its.Namespace) <= validation.DNS1123LabelMaxLength
+}
+
 // ofMade returns the HelmChartProxy that something was made for. Whoever annotates something
 // so has it looked at, and no more.
 func ofMade(_ context.Context, object client.Object) []reconcile.Request {
-	if proxy, found := plan.ProxyOf(object); found {
+	if proxy, found := plan.ProxyOf(object); found && isName(proxy) {
 		return []reconcile.Request{request(proxy)}
 	}
 	return nil

@@ -59,13 +59,24 @@ func (r *reconciler) tellOwn(ctx context.Context, v *visit) error {
 	return nil
 }
 
+const (
+	// mostMatches is how large the list of selected Clusters in a status becomes, in bytes: etcd takes
+	// 1.5 MiB with everything else.
+	mostMatches = 768 << 10
+	// matchSize is what an entry takes beside the names.
+	matchSize = 100
+)
+
 // conditions returns the conditions and the selected Clusters; how releases fare only if it is
 // known.
 func (v *visit) conditions() ([]metav1.Condition, []corev1.ObjectReference) {
 	var outcomes []plan.Outcome
-	matching := []corev1.ObjectReference{}
+	matching, size := []corev1.ObjectReference{}, 0
 	for _, cluster := range v.clusters {
 		outcomes = append(outcomes, cluster.outcome)
+		if size += matchSize + len(cluster.Namespace) + len(cluster.Name); size > mostMatches {
+			continue
+		}
 		matching = append(matching, corev1.ObjectReference{
 			APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Namespace: cluster.Namespace, Name: cluster.Name,
 		})
@@ -78,6 +89,9 @@ func (v *visit) conditions() ([]metav1.Condition, []corev1.ObjectReference) {
 	for i := range conditions {
 		if its := &conditions[i]; its.Type == addonsv1.HelmReleaseProxySpecsUpToDateCondition && its.Status == metav1.ConditionTrue {
 			its.Message = v.aside
+			if left := len(v.clusters) - len(matching); left > 0 && its.Message == "" {
+				its.Message = fmt.Sprintf("status.matchingClusters has no room for %d more", left)
+			}
 		}
 	}
 	return slices.DeleteFunc(conditions, func(its metav1.Condition) bool {

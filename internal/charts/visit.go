@@ -32,6 +32,9 @@ type visit struct {
 	// stand for, and hide those that Fleet makes of them.
 	bundles     []fleetv1.Bundle
 	deployments map[deploymentKey]*fleetv1.BundleDeployment
+	// names and others are what was found out of bundles: see releaseNames and isOfOtherRelease.
+	names  map[deploymentKey]string
+	others map[client.ObjectKey]bool
 	// looked says that it is known what is there and which Clusters are selected, and wrote that
 	// everything was tried, and what has failed is noted.
 	looked, wrote bool
@@ -198,6 +201,15 @@ func (v *visit) freeze() {
 	}
 }
 
+// thaw forgets that a Cluster was installed once and for all if that was an earlier one of its name.
+func (v *visit) thaw(cluster *selected) {
+	key := deploymentKey{cluster.Namespace, cluster.fleet}
+	if its := v.frozen[key]; its != nil && its.Annotations[plan.InstalledOnAnnotation] != "" &&
+		its.Annotations[plan.InstalledOnAnnotation] != string(cluster.UID) {
+		delete(v.frozen, key)
+	}
+}
+
 func (v *visit) isFrozen(cluster *selected) bool {
 	return v.frozen[deploymentKey{cluster.Namespace, cluster.fleet}] != nil
 }
@@ -247,6 +259,7 @@ func (r *reconciler) choose(ctx context.Context, v *visit) error {
 		if err != nil {
 			return err
 		}
+		v.thaw(chosen)
 		chosen.outcome.Release = plan.ReleaseOf(v.deployments[deploymentKey{cluster.Namespace, chosen.fleet}])
 		v.clusters = append(v.clusters, chosen)
 	}
@@ -288,7 +301,7 @@ func (r *reconciler) render(ctx context.Context, v *visit, template *plan.Templa
 	}
 	r.rendered.keep(v.key, v.clusters)
 	for _, cluster := range v.clusters {
-		if cluster.fleet == "" || template.IsStatic() || v.isFrozen(cluster) {
+		if cluster.fleet == "" || template.IsStatic() || v.isFrozen(cluster) || cluster.installed {
 			continue
 		}
 		if cluster.paused || cluster.lost {

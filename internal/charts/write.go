@@ -127,7 +127,7 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 			}
 			continue
 		}
-		bundle.Spec.Paused = v.isInstalledOnce(bundle)
+		v.pause(bundle)
 		have := v.bundle(client.ObjectKeyFromObject(bundle))
 		labelAccess(bundle, have, its.Values)
 		if err := r.put(ctx, v, bundle, have); err != nil {
@@ -202,6 +202,18 @@ func (v *visit) nameValues(bundle *fleetv1.Bundle, named map[client.ObjectKey]bo
 	}
 }
 
+// pause pauses a Bundle that is installed once and for all, and notes on which Cluster.
+func (v *visit) pause(bundle *fleetv1.Bundle) {
+	if bundle.Spec.Paused = v.isInstalledOnce(bundle); !bundle.Spec.Paused {
+		return
+	}
+	for _, cluster := range v.clusters {
+		if cluster.Namespace == bundle.Namespace && len(bundle.Spec.Targets) == 1 && cluster.fleet == bundle.Spec.Targets[0].ClusterName {
+			bundle.Annotations[plan.InstalledOnAnnotation] = string(cluster.UID)
+		}
+	}
+}
+
 // isInstalledOnce reports whether a Bundle of a HelmChartProxy that installs once is
 // installed: it is paused then, which agents respect.
 func (v *visit) isInstalledOnce(bundle *fleetv1.Bundle) bool {
@@ -240,7 +252,16 @@ func (v *visit) bundle(key client.ObjectKey) *fleetv1.Bundle {
 // isOfOtherRelease reports whether a Bundle was made for a release of another name or namespace
 // than the HelmChartProxy has now. Its name says so, whatever somebody has made of the rest.
 func (v *visit) isOfOtherRelease(bundle *fleetv1.Bundle) bool {
-	return !plan.IsBundleName(v.proxy, bundle)
+	key := client.ObjectKeyFromObject(bundle)
+	other, known := v.others[key]
+	if !known { // It takes hundreds of hashes, and there may be thousands of Bundles.
+		if v.others == nil {
+			v.others = map[client.ObjectKey]bool{}
+		}
+		other = !plan.IsBundleName(v.proxy, bundle)
+		v.others[key] = other
+	}
+	return other
 }
 
 // isCarried reports whether every Bundle that is to be there is there, with this chart as

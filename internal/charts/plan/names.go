@@ -26,6 +26,9 @@ const (
 	ChartAnnotation = stamp.Domain + "/chart"
 	// VersionAnnotation on a Bundle is the exact version of the chart.
 	VersionAnnotation = stamp.Domain + "/chart-version"
+	// InstalledOnAnnotation on a Bundle that is paused, because it is installed once, is the UID
+	// of the Cluster that it is installed on.
+	InstalledOnAnnotation = stamp.Domain + "/installed-on"
 	// ValuesKey is the key of values in ConfigMaps and Secrets.
 	ValuesKey = "values.yaml"
 )
@@ -169,7 +172,8 @@ func AccessName(proxy *addonsv1.HelmChartProxy, namespace string) string {
 
 // IsAccessName reports whether a Secret in a namespace of Clusters has a name that AccessName gives.
 func IsAccessName(proxy Key, namespace, name string) bool {
-	return strings.HasPrefix(name, valuesBase(proxy, namespace)+accessInfix)
+	hash, found := strings.CutPrefix(name, valuesBase(proxy, namespace)+accessInfix)
+	return found && onlyHashes.MatchString(hash)
 }
 
 // MirrorName returns the name of the HelmReleaseProxy for a Cluster.
@@ -190,6 +194,8 @@ func OtherMirrorName(proxy Key, cluster Key) string {
 
 // onlyHash is so short that nothing but the hash is left.
 const onlyHash = 9
+
+var onlyHashes = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
 // SharedName returns the name of the object with values for all Clusters of a namespace.
 func SharedName(proxy Key, namespace string) string { return sharedName(valuesBase(proxy, namespace)) }

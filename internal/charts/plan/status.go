@@ -24,7 +24,8 @@ type Release struct {
 }
 
 const (
-	deployed       = "deployed"
+	// Deployed is the status of a release that is there.
+	Deployed       = "deployed"
 	failed         = "failed"
 	pendingInstall = "pending-install"
 	pendingUpgrade = "pending-upgrade"
@@ -60,7 +61,7 @@ func ReleaseOf(deployment *fleetv1.BundleDeployment) Release {
 	if spec.StagedDeploymentID != spec.DeploymentID {
 		return waiting("the rollout has not reached the Cluster yet")
 	}
-	release.Status = deployed
+	release.Status = Deployed
 	if !status.Ready {
 		release.Reason, release.Message = addonsv1.HelmReleasePendingReason, notReady(status)
 		return release
