@@ -22,7 +22,7 @@ import (
 )
 
 // proxyCRD is the name of the CRD of HelmChartProxies.
-const proxyCRD = "helmchartproxies.addons.cluster.x-k8s.io"
+const proxyCRD = stamp.ChartsCRD
 
 // Finalizers of cluster-api-addon-provider-helm. It puts them back as long as it runs.
 const (

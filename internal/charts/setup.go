@@ -30,12 +30,13 @@ import (
 	"github.com/muster-fleet/muster/internal/charts/fetch"
 	"github.com/muster-fleet/muster/internal/charts/plan"
 	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/observed"
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // Lease is by which one of several replicas leads.
-const Lease = "muster-charts"
+const Lease = stamp.ChartsLease
 
 // Options are the settings of the program.
 type Options struct {
