@@ -133,7 +133,7 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 ##@ Test
 
 .PHONY: test
-test: parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer-once test-install-file test-random test-faults test-e2e test-providers test-release-trial ## Run every test, of the ways to install the quickest
+test: parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer-once test-charts-once test-install-file test-random test-faults test-e2e test-providers test-release-trial ## Run every test, of the ways to install the quickest
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
@@ -245,6 +245,11 @@ test-providers: ## Decode the guides' examples for RKE2 and k3s as objects of th
 test-charts: ## Test HelmChartProxies on the whole stack
 	$(STACK) build
 	$(TEST) -timeout=30m ./test/charts/...
+
+.PHONY: test-charts-once
+test-charts-once: ## Test that a HelmChartProxy deploys a chart on the whole stack
+	$(STACK) build
+	$(TEST) -timeout=20m -run='^TestStory$$' ./test/charts
 
 .PHONY: test-release
 test-release: ## Release the last commit in two clones, compare byte by byte, and use what was made
