@@ -95,7 +95,7 @@ func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, want
 		}
 	}
 	for _, object := range values {
-		if named[client.ObjectKeyFromObject(object)] || v.isRead(object) {
+		if key := client.ObjectKeyFromObject(object); named[key] || v.isRead(key) {
 			continue
 		}
 		if err := r.remove(ctx, object); err != nil {
@@ -112,14 +112,11 @@ func (r *reconciler) sweepSecrets(ctx context.Context, v *visit, its *fleetv1.Bu
 	var waits []string
 	for _, name := range secretsOf(v.key, its) {
 		its := client.ObjectKey{Namespace: its.Namespace, Name: name}
-		if !v.leaving[key] && !named[its] {
-			made, err := r.made(ctx, key)
-			if err != nil {
+		if !named[its] {
+			if isNeeded, err := r.isNeeded(ctx, v, key, its); err != nil {
 				return err
-			}
-			if made != nil && made.Spec.HelmOpOptions != nil && made.Spec.HelmOpOptions.SecretName == name {
+			} else if isNeeded {
 				waits = append(waits, name)
-				v.again = sooner(v.again, pollInterval)
 				continue
 			}
 		}
@@ -131,6 +128,22 @@ func (r *reconciler) sweepSecrets(ctx context.Context, v *visit, its *fleetv1.Bu
 		return r.patch(ctx, its, toJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]any{plan.FormerAnnotation: orNull(waits)}}}))
 	}
 	return nil
+}
+
+// isNeeded reports whether Fleet still reads a Secret that a Bundle or HelmOp named.
+func (r *reconciler) isNeeded(ctx context.Context, v *visit, bundle, secret client.ObjectKey) (bool, error) {
+	if !plan.IsAccessName(v.key, secret.Namespace, secret.Name) {
+		return v.staged && v.isRead(secret), nil // The end of that brings the HelmChartProxy back.
+	}
+	if v.leaving[bundle] {
+		return false, nil
+	}
+	made, err := r.made(ctx, bundle)
+	if err != nil || made == nil || made.Spec.HelmOpOptions == nil || made.Spec.HelmOpOptions.SecretName != secret.Name {
+		return false, err
+	}
+	v.again = sooner(v.again, pollInterval)
+	return true, nil
 }
 
 func orNull(names []string) any {
@@ -150,15 +163,6 @@ func (r *reconciler) sweepSecret(ctx context.Context, v *visit, its client.Objec
 
 // isConfigMap reports whether a name is that of a ConfigMap now.
 func (v *visit) isConfigMap(its client.ObjectKey) bool {
-	return its.Name == plan.SharedName(v.key, its.Namespace) && v.shared != nil && !v.shared.Secret
-}
-
-// isRead reports whether Fleet has something for the Cluster that values are of.
-func (v *visit) isRead(values client.Object) bool {
-	for key := range v.deployments {
-		if key.namespace == values.GetNamespace() && strings.HasSuffix(values.GetName(), plan.ValuesSuffix(key.fleetCluster)) {
-			return true
-		}
-	}
-	return false
+	_, isShared := plan.NumberOf(its.Name, plan.SharedName(v.key, its.Namespace))
+	return isShared && v.shared != nil && !v.shared.Secret
 }

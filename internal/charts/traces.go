@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/charts/plan"
 )
 
@@ -50,6 +51,9 @@ func (w *traces) guess(v *visit, namespace string) {
 		return
 	}
 	names := []string{plan.SharedName(v.key, namespace)}
+	if v.proxy.Spec.Rollout != nil && slices.ContainsFunc(v.proxy.Spec.ValuesFrom, isFromSecret) {
+		names = plan.SharedNames(v.key, namespace)
+	}
 	if plan.NeedsAccess(v.proxy) {
 		names = append(names, plan.AccessName(v.proxy, namespace))
 	}
@@ -57,6 +61,8 @@ func (w *traces) guess(v *visit, namespace string) {
 		w.note(v.key, client.ObjectKey{Namespace: namespace, Name: name})
 	}
 }
+
+func isFromSecret(from addonsv1.ValuesReference) bool { return from.Kind == plan.SecretKind }
 
 // in returns what was written in a namespace, or in all.
 func (w *traces) in(proxy plan.Key, namespace string) []client.ObjectKey {
@@ -93,7 +99,7 @@ func (r *reconciler) sweepWritten(ctx context.Context, v *visit, namespace strin
 		}
 	}
 	for _, secret := range r.traces.in(v.key, namespace) {
-		if told[secret] || named[secret] && !v.isConfigMap(secret) {
+		if told[secret] || named[secret] && !v.isConfigMap(secret) || v.staged && v.isRead(secret) {
 			continue
 		}
 		if err := r.removeSecret(ctx, v.key, secret); err != nil {

@@ -67,6 +67,9 @@ type visit struct {
 	// untaken is what Fleet does not know yet.
 	untaken string
 
+	// staged says that values that have changed get another place in the namespace that is written.
+	staged bool
+
 	// trouble is what is wrong with the HelmChartProxy itself.
 	trouble, reason string
 	// ready is the reason of Ready.

@@ -9,6 +9,8 @@ import (
 // SecretKind is the kind of Secrets that values are read from.
 const SecretKind = "Secret"
 
+const configMapKind = "ConfigMap"
+
 // Shared are the values for all Clusters.
 type Shared struct {
 	// Data are the values by key; they are merged in the order of Keys.
