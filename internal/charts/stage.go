@@ -90,13 +90,33 @@ func (r *reconciler) stage(ctx context.Context, v *visit, in *plan.Input, there 
 		return err
 	}
 	for _, its := range changed {
-		next, found := its.place.Next(func(number int) bool { return s.isUsed(its.first, its.fleetCluster, number) })
+		next, found, err := s.next(ctx, its)
+		if err != nil {
+			return err
+		}
 		if !found {
 			return errPlaces
 		}
 		*its.place = next
 	}
 	return nil
+}
+
+// next returns the place that follows; none if all are used.
+func (s *staging) next(ctx context.Context, its place) (next plan.Place, found bool, err error) {
+	isSecret := its.fleetCluster == "" && s.in.Shared.Secret
+	next, found = its.place.Next(
+		func(number int) bool { return s.isUsed(its.first, its.fleetCluster, number) },
+		func(number int) bool {
+			key := client.ObjectKey{Namespace: s.in.Namespace, Name: plan.Place{Number: number}.Of(its.first)}
+			if !isSecret || err != nil || s.there[key] != nil {
+				return s.there[key] != nil
+			}
+			var secret *corev1.Secret
+			secret, err = s.r.secretOf(ctx, s.v.key, key)
+			return secret != nil
+		})
+	return next, found, err
 }
 
 // liveBundle reads a Bundle, or the HelmOp that it stands for, past the cache.

@@ -3,6 +3,7 @@ package charts
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -223,4 +224,22 @@ func TestNoPlace(t *testing.T) {
 	s.change(other, func() { other.Spec.Options.DownstreamResources = nil })
 	s.writesValues()
 	expect(t, "it goes on", s.read("fleet-two")[0], "for-all.4 00-1.yaml")
+}
+
+// Nothing is put into an object that is still there, though Fleet does not follow, and it comes to rest.
+func TestStageFresh(t *testing.T) {
+	s := newScene(t)
+	s.bounded(addonsv1.DownloadManager)
+	one, secret := cluster("one"), s.valuesSecret()
+	for i, value := range []string{"a", "b", "c"} {
+		s.change(one, func() { one.Labels["other"] = value })
+		s.change(secret, func() { secret.Data["values.yaml"] = []byte("password: " + value) })
+		bundle := s.bundle()
+		s.change(bundle, func() { bundle.Generation++ }) // Fleet has not taken it over.
+		s.looks()
+		number := i + 1
+		expect(t, value, s.read("fleet-one"), []string{
+			fmt.Sprintf("for-all.%d 00-%d.yaml", number, number), fmt.Sprintf("for.fleet-one.%d values-%d.yaml", number, number),
+		})
+	}
 }

@@ -154,7 +154,7 @@ func (in Input) shared() *values {
 	if in.Shared == nil || len(in.Targets) == 0 {
 		return nil
 	}
-	its := &values{kind: configMapKind, name: in.SharedPlace.of(SharedName(client.ObjectKeyFromObject(in.Proxy), in.Namespace))}
+	its := &values{kind: configMapKind, name: in.SharedPlace.Of(SharedName(client.ObjectKeyFromObject(in.Proxy), in.Namespace))}
 	for _, key := range in.Shared.Keys {
 		its.keys = append(its.keys, in.SharedPlace.key(key))
 	}
@@ -180,7 +180,7 @@ func (in Input) SharedValues() client.Object {
 // own names the object with a Cluster's own values.
 func (in Input) own(target Target) values {
 	name := ValuesName(client.ObjectKeyFromObject(in.Proxy), in.Namespace, target.Fleet)
-	return values{kind: configMapKind, name: target.Place.of(name), keys: []string{target.Place.key(ValuesKey)}}
+	return values{kind: configMapKind, name: target.Place.Of(name), keys: []string{target.Place.key(ValuesKey)}}
 }
 
 // ValuesOf returns the object with a Cluster's own values, or nil if they stay as they are, or there are none.

@@ -45,18 +45,26 @@ func (in Input) IsStaged() bool {
 	return is
 }
 
-// Next returns the next place that is free. There is none if all objects are read somewhere.
-func (p Place) Next(isUsed func(number int) bool) (next Place, found bool) {
+// Next returns the next place that is free: rather one whose object is not there, which may be on its way
+// to agents still. There is none if all objects are read somewhere.
+func (p Place) Next(isUsed, isThere func(number int) bool) (next Place, found bool) {
+	next = p
 	for number := range mostPlaces {
-		if number != p.Number && !isUsed(number) {
+		if number == p.Number || isUsed(number) {
+			continue
+		}
+		if !isThere(number) {
 			return Place{number, p.Revision + 1}, true
 		}
+		if !found {
+			next, found = Place{number, p.Revision + 1}, true
+		}
 	}
-	return p, false
+	return next, found
 }
 
-// of returns the name of the object, of the name of the first.
-func (p Place) of(first string) string {
+// Of returns the name of the object, of the name of the first.
+func (p Place) Of(first string) string {
 	if p.Number == 0 {
 		return first
 	}
@@ -84,7 +92,7 @@ func NumberOf(name, first string) (number int, found bool) {
 // SharedNames returns the names of the objects that take turns with the values for all Clusters.
 func SharedNames(proxy Key, namespace string) (names []string) {
 	for number := range mostPlaces {
-		names = append(names, Place{Number: number}.of(SharedName(proxy, namespace)))
+		names = append(names, Place{Number: number}.Of(SharedName(proxy, namespace)))
 	}
 	return names
 }

@@ -31,21 +31,28 @@ func TestPlaces(t *testing.T) {
 	if _, kind := placeIn(&fleetv1.HelmOptions{ValuesFrom: []fleetv1.ValuesFrom{{}}}, first); kind != "" {
 		t.Error("nothing is named")
 	}
+	never := func(int) bool { return false }
 	place := Place{}
 	for _, want := range []Place{{1, 1}, {0, 2}, {1, 3}} {
-		next, found := place.Next(func(int) bool { return false })
+		next, found := place.Next(never, never)
 		if !found || next != want {
 			t.Errorf("after %v: %v", place, next)
 		}
 		place = next
-		if name, key := next.of(first), next.key("a.yaml"); name == first && next.Number != 0 || key == "a.yaml" {
+		if name, key := next.Of(first), next.key("a.yaml"); name == first && next.Number != 0 || key == "a.yaml" {
 			t.Errorf("%v is %s %s", next, name, key)
 		}
 	}
-	if next, found := place.Next(func(number int) bool { return number < 3 }); !found || next != (Place{3, 4}) {
+	if next, found := place.Next(func(number int) bool { return number < 3 }, never); !found || next != (Place{3, 4}) {
 		t.Errorf("some are used: %v", next)
 	}
-	if _, found := place.Next(func(int) bool { return true }); found {
+	if next, found := place.Next(never, func(number int) bool { return number < 3 }); !found || next != (Place{3, 4}) {
+		t.Errorf("some are there: %v", next)
+	}
+	if next, found := place.Next(never, func(int) bool { return true }); !found || next != (Place{0, 4}) {
+		t.Errorf("all are there: %v", next)
+	}
+	if _, found := place.Next(func(int) bool { return true }, never); found {
 		t.Error("all are used")
 	}
 }
