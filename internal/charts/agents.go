@@ -143,7 +143,7 @@ func (v *visit) remember(want, have *fleetv1.Bundle) {
 	}
 	wanted := secretsOf(v.key, want)
 	former := slices.DeleteFunc(secretsOf(v.key, have), func(name string) bool {
-		stays := v.staged
+		stays := v.here.staged
 		if plan.IsAccessName(v.key, want.Namespace, name) {
 			stays = plan.IsHelmOp(want)
 		}

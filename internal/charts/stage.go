@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/charts/plan"
+	"github.com/muster-fleet/muster/internal/pages"
 )
 
 // errPlaces says that every object that values may be put into is read somewhere.
@@ -62,7 +63,7 @@ func (v *visit) ofRelease(namespace string) []*fleetv1.Bundle {
 // stage puts values that have changed elsewhere, where the rollout is bounded: see plan.Place. What
 // agents read stays as it is until they read something else.
 func (r *reconciler) stage(ctx context.Context, v *visit, in *plan.Input, there map[client.ObjectKey]client.Object) error {
-	if v.staged = in.IsStaged(); !v.staged {
+	if v.here.staged = in.IsStaged(); !v.here.staged {
 		return nil
 	}
 	bundles := v.ofRelease(in.Namespace)
@@ -266,9 +267,29 @@ func namesOf(resources []fleetv1.DownstreamResource) []string {
 	return names
 }
 
-// isRead reports whether Fleet reads an object with values, or may.
+// isRead reports whether Fleet reads an object with values, or may. What is staged is made once: before
+// it goes, the BundleDeployments are read past the cache, which may be behind that of Bundles.
+func (r *reconciler) isRead(ctx context.Context, v *visit, values client.ObjectKey) (bool, error) {
+	if v.isRead(values) || !v.here.staged || v.here.asked {
+		return v.isRead(values), nil
+	}
+	_, err := pages.Each(ctx, r.live, &fleetv1.BundleDeploymentList{}, func(page *fleetv1.BundleDeploymentList) {
+		for i := range page.Items {
+			if key, found := v.isDeploymentOf(&page.Items[i]); found {
+				v.deployments[key] = &page.Items[i]
+			}
+		}
+	}, client.MatchingLabels(plan.Labels(v.key)), client.MatchingLabels{fleetv1.BundleNamespaceLabel: values.Namespace})
+	if err != nil {
+		return true, fmt.Errorf("listing BundleDeployments: %w", err)
+	}
+	v.here.asked = true
+	return v.isRead(values), nil
+}
+
+// isRead reports whether Fleet reads an object with values, or may, as far as is known.
 func (v *visit) isRead(values client.ObjectKey) bool {
-	if v.staged && v.untaken != "" {
+	if v.here.staged && v.here.untaken {
 		return true // What Fleet does not know yet, it may still read as it was.
 	}
 	for key, its := range v.deployments {

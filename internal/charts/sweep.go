@@ -95,7 +95,13 @@ func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, want
 		}
 	}
 	for _, object := range values {
-		if key := client.ObjectKeyFromObject(object); named[key] || v.isRead(key) {
+		key := client.ObjectKeyFromObject(object)
+		if named[key] {
+			continue
+		}
+		if isRead, err := r.isRead(ctx, v, key); err != nil {
+			return err
+		} else if isRead {
 			continue
 		}
 		if err := r.remove(ctx, object); err != nil {
@@ -133,7 +139,10 @@ func (r *reconciler) sweepSecrets(ctx context.Context, v *visit, its *fleetv1.Bu
 // isNeeded reports whether Fleet still reads a Secret that a Bundle or HelmOp named.
 func (r *reconciler) isNeeded(ctx context.Context, v *visit, bundle, secret client.ObjectKey) (bool, error) {
 	if !plan.IsAccessName(v.key, secret.Namespace, secret.Name) {
-		return v.staged && v.isRead(secret), nil // The end of that brings the HelmChartProxy back.
+		if !v.here.staged {
+			return false, nil
+		}
+		return r.isRead(ctx, v, secret) // The end of that brings the HelmChartProxy back.
 	}
 	if v.leaving[bundle] {
 		return false, nil

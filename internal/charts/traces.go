@@ -99,15 +99,30 @@ func (r *reconciler) sweepWritten(ctx context.Context, v *visit, namespace strin
 		}
 	}
 	for _, secret := range r.traces.in(v.key, namespace) {
-		if told[secret] || named[secret] && !v.isConfigMap(secret) || v.staged && v.isRead(secret) {
+		if told[secret] || named[secret] && !v.isConfigMap(secret) || v.here.staged && v.isRead(secret) {
 			continue
 		}
-		if err := r.removeSecret(ctx, v.key, secret); err != nil {
+		if left, err := r.removeUnread(ctx, v, secret); err != nil {
 			return err
+		} else if !left {
+			r.traces.drop(v.key, secret)
 		}
-		r.traces.drop(v.key, secret)
 	}
 	return nil
+}
+
+// removeUnread deletes a Secret that was written, and may not be there, unless it is read.
+func (r *reconciler) removeUnread(ctx context.Context, v *visit, its client.ObjectKey) (left bool, err error) {
+	secret, err := r.secretOf(ctx, v.key, its)
+	if err != nil || secret == nil {
+		return false, err
+	}
+	if v.here.staged {
+		if isRead, err := r.isRead(ctx, v, its); err != nil || isRead {
+			return true, err
+		}
+	}
+	return false, r.remove(ctx, secret)
 }
 
 // clearWritten deletes the Secrets of a HelmChartProxy that is gone.

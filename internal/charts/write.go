@@ -24,6 +24,7 @@ func (r *reconciler) write(ctx context.Context, v *visit) (again time.Duration, 
 	v.wrote = true
 	var errs []error
 	for _, namespace := range r.namespaces(v, values) {
+		v.here = here{}
 		if v.isWanted(namespace) {
 			r.traces.guess(v, namespace)
 		} else {
@@ -160,7 +161,7 @@ func (r *reconciler) leave(ctx context.Context, v *visit, input plan.Input, its 
 	}
 	var values []client.Object
 	for key, object := range there {
-		if its.Keep[key.Name] || held.values[key.Name] || v.staged && !written[key.Name] {
+		if its.Keep[key.Name] || held.values[key.Name] || v.here.staged && !written[key.Name] {
 			values = append(values, object)
 		}
 	}

@@ -1,0 +1,111 @@
+package charts
+
+import (
+	"context"
+	"testing"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/charts/plan"
+)
+
+// behind has a cache that shows BundleDeployments as they were.
+type behind struct {
+	client.Client
+	all *fleetv1.BundleDeploymentList
+}
+
+func (b behind) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if its, ok := list.(*fleetv1.BundleDeploymentList); ok {
+		b.all.DeepCopyInto(its)
+		return nil
+	}
+	return b.Client.List(ctx, list, options...)
+}
+
+// What Fleet has a Cluster read stays, though the watch of BundleDeployments does not show it yet.
+func TestStagedBehind(t *testing.T) {
+	for _, download := range []addonsv1.DownloadMode{addonsv1.DownloadManager, addonsv1.DownloadAgent} {
+		t.Run(string(download), func(t *testing.T) {
+			s := newScene(t)
+			s.bounded(download)
+			all := &fleetv1.BundleDeploymentList{}
+			if err := s.api.List(t.Context(), all); err != nil {
+				t.Fatal(err)
+			}
+			secret, one := s.valuesSecret(), cluster("one")
+			change := func(value string) []string {
+				s.change(secret, func() { secret.Data["values.yaml"] = []byte("password: " + value) })
+				s.change(one, func() { one.Labels["other"] = value })
+				return s.writesValues()
+			}
+			expect(t, "changed", change("a"), []string{"create Secret team/hcp-web.for-all.1", "create ConfigMap team/hcp-web.for.fleet-one.1"})
+			s.reach("fleet-one")
+			s.Client = behind{trimmed{s.api}, all}
+			expect(t, "changed, and behind", change("b"), []string{"create Secret team/hcp-web.for-all.2", "create ConfigMap team/hcp-web.for.fleet-one.2", "delete ConfigMap team/hcp-web.for.fleet-one"})
+			for _, its := range []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}} {
+				name := map[bool]string{true: "hcp-web.for-all.1", false: "hcp-web.for.fleet-one.1"}
+				_, isSecret := its.(*corev1.Secret)
+				if !s.exists(its, name[isSecret]) {
+					t.Errorf("%s is read, and gone", name[isSecret])
+				}
+			}
+			s.Client = trimmed{s.api}
+			s.reach("fleet-one", "fleet-two", "fleet-three")
+			expect(t, "nobody reads the first", len(s.writesValues()), 3)
+		})
+	}
+}
+
+// What Fleet has not taken over in one namespace keeps nothing in another.
+func TestStagedApart(t *testing.T) {
+	s := newScene(t)
+	proxy := s.everywhere()
+	proxy.Spec.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromInt32(1))}
+	s.create(proxy)
+	s.looks()
+	other := &fleetv1.Bundle{}
+	other.Namespace, other.Name = "other", plan.BundleName(proxy, "other", "")
+	s.change(other, func() { other.Generation = 5 })
+	one := cluster("one")
+	s.change(one, func() { delete(one.Labels, "web") })
+	s.looks()
+	if s.exists(&corev1.ConfigMap{}, "hcp-web.for.fleet-one") {
+		t.Error("values of a Cluster that is deselected stay")
+	}
+}
+
+// A release is not called ready while it is that of the values before, wherever they lie.
+func TestStagedSettling(t *testing.T) {
+	s := newScene(t)
+	s.bounded(addonsv1.DownloadManager)
+	one := cluster("one")
+	v := &visit{key: key, clusters: []*selected{{Cluster: one, fleet: "fleet-one"}}, deployments: map[deploymentKey]*fleetv1.BundleDeployment{}}
+	v.deployments[deploymentKey{"team", "fleet-one"}] = deployment(s.bundle(), "fleet-one")
+	for name, want := range map[string]int{
+		"hcp-web.for.fleet-one.1": 1, "hcp-web.for-all.1": 1, "hcp-web.for-all": 1, "hcp-web.for.fleet-one": 1,
+		"hcp-web.for.fleet-two.1": 0, "hcp-web.for-all.8": 0,
+	} {
+		its := newSettling()
+		its.note(v, client.ObjectKey{Namespace: "team", Name: name}, s.now())
+		expect(t, name, len(its.all[key]), want)
+	}
+	v.deployments[deploymentKey{"team", "fleet-one"}].Spec.Options.DownstreamResources = namedResources("hcp-web.for-all", "hcp-web.for.fleet-one.1")
+	for name, want := range map[string]int{"hcp-web.for.fleet-one.1": 1, "hcp-web.for-all": 1, "hcp-web.for-all.1": 0, "hcp-web.for.fleet-one": 0} {
+		its := newSettling()
+		its.note(v, client.ObjectKey{Namespace: "team", Name: name}, s.now())
+		expect(t, "as it is read: "+name, len(its.all[key]), want)
+	}
+}
+
+func namedResources(names ...string) (all []fleetv1.DownstreamResource) {
+	for _, name := range names {
+		all = append(all, fleetv1.DownstreamResource{Kind: plan.SecretKind, Name: name})
+	}
+	return all
+}
