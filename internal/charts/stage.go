@@ -2,7 +2,6 @@ package charts
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,19 +10,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/charts/plan"
 	"github.com/muster-fleet/muster/internal/pages"
 )
 
-// errPlaces says that every object that values may be put into is read somewhere.
-var errPlaces = errors.New("too many changes of the values are on their way; the next one follows as soon as the rollout has gone on")
+// waitsForPlace says that every object that values may be put into is read somewhere.
+const waitsForPlace = "too many changes of the values are on their way; the next one follows as soon as the rollout has gone on, or spec.rollout is removed"
 
 // places are where the values in one namespace lie, as Bundles or HelmOps say.
 type places struct {
 	shared plan.Place
 	// sharedKind is the kind of the object with the values for all Clusters; empty if there is none.
 	sharedKind string
-	own        map[string]plan.Place // by Fleet Cluster
+	// by is the Bundle or HelmOp that says so; nil if there is none.
+	by  *fleetv1.Bundle
+	own map[string]plan.Place // by Fleet Cluster
 }
 
 // placesIn returns where values lie. If several Bundles disagree, one was written last.
@@ -31,7 +33,7 @@ func placesIn(proxy plan.Key, bundles []*fleetv1.Bundle) places {
 	result := places{own: map[string]plan.Place{}}
 	for _, bundle := range bundles {
 		if its, kind := plan.SharedPlace(proxy, bundle); kind != "" && (result.sharedKind == "" || its.Revision > result.shared.Revision) {
-			result.shared, result.sharedKind = its, kind
+			result.shared, result.sharedKind, result.by = its, kind, bundle
 		}
 		for i := range bundle.Spec.Targets {
 			if its, kind := plan.OwnPlace(proxy, bundle.Namespace, &bundle.Spec.Targets[i]); kind != "" {
@@ -95,12 +97,31 @@ func (r *reconciler) stage(ctx context.Context, v *visit, in *plan.Input, there 
 		if err != nil {
 			return err
 		}
-		if !found {
-			return errPlaces
+		if found {
+			*its.place = next
+		} else if isBounded(in) {
+			s.wait()
 		}
-		*its.place = next
 	}
 	return nil
+}
+
+// isBounded reports whether values must not change where they are read.
+func isBounded(in *plan.Input) bool {
+	return in.Proxy.Spec.Rollout != nil && in.Proxy.Spec.Rollout.MaxUnavailable != nil
+}
+
+// wait has the values for all Clusters stay as they are until a place is free, and everything else be
+// written. The end of that is an event of a BundleDeployment. For the values of one there is always a
+// place: what is known that it reads are four objects, see Trim.
+func (s *staging) wait() {
+	s.in.Shared = plan.KeptShared(s.v.key, s.places.by)
+	s.v.here.shared = s.in.Shared
+	for _, cluster := range s.v.clusters {
+		if cluster.Namespace == s.in.Namespace && cluster.outcome.Trouble == "" {
+			cluster.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, waitsForPlace)
+		}
+	}
 }
 
 // next returns the place that follows; none if all are used.
@@ -275,8 +296,10 @@ func (r *reconciler) isRead(ctx context.Context, v *visit, values client.ObjectK
 	}
 	_, err := pages.Each(ctx, r.live, &fleetv1.BundleDeploymentList{}, func(page *fleetv1.BundleDeploymentList) {
 		for i := range page.Items {
-			if key, found := v.isDeploymentOf(&page.Items[i]); found {
-				v.deployments[key] = &page.Items[i]
+			its := &page.Items[i]
+			if key, found := v.isDeploymentOf(its); found {
+				_, _ = Trim(its) // It always can.
+				v.deployments[key] = its
 			}
 		}
 	}, client.MatchingLabels(plan.Labels(v.key)), client.MatchingLabels{fleetv1.BundleNamespaceLabel: values.Namespace})

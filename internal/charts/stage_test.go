@@ -2,7 +2,6 @@ package charts
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -198,28 +196,21 @@ func TestUnstaged(t *testing.T) {
 	expect(t, "has a key of its own", s.read("fleet-one"), []string{"for-all 00.yaml", "for.fleet-one values-2.yaml"})
 }
 
-// Something is read everywhere: the change waits, and whoever is deselected goes.
+// Something is read everywhere: the change waits, and nothing else does.
 func TestNoPlace(t *testing.T) {
 	s := newScene(t)
-	s.bounded(addonsv1.DownloadManager)
-	its := deployment(s.bundle(), "fleet-two")
-	s.change(its, func() {
-		its.Spec.Options.DownstreamResources = []fleetv1.DownstreamResource{{Kind: plan.SecretKind, Name: "hcp-web.for-all"}, {Kind: plan.SecretKind, Name: "hcp-web.for-all.1"}}
-		its.Spec.StagedOptions.DownstreamResources = []fleetv1.DownstreamResource{{Kind: plan.SecretKind, Name: "hcp-web.for-all.2"}, {Kind: plan.SecretKind, Name: "hcp-web.for-all.3"}}
-	})
+	proxy := s.bounded(addonsv1.DownloadManager)
+	s.readAll()
 	other := deployment(s.bundle(), "fleet-three")
-	s.change(other, func() {
-		other.Spec.Options.DownstreamResources = []fleetv1.DownstreamResource{{Kind: plan.SecretKind, Name: "hcp-web.for-all.4"}, {Kind: plan.SecretKind, Name: "hcp-web.for-all.5"}}
-		other.Spec.StagedOptions.DownstreamResources = []fleetv1.DownstreamResource{{Kind: plan.SecretKind, Name: "hcp-web.for-all.6"}, {Kind: plan.SecretKind, Name: "hcp-web.for-all.7"}}
-	})
 	secret, one := s.valuesSecret(), cluster("one")
 	s.change(secret, func() { secret.Data["values.yaml"] = []byte("password: other") })
 	s.change(one, func() { delete(one.Labels, "web") })
-	if _, err := s.Reconcile(context.Background(), ctrl.Request{NamespacedName: key}); err != nil && !errors.Is(err, errPlaces) {
-		t.Fatal(err)
-	}
+	s.change(proxy, func() { proxy.Spec.Version, proxy.Generation = "1.1.0", 2 })
+	s.looks()
 	expect(t, "condition", s.condition("HelmReleaseProxySpecsUpToDate"),
-		"False HelmReleaseProxySpecsUpdating team/three: "+errPlaces.Error()+"; team/two: "+errPlaces.Error())
+		"False HelmReleaseProxySpecsUpdating team/three: "+waitsForPlace+"; team/two: "+waitsForPlace)
+	expect(t, "what else is asked for", s.bundle().Annotations[plan.VersionAnnotation], "1.1.0")
+	expect(t, "values", s.read("fleet-two")[0], "for-all 00.yaml")
 	expect(t, "targets", s.targets(), "fleet-three fleet-two")
 	s.change(other, func() { other.Spec.Options.DownstreamResources = nil })
 	s.writesValues()

@@ -6,6 +6,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -108,4 +109,59 @@ func namedResources(names ...string) (all []fleetv1.DownstreamResource) {
 		all = append(all, fleetv1.DownstreamResource{Kind: plan.SecretKind, Name: name})
 	}
 	return all
+}
+
+// readAll has Clusters read all objects that values for all may be put into.
+func (s *scene) readAll() {
+	s.Helper()
+	for i, name := range []string{"fleet-two", "fleet-three"} {
+		its := deployment(s.bundle(), name)
+		names := plan.SharedNames(key, "team")[4*i:]
+		s.change(its, func() {
+			its.Spec.Options.DownstreamResources, its.Spec.StagedOptions.DownstreamResources = namedResources(names[:2]...), namedResources(names[2:4]...)
+		})
+	}
+}
+
+// Where no place is left, the bound can be taken away, and values are mended.
+func TestNoPlaceUnbounded(t *testing.T) {
+	for _, download := range []addonsv1.DownloadMode{addonsv1.DownloadManager, addonsv1.DownloadAgent} {
+		t.Run(string(download), func(t *testing.T) {
+			s := newScene(t)
+			proxy, secret := s.bounded(download), s.valuesSecret()
+			s.change(secret, func() { secret.Data["values.yaml"] = []byte("password: other") })
+			s.writesValues()
+			s.readAll()
+			s.change(secret, func() { secret.Data["values.yaml"] = []byte("password: mended") })
+			expect(t, "bounded", s.writesValues(), []string(nil))
+			expect(t, "as it was", s.read("fleet-one")[0], "for-all.1 00-1.yaml")
+			s.change(proxy, func() { proxy.Spec.Rollout, proxy.Spec.Version, proxy.Generation = nil, "1.1.0", 2 })
+			expect(t, "not bounded any more", s.writesValues(), []string{
+				"patch Secret team/hcp-web.for-all.1", "patch HelmReleaseProxy team/web-one", "patch HelmReleaseProxy team/web-three", "patch HelmReleaseProxy team/web-two",
+			})
+			expect(t, "in its place", s.read("fleet-one")[0], "for-all.1 00-1.yaml")
+			values := &corev1.Secret{}
+			s.get("hcp-web.for-all.1", values)
+			expect(t, "values", string(values.Data["00-1.yaml"]), "password: mended")
+			bundle := s.bundle()
+			if bundle.Spec.RolloutStrategy != nil || download == addonsv1.DownloadManager && bundle.Annotations[plan.VersionAnnotation] != "1.1.0" {
+				t.Errorf("the rest is not written: %v %v", bundle.Spec.RolloutStrategy, bundle.Annotations)
+			}
+		})
+	}
+}
+
+// Where no place is left, values that are public now stay secret, and are still read.
+func TestNoPlaceOfKind(t *testing.T) {
+	s := newScene(t)
+	proxy, one := s.bounded(addonsv1.DownloadManager), cluster("one")
+	s.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "values"}, Data: map[string]string{"values.yaml": "public: yes"}})
+	s.readAll()
+	s.change(proxy, func() { proxy.Spec.ValuesFrom[0].Kind, proxy.Generation = "ConfigMap", 2 })
+	s.change(one, func() { one.Labels["other"] = "x" })
+	expect(t, "values", s.writesValues(), []string{"create ConfigMap team/hcp-web.for.fleet-one.1"})
+	expect(t, "are read", s.read("fleet-one"), []string{"for-all 00.yaml", "for.fleet-one.1 values-1.yaml"})
+	if !s.exists(&corev1.Secret{}, "hcp-web.for-all") {
+		t.Error("the Secret is gone")
+	}
 }

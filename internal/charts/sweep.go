@@ -1,6 +1,7 @@
 package charts
 
 import (
+	"cmp"
 	"context"
 	"strings"
 
@@ -173,5 +174,6 @@ func (r *reconciler) sweepSecret(ctx context.Context, v *visit, its client.Objec
 // isConfigMap reports whether a name is that of a ConfigMap now.
 func (v *visit) isConfigMap(its client.ObjectKey) bool {
 	_, isShared := plan.NumberOf(its.Name, plan.SharedName(v.key, its.Namespace))
-	return isShared && v.shared != nil && !v.shared.Secret
+	shared := cmp.Or(v.here.shared, v.shared)
+	return isShared && shared != nil && !shared.Secret
 }

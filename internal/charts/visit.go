@@ -115,6 +115,8 @@ type here struct {
 	staged, untaken bool
 	// asked says that the BundleDeployments were read past the cache.
 	asked bool
+	// shared are the values for all Clusters if they stay as they are.
+	shared *plan.Shared
 }
 
 func (v *visit) fail(reason, message string) {

@@ -42,15 +42,11 @@ func (r *reconciler) write(ctx context.Context, v *visit) (again time.Duration, 
 			continue
 		case errors.As(err, &taken): // It tells of nothing when it goes.
 			again = pollInterval
-		case errors.Is(err, errPlaces): // A BundleDeployment tells when the rollout has gone on.
-			for _, its := range v.ofRelease(namespace) {
-				errs = append(errs, r.dropDeselected(ctx, v, its))
-			}
 		default:
 			errs = append(errs, err)
 		}
 		reason := addonsv1.HelmReleaseProxyCreationFailedReason
-		if isTransient(err) || errors.Is(err, errPlaces) {
+		if isTransient(err) {
 			reason = addonsv1.HelmReleaseProxySpecsUpdatingReason
 		}
 		if !v.failIn(namespace, reason, err.Error()) {

@@ -111,6 +111,8 @@ func Make(in Input) Objects {
 	shared := in.shared()
 	if its := in.SharedValues(); its != nil {
 		result.Values = append(result.Values, its)
+	} else if shared != nil {
+		result.Keep[shared.name] = true
 	}
 	targets := slices.Clone(in.Targets)
 	slices.SortFunc(targets, func(a, b Target) int { return cmp.Compare(a.Fleet, b.Fleet) })
@@ -164,10 +166,11 @@ func (in Input) shared() *values {
 	return its
 }
 
-// SharedValues returns the object with the values for all Clusters, or nil.
+// SharedValues returns the object with the values for all Clusters, or nil if they stay as they are, or
+// there are none.
 func (in Input) SharedValues() client.Object {
 	its := in.shared()
-	if its == nil {
+	if its == nil || in.Shared.Kept {
 		return nil
 	}
 	data := map[string][]byte{}

@@ -103,6 +103,27 @@ func SharedPlace(proxy Key, bundle *fleetv1.Bundle) (place Place, kind string) {
 	return placeIn(bundle.Spec.Helm, SharedName(proxy, bundle.Namespace))
 }
 
+// KeptShared returns the values for all Clusters that a Bundle names, to stay as they are; nil if there is
+// none that does.
+func KeptShared(proxy Key, bundle *fleetv1.Bundle) *Shared {
+	if bundle == nil {
+		return nil
+	}
+	place, kind := SharedPlace(proxy, bundle)
+	kept := &Shared{Secret: kind == SecretKind, Kept: true}
+	for _, from := range bundle.Spec.Helm.ValuesFrom {
+		its, name, key := named(from)
+		if its != kind || name != place.Of(SharedName(proxy, bundle.Namespace)) {
+			continue
+		}
+		if place.Revision > 0 {
+			key = strings.TrimSuffix(key, "-"+strconv.Itoa(place.Revision)+".yaml") + ".yaml"
+		}
+		kept.Keys = append(kept.Keys, key)
+	}
+	return kept
+}
+
 // OwnPlace returns where a Cluster's own values lie that a target names, and the kind of the object; none
 // if it names none.
 func OwnPlace(proxy Key, namespace string, target *fleetv1.BundleTarget) (place Place, kind string) {
@@ -114,13 +135,7 @@ func placeIn(helm *fleetv1.HelmOptions, first string) (place Place, kind string)
 		return Place{}, ""
 	}
 	for _, from := range helm.ValuesFrom {
-		name, key := "", ""
-		switch {
-		case from.ConfigMapKeyRef != nil:
-			kind, name, key = configMapKind, from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Key
-		case from.SecretKeyRef != nil:
-			kind, name, key = SecretKind, from.SecretKeyRef.Name, from.SecretKeyRef.Key
-		}
+		kind, name, key := named(from)
 		number, is := NumberOf(name, first)
 		if !is {
 			continue
@@ -132,4 +147,15 @@ func placeIn(helm *fleetv1.HelmOptions, first string) (place Place, kind string)
 		return place, kind
 	}
 	return Place{}, ""
+}
+
+// named returns what values are read from.
+func named(from fleetv1.ValuesFrom) (kind, name, key string) {
+	switch {
+	case from.ConfigMapKeyRef != nil:
+		return configMapKind, from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Key
+	case from.SecretKeyRef != nil:
+		return SecretKind, from.SecretKeyRef.Name, from.SecretKeyRef.Key
+	}
+	return "", "", ""
 }

@@ -18,6 +18,8 @@ type Shared struct {
 	Keys []string
 	// Secret says that they are from a Secret.
 	Secret bool
+	// Kept says that they are to stay as they are; there are no Data.
+	Kept bool
 }
 
 // NewShared returns no values.
