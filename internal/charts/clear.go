@@ -206,7 +206,11 @@ func secretsOf(key plan.Key, bundle *fleetv1.Bundle) []string {
 // removeSecrets deletes the Secrets that Bundles name.
 func (r *reconciler) removeSecrets(ctx context.Context, key plan.Key, bundles []fleetv1.Bundle) error {
 	for i := range bundles {
-		for _, name := range secretsOf(key, &bundles[i]) {
+		names := secretsOf(key, &bundles[i])
+		if bundles[i].Spec.RolloutStrategy != nil { // One may have been written that it was never told of.
+			names = append(names, plan.SharedNames(key, bundles[i].Namespace)...)
+		}
+		for _, name := range names {
 			if err := r.removeSecret(ctx, key, client.ObjectKey{Namespace: bundles[i].Namespace, Name: name}); err != nil {
 				return err
 			}

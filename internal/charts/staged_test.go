@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -163,5 +164,65 @@ func TestNoPlaceOfKind(t *testing.T) {
 	expect(t, "are read", s.read("fleet-one"), []string{"for-all 00.yaml", "for.fleet-one.1 values-1.yaml"})
 	if !s.exists(&corev1.Secret{}, "hcp-web.for-all") {
 		t.Error("the Secret is gone")
+	}
+}
+
+// A ConfigMap whose values are in a Secret of its name now goes, when nothing reads it any more.
+func TestKindChanges(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		s := newScene(t)
+		proxy := s.guarded(addonsv1.DownloadManager)
+		proxy.Spec.ValuesFrom[0].Kind = "ConfigMap"
+		s.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "values"}, Data: map[string]string{"values.yaml": "public: yes"}})
+		s.create(proxy)
+		s.looks()
+		s.deployAll()
+		s.reach("fleet-one", "fleet-two", "fleet-three")
+		s.looks()
+		if restarts {
+			s.restart()
+		}
+		s.change(proxy, func() { proxy.Spec.ValuesFrom[0].Kind, proxy.Generation = "Secret", 2 })
+		expect(t, "secret now", s.writesValues(), []string{"create Secret team/hcp-web.for-all"})
+		s.reach("fleet-one", "fleet-two")
+		expect(t, "one still reads it", s.writesValues(), []string(nil))
+		s.reach("fleet-three")
+		expect(t, "nobody reads it", s.writesValues(), []string{"delete ConfigMap team/hcp-web.for-all"})
+		expect(t, "it rests", s.writesValues(), []string(nil))
+	}
+}
+
+// A Secret that was written, and no Bundle has named, goes: when the values are again as they were, or with
+// the HelmChartProxy.
+func TestStagedKilled(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		s := newScene(t)
+		proxy, secret := s.bounded(addonsv1.DownloadManager), s.valuesSecret()
+		s.change(secret, func() { secret.Data["values.yaml"] = []byte("password: other") })
+		s.patching = func(object client.Object, _ client.Patch) error {
+			if _, isBundle := object.(*fleetv1.Bundle); isBundle {
+				return errRefused
+			}
+			return nil
+		}
+		if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err == nil {
+			t.Error("the Bundle was written")
+		}
+		its := &corev1.Secret{}
+		s.get("hcp-web.for-all.1", its)
+		s.change(its, func() { its.OwnerReferences = nil }) // As it is in other namespaces.
+		s.patching = nil
+		s.restart()
+		if gone {
+			if err := s.api.Delete(t.Context(), proxy); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			s.change(secret, func() { secret.Data["values.yaml"] = []byte("password: sesame") })
+		}
+		s.looks()
+		if s.exists(its, "hcp-web.for-all.1") {
+			t.Errorf("%v: it stays", gone)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package charts
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -97,12 +98,13 @@ func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, want
 	}
 	for _, object := range values {
 		key := client.ObjectKeyFromObject(object)
-		if named[key] {
+		isLeft := v.isLeft(key)
+		if named[key] && !isLeft {
 			continue
 		}
 		if isRead, err := r.isRead(ctx, v, key); err != nil {
 			return err
-		} else if isRead {
+		} else if isRead && !isLeft {
 			continue
 		}
 		if err := r.remove(ctx, object); err != nil {
@@ -110,6 +112,30 @@ func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, want
 		}
 	}
 	return r.sweepWritten(ctx, v, namespace, named)
+}
+
+// isLeft reports whether a ConfigMap is left of values for all Clusters that are secret now: nothing names
+// it any more, though something may name a Secret of its name.
+func (v *visit) isLeft(its client.ObjectKey) bool {
+	_, isShared := plan.NumberOf(its.Name, plan.SharedName(v.key, its.Namespace))
+	if shared := cmp.Or(v.here.shared, v.shared); !isShared || v.here.untaken || shared == nil || !shared.Secret {
+		return false
+	}
+	is := func(named fleetv1.DownstreamResource) bool {
+		return named.Name == its.Name && named.Kind != plan.SecretKind
+	}
+	for i := range v.bundles {
+		if v.bundles[i].Namespace == its.Namespace && slices.ContainsFunc(v.bundles[i].Spec.DownstreamResources, is) {
+			return false
+		}
+	}
+	for key, deployment := range v.deployments {
+		read := append(slices.Clone(deployment.Spec.Options.DownstreamResources), deployment.Spec.StagedOptions.DownstreamResources...)
+		if key.namespace == its.Namespace && slices.ContainsFunc(read, is) {
+			return false
+		}
+	}
+	return true
 }
 
 // sweepSecrets deletes the Secrets that a Bundle named, and none names any more. What a HelmOp named
