@@ -96,6 +96,14 @@ func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, want
 			}
 		}
 	}
+	if err := r.sweepValues(ctx, v, named, values); err != nil {
+		return err
+	}
+	return r.sweepWritten(ctx, v, namespace, named)
+}
+
+// sweepValues deletes ConfigMaps with values that nothing names and nothing reads.
+func (r *reconciler) sweepValues(ctx context.Context, v *visit, named map[client.ObjectKey]bool, values []client.Object) error {
 	for _, object := range values {
 		key := client.ObjectKeyFromObject(object)
 		isLeft := v.isLeft(key)
@@ -111,7 +119,7 @@ func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, want
 			return err
 		}
 	}
-	return r.sweepWritten(ctx, v, namespace, named)
+	return nil
 }
 
 // isLeft reports whether a ConfigMap is left of values for all Clusters that are secret now: nothing names
