@@ -96,7 +96,6 @@ func (r *reconciler) putHelmOp(ctx context.Context, v *visit, bundle *fleetv1.Bu
 			return nil
 		}
 	}
-	v.rememberAccess(want, have)
 	spec, err := difference(have.Spec, want.Spec)
 	if err != nil {
 		return err
@@ -136,11 +135,20 @@ func labelAccess(want, have *fleetv1.Bundle, values []client.Object) {
 	}
 }
 
-// rememberAccess has a HelmOp say which Secrets with access it named before, until they are gone: nothing
-// else tells of them.
-func (v *visit) rememberAccess(want, have *fleetv1.HelmOp) {
-	its := plan.BundleFor(have)
-	former := slices.DeleteFunc(accessOf(v.key, &its), func(name string) bool { return name == want.Spec.HelmSecretName })
+// remember has a Bundle or HelmOp say which Secrets it named before, until they are gone: nothing else
+// tells of them. Those that are deleted at once are not said.
+func (v *visit) remember(want, have *fleetv1.Bundle) {
+	if have == nil {
+		return
+	}
+	wanted := secretsOf(v.key, want)
+	former := slices.DeleteFunc(secretsOf(v.key, have), func(name string) bool {
+		stays := v.here.staged
+		if plan.IsAccessName(v.key, want.Namespace, name) {
+			stays = plan.IsHelmOp(want)
+		}
+		return !stays || slices.Contains(wanted, name)
+	})
 	if len(former) == 0 {
 		return
 	}

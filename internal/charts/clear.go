@@ -179,37 +179,38 @@ func isOurType(of corev1.SecretType) bool {
 	return of == plan.ValuesSecretType || of == plan.AccessSecretType
 }
 
-// secretsOf returns the names of the Secrets that a Bundle names, if they are those that we give.
-func secretsOf(key plan.Key, bundle *fleetv1.Bundle) []string {
-	var names []string
-	shared := plan.SharedName(key, bundle.Namespace)
-	if slices.ContainsFunc(bundle.Spec.DownstreamResources, func(its fleetv1.DownstreamResource) bool {
-		return its.Kind == plan.SecretKind && its.Name == shared
-	}) {
-		names = append(names, shared)
-	}
-	return append(names, accessOf(key, bundle)...)
-}
-
-// mostFormer is how many Secrets that a HelmOp named before are looked for.
+// mostFormer is how many Secrets that a Bundle or HelmOp named before are looked for.
 const mostFormer = 8
 
-// accessOf returns the names of the Secrets with access that a Bundle names, or has named.
-func accessOf(key plan.Key, bundle *fleetv1.Bundle) []string {
+// secretsOf returns the names of the Secrets that a Bundle names, or has named, if they are those that
+// we give.
+func secretsOf(key plan.Key, bundle *fleetv1.Bundle) []string {
 	// Whoever may write Bundles may write the annotation, and each name costs a request.
 	names := strings.Fields(bundle.Annotations[plan.FormerAnnotation])
 	names = names[:min(len(names), mostFormer)]
+	for _, its := range bundle.Spec.DownstreamResources {
+		if _, isShared := plan.NumberOf(its.Name, plan.SharedName(key, bundle.Namespace)); isShared && its.Kind == plan.SecretKind {
+			names = append(names, its.Name)
+		}
+	}
 	if options := bundle.Spec.HelmOpOptions; options != nil {
 		names = append(names, options.SecretName)
 	}
 	slices.Sort(names)
-	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return !plan.IsAccessName(key, bundle.Namespace, name) })
+	return slices.DeleteFunc(slices.Compact(names), func(name string) bool {
+		_, isShared := plan.NumberOf(name, plan.SharedName(key, bundle.Namespace))
+		return !isShared && !plan.IsAccessName(key, bundle.Namespace, name)
+	})
 }
 
 // removeSecrets deletes the Secrets that Bundles name.
 func (r *reconciler) removeSecrets(ctx context.Context, key plan.Key, bundles []fleetv1.Bundle) error {
 	for i := range bundles {
-		for _, name := range secretsOf(key, &bundles[i]) {
+		names := secretsOf(key, &bundles[i])
+		if bundles[i].Spec.RolloutStrategy != nil { // One may have been written that it was never told of.
+			names = append(names, plan.SharedNames(key, bundles[i].Namespace)...)
+		}
+		for _, name := range names {
 			if err := r.removeSecret(ctx, key, client.ObjectKey{Namespace: bundles[i].Namespace, Name: name}); err != nil {
 				return err
 			}

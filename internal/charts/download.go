@@ -266,15 +266,17 @@ func (v *visit) hold(bundles []*fleetv1.Bundle, chart *plan.Chart, named map[cli
 		if have != nil {
 			v.nameValues(have, named)
 		}
-		for _, target := range want.Spec.Targets {
-			result.values[plan.ValuesName(v.key, want.Namespace, target.ClusterName)] = true
+		for _, name := range namedByTargets(want) {
+			result.values[name] = true
 		}
 		if v.lacks != nil {
 			v.failTargets(want, addonsv1.HelmReleaseProxyCreationFailedReason, v.lacks.Error())
 		}
 	}
 	if len(bundles) > 0 && len(result.bundles) == len(bundles) {
-		result.values[plan.SharedName(v.key, bundles[0].Namespace)] = true
+		for _, name := range namesOf(bundles[0].Spec.DownstreamResources) {
+			result.values[name] = true
+		}
 		result.values[plan.AccessName(v.proxy, bundles[0].Namespace)] = true
 	}
 	return result

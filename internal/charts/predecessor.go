@@ -25,6 +25,7 @@ func (r *reconciler) inherit(ctx context.Context, v *visit) error {
 	targets := v.releaseNames()
 	for _, cluster := range v.clusters {
 		mirror := left[plan.Key{Namespace: cluster.Namespace, Name: cluster.Name}]
+		cluster.outcome.Release = cluster.outcome.Release.After(mirror)
 		name, isTarget := targets[deploymentKey{cluster.Namespace, cluster.fleet}]
 		switch {
 		case isTarget:

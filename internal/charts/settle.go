@@ -1,6 +1,7 @@
 package charts
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -28,12 +29,16 @@ func newSettling() *settling { return &settling{all: map[plan.Key]map[deployment
 func (s *settling) note(v *visit, object client.ObjectKey, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	isShared, ofOne := object.Name == plan.SharedName(v.key, object.Namespace), plan.ValuesName(v.key, object.Namespace, "")
+	_, isShared := plan.NumberOf(object.Name, plan.SharedName(v.key, object.Namespace))
+	ofOne := plan.ValuesName(v.key, object.Namespace, "")
 	for _, cluster := range v.clusters {
 		its := deploymentKey{cluster.Namespace, cluster.fleet}
-		isRead := isShared || object.Name == ofOne+its.fleetCluster
+		_, isOwn := plan.NumberOf(object.Name, ofOne+its.fleetCluster)
 		deployment := v.deployments[its]
-		if object.Namespace != its.namespace || !isRead || deployment == nil || v.isFrozen(cluster) {
+		if object.Namespace != its.namespace || !isShared && !isOwn || deployment == nil || v.isFrozen(cluster) {
+			continue
+		}
+		if names := readBy(deployment); len(names) > 0 && !slices.Contains(names, object.Name) {
 			continue
 		}
 		if s.all[v.key] == nil {

@@ -1,7 +1,9 @@
 package charts
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -94,15 +96,54 @@ func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, want
 			}
 		}
 	}
+	if err := r.sweepValues(ctx, v, named, values); err != nil {
+		return err
+	}
+	return r.sweepWritten(ctx, v, namespace, named)
+}
+
+// sweepValues deletes ConfigMaps with values that nothing names and nothing reads.
+func (r *reconciler) sweepValues(ctx context.Context, v *visit, named map[client.ObjectKey]bool, values []client.Object) error {
 	for _, object := range values {
-		if named[client.ObjectKeyFromObject(object)] || v.isRead(object) {
+		key := client.ObjectKeyFromObject(object)
+		isLeft := v.isLeft(key)
+		if named[key] && !isLeft {
+			continue
+		}
+		if isRead, err := r.isRead(ctx, v, key); err != nil {
+			return err
+		} else if isRead && !isLeft {
 			continue
 		}
 		if err := r.remove(ctx, object); err != nil {
 			return err
 		}
 	}
-	return r.sweepWritten(ctx, v, namespace, named)
+	return nil
+}
+
+// isLeft reports whether a ConfigMap is left of values for all Clusters that are secret now: nothing names
+// it any more, though something may name a Secret of its name.
+func (v *visit) isLeft(its client.ObjectKey) bool {
+	_, isShared := plan.NumberOf(its.Name, plan.SharedName(v.key, its.Namespace))
+	if shared := cmp.Or(v.here.shared, v.shared); !isShared || v.here.untaken || shared == nil || !shared.Secret {
+		return false
+	}
+	is := func(named fleetv1.DownstreamResource) bool {
+		return named.Name == its.Name && named.Kind != plan.SecretKind
+	}
+	for i := range v.bundles {
+		if v.bundles[i].Namespace == its.Namespace && slices.ContainsFunc(v.bundles[i].Spec.DownstreamResources, is) {
+			return false
+		}
+	}
+	for key, deployment := range v.deployments {
+		read := append(slices.Clone(deployment.Spec.Options.DownstreamResources), deployment.Spec.StagedOptions.DownstreamResources...)
+		if key.namespace == its.Namespace && slices.ContainsFunc(read, is) {
+			return false
+		}
+	}
+	return true
 }
 
 // sweepSecrets deletes the Secrets that a Bundle named, and none names any more. What a HelmOp named
@@ -112,14 +153,11 @@ func (r *reconciler) sweepSecrets(ctx context.Context, v *visit, its *fleetv1.Bu
 	var waits []string
 	for _, name := range secretsOf(v.key, its) {
 		its := client.ObjectKey{Namespace: its.Namespace, Name: name}
-		if !v.leaving[key] && !named[its] {
-			made, err := r.made(ctx, key)
-			if err != nil {
+		if !named[its] {
+			if isNeeded, err := r.isNeeded(ctx, v, key, its); err != nil {
 				return err
-			}
-			if made != nil && made.Spec.HelmOpOptions != nil && made.Spec.HelmOpOptions.SecretName == name {
+			} else if isNeeded {
 				waits = append(waits, name)
-				v.again = sooner(v.again, pollInterval)
 				continue
 			}
 		}
@@ -131,6 +169,25 @@ func (r *reconciler) sweepSecrets(ctx context.Context, v *visit, its *fleetv1.Bu
 		return r.patch(ctx, its, toJSON(map[string]any{"metadata": map[string]any{"annotations": map[string]any{plan.FormerAnnotation: orNull(waits)}}}))
 	}
 	return nil
+}
+
+// isNeeded reports whether Fleet still reads a Secret that a Bundle or HelmOp named.
+func (r *reconciler) isNeeded(ctx context.Context, v *visit, bundle, secret client.ObjectKey) (bool, error) {
+	if !plan.IsAccessName(v.key, secret.Namespace, secret.Name) {
+		if !v.here.staged {
+			return false, nil
+		}
+		return r.isRead(ctx, v, secret) // The end of that brings the HelmChartProxy back.
+	}
+	if v.leaving[bundle] {
+		return false, nil
+	}
+	made, err := r.made(ctx, bundle)
+	if err != nil || made == nil || made.Spec.HelmOpOptions == nil || made.Spec.HelmOpOptions.SecretName != secret.Name {
+		return false, err
+	}
+	v.again = sooner(v.again, pollInterval)
+	return true, nil
 }
 
 func orNull(names []string) any {
@@ -150,15 +207,7 @@ func (r *reconciler) sweepSecret(ctx context.Context, v *visit, its client.Objec
 
 // isConfigMap reports whether a name is that of a ConfigMap now.
 func (v *visit) isConfigMap(its client.ObjectKey) bool {
-	return its.Name == plan.SharedName(v.key, its.Namespace) && v.shared != nil && !v.shared.Secret
-}
-
-// isRead reports whether Fleet has something for the Cluster that values are of.
-func (v *visit) isRead(values client.Object) bool {
-	for key := range v.deployments {
-		if key.namespace == values.GetNamespace() && strings.HasSuffix(values.GetName(), plan.ValuesSuffix(key.fleetCluster)) {
-			return true
-		}
-	}
-	return false
+	_, isShared := plan.NumberOf(its.Name, plan.SharedName(v.key, its.Namespace))
+	shared := cmp.Or(v.here.shared, v.shared)
+	return isShared && shared != nil && !shared.Secret
 }

@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/charts/plan"
 )
 
@@ -50,6 +51,9 @@ func (w *traces) guess(v *visit, namespace string) {
 		return
 	}
 	names := []string{plan.SharedName(v.key, namespace)}
+	if v.proxy.Spec.Rollout != nil && slices.ContainsFunc(v.proxy.Spec.ValuesFrom, isFromSecret) {
+		names = plan.SharedNames(v.key, namespace)
+	}
 	if plan.NeedsAccess(v.proxy) {
 		names = append(names, plan.AccessName(v.proxy, namespace))
 	}
@@ -57,6 +61,8 @@ func (w *traces) guess(v *visit, namespace string) {
 		w.note(v.key, client.ObjectKey{Namespace: namespace, Name: name})
 	}
 }
+
+func isFromSecret(from addonsv1.ValuesReference) bool { return from.Kind == plan.SecretKind }
 
 // in returns what was written in a namespace, or in all.
 func (w *traces) in(proxy plan.Key, namespace string) []client.ObjectKey {
@@ -93,15 +99,30 @@ func (r *reconciler) sweepWritten(ctx context.Context, v *visit, namespace strin
 		}
 	}
 	for _, secret := range r.traces.in(v.key, namespace) {
-		if told[secret] || named[secret] && !v.isConfigMap(secret) {
+		if told[secret] || named[secret] && !v.isConfigMap(secret) || v.here.staged && v.isRead(secret) {
 			continue
 		}
-		if err := r.removeSecret(ctx, v.key, secret); err != nil {
+		if left, err := r.removeUnread(ctx, v, secret); err != nil {
 			return err
+		} else if !left {
+			r.traces.drop(v.key, secret)
 		}
-		r.traces.drop(v.key, secret)
 	}
 	return nil
+}
+
+// removeUnread deletes a Secret that was written, and may not be there, unless it is read.
+func (r *reconciler) removeUnread(ctx context.Context, v *visit, its client.ObjectKey) (left bool, err error) {
+	secret, err := r.secretOf(ctx, v.key, its)
+	if err != nil || secret == nil {
+		return false, err
+	}
+	if v.here.staged {
+		if isRead, err := r.isRead(ctx, v, its); err != nil || isRead {
+			return true, err
+		}
+	}
+	return false, r.remove(ctx, secret)
 }
 
 // clearWritten deletes the Secrets of a HelmChartProxy that is gone.

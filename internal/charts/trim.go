@@ -80,10 +80,24 @@ func Trim(object any) (any, error) {
 		spec := fleetv1.BundleDeploymentSpec{
 			Paused: typed.Spec.Paused, DeploymentID: typed.Spec.DeploymentID, StagedDeploymentID: typed.Spec.StagedDeploymentID,
 			DownstreamResourcesGeneration: typed.Spec.DownstreamResourcesGeneration,
+			Options:                       fleetv1.BundleDeploymentOptions{DownstreamResources: ours(typed.Spec.Options.DownstreamResources)},
+			StagedOptions:                 fleetv1.BundleDeploymentOptions{DownstreamResources: ours(typed.Spec.StagedOptions.DownstreamResources)},
 		}
 		typed.Spec = spec
 	}
 	return object, nil
+}
+
+// ours returns the few objects that a Bundle of ours has copied.
+func ours(copied []fleetv1.DownstreamResource) []fleetv1.DownstreamResource {
+	const most, longest = 2, 253 // The values for all Clusters, and one's own.
+	var result []fleetv1.DownstreamResource
+	for _, its := range copied {
+		if plan.MayBeOurs(its.Name) && len(its.Name) <= longest && len(its.Kind) <= longest && len(result) < most {
+			result = append(result, its)
+		}
+	}
+	return result
 }
 
 // fewer returns no more targets than a Bundle of ours has.

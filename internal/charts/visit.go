@@ -67,6 +67,9 @@ type visit struct {
 	// untaken is what Fleet does not know yet.
 	untaken string
 
+	// here is what was found out in the namespace that is written.
+	here here
+
 	// trouble is what is wrong with the HelmChartProxy itself.
 	trouble, reason string
 	// ready is the reason of Ready.
@@ -99,9 +102,21 @@ type selected struct {
 // ahead says what Fleet does not know yet. It is not said of each Cluster: what is wanted for most of
 // them may be what it was.
 func (v *visit) ahead(message string) {
+	v.here.untaken = true
 	if v.untaken == "" {
 		v.untaken = message
 	}
+}
+
+// here is what was found out in one namespace.
+type here struct {
+	// staged says that values that have changed get another place, and untaken that Fleet does not know
+	// something yet.
+	staged, untaken bool
+	// asked says that the BundleDeployments were read past the cache.
+	asked bool
+	// shared are the values for all Clusters if they stay as they are.
+	shared *plan.Shared
 }
 
 func (v *visit) fail(reason, message string) {

@@ -24,6 +24,7 @@ func (r *reconciler) write(ctx context.Context, v *visit) (again time.Duration, 
 	v.wrote = true
 	var errs []error
 	for _, namespace := range r.namespaces(v, values) {
+		v.here = here{}
 		if v.isWanted(namespace) {
 			r.traces.guess(v, namespace)
 		} else {
@@ -101,20 +102,16 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		return err
 	}
 	input.Chart = r.chartIn(ctx, v, input)
+	if err := r.stage(ctx, v, &input, there); err != nil {
+		return err
+	}
 	its := plan.Make(input)
 	held, err := r.leave(ctx, v, input, its, there, named)
 	if err != nil {
 		return err
 	}
-	for _, object := range its.Values {
-		key := client.ObjectKeyFromObject(object)
-		named[key] = true
-		if held.values[key.Name] {
-			continue
-		}
-		if err := r.putNoted(ctx, v, object, there[key]); err != nil {
-			return err
-		}
+	if err := r.writeValues(ctx, v, its.Values, there, held, named); err != nil {
+		return err
 	}
 	for _, bundle := range its.Bundles {
 		wanted[client.ObjectKeyFromObject(bundle)] = true
@@ -130,6 +127,7 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		v.pause(bundle)
 		have := v.bundle(client.ObjectKeyFromObject(bundle))
 		labelAccess(bundle, have, its.Values)
+		v.remember(bundle, have)
 		if err := r.put(ctx, v, bundle, have); err != nil {
 			return err
 		}
@@ -153,13 +151,32 @@ func (r *reconciler) leave(ctx context.Context, v *visit, input plan.Input, its 
 			bundles = append(bundles, *have)
 		}
 	}
+	written := map[string]bool{}
+	for _, object := range its.Values {
+		written[object.GetName()] = true
+	}
 	var values []client.Object
 	for key, object := range there {
-		if its.Keep[key.Name] || held.values[key.Name] {
+		if its.Keep[key.Name] || held.values[key.Name] || v.here.staged && !written[key.Name] {
 			values = append(values, object)
 		}
 	}
 	return held, r.disownAll(ctx, v.key, bundles, values)
+}
+
+// writeValues writes objects with values, but for those that are held.
+func (r *reconciler) writeValues(ctx context.Context, v *visit, objects []client.Object, there map[client.ObjectKey]client.Object, held held, named map[client.ObjectKey]bool) error {
+	for _, object := range objects {
+		key := client.ObjectKeyFromObject(object)
+		named[key] = true
+		if held.values[key.Name] {
+			continue
+		}
+		if err := r.putNoted(ctx, v, object, there[key]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // putNoted writes an object with values, and notes whose release is behind.
@@ -199,6 +216,9 @@ func (v *visit) nameValues(bundle *fleetv1.Bundle, named map[client.ObjectKey]bo
 	}
 	for _, target := range bundle.Spec.Targets {
 		named[client.ObjectKey{Namespace: bundle.Namespace, Name: plan.ValuesName(v.key, bundle.Namespace, target.ClusterName)}] = true
+	}
+	for _, name := range namedBy(bundle) {
+		named[client.ObjectKey{Namespace: bundle.Namespace, Name: name}] = true
 	}
 }
 
@@ -293,9 +313,12 @@ func carries(bundle *fleetv1.Bundle, chart *plan.Chart) bool {
 // values; nil for none. A Cluster whose values could not be rendered, and never were, is no
 // target: Fleet stops at the first target whose values are missing.
 func (v *visit) input(namespace string, there map[client.ObjectKey]client.Object) plan.Input {
-	in := plan.Input{Proxy: v.proxy, Namespace: namespace, Shared: v.shared, Chart: v.chart, Access: v.access, Placed: v.placed(namespace)}
+	bundles := v.ofRelease(namespace)
+	in := plan.Input{Proxy: v.proxy, Namespace: namespace, Shared: v.shared, Chart: v.chart, Access: v.access, Placed: targetsIn(bundles)}
+	lie := placesIn(v.key, bundles)
 	has := func(fleetCluster string) bool {
-		return there[client.ObjectKey{Namespace: namespace, Name: plan.ValuesName(v.key, namespace, fleetCluster)}] != nil
+		its := in.OwnName(plan.Target{Fleet: fleetCluster, Place: lie.own[fleetCluster]})
+		return there[client.ObjectKey{Namespace: namespace, Name: its}] != nil
 	}
 	for _, cluster := range v.clusters {
 		if cluster.Namespace != namespace || cluster.fleet == "" || v.isFrozen(cluster) || cluster.installed || cluster.paused && in.Placed[cluster.fleet] == "" {
@@ -316,18 +339,16 @@ func (v *visit) input(namespace string, there map[client.ObjectKey]client.Object
 			in.Targets = append(in.Targets, plan.Target{Fleet: key.fleetCluster, Release: names[key], Kept: has(key.fleetCluster)})
 		}
 	}
+	lie.into(&in)
 	return in
 }
 
-// placed returns which Bundle of the release each Fleet Cluster of a namespace is a target of.
-func (v *visit) placed(namespace string) map[string]string {
+// targetsIn returns which Bundle each Fleet Cluster is a target of.
+func targetsIn(bundles []*fleetv1.Bundle) map[string]string {
 	placed := map[string]string{}
-	for i := range v.bundles {
-		if v.bundles[i].Namespace != namespace || v.isOfOtherRelease(&v.bundles[i]) {
-			continue
-		}
-		for _, target := range v.bundles[i].Spec.Targets {
-			placed[target.ClusterName] = v.bundles[i].Name
+	for _, its := range bundles {
+		for _, target := range its.Spec.Targets {
+			placed[target.ClusterName] = its.Name
 		}
 	}
 	return placed

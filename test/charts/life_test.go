@@ -78,7 +78,7 @@ func patch(g Gomega, name, patch string) {
 func writes(g Gomega, since time.Time) []string {
 	events, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-charts"), Since: since, Where: func(e stack.AuditEvent) bool {
 		return slices.Contains([]string{"create", "update", "patch", "delete"}, e.Verb) &&
-			slices.Contains([]string{"bundles", "configmaps", "secrets", "helmreleaseproxies"}, e.Resource) && e.Subresource == ""
+			slices.Contains([]string{"bundles", "helmops", "configmaps", "secrets", "helmreleaseproxies"}, e.Resource) && e.Subresource == ""
 	}})
 	g.Expect(err).NotTo(HaveOccurred())
 	var all []string

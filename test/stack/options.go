@@ -45,6 +45,8 @@ type Options struct {
 	// WithoutFleet leaves out what Fleet's charts install, its CRDs and its controllers. Its
 	// programs are built, for a node to run (StartNode), and a registry for charts.
 	WithoutFleet bool
+	// Registry has StartRegistry at hand.
+	Registry bool
 	// Muster applies the shipped manifests and runs Muster's own Deployments.
 	Muster bool
 	// Manifests is the kustomization to apply for Muster; manifests/default if empty.

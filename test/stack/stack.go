@@ -75,7 +75,7 @@ func Up(ctx context.Context, options Options) (*Stack, error) {
 	tools := options.Tools
 	if tools == nil {
 		var more []parts.Module
-		if options.WithoutFleet {
+		if options.WithoutFleet || options.Registry {
 			more = append(more, parts.Registry)
 		}
 		if options.WithoutFleet && options.Profile != Full {

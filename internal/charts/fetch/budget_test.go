@@ -248,3 +248,15 @@ func TestBudget(t *testing.T) {
 		}
 	})
 }
+
+// A registry that lacks a version is not one that answers what cannot be read.
+func TestNoSuchTag(t *testing.T) {
+	its, authority := serve(t, func(w http.ResponseWriter, r *http.Request) { http.NotFound(w, r) })
+	request := Request{RepoURL: strings.Replace(its.URL, "https://", "oci://", 1), Chart: "web", Access: Access{Authorities: authority}}
+	if said := New(time.Minute).Has(t.Context(), request, "7.0.0"); said == nil || !strings.HasSuffix(said.Error(), `/web has no version "7.0.0"`) {
+		t.Errorf("has: %v", said)
+	}
+	if _, err := New(time.Minute).Chart(t.Context(), request, "7.0.0"); err == nil || !strings.HasSuffix(err.Error(), `/web has no version "7.0.0"`) {
+		t.Errorf("download: %v", err)
+	}
+}

@@ -3,6 +3,7 @@ package fetch
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"helm.sh/helm/v4/pkg/registry"
 	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/errdef"
 	"oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
 )
@@ -73,9 +75,17 @@ func tagOf(version string) string { return strings.ReplaceAll(version, "+", "_")
 
 func (r *oci) has(ctx context.Context, version string) error {
 	if _, err := r.repository.Resolve(ctx, tagOf(version)); err != nil {
-		return shown(r.at+":"+version, err)
+		return r.unresolved(version, err)
 	}
 	return nil
+}
+
+// unresolved says why a version is not found.
+func (r *oci) unresolved(version string, err error) error {
+	if errors.Is(err, errdef.ErrNotFound) {
+		return problem(fmt.Sprintf("%s has no version %q", r.at, version))
+	}
+	return shown(r.at+":"+version, err)
 }
 
 // archive downloads; what is downloaded has the digest that the manifest says.
@@ -83,7 +93,7 @@ func (r *oci) archive(ctx context.Context, version string) ([]byte, error) {
 	at := r.at + ":" + version
 	manifest, err := r.repository.Resolve(ctx, tagOf(version))
 	if err != nil {
-		return nil, shown(at, err)
+		return nil, r.unresolved(version, err)
 	}
 	if manifest.Size > maxManifest {
 		return nil, problem(fmt.Sprintf("the manifest of %s is larger than %d MiB", at, maxManifest>>20))

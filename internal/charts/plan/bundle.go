@@ -70,6 +70,8 @@ type Target struct {
 	Values []byte
 	// Kept says that its values are to stay as they are: they could not be rendered.
 	Kept bool
+	// Place is where its own values lie.
+	Place Place
 }
 
 // Input is what the objects in one namespace of Clusters are made from.
@@ -80,7 +82,9 @@ type Input struct {
 	Targets   []Target
 	// Shared are nil if there are none.
 	Shared *Shared
-	Chart  *Chart
+	// SharedPlace is where these lie.
+	SharedPlace Place
+	Chart       *Chart
 	// Access is how agents reach the repository; nil if it is not known: what is there stays.
 	Access *Access
 	// Placed says in which Bundle a Fleet Cluster is a target now. It stays there: in another
@@ -103,16 +107,12 @@ type Objects struct {
 
 // Make returns the objects.
 func Make(in Input) Objects {
-	proxy := client.ObjectKeyFromObject(in.Proxy)
-	base := valuesBase(proxy, in.Namespace)
 	result := Objects{Keep: map[string]bool{}}
-	var shared *values
-	if in.Shared != nil && len(in.Targets) > 0 { // Nobody reads them otherwise.
-		shared = &values{kind: "ConfigMap", name: sharedName(base), keys: in.Shared.Keys}
-		if in.Shared.Secret {
-			shared.kind = "Secret"
-		}
-		result.Values = append(result.Values, in.object(*shared, in.Shared.Data))
+	shared := in.shared()
+	if its := in.SharedValues(); its != nil {
+		result.Values = append(result.Values, its)
+	} else if shared != nil {
+		result.Keep[shared.name] = true
 	}
 	targets := slices.Clone(in.Targets)
 	slices.SortFunc(targets, func(a, b Target) int { return cmp.Compare(a.Fleet, b.Fleet) })
@@ -121,13 +121,12 @@ func Make(in Input) Objects {
 		if target.Values == nil && !target.Kept {
 			continue
 		}
-		its := values{kind: "ConfigMap", name: valuesName(base, target.Fleet), keys: []string{ValuesKey}}
-		own[target.Fleet] = its
+		own[target.Fleet] = in.own(target)
 		if target.Kept {
-			result.Keep[its.name] = true
+			result.Keep[own[target.Fleet].name] = true
 			continue
 		}
-		result.Values = append(result.Values, in.object(its, map[string][]byte{ValuesKey: target.Values}))
+		result.Values = append(result.Values, in.ValuesOf(target))
 	}
 	if its := in.access(); its != nil {
 		result.Values = append(result.Values, its)
@@ -152,11 +151,57 @@ type values struct {
 	keys       []string
 }
 
+// shared names the object with the values for all Clusters; nil if there are none, or nobody reads them.
+func (in Input) shared() *values {
+	if in.Shared == nil || len(in.Targets) == 0 {
+		return nil
+	}
+	its := &values{kind: configMapKind, name: in.SharedPlace.Of(SharedName(client.ObjectKeyFromObject(in.Proxy), in.Namespace))}
+	for _, key := range in.Shared.Keys {
+		its.keys = append(its.keys, in.SharedPlace.key(key))
+	}
+	if in.Shared.Secret {
+		its.kind = SecretKind
+	}
+	return its
+}
+
+// SharedValues returns the object with the values for all Clusters, or nil if they stay as they are, or
+// there are none.
+func (in Input) SharedValues() client.Object {
+	its := in.shared()
+	if its == nil || in.Shared.Kept {
+		return nil
+	}
+	data := map[string][]byte{}
+	for key, value := range in.Shared.Data {
+		data[in.SharedPlace.key(key)] = value
+	}
+	return in.object(*its, data)
+}
+
+// own names the object with a Cluster's own values.
+func (in Input) own(target Target) values {
+	name := ValuesName(client.ObjectKeyFromObject(in.Proxy), in.Namespace, target.Fleet)
+	return values{kind: configMapKind, name: target.Place.Of(name), keys: []string{target.Place.key(ValuesKey)}}
+}
+
+// ValuesOf returns the object with a Cluster's own values, or nil if they stay as they are, or there are none.
+func (in Input) ValuesOf(target Target) client.Object {
+	if target.Values == nil || target.Kept {
+		return nil
+	}
+	return in.object(in.own(target), map[string][]byte{target.Place.key(ValuesKey): target.Values})
+}
+
+// OwnName returns the name of the object with a Cluster's own values.
+func (in Input) OwnName(target Target) string { return in.own(target).name }
+
 func (v values) from() []fleetv1.ValuesFrom {
 	var result []fleetv1.ValuesFrom
 	for _, key := range v.keys {
 		name := fleetv1.LocalObjectReference{Name: v.name}
-		if v.kind == "Secret" {
+		if v.kind == SecretKind {
 			result = append(result, fleetv1.ValuesFrom{SecretKeyRef: &fleetv1.SecretKeySelector{LocalObjectReference: name, Key: key}})
 		} else {
 			result = append(result, fleetv1.ValuesFrom{ConfigMapKeyRef: &fleetv1.ConfigMapKeySelector{LocalObjectReference: name, Key: key}})
@@ -287,9 +332,9 @@ func helmOptions(proxy *addonsv1.HelmChartProxy) *fleetv1.HelmOptions {
 
 func (in Input) object(its values, data map[string][]byte) client.Object {
 	meta := in.meta(its.name)
-	if its.kind == "Secret" {
+	if its.kind == SecretKind {
 		return &corev1.Secret{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta,
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: SecretKind}, ObjectMeta: meta,
 			Type: ValuesSecretType, Data: data,
 		}
 	}
@@ -297,7 +342,7 @@ func (in Input) object(its values, data map[string][]byte) client.Object {
 	for key, value := range data {
 		text[key] = string(value)
 	}
-	return &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: meta, Data: text}
+	return &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: configMapKind}, ObjectMeta: meta, Data: text}
 }
 
 // access returns the Secret with which agents reach the repository; nil if they need none.

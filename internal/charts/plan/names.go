@@ -104,7 +104,8 @@ func IsGivenName(proxy Key, bundle *fleetv1.Bundle) bool {
 // IsValuesName reports whether an object with values has a name that is given.
 func IsValuesName(proxy, object Key) bool {
 	base := valuesBase(proxy, object.Namespace)
-	return object.Name == sharedName(base) || strings.HasPrefix(object.Name, valuesName(base, ""))
+	_, isShared := NumberOf(object.Name, sharedName(base))
+	return isShared || strings.HasPrefix(object.Name, valuesName(base, ""))
 }
 
 // valuesBase is how the names of the objects with values for a namespace of Clusters begin.

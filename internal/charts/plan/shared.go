@@ -9,6 +9,8 @@ import (
 // SecretKind is the kind of Secrets that values are read from.
 const SecretKind = "Secret"
 
+const configMapKind = "ConfigMap"
+
 // Shared are the values for all Clusters.
 type Shared struct {
 	// Data are the values by key; they are merged in the order of Keys.
@@ -16,6 +18,8 @@ type Shared struct {
 	Keys []string
 	// Secret says that they are from a Secret.
 	Secret bool
+	// Kept says that they are to stay as they are; there are no Data.
+	Kept bool
 }
 
 // NewShared returns no values.

@@ -2,11 +2,13 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -18,6 +20,8 @@ type Release struct {
 	// Ready, Reason and Message are those of the condition HelmReleaseReady.
 	Ready           bool
 	Reason, Message string
+	// Instead is what is to be said if the message may still be of other values, which were secret.
+	Instead string
 	// Status is Helm's word for it.
 	Status   string
 	Revision int
@@ -42,14 +46,24 @@ func ReleaseOf(deployment *fleetv1.BundleDeployment) Release {
 	if release.Revision > 0 {
 		pending = pendingUpgrade
 	}
+	instead := notQuoted + deployment.Namespace + "/" + deployment.Name
+	quote := func(message string) string {
+		if hasSecret(spec) {
+			return instead
+		}
+		return message
+	}
 	broken := func(message string) Release {
-		release.Status, release.Reason, release.Message = failed, addonsv1.HelmInstallOrUpgradeFailedReason, message
+		release.Status, release.Reason, release.Message = failed, addonsv1.HelmInstallOrUpgradeFailedReason, quote(message)
 		return release
 	}
 	waiting := func(message string) Release { return release.waiting(pending, message) }
 	isCurrent := status.AppliedDeploymentID == spec.DeploymentID && spec.DeploymentID != "" &&
 		status.DownstreamResourcesGeneration == spec.DownstreamResourcesGeneration
 	if message := falseCondition(status, fleetv1.BundleDeploymentConditionDeployed); message != "" {
+		if !isCurrent {
+			release.Instead = instead
+		}
 		return broken(message)
 	}
 	if !isCurrent {
@@ -63,7 +77,7 @@ func ReleaseOf(deployment *fleetv1.BundleDeployment) Release {
 	}
 	release.Status = Deployed
 	if !status.Ready {
-		release.Reason, release.Message = addonsv1.HelmReleasePendingReason, notReady(status)
+		release.Reason, release.Message = addonsv1.HelmReleasePendingReason, quote(notReady(status))
 		return release
 	}
 	release.Ready, release.Reason = true, ReadyReason
@@ -78,6 +92,29 @@ const (
 	ReadyReason = "Ready"
 	notDeployed = "Fleet's agent has not deployed this yet"
 )
+
+// notQuoted is how what is said begins where values are from Secrets. What a chart says of them when it
+// fails is in Fleet's text, and that is not handed on.
+const notQuoted = "the release fails or is not ready, and has values from Secrets; what is wrong is said by BundleDeployment "
+
+// hasSecret reports whether values of a release are from Secrets, or are about to be.
+func hasSecret(spec *fleetv1.BundleDeploymentSpec) bool {
+	isSecret := func(its fleetv1.DownstreamResource) bool { return strings.EqualFold(its.Kind, SecretKind) }
+	return slices.ContainsFunc(spec.Options.DownstreamResources, isSecret) || slices.ContainsFunc(spec.StagedOptions.DownstreamResources, isSecret)
+}
+
+// After returns what is to be said of a release after what its HelmReleaseProxy, nil if there is none,
+// says: what was notQuoted stays so until the agent has deployed something else.
+func (r Release) After(mirror *addonsv1.HelmReleaseProxy) Release {
+	if r.Instead == "" || mirror == nil {
+		return r
+	}
+	its := meta.FindStatusCondition(mirror.Status.Conditions, addonsv1.HelmReleaseReadyCondition)
+	if its != nil && strings.HasPrefix(its.Message, notQuoted) {
+		r.Message = r.Instead
+	}
+	return r
+}
 
 // Installed returns what is known of a release that somebody else has installed once and for all.
 func Installed(mirror *addonsv1.HelmReleaseProxy) Release {

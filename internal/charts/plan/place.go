@@ -1,0 +1,161 @@
+package plan
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+// Place is where values lie: in which object, and under which keys of it. Fleet bounds the rollout of
+// what a target says, and not of what the objects hold that it names: agents copy these as soon as they
+// change. So where a rollout is bounded, values that have changed get another place, and what is read
+// somewhere stays as it is. The first place is also that of values that are changed where they are.
+type Place struct {
+	// Number tells the objects apart that take turns. They are few: Fleet and its agents keep their
+	// copies of each as long as the release is there.
+	Number int
+	// Revision is in the keys, and grows: an agent that still has an older copy of the object finds
+	// nothing in it, and waits. It says nothing of what the values are, which may be secret.
+	Revision int
+}
+
+// mostPlaces is how many objects take turns.
+const mostPlaces = 8
+
+var revisionInKey = regexp.MustCompile(`^.+-([1-9][0-9]{0,8})[.]yaml$`)
+
+// isFirst reports whether values lie where they always do if no rollout is bounded.
+func (p Place) isFirst() bool { return p == Place{} }
+
+// IsStaged reports whether values that have changed get another place: if the rollout is bounded, or
+// was. A Bundle that installs once has one target, and is held then.
+func (in Input) IsStaged() bool {
+	spec := &in.Proxy.Spec
+	if spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce {
+		return false
+	}
+	is := spec.Rollout != nil && spec.Rollout.MaxUnavailable != nil || !in.SharedPlace.isFirst()
+	for _, target := range in.Targets {
+		is = is || !target.Place.isFirst()
+	}
+	return is
+}
+
+// Next returns the next place that is free: rather one whose object is not there, which may be on its way
+// to agents still. There is none if all objects are read somewhere.
+func (p Place) Next(isUsed, isThere func(number int) bool) (next Place, found bool) {
+	next = p
+	for number := range mostPlaces {
+		if number == p.Number || isUsed(number) {
+			continue
+		}
+		if !isThere(number) {
+			return Place{number, p.Revision + 1}, true
+		}
+		if !found {
+			next, found = Place{number, p.Revision + 1}, true
+		}
+	}
+	return next, found
+}
+
+// Of returns the name of the object, of the name of the first.
+func (p Place) Of(first string) string {
+	if p.Number == 0 {
+		return first
+	}
+	return first + "." + strconv.Itoa(p.Number)
+}
+
+func (p Place) key(key string) string {
+	if p.Revision == 0 {
+		return key
+	}
+	return strings.TrimSuffix(key, ".yaml") + "-" + strconv.Itoa(p.Revision) + ".yaml"
+}
+
+// NumberOf returns the number of an object, if it has the name of the first, or one of those that take
+// turns with it.
+func NumberOf(name, first string) (number int, found bool) {
+	if name == first {
+		return 0, true
+	}
+	suffix, found := strings.CutPrefix(name, first+".")
+	number, err := strconv.Atoi(suffix)
+	return number, found && err == nil && number > 0 && number < mostPlaces && suffix == strconv.Itoa(number)
+}
+
+// SharedNames returns the names of the objects that take turns with the values for all Clusters.
+func SharedNames(proxy Key, namespace string) (names []string) {
+	for number := range mostPlaces {
+		names = append(names, Place{Number: number}.Of(SharedName(proxy, namespace)))
+	}
+	return names
+}
+
+// SharedPlace returns where the values for all Clusters lie that a Bundle names, and the kind of the
+// object; none if it names none.
+func SharedPlace(proxy Key, bundle *fleetv1.Bundle) (place Place, kind string) {
+	return placeIn(bundle.Spec.Helm, SharedName(proxy, bundle.Namespace))
+}
+
+// KeptShared returns the values for all Clusters that a Bundle names, to stay as they are; nil if there is
+// none that does.
+func KeptShared(proxy Key, bundle *fleetv1.Bundle) *Shared {
+	if bundle == nil {
+		return nil
+	}
+	place, kind := SharedPlace(proxy, bundle)
+	kept := &Shared{Secret: kind == SecretKind, Kept: true}
+	for _, from := range bundle.Spec.Helm.ValuesFrom {
+		its, name, key := named(from)
+		if its != kind || name != place.Of(SharedName(proxy, bundle.Namespace)) {
+			continue
+		}
+		if place.Revision > 0 {
+			key = strings.TrimSuffix(key, "-"+strconv.Itoa(place.Revision)+".yaml") + ".yaml"
+		}
+		kept.Keys = append(kept.Keys, key)
+	}
+	return kept
+}
+
+// OwnPlace returns where a Cluster's own values lie that a target names, and the kind of the object; none
+// if it names none.
+func OwnPlace(proxy Key, namespace string, target *fleetv1.BundleTarget) (place Place, kind string) {
+	return placeIn(target.Helm, ValuesName(proxy, namespace, target.ClusterName))
+}
+
+func placeIn(helm *fleetv1.HelmOptions, first string) (place Place, kind string) {
+	if helm == nil {
+		return Place{}, ""
+	}
+	for _, from := range helm.ValuesFrom {
+		kind, name, key := named(from)
+		number, is := NumberOf(name, first)
+		if !is {
+			continue
+		}
+		place = Place{Number: number}
+		if its := revisionInKey.FindStringSubmatch(key); its != nil {
+			place.Revision, _ = strconv.Atoi(its[1]) // It has at most nine digits.
+		}
+		return place, kind
+	}
+	return Place{}, ""
+}
+
+// named returns what values are read from.
+func named(from fleetv1.ValuesFrom) (kind, name, key string) {
+	switch {
+	case from.ConfigMapKeyRef != nil:
+		return configMapKind, from.ConfigMapKeyRef.Name, from.ConfigMapKeyRef.Key
+	case from.SecretKeyRef != nil:
+		return SecretKind, from.SecretKeyRef.Name, from.SecretKeyRef.Key
+	}
+	return "", "", ""
+}

@@ -1,0 +1,183 @@
+package charts
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+
+	"github.com/muster-fleet/muster/internal/charts/repository"
+	"github.com/muster-fleet/muster/test/stack/pki"
+	"github.com/muster-fleet/muster/test/stack/ports"
+)
+
+// oci is an OCI registry with a password, and an authority that nobody else knows.
+type oci struct {
+	address   string
+	authority *pki.PKI
+	// charts is the repository of the chart simple.
+	charts *remote.Repository
+}
+
+func startRegistry(t *testing.T) *oci {
+	g := NewWithT(t)
+	authority, err := pki.New(filepath.Join(env.Dir(), "registry-pki"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(authority.Issue("server", "registry")).To(Succeed())
+	leases := ports.New()
+	t.Cleanup(leases.Release)
+	port, err := leases.Port(0)
+	g.Expect(err).NotTo(HaveOccurred())
+	r := &oci{address: fmt.Sprintf("127.0.0.1:%d", port), authority: authority}
+	g.Expect(env.StartRegistry(ctx, r.address, authority.Path("server.crt"), authority.Path("server.key"), repository.Username, repository.Password)).To(Succeed())
+	pool := x509.NewCertPool()
+	g.Expect(pool.AppendCertsFromPEM(authority.CA())).To(BeTrue())
+	r.charts, err = remote.NewRepository(r.address + "/charts/simple")
+	g.Expect(err).NotTo(HaveOccurred())
+	r.charts.Client = &auth.Client{
+		Client:     &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}},
+		Credential: auth.StaticCredential(r.address, auth.Credential{Username: repository.Username, Password: repository.Password}),
+	}
+	return r
+}
+
+func (r *oci) url() string { return "oci://" + r.address + "/charts" }
+
+// publish pushes a chart, and returns the digest under which it is downloaded.
+func (r *oci) publish(g Gomega, version string) string {
+	archive, err := repository.Archive("simple", version, map[string]string{"values.yaml": simpleTemplate})
+	g.Expect(err).NotTo(HaveOccurred())
+	layer, err := oras.PushBytes(ctx, r.charts, "application/vnd.cncf.helm.chart.content.v1.tar+gzip", archive)
+	g.Expect(err).NotTo(HaveOccurred())
+	config, err := oras.PushBytes(ctx, r.charts, "application/vnd.cncf.helm.config.v1+json", fmt.Appendf(nil, `{"apiVersion":"v2","name":"simple","version":%q}`, version))
+	g.Expect(err).NotTo(HaveOccurred())
+	parts := oras.PackManifestOptions{ConfigDescriptor: &config}
+	parts.Layers = append(parts.Layers, layer)
+	manifest, err := oras.PackManifest(ctx, r.charts, oras.PackManifestVersion1_1, "", parts)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(r.charts.Tag(ctx, manifest, version)).To(Succeed())
+	return layer.Digest.String()
+}
+
+// downloads is how often something was downloaded.
+func (r *oci) downloads(g Gomega, digest string) int {
+	log, err := os.ReadFile(env.LogPath("registry"))
+	g.Expect(err).NotTo(HaveOccurred())
+	return len(regexp.MustCompile(`GET /v2/charts/simple/blobs/`+regexp.QuoteMeta(digest)).FindAll(log, -1))
+}
+
+func (r *oci) secret() string {
+	login := base64.StdEncoding.EncodeToString([]byte(repository.Username + ":" + repository.Password))
+	config := fmt.Sprintf(`{"auths":{"%s":{"auth":"%s"}}}`, r.address, login)
+	return fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: registry}, data: {config.json: %s, ca.crt: %s}}",
+		team, base64.StdEncoding.EncodeToString([]byte(config)), base64.StdEncoding.EncodeToString(r.authority.CA()))
+}
+
+func (r *oci) proxy(name, download string) string {
+	return fmt.Sprintf(`
+apiVersion: addons.cluster.x-k8s.io/v1alpha1
+kind: HelmChartProxy
+metadata: {namespace: %s, name: %s}
+spec:
+  clusterSelector: {matchLabels: {%[2]s: "yes"}}
+  repoURL: %s
+  chartName: simple
+  version: 1.0.x
+  namespace: %[2]s
+  download: %[4]s
+  credentials: {secret: {name: registry}, key: config.json}
+  tlsConfig: {caSecret: {name: registry}}
+  valuesTemplate: 'who: {{ .Cluster.metadata.name }}'
+`, team, name, r.url(), download)
+}
+
+// TestRegistry installs a chart from an OCI registry with a password and a private authority.
+func TestRegistry(t *testing.T) {
+	g := NewWithT(t)
+	r := startRegistry(t)
+	digests := map[string]string{}
+	for _, version := range []string{"1.0.0", "1.1.0"} {
+		digests[version] = r.publish(g, version)
+	}
+	g.Expect(env.Apply(ctx, r.secret())).To(Succeed())
+	for _, its := range []struct {
+		download, carrier string
+		isDownloaded      func(before, after int) bool
+	}{
+		{"Manager", "bundles.fleet.cattle.io", func(before, after int) bool { return after == before+1 }},
+		{"Agent", "helmops.fleet.cattle.io", func(before, after int) bool { return after >= before+2 }},
+	} {
+		t.Run(its.download, func(t *testing.T) {
+			g := NewWithT(t)
+			name := "oci-" + strings.ToLower(its.download)
+			both := []cluster{one, two}
+			for _, its := range both {
+				its.label(g, name+"=yes")
+			}
+			before := r.downloads(g, digests["1.0.0"])
+			g.Expect(env.Apply(ctx, r.proxy(name, its.download))).To(Succeed())
+			for _, on := range both {
+				on.says(g, name, name, "who", on.name)
+				on.says(g, name, name, "version", "1.0.0")
+				g.Expect(on.releases(g, name)).To(HavePrefix("sh.helm.release.v1." + name + ".v"))
+			}
+			g.Eventually(func(g Gomega) { isReady(g, name) }).Should(Succeed())
+			g.Expect(made(g, name, its.carrier)).NotTo(BeEmpty())
+			after := r.downloads(g, digests["1.0.0"])
+			g.Expect(its.isDownloaded(before, after)).To(BeTrue(), "downloaded %d times before, %d after", before, after)
+
+			before = r.downloads(g, digests["1.1.0"])
+			patch(g, name, `{"spec":{"version":"1.1.0"}}`)
+			for _, on := range both {
+				on.says(g, name, name, "version", "1.1.0")
+			}
+			after = r.downloads(g, digests["1.1.0"])
+			g.Expect(its.isDownloaded(before, after)).To(BeTrue(), "downloaded %d times before, %d after", before, after)
+
+			patch(g, name, `{"spec":{"version":"9.9.9"}}`)
+			g.Eventually(func(g Gomega) {
+				g.Expect(told(proxy(g, name))).To(ContainSubstring("HelmReleaseProxyCreationFailed: " + r.url() + `/simple has no version "9.9.9"`))
+			}).Should(Succeed())
+			_, err := env.Kubectl(ctx, "-n", team, "delete", "hcp", name)
+			g.Expect(err).NotTo(HaveOccurred())
+			for _, on := range both {
+				on.says(g, name, name, "who", "")
+			}
+			g.Eventually(func(g Gomega) {
+				g.Expect(made(g, name, "helmops.fleet.cattle.io,bundles.fleet.cattle.io,configmaps,secrets,hrp")).To(BeEmpty())
+			}).Should(Succeed())
+		})
+	}
+	t.Run("a wrong password", func(t *testing.T) { r.refuses(t) })
+}
+
+// refuses sees that nobody is let in without the password, and that this is said without it.
+func (r *oci) refuses(t *testing.T) {
+	g := NewWithT(t)
+	one.label(g, "oci-refused=yes")
+	wrong := strings.Replace(r.secret(), "name: registry", "name: wrong", 1)
+	right := base64.StdEncoding.EncodeToString([]byte(fmt.Sprintf(`{"auths":{"%s":{"auth":"%s"}}}`, r.address, base64.StdEncoding.EncodeToString([]byte(repository.Username+":"+repository.Password)))))
+	bad := base64.StdEncoding.EncodeToString([]byte(fmt.Sprintf(`{"auths":{"%s":{"auth":"%s"}}}`, r.address, base64.StdEncoding.EncodeToString([]byte("reader:wrong-7531")))))
+	g.Expect(wrong).To(ContainSubstring(right))
+	g.Expect(env.Apply(ctx, strings.Replace(wrong, right, bad, 1))).To(Succeed())
+	object := strings.Replace(r.proxy("oci-refused", "Agent"), "secret: {name: registry}", "secret: {name: wrong}", 1)
+	g.Expect(env.Apply(ctx, object)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		says := told(proxy(g, "oci-refused"))
+		g.Expect(says).To(And(ContainSubstring("HelmReleaseProxyCreationFailed"), ContainSubstring("401"), Not(ContainSubstring("wrong-7531"))))
+	}).Should(Succeed())
+	g.Expect(made(g, "oci-refused", "helmops.fleet.cattle.io,bundles.fleet.cattle.io")).To(BeEmpty())
+	_, err := env.Kubectl(ctx, "-n", team, "delete", "hcp", "oci-refused")
+	g.Expect(err).NotTo(HaveOccurred())
+}

@@ -1,0 +1,239 @@
+package charts
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+const (
+	// rolling is the namespace of so many Clusters that exist in memory only.
+	rolling  = "rolling"
+	clusters = 10
+	// bound is how many of them may be unavailable at once.
+	bound = 2
+)
+
+// TestStaged rolls changes of values out over ten Clusters: never are more of them unavailable than may
+// be, whichever values change, and whoever downloads the chart.
+func TestStaged(t *testing.T) {
+	g := NewWithT(t)
+	publish(g, "simple", "1.0.0", "1.1.0")
+	inMemory(t)
+	for _, carrier := range []struct{ download, kind, from string }{
+		{"Manager", "bundles", "ConfigMap"},
+		{"Agent", "helmops", "Secret"},
+	} {
+		t.Run(carrier.download, func(t *testing.T) {
+			s := staged{name: "staged-" + strings.ToLower(carrier.download), kind: carrier.kind, from: carrier.from}
+			s.test(t, carrier.download)
+		})
+	}
+}
+
+// inMemory makes the Clusters.
+func inMemory(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", rolling))).To(Succeed())
+	class, err := env.InMemoryClusterClass(rolling)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(env.Apply(ctx, class)).To(Succeed())
+	g.Expect(env.WaitForClusterClass(ctx, rolling, stack.InMemoryClass)).To(Succeed())
+	for i := range clusters {
+		its := stack.TopologyCluster{Namespace: rolling, Name: fmt.Sprintf("c%d", i), Labels: map[string]string{"staged": "yes"}}
+		g.Expect(env.Apply(ctx, its.YAML())).To(Succeed())
+	}
+	for i := range clusters {
+		g.Expect(env.WaitForControlPlane(ctx, rolling, fmt.Sprintf("c%d", i))).To(Succeed())
+	}
+	secret := strings.Replace(repositorySecret(), "namespace: "+team, "namespace: "+rolling, 1)
+	g.Expect(env.Apply(ctx, secret)).To(Succeed())
+}
+
+// staged is a HelmChartProxy with a bounded rollout.
+type staged struct {
+	name, kind, from string
+	p                *player
+}
+
+func (s staged) yaml(download string) string {
+	return fmt.Sprintf(`
+apiVersion: addons.cluster.x-k8s.io/v1alpha1
+kind: HelmChartProxy
+metadata: {namespace: %s, name: %s}
+spec:
+  clusterSelector: {matchLabels: {staged: "yes"}}
+  repoURL: %s
+  chartName: simple
+  version: 1.0.0
+  namespace: rolling
+  download: %s
+  credentials: {secret: {name: repository}, key: config.json}
+  tlsConfig: {caSecret: {name: repository}}
+  rollout: {maxUnavailable: %d}
+  valuesFrom: [{kind: %s, name: for-all}]
+  valuesTemplate: 'who: {{ .Cluster.metadata.name }}-{{ .Cluster.metadata.labels.who | default "first" }}'
+`, rolling, s.name, charts.URL, download, bound, s.from)
+}
+
+// share writes the values for all Clusters.
+func (s staged) share(g Gomega, text string) {
+	field := "data"
+	if s.from == "Secret" {
+		field = "stringData"
+	}
+	g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: %s, metadata: {namespace: %s, name: for-all}, %s: {values.yaml: 'shared: %s'}}", s.from, rolling, field, text))).To(Succeed())
+}
+
+func (s staged) patch(g Gomega, patch string) {
+	_, err := env.Kubectl(ctx, "-n", rolling, "patch", "hcp", s.name, "--type=merge", "-p", patch)
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
+func (s staged) template(g Gomega, template string) {
+	s.patch(g, fmt.Sprintf(`{"spec":{"valuesTemplate":%q}}`, template))
+}
+
+func (s staged) proxy(g Gomega) *addonsv1.HelmChartProxy {
+	its := &addonsv1.HelmChartProxy{}
+	g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: rolling, Name: s.name}, its)).To(Succeed())
+	return its
+}
+
+// reaches waits until so many Clusters have values with these texts, and all is ready.
+func (s staged) reaches(g Gomega, many int, texts ...string) {
+	g.Eventually(func(g Gomega) {
+		g.Expect(s.p.have(texts...)).To(HaveLen(many), "%v", texts)
+		its := s.proxy(g)
+		g.Expect(its.Status.ObservedGeneration).To(Equal(its.Generation))
+		g.Expect(meta.IsStatusConditionTrue(its.Status.Conditions, "HelmReleaseProxiesReady")).To(BeTrue(), told(its))
+	}).Should(Succeed())
+}
+
+// values are the objects with values that are there.
+func (s staged) values(g Gomega) []string {
+	return strings.Fields(made(g, s.name, "configmaps,secrets"))
+}
+
+func (s staged) test(t *testing.T, download string) {
+	g := NewWithT(t)
+	s.share(g, "one")
+	s.p = play(t, s.name)
+	g.Expect(env.Apply(ctx, s.yaml(download))).To(Succeed())
+	s.reaches(g, clusters, "shared: one", "-first")
+	if !t.Run("the values for all", func(t *testing.T) {
+		g := NewWithT(t)
+		s.p.begin(g)
+		s.share(g, "two")
+		s.reaches(g, clusters, "shared: two", "-first")
+		s.p.bounded(g)
+		t.Logf("unavailable at once:\n%s", strings.Join(s.p.trace, "\n"))
+	}) {
+		return
+	}
+	t.Run("the values of each", func(t *testing.T) {
+		g := NewWithT(t)
+		s.p.begin(g)
+		s.template(g, `who: {{ .Cluster.metadata.name }}-{{ .Cluster.metadata.labels.who | default "second" }}`)
+		s.reaches(g, clusters, "shared: two", "-second")
+		s.p.bounded(g)
+	})
+	t.Run("values and version", func(t *testing.T) {
+		g := NewWithT(t)
+		s.p.begin(g)
+		s.patch(g, `{"spec":{"version":"1.1.0","valuesTemplate":"who: {{ .Cluster.metadata.name }}-{{ .Cluster.metadata.labels.who | default \"third\" }}"}}`)
+		s.reaches(g, clusters, "shared: two", "-third")
+		s.p.bounded(g)
+	})
+	t.Run("those of one Cluster: its alone are written", s.testOne)
+	t.Run("some that never become ready reach no more Clusters than may be unavailable", s.testBad)
+	t.Run("a Cluster whose template fails keeps what it has", s.testFailing)
+	t.Run("nothing is left that nobody reads", s.testLeft)
+	t.Run("deleted: nothing is left", s.testDeleted)
+}
+
+func (s staged) testOne(t *testing.T) {
+	g := NewWithT(t)
+	s.p.begin(g)
+	since := time.Now()
+	cluster{rolling, "c3"}.label(g, "who=me")
+	s.reaches(g, 1, "c3-me")
+	g.Eventually(func(g Gomega) {
+		var all []string
+		for _, write := range writes(g, since) {
+			all = append(all, regexp.MustCompile(`(hcp-[^.]*[a-z])(-[0-9a-f]{8})?$`).ReplaceAllString(write, "$1"))
+		}
+		g.Expect(all).To(HaveLen(3), "%v", all)
+		g.Expect(all[0]).To(MatchRegexp(`^create configmaps hcp-` + s.name + `[.]for[.]c3([.][1-9])?$`))
+		g.Expect(all[1]).To(HavePrefix("patch " + s.kind + " hcp-"))
+		g.Expect(all[2]).To(MatchRegexp(`^delete configmaps hcp-` + s.name + `[.]for[.]c3([.][1-9])?$`))
+		g.Expect(all[2][len("delete"):]).NotTo(Equal(all[0][len("create"):]))
+	}).Should(Succeed())
+	g.Expect(s.p.have("-third")).To(HaveLen(clusters - 1))
+	s.p.bounded(g)
+	g.Expect(s.p.most).To(Equal(1))
+	cluster{rolling, "c3"}.label(g, "who-")
+	s.reaches(g, clusters, "-third")
+}
+
+func (s staged) testBad(t *testing.T) {
+	g := NewWithT(t)
+	s.p.begin(g)
+	s.template(g, `who: {{ .Cluster.metadata.name }}-bad`)
+	g.Eventually(func(g Gomega) { g.Expect(s.p.have("-bad")).To(HaveLen(bound)) }).Should(Succeed())
+	g.Consistently(func(g Gomega) { g.Expect(s.p.have("-third")).To(HaveLen(clusters - bound)) }).WithTimeout(10 * time.Second).Should(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(told(s.proxy(g))).To(ContainSubstring("the rollout has not reached the Cluster yet"))
+	}).Should(Succeed())
+	s.template(g, `who: {{ .Cluster.metadata.name }}-good`)
+	s.reaches(g, clusters, "shared: two", "-good")
+	s.p.bounded(g)
+}
+
+func (s staged) testFailing(t *testing.T) {
+	g := NewWithT(t)
+	s.p.begin(g)
+	s.template(g, `who: {{ if eq .Cluster.metadata.name "c5" }}{{ fail "no" }}{{ end }}{{ .Cluster.metadata.name }}-fifth`)
+	s.reaches(g, clusters-1, "shared: two", "-fifth")
+	g.Expect(s.p.have("shared: two", "-good")).To(Equal([]string{"c5"}))
+	g.Expect(told(s.proxy(g))).To(ContainSubstring("rolling/c5: valuesTemplate"))
+	s.template(g, `who: {{ .Cluster.metadata.name }}-sixth`)
+	s.reaches(g, clusters, "shared: two", "-sixth")
+	s.p.bounded(g)
+}
+
+func (s staged) testLeft(t *testing.T) {
+	g := NewWithT(t)
+	want := []any{MatchRegexp(`^%s/hcp-%s[.]for-all([.][1-9])?$`, strings.ToLower(s.from), s.name)}
+	for i := range clusters {
+		want = append(want, MatchRegexp(`^configmap/hcp-%s[.]for[.]c%d([.][1-9])?$`, s.name, i))
+	}
+	if s.kind == "helmops" {
+		want = append(want, MatchRegexp(`^secret/hcp-%s[.]for-agents-`, s.name))
+	}
+	g.Eventually(func(g Gomega) { g.Expect(s.values(g)).To(ConsistOf(want...)) }).Should(Succeed())
+	// What Fleet has copied for a Cluster goes with the release: the copies are few, however often the values change.
+	out, err := env.Kubectl(ctx, "-n", rolling, "get", "clusters.fleet.cattle.io", "c0", "-o", "jsonpath={.status.namespace}")
+	g.Expect(err).NotTo(HaveOccurred())
+	out, err = env.Kubectl(ctx, "-n", out, "get", "configmaps,secrets", "-o", "name")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(len(regexp.MustCompile(`hcp-`+s.name+`[.]for[.]`).FindAllString(out, -1))).To(BeNumerically("<=", 3), out)
+}
+
+func (s staged) testDeleted(t *testing.T) {
+	g := NewWithT(t)
+	_, err := env.Kubectl(ctx, "-n", rolling, "delete", "hcp", s.name)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func(g Gomega) {
+		g.Expect(made(g, s.name, "helmops.fleet.cattle.io,bundles.fleet.cattle.io,bundledeployments.fleet.cattle.io,configmaps,secrets,hrp")).To(BeEmpty())
+	}).Should(Succeed())
+}
