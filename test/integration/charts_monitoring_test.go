@@ -8,11 +8,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
@@ -36,15 +33,11 @@ func TestMonitoringOfHelmChartProxies(t *testing.T) {
 	noConfig(t)
 	t.Cleanup(func() { noConfig(t) })
 	g.Expect(admin.Create(ctx, fixture.Config())).To(Succeed())
-	chartsAvailable := func(want metav1.ConditionStatus) {
-		t.Helper()
-		g.Eventually(func(g Gomega) {
-			var config addonsv1.FleetAddonConfig
-			g.Expect(admin.Get(ctx, client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, &config)).To(Succeed())
-			g.Expect(conditionsOf(&config)).To(HaveKeyWithValue("ChartsAvailable", want))
-		}, 3*time.Minute).Should(Succeed())
-	}
-	chartsAvailable(metav1.ConditionTrue)
+	g.Eventually(func(g Gomega) {
+		config := fixture.Config()
+		exists(g, config)
+		g.Expect(conditionsOf(config)).To(HaveKeyWithValue("ChartsAvailable", metav1.ConditionTrue))
+	}, 2*time.Minute).Should(Succeed())
 	namespace := newNamespace(t, g, "watched-charts", nil)
 	g.Expect(env.Apply(ctx, fmt.Sprintf(`
 apiVersion: addons.cluster.x-k8s.io/v1alpha1
@@ -71,10 +64,4 @@ spec:
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(code).To(Equal(http.StatusUnauthorized))
 	g.Eventually(func() error { return fixture.ServesItsCertificate(ctx, env, admin, process) }).Should(Succeed())
-
-	// Nobody carries HelmChartProxies out any more.
-	g.Expect(env.Stop(ctx, process)).To(Succeed())
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: process}}
-	g.Expect(admin.Delete(ctx, lease)).To(Succeed()) // Otherwise it grows old first.
-	chartsAvailable(metav1.ConditionFalse)
 }
