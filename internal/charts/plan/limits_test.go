@@ -15,8 +15,8 @@ import (
 // until it is refused.
 func TestLimits(t *testing.T) {
 	const large = "the values are larger than 512 KiB"
+	const tooLong = "takes longer than 500ms"
 	defer func(its time.Duration) { patience = its }(patience)
-	patience = 500 * time.Millisecond
 	nested := "{{ $l := until 10000 }}" + strings.Repeat("{{ range $l }}", 5) + strings.Repeat("{{ end }}", 5)
 	calls := "{{ template \"t0\" }}"
 	for i := range 60 {
@@ -46,9 +46,9 @@ func TestLimits(t *testing.T) {
 		"doubled":             {`{{ $x := "xxxxxxxx" }}{{ range until 60 }}{{ $x = print $x $x }}{{ end }}`, "512 KiB"},
 		"doubled lists":       {`{{ $x := list 1 }}{{ range until 60 }}{{ $x = list $x $x }}{{ end }}{{ toJson $x }}`, "512 KiB"},
 		"itself":              {`{{ $x := dict }}{{ $_ := set $x "x" $x }}{{ toJson $x }}`, large},
-		"loops":               {nested, "takes longer than 500ms"},
-		"a loop of numbers":   {`{{ range 2000000000 }}{{ end }}`, "takes longer than 500ms"},
-		"templates":           {calls, "takes longer than 500ms"},
+		"loops":               {nested, tooLong},
+		"a loop of numbers":   {`{{ range 2000000000 }}{{ end }}`, tooLong},
+		"templates":           {calls, tooLong},
 		"output":              {`{{ range until 10000 }}{{ repeat 1000 "x" }}{{ end }}`, large},
 		"within reason":       {`a: {{ range untilStep 10 0 -2 }}{{ . }}{{ end }}{{ seq 3 | quote }}{{ printf "%03d" 7 }}{{ genPrivateKey "ecdsa" | b64enc }}`, ""},
 	} {
@@ -57,16 +57,16 @@ func TestLimits(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			begin := time.Now()
+			patience = 10 * time.Minute // Something else refuses it, on however slow a machine.
+			if test.err == tooLong {
+				patience = 500 * time.Millisecond
+			}
 			_, err = parsed.Render(data())
 			if test.err == "" && err == nil {
 				return
 			}
 			if test.err == "" || !strings.Contains(message(err), test.err) {
 				t.Errorf("%q, want %q", message(err), test.err)
-			}
-			if took := time.Since(begin); took > 10*time.Second {
-				t.Errorf("it took %s", took)
 			}
 		})
 	}
