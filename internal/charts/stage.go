@@ -99,16 +99,11 @@ func (r *reconciler) stage(ctx context.Context, v *visit, in *plan.Input, there 
 		}
 		if found {
 			*its.place = next
-		} else if isBounded(in) {
+		} else if plan.MaxUnavailable(&in.Proxy.Spec) != nil {
 			s.wait()
 		}
 	}
 	return nil
-}
-
-// isBounded reports whether values must not change where they are read.
-func isBounded(in *plan.Input) bool {
-	return in.Proxy.Spec.Rollout != nil && in.Proxy.Spec.Rollout.MaxUnavailable != nil
 }
 
 // wait has the values for all Clusters stay as they are until a place is free, and everything else be
@@ -261,11 +256,13 @@ func (s *staging) isMade(is func(name string) bool) bool {
 	return false
 }
 
-// readBy returns the names of the objects that are copied for a Cluster, now or when the rollout
-// reaches it.
-func readBy(its *fleetv1.BundleDeployment) []string {
-	return append(namesOf(its.Spec.Options.DownstreamResources), namesOf(its.Spec.StagedOptions.DownstreamResources)...)
+// copiedFor returns the objects that are copied for a Cluster, now or when the rollout reaches it.
+func copiedFor(its *fleetv1.BundleDeployment) []fleetv1.DownstreamResource {
+	return slices.Concat(its.Spec.Options.DownstreamResources, its.Spec.StagedOptions.DownstreamResources)
 }
+
+// readBy returns their names.
+func readBy(its *fleetv1.BundleDeployment) []string { return namesOf(copiedFor(its)) }
 
 // namedBy returns the names of the objects that a Bundle names.
 func namedBy(bundle *fleetv1.Bundle) []string {

@@ -138,8 +138,7 @@ func (v *visit) isLeft(its client.ObjectKey) bool {
 		}
 	}
 	for key, deployment := range v.deployments {
-		read := append(slices.Clone(deployment.Spec.Options.DownstreamResources), deployment.Spec.StagedOptions.DownstreamResources...)
-		if key.namespace == its.Namespace && slices.ContainsFunc(read, is) {
+		if key.namespace == its.Namespace && slices.ContainsFunc(copiedFor(deployment), is) {
 			return false
 		}
 	}

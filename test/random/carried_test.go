@@ -10,6 +10,8 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -104,23 +106,11 @@ func foreignCarried(r *run, step Step) (bool, error) {
 		return false, err
 	}
 	made := map[string]client.Object{}
-	switch list := list.(type) {
-	case *fleetv1.BundleList:
-		for i := range list.Items {
-			r.ifMade(made, &list.Items[i])
-		}
-	case *fleetv1.HelmOpList:
-		for i := range list.Items {
-			r.ifMade(made, &list.Items[i])
-		}
-	case *corev1.ConfigMapList:
-		for i := range list.Items {
-			r.ifMade(made, &list.Items[i])
-		}
-	case *addonsv1.HelmReleaseProxyList:
-		for i := range list.Items {
-			r.ifMade(made, &list.Items[i])
-		}
+	if err := meta.EachListItem(list, func(its runtime.Object) error {
+		r.ifMade(made, its.(client.Object))
+		return nil
+	}); err != nil {
+		return false, err
 	}
 	if len(made) == 0 {
 		return false, nil

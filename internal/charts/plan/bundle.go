@@ -296,8 +296,8 @@ func (in Input) bundle(name string, shared *values) *fleetv1.Bundle {
 	if ptr.Deref(spec.CorrectDrift, false) {
 		bundle.Spec.CorrectDrift = &fleetv1.CorrectDrift{Enabled: true}
 	}
-	if spec.Rollout != nil && spec.Rollout.MaxUnavailable != nil {
-		bundle.Spec.RolloutStrategy = &fleetv1.RolloutStrategy{MaxUnavailable: spec.Rollout.MaxUnavailable}
+	if most := MaxUnavailable(spec); most != nil {
+		bundle.Spec.RolloutStrategy = &fleetv1.RolloutStrategy{MaxUnavailable: most}
 	}
 	switch {
 	case shared != nil:

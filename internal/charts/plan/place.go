@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
@@ -31,6 +32,14 @@ var revisionInKey = regexp.MustCompile(`^.+-([1-9][0-9]{0,8})[.]yaml$`)
 // isFirst reports whether values lie where they always do if no rollout is bounded.
 func (p Place) isFirst() bool { return p == Place{} }
 
+// MaxUnavailable returns what bounds the rollout; nil if nothing does.
+func MaxUnavailable(spec *addonsv1.HelmChartProxySpec) *intstr.IntOrString {
+	if spec.Rollout == nil {
+		return nil
+	}
+	return spec.Rollout.MaxUnavailable
+}
+
 // IsStaged reports whether values that have changed get another place: if the rollout is bounded, or
 // was. A Bundle that installs once has one target, and is held then.
 func (in Input) IsStaged() bool {
@@ -38,7 +47,7 @@ func (in Input) IsStaged() bool {
 	if spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce {
 		return false
 	}
-	is := spec.Rollout != nil && spec.Rollout.MaxUnavailable != nil || !in.SharedPlace.isFirst()
+	is := MaxUnavailable(spec) != nil || !in.SharedPlace.isFirst()
 	for _, target := range in.Targets {
 		is = is || !target.Place.isFirst()
 	}

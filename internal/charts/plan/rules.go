@@ -86,9 +86,9 @@ func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 		}
 	}
 	errs = append(errs, validateOptions(path.Child("options"), &spec.Options)...)
-	if spec.Rollout != nil && spec.Rollout.MaxUnavailable != nil {
-		if _, err := percentOrCount(spec.Rollout.MaxUnavailable.String()); err != nil {
-			errs = append(errs, field.Invalid(path.Child("rollout", "maxUnavailable"), spec.Rollout.MaxUnavailable.String(), err.Error()))
+	if most := MaxUnavailable(spec); most != nil {
+		if _, err := percentOrCount(most.String()); err != nil {
+			errs = append(errs, field.Invalid(path.Child("rollout", "maxUnavailable"), most.String(), err.Error()))
 		}
 	}
 	return errs
@@ -158,7 +158,7 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 	warn(namesNoAuthority(&proxy.Spec), "tlsConfig.caSecret", "it names no Secret")
 	once := proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce
 	warn(once && ptr.Deref(proxy.Spec.CorrectDrift, false), "correctDrift", "with InstallOnce nothing is put back")
-	warn(once && proxy.Spec.Rollout != nil && proxy.Spec.Rollout.MaxUnavailable != nil, "rollout", "with InstallOnce there is one installation for each Cluster, and no change")
+	warn(once && MaxUnavailable(&proxy.Spec) != nil, "rollout", "with InstallOnce there is one installation for each Cluster, and no change")
 	if proxy.Spec.Download == addonsv1.DownloadAgent && proxy.Spec.Credentials != nil {
 		warnings = append(warnings, "spec.credentials: with spec.download Agent, they are copied to the namespaces of the selected Clusters, and their agents have them")
 	}
