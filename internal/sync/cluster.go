@@ -39,9 +39,9 @@ const unresolvedInterval = 15 * time.Second
 // absentInterval is how long to wait for a Namespace that the cache does not show yet.
 const absentInterval = time.Second
 
-// fanOutShare is the part of the workers, one in five, that is left to what concerns many
+// fanOutShare is the part of the workers, one in ten, that is left to what concerns many
 // Clusters while others change.
-const fanOutShare = 5
+const fanOutShare = 10
 
 // conflictInterval is how long to wait for the cache to show a conflicting write.
 const conflictInterval = 100 * time.Millisecond

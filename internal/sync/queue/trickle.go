@@ -22,9 +22,9 @@ const (
 )
 
 // Trickle lets objects that one event concerns into a controller's queue, a few at a time
-// while the controller has other things to do. There may be thousands, and all workers
-// writing at once fill the API server: what has just been created would wait for it,
-// however early its turn came.
+// while the controller has other things to do, and with a pause after each that is as long as
+// it took. There may be thousands, and writing them without a break fills the API server: what
+// has just been created would wait for it, however early its turn came.
 //
 // The controller gets objects from In and calls Done after each reconcile, whatever woke it.
 type Trickle struct {
@@ -37,11 +37,19 @@ type Trickle struct {
 	patience, calm time.Duration
 
 	mu sync.Mutex
-	in map[reconcile.Request]*time.Timer // those let in, with the end of patience
+	in map[reconcile.Request]*entry
 	// room tells that one fewer is in.
 	room chan struct{}
 	// other is when something was reconciled that was not let in here.
 	other time.Time
+}
+
+// entry is an object that takes up room.
+type entry struct {
+	since time.Time
+	// end gives its room back: when patience is over, or the pause after it.
+	end  *time.Timer
+	done bool
 }
 
 // NewTrickle returns a Trickle of objects of a type. The name is that of its queue in
@@ -52,7 +60,7 @@ func NewTrickle(name string, workers, few int, object func() client.Object) *Tri
 		In:      make(Events),
 		waiting: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[reconcile.Request]{Name: name}),
 		object:  object, workers: workers, few: few, patience: tricklePatience, calm: trickleCalm,
-		in: map[reconcile.Request]*time.Timer{}, room: make(chan struct{}, 1),
+		in: map[reconcile.Request]*entry{}, room: make(chan struct{}, 1),
 	}
 }
 
@@ -69,14 +77,22 @@ func (t *Trickle) Of(concerned handler.MapFunc) handler.EventHandler {
 func (t *Trickle) Done(request reconcile.Request) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	patience, isIn := t.in[request]
-	if !isIn {
+	its, isIn := t.in[request]
+	if !isIn || its.done {
 		t.other = time.Now()
 		return
 	}
-	patience.Stop()
-	t.leave(request)
+	its.end.Stop()
+	if !t.isBusy() {
+		t.leave(request)
+		return
+	}
+	its.done = true
+	t.leaveAfter(request, its, time.Since(its.since))
 }
+
+// isBusy reports whether the controller has other things to do. It is called with the lock held.
+func (t *Trickle) isBusy() bool { return time.Since(t.other) < t.calm }
 
 // leave makes room. It is called with the lock held.
 func (t *Trickle) leave(request reconcile.Request) {
@@ -85,6 +101,20 @@ func (t *Trickle) leave(request reconcile.Request) {
 	case t.room <- struct{}{}:
 	default: // It has been told already.
 	}
+}
+
+// leaveAfter makes room after a time, unless its end comes otherwise. It is called with the
+// lock held.
+func (t *Trickle) leaveAfter(request reconcile.Request, its *entry, wait time.Duration) {
+	var end *time.Timer
+	end = time.AfterFunc(wait, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.in[request] == its && its.end == end {
+			t.leave(request)
+		}
+	})
+	its.end = end
 }
 
 // Start lets objects in until the context ends. It is a manager's Runnable.
@@ -121,20 +151,14 @@ func (t *Trickle) enter(request reconcile.Request) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	most := t.workers
-	if time.Since(t.other) < t.calm {
+	if t.isBusy() {
 		most = t.few
 	}
 	if _, isIn := t.in[request]; isIn || len(t.in) >= most {
 		return false // If it is in already, it comes again when it is done.
 	}
-	var patience *time.Timer
-	patience = time.AfterFunc(t.patience, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.in[request] == patience {
-			t.leave(request)
-		}
-	})
-	t.in[request] = patience
+	its := &entry{since: time.Now()}
+	t.in[request] = its
+	t.leaveAfter(request, its, t.patience)
 	return true
 }

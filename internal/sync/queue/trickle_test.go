@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,6 +42,7 @@ func trickling(t *testing.T, workers, few, objects int, patience time.Duration) 
 		case <-time.After(10 * time.Second):
 			t.Error("it does not stop")
 		}
+		time.Sleep(time.Second) // Until its queue's own goroutine has noticed.
 	})
 	return trickle
 }
@@ -61,100 +63,135 @@ const (
 )
 
 func TestTrickleLetsInAFewAtOnce(t *testing.T) {
-	const atOnce, objects = 2, 9
-	trickle := trickling(t, atOnce, atOnce, objects, time.Hour)
-	seen := map[reconcile.Request]bool{}
-	var in []reconcile.Request
-	for range atOnce {
-		in = append(in, next(trickle, long))
-	}
-	if more := next(trickle, while); more != (reconcile.Request{}) {
-		t.Errorf("%s is let in before one of %d is done", more, atOnce)
-	}
-	trickle.Done(reconcile.Request{NamespacedName: types.NamespacedName{Name: "another"}})
-	if more := next(trickle, while); more != (reconcile.Request{}) {
-		t.Errorf("%s is let in because another was done", more)
-	}
-	for len(in) > 0 {
-		if in[0] == (reconcile.Request{}) {
-			t.Fatalf("only %d of %d are let in", len(seen), objects)
-		}
-		if seen[in[0]] {
-			t.Errorf("%s is let in twice", in[0])
-		}
-		seen[in[0]] = true
-		trickle.Done(in[0])
-		in = in[1:]
-		if len(seen)+len(in) < objects {
+	synctest.Test(t, func(t *testing.T) {
+		const atOnce, objects = 2, 9
+		trickle := trickling(t, atOnce, atOnce, objects, time.Hour)
+		seen := map[reconcile.Request]bool{}
+		var in []reconcile.Request
+		for range atOnce {
 			in = append(in, next(trickle, long))
 		}
-	}
-	if more := next(trickle, while); len(seen) != objects || more != (reconcile.Request{}) {
-		t.Errorf("%d of %d are let in, and then %s", len(seen), objects, more)
-	}
+		if more := next(trickle, while); more != (reconcile.Request{}) {
+			t.Errorf("%s is let in before one of %d is done", more, atOnce)
+		}
+		trickle.Done(reconcile.Request{NamespacedName: types.NamespacedName{Name: "another"}})
+		if more := next(trickle, while); more != (reconcile.Request{}) {
+			t.Errorf("%s is let in because another was done", more)
+		}
+		for len(in) > 0 {
+			if in[0] == (reconcile.Request{}) {
+				t.Fatalf("only %d of %d are let in", len(seen), objects)
+			}
+			if seen[in[0]] {
+				t.Errorf("%s is let in twice", in[0])
+			}
+			seen[in[0]] = true
+			trickle.Done(in[0])
+			in = in[1:]
+			if len(seen)+len(in) < objects {
+				in = append(in, next(trickle, long))
+			}
+		}
+		if more := next(trickle, while); len(seen) != objects || more != (reconcile.Request{}) {
+			t.Errorf("%d of %d are let in, and then %s", len(seen), objects, more)
+		}
+	})
 }
 
 func TestTrickleWaitsForNoneLong(t *testing.T) {
-	const objects = 3
-	trickle := trickling(t, 1, 1, objects, while)
-	for i := range objects {
-		if next(trickle, long) == (reconcile.Request{}) {
-			t.Fatalf("%d of %d are let in", i, objects)
+	synctest.Test(t, func(t *testing.T) {
+		const objects = 3
+		trickle := trickling(t, 1, 1, objects, while)
+		for i := range objects {
+			if next(trickle, long) == (reconcile.Request{}) {
+				t.Fatalf("%d of %d are let in", i, objects)
+			}
 		}
-	}
+	})
 }
 
 func TestTrickleLetsInAgain(t *testing.T) {
-	trickle := trickling(t, 1, 1, 1, time.Hour)
-	first := next(trickle, long)
-	trickle.waiting.Add(first) // Something else has changed since.
-	if more := next(trickle, while); more != (reconcile.Request{}) {
-		t.Errorf("%s is let in before it is done", more)
-	}
-	trickle.Done(first)
-	if again := next(trickle, long); again != first {
-		t.Errorf("%s is let in, not %s", again, first)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		trickle := trickling(t, 1, 1, 1, time.Hour)
+		first := next(trickle, long)
+		trickle.waiting.Add(first) // Something else has changed since.
+		if more := next(trickle, while); more != (reconcile.Request{}) {
+			t.Errorf("%s is let in before it is done", more)
+		}
+		trickle.Done(first)
+		if again := next(trickle, long); again != first {
+			t.Errorf("%s is let in, not %s", again, first)
+		}
+	})
 }
 
 // As many are let in as there are workers, until the controller has something else to do.
 func TestTrickleGivesWay(t *testing.T) {
-	const workers, few, objects = 5, 2, 20
-	trickle := trickling(t, workers, few, objects, time.Hour)
-	var in []reconcile.Request
-	letIn := func() {
-		t.Helper()
-		for {
-			request := next(trickle, while)
-			if request == (reconcile.Request{}) {
-				return
+	synctest.Test(t, func(t *testing.T) {
+		const workers, few, objects = 5, 2, 20
+		trickle := trickling(t, workers, few, objects, time.Hour)
+		var in []reconcile.Request
+		letIn := func() {
+			t.Helper()
+			for {
+				request := next(trickle, while)
+				if request == (reconcile.Request{}) {
+					return
+				}
+				in = append(in, request)
 			}
-			in = append(in, request)
 		}
-	}
-	if letIn(); len(in) != workers {
-		t.Fatalf("%d are let in while nothing else happens, want %d", len(in), workers)
-	}
-	trickle.Done(reconcile.Request{NamespacedName: types.NamespacedName{Name: "another"}})
-	done := func(count int) {
-		for range count {
-			trickle.Done(in[0])
-			in = in[1:]
+		if letIn(); len(in) != workers {
+			t.Fatalf("%d are let in while nothing else happens, want %d", len(in), workers)
 		}
-	}
-	done(workers - few)
-	if letIn(); len(in) != few {
-		t.Fatalf("%d are in when another was reconciled, want %d", len(in), few)
-	}
-	done(1)
-	if letIn(); len(in) != few {
-		t.Fatalf("%d are in, want %d: one is done", len(in), few)
-	}
-	trickle.mu.Lock()
-	trickle.other = time.Now().Add(-2 * trickle.calm) // It was long ago.
-	trickle.mu.Unlock()
-	done(1)
-	if letIn(); len(in) != workers {
-		t.Fatalf("%d are in when it is calm again, want %d", len(in), workers)
-	}
+		trickle.Done(reconcile.Request{NamespacedName: types.NamespacedName{Name: "another"}})
+		done := func(count int) {
+			for range count {
+				trickle.Done(in[0])
+				in = in[1:]
+			}
+		}
+		done(workers - few)
+		if letIn(); len(in) != few {
+			t.Fatalf("%d are in when another was reconciled, want %d", len(in), few)
+		}
+		done(1)
+		time.Sleep(5 * while) // The pause is as long as that one took.
+		if letIn(); len(in) != few {
+			t.Fatalf("%d are in, want %d: one is done", len(in), few)
+		}
+		trickle.mu.Lock()
+		trickle.other = time.Now().Add(-2 * trickle.calm) // It was long ago.
+		trickle.mu.Unlock()
+		done(1)
+		if letIn(); len(in) != workers {
+			t.Fatalf("%d are in when it is calm again, want %d", len(in), workers)
+		}
+	})
+}
+
+// While other objects are reconciled, as much time is left to them as one of these takes.
+func TestTricklePauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const took = 3 * time.Second
+		trickle := trickling(t, 1, 1, 4, time.Hour)
+		reconciled := func() {
+			t.Helper()
+			request := next(trickle, time.Millisecond)
+			if request == (reconcile.Request{}) {
+				t.Fatal("none is let in")
+			}
+			time.Sleep(took)
+			trickle.Done(request)
+		}
+		reconciled()
+		reconciled() // Nothing else happens, so nobody is in the way.
+		trickle.Done(reconcile.Request{NamespacedName: types.NamespacedName{Name: "another"}})
+		reconciled()
+		if request := next(trickle, took-time.Millisecond); request != (reconcile.Request{}) {
+			t.Errorf("%s is let in without a pause", request)
+		}
+		time.Sleep(time.Millisecond)
+		reconciled()
+	})
 }
