@@ -19,11 +19,15 @@ const (
 	// trickleCalm is how long nothing else was reconciled when as many are let in as there
 	// are workers.
 	trickleCalm = time.Second
+	// trickleProbe is how long only a few are let in at first, until it is known whether the
+	// controller has other things to do.
+	trickleProbe = 300 * time.Millisecond
+	// tricklePause is how many times as long as an object took the pause after it is.
+	tricklePause = 3
 )
 
 // Trickle lets objects that one event concerns into a controller's queue, a few at a time
-// while the controller has other things to do, and with a pause after each that is as long as
-// it took. There may be thousands, and writing them without a break fills the API server: what
+// at first and while the controller has other things to do, and with a pause after each. There may be thousands, and writing them without a break fills the API server: what
 // has just been created would wait for it, however early its turn came.
 //
 // The controller gets objects from In and calls Done after each reconcile, whatever woke it.
@@ -31,17 +35,18 @@ type Trickle struct {
 	// In brings objects into the controller's queue. Use it with AtItsOwnPriority.
 	In Events
 
-	waiting        workqueue.TypedInterface[reconcile.Request]
-	object         func() client.Object
-	workers, few   int
-	patience, calm time.Duration
+	waiting               workqueue.TypedInterface[reconcile.Request]
+	object                func() client.Object
+	workers, few          int
+	patience, calm, probe time.Duration
 
 	mu sync.Mutex
 	in map[reconcile.Request]*entry
 	// room tells that one fewer is in.
 	room chan struct{}
-	// other is when something was reconciled that was not let in here.
-	other time.Time
+	// other is when something was reconciled that was not let in here, last when something was
+	// let in, and probed until when only a few are.
+	other, last, probed time.Time
 }
 
 // entry is an object that takes up room.
@@ -53,13 +58,13 @@ type entry struct {
 }
 
 // NewTrickle returns a Trickle of objects of a type. The name is that of its queue in
-// metrics. It lets in as many at once as there are workers, and only a few while anything
-// else is reconciled.
+// metrics. It lets in as many at once as there are workers, and only a few at first and while
+// anything else is reconciled.
 func NewTrickle(name string, workers, few int, object func() client.Object) *Trickle {
 	return &Trickle{
 		In:      make(Events),
 		waiting: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[reconcile.Request]{Name: name}),
-		object:  object, workers: workers, few: few, patience: tricklePatience, calm: trickleCalm,
+		object:  object, workers: workers, few: few, patience: tricklePatience, calm: trickleCalm, probe: trickleProbe,
 		in: map[reconcile.Request]*entry{}, room: make(chan struct{}, 1),
 	}
 }
@@ -88,15 +93,22 @@ func (t *Trickle) Done(request reconcile.Request) {
 		return
 	}
 	its.done = true
-	t.leaveAfter(request, its, time.Since(its.since))
+	t.leaveAfter(request, its, tricklePause*time.Since(its.since))
 }
 
-// isBusy reports whether the controller has other things to do. It is called with the lock held.
-func (t *Trickle) isBusy() bool { return time.Since(t.other) < t.calm }
+// isBusy reports whether the controller has other things to do, as far as is known. It is
+// called with the lock held.
+func (t *Trickle) isBusy() bool {
+	return time.Since(t.other) < t.calm || time.Until(t.probed) > 0
+}
 
 // leave makes room. It is called with the lock held.
 func (t *Trickle) leave(request reconcile.Request) {
 	delete(t.in, request)
+	t.tell()
+}
+
+func (t *Trickle) tell() {
 	select {
 	case t.room <- struct{}{}:
 	default: // It has been told already.
@@ -150,6 +162,10 @@ func (t *Trickle) Start(ctx context.Context) error {
 func (t *Trickle) enter(request reconcile.Request) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if len(t.in) == 0 && time.Since(t.last) > t.calm {
+		t.probed = time.Now().Add(t.probe)
+		time.AfterFunc(t.probe, t.tell)
+	}
 	most := t.workers
 	if t.isBusy() {
 		most = t.few
@@ -157,7 +173,8 @@ func (t *Trickle) enter(request reconcile.Request) bool {
 	if _, isIn := t.in[request]; isIn || len(t.in) >= most {
 		return false // If it is in already, it comes again when it is done.
 	}
-	its := &entry{since: time.Now()}
+	t.last = time.Now()
+	its := &entry{since: t.last}
 	t.in[request] = its
 	t.leaveAfter(request, its, t.patience)
 	return true

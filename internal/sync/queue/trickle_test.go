@@ -58,7 +58,7 @@ func next(trickle *Trickle, while time.Duration) reconcile.Request {
 }
 
 const (
-	long  = 10 * time.Second
+	long  = time.Hour / 2
 	while = 200 * time.Millisecond
 )
 
@@ -141,6 +141,10 @@ func TestTrickleGivesWay(t *testing.T) {
 				in = append(in, request)
 			}
 		}
+		if letIn(); len(in) != few {
+			t.Fatalf("%d are let in at first, want %d", len(in), few)
+		}
+		time.Sleep(trickle.probe)
 		if letIn(); len(in) != workers {
 			t.Fatalf("%d are let in while nothing else happens, want %d", len(in), workers)
 		}
@@ -156,7 +160,7 @@ func TestTrickleGivesWay(t *testing.T) {
 			t.Fatalf("%d are in when another was reconciled, want %d", len(in), few)
 		}
 		done(1)
-		time.Sleep(5 * while) // The pause is as long as that one took.
+		time.Sleep(tricklePause * 5 * while) // The pause after it.
 		if letIn(); len(in) != few {
 			t.Fatalf("%d are in, want %d: one is done", len(in), few)
 		}
@@ -170,7 +174,7 @@ func TestTrickleGivesWay(t *testing.T) {
 	})
 }
 
-// While other objects are reconciled, as much time is left to them as one of these takes.
+// While other objects are reconciled, most of the time is left to them.
 func TestTricklePauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const took = 3 * time.Second
@@ -188,7 +192,7 @@ func TestTricklePauses(t *testing.T) {
 		reconciled() // Nothing else happens, so nobody is in the way.
 		trickle.Done(reconcile.Request{NamespacedName: types.NamespacedName{Name: "another"}})
 		reconciled()
-		if request := next(trickle, took-time.Millisecond); request != (reconcile.Request{}) {
+		if request := next(trickle, tricklePause*took-time.Millisecond); request != (reconcile.Request{}) {
 			t.Errorf("%s is let in without a pause", request)
 		}
 		time.Sleep(time.Millisecond)

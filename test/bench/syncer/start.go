@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/bench/load"
@@ -76,10 +78,12 @@ func (s *session) startAndLook(ctx context.Context, n int) (l look, err error) {
 	if err := s.env.Start(ctx, syncer); err != nil {
 		return l, err
 	}
+	var profiling errgroup.Group
+	profiling.Go(func() error { return s.save(ctx, syncer, "profile?seconds=10", fmt.Sprintf("start-cpu-%d.pprof", n)) })
 	l.wanted = n
 	l.looks, l.cpu, err = p.lookedAt(ctx, counts{}, n)
 	l.requests = p.requests
-	return l, err
+	return l, errors.Join(err, profiling.Wait())
 }
 
 // importDuringStart starts the syncer anew, and initializes one control plane after the
