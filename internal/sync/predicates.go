@@ -3,6 +3,8 @@ package sync
 import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -37,6 +39,12 @@ var created = predicate.Funcs{
 	DeleteFunc:  func(event.DeleteEvent) bool { return false },
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
+
+// unimported passes Clusters that are not said to be imported. At a start they need not wait
+// for the thousands that are.
+var unimported = predicate.NewPredicateFuncs(func(object client.Object) bool {
+	return !meta.IsStatusConditionTrue(object.(*clusterv1.Cluster).Status.Conditions, ImportedCondition)
+})
 
 // removed passes objects that disappear.
 var removed = predicate.Funcs{

@@ -37,6 +37,19 @@ func Behind(of handler.MapFunc) handler.EventHandler {
 	})
 }
 
+// First enqueues an object that is found at a start as if it had just changed, ahead of the
+// others.
+var First = handler.Funcs{
+	CreateFunc: func(_ context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)}
+		if prioritized, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+			prioritized.AddWithOpts(priorityqueue.AddOpts{Priority: new(0)}, request)
+			return
+		}
+		queue.Add(request)
+	},
+}
+
 // toEach handles creation, the state after an update, and deletion alike.
 func toEach(handle func(context.Context, client.Object, workqueue.TypedRateLimitingInterface[reconcile.Request])) handler.EventHandler {
 	return handler.Funcs{

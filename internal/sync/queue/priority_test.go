@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -37,5 +38,31 @@ func TestAtItsOwnPriority(t *testing.T) {
 		if got != request(want.name) || priority != want.priority {
 			t.Errorf("%s at %d, want %s at %d", got.Name, priority, want.name, want.priority)
 		}
+	}
+}
+
+// A Cluster that is found at a start and enqueued first is looked at before the others, in
+// whichever order the two handlers are called.
+func TestFirst(t *testing.T) {
+	for _, order := range [][]string{{"any", "first"}, {"first", "any"}} {
+		t.Run(strings.Join(order, " "), func(t *testing.T) {
+			queue := priorityqueue.New[reconcile.Request]("test")
+			defer queue.ShutDown()
+			for _, name := range []string{"a", "b", "new"} {
+				object := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}
+				found := event.CreateEvent{Object: object, IsInInitialList: true}
+				for _, which := range order {
+					switch {
+					case which == "any":
+						(&handler.EnqueueRequestForObject{}).Create(t.Context(), found, queue)
+					case name == "new":
+						First.Create(t.Context(), found, queue)
+					}
+				}
+			}
+			if got, priority, _ := queue.GetWithPriority(); got.Name != "new" || priority != 0 {
+				t.Errorf("%s at %d is looked at first", got.Name, priority)
+			}
+		})
 	}
 }
