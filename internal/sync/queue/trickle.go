@@ -24,6 +24,9 @@ const (
 	trickleProbe = 300 * time.Millisecond
 	// tricklePause is how many times as long as an object took the pause after it is.
 	tricklePause = 3
+	// trickleEchoes is how long, at least, further reconciles of what was let in count as its
+	// own doing: what it wrote comes back.
+	trickleEchoes = 10 * time.Second
 )
 
 // Trickle lets objects that one event concerns into a controller's queue, a few at a time
@@ -47,6 +50,9 @@ type Trickle struct {
 	// other is when something was reconciled that was not let in here, last when something was
 	// let in, and probed until when only a few are.
 	other, last, probed time.Time
+	// recent is what was let in since turned, and older what was shortly before.
+	recent, older map[reconcile.Request]struct{}
+	turned        time.Time
 }
 
 // entry is an object that takes up room.
@@ -84,7 +90,9 @@ func (t *Trickle) Done(request reconcile.Request) {
 	defer t.mu.Unlock()
 	its, isIn := t.in[request]
 	if !isIn || its.done {
-		t.other = time.Now()
+		if !t.wasIn(request) {
+			t.other = time.Now()
+		}
 		return
 	}
 	its.end.Stop()
@@ -94,6 +102,27 @@ func (t *Trickle) Done(request reconcile.Request) {
 	}
 	its.done = true
 	t.leaveAfter(request, its, tricklePause*time.Since(its.since))
+}
+
+// wasIn reports whether an object was let in lately. It is called with the lock held.
+func (t *Trickle) wasIn(request reconcile.Request) bool {
+	t.turn()
+	_, recently := t.recent[request]
+	_, before := t.older[request]
+	return recently || before
+}
+
+// turn forgets what was let in long ago. It is called with the lock held.
+func (t *Trickle) turn() {
+	switch since := time.Since(t.turned); {
+	case since < trickleEchoes:
+		return
+	case since < 2*trickleEchoes:
+		t.older = t.recent
+	default:
+		t.older = nil
+	}
+	t.recent, t.turned = map[reconcile.Request]struct{}{}, time.Now()
 }
 
 // isBusy reports whether the controller has other things to do, as far as is known. It is
@@ -173,6 +202,8 @@ func (t *Trickle) enter(request reconcile.Request) bool {
 	if _, isIn := t.in[request]; isIn || len(t.in) >= most {
 		return false // If it is in already, it comes again when it is done.
 	}
+	t.turn()
+	t.recent[request] = struct{}{}
 	t.last = time.Now()
 	its := &entry{since: t.last}
 	t.in[request] = its

@@ -199,3 +199,32 @@ func TestTricklePauses(t *testing.T) {
 		reconciled()
 	})
 }
+
+// What was let in comes back, because it was written: that is nothing else to do, until long
+// afterwards.
+func TestTrickleKnowsItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		trickle := trickling(t, 5, 1, 20, time.Hour)
+		trickle.mu.Lock()
+		trickle.calm = trickleCalm
+		trickle.mu.Unlock()
+		isBusy := func() bool {
+			trickle.mu.Lock()
+			defer trickle.mu.Unlock()
+			return trickle.isBusy()
+		}
+		first := next(trickle, long)
+		time.Sleep(trickle.probe)
+		trickle.Done(first)
+		for _, later := range []time.Duration{0, trickleEchoes} {
+			time.Sleep(later)
+			if trickle.Done(first); isBusy() {
+				t.Errorf("it is busy with what came back %s later", later)
+			}
+		}
+		time.Sleep(2 * trickleEchoes)
+		if trickle.Done(first); !isBusy() {
+			t.Error("it is not busy with what changes long afterwards")
+		}
+	})
+}

@@ -78,6 +78,9 @@ func run(ctx context.Context, o options, args []string) error {
 	if o.markdown {
 		return printMarkdown(args)
 	}
+	if len(args) == 2 && args[0] == fillCommand {
+		return fill(ctx, args[1])
+	}
 	if o.burst == 0 {
 		o.burst = o.n * 2 / 5
 	}

@@ -14,7 +14,8 @@ const (
 	// minThroughput is how much of a bare client's throughput the syncer must reach.
 	minThroughput = 0.85
 	// maxLatency is how many times a bare client's p50 and p99 the syncer's may be.
-	maxLatency = 2
+	maxLatency       = 2
+	besideCachesNote = "beside caches: the same client, while another process keeps controller-runtime's caches of Clusters, Fleet Clusters, and what Clusters refer to, and does nothing else: what a client that watches would reach if the rest cost nothing"
 )
 
 // measureThroughput compares imports with a bare client that makes the same writes, on a
@@ -42,12 +43,12 @@ func measureThroughput(ctx context.Context, o options) (tables []report.Table, e
 		return nil, err
 	}
 	arms := &turns{session: s, bare: b}
-	if err := arms.bareAtOnce(ctx, next, false); err != nil { // To warm up.
+	if err := arms.importAtOnce(ctx, next, nil); err != nil { // To warm up.
 		return nil, err
 	}
 
 	s.say("import %d at once", o.burst)
-	if err := arms.bareAtOnce(ctx, o.burst/2, true); err != nil {
+	if err := arms.importAtOnce(ctx, o.burst/2, &arms.alone); err != nil {
 		return nil, err
 	}
 	var ours burst
@@ -60,16 +61,19 @@ func measureThroughput(ctx context.Context, o options) (tables []report.Table, e
 		}
 		next += o.burst
 	}
-	if err := arms.bareAtOnce(ctx, o.burst-o.burst/2, true); err != nil {
+	if err := arms.importAtOnce(ctx, o.burst-o.burst/2, &arms.alone); err != nil {
 		return nil, err
 	}
 	if o.wants("throughput") {
+		if err := arms.importAtOnce(ctx, o.burst/2, &arms.besideCaches); err != nil {
+			return nil, err
+		}
 		tables = append(tables, importTable(o, ours, arms))
 	}
 	if o.wants("latency") {
 		// Half of what the machine can do: near the whole the queue is measured, and not
 		// who stands in it.
-		table, err := s.compareSteadily(ctx, g, arms, next, next+o.steady, arms.perSecond()/2)
+		table, err := s.compareSteadily(ctx, g, arms, next, next+o.steady, arms.alone.perSecond()/2)
 		if err != nil {
 			return tables, err
 		}
@@ -83,40 +87,63 @@ func measureThroughput(ctx context.Context, o options) (tables []report.Table, e
 func (s *session) compareSteadily(ctx context.Context, g *load.Generator, arms *turns, from, to int, rate float64) (table report.Table, err error) {
 	count := to - from
 	s.say("import %d at %.1f/s", count, rate)
-	first, err := arms.bareSteadily(ctx, count/2, rate)
+	first, err := arms.importSteadily(ctx, count/2, rate, false)
 	if err != nil {
 		return table, err
 	}
 	if err := s.create(ctx, g, from, to); err != nil {
 		return table, err
 	}
+	before, err := s.counts(ctx)
+	if err != nil {
+		return table, err
+	}
 	ours, err := s.importSteadily(ctx, g, from, to, rate, nil)
 	if err != nil {
 		return table, err
 	}
-	second, err := arms.bareSteadily(ctx, count-count/2, rate)
+	if err := s.quiet(ctx); err != nil {
+		return table, err
+	}
+	after, err := s.counts(ctx)
 	if err != nil {
 		return table, err
 	}
-	return latencyTable(count, s.workers, rate, ours, append(first, second...)), nil
+	second, err := arms.importSteadily(ctx, count-count/2, rate, false)
+	if err != nil {
+		return table, err
+	}
+	besideCaches, err := arms.importSteadily(ctx, count/2, rate, true)
+	if err != nil {
+		return table, err
+	}
+	table = latencyTable(count, s.workers, rate, ours, append(first, second...), besideCaches)
+	table.Add(report.Value("looks at the Cluster for one import", "", float64(after.looks-before.looks)/float64(count)))
+	return table, nil
 }
 
 // turns is what the bare client did when it was its turn.
 type turns struct {
 	*session
-	bare    *bare
-	next    int
+	bare *bare
+	next int
+	// alone is what it imported at once, and besideCaches what while a process kept caches
+	// of the same objects.
+	alone, besideCaches atOnce
+}
+
+// atOnce are imports that the bare client made at once.
+type atOnce struct {
 	count   int
 	elapsed time.Duration
-	// apiserver is the processor time that the API server used for count imports.
+	// apiserver is the processor time that the API server used for them.
 	apiserver time.Duration
 }
 
-// perSecond is how many imports the bare client made at once.
-func (t *turns) perSecond() float64 { return float64(t.count) / t.elapsed.Seconds() }
+func (a atOnce) perSecond() float64 { return float64(a.count) / a.elapsed.Seconds() }
 
 // take makes Clusters for the bare client and lets it work while the syncer does not run.
-func (t *turns) take(ctx context.Context, count int, work func(from, to int) error) error {
+func (t *turns) take(ctx context.Context, count int, besideCaches bool, work func(from, to int) error) error {
 	from, to := t.next, t.next+count
 	t.next = to
 	if err := t.bare.create(ctx, from, to); err != nil {
@@ -125,14 +152,20 @@ func (t *turns) take(ctx context.Context, count int, work func(from, to int) err
 	if err := t.env.Stop(ctx, syncer); err != nil {
 		return err
 	}
-	if err := work(from, to); err != nil {
+	worked := func() error { return work(from, to) }
+	if besideCaches {
+		if err := t.beside(ctx, worked); err != nil {
+			return err
+		}
+	} else if err := worked(); err != nil {
 		return err
 	}
 	return t.startSyncer(ctx)
 }
 
-func (t *turns) bareAtOnce(ctx context.Context, count int, measured bool) error {
-	return t.take(ctx, count, func(from, to int) error {
+// importAtOnce adds what it imports to a sum, unless that is nil.
+func (t *turns) importAtOnce(ctx context.Context, count int, sum *atOnce) error {
+	return t.take(ctx, count, sum == &t.besideCaches, func(from, to int) error {
 		before, err := t.cpu(apiserver)
 		if err != nil {
 			return err
@@ -142,16 +175,16 @@ func (t *turns) bareAtOnce(ctx context.Context, count int, measured bool) error 
 			return err
 		}
 		after, err := t.cpu(apiserver)
-		if measured {
-			t.count, t.elapsed, t.apiserver = t.count+count, t.elapsed+elapsed, t.apiserver+after-before
+		if sum != nil {
+			sum.count, sum.elapsed, sum.apiserver = sum.count+count, sum.elapsed+elapsed, sum.apiserver+after-before
 		}
 		return err
 	})
 }
 
-func (t *turns) bareSteadily(ctx context.Context, count int, rate float64) (result latencies, err error) {
-	err = t.take(ctx, count, func(from, to int) error {
-		result, err = t.importSteadily(ctx, t.bare.Generator, from, to, rate, t.bare)
+func (t *turns) importSteadily(ctx context.Context, count int, rate float64, besideCaches bool) (result latencies, err error) {
+	err = t.take(ctx, count, besideCaches, func(from, to int) error {
+		result, err = t.session.importSteadily(ctx, t.bare.Generator, from, to, rate, t.bare)
 		return err
 	})
 	return result, err
@@ -162,23 +195,26 @@ func importTable(o options, ours burst, arms *turns) report.Table {
 	table.Note("%d Clusters of %d classes in %d namespaces; one write turns the import on and releases them all; %d reconciles at a time, as shipped",
 		o.burst, o.classes, o.namespaces, o.workers)
 	table.Note("baseline: a client that makes the same three writes of prepared content, %d imports at a time, while the syncer is stopped; half of its imports before, half after", o.workers)
+	table.Note(besideCachesNote)
 	writes := ours.requests.of(write, false)
 	table.Note("requests of the syncer: %s", ours.requests)
 	table.Add(
-		report.Value("imports", "1/s", ours.perSecond()).Against(arms.perSecond()).RatioAtLeast(minThroughput),
+		report.Value("imports", "1/s", ours.perSecond()).Against(arms.alone.perSecond()).RatioAtLeast(minThroughput),
+		report.Value("imports by the bare client beside caches", "1/s", arms.besideCaches.perSecond()).Against(arms.alone.perSecond()),
 		report.Value("writes per import", "", ours.perImport(len(writes))).Against(3).AtMost(3),
 		report.Value("GET and LIST", "", float64(len(ours.requests.of(read, false)))).AtMost(0),
 		report.Value("processor time per import, syncer", "ms", report.Milliseconds(ours.cpu)/float64(ours.count)),
 		report.Value("processor time per import, kube-apiserver", "ms", report.Milliseconds(ours.apiserver)/float64(ours.count)).
-			Against(report.Milliseconds(arms.apiserver)/float64(arms.count)),
+			Against(report.Milliseconds(arms.alone.apiserver)/float64(arms.alone.count)),
 	)
 	return table
 }
 
-func latencyTable(count, workers int, rate float64, ours, bare latencies) report.Table {
+func latencyTable(count, workers int, rate float64, ours, bare, besideCaches latencies) report.Table {
 	table := report.Table{Title: "Import: at half the rate that the bare client reached at once"}
 	table.Note("%d control planes initialized at %.1f/s; from the answer to that until the answer to the write of the Fleet Cluster, by the API server's audit log", count, rate)
 	table.Note("baseline: a client that is told by whoever initializes the control plane, and makes the same three writes, %d imports at a time", workers)
+	table.Note(besideCachesNote)
 	compare := func(name string, at float64, ours, bare []time.Duration) report.Figure {
 		return report.Value(name, "ms", report.Milliseconds(report.Quantile(ours, at))).
 			Against(report.Milliseconds(report.Quantile(bare, at)))
@@ -186,6 +222,8 @@ func latencyTable(count, workers int, rate float64, ours, bare latencies) report
 	table.Add(
 		compare("initialized to imported, p50", .5, ours.written(), bare.written()).RatioAtMost(maxLatency),
 		compare("initialized to imported, p99", .99, ours.written(), bare.written()).RatioAtMost(maxLatency),
+		compare("the bare client beside caches, p50", .5, besideCaches.written(), bare.written()),
+		compare("the bare client beside caches, p99", .99, besideCaches.written(), bare.written()),
 		compare("… until the write was asked for, p50", .5, ours.asked(), bare.asked()),
 		compare("… until the write was asked for, p99", .99, ours.asked(), bare.asked()),
 	)

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/tools/clientcmd"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// fillCommand is the argument with which this program fills caches, and does nothing else.
+const fillCommand = "fill-caches"
+
+// filled is what it says when its caches are.
+const filled = "filled"
+
+// fill fills controller-runtime's caches with the objects that the syncer reads the most of:
+// Clusters, Fleet Clusters, and what Clusters refer to. Of each object it keeps nothing but
+// the name. Then it says so, and keeps them up to date until its input ends. What this costs
+// is the least that any syncer with these libraries does.
+func fill(ctx context.Context, kubeconfig string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.QPS = -1
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clusterv1.AddToScheme(scheme))
+	utilruntime.Must(fleetv1.AddToScheme(scheme))
+	objects, err := cache.New(config, cache.Options{Scheme: scheme, DefaultTransform: nameOnly})
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- objects.Start(ctx) }()
+	for _, object := range []client.Object{
+		&clusterv1.Cluster{}, &fleetv1.Cluster{},
+		unstructuredOf("controlplane.cluster.x-k8s.io/v1beta2", "KubeadmControlPlane"),
+		unstructuredOf("infrastructure.cluster.x-k8s.io/v1beta2", "DevCluster"),
+	} {
+		if _, err := objects.GetInformer(ctx, object, cache.BlockUntilSynced(false)); err != nil {
+			return err
+		}
+	}
+	if !objects.WaitForCacheSync(ctx) {
+		return errors.New("the caches are not filled")
+	}
+	fmt.Println(filled)
+	_, err = io.Copy(io.Discard, os.Stdin)
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+func unstructuredOf(apiVersion, kind string) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetAPIVersion(apiVersion)
+	object.SetKind(kind)
+	return object
+}
+
+func nameOnly(object any) (any, error) {
+	name := func(from client.Object) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: from.GetNamespace(), Name: from.GetName(), ResourceVersion: from.GetResourceVersion()}
+	}
+	switch typed := object.(type) {
+	case *clusterv1.Cluster:
+		return &clusterv1.Cluster{ObjectMeta: name(typed)}, nil
+	case *fleetv1.Cluster:
+		return &fleetv1.Cluster{ObjectMeta: name(typed)}, nil
+	case *unstructured.Unstructured:
+		kept := unstructuredOf(typed.GetAPIVersion(), typed.GetKind())
+		kept.SetNamespace(typed.GetNamespace())
+		kept.SetName(typed.GetName())
+		kept.SetResourceVersion(typed.GetResourceVersion())
+		return kept, nil
+	}
+	return object, nil
+}
+
+// caches are a process that fills caches.
+type caches struct {
+	command *exec.Cmd
+	input   io.Closer
+	errors  bytes.Buffer
+}
+
+// fillCaches starts one, with the syncer's GOGC, and waits until its caches are filled.
+func (s *session) fillCaches(ctx context.Context) (*caches, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	c := &caches{command: exec.CommandContext(ctx, program, fillCommand, s.env.Kubeconfig)}
+	c.command.Env = append(os.Environ(), "GOGC=50")
+	c.command.Stderr = &c.errors
+	if c.input, err = c.command.StdinPipe(); err != nil {
+		return nil, err
+	}
+	output, err := c.command.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.command.Start(); err != nil {
+		return nil, err
+	}
+	if line, _ := bufio.NewReader(output).ReadString('\n'); line != filled+"\n" {
+		_, err := c.end()
+		return nil, errors.Join(fmt.Errorf("caches are not filled, but %q", line), err)
+	}
+	return c, nil
+}
+
+// end ends it, and returns the processor time that it used.
+func (c *caches) end() (time.Duration, error) {
+	_ = c.input.Close()
+	if err := c.command.Wait(); err != nil {
+		return 0, fmt.Errorf("filling caches: %w: %s", err, c.errors.String())
+	}
+	return c.command.ProcessState.UserTime() + c.command.ProcessState.SystemTime(), nil
+}
+
+// beside does something while caches are kept up to date.
+func (s *session) beside(ctx context.Context, work func() error) error {
+	c, err := s.fillCaches(ctx)
+	if err != nil {
+		return err
+	}
+	err = work()
+	_, ended := c.end()
+	return errors.Join(err, ended)
+}
