@@ -51,8 +51,13 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 		}
 		want = desired.FleetCluster(v.in, v.cluster, class, values, v.targets, clientID)
 	}
+	answered := func(client.Object, ...metav1.Condition) {}
+	if have == nil {
+		answered = r.reporter.echoes.Writing(want)
+	}
 	written, result, err := r.applier.Apply(ctx, want, have, v.in.Cluster.PatchResource)
 	if err != nil {
+		answered(nil)
 		return err
 	}
 	v.fleet, v.relation = written.(*fleetv1.Cluster), stamp.Own
@@ -61,9 +66,11 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 		if !v.byAgent {
 			observeLatency(v.cluster, r.reporter.echoes.Of(v.cluster.UID).Conditions(v.cluster))
 		}
-		if len(v.fleet.ManagedFields) == 1 { // Nothing else has written to it.
-			r.reporter.echoes.Wrote(v.fleet)
-		}
+	}
+	if result == apply.Created && len(v.fleet.ManagedFields) == 1 {
+		answered(v.fleet) // Nothing else has written to it.
+	} else {
+		answered(nil)
 	}
 	return nil
 }

@@ -280,11 +280,13 @@ func (r *reporter) apply(ctx context.Context, cluster *clusterv1.Cluster, wanted
 	answer := &metav1.PartialObjectMetadata{}
 	answer.SetGroupVersionKind(clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind))
 	answer.Namespace, answer.Name = cluster.Namespace, cluster.Name
+	answered := r.echoes.Writing(cluster)
 	if err := r.Status().Patch(ctx, answer, client.RawPatch(types.ApplyPatchType, configuration),
 		client.FieldOwner(desired.FieldManager), client.ForceOwnership); err != nil {
+		answered(nil)
 		return err
 	}
-	r.echoes.Wrote(answer, wanted...)
+	answered(answer, wanted...)
 	return nil
 }
 

@@ -78,8 +78,9 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		return err
 	}
 	store := observed.NewStore(mgr.GetClient(), mgr.GetScheme())
+	echoes := observed.NewEchoes()
 	c := &common{
-		Manager: mgr, Options: options, store: store, echoes: observed.NewEchoes(), unseen: observed.NewUnseen(store),
+		Manager: mgr, Options: options, store: store, echoes: echoes, unseen: observed.NewUnseen(store, echoes),
 		applier:  &apply.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
 		settings: settings.NewReader(mgr.GetClient()),
 		users:    newUsers(mgr.GetClient(), store),

@@ -23,10 +23,25 @@ type Echoes struct {
 	mu sync.Mutex
 	// writes holds each object's write until its event arrives.
 	writes map[types.UID]Echo
+	// underWay holds, for each object that is being written, the states that came meanwhile:
+	// an event may be faster than the answer to the write it tells of.
+	underWay map[written][]client.Object
+	// others are such states that somebody else has written.
+	others []client.Object
 	now    func() time.Time
 	// swept is when overdue writes were last dropped: their event came before the answer, or
 	// the object was gone by then.
 	swept time.Time
+}
+
+// written is an object that is being written.
+type written struct {
+	kind reflect.Type
+	types.NamespacedName
+}
+
+func writtenOf(object client.Object) written {
+	return written{reflect.TypeOf(object), client.ObjectKeyFromObject(object)}
 }
 
 // Echo is a write whose event is still to come; the zero Echo is none.
@@ -37,12 +52,56 @@ type Echo struct {
 }
 
 // NewEchoes returns Echoes of no write yet.
-func NewEchoes() *Echoes { return &Echoes{writes: map[types.UID]Echo{}, now: time.Now} }
+func NewEchoes() *Echoes {
+	return &Echoes{writes: map[types.UID]Echo{}, underWay: map[written][]client.Object{}, now: time.Now}
+}
 
-// Wrote notes an object as the API server returned it, and the conditions that were written.
+// Writing notes that an object, of the type that the cache has, is about to be written. Call
+// what it returns, always, with the answer and the conditions that were written, or with nil
+// if there is none, or if something is left to do.
+func (e *Echoes) Writing(object client.Object) (answered func(answer client.Object, conditions ...metav1.Condition)) {
+	key := writtenOf(object)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.underWay[key] = nil
+	return func(answer client.Object, conditions ...metav1.Condition) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		came := e.underWay[key]
+		delete(e.underWay, key)
+		isHeard := false
+		for _, state := range came {
+			if answer != nil && state.GetUID() == answer.GetUID() && state.GetResourceVersion() == answer.GetResourceVersion() {
+				isHeard = true
+			} else {
+				e.others = append(e.others, state)
+			}
+		}
+		if answer != nil && !isHeard {
+			e.wrote(answer, conditions...)
+		}
+	}
+}
+
+// Others returns, once, the states of objects that were taken for our own writes and were not.
+func (e *Echoes) Others() []client.Object {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	others := e.others
+	e.others = nil
+	return others
+}
+
+// Wrote notes an object as the API server returned it, and the conditions that were written. Its
+// event, if it came before the answer, is not recognized: see Writing.
 func (e *Echoes) Wrote(object client.Object, conditions ...metav1.Condition) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.wrote(object, conditions...)
+}
+
+// wrote is Wrote with the lock held.
+func (e *Echoes) wrote(object client.Object, conditions ...metav1.Condition) {
 	now := e.now()
 	if now.Sub(e.swept) > lag {
 		maps.DeleteFunc(e.writes, func(_ types.UID, echo Echo) bool { return now.After(echo.expires) })
@@ -72,15 +131,20 @@ func (e Echo) Conditions(cached *clusterv1.Cluster) []metav1.Condition {
 	return cached.Status.Conditions
 }
 
-// Heard reports, once, whether this state of an object is from our own write.
+// Heard reports, once, whether this state of an object is from our own write, or may be: it is
+// one of Others then if it was not.
 func (e *Echoes) Heard(object client.Object) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if last, ok := e.writes[object.GetUID()]; !ok || last.version != object.GetResourceVersion() {
-		return false
+	if last, ok := e.writes[object.GetUID()]; ok && last.version == object.GetResourceVersion() {
+		delete(e.writes, object.GetUID())
+		return true
 	}
-	delete(e.writes, object.GetUID())
-	return true
+	came, isUnderWay := e.underWay[writtenOf(object)]
+	if isUnderWay {
+		e.underWay[writtenOf(object)] = append(came, object)
+	}
+	return isUnderWay
 }
 
 // Forget drops an object that is gone.

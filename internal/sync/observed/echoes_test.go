@@ -1,10 +1,12 @@
 package observed
 
 import (
+	"slices"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 )
 
@@ -30,6 +32,47 @@ func TestEchoes(t *testing.T) {
 			echoes.Wrote(written)
 			if got := echoes.Unheard().Update(event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); got != test.passes {
 				t.Errorf("passes: %v", got)
+			}
+		})
+	}
+	// Events that come before the answer to the write.
+	waiting, forged := state("7", "prod", "Waiting"), state("9", "prod", "Forged")
+	for name, test := range map[string]struct {
+		// earlier is a write that was answered and not heard yet.
+		earlier, before, after *clusterv1.Cluster
+		answer                 *clusterv1.Cluster
+		passes                 bool
+		others                 []client.Object
+		awaited                int
+	}{
+		"our own condition":                      {before: waiting, after: written, answer: written},
+		"another's later write":                  {before: written, after: forged, answer: written, others: []client.Object{forged}, awaited: 1},
+		"another's write, and ours has failed":   {before: written, after: forged, others: []client.Object{forged}},
+		"our own, and a change that was skipped": {before: state("5", "dev", "Waiting"), after: written, answer: written, passes: true},
+		"our own earlier one":                    {earlier: waiting, before: state("6", "prod", ""), after: waiting, answer: written, awaited: 1},
+	} {
+		t.Run("early: "+name, func(t *testing.T) {
+			echoes := NewEchoes()
+			if test.earlier != nil {
+				echoes.Wrote(test.earlier)
+			}
+			answered := echoes.Writing(test.before)
+			if got := echoes.Unheard().Update(event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); got != test.passes {
+				t.Errorf("passes: %v", got)
+			}
+			if others := echoes.Others(); len(others) != 0 {
+				t.Errorf("before the answer it is known that %v is another's", others)
+			}
+			if test.answer != nil {
+				answered(test.answer)
+			} else {
+				answered(nil)
+			}
+			if got := echoes.Others(); !slices.Equal(got, test.others) {
+				t.Errorf("others: %v", got)
+			}
+			if len(echoes.Others()) != 0 || len(echoes.writes) != test.awaited || len(echoes.underWay) != 0 {
+				t.Errorf("it holds %v, %v, %v", echoes.others, echoes.writes, echoes.underWay)
 			}
 		})
 	}

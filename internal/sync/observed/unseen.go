@@ -15,22 +15,25 @@ import (
 // unseenInterval is how often we look for writes that the cache never delivered.
 const unseenInterval = 3 * time.Second
 
-// Unseen brings back, by an event of our own, objects whose last write no event has shown.
+// Unseen brings back, by an event of our own, objects whose last write no event has shown, and
+// those of which an event of somebody else's write was taken for ours.
 type Unseen struct {
-	store *Store
+	store  *Store
+	echoes *Echoes
 	// Clusters and the others bring back objects of their kind.
 	Clusters, FleetClusters, Groups, Mappings queue.Events
 }
 
-// NewUnseen returns Unseen for the writes that a Store remembers.
-func NewUnseen(store *Store) *Unseen {
-	return &Unseen{store, make(queue.Events), make(queue.Events), make(queue.Events), make(queue.Events)}
+// NewUnseen returns Unseen for the writes that a Store and Echoes remember.
+func NewUnseen(store *Store, echoes *Echoes) *Unseen {
+	return &Unseen{store, echoes, make(queue.Events), make(queue.Events), make(queue.Events), make(queue.Events)}
 }
 
 // Start looks until the context ends. It is a manager's Runnable.
 func (u *Unseen) Start(ctx context.Context) error {
-	return queue.Feed(ctx, unseenInterval, u.store.Unseen, func(object client.Object) queue.Events {
-		ctrl.LoggerFrom(ctx).Info("Looking again at a write that was not seen", "object", client.ObjectKeyFromObject(object).String())
+	due := func() []client.Object { return append(u.store.Unseen(), u.echoes.Others()...) }
+	return queue.Feed(ctx, unseenInterval, due, func(object client.Object) queue.Events {
+		ctrl.LoggerFrom(ctx).Info("Looking again at what no event may have shown", "object", client.ObjectKeyFromObject(object).String())
 		return u.of(object)
 	})
 }
