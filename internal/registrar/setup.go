@@ -97,7 +97,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		}).
 		// Each look at a Cluster that is registered asks the API server for its Secret: not for
 		// every status that an agent reports, and not for our own condition.
-		For(&clusterv1.Cluster{}, builder.WithPredicates(r.echoes.Unheard())).
+		For(&clusterv1.Cluster{}, builder.WithPredicates(r.echoes.Unheard(stamp.ManifestCondition))).
 		Watches(&fleetv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(ofFleetCluster), builder.WithPredicates(observed.News)).
 		Watches(&fleetv1.ClusterRegistration{}, handler.EnqueueRequestsFromMapFunc(e.ofRegistration), builder.WithPredicates(observed.News)).
 		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(e.ofBundle), builder.WithPredicates(observed.News)).

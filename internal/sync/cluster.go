@@ -39,10 +39,6 @@ const unresolvedInterval = 15 * time.Second
 // absentInterval is how long to wait for a Namespace that the cache does not show yet.
 const absentInterval = time.Second
 
-// fanOutShare is the part of the workers, one in ten, that is left to what concerns many
-// Clusters while others change.
-const fanOutShare = 10
-
 // conflictInterval is how long to wait for the cache to show a conflicting write.
 const conflictInterval = 100 * time.Millisecond
 
@@ -77,9 +73,7 @@ func newClusterReconciler(c *common, sources *sources.Sources, groups *groupReco
 			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
 		},
 		sources: sources, digests: newDigests(c.GetClient(), c.store, sources),
-		groups: groups, mappings: mappings, tally: tally,
-		many: queue.NewTrickle("cluster-fan-out", c.ClusterConcurrency, max(1, c.ClusterConcurrency/fanOutShare),
-			func() client.Object { return &clusterv1.Cluster{} }),
+		groups: groups, mappings: mappings, tally: tally, many: c.many,
 		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.echoes, c.GetEventRecorder("muster-syncer"), max(1, c.ClusterConcurrency/2)),
 	}
@@ -95,8 +89,8 @@ func (r *clusterReconciler) setUp(c *common) error {
 	}
 	return ctrl.NewControllerManagedBy(c).Named("cluster").
 		WithOptions(controllerOptions(c.ClusterConcurrency)).
-		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), c.echoes.Unheard())).
-		Watches(&clusterv1.Cluster{}, queue.First, builder.WithPredicates(watched(c.WatchFilter), created, unimported)).
+		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), c.echoes.Unheard(ImportedCondition, BundlesReadyCondition))).
+		Watches(&clusterv1.Cluster{}, queue.First, builder.WithPredicates(watched(c.WatchFilter), unimported)).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.rivals), builder.WithPredicates(removed)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfNewFleetCluster), builder.WithPredicates(afterStart, created)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(fleetClusterNews, predicate.Not(created))).
@@ -118,7 +112,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 // Reconcile brings one Cluster's stamp and Fleet Cluster to their desired state, and reports
 // the result on the Cluster.
 func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	defer r.many.Done(req)
+	defer func(begin time.Time) { r.many.Done(req, time.Since(begin)) }(time.Now())
 	cluster := &clusterv1.Cluster{}
 	found, err := r.applier.Store.Get(ctx, req.NamespacedName, cluster)
 	if err != nil {
@@ -140,7 +134,11 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		}
 	}
 	result, err := r.reconcile(ctx, req, cluster)
-	return result, errors.Join(err, kept)
+	if err = errors.Join(err, kept); err != nil {
+		// What fails again and again is not to keep the workers from what never had its turn.
+		result.Priority = new(handler.LowPriority)
+	}
+	return result, err
 }
 
 // reconcile is Reconcile for a Cluster that exists.
@@ -198,6 +196,9 @@ func (r *clusterReconciler) steps(ctx context.Context, v *visit) (outcome, error
 	defer func() {
 		if v.claimed != "" {
 			_ = r.busy.UnlockKey(v.claimed) // It never fails.
+		}
+		if v.wrote {
+			r.many.Wrote(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(v.cluster)})
 		}
 	}()
 	return steps.Run(rest, v.taken, v.next, func(next step) error { return r.take(ctx, v, next) })

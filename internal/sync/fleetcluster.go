@@ -51,13 +51,13 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 		}
 		want = desired.FleetCluster(v.in, v.cluster, class, values, v.targets, clientID)
 	}
-	answered := func(client.Object, ...metav1.Condition) {}
+	var ours client.Object // What we wrote, if nothing else has.
 	if have == nil {
-		answered = r.reporter.echoes.Writing(want)
+		answered := r.reporter.echoes.Writing(want)
+		defer func() { answered(ours) }()
 	}
 	written, result, err := r.applier.Apply(ctx, want, have, v.in.Cluster.PatchResource)
 	if err != nil {
-		answered(nil)
 		return err
 	}
 	v.fleet, v.relation = written.(*fleetv1.Cluster), stamp.Own
@@ -68,9 +68,7 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 		}
 	}
 	if result == apply.Created && len(v.fleet.ManagedFields) == 1 {
-		answered(v.fleet) // Nothing else has written to it.
-	} else {
-		answered(nil)
+		ours = v.fleet
 	}
 	return nil
 }

@@ -40,11 +40,11 @@ var created = predicate.Funcs{
 	GenericFunc: func(event.GenericEvent) bool { return false },
 }
 
-// unimported passes Clusters that are not said to be imported. At a start they need not wait
-// for the thousands that are.
-var unimported = predicate.NewPredicateFuncs(func(object client.Object) bool {
-	return !meta.IsStatusConditionTrue(object.(*clusterv1.Cluster).Status.Conditions, ImportedCondition)
-})
+// unimported passes Clusters found at a start that are not said to be imported: they need not
+// wait for the thousands that are.
+var unimported = predicate.And(created, predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
+	return e.IsInInitialList && !meta.IsStatusConditionTrue(e.Object.(*clusterv1.Cluster).Status.Conditions, ImportedCondition)
+}})
 
 // removed passes objects that disappear.
 var removed = predicate.Funcs{

@@ -21,6 +21,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/observed"
+	"github.com/muster-fleet/muster/internal/sync/queue"
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
@@ -71,7 +72,13 @@ type common struct {
 	settings *settings.Reader
 	users    *users
 	events   *enqueuer
+	// many lets in Clusters when one change concerns many of them.
+	many *queue.Trickle
 }
+
+// fanOutShare is the part of the workers, one in ten, that is left to what concerns many
+// Clusters while others change.
+const fanOutShare = 10
 
 func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, tally *Tally) error {
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
@@ -84,6 +91,8 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		applier:  &apply.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
 		settings: settings.NewReader(mgr.GetClient()),
 		users:    newUsers(mgr.GetClient(), store),
+		many: queue.NewTrickle("cluster-fan-out", options.ClusterConcurrency, max(1, options.ClusterConcurrency/fanOutShare),
+			func() client.Object { return &clusterv1.Cluster{} }),
 	}
 	c.events = &enqueuer{Reader: mgr.GetClient(), echoes: c.echoes, settings: c.settings}
 	if err := forgetSeen(ctx, mgr, store, c.echoes); err != nil {
@@ -96,7 +105,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	if err != nil {
 		return err
 	}
-	sources := sources.New(mgr.GetClient(), objects, enqueue(c.events.clustersReferringTo))
+	sources := sources.New(mgr.GetClient(), objects, c.many.OfOneOrMany(c.events.clustersReferringTo))
 	if err := sources.Warm(ctx, func(cluster client.Object) bool { return isWatched(cluster, options.WatchFilter) }); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package observed
 import (
 	"maps"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,8 +27,8 @@ type Echoes struct {
 	// underWay holds, for each object that is being written, the states that came meanwhile:
 	// an event may be faster than the answer to the write it tells of.
 	underWay map[written][]client.Object
-	// others are such states that somebody else has written.
-	others []client.Object
+	// others are the last such states that somebody else has written.
+	others map[written]client.Object
 	now    func() time.Time
 	// swept is when overdue writes were last dropped: their event came before the answer, or
 	// the object was gone by then.
@@ -53,7 +54,7 @@ type Echo struct {
 
 // NewEchoes returns Echoes of no write yet.
 func NewEchoes() *Echoes {
-	return &Echoes{writes: map[types.UID]Echo{}, underWay: map[written][]client.Object{}, now: time.Now}
+	return &Echoes{writes: map[types.UID]Echo{}, underWay: map[written][]client.Object{}, others: map[written]client.Object{}, now: time.Now}
 }
 
 // Writing notes that an object, of the type that the cache has, is about to be written. Call
@@ -74,7 +75,7 @@ func (e *Echoes) Writing(object client.Object) (answered func(answer client.Obje
 			if answer != nil && state.GetUID() == answer.GetUID() && state.GetResourceVersion() == answer.GetResourceVersion() {
 				isHeard = true
 			} else {
-				e.others = append(e.others, state)
+				e.others[key] = state
 			}
 		}
 		if answer != nil && !isHeard {
@@ -87,8 +88,8 @@ func (e *Echoes) Writing(object client.Object) (answered func(answer client.Obje
 func (e *Echoes) Others() []client.Object {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	others := e.others
-	e.others = nil
+	others := slices.Collect(maps.Values(e.others))
+	clear(e.others)
 	return others
 }
 
@@ -136,8 +137,7 @@ func (e Echo) Conditions(cached *clusterv1.Cluster) []metav1.Condition {
 func (e *Echoes) Heard(object client.Object) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if last, ok := e.writes[object.GetUID()]; ok && last.version == object.GetResourceVersion() {
-		delete(e.writes, object.GetUID())
+	if e.heard(object) {
 		return true
 	}
 	came, isUnderWay := e.underWay[writtenOf(object)]
@@ -145,6 +145,16 @@ func (e *Echoes) Heard(object client.Object) bool {
 		e.underWay[writtenOf(object)] = append(came, object)
 	}
 	return isUnderWay
+}
+
+// heard forgets a write whose event has come. It is called with the lock held.
+func (e *Echoes) heard(object client.Object) bool {
+	last, ok := e.writes[object.GetUID()]
+	isOurs := ok && last.version == object.GetResourceVersion()
+	if isOurs {
+		delete(e.writes, object.GetUID())
+	}
+	return isOurs
 }
 
 // Forget drops an object that is gone.
@@ -155,20 +165,28 @@ func (e *Echoes) Forget(object client.Object) {
 }
 
 // Unheard passes the events of CAPI Clusters, except updates that change nothing of what is
-// cached here (see Trim), and those that we made by writing conditions. What others changed
-// meanwhile differs between the two states, even if a new list has skipped its own event.
-func (e *Echoes) Unheard() predicate.Predicate {
+// cached here (see Trim), and those that we made by writing conditions of our types. What
+// others changed meanwhile differs between the two states, even if a new list has skipped its
+// own event.
+func (e *Echoes) Unheard(ours ...string) predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(update event.UpdateEvent) bool {
-			before, after := update.ObjectOld.(*clusterv1.Cluster), update.ObjectNew.(*clusterv1.Cluster)
-			if !e.Heard(after) {
-				return News.Update(update)
+			before, after := *update.ObjectOld.(*clusterv1.Cluster), *update.ObjectNew.(*clusterv1.Cluster)
+			isPassed := News.Update(update)
+			before.Status.Conditions, after.Status.Conditions = without(before.Status.Conditions, ours), without(after.Status.Conditions, ours)
+			if isPassed && before.ResourceVersion != after.ResourceVersion && !isNews(&before, &after) {
+				return !e.Heard(update.ObjectNew)
 			}
-			a, b := *before, *after
-			a.Status.Conditions, b.Status.Conditions = nil, nil
-			return isNews(&a, &b)
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.heard(update.ObjectNew)
+			return isPassed
 		},
 	}
+}
+
+func without(conditions []metav1.Condition, types []string) []metav1.Condition {
+	return slices.DeleteFunc(slices.Clone(conditions), func(condition metav1.Condition) bool { return slices.Contains(types, condition.Type) })
 }
 
 // News passes all events but updates that change nothing of what is cached here. A resync

@@ -30,7 +30,7 @@ func TestEchoes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			echoes := NewEchoes()
 			echoes.Wrote(written)
-			if got := echoes.Unheard().Update(event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); got != test.passes {
+			if got := echoes.Unheard("FleetImported").Update(event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); got != test.passes {
 				t.Errorf("passes: %v", got)
 			}
 		})
@@ -48,7 +48,8 @@ func TestEchoes(t *testing.T) {
 		"our own condition":                      {before: waiting, after: written, answer: written},
 		"another's later write":                  {before: written, after: forged, answer: written, others: []client.Object{forged}, awaited: 1},
 		"another's write, and ours has failed":   {before: written, after: forged, others: []client.Object{forged}},
-		"our own, and a change that was skipped": {before: state("5", "dev", "Waiting"), after: written, answer: written, passes: true},
+		"our own, and a change that was skipped": {before: state("5", "dev", "Waiting"), after: written, answer: written, passes: true, awaited: 1},
+		"nothing that is cached":                 {before: waiting, after: state("8", "prod", "Waiting"), answer: state("9", "prod", "Waiting"), awaited: 1},
 		"our own earlier one":                    {earlier: waiting, before: state("6", "prod", ""), after: waiting, answer: written, awaited: 1},
 	} {
 		t.Run("early: "+name, func(t *testing.T) {
@@ -57,7 +58,7 @@ func TestEchoes(t *testing.T) {
 				echoes.Wrote(test.earlier)
 			}
 			answered := echoes.Writing(test.before)
-			if got := echoes.Unheard().Update(event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); got != test.passes {
+			if got := echoes.Unheard("FleetImported").Update(event.UpdateEvent{ObjectOld: test.before, ObjectNew: test.after}); got != test.passes {
 				t.Errorf("passes: %v", got)
 			}
 			if others := echoes.Others(); len(others) != 0 {

@@ -37,13 +37,13 @@ func Behind(of handler.MapFunc) handler.EventHandler {
 	})
 }
 
-// First enqueues an object that is found at a start as if it had just changed, ahead of the
-// others.
+// First enqueues an object that is found at a start ahead of the others, and behind what has
+// just changed.
 var First = handler.Funcs{
 	CreateFunc: func(_ context.Context, e event.CreateEvent, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(e.Object)}
 		if prioritized, ok := queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
-			prioritized.AddWithOpts(priorityqueue.AddOpts{Priority: new(0)}, request)
+			prioritized.AddWithOpts(priorityqueue.AddOpts{Priority: new(handler.LowPriority / 2)}, request)
 			return
 		}
 		queue.Add(request)

@@ -41,8 +41,8 @@ func TestAtItsOwnPriority(t *testing.T) {
 	}
 }
 
-// A Cluster that is found at a start and enqueued first is looked at before the others, in
-// whichever order the two handlers are called.
+// A Cluster that is found at a start and enqueued first is looked at before the others, but
+// after one that has changed, in whichever order the two handlers are called.
 func TestFirst(t *testing.T) {
 	for _, order := range [][]string{{"any", "first"}, {"first", "any"}} {
 		t.Run(strings.Join(order, " "), func(t *testing.T) {
@@ -60,8 +60,11 @@ func TestFirst(t *testing.T) {
 					}
 				}
 			}
-			if got, priority, _ := queue.GetWithPriority(); got.Name != "new" || priority != 0 {
-				t.Errorf("%s at %d is looked at first", got.Name, priority)
+			queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "team", Name: "changed"}})
+			for _, want := range []string{"changed", "new"} {
+				if got, priority, _ := queue.GetWithPriority(); got.Name != want {
+					t.Errorf("%s at %d comes before %s", got.Name, priority, want)
+				}
 			}
 		})
 	}

@@ -13,27 +13,26 @@ import (
 )
 
 const (
-	// tricklePatience is how long the next object waits for one that is not done: somebody's
-	// webhook may take its time with each write, and there may be hundreds.
+	// tricklePatience is how long the next object waits, at most, for one that is in:
+	// somebody's webhook may take its time with each write, and there may be hundreds.
 	tricklePatience = time.Second
-	// trickleCalm is how long nothing else was reconciled when as many are let in as there
-	// are workers.
+	// trickleCalm is how long nothing else was written when as many are let in as there are
+	// workers.
 	trickleCalm = time.Second
 	// trickleProbe is how long only a few are let in at first, until it is known whether the
 	// controller has other things to do.
 	trickleProbe = 300 * time.Millisecond
 	// tricklePause is how many times as long as an object took the pause after it is.
 	tricklePause = 3
-	// trickleEchoes is how long, at least, further reconciles of what was let in count as its
-	// own doing: what it wrote comes back.
-	trickleEchoes = 10 * time.Second
 )
 
 // Trickle lets objects that one event concerns into a controller's queue, a few at a time
-// at first and while the controller has other things to do, and with a pause after each. There may be thousands, and writing them without a break fills the API server: what
+// at first and while the controller has other things to write, and with a pause after each.
+// There may be thousands, and writing them without a break fills the API server: what
 // has just been created would wait for it, however early its turn came.
 //
-// The controller gets objects from In and calls Done after each reconcile, whatever woke it.
+// The controller gets objects from In. Whatever woke it, it calls Wrote when it writes something
+// for an object, and Done after each reconcile.
 type Trickle struct {
 	// In brings objects into the controller's queue. Use it with AtItsOwnPriority.
 	In Events
@@ -47,25 +46,24 @@ type Trickle struct {
 	in map[reconcile.Request]*entry
 	// room tells that one fewer is in.
 	room chan struct{}
-	// other is when something was reconciled that was not let in here, last when something was
+	// other is when something was written that was not let in here, last when something was
 	// let in, and probed until when only a few are.
 	other, last, probed time.Time
-	// recent is what was let in since turned, and older what was shortly before.
-	recent, older map[reconcile.Request]struct{}
-	turned        time.Time
 }
 
-// entry is an object that takes up room.
+// entry is an object that was let in.
 type entry struct {
 	since time.Time
 	// end gives its room back: when patience is over, or the pause after it.
-	end  *time.Timer
-	done bool
+	end *time.Timer
+	// done says that it was reconciled, and overdue that patience was over before: it takes up
+	// no room any more, but is known until it is done.
+	done, overdue bool
 }
 
 // NewTrickle returns a Trickle of objects of a type. The name is that of its queue in
 // metrics. It lets in as many at once as there are workers, and only a few at first and while
-// anything else is reconciled.
+// anything else is written.
 func NewTrickle(name string, workers, few int, object func() client.Object) *Trickle {
 	return &Trickle{
 		In:      make(Events),
@@ -75,57 +73,67 @@ func NewTrickle(name string, workers, few int, object func() client.Object) *Tri
 	}
 }
 
-// Of handles events whose objects concern many others.
+// Of handles events whose objects may concern many others. No more than there are workers go
+// into the queue at once, behind what has itself changed: they need not wait for thousands
+// that another event concerns.
 func (t *Trickle) Of(concerned handler.MapFunc) handler.EventHandler {
-	return toEach(func(ctx context.Context, object client.Object, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-		for _, request := range concerned(ctx, object) {
-			t.waiting.Add(request)
-		}
+	return toEach(func(ctx context.Context, object client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		t.add(queue, concerned(ctx, object))
 	})
 }
 
-// Done notes that an object was reconciled, and makes room for the next.
-func (t *Trickle) Done(request reconcile.Request) {
+// OfOneOrMany is Of, but one object that an event alone concerns goes into the queue as if it
+// had itself changed.
+func (t *Trickle) OfOneOrMany(concerned handler.MapFunc) handler.EventHandler {
+	return toEach(func(ctx context.Context, object client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		requests := concerned(ctx, object)
+		if len(requests) == 1 {
+			queue.Add(requests[0])
+			return
+		}
+		t.add(queue, requests)
+	})
+}
+
+func (t *Trickle) add(queue workqueue.TypedRateLimitingInterface[reconcile.Request], requests []reconcile.Request) {
+	if len(requests) <= t.workers {
+		addBehind(queue, requests...)
+		return
+	}
+	for _, request := range requests {
+		t.waiting.Add(request)
+	}
+}
+
+// Wrote notes that something was written for an object: what comes from elsewhere is not to
+// wait for what was let in here.
+func (t *Trickle) Wrote(request reconcile.Request) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if its, isIn := t.in[request]; !isIn || its.done {
+		t.other = time.Now()
+	}
+}
+
+// Done notes that an object was reconciled, and how long that took, and makes room for the
+// next.
+func (t *Trickle) Done(request reconcile.Request, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	its, isIn := t.in[request]
-	if !isIn || its.done {
-		if !t.wasIn(request) {
-			t.other = time.Now()
-		}
-		return
-	}
-	its.end.Stop()
-	if !t.isBusy() {
+	switch {
+	case !isIn || its.done:
+	case its.overdue || !t.isBusy():
+		its.end.Stop()
 		t.leave(request)
-		return
-	}
-	its.done = true
-	t.leaveAfter(request, its, tricklePause*time.Since(its.since))
-}
-
-// wasIn reports whether an object was let in lately. It is called with the lock held.
-func (t *Trickle) wasIn(request reconcile.Request) bool {
-	t.turn()
-	_, recently := t.recent[request]
-	_, before := t.older[request]
-	return recently || before
-}
-
-// turn forgets what was let in long ago. It is called with the lock held.
-func (t *Trickle) turn() {
-	switch since := time.Since(t.turned); {
-	case since < trickleEchoes:
-		return
-	case since < 2*trickleEchoes:
-		t.older = t.recent
 	default:
-		t.older = nil
+		its.end.Stop()
+		its.done = true
+		t.endAfter(request, its, min(tricklePause*took, max(0, t.patience-time.Since(its.since))))
 	}
-	t.recent, t.turned = map[reconcile.Request]struct{}{}, time.Now()
 }
 
-// isBusy reports whether the controller has other things to do, as far as is known. It is
+// isBusy reports whether the controller has other things to write, as far as is known. It is
 // called with the lock held.
 func (t *Trickle) isBusy() bool {
 	return time.Since(t.other) < t.calm || time.Until(t.probed) > 0
@@ -144,15 +152,20 @@ func (t *Trickle) tell() {
 	}
 }
 
-// leaveAfter makes room after a time, unless its end comes otherwise. It is called with the
+// endAfter makes room after a time, unless its end comes otherwise. It is called with the
 // lock held.
-func (t *Trickle) leaveAfter(request reconcile.Request, its *entry, wait time.Duration) {
+func (t *Trickle) endAfter(request reconcile.Request, its *entry, wait time.Duration) {
 	var end *time.Timer
 	end = time.AfterFunc(wait, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if t.in[request] == its && its.end == end {
+		switch {
+		case t.in[request] != its || its.end != end:
+		case its.done:
 			t.leave(request)
+		default:
+			its.overdue = true
+			t.tell()
 		}
 	})
 	its.end = end
@@ -199,14 +212,24 @@ func (t *Trickle) enter(request reconcile.Request) bool {
 	if t.isBusy() {
 		most = t.few
 	}
-	if _, isIn := t.in[request]; isIn || len(t.in) >= most {
-		return false // If it is in already, it comes again when it is done.
+	if its, isIn := t.in[request]; isIn {
+		// It comes again when it is done. One that is overdue holds up nobody: the
+		// controller's queue knows it, or reconciles it once more.
+		return its.overdue
 	}
-	t.turn()
-	t.recent[request] = struct{}{}
+	overdue := 0
+	for _, its := range t.in {
+		if its.overdue {
+			overdue++
+		}
+	}
+	// What is overdue waits for the workers, or keeps them: more would only do the same.
+	if len(t.in)-overdue >= most || overdue >= t.workers {
+		return false
+	}
 	t.last = time.Now()
 	its := &entry{since: t.last}
 	t.in[request] = its
-	t.leaveAfter(request, its, t.patience)
+	t.endAfter(request, its, t.patience)
 	return true
 }

@@ -11,7 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -62,6 +64,10 @@ const (
 	while = 200 * time.Millisecond
 )
 
+func named(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "team", Name: name}}
+}
+
 func TestTrickleLetsInAFewAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const atOnce, objects = 2, 9
@@ -74,7 +80,7 @@ func TestTrickleLetsInAFewAtOnce(t *testing.T) {
 		if more := next(trickle, while); more != (reconcile.Request{}) {
 			t.Errorf("%s is let in before one of %d is done", more, atOnce)
 		}
-		trickle.Done(reconcile.Request{NamespacedName: types.NamespacedName{Name: "another"}})
+		trickle.Done(named("another"), 0)
 		if more := next(trickle, while); more != (reconcile.Request{}) {
 			t.Errorf("%s is let in because another was done", more)
 		}
@@ -86,7 +92,7 @@ func TestTrickleLetsInAFewAtOnce(t *testing.T) {
 				t.Errorf("%s is let in twice", in[0])
 			}
 			seen[in[0]] = true
-			trickle.Done(in[0])
+			trickle.Done(in[0], while)
 			in = in[1:]
 			if len(seen)+len(in) < objects {
 				in = append(in, next(trickle, long))
@@ -98,13 +104,28 @@ func TestTrickleLetsInAFewAtOnce(t *testing.T) {
 	})
 }
 
+// One that takes long is not waited for, until as many do as there are workers.
 func TestTrickleWaitsForNoneLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const objects = 3
-		trickle := trickling(t, 1, 1, objects, while)
-		for i := range objects {
-			if next(trickle, long) == (reconcile.Request{}) {
-				t.Fatalf("%d of %d are let in", i, objects)
+		const workers = 3
+		trickle := trickling(t, workers, 1, 2*workers, while)
+		trickle.Wrote(named("another"))
+		var late []reconcile.Request
+		for range workers {
+			request := next(trickle, while+time.Millisecond)
+			if request == (reconcile.Request{}) {
+				t.Fatalf("%d are let in, want %d", len(late), workers)
+			}
+			late = append(late, request)
+		}
+		if more := next(trickle, long); more != (reconcile.Request{}) {
+			t.Errorf("%s is let in, although all workers are kept", more)
+		}
+		for range workers {
+			trickle.Done(late[0], long)
+			late = late[1:]
+			if next(trickle, 2*while) == (reconcile.Request{}) {
+				t.Error("none is let in when one of those that took long is done")
 			}
 		}
 	})
@@ -112,24 +133,26 @@ func TestTrickleWaitsForNoneLong(t *testing.T) {
 
 func TestTrickleLetsInAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		trickle := trickling(t, 1, 1, 1, time.Hour)
+		trickle := trickling(t, 1, 1, 2, time.Hour)
 		first := next(trickle, long)
 		trickle.waiting.Add(first) // Something else has changed since.
+		trickle.Done(first, 0)
+		second := next(trickle, long)
 		if more := next(trickle, while); more != (reconcile.Request{}) {
-			t.Errorf("%s is let in before it is done", more)
+			t.Errorf("%s is let in before %s is done", more, second)
 		}
-		trickle.Done(first)
+		trickle.Done(second, 0)
 		if again := next(trickle, long); again != first {
 			t.Errorf("%s is let in, not %s", again, first)
 		}
 	})
 }
 
-// As many are let in as there are workers, until the controller has something else to do.
+// As many are let in as there are workers, until the controller has something else to write.
 func TestTrickleGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const workers, few, objects = 5, 2, 20
-		trickle := trickling(t, workers, few, objects, time.Hour)
+		const workers, few, objects = 5, 2, 30
+		trickle := trickling(t, workers, few, objects, 10*time.Hour)
 		var in []reconcile.Request
 		letIn := func() {
 			t.Helper()
@@ -141,6 +164,12 @@ func TestTrickleGivesWay(t *testing.T) {
 				in = append(in, request)
 			}
 		}
+		done := func(count int) {
+			for range count {
+				trickle.Done(in[0], while)
+				in = in[1:]
+			}
+		}
 		if letIn(); len(in) != few {
 			t.Fatalf("%d are let in at first, want %d", len(in), few)
 		}
@@ -148,25 +177,24 @@ func TestTrickleGivesWay(t *testing.T) {
 		if letIn(); len(in) != workers {
 			t.Fatalf("%d are let in while nothing else happens, want %d", len(in), workers)
 		}
-		trickle.Done(reconcile.Request{NamespacedName: types.NamespacedName{Name: "another"}})
-		done := func(count int) {
-			for range count {
-				trickle.Done(in[0])
-				in = in[1:]
-			}
+		// None of these is in anybody's way.
+		trickle.Done(named("another"), while)
+		trickle.Wrote(in[0])
+		done(1)
+		if letIn(); len(in) != workers {
+			t.Fatalf("%d are in when another was looked at, and one of these was written, want %d", len(in), workers)
 		}
+		trickle.Wrote(named("another"))
 		done(workers - few)
 		if letIn(); len(in) != few {
-			t.Fatalf("%d are in when another was reconciled, want %d", len(in), few)
+			t.Fatalf("%d are in when another was written, want %d", len(in), few)
 		}
 		done(1)
-		time.Sleep(tricklePause * 5 * while) // The pause after it.
+		time.Sleep(tricklePause * while) // The pause after it.
 		if letIn(); len(in) != few {
 			t.Fatalf("%d are in, want %d: one is done", len(in), few)
 		}
-		trickle.mu.Lock()
-		trickle.other = time.Now().Add(-2 * trickle.calm) // It was long ago.
-		trickle.mu.Unlock()
+		time.Sleep(trickle.calm)
 		done(1)
 		if letIn(); len(in) != workers {
 			t.Fatalf("%d are in when it is calm again, want %d", len(in), workers)
@@ -174,57 +202,65 @@ func TestTrickleGivesWay(t *testing.T) {
 	})
 }
 
-// While other objects are reconciled, most of the time is left to them.
+// While others are written, most of the time is left to them; but no object takes its place
+// for longer than patience lasts.
 func TestTricklePauses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const took = 3 * time.Second
-		trickle := trickling(t, 1, 1, 4, time.Hour)
-		reconciled := func() {
-			t.Helper()
-			request := next(trickle, time.Millisecond)
-			if request == (reconcile.Request{}) {
-				t.Fatal("none is let in")
+	for _, test := range []struct{ took, pause time.Duration }{
+		{20 * time.Millisecond, 60 * time.Millisecond},
+		{900 * time.Millisecond, 100 * time.Millisecond},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			trickle := trickling(t, 1, 1, 4, tricklePatience)
+			reconciled := func() {
+				t.Helper()
+				request := next(trickle, time.Millisecond)
+				if request == (reconcile.Request{}) {
+					t.Fatal("none is let in")
+				}
+				time.Sleep(test.took)
+				trickle.Done(request, test.took)
 			}
-			time.Sleep(took)
-			trickle.Done(request)
-		}
-		reconciled()
-		reconciled() // Nothing else happens, so nobody is in the way.
-		trickle.Done(reconcile.Request{NamespacedName: types.NamespacedName{Name: "another"}})
-		reconciled()
-		if request := next(trickle, tricklePause*took-time.Millisecond); request != (reconcile.Request{}) {
-			t.Errorf("%s is let in without a pause", request)
-		}
-		time.Sleep(time.Millisecond)
-		reconciled()
-	})
+			time.Sleep(trickle.probe)
+			reconciled()
+			reconciled() // Nothing else happens, so nobody is in the way.
+			trickle.Wrote(named("another"))
+			reconciled()
+			if request := next(trickle, test.pause-time.Millisecond); request != (reconcile.Request{}) {
+				t.Errorf("%s is let in without a pause", request)
+			}
+			time.Sleep(time.Millisecond)
+			reconciled()
+		})
+	}
 }
 
-// What was let in comes back, because it was written: that is nothing else to do, until long
-// afterwards.
-func TestTrickleKnowsItsOwn(t *testing.T) {
+// What concerns few does not wait for what concerns many.
+func TestTrickleOfFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		trickle := trickling(t, 5, 1, 20, time.Hour)
-		trickle.mu.Lock()
-		trickle.calm = trickleCalm
-		trickle.mu.Unlock()
-		isBusy := func() bool {
-			trickle.mu.Lock()
-			defer trickle.mu.Unlock()
-			return trickle.isBusy()
-		}
-		first := next(trickle, long)
-		time.Sleep(trickle.probe)
-		trickle.Done(first)
-		for _, later := range []time.Duration{0, trickleEchoes} {
-			time.Sleep(later)
-			if trickle.Done(first); isBusy() {
-				t.Errorf("it is busy with what came back %s later", later)
+		trickle := trickling(t, 2, 1, 1000, time.Hour)
+		controllers := priorityqueue.New[reconcile.Request]("")
+		defer func() { controllers.ShutDown(); time.Sleep(time.Second) }()
+		few := func(names ...string) handler.MapFunc {
+			return func(context.Context, client.Object) (all []reconcile.Request) {
+				for _, name := range names {
+					all = append(all, named(name))
+				}
+				return all
 			}
 		}
-		time.Sleep(2 * trickleEchoes)
-		if trickle.Done(first); !isBusy() {
-			t.Error("it is not busy with what changes long afterwards")
+		class := event.UpdateEvent{ObjectOld: &corev1.ConfigMap{}, ObjectNew: &corev1.ConfigMap{}}
+		class.ObjectNew.SetResourceVersion("2")
+		trickle.Of(few("x", "y")).Update(t.Context(), class, controllers)
+		trickle.OfOneOrMany(few("z")).Update(t.Context(), class, controllers)
+		trickle.OfOneOrMany(few("a", "b", "c")).Update(t.Context(), class, controllers)
+		for _, want := range []string{"z 0", "x -100", "y -100"} {
+			got, priority, _ := controllers.GetWithPriority()
+			if got := fmt.Sprint(got.Name, " ", priority); got != want {
+				t.Errorf("%s is in the queue, want %s", got, want)
+			}
+		}
+		if controllers.Len() != 0 {
+			t.Errorf("%d more are in the queue", controllers.Len())
 		}
 	})
 }
