@@ -136,7 +136,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	result, err := r.reconcile(ctx, req, cluster)
 	if err = errors.Join(err, kept); err != nil {
 		// What fails again and again is not to keep the workers from what never had its turn.
-		result.Priority = new(handler.LowPriority)
+		result.Priority = new(queue.Last)
 	}
 	return result, err
 }

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -130,8 +131,12 @@ func TestFinalizerThatStays(t *testing.T) {
 		digests: newDigests(cache, store, nil), reporter: newReporter(cache, store, observed.NewEchoes(), nil, 1),
 		many: queue.NewTrickle("", 1, 1, func() client.Object { return &clusterv1.Cluster{} }),
 	}
-	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); !errors.Is(err, refused) {
+	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+	if !errors.Is(err, refused) {
 		t.Errorf("the error is %v", err)
+	}
+	if ptr.Deref(result.Priority, 0) != queue.Last {
+		t.Errorf("it is tried again at %v, want it behind all others", result.Priority)
 	}
 	if counts := tally.Counts(); len(counts) == 0 {
 		t.Error("the Cluster was not looked at")

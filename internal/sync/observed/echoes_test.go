@@ -77,6 +77,32 @@ func TestEchoes(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the last of another's", func(t *testing.T) {
+		echoes := NewEchoes()
+		answered := echoes.Writing(waiting)
+		for _, state := range []*clusterv1.Cluster{forged, state("10", "prod", "Forged again")} {
+			echoes.Unheard("FleetImported").Update(event.UpdateEvent{ObjectOld: waiting, ObjectNew: state})
+		}
+		answered(nil)
+		if others := echoes.Others(); len(others) != 1 || others[0].GetResourceVersion() != "10" {
+			t.Errorf("others: %v", others)
+		}
+	})
+	t.Run("a condition that is not ours, and a resync", func(t *testing.T) {
+		echoes := NewEchoes()
+		answered := echoes.Writing(waiting)
+		both := written.DeepCopy()
+		both.Status.Conditions = append(both.Status.Conditions, metav1.Condition{Type: "FleetAgentManifestReady"})
+		for _, news := range []event.UpdateEvent{{ObjectOld: waiting, ObjectNew: both}, {ObjectOld: waiting, ObjectNew: waiting}} {
+			if !echoes.Unheard("FleetImported").Update(news) {
+				t.Errorf("version %s does not pass", news.ObjectNew.GetResourceVersion())
+			}
+		}
+		answered(nil)
+		if others := echoes.Others(); len(others) != 0 {
+			t.Errorf("others: %v", others)
+		}
+	})
 	t.Run("once", func(t *testing.T) {
 		echoes := NewEchoes()
 		echoes.Wrote(written)

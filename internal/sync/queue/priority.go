@@ -11,6 +11,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
+// Last is the priority of what has failed: it is tried again behind what never had its turn.
+const Last = 2 * handler.LowPriority
+
 // AtItsOwnPriority enqueues an object without raising the priority that it has in the queue
 // already: thousands that come back must not overtake one that has just changed.
 var AtItsOwnPriority = handler.Funcs{

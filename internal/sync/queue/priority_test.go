@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -42,15 +43,19 @@ func TestAtItsOwnPriority(t *testing.T) {
 }
 
 // A Cluster that is found at a start and enqueued first is looked at before the others, but
-// after one that has changed, in whichever order the two handlers are called.
+// after one that has changed, and one that has failed after all, in whichever order the two handlers are called.
 func TestFirst(t *testing.T) {
 	for _, order := range [][]string{{"any", "first"}, {"first", "any"}} {
 		t.Run(strings.Join(order, " "), func(t *testing.T) {
 			queue := priorityqueue.New[reconcile.Request]("test")
 			defer queue.ShutDown()
-			for _, name := range []string{"a", "b", "new"} {
+			for _, name := range []string{"failed", "a", "b", "new"} {
 				object := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}
 				found := event.CreateEvent{Object: object, IsInInitialList: true}
+				if name == "failed" {
+					queue.AddWithOpts(priorityqueue.AddOpts{Priority: ptr.To(Last)}, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+					continue
+				}
 				for _, which := range order {
 					switch {
 					case which == "any":
@@ -61,7 +66,7 @@ func TestFirst(t *testing.T) {
 				}
 			}
 			queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "team", Name: "changed"}})
-			for _, want := range []string{"changed", "new"} {
+			for _, want := range []string{"changed", "new", "a", "b", "failed"} {
 				if got, priority, _ := queue.GetWithPriority(); got.Name != want {
 					t.Errorf("%s at %d comes before %s", got.Name, priority, want)
 				}

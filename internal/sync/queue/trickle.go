@@ -44,6 +44,8 @@ type Trickle struct {
 
 	mu sync.Mutex
 	in map[reconcile.Request]*entry
+	// direct is what few events concerned, and went past what waits.
+	direct map[reconcile.Request]struct{}
 	// room tells that one fewer is in.
 	room chan struct{}
 	// other is when something was written that was not let in here, last when something was
@@ -65,17 +67,18 @@ type entry struct {
 // metrics. It lets in as many at once as there are workers, and only a few at first and while
 // anything else is written.
 func NewTrickle(name string, workers, few int, object func() client.Object) *Trickle {
+	workers = max(1, workers) // As a controller does.
 	return &Trickle{
 		In:      make(Events),
 		waiting: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[reconcile.Request]{Name: name}),
 		object:  object, workers: workers, few: few, patience: tricklePatience, calm: trickleCalm, probe: trickleProbe,
-		in: map[reconcile.Request]*entry{}, room: make(chan struct{}, 1),
+		in: map[reconcile.Request]*entry{}, direct: map[reconcile.Request]struct{}{}, room: make(chan struct{}, 1),
 	}
 }
 
-// Of handles events whose objects may concern many others. No more than there are workers go
-// into the queue at once, behind what has itself changed: they need not wait for thousands
-// that another event concerns.
+// Of handles events whose objects may concern many others. As many as there are workers go
+// into the queue directly, behind what has itself changed, if an event concerns no more: they
+// need not wait for thousands that another concerns. Of many such events the rest wait, too.
 func (t *Trickle) Of(concerned handler.MapFunc) handler.EventHandler {
 	return toEach(func(ctx context.Context, object client.Object, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		t.add(queue, concerned(ctx, object))
@@ -96,7 +99,7 @@ func (t *Trickle) OfOneOrMany(concerned handler.MapFunc) handler.EventHandler {
 }
 
 func (t *Trickle) add(queue workqueue.TypedRateLimitingInterface[reconcile.Request], requests []reconcile.Request) {
-	if len(requests) <= t.workers {
+	if t.isDirect(requests) {
 		addBehind(queue, requests...)
 		return
 	}
@@ -105,12 +108,25 @@ func (t *Trickle) add(queue workqueue.TypedRateLimitingInterface[reconcile.Reque
 	}
 }
 
+func (t *Trickle) isDirect(requests []reconcile.Request) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.direct)+len(requests) > t.workers {
+		return false
+	}
+	for _, request := range requests {
+		t.direct[request] = struct{}{}
+	}
+	return true
+}
+
 // Wrote notes that something was written for an object: what comes from elsewhere is not to
 // wait for what was let in here.
 func (t *Trickle) Wrote(request reconcile.Request) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if its, isIn := t.in[request]; !isIn || its.done {
+	_, isDirect := t.direct[request]
+	if its, isIn := t.in[request]; !isDirect && (!isIn || its.done) {
 		t.other = time.Now()
 	}
 }
@@ -120,6 +136,7 @@ func (t *Trickle) Wrote(request reconcile.Request) {
 func (t *Trickle) Done(request reconcile.Request, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	delete(t.direct, request)
 	its, isIn := t.in[request]
 	switch {
 	case !isIn || its.done:

@@ -148,6 +148,24 @@ func TestTrickleLetsInAgain(t *testing.T) {
 	})
 }
 
+// One that is in holds up the others no longer than patience lasts, if something else has
+// changed for it since.
+func TestTrickleLetsInWhatIsOverdue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		trickle := trickling(t, 2, 2, 3, long)
+		first := next(trickle, while)
+		trickle.Done(next(trickle, while), 0)
+		trickle.Done(next(trickle, while), 0)
+		trickle.waiting.Add(first)
+		if more := next(trickle, while); more != (reconcile.Request{}) {
+			t.Errorf("%s is let in before it is done", more)
+		}
+		if again := next(trickle, long); again != first {
+			t.Errorf("%s is let in, not %s", again, first)
+		}
+	})
+}
+
 // As many are let in as there are workers, until the controller has something else to write.
 func TestTrickleGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -261,6 +279,23 @@ func TestTrickleOfFew(t *testing.T) {
 		}
 		if controllers.Len() != 0 {
 			t.Errorf("%d more are in the queue", controllers.Len())
+		}
+		// Many events that concern few are no better than one that concerns many.
+		trickle.Of(few("u", "v")).Update(t.Context(), class, controllers)
+		if trickle.Done(named("x"), 0); controllers.Len() != 0 {
+			t.Error("more are in the queue than there are workers")
+		}
+		trickle.Wrote(named("y"))
+		trickle.mu.Lock()
+		if !trickle.other.IsZero() {
+			t.Error("what it has brought about counts as another's")
+		}
+		trickle.mu.Unlock()
+		trickle.Done(named("y"), 0)
+		trickle.Of(few("p", "q")).Update(t.Context(), class, controllers)
+		time.Sleep(time.Second) // The queue is filled by a goroutine.
+		if controllers.Len() != 2 {
+			t.Errorf("%d are in the queue when there is room again", controllers.Len())
 		}
 	})
 }
