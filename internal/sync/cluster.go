@@ -89,7 +89,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 	}
 	return ctrl.NewControllerManagedBy(c).Named("cluster").
 		WithOptions(controllerOptions(c.ClusterConcurrency)).
-		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), c.echoes.Unheard(ImportedCondition, BundlesReadyCondition))).
+		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), c.echoes.Unheard(conditionTypes...))).
 		Watches(&clusterv1.Cluster{}, queue.First, builder.WithPredicates(watched(c.WatchFilter), unimported)).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.rivals), builder.WithPredicates(removed)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfNewFleetCluster), builder.WithPredicates(afterStart, created)).

@@ -66,9 +66,9 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 		if !v.byAgent {
 			observeLatency(v.cluster, r.reporter.echoes.Of(v.cluster.UID).Conditions(v.cluster))
 		}
-	}
-	if result == apply.Created && len(v.fleet.ManagedFields) == 1 {
-		ours = v.fleet
+		if len(v.fleet.ManagedFields) == 1 {
+			ours = v.fleet
+		}
 	}
 	return nil
 }

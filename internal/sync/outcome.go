@@ -23,6 +23,9 @@ const (
 	ManifestCondition = stamp.ManifestCondition
 )
 
+// conditionTypes are the types of the conditions that the syncer writes on Clusters.
+var conditionTypes = []string{ImportedCondition, BundlesReadyCondition}
+
 // Reasons of ImportedCondition.
 const (
 	reasonImported   = "Imported"

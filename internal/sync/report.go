@@ -229,7 +229,7 @@ const (
 // merge returns all our conditions as they should be, with the time of their last transition,
 // and what is new about them.
 func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []metav1.Condition, what news) {
-	for _, conditionType := range []string{ImportedCondition, BundlesReadyCondition} {
+	for _, conditionType := range conditionTypes {
 		old := meta.FindStatusCondition(have, conditionType)
 		want := meta.FindStatusCondition(result.conditions, conditionType)
 		if result.passing && want != nil && old != nil {

@@ -60,7 +60,8 @@ spec: {topology: {class: %s, classNamespace: %s, classRef: {name: own}, version:
 			mine := m.imported(g, "mine")
 			// Cluster API writes the whole list when it adds its own.
 			g.Eventually(func() ([]string, error) {
-				return mine.Finalizers, m.Get(ctx, client.ObjectKeyFromObject(mine), mine)
+				err := m.Get(ctx, client.ObjectKeyFromObject(mine), mine)
+				return mine.Finalizers, err
 			}).Should(ContainElement(clusterv1.ClusterFinalizer))
 			g.Expect(m.Patch(ctx, mine, mergePatch(`{"metadata":{"finalizers":["cluster.cluster.x-k8s.io","tenant.example/kept"]}}`))).To(Succeed())
 			g.Expect(m.Delete(ctx, mine.DeepCopy())).To(Succeed())

@@ -147,7 +147,14 @@ func (e *Echoes) Heard(object client.Object) bool {
 	return isUnderWay
 }
 
-// heard forgets a write whose event has come. It is called with the lock held.
+// isOurs reports, once, whether this state of an object is from an answered write of ours.
+func (e *Echoes) isOurs(object client.Object) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.heard(object)
+}
+
+// heard is isOurs with the lock held.
 func (e *Echoes) heard(object client.Object) bool {
 	last, ok := e.writes[object.GetUID()]
 	isOurs := ok && last.version == object.GetResourceVersion()
@@ -171,22 +178,27 @@ func (e *Echoes) Forget(object client.Object) {
 func (e *Echoes) Unheard(ours ...string) predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(update event.UpdateEvent) bool {
-			before, after := *update.ObjectOld.(*clusterv1.Cluster), *update.ObjectNew.(*clusterv1.Cluster)
-			isPassed := News.Update(update)
-			before.Status.Conditions, after.Status.Conditions = without(before.Status.Conditions, ours), without(after.Status.Conditions, ours)
-			if isPassed && before.ResourceVersion != after.ResourceVersion && !isNews(&before, &after) {
-				return !e.Heard(update.ObjectNew)
+			before, after := update.ObjectOld.(*clusterv1.Cluster), update.ObjectNew.(*clusterv1.Cluster)
+			isOurs := e.isOurs(after)
+			switch a, b := withoutConditions(before, ours), withoutConditions(after, ours); {
+			case before.ResourceVersion == after.ResourceVersion || isNews(a, b):
+				return true
+			case equality.Semantic.DeepEqual(before.Status.Conditions, after.Status.Conditions):
+				return false
+			default:
+				return !isOurs && !e.Heard(after)
 			}
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			e.heard(update.ObjectNew)
-			return isPassed
 		},
 	}
 }
 
-func without(conditions []metav1.Condition, types []string) []metav1.Condition {
-	return slices.DeleteFunc(slices.Clone(conditions), func(condition metav1.Condition) bool { return slices.Contains(types, condition.Type) })
+// withoutConditions returns a Cluster that lacks conditions of some types, and shares the rest.
+func withoutConditions(cluster *clusterv1.Cluster, types []string) *clusterv1.Cluster {
+	result := *cluster
+	result.Status.Conditions = slices.DeleteFunc(slices.Clone(cluster.Status.Conditions), func(condition metav1.Condition) bool {
+		return slices.Contains(types, condition.Type)
+	})
+	return &result
 }
 
 // News passes all events but updates that change nothing of what is cached here. A resync

@@ -20,6 +20,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // fillCommand is the argument with which this program fills caches, and does nothing else.
@@ -51,8 +53,7 @@ func fill(ctx context.Context, kubeconfig string) error {
 	go func() { ended <- objects.Start(ctx) }()
 	for _, object := range []client.Object{
 		&clusterv1.Cluster{}, &fleetv1.Cluster{},
-		unstructuredOf("controlplane.cluster.x-k8s.io/v1beta2", "KubeadmControlPlane"),
-		unstructuredOf("infrastructure.cluster.x-k8s.io/v1beta2", "DevCluster"),
+		fixture.ControlPlane(&clusterv1.Cluster{}), fixture.Infrastructure(&clusterv1.Cluster{}),
 	} {
 		if _, err := objects.GetInformer(ctx, object, cache.BlockUntilSynced(false)); err != nil {
 			return err
@@ -67,13 +68,6 @@ func fill(ctx context.Context, kubeconfig string) error {
 	return errors.Join(err, <-ended)
 }
 
-func unstructuredOf(apiVersion, kind string) *unstructured.Unstructured {
-	object := &unstructured.Unstructured{}
-	object.SetAPIVersion(apiVersion)
-	object.SetKind(kind)
-	return object
-}
-
 func nameOnly(object any) (any, error) {
 	name := func(from client.Object) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: from.GetNamespace(), Name: from.GetName(), ResourceVersion: from.GetResourceVersion()}
@@ -84,7 +78,8 @@ func nameOnly(object any) (any, error) {
 	case *fleetv1.Cluster:
 		return &fleetv1.Cluster{ObjectMeta: name(typed)}, nil
 	case *unstructured.Unstructured:
-		kept := unstructuredOf(typed.GetAPIVersion(), typed.GetKind())
+		kept := &unstructured.Unstructured{}
+		kept.SetGroupVersionKind(typed.GroupVersionKind())
 		kept.SetNamespace(typed.GetNamespace())
 		kept.SetName(typed.GetName())
 		kept.SetResourceVersion(typed.GetResourceVersion())

@@ -43,12 +43,12 @@ func measureThroughput(ctx context.Context, o options) (tables []report.Table, e
 		return nil, err
 	}
 	arms := &turns{session: s, bare: b}
-	if err := arms.importAtOnce(ctx, next, nil); err != nil { // To warm up.
+	if err := arms.importAtOnce(ctx, next, false, nil); err != nil { // To warm up.
 		return nil, err
 	}
 
 	s.say("import %d at once", o.burst)
-	if err := arms.importAtOnce(ctx, o.burst/2, &arms.alone); err != nil {
+	if err := arms.importAtOnce(ctx, o.burst/2, false, &arms.alone); err != nil {
 		return nil, err
 	}
 	var ours burst
@@ -61,11 +61,11 @@ func measureThroughput(ctx context.Context, o options) (tables []report.Table, e
 		}
 		next += o.burst
 	}
-	if err := arms.importAtOnce(ctx, o.burst-o.burst/2, &arms.alone); err != nil {
+	if err := arms.importAtOnce(ctx, o.burst-o.burst/2, false, &arms.alone); err != nil {
 		return nil, err
 	}
 	if o.wants("throughput") {
-		if err := arms.importAtOnce(ctx, o.burst/2, &arms.besideCaches); err != nil {
+		if err := arms.importAtOnce(ctx, o.burst/2, true, &arms.besideCaches); err != nil {
 			return nil, err
 		}
 		tables = append(tables, importTable(o, ours, arms))
@@ -152,20 +152,22 @@ func (t *turns) take(ctx context.Context, count int, besideCaches bool, work fun
 	if err := t.env.Stop(ctx, syncer); err != nil {
 		return err
 	}
-	worked := func() error { return work(from, to) }
+	turn := func() error { return work(from, to) }
+	var err error
 	if besideCaches {
-		if err := t.beside(ctx, worked); err != nil {
-			return err
-		}
-	} else if err := worked(); err != nil {
+		err = t.beside(ctx, turn)
+	} else {
+		err = turn()
+	}
+	if err != nil {
 		return err
 	}
 	return t.startSyncer(ctx)
 }
 
 // importAtOnce adds what it imports to a sum, unless that is nil.
-func (t *turns) importAtOnce(ctx context.Context, count int, sum *atOnce) error {
-	return t.take(ctx, count, sum == &t.besideCaches, func(from, to int) error {
+func (t *turns) importAtOnce(ctx context.Context, count int, besideCaches bool, sum *atOnce) error {
+	return t.take(ctx, count, besideCaches, func(from, to int) error {
 		before, err := t.cpu(apiserver)
 		if err != nil {
 			return err
