@@ -37,8 +37,10 @@ func run(ctx context.Context) error {
 	}
 	story := &story{Stack: env, begin: time.Now()}
 	for _, act := range []func(context.Context) error{
-		story.configure, story.addClass, story.addBundles, story.addClusters, story.waitForClusters,
-		story.checkTargets, story.deployDownstream, story.becomeReady, story.showTree,
+		story.configure, story.addClass, story.addBundles, story.addClusters,
+		// While Cluster API provisions, which takes half a minute.
+		story.deployDownstream,
+		story.waitForClusters, story.checkTargets, story.becomeReady, story.showTree,
 	} {
 		if err := act(ctx); err != nil {
 			return err

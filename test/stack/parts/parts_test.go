@@ -10,23 +10,34 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Go compiles a package once for each set of versions under it, and client-go is under
-// most of what the parts and Muster consist of.
-func TestPartsShareClientGoWithMuster(t *testing.T) {
+// Go compiles a package once for each set of versions under it, and these are under most
+// of what the parts and Muster consist of.
+func TestPartsShareWithMuster(t *testing.T) {
+	const clientGo, controllerRuntime, helm = "k8s.io/client-go/kubernetes", "sigs.k8s.io/controller-runtime/pkg/manager", "helm.sh/helm/v4/pkg/action"
 	root := filepath.Join("..", "..", "..")
-	want := clientGoVersions(t, root)
-	for _, module := range []Module{Kube, CertManager, Fleet, CAPI} {
-		got := clientGoVersions(t, filepath.Join(root, "test", "parts", module.name))
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("raise these with `go get` in test/parts/%s, or ours (-Muster +%s):\n%s", module.name, module.name, diff)
+	for _, shared := range []struct {
+		pkg     string
+		modules []Module
+	}{
+		{clientGo, []Module{Kube, CertManager, Fleet, CAPI}},
+		{controllerRuntime, []Module{CertManager, Fleet, CAPI}},
+		{helm, []Module{Fleet}},
+	} {
+		want := versionsUnder(t, root, shared.pkg)
+		for _, module := range shared.modules {
+			got := versionsUnder(t, filepath.Join(root, "test", "parts", module.name), shared.pkg)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: raise these with `go get` in test/parts/%s, or ours (-Muster +%s):\n%s", shared.pkg, module.name, module.name, diff)
+			}
 		}
 	}
 }
 
-func clientGoVersions(t *testing.T, dir string) []string {
+// versionsUnder returns the versions of all modules that a package is compiled from.
+func versionsUnder(t *testing.T, dir, pkg string) []string {
 	t.Helper()
 	const format = "{{with .Module}}{{.Path}} {{with .Replace}}{{.Version}}{{else}}{{.Version}}{{end}}{{end}}"
-	out, err := runGo(t.Context(), dir, "list", "-deps", "-f", format, "k8s.io/client-go/kubernetes")
+	out, err := runGo(t.Context(), dir, "list", "-deps", "-f", format, pkg)
 	if err != nil {
 		t.Fatal(err)
 	}
