@@ -199,10 +199,13 @@ test-install-file: ## Install Muster as one file, by the guide's own commands
 	$(STACK) build --profile=api
 	$(TEST) -timeout=15m -run='TestWaysToInstall/file' ./test/install/...
 
+# A step takes about two seconds: more than a thousand of them want more than this.
+RANDOM_TIMEOUT ?= 60m
+
 .PHONY: test-random
-test-random: ## Play random runs on a real API server against the oracle (MUSTER_SEED, MUSTER_SEEDS, MUSTER_STEPS)
+test-random: ## Play random runs on a real API server against the oracle (MUSTER_SEED, MUSTER_SEEDS, MUSTER_STEPS; RANDOM_TIMEOUT=5h for many)
 	$(STACK) build --profile=api
-	$(TEST) -timeout=60m -skip='^TestUpgrade$$' ./test/oracle/... ./test/random/...
+	$(TEST) -timeout=$(RANDOM_TIMEOUT) -skip='^TestUpgrade$$' ./test/oracle/... ./test/random/...
 
 # The commit before the first attacks on Muster were answered, until there is a release.
 UPGRADE_FROM ?= 9207717
