@@ -18,6 +18,7 @@ var components = []component{
 	{"registrar", "manifests/registrar", false, "The registrar, for clusters that the management cluster cannot reach: their agents call."},
 	{"installer", "manifests/installer", false, "The installer, which installs Fleet itself and sets it up. Its rights are near to cluster-admin."},
 	{"charts", "manifests/helm", false, "The program that carries out HelmChartProxies, with their CRDs. It must not run beside cluster-api-addon-provider-helm."},
+	{"classLabels", "manifests/class-labels", false, "An admission policy by which the API server itself labels Clusters with their class, with or without the webhook. Needs Kubernetes 1.36."},
 	{"monitoring", "manifests/monitoring", false, "Alerts, ServiceMonitors and a Grafana dashboard, for clusters with the Prometheus Operator."},
 }
 

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -94,6 +95,27 @@ spec: {clusterNetwork: {pods: {cidrBlocks: [10.9.0.0/16]}}, topology: {class: %s
 		} {
 			g.Expect(out).To(ContainSubstring(line))
 		}
+	})
+	t.Run("the API server itself labels a Cluster in v1beta1, with the component for it", func(t *testing.T) {
+		g := NewWithT(t)
+		t.Cleanup(func() {
+			_, err := env.Kubectl(ctx, "delete", "mutatingadmissionpolicybinding,mutatingadmissionpolicy", "muster-class-labels")
+			g.Expect(errors.Join(err, env.Start(ctx, "muster-webhook"))).To(Succeed())
+		})
+		g.Expect(env.StartComponent(ctx, "class-labels")).To(Succeed())
+		g.Expect(env.Stop(ctx, "muster-webhook")).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			out, err := env.KubectlInput(ctx, fmt.Sprintf(`
+apiVersion: cluster.x-k8s.io/v1beta1
+kind: Cluster
+metadata: {namespace: %s, name: old}
+spec: {clusterNetwork: {pods: {cidrBlocks: [10.9.0.0/16]}}, topology: {class: %s, version: v1.33.0}}
+`, classNamespace, stack.InMemoryClass), "apply", "--dry-run=server", "-o", "yaml", "-f", "-")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(out).To(ContainSubstring("clusterclass-name.fleet.addons.cluster.x-k8s.io: " + stack.InMemoryClass))
+			g.Expect(out).To(ContainSubstring("clusterclass-namespace.fleet.addons.cluster.x-k8s.io: " + classNamespace))
+			g.Expect(out).NotTo(ContainSubstring("fleet.addons.cluster.x-k8s.io/owned-by"), "the webhook is up")
+		}).Should(Succeed())
 	})
 	t.Run("the team's bundle reaches the team's cluster only", func(t *testing.T) {
 		g := NewWithT(t)

@@ -33,6 +33,7 @@ var faults = []fault{
 	{name: "etcd-stopped", length: 40 * time.Second, strike: stopEtcd, charts: true},
 	{name: "webhook-killed", length: 12 * time.Second, strike: killOneWebhook},
 	{name: "webhooks-killed", length: 15 * time.Second, strike: killBothWebhooks, charts: true},
+	{name: "class-labels-changed", length: 15 * time.Second, strike: changeClassLabels},
 	{name: "certificate-expired", length: 20 * time.Second, strike: expireCertificate},
 	{name: "cert-manager-absent", length: 25 * time.Second, strike: removeCertManager},
 	{name: "watches-cut", length: 15 * time.Second, strike: cutWatches, charts: true},

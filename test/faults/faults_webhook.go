@@ -63,6 +63,19 @@ func killBothWebhooks(ctx context.Context, r *run) (time.Time, error) {
 	return time.Now(), nil
 }
 
+// changeClassLabels lets the component that labels Clusters in the API server come and go
+// while no webhook runs.
+func changeClassLabels(ctx context.Context, r *run) (time.Time, error) {
+	if err := r.env.StartComponent(ctx, "class-labels"); err != nil {
+		return time.Time{}, err
+	}
+	if _, err := killBothWebhooks(ctx, r); err != nil {
+		return time.Time{}, err
+	}
+	_, err := r.env.Kubectl(ctx, "delete", "mutatingadmissionpolicybinding,mutatingadmissionpolicy", "muster-class-labels")
+	return time.Now(), err
+}
+
 // expireCertificate lets the webhook serve a certificate that has expired while
 // cert-manager was down, and then starts cert-manager.
 func expireCertificate(ctx context.Context, r *run) (time.Time, error) {

@@ -178,10 +178,13 @@ func (l *chartsLook) carries(of Carriage, carrier *Carrier, object client.Object
 	}
 	carrier.UID = object.GetUID()
 	carrier.ReleaseName, carrier.ReleasedIn, carrier.Targets, carrier.Own = spec.Helm.ReleaseName, spec.DefaultNamespace, map[string]any{}, map[string]any{}
-	if proxy := l.Proxies[of.Proxy]; proxy != nil {
-		if begin, isShortened := strings.CutSuffix(releaseName(proxy), Shortened); isShortened && strings.HasPrefix(carrier.ReleaseName, begin) && len(carrier.ReleaseName) <= longestRelease {
-			carrier.ReleaseName = begin + Shortened
-		}
+	proxy := l.Proxies[of.Proxy]
+	if proxy == nil { // It is gone, and what it carried has yet to go.
+		proxy = &addonsv1.HelmChartProxy{}
+		proxy.Namespace, proxy.Name = of.Proxy.Namespace, of.Proxy.Name
+	}
+	if begin, isShortened := strings.CutSuffix(releaseName(proxy), Shortened); isShortened && strings.HasPrefix(carrier.ReleaseName, begin) && len(carrier.ReleaseName) <= longestRelease {
+		carrier.ReleaseName = begin + Shortened
 	}
 	carrier.CorrectDrift = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled
 	for _, target := range spec.Targets {

@@ -156,7 +156,7 @@ func (r *run) createClusterAs(somebody client.Client, step Step) (bool, error) {
 	if r.webhookUp {
 		return true, sameStamp("the answer to CREATE", stamping.Admitted(r.state, requested), cluster)
 	}
-	return true, nil
+	return true, checkLabelled(cluster)
 }
 
 // sameStamp compares labels and annotations.
@@ -332,8 +332,11 @@ func annotateCluster(r *run, step Step) (bool, error) {
 func (r *run) changeStamped(somebody client.Client, step Step, change map[string]any) (bool, error) {
 	before := r.cluster(step)
 	done, err := r.changeClusterAs(somebody, step, change)
-	if !done || err != nil || !r.webhookUp || r.cluster(step).ResourceVersion == before.ResourceVersion {
+	if !done || err != nil || r.cluster(step).ResourceVersion == before.ResourceVersion {
 		return done, err // An update that changes nothing is not shown to the webhook.
+	}
+	if !r.webhookUp {
+		return true, checkLabelled(r.cluster(step))
 	}
 	return true, sameUpdate(r.cluster(step), r.cluster(step))
 }

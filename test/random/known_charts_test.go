@@ -17,6 +17,10 @@ func TestKnownCharts(t *testing.T) {
 		spec.ChartName = "simple"
 		return Step{Op: "CreateProxy", Namespace: theirs, Chart: &spec}
 	}
+	dotted := func(step Step) Step { // Its name is no name for a release.
+		step.Proxy = 2
+		return step
+	}
 	edit := func(key string, spec addonsv1.HelmChartProxySpec) Step {
 		return Step{Op: "EditProxy", Key: key, Chart: &spec}
 	}
@@ -60,6 +64,8 @@ func TestKnownCharts(t *testing.T) {
 		{"installed before the Fleet Cluster is there, upgraded, deselected and selected again, and deleted while the program is away", []Step{
 			proxy(picky), cluster, rest, initialize, selected("yes"), rest, edit("version", newer), rest, selected("no"), rest, selected("yes"), rest,
 			kill, {Op: "DeleteProxy"}, rest, proxy(named), rest, {Op: "StopGC"}, {Op: "DeleteProxy"}, rest, proxy(named), rest, {Op: "StartGC"}, rest}},
+		{"deleted, under a name that is shortened, the garbage collector stopped", []Step{
+			dotted(proxy(named)), cluster, initialize, rest, {Op: "StopGC"}, dotted(Step{Op: "DeleteProxy"}), rest, {Op: "StartGC"}, rest}},
 		{"a paused Cluster keeps what is rendered for it", []Step{cluster, initialize, selected("yes"), proxy(picky), rest, pause, edit("template", infra), rest, edit("sources", sourcedBy), rest,
 			source("2"), rest, unpause, rest, pause, edit("template", otherwise), rest, selected("no"), rest, unpause, rest}},
 		{"what is moved stays", []Step{cluster, initialize, selected("yes"), proxy(picky), rest, moves, rest, selected("no"), rest, stays, rest}},

@@ -71,6 +71,9 @@ func TestRandom(t *testing.T) {
 			if err := withRegistrar(seed%3 != 0); err != nil {
 				t.Fatal(err)
 			}
+			if err := withClassLabels(seed%4 >= 2); err != nil {
+				t.Fatal(err)
+			}
 			restore, err := withPolicies(seed%2 == 0)
 			if err != nil {
 				t.Fatal(err)

@@ -26,6 +26,7 @@ var manifests = []manifest{
 	{name: "registrar.yaml", required: true},
 	{name: "installer.yaml", required: true},
 	{name: "charts.yaml", required: true},
+	{name: "classlabels.yaml", required: true},
 	{name: "addon-components.yaml"},
 	{name: clusterctlMetadata},
 	{name: capiOperator},

@@ -39,6 +39,7 @@ import (
 const (
 	stampWebhook = "stamp.clusters.fleet.addons.cluster.x-k8s.io"
 	noopWebhook  = "noop.bench.example.com"
+	labelPolicy  = "muster-class-labels"
 	// armLabel is on the namespaces of the benchmark and says which webhook is called.
 	armLabel = "muster-bench"
 	roundOf  = 100
@@ -46,8 +47,9 @@ const (
 	workers = 8
 )
 
-// arms are the namespaces that take turns: Muster's stamp, the no-op, and neither.
-var arms = []string{"bench-stamp", "bench-noop", "bench-none"}
+// arms are the namespaces that take turns: Muster's stamp, the no-op, the component
+// class-labels without a webhook, and none of them.
+var arms = []string{"bench-stamp", "bench-noop", "bench-labels", "bench-none"}
 
 type options struct {
 	creates   int
@@ -182,6 +184,9 @@ func (b *bench) configure(ctx context.Context, port int32) error {
 	if err := b.admin.Create(ctx, noop); err != nil {
 		return err
 	}
+	if err := b.labelInOne(ctx); err != nil {
+		return err
+	}
 	before := shipped.DeepCopy()
 	shipped.Webhooks[0].NamespaceSelector.MatchExpressions = append(shipped.Webhooks[0].NamespaceSelector.MatchExpressions,
 		metav1.LabelSelectorRequirement{Key: armLabel, Operator: metav1.LabelSelectorOpNotIn, Values: arms[1:]})
@@ -189,6 +194,21 @@ func (b *bench) configure(ctx context.Context, port int32) error {
 		return err
 	}
 	return poll.Until(ctx, "each webhook in its own namespace", time.Minute, b.routed)
+}
+
+// labelInOne installs the component class-labels for one namespace.
+func (b *bench) labelInOne(ctx context.Context) error {
+	if err := b.env.StartComponent(ctx, "class-labels"); err != nil {
+		return err
+	}
+	binding := &admissionregistrationv1.MutatingAdmissionPolicyBinding{}
+	if err := b.admin.Get(ctx, client.ObjectKey{Name: labelPolicy}, binding); err != nil {
+		return err
+	}
+	before := binding.DeepCopy()
+	binding.Spec.MatchResources = &admissionregistrationv1.MatchResources{
+		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{armLabel: arms[2]}}}
+	return b.admin.Patch(ctx, binding, client.MergeFrom(before))
 }
 
 // routed tells whether the stamp is called in its namespace only, and the no-op in its.
@@ -199,7 +219,7 @@ func (b *bench) routed(ctx context.Context) error {
 			return err
 		}
 		if _, err := b.create(ctx, arm); err != nil {
-			return err
+			return err // The labels are elsewhere than they should be, perhaps only not yet.
 		}
 		end, err := metrics.Scrape(ctx, b.kube.RESTClient())
 		if err != nil {
@@ -275,6 +295,9 @@ func (b *bench) create(ctx context.Context, arm string) (time.Duration, error) {
 	latency := time.Since(begin)
 	if stamped := stamp.PinOf(cluster.Annotations).IsComplete(); stamped != (arm == arms[0]) {
 		return 0, fmt.Errorf("a Cluster in %s is stamped: %v", arm, stamped)
+	}
+	if labelled := cluster.Labels[stamp.ClassNameLabel] == "standard"; labelled != (arm == arms[0] || arm == arms[2]) {
+		return 0, fmt.Errorf("a Cluster in %s has the labels of its class: %v", arm, labelled)
 	}
 	return latency, nil
 }
