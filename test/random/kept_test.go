@@ -39,6 +39,15 @@ func uidsOf(s oracle.State) map[string]types.UID {
 func (r *run) noteKept() {
 	there, wanted := uidsOf(r.state), uidsOf(syncing.Settle(r.state))
 	maps.DeleteFunc(r.kept, func(name string, uid types.UID) bool { return there[name] != uid || wanted[name] != uid })
+	// Somebody has deleted the Fleet Clusters of all that it was for: with these goes what Fleet
+	// made of it, whether it stays or not.
+	for of, carrier := range r.state.Charts.Carriers {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(carrier.Targets)), func(name string) bool {
+			return r.state.FleetClusters[oracle.Key{Namespace: of.Namespace, Name: name}] != nil
+		}) {
+			delete(r.kept, of.String()+": "+carrier.Identity())
+		}
+	}
 }
 
 // nothingAnew fails if one of the objects that stay is another than it was at the last

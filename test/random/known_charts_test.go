@@ -17,6 +17,10 @@ func TestKnownCharts(t *testing.T) {
 		spec.ChartName = "simple"
 		return Step{Op: "CreateProxy", Namespace: theirs, Chart: &spec}
 	}
+	second := func(step Step) Step {
+		step.Cluster = 1
+		return step
+	}
 	dotted := func(step Step) Step { // Its name is no name for a release.
 		step.Proxy = 2
 		return step
@@ -64,6 +68,13 @@ func TestKnownCharts(t *testing.T) {
 		{"installed before the Fleet Cluster is there, upgraded, deselected and selected again, and deleted while the program is away", []Step{
 			proxy(picky), cluster, rest, initialize, selected("yes"), rest, edit("version", newer), rest, selected("no"), rest, selected("yes"), rest,
 			kill, {Op: "DeleteProxy"}, rest, proxy(named), rest, {Op: "StopGC"}, {Op: "DeleteProxy"}, rest, proxy(named), rest, {Op: "StartGC"}, rest}},
+		{"deselected while the values cannot be read", []Step{
+			secret("2"), cluster, initialize, selected("yes"), proxy(of(func(s *addonsv1.HelmChartProxySpec) { *s = secretly; s.ClusterSelector = yes })), rest,
+			secret(""), rest, selected("no"), rest}},
+		{"one of two deselected while the values cannot be read", []Step{
+			secret("2"), cluster, initialize, selected("yes"), second(cluster), second(initialize), second(selected("yes")),
+			proxy(of(func(s *addonsv1.HelmChartProxySpec) { *s = secretly; s.ClusterSelector = yes })), rest,
+			secret(""), rest, second(selected("no")), rest, selected("no"), rest, secret("1"), rest, second(selected("yes")), rest}},
 		{"deleted, under a name that is shortened, the garbage collector stopped", []Step{
 			dotted(proxy(named)), cluster, initialize, rest, {Op: "StopGC"}, dotted(Step{Op: "DeleteProxy"}), rest, {Op: "StartGC"}, rest}},
 		{"a paused Cluster keeps what is rendered for it", []Step{cluster, initialize, selected("yes"), proxy(picky), rest, pause, edit("template", infra), rest, edit("sources", sourcedBy), rest,
