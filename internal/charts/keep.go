@@ -2,9 +2,7 @@ package charts
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -128,82 +126,6 @@ func find(lost []*selected, fleet *metav1.PartialObjectMetadata, deployment *fle
 		}
 	}
 	return false
-}
-
-// holdAll leaves everything as it is, but for Clusters that are not selected any more, and the values
-// that were for them; and what is moved does not go with the HelmChartProxy.
-func (r *reconciler) holdAll(ctx context.Context, v *visit) error {
-	var errs []error
-	for i := range v.bundles {
-		errs = append(errs, r.dropDeselected(ctx, v, &v.bundles[i]))
-	}
-	errs = append(errs, r.sweepHeld(ctx, v))
-	unowned, err := r.isUnowned(ctx, v, v.key.Namespace)
-	if unowned {
-		err = r.disown(ctx, v.key)
-	}
-	return errors.Join(append(errs, err)...)
-}
-
-// sweepHeld deletes values that no Bundle names, and that are for no Cluster that is selected: a
-// Bundle that names those may not be in the cache yet.
-func (r *reconciler) sweepHeld(ctx context.Context, v *visit) error {
-	values, err := r.valuesOf(ctx, v.key)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, namespace := range r.namespaces(v, values) {
-		named := map[client.ObjectKey]bool{}
-		for i := range v.bundles {
-			if its := &v.bundles[i]; its.Namespace == namespace {
-				v.nameValues(its, named)
-			}
-		}
-		isSelected := false
-		for _, cluster := range v.clusters {
-			if cluster.Namespace == namespace {
-				isSelected = true
-				named[client.ObjectKey{Namespace: namespace, Name: plan.ValuesName(v.key, namespace, cluster.fleet)}] = true
-				named[client.ObjectKey{Namespace: namespace, Name: plan.SharedName(v.key, namespace)}] = true
-				named[client.ObjectKey{Namespace: namespace, Name: plan.AccessName(v.proxy, namespace)}] = true
-			}
-		}
-		v.here = here{staged: v.proxy.Spec.Rollout != nil}
-		if isSelected && v.here.staged {
-			continue // Theirs may have any place.
-		}
-		errs = append(errs, r.sweepValues(ctx, v, named, in(values, namespace)), r.sweepWritten(ctx, v, namespace, named))
-	}
-	return errors.Join(errs...)
-}
-
-// dropDeselected takes Clusters that are not selected any more out of a Bundle that is held, which is nil if
-// there is none: for what they need not be known what the others are to get.
-func (r *reconciler) dropDeselected(ctx context.Context, v *visit, bundle *fleetv1.Bundle) error {
-	if bundle == nil {
-		return nil
-	}
-	left := slices.DeleteFunc(slices.Clone(bundle.Spec.Targets), func(target fleetv1.BundleTarget) bool {
-		its := deploymentKey{bundle.Namespace, target.ClusterName}
-		return !v.stays[its] && !slices.ContainsFunc(v.clusters, func(s *selected) bool {
-			return s.Namespace == its.namespace && s.fleet == its.fleetCluster
-		})
-	})
-	switch len(left) {
-	case len(bundle.Spec.Targets):
-		return nil
-	case 0:
-		named := map[client.ObjectKey]bool{}
-		for i := range v.bundles {
-			if its := &v.bundles[i]; its.Namespace == bundle.Namespace && its.Name != bundle.Name {
-				v.nameValues(its, named)
-			}
-		}
-		_, err := r.retireAll(ctx, v, []*fleetv1.Bundle{bundle}, named)
-		return err
-	}
-	return r.patch(ctx, bundle, toJSON(map[string]any{"spec": map[string]any{"targets": left}}))
 }
 
 // isUnowned reports whether what is in the namespace of the HelmChartProxy is not to be deleted

@@ -43,8 +43,27 @@ func (r *reconciler) retireAll(ctx context.Context, v *visit, going []*fleetv1.B
 			v.nameValues(its, named)
 		}
 	}
-	for _, its := range going {
+	// What the others name or named goes with them, or when nothing reads it: see sweepSecrets.
+	others, theirs := map[string]bool{}, map[client.ObjectKey]bool{}
+	for i := range v.bundles {
+		its := &v.bundles[i]
+		if !its.DeletionTimestamp.IsZero() || slices.Contains(going, its) {
+			continue
+		}
+		others[its.Namespace] = true
 		for _, name := range secretsOf(v.key, its) {
+			theirs[client.ObjectKey{Namespace: its.Namespace, Name: name}] = true
+		}
+	}
+	for _, its := range going {
+		names := secretsOf(v.key, its)
+		if its.Spec.RolloutStrategy != nil && !others[its.Namespace] { // One may have been written that it was never told of.
+			names = append(names, plan.SharedNames(v.key, its.Namespace)...)
+		}
+		for _, name := range names {
+			if theirs[client.ObjectKey{Namespace: its.Namespace, Name: name}] {
+				continue
+			}
 			if err := r.sweepSecret(ctx, v, client.ObjectKey{Namespace: its.Namespace, Name: name}, named); err != nil {
 				return true, err
 			}

@@ -113,14 +113,15 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 	if err := r.writeValues(ctx, v, its.Values, there, held, named); err != nil {
 		return err
 	}
+	var stay []*fleetv1.Bundle
 	for _, bundle := range its.Bundles {
 		wanted[client.ObjectKeyFromObject(bundle)] = true
 		if options := bundle.Spec.HelmOpOptions; options != nil {
 			named[client.ObjectKey{Namespace: namespace, Name: options.SecretName}] = true
 		}
 		if held.bundles[bundle.Name] {
-			if err := r.dropDeselected(ctx, v, v.bundle(client.ObjectKeyFromObject(bundle))); err != nil {
-				return err
+			if have := v.bundle(client.ObjectKeyFromObject(bundle)); have != nil {
+				stay = append(stay, have)
 			}
 			continue
 		}
@@ -131,6 +132,9 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		if err := r.put(ctx, v, bundle, have); err != nil {
 			return err
 		}
+	}
+	if err := r.dropDeselected(ctx, v, stay); err != nil {
+		return err
 	}
 	return r.sweep(ctx, v, namespace, wanted, named, objects)
 }

@@ -42,7 +42,7 @@ func (r *run) noteKept() {
 	// Somebody has deleted the Fleet Clusters of all that it was for: with these goes what Fleet
 	// made of it, whether it stays or not.
 	for of, carrier := range r.state.Charts.Carriers {
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(carrier.Targets)), func(name string) bool {
+		if len(carrier.Targets) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(carrier.Targets)), func(name string) bool {
 			return r.state.FleetClusters[oracle.Key{Namespace: of.Namespace, Name: name}] != nil
 		}) {
 			delete(r.kept, of.String()+": "+carrier.Identity())

@@ -98,6 +98,17 @@ func NumberOf(name, first string) (number int, found bool) {
 	return number, found && err == nil && number > 0 && number < mostPlaces && suffix == strconv.Itoa(number)
 }
 
+// FirstOf returns the name of the first of the objects that take turns with one, if it has a number. A
+// name may also end like this by itself.
+func FirstOf(name string) string {
+	if at := strings.LastIndexByte(name, '.'); at >= 0 {
+		if _, found := NumberOf(name, name[:at]); found {
+			return name[:at]
+		}
+	}
+	return name
+}
+
 // SharedNames returns the names of the objects that take turns with the values for all Clusters.
 func SharedNames(proxy Key, namespace string) (names []string) {
 	for number := range mostPlaces {

@@ -1,0 +1,114 @@
+package charts
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/charts/plan"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// holdAll leaves everything as it is, but for Clusters that are not selected any more, and the values
+// that were for them; and what is moved does not go with the HelmChartProxy.
+func (r *reconciler) holdAll(ctx context.Context, v *visit) error {
+	var bundles []*fleetv1.Bundle
+	for i := range v.bundles {
+		bundles = append(bundles, &v.bundles[i])
+	}
+	errs := []error{r.dropDeselected(ctx, v, bundles), r.sweepHeld(ctx, v)}
+	unowned, err := r.isUnowned(ctx, v, v.key.Namespace)
+	if unowned {
+		err = r.disown(ctx, v.key)
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// dropDeselected takes Clusters that are not selected any more out of Bundles that are held: for what
+// they need not be known what the others are to get. A Bundle that is left without targets goes, with
+// the Secrets that only such Bundles name.
+func (r *reconciler) dropDeselected(ctx context.Context, v *visit, bundles []*fleetv1.Bundle) error {
+	var going []*fleetv1.Bundle
+	var errs []error
+	for _, bundle := range bundles {
+		left, err := r.stillSelected(ctx, v, bundle)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case len(left) == 0 && len(bundle.Spec.Targets) > 0:
+			going = append(going, bundle)
+		case len(left) < len(bundle.Spec.Targets):
+			errs = append(errs, r.patch(ctx, bundle, toJSON(map[string]any{"spec": map[string]any{"targets": left}})))
+		}
+	}
+	if len(going) > 0 {
+		named := map[client.ObjectKey]bool{}
+		for i := range v.bundles {
+			if its := &v.bundles[i]; its.DeletionTimestamp.IsZero() && !slices.Contains(going, its) {
+				v.nameValues(its, named)
+			}
+		}
+		_, err := r.retireAll(ctx, v, going, named)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// stillSelected returns the targets of a Bundle whose Clusters are selected. A Fleet Cluster that somebody
+// has deleted comes back, and while everything is held, its target could not be made anew.
+func (r *reconciler) stillSelected(ctx context.Context, v *visit, bundle *fleetv1.Bundle) (left []fleetv1.BundleTarget, err error) {
+	for _, target := range bundle.Spec.Targets {
+		its := deploymentKey{bundle.Namespace, target.ClusterName}
+		fleet, err := r.fleetCluster(ctx, client.ObjectKey{Namespace: its.namespace, Name: its.fleetCluster})
+		if err != nil {
+			return nil, err
+		}
+		if v.stays[its] || slices.ContainsFunc(v.clusters, func(s *selected) bool {
+			return s.Namespace == its.namespace && (s.fleet == its.fleetCluster || fleet == nil && s.fleetName() == its.fleetCluster)
+		}) {
+			left = append(left, target)
+		}
+	}
+	return left, nil
+}
+
+// fleetName returns the name of its Fleet Cluster, or that which it is to have.
+func (s *selected) fleetName() string {
+	return cmp.Or(s.fleet, stamp.PinOf(s.Annotations).ClusterName)
+}
+
+// sweepHeld deletes values that no Bundle names, and that are for no Cluster that is selected: a Bundle
+// that names those may not be in the cache yet.
+func (r *reconciler) sweepHeld(ctx context.Context, v *visit) error {
+	values, err := r.valuesOf(ctx, v.key)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, namespace := range r.namespaces(v, values) {
+		v.here = here{staged: true} // They may have been, and what agents read is then read past the cache.
+		named := map[client.ObjectKey]bool{}
+		for i := range v.bundles {
+			if its := &v.bundles[i]; its.Namespace == namespace {
+				v.nameValues(its, named)
+			}
+		}
+		first := map[string]bool{}
+		for _, cluster := range v.clusters {
+			if cluster.Namespace == namespace {
+				first[plan.ValuesName(v.key, namespace, cluster.fleetName())] = true
+				first[plan.SharedName(v.key, namespace)] = true
+			}
+		}
+		theirs := slices.DeleteFunc(in(values, namespace), func(its client.Object) bool { return first[plan.FirstOf(its.GetName())] || first[its.GetName()] })
+		errs = append(errs, r.sweepValues(ctx, v, named, theirs))
+		if len(first) == 0 { // The Secrets are for all of them.
+			errs = append(errs, r.sweepWritten(ctx, v, namespace, named))
+		}
+	}
+	return errors.Join(errs...)
+}
