@@ -43,7 +43,8 @@ func classLabels(class, namespace string, others map[string]string) map[string]s
 }
 
 // Without the webhook the API server alone labels Clusters with their class, on every change
-// that concerns it, and leaves to the syncer what it cannot do.
+// that concerns it, and leaves to the syncer what it cannot do: to shorten a name. Nothing that
+// is forged stays.
 func TestClassLabelsWithoutTheWebhook(t *testing.T) {
 	g := NewWithT(t)
 	namespace, classNamespace := newNamespace(t, g, "labels", nil), newNamespace(t, g, "classes", nil)
@@ -64,8 +65,10 @@ func TestClassLabelsWithoutTheWebhook(t *testing.T) {
 		"forged labels, no class":          {"", "", classLabels("other", classNamespace, map[string]string{"a": "b"}), map[string]string{"a": "b"}},
 		"a class with dots":                {"standard.v1", "", nil, classLabels("standard.v1", namespace, nil)},
 		"63 characters":                    {tooLong[:62] + "x", "", nil, classLabels(tooLong[:62]+"x", namespace, nil)},
-		"64 characters":                    {tooLong[:63] + "x", "", nil, nil},
-		"64 characters, labels of another": {tooLong, "", classLabels("other", namespace, nil), classLabels("other", namespace, nil)},
+		"64 characters":                    {tooLong[:63] + "x", "", nil, map[string]string{stamp.ClassNamespaceLabel: namespace}},
+		"64 characters, labels of another": {tooLong, "", classLabels("other", classNamespace, nil), map[string]string{stamp.ClassNamespaceLabel: namespace}},
+		"64 characters, shortened":         {tooLong, "", classLabels(tooLong[:54]+"-0123abcd", classNamespace, nil), classLabels(tooLong[:54]+"-0123abcd", namespace, nil)},
+		"shortened, but of another":        {tooLong, "", classLabels("other-0123abcd", namespace, nil), map[string]string{stamp.ClassNamespaceLabel: namespace}},
 		"no class, no labels":              {"", "", nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -94,8 +97,8 @@ func TestClassLabelsWithoutTheWebhook(t *testing.T) {
 				classLabels("standard", classNamespace, map[string]string{"env": "prod"})},
 			{`{"spec": {"topology": {"classRef": {"name": "large"}}}}`, classLabels("large", classNamespace, map[string]string{"env": "prod"})},
 			{`{"spec": {"topology": {"classRef": {"namespace": null}}}}`, classLabels("large", namespace, map[string]string{"env": "prod"})},
-			// What was right before is wrong now, but only a hash would be right.
-			{fmt.Sprintf(`{"spec": {"topology": {"classRef": {"name": %q}}}}`, tooLong), classLabels("large", namespace, map[string]string{"env": "prod"})},
+			// What was right before is wrong now, and only a hash would be right.
+			{fmt.Sprintf(`{"spec": {"topology": {"classRef": {"name": %q}}}}`, tooLong), map[string]string{"env": "prod", stamp.ClassNamespaceLabel: namespace}},
 			{`{"spec": {"topology": {"classRef": {"name": "small"}}}}`, classLabels("small", namespace, map[string]string{"env": "prod"})},
 			{`{"spec": {"topology": null}}`, map[string]string{"env": "prod"}},
 		} {

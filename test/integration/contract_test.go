@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -84,6 +85,13 @@ func (p provider) allow(t *testing.T, g Gomega) {
 	g.Eventually(func(g Gomega) {
 		aggregate := get(g, &rbacv1.ClusterRole{}, "", "muster-syncer-template-values")
 		g.Expect(aggregate.Rules).To(ContainElement(HaveField("Resources", ContainElement(p.plural))))
+		// Who decides hears of the role a moment later.
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:               stack.ServiceAccount("muster-system", "muster-syncer"),
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: providerGroup, Resource: p.plural, Verb: "watch"},
+		}}
+		g.Expect(admin.Create(ctx, review)).To(Succeed())
+		g.Expect(review.Status.Allowed).To(BeTrue(), review.Status.Reason)
 	}).Should(Succeed())
 }
 
