@@ -43,30 +43,9 @@ func (r *reconciler) retireAll(ctx context.Context, v *visit, going []*fleetv1.B
 			v.nameValues(its, named)
 		}
 	}
-	// What the others name or named goes with them, or when nothing reads it: see sweepSecrets.
-	others, theirs := map[string]bool{}, map[client.ObjectKey]bool{}
-	for i := range v.bundles {
-		its := &v.bundles[i]
-		if !its.DeletionTimestamp.IsZero() || slices.Contains(going, its) {
-			continue
-		}
-		others[its.Namespace] = true
-		for _, name := range secretsOf(v.key, its) {
-			theirs[client.ObjectKey{Namespace: its.Namespace, Name: name}] = true
-		}
-	}
-	for _, its := range going {
-		names := secretsOf(v.key, its)
-		if its.Spec.RolloutStrategy != nil && !others[its.Namespace] { // One may have been written that it was never told of.
-			names = append(names, plan.SharedNames(v.key, its.Namespace)...)
-		}
-		for _, name := range names {
-			if theirs[client.ObjectKey{Namespace: its.Namespace, Name: name}] {
-				continue
-			}
-			if err := r.sweepSecret(ctx, v, client.ObjectKey{Namespace: its.Namespace, Name: name}, named); err != nil {
-				return true, err
-			}
+	for _, its := range v.secretsOfAll(going) {
+		if err := r.sweepSecret(ctx, v, its, named); err != nil {
+			return true, err
 		}
 	}
 	for _, its := range going {
@@ -78,6 +57,34 @@ func (r *reconciler) retireAll(ctx context.Context, v *visit, going []*fleetv1.B
 		v.awaitEnd(its)
 	}
 	return left, nil
+}
+
+// secretsOfAll returns the Secrets that go with Bundles. What another Bundle names or has named goes with
+// that, or when nothing reads it any more: see sweepSecrets.
+func (v *visit) secretsOfAll(going []*fleetv1.Bundle) (secrets []client.ObjectKey) {
+	stays, isShared := map[string]bool{}, map[client.ObjectKey]bool{}
+	for i := range v.bundles {
+		its := &v.bundles[i]
+		if !its.DeletionTimestamp.IsZero() || slices.Contains(going, its) {
+			continue
+		}
+		stays[its.Namespace] = true
+		for _, name := range secretsOf(v.key, its) {
+			isShared[client.ObjectKey{Namespace: its.Namespace, Name: name}] = true
+		}
+	}
+	for _, its := range going {
+		names := secretsOf(v.key, its)
+		if its.Spec.RolloutStrategy != nil && !stays[its.Namespace] { // One may have been written that it was never told of.
+			names = append(names, plan.SharedNames(v.key, its.Namespace)...)
+		}
+		for _, name := range names {
+			if secret := (client.ObjectKey{Namespace: its.Namespace, Name: name}); !isShared[secret] {
+				secrets = append(secrets, secret)
+			}
+		}
+	}
+	return secrets
 }
 
 // awaitEnd has the end of what Fleet has made of a HelmOp noticed: it may say too little of
