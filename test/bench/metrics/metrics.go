@@ -28,7 +28,7 @@ func Scrape(ctx context.Context, client rest.Interface) (Snapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the API server's metrics: %w", err)
 	}
-	return Parse(string(body), "apiserver_admission_webhook_")
+	return Parse(string(body), "apiserver_admission_webhook_", "apiserver_mutating_admission_policy_")
 }
 
 // Parse reads those metrics in the text format that begin with one of the prefixes; there
