@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/charts/plan"
@@ -32,30 +33,46 @@ func (r *reconciler) holdAll(ctx context.Context, v *visit) error {
 // they need not be known what the others are to get. A Bundle that is left without targets goes, with
 // the Secrets that only such Bundles name.
 func (r *reconciler) dropDeselected(ctx context.Context, v *visit, bundles []*fleetv1.Bundle) error {
-	var going []*fleetv1.Bundle
+	going := map[string][]*fleetv1.Bundle{}
 	var errs []error
 	for _, bundle := range bundles {
 		left, err := r.stillSelected(ctx, v, bundle)
+		if err == nil && len(left) < len(bundle.Spec.Targets) {
+			var isBehind bool
+			if isBehind, err = r.isBehind(ctx, bundle); isBehind {
+				continue // The event of what it has become brings the HelmChartProxy back.
+			}
+		}
 		switch {
 		case err != nil:
 			errs = append(errs, err)
 		case len(left) == 0 && len(bundle.Spec.Targets) > 0:
-			going = append(going, bundle)
+			going[bundle.Namespace] = append(going[bundle.Namespace], bundle)
 		case len(left) < len(bundle.Spec.Targets):
 			errs = append(errs, r.patch(ctx, bundle, toJSON(map[string]any{"spec": map[string]any{"targets": left}})))
 		}
 	}
-	if len(going) > 0 {
+	for namespace, its := range going {
 		named := map[client.ObjectKey]bool{}
 		for i := range v.bundles {
-			if its := &v.bundles[i]; its.DeletionTimestamp.IsZero() && !slices.Contains(going, its) {
-				v.nameValues(its, named)
+			if other := &v.bundles[i]; other.Namespace == namespace && other.DeletionTimestamp.IsZero() && !slices.Contains(its, other) {
+				v.nameValues(other, named)
 			}
 		}
-		_, err := r.retireAll(ctx, v, going, named)
+		_, err := r.retireAll(ctx, v, its, named)
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// isBehind reports whether a Bundle has become another than the cache shows: it may have targets again that
+// could not be made anew.
+func (r *reconciler) isBehind(ctx context.Context, bundle *fleetv1.Bundle) (bool, error) {
+	live, err := r.liveBundle(ctx, bundle)
+	if err != nil {
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	}
+	return live.UID != bundle.UID || live.Generation != bundle.Generation, nil
 }
 
 // stillSelected returns the targets of a Bundle whose Clusters are selected. A Fleet Cluster that somebody

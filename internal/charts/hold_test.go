@@ -7,6 +7,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -118,6 +119,73 @@ func TestHeldBehind(t *testing.T) {
 	s.Client = blind{trimmed{s.api}}
 	s.looks()
 	expect(t, "left", s.carried(), before)
+}
+
+// A Bundle that is for others by now, of which the cache knows nothing yet, is left alone.
+func TestHeldTargetsBehind(t *testing.T) {
+	s := newScene(t)
+	s.held(func(*addonsv1.HelmChartProxy) {})
+	three := cluster("three")
+	s.change(three, func() { three.Labels = nil })
+	cached := &fleetv1.BundleList{Items: []fleetv1.Bundle{*s.bundle()}}
+	bundle := s.bundle()
+	s.change(bundle, func() { bundle.Generation = 2 })
+	s.Client = shows{trimmed{s.api}, cached}
+	s.looks()
+	expect(t, "targets", s.targets(), "fleet-one fleet-three fleet-two")
+	s.Client = trimmed{s.api}
+	s.looks()
+	expect(t, "targets, when it is known", s.targets(), "fleet-one fleet-two")
+}
+
+// shows has a cache that shows Bundles as they were.
+type shows struct {
+	client.Client
+	bundles *fleetv1.BundleList
+}
+
+func (c shows) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if its, isBundles := list.(*fleetv1.BundleList); isBundles {
+		c.bundles.DeepCopyInto(its)
+		return nil
+	}
+	return c.Client.List(ctx, list, options...)
+}
+
+// What goes in one namespace does not wait for what cannot go in another.
+func TestHeldApart(t *testing.T) {
+	s := newScene(t)
+	selector := s.everywhere().Spec.NamespaceSelector
+	s.held(func(its *addonsv1.HelmChartProxy) { its.Spec.NamespaceSelector = selector })
+	if s.bundleIn("other") == nil {
+		t.Fatal("nothing is deployed in the other namespace")
+	}
+	other := cluster("other")
+	other.Namespace = "other"
+	for _, its := range []*clusterv1.Cluster{cluster("one"), cluster("two"), cluster("three"), other} {
+		s.change(its, func() { its.Labels = nil })
+	}
+	s.fails = func(object client.Object) bool {
+		_, isSecret := object.(*corev1.Secret)
+		return isSecret && object.GetNamespace() == "other"
+	}
+	_, _ = s.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+	if s.bundleIn("other") == nil || s.bundleIn("team") != nil {
+		t.Error("the wrong Bundles are there")
+	}
+}
+
+// bundleIn returns a Bundle in a namespace; nil for none.
+func (s *scene) bundleIn(namespace string) *fleetv1.Bundle {
+	s.Helper()
+	var all fleetv1.BundleList
+	if err := s.api.List(s.Context(), &all, client.InNamespace(namespace)); err != nil {
+		s.Fatal(err)
+	}
+	if len(all.Items) == 0 {
+		return nil
+	}
+	return &all.Items[0]
 }
 
 // A Secret that a Bundle that stays has named before, and that Clusters may still read, does not go with

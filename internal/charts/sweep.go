@@ -34,6 +34,7 @@ func (r *reconciler) uninstall(ctx context.Context, v *visit, namespace string) 
 // retireAll deletes Bundles, but for targets that stay: see retire. The Secrets that nothing else names
 // go before them: nothing tells of these afterwards. It reports whether Fleet still has something of them.
 func (r *reconciler) retireAll(ctx context.Context, v *visit, going []*fleetv1.Bundle, named map[client.ObjectKey]bool) (left bool, err error) {
+	var gone []*fleetv1.Bundle
 	for _, its := range going {
 		stays, err := r.staysIn(ctx, its)
 		if err != nil {
@@ -41,9 +42,11 @@ func (r *reconciler) retireAll(ctx context.Context, v *visit, going []*fleetv1.B
 		}
 		if stays {
 			v.nameValues(its, named)
+		} else {
+			gone = append(gone, its)
 		}
 	}
-	for _, its := range v.secretsOfAll(going) {
+	for _, its := range v.secretsOfAll(gone) {
 		if err := r.sweepSecret(ctx, v, its, named); err != nil {
 			return true, err
 		}
@@ -75,7 +78,8 @@ func (v *visit) secretsOfAll(going []*fleetv1.Bundle) (secrets []client.ObjectKe
 	}
 	for _, its := range going {
 		names := secretsOf(v.key, its)
-		if its.Spec.RolloutStrategy != nil && !stays[its.Namespace] { // One may have been written that it was never told of.
+		isSelected := slices.ContainsFunc(v.clusters, func(s *selected) bool { return s.Namespace == its.Namespace })
+		if its.Spec.RolloutStrategy != nil && !stays[its.Namespace] && !isSelected { // One may have been written that it was never told of.
 			names = append(names, plan.SharedNames(v.key, its.Namespace)...)
 		}
 		for _, name := range names {

@@ -130,7 +130,7 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		labelAccess(bundle, have, its.Values)
 		v.remember(bundle, have)
 		if err := r.put(ctx, v, bundle, have); err != nil {
-			return err
+			return errors.Join(err, r.dropDeselected(ctx, v, stay))
 		}
 	}
 	if err := r.dropDeselected(ctx, v, stay); err != nil {

@@ -43,8 +43,8 @@ func classLabels(class, namespace string, others map[string]string) map[string]s
 }
 
 // Without the webhook the API server alone labels Clusters with their class, on every change
-// that concerns it, and leaves to the syncer what it cannot do: to shorten a name. Nothing that
-// is forged stays.
+// that concerns it, and leaves to the syncer what it cannot do: to shorten a name. What is
+// forged stays only if it may be that.
 func TestClassLabelsWithoutTheWebhook(t *testing.T) {
 	g := NewWithT(t)
 	namespace, classNamespace := newNamespace(t, g, "labels", nil), newNamespace(t, g, "classes", nil)
