@@ -37,18 +37,20 @@ func (r *reconciler) dropDeselected(ctx context.Context, v *visit, bundles []*fl
 	var errs []error
 	for _, bundle := range bundles {
 		left, err := r.stillSelected(ctx, v, bundle)
-		if err == nil && len(left) < len(bundle.Spec.Targets) {
-			var isBehind bool
-			if isBehind, err = r.isBehind(ctx, bundle); isBehind {
-				continue // The event of what it has become brings the HelmChartProxy back.
-			}
+		if err == nil && len(left) == len(bundle.Spec.Targets) {
+			continue
+		}
+		isBehind := false
+		if err == nil {
+			isBehind, err = r.isBehind(ctx, bundle)
 		}
 		switch {
 		case err != nil:
 			errs = append(errs, err)
-		case len(left) == 0 && len(bundle.Spec.Targets) > 0:
+		case isBehind: // The event of what it has become brings the HelmChartProxy back.
+		case len(left) == 0:
 			going[bundle.Namespace] = append(going[bundle.Namespace], bundle)
-		case len(left) < len(bundle.Spec.Targets):
+		default:
 			errs = append(errs, r.patch(ctx, bundle, toJSON(map[string]any{"spec": map[string]any{"targets": left}})))
 		}
 	}
@@ -78,15 +80,23 @@ func (r *reconciler) isBehind(ctx context.Context, bundle *fleetv1.Bundle) (bool
 // stillSelected returns the targets of a Bundle whose Clusters are selected. A Fleet Cluster that somebody
 // has deleted comes back, and while everything is held, its target could not be made anew.
 func (r *reconciler) stillSelected(ctx context.Context, v *visit, bundle *fleetv1.Bundle) (left []fleetv1.BundleTarget, err error) {
+	isIn, isToBeIn := map[string]bool{}, map[string]bool{}
+	for _, cluster := range v.clusters {
+		if cluster.Namespace == bundle.Namespace {
+			isIn[cluster.fleet], isToBeIn[cluster.fleetName()] = true, true
+		}
+	}
 	for _, target := range bundle.Spec.Targets {
 		its := deploymentKey{bundle.Namespace, target.ClusterName}
-		fleet, err := r.fleetCluster(ctx, client.ObjectKey{Namespace: its.namespace, Name: its.fleetCluster})
-		if err != nil {
-			return nil, err
+		isLeft := v.stays[its] || isIn[its.fleetCluster]
+		if !isLeft && isToBeIn[its.fleetCluster] {
+			fleet, err := r.fleetCluster(ctx, client.ObjectKey{Namespace: its.namespace, Name: its.fleetCluster})
+			if err != nil {
+				return nil, err
+			}
+			isLeft = fleet == nil
 		}
-		if v.stays[its] || slices.ContainsFunc(v.clusters, func(s *selected) bool {
-			return s.Namespace == its.namespace && (s.fleet == its.fleetCluster || fleet == nil && s.fleetName() == its.fleetCluster)
-		}) {
+		if isLeft {
 			left = append(left, target)
 		}
 	}
@@ -114,16 +124,16 @@ func (r *reconciler) sweepHeld(ctx context.Context, v *visit) error {
 				v.nameValues(its, named)
 			}
 		}
-		first := map[string]bool{}
+		isSelected, first := v.isSelectedIn(namespace), map[string]bool{}
+		first[plan.SharedName(v.key, namespace)] = isSelected
 		for _, cluster := range v.clusters {
 			if cluster.Namespace == namespace {
 				first[plan.ValuesName(v.key, namespace, cluster.fleetName())] = true
-				first[plan.SharedName(v.key, namespace)] = true
 			}
 		}
 		theirs := slices.DeleteFunc(in(values, namespace), func(its client.Object) bool { return first[plan.FirstOf(its.GetName())] || first[its.GetName()] })
 		errs = append(errs, r.sweepValues(ctx, v, named, theirs))
-		if len(first) == 0 { // The Secrets are for all of them.
+		if !isSelected { // The Secrets are for all of them.
 			errs = append(errs, r.sweepWritten(ctx, v, namespace, named))
 		}
 	}

@@ -1,7 +1,6 @@
 package charts
 
 import (
-	"context"
 	"slices"
 	"testing"
 
@@ -99,16 +98,6 @@ func TestHeldKeepsTheOthers(t *testing.T) {
 	expect(t, "left", s.carried(), slices.DeleteFunc(before, func(its string) bool { return its == "ConfigMap team/hcp-web.for.fleet-three" }))
 }
 
-// blind has a cache that shows no Bundles yet.
-type blind struct{ client.Client }
-
-func (b blind) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	if _, isBundles := list.(*fleetv1.BundleList); isBundles {
-		return nil
-	}
-	return b.Client.List(ctx, list, options...)
-}
-
 // What a Bundle names that is not in the cache yet stays.
 func TestHeldBehind(t *testing.T) {
 	s := newScene(t)
@@ -116,7 +105,7 @@ func TestHeldBehind(t *testing.T) {
 		its.Spec.ValuesTemplate = "name: {{ .Cluster.metadata.name }}"
 	})
 	before := s.carried()
-	s.Client = blind{trimmed{s.api}}
+	s.Client = behind{Client: trimmed{s.api}, bundles: &fleetv1.BundleList{}}
 	s.looks()
 	expect(t, "left", s.carried(), before)
 }
@@ -130,26 +119,12 @@ func TestHeldTargetsBehind(t *testing.T) {
 	cached := &fleetv1.BundleList{Items: []fleetv1.Bundle{*s.bundle()}}
 	bundle := s.bundle()
 	s.change(bundle, func() { bundle.Generation = 2 })
-	s.Client = shows{trimmed{s.api}, cached}
+	s.Client = behind{Client: trimmed{s.api}, bundles: cached}
 	s.looks()
 	expect(t, "targets", s.targets(), "fleet-one fleet-three fleet-two")
 	s.Client = trimmed{s.api}
 	s.looks()
 	expect(t, "targets, when it is known", s.targets(), "fleet-one fleet-two")
-}
-
-// shows has a cache that shows Bundles as they were.
-type shows struct {
-	client.Client
-	bundles *fleetv1.BundleList
-}
-
-func (c shows) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	if its, isBundles := list.(*fleetv1.BundleList); isBundles {
-		c.bundles.DeepCopyInto(its)
-		return nil
-	}
-	return c.Client.List(ctx, list, options...)
 }
 
 // What goes in one namespace does not wait for what cannot go in another.

@@ -16,16 +16,25 @@ import (
 	"github.com/muster-fleet/muster/internal/charts/plan"
 )
 
-// behind has a cache that shows BundleDeployments as they were.
+// behind has a cache that shows BundleDeployments, Bundles or both as they were.
 type behind struct {
 	client.Client
-	all *fleetv1.BundleDeploymentList
+	all     *fleetv1.BundleDeploymentList
+	bundles *fleetv1.BundleList
 }
 
 func (b behind) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	if its, ok := list.(*fleetv1.BundleDeploymentList); ok {
-		b.all.DeepCopyInto(its)
-		return nil
+	switch its := list.(type) {
+	case *fleetv1.BundleDeploymentList:
+		if b.all != nil {
+			b.all.DeepCopyInto(its)
+			return nil
+		}
+	case *fleetv1.BundleList:
+		if b.bundles != nil {
+			b.bundles.DeepCopyInto(its)
+			return nil
+		}
 	}
 	return b.Client.List(ctx, list, options...)
 }
@@ -48,7 +57,7 @@ func TestStagedBehind(t *testing.T) {
 			}
 			expect(t, "changed", change("a"), []string{"create Secret team/hcp-web.for-all.1", "create ConfigMap team/hcp-web.for.fleet-one.1"})
 			s.reach("fleet-one")
-			s.Client = behind{trimmed{s.api}, all}
+			s.Client = behind{Client: trimmed{s.api}, all: all}
 			expect(t, "changed, and behind", change("b"), []string{"create Secret team/hcp-web.for-all.2", "create ConfigMap team/hcp-web.for.fleet-one.2", "delete ConfigMap team/hcp-web.for.fleet-one"})
 			for _, its := range []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}} {
 				name := map[bool]string{true: "hcp-web.for-all.1", false: "hcp-web.for.fleet-one.1"}

@@ -78,8 +78,7 @@ func (v *visit) secretsOfAll(going []*fleetv1.Bundle) (secrets []client.ObjectKe
 	}
 	for _, its := range going {
 		names := secretsOf(v.key, its)
-		isSelected := slices.ContainsFunc(v.clusters, func(s *selected) bool { return s.Namespace == its.Namespace })
-		if its.Spec.RolloutStrategy != nil && !stays[its.Namespace] && !isSelected { // One may have been written that it was never told of.
+		if its.Spec.RolloutStrategy != nil && !stays[its.Namespace] && !v.isSelectedIn(its.Namespace) { // One may have been written that it was never told of.
 			names = append(names, plan.SharedNames(v.key, its.Namespace)...)
 		}
 		for _, name := range names {

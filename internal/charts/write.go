@@ -71,7 +71,12 @@ func (v *visit) failIn(namespace, reason, message string) bool {
 // isWanted reports whether anything is to be written in a namespace: a Cluster in it is selected, or
 // it is that of the HelmChartProxy. Whatever else is found elsewhere, somebody may have forged it.
 func (v *visit) isWanted(namespace string) bool {
-	return namespace == v.key.Namespace || slices.ContainsFunc(v.clusters, func(s *selected) bool { return s.Namespace == namespace })
+	return namespace == v.key.Namespace || v.isSelectedIn(namespace)
+}
+
+// isSelectedIn reports whether a Cluster in a namespace is selected.
+func (v *visit) isSelectedIn(namespace string) bool {
+	return slices.ContainsFunc(v.clusters, func(s *selected) bool { return s.Namespace == namespace })
 }
 
 // clearAway deletes what is in a namespace in which nothing is wanted. What stays for Clusters that
