@@ -3,7 +3,6 @@ package random
 import (
 	"fmt"
 	"maps"
-	"os"
 	"time"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -19,10 +18,7 @@ var labelled bool
 // withClassLabels installs the component, or takes it away. MUSTER_CLASS_LABELS=on or off has
 // the last word.
 func withClassLabels(wanted bool) error {
-	if asked := os.Getenv("MUSTER_CLASS_LABELS"); asked != "" {
-		wanted = asked != "off"
-	}
-	if wanted == labelled {
+	if wanted = asked("MUSTER_CLASS_LABELS", wanted); wanted == labelled {
 		return nil
 	}
 	var err error
@@ -46,18 +42,14 @@ func checkLabelled(cluster *clusterv1.Cluster) error {
 	if !labelled || class.Name == classNames[noClass-1] {
 		return nil // No expression shortens a name.
 	}
-	return sameLabels(cluster, class.Name, class.Namespace)
-}
-
-func sameLabels(cluster *clusterv1.Cluster, class, namespace string) error {
 	want := map[string]string{}
-	if class != "" {
-		want[nameLabel], want[namespaceLabel] = class, namespace
+	if class.Name != "" {
+		want[nameLabel], want[namespaceLabel] = class.Name, class.Namespace
 	}
 	got := maps.Clone(cluster.Labels)
 	maps.DeleteFunc(got, func(key, _ string) bool { return key != nameLabel && key != namespaceLabel })
-	if diff := oracle.Diff(asYAML(want), asYAML(got)); diff != "" && len(want)+len(got) > 0 {
-		return &oracleError{fmt.Sprintf("labels of Cluster %s without the webhook:\n%s", client.ObjectKeyFromObject(cluster), diff)}
+	if !maps.Equal(want, got) {
+		return &oracleError{fmt.Sprintf("labels of Cluster %s without the webhook:\n%s", client.ObjectKeyFromObject(cluster), oracle.Diff(asYAML(want), asYAML(got)))}
 	}
 	return nil
 }

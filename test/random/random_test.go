@@ -133,6 +133,14 @@ func replay(t *testing.T, path string) {
 	}
 }
 
+// asked returns what an environment variable says, on or off, or what is wanted if it says nothing.
+func asked(name string, wanted bool) bool {
+	if text := os.Getenv(name); text != "" {
+		return text != "off"
+	}
+	return wanted
+}
+
 func number(t *testing.T, name string, fallback int) int {
 	t.Helper()
 	text := os.Getenv(name)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -31,10 +30,7 @@ var registrarOperations = []operation{
 // withRegistrar has the registrar run, or not. MUSTER_REGISTRAR=on or off has the last word.
 // The syncer looks for it anew: it remembers for a minute what it has seen.
 func withRegistrar(wanted bool) error {
-	if asked := os.Getenv("MUSTER_REGISTRAR"); asked != "" {
-		wanted = asked != "off"
-	}
-	if wanted == registrar {
+	if wanted = asked("MUSTER_REGISTRAR", wanted); wanted == registrar {
 		return nil
 	}
 	var err error

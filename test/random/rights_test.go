@@ -3,7 +3,6 @@ package random
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -62,9 +61,7 @@ func newTenant(namespace string) (client.Client, error) {
 // away: no decision of Muster's may rest on them. MUSTER_POLICIES=on or off has the last
 // word. It returns what puts them back.
 func withPolicies(inForce bool) (restore func() error, err error) {
-	if asked := os.Getenv("MUSTER_POLICIES"); asked != "" {
-		inForce = asked != "off"
-	}
+	inForce = asked("MUSTER_POLICIES", inForce)
 	restore = func() error { return nil }
 	if inForce {
 		return restore, nil
