@@ -117,10 +117,10 @@ func told(cluster *clusterv1.Cluster, condition string) string {
 	return ""
 }
 
-// touch has something of a Cluster change: nobody watches Secrets, and who waits to be looked
-// at may wait for a minute.
+// touch changes something of a Cluster that the registrar reads: it does not watch Secrets, and
+// may otherwise look a minute later.
 func (r *run) touch(step Step) error {
-	_, err := r.changeCluster(step, metadata("annotations", "look", fmt.Sprint(r.count)))
+	_, err := r.changeCluster(step, metadata("annotations", domain+"/look", fmt.Sprint(r.count)))
 	return err
 }
 
