@@ -31,7 +31,7 @@ type options struct {
 	namespaces, classes  int
 	workers, concurrency int
 	only                 string
-	against              string
+	against, revision    string
 	rounds               int
 	profile              stack.Profile
 	profiles             string
@@ -52,6 +52,7 @@ func (o *options) addTo(flags *flag.FlagSet) {
 	flags.IntVar(&o.concurrency, "concurrency", 8, "requests at a time of whoever makes the Clusters")
 	flags.StringVar(&o.only, "only", "", "measure only these, with commas between them: "+strings.Join(tableNames(), ", "))
 	flags.StringVar(&o.against, "against", "", "compare look and start with this revision of git, and measure nothing else")
+	flags.StringVar(&o.revision, "revision", "", "measure the programs of this revision of git, with its manifests, instead of these; without registrar and charts, unless -only names them")
 	flags.IntVar(&o.rounds, "rounds", 3, "how often each of the two is measured that are compared")
 	flags.StringVar((*string)(&o.profile), "profile", string(stack.API), "which stack: api, or full, where Cluster API provisions and Fleet targets; -n=50, say")
 	flags.StringVar(&o.profiles, "pprof", "", "save profiles of the syncer in this directory")
@@ -97,7 +98,7 @@ func run(ctx context.Context, o options, args []string) error {
 	r.Settings = map[string]string{
 		"n": fmt.Sprint(o.n), "burst": fmt.Sprint(o.burst), "steady": fmt.Sprint(o.steady), "rate": fmt.Sprint(o.rate),
 		"namespaces": fmt.Sprint(o.namespaces), "classes": fmt.Sprint(o.classes), "workers": fmt.Sprint(o.workers),
-		"only": o.only, "download": o.download, "against": o.against,
+		"only": o.only, "download": o.download, "against": o.against, "revision": o.revision,
 	}
 	chosen, err := o.parts()
 	if err != nil {

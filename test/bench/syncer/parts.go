@@ -16,18 +16,20 @@ type part struct {
 	// tables are what -only calls them.
 	tables  []string
 	measure func(context.Context, options) ([]report.Table, error)
+	// optional is of a component that an earlier revision may not have.
+	optional bool
 }
 
 var (
 	parts = []part{
-		{[]string{"throughput", "latency"}, measureThroughput},
-		{[]string{"growth", "look", "start", "fanout"}, measureImported},
-		{[]string{"namespace"}, measureNamespace},
-		{[]string{"registrar"}, measureCalling},
-		{[]string{"charts"}, measureCharts},
+		{[]string{"throughput", "latency"}, measureThroughput, false},
+		{[]string{"growth", "look", "start", "fanout"}, measureImported, false},
+		{[]string{"namespace"}, measureNamespace, false},
+		{[]string{"registrar"}, measureCalling, true},
+		{[]string{"charts"}, measureCharts, true},
 	}
-	full    = part{[]string{"full"}, measureFull}
-	against = part{[]string{"against"}, measureAgainst}
+	full    = part{[]string{"full"}, measureFull, false}
+	against = part{[]string{"against"}, measureAgainst, false}
 )
 
 func tableNames() []string {
@@ -48,6 +50,8 @@ func (o options) parts() ([]part, error) {
 	switch {
 	case o.against != "" && o.rounds < 1:
 		return nil, errors.New("-rounds must be 1 or more")
+	case o.against != "" && o.revision != "":
+		return nil, errors.New("-against measures both revisions, -revision one: give one of the two")
 	case (o.against != "" || o.profile == stack.Full) && o.only != "":
 		return nil, errors.New("-only names none of the tables of -against and -profile=full")
 	case o.against != "":
@@ -62,5 +66,7 @@ func (o options) parts() ([]part, error) {
 			}
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return !slices.ContainsFunc(p.tables, o.wants) }), nil
+	return slices.DeleteFunc(slices.Clone(parts), func(p part) bool {
+		return !slices.ContainsFunc(p.tables, o.wants) || o.revision != "" && o.only == "" && p.optional
+	}), nil
 }
