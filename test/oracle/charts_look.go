@@ -73,10 +73,7 @@ func LookCharts(ctx context.Context, reader client.Reader, prefix string, known 
 	}
 	for key, mirror := range told {
 		of := Key{Namespace: mirror.Spec.ClusterRef.Namespace, Name: mirror.Spec.ClusterRef.Name}
-		proxy := Key{Namespace: mirror.Namespace, Name: mirror.Labels[mirrorLabel]}
-		if owners := mirror.OwnerReferences; len(owners) > 0 {
-			proxy.Name = owners[0].Name // Of a long name, the label is shortened.
-		}
+		proxy := mirroredBy(mirror)
 		if seen.Mirrors[proxy] == nil {
 			seen.Mirrors[proxy] = map[string]string{}
 		}
@@ -130,6 +127,24 @@ func carried(object client.Object) (Carriage, bool) {
 	namespace, name, found := strings.Cut(object.GetAnnotations()[carriedFor], "/")
 	_, labelled := object.GetLabels()[carriedLabel]
 	return Carriage{Proxy: Key{Namespace: namespace, Name: name}, Namespace: object.GetNamespace()}, found && labelled
+}
+
+// mirroredBy returns the HelmChartProxy that a HelmReleaseProxy is of.
+func mirroredBy(mirror client.Object) Key {
+	proxy := Key{Namespace: mirror.GetNamespace(), Name: mirror.GetLabels()[mirrorLabel]}
+	if owners := mirror.GetOwnerReferences(); len(owners) > 0 {
+		proxy.Name = owners[0].Name // Of a long name, the label is shortened.
+	}
+	return proxy
+}
+
+// MadeFor returns the HelmChartProxy that something was made for.
+func MadeFor(object client.Object) (proxy Key, found bool) {
+	if of, is := carried(object); is {
+		return of.Proxy, true
+	}
+	_, found = object.GetLabels()[mirrorLabel]
+	return mirroredBy(object), found
 }
 
 func (l *chartsLook) bundle(bundle *fleetv1.Bundle) {
@@ -258,7 +273,8 @@ func withoutGlobal(values map[string]any) map[string]any {
 	return plain(values)
 }
 
-// leftOver notes what was made for HelmChartProxies and nobody uses.
+// leftOver notes what was made for HelmChartProxies and nobody uses. Fleet, which does not run, may still copy
+// a ConfigMap whose values are in a Secret of its name now: it stays until Fleet has taken the Bundle over.
 func (l *chartsLook) leftOver() {
 	check := func(kind string, object client.Object) {
 		if _, is := carried(object); is && !l.used[kind+" "+client.ObjectKeyFromObject(object).String()] {
@@ -266,7 +282,9 @@ func (l *chartsLook) leftOver() {
 		}
 	}
 	for key, object := range l.configMaps {
-		check("ConfigMap", object)
+		if !l.used["Secret "+key.String()] {
+			check("ConfigMap", object)
+		}
 		l.tells("ConfigMap "+key.String(), object)
 	}
 	for _, object := range l.secrets {

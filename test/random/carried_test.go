@@ -89,7 +89,8 @@ func setSource(r *run, step Step) (bool, error) {
 	return true, nil
 }
 
-// foreignCarried deletes or changes something that was made for a HelmChartProxy: it is put back.
+// foreignCarried deletes or changes something that was made for a HelmChartProxy: it is put back. What one
+// that is gone has left, for a Cluster that is paused or while garbage stays, is not.
 func foreignCarried(r *run, step Step) (bool, error) {
 	if repo == nil || oracle.ChartsHold(r.state) || r.hasPausedProxy() {
 		return false, nil // What is not written stays as somebody made it.
@@ -128,11 +129,9 @@ func foreignCarried(r *run, step Step) (bool, error) {
 	return true, client.IgnoreNotFound(admin.Patch(ctx, object, client.RawPatch("application/merge-patch+json", []byte(edit))))
 }
 
-// ifMade notes an object if it was made for a HelmChartProxy of this run.
+// ifMade notes an object if it was made for a HelmChartProxy of this run that is there.
 func (r *run) ifMade(made map[string]client.Object, object client.Object) {
-	_, carried := object.GetLabels()["helmchartproxy-name."+domain]
-	_, mirrors := object.GetLabels()[addonsv1.HelmChartProxyLabel]
-	if (carried || mirrors) && strings.HasPrefix(object.GetNamespace(), r.id+"-") {
+	if proxy, found := oracle.MadeFor(object); found && r.state.Charts.Proxies[proxy] != nil {
 		made[client.ObjectKeyFromObject(object).String()] = object
 	}
 }
