@@ -280,10 +280,10 @@ faults: ## Let every fault strike a running Muster, 20 times each (FAULTS_FLAGS=
 ##@ Benchmark
 
 # Who asks for a part of the benchmark does not want admission, too.
-ONE_BENCH = $(filter -only=% --only=% -against=% --against=%,$(BENCH_FLAGS))
+ONE_BENCH = $(filter -only=% --only=% -against=% --against=% -revision=% --revision=%,$(BENCH_FLAGS))
 
 .PHONY: bench
-bench: ## Measure imports, requests, memory and admission (BENCH_FLAGS=-n=500: quickly, -only=, -against=REVISION, see -help)
+bench: ## Measure imports, requests, memory and admission (BENCH_FLAGS=-n=500: quickly, -only=, -against=REVISION, -revision=REVISION, see -help)
 	$(STACK) build --profile=api
 	$(GO) run ./test/bench/syncer $(BENCH_FLAGS)
 	$(if $(ONE_BENCH),,$(GO) run ./test/bench/admission $(ADMISSION_FLAGS))
