@@ -91,6 +91,9 @@ func callUp(r *run, step Step) (bool, error) {
 	if cluster := r.cluster(step); cluster == nil {
 		done, err = createCluster(r, step)
 	} else if done, err = r.changeStamped(admin, step, metadata("annotations", registrationKey, "agent")); done && err == nil && cluster.Spec.Topology.ClassRef.Name != "" {
+		if err := r.between(); err != nil {
+			return true, err
+		}
 		_, err = initialize(r, Step{Cluster: step.Cluster})
 	}
 	if !done || err != nil {

@@ -217,6 +217,9 @@ func chartUp(r *run, step Step) (bool, error) {
 	} else if _, err := labelCluster(r, label); err != nil {
 		return false, err
 	}
+	if err := r.between(); err != nil {
+		return true, err
+	}
 	if _, err := initialize(r, Step{Cluster: step.Cluster}); err != nil {
 		return false, err
 	}

@@ -173,6 +173,15 @@ func (r *run) createsOnly() bool {
 	return cluster != nil && isFalse(cluster.PatchResource) || class != nil && isFalse(class.PatchResource)
 }
 
+// between waits, between two changes of one step, if it matters when objects are made: a Cluster whose
+// agent calls is in Fleet before it refers to anything.
+func (r *run) between() error {
+	if r.syncerUp && r.createsOnly() {
+		return r.quiet()
+	}
+	return nil
+}
+
 func isFalse(value *bool) bool { return value != nil && !*value }
 
 // isRefused reports whether somebody said no: the API server, a policy of ours, or
