@@ -35,10 +35,10 @@ func (s *story) showTree(ctx context.Context) error {
 	return err
 }
 
-// watchdog runs the page until the stack is no more. Its arguments are the stack's process,
-// then the command.
-const watchdog = `stack=$1; shift; "$@" & page=$!
-while kill -0 "$stack" 2>/dev/null && kill -0 "$page" 2>/dev/null; do sleep 1; done
+// watchdog runs the page until the stack is no more, or begins to stop: an API server that is to end waits
+// for whoever watches. Its arguments are the stack's process and socket, then the command.
+const watchdog = `stack=$1 socket=$2; shift 2; "$@" & page=$!
+while kill -0 "$stack" 2>/dev/null && [ -S "$socket" ] && kill -0 "$page" 2>/dev/null; do sleep 1; done
 kill "$page" 2>/dev/null`
 
 // leavePage starts the page, and returns its address.
@@ -54,7 +54,7 @@ func (s *story) leavePage(ctx context.Context, dir, program string) (string, err
 	}
 	defer func() { _ = log.Close() }()
 	// Not bound to the context: it stays when the demo has ended.
-	page := exec.Command("sh", "-c", watchdog, "page", strconv.Itoa(state.Supervisor), program, "view", "--kubeconfig="+s.Kubeconfig) //nolint:noctx // See above.
+	page := exec.Command("sh", "-c", watchdog, "page", strconv.Itoa(state.Supervisor), state.Socket, program, "view", "--kubeconfig="+s.Kubeconfig) //nolint:noctx // See above.
 	page.Stdout, page.Stderr = log, log
 	page.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := page.Start(); err != nil {
