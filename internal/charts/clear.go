@@ -75,7 +75,10 @@ func (r *reconciler) clearIn(ctx context.Context, key plan.Key, bundles []fleetv
 		left = left || !kept
 	}
 	if stays {
-		return true, r.disownAll(ctx, key, bundles, values)
+		if err := r.disownAll(ctx, key, bundles, values); err != nil {
+			return true, err
+		}
+		return true, r.clearLeft(ctx, key, bundles, values)
 	}
 	if left {
 		return false, nil // The end of the last one brings it back.
@@ -86,6 +89,19 @@ func (r *reconciler) clearIn(ctx context.Context, key plan.Key, bundles []fleetv
 		}
 	}
 	return false, nil
+}
+
+// clearLeft deletes the values for targets that Bundles, which stay for others, have no more.
+func (r *reconciler) clearLeft(ctx context.Context, key plan.Key, bundles []fleetv1.Bundle, values []client.Object) error {
+	v := &visit{key: key, bundles: bundles}
+	if err := r.lookAtDeployments(ctx, v); err != nil {
+		return err
+	}
+	named := map[client.ObjectKey]bool{}
+	for i := range bundles {
+		v.nameValues(&bundles[i], named)
+	}
+	return r.sweepValues(ctx, v, named, values)
 }
 
 // staysIn reports whether a Bundle stays, for targets whose Fleet Cluster is released.

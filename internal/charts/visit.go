@@ -136,6 +136,20 @@ func (r *reconciler) look(ctx context.Context, v *visit) error {
 		return err
 	}
 	v.freeze()
+	if err := r.lookAtDeployments(ctx, v); err != nil {
+		return err
+	}
+	if err := r.choose(ctx, v); err != nil || !v.looked {
+		return err
+	}
+	if err := r.keep(ctx, v); err != nil {
+		return err
+	}
+	return r.inherit(ctx, v)
+}
+
+// lookAtDeployments reads what Fleet has made of the Bundles.
+func (r *reconciler) lookAtDeployments(ctx context.Context, v *visit) error {
 	var deployments fleetv1.BundleDeploymentList
 	if err := r.List(ctx, &deployments, client.MatchingLabels(plan.Labels(v.key)), client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing BundleDeployments: %w", err)
@@ -147,13 +161,7 @@ func (r *reconciler) look(ctx context.Context, v *visit) error {
 			v.deployments[key] = its
 		}
 	}
-	if err := r.choose(ctx, v); err != nil || !v.looked {
-		return err
-	}
-	if err := r.keep(ctx, v); err != nil {
-		return err
-	}
-	return r.inherit(ctx, v)
+	return nil
 }
 
 // isDeploymentOf returns which Fleet Cluster a BundleDeployment is for, if it is of one of the
