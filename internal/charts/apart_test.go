@@ -109,42 +109,6 @@ func TestLostAndMoved(t *testing.T) {
 	}
 }
 
-// Of a HelmChartProxy that goes, the values for a Cluster that was moved stay; those for the others go when
-// Fleet has nothing any more that reads them.
-func TestMovedLeavesNothing(t *testing.T) {
-	s := newScene(t)
-	proxy := s.proxy()
-	s.create(proxy)
-	s.looks()
-	deployments, two := s.deployAll(), fleetCluster("team", "two")
-	s.change(two, func() {
-		two.OwnerReferences, two.Annotations = nil, map[string]string{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: "two"}
-	})
-	s.looks()
-	if err := s.api.Delete(t.Context(), proxy); err != nil {
-		t.Fatal(err)
-	}
-	values := func() (there string) {
-		s.looks()
-		for _, of := range []string{"one", "two", "three"} {
-			if s.exists(&corev1.ConfigMap{}, "hcp-web.for.fleet-"+of) {
-				there += " " + of
-			}
-		}
-		return there
-	}
-	expect(t, "while they are read", values(), " one two three")
-	if err := s.api.Delete(t.Context(), deployments["fleet-one"]); err != nil {
-		t.Fatal(err)
-	}
-	expect(t, "when one is not read", values(), " two three")
-	if err := s.api.Delete(t.Context(), deployments["fleet-three"]); err != nil {
-		t.Fatal(err)
-	}
-	expect(t, "when nothing is read but what stays", values(), " two")
-	expect(t, "targets", s.targets(), "fleet-two")
-}
-
 // While the repository is down, Clusters come and go all the same.
 func TestRepositoryDown(t *testing.T) {
 	s := newScene(t)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,10 +27,16 @@ func (r *reconciler) clear(ctx context.Context, key plan.Key) (ctrl.Result, erro
 	r.large.forget(key)
 	r.settling.forget(key)
 	r.tally.forget(key)
-	r.pace.forget(key)
 	bundles, err := r.bundlesOf(ctx, key, nil)
 	if err != nil {
 		return ctrl.Result{}, err
+	}
+	if len(bundles) == 0 { // Nothing is remembered of it then: anybody may make up names.
+		r.pace.forget(key)
+	} else {
+		begin := time.Now()
+		r.pace.begin(key, begin)
+		defer func() { r.pace.end(key, time.Since(begin), time.Now()) }()
 	}
 	values, err := r.valuesOf(ctx, key)
 	if err != nil {
@@ -46,25 +53,32 @@ func (r *reconciler) clear(ctx context.Context, key plan.Key) (ctrl.Result, erro
 			result.RequeueAfter = pollInterval
 		}
 	}
-	if len(bundles) == 0 { // The end of the last one brings it back.
-		errs = append(errs, r.clearWritten(ctx, key))
-	}
-	return result, errors.Join(errs...)
+	return result, errors.Join(append(errs, r.clearWritten(ctx, key, bundles))...)
 }
 
 // clearIn clears one namespace. It reports whether something stays, for clusters that were moved.
 func (r *reconciler) clearIn(ctx context.Context, key plan.Key, bundles []fleetv1.Bundle, values []client.Object) (stays bool, err error) {
+	var going []fleetv1.Bundle
+	var needed map[string]bool // nil if nothing stays
 	for i := range bundles {
 		kept, err := r.staysIn(ctx, &bundles[i])
-		if err != nil {
+		switch {
+		case err != nil:
 			return stays, err
+		case !kept:
+			going = append(going, bundles[i])
+			continue
 		}
-		stays = stays || kept
+		if stays = true; needed == nil {
+			needed = map[string]bool{}
+		}
+		for _, name := range secretsOf(key, &bundles[i]) {
+			needed[name] = true
+		}
 	}
-	if !stays { // They go first: nothing tells of them afterwards.
-		if err := r.removeSecrets(ctx, key, bundles); err != nil {
-			return false, err
-		}
+	// They go first: nothing tells of them afterwards.
+	if err := r.removeSecrets(ctx, key, going, needed); err != nil {
+		return stays, err
 	}
 	left := false
 	for i := range bundles {
@@ -72,15 +86,15 @@ func (r *reconciler) clearIn(ctx context.Context, key plan.Key, bundles []fleetv
 		if err != nil {
 			return stays, err
 		}
-		left = left || !kept
+		left, stays = left || !kept, stays || kept // A Cluster may be paused meanwhile.
 	}
-	if stays {
+	switch {
+	case stays:
 		if err := r.disownAll(ctx, key, bundles, values); err != nil {
 			return true, err
 		}
 		return true, r.clearLeft(ctx, key, bundles, values)
-	}
-	if left {
+	case left:
 		return false, nil // The end of the last one brings it back.
 	}
 	for _, object := range values {
@@ -91,17 +105,63 @@ func (r *reconciler) clearIn(ctx context.Context, key plan.Key, bundles []fleetv
 	return false, nil
 }
 
-// clearLeft deletes the values for targets that Bundles, which stay for others, have no more.
+// clearLeft deletes the values that Bundles, which stay for targets that were moved, do not need: those for
+// the others. What was written last may not be in the cache yet: before anything goes, it is read past it.
 func (r *reconciler) clearLeft(ctx context.Context, key plan.Key, bundles []fleetv1.Bundle, values []client.Object) error {
-	v := &visit{key: key, bundles: bundles}
+	v := &visit{key: key, bundles: slices.Clone(bundles)}
 	if err := r.lookAtDeployments(ctx, v); err != nil {
 		return err
 	}
-	named := map[client.ObjectKey]bool{}
-	for i := range bundles {
-		v.nameValues(&bundles[i], named)
+	left := v.unneeded(values)
+	if len(left) == 0 {
+		return nil
 	}
-	return r.sweepValues(ctx, v, named, values)
+	for i := range v.bundles {
+		live, err := r.liveBundle(ctx, &v.bundles[i])
+		if err != nil {
+			return client.IgnoreNotFound(err) // Its end brings the HelmChartProxy back.
+		}
+		v.bundles[i] = *live
+	}
+	if err := r.askDeployments(ctx, v, v.bundles[0].Namespace); err != nil {
+		return err
+	}
+	for _, object := range v.unneeded(left) {
+		if err := r.remove(ctx, object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unneeded returns the ConfigMaps, of those in the namespace of the Bundles, that no Bundle names and Fleet
+// does not read.
+func (v *visit) unneeded(values []client.Object) []client.Object {
+	needed := map[string]bool{}
+	note := func(namespace string, all []fleetv1.DownstreamResource, targets ...string) {
+		for _, its := range all {
+			needed[its.Name] = needed[its.Name] || its.Kind != plan.SecretKind
+		}
+		ofOne := plan.ValuesName(v.key, namespace, "")
+		for _, fleetCluster := range targets {
+			needed[ofOne+fleetCluster] = true
+		}
+	}
+	for i := range v.bundles {
+		its := &v.bundles[i]
+		note(its.Namespace, its.Spec.DownstreamResources)
+		for _, target := range its.Spec.Targets {
+			note(its.Namespace, target.DownstreamResources, target.ClusterName)
+		}
+	}
+	for its, deployment := range v.deployments {
+		if read := copiedFor(deployment); len(read) > 0 {
+			note(its.namespace, read)
+		} else {
+			note(its.namespace, nil, its.fleetCluster)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(values), func(its client.Object) bool { return needed[its.GetName()] })
 }
 
 // staysIn reports whether a Bundle stays, for targets whose Fleet Cluster is released.
@@ -219,14 +279,17 @@ func secretsOf(key plan.Key, bundle *fleetv1.Bundle) []string {
 	})
 }
 
-// removeSecrets deletes the Secrets that Bundles name.
-func (r *reconciler) removeSecrets(ctx context.Context, key plan.Key, bundles []fleetv1.Bundle) error {
+// removeSecrets deletes the Secrets that Bundles name, but for those that others need.
+func (r *reconciler) removeSecrets(ctx context.Context, key plan.Key, bundles []fleetv1.Bundle, needed map[string]bool) error {
 	for i := range bundles {
 		names := secretsOf(key, &bundles[i])
-		if bundles[i].Spec.RolloutStrategy != nil { // One may have been written that it was never told of.
+		if bundles[i].Spec.RolloutStrategy != nil && needed == nil { // One may have been written that it was never told of.
 			names = append(names, plan.SharedNames(key, bundles[i].Namespace)...)
 		}
 		for _, name := range names {
+			if needed[name] {
+				continue
+			}
 			if err := r.removeSecret(ctx, key, client.ObjectKey{Namespace: bundles[i].Namespace, Name: name}); err != nil {
 				return err
 			}

@@ -291,6 +291,12 @@ func (r *reconciler) isRead(ctx context.Context, v *visit, values client.ObjectK
 	if v.isRead(values) || !v.here.staged || v.here.asked {
 		return v.isRead(values), nil
 	}
+	err := r.askDeployments(ctx, v, values.Namespace)
+	return err != nil || v.isRead(values), err
+}
+
+// askDeployments reads the BundleDeployments of one namespace past the cache.
+func (r *reconciler) askDeployments(ctx context.Context, v *visit, namespace string) error {
 	_, err := pages.Each(ctx, r.live, &fleetv1.BundleDeploymentList{}, func(page *fleetv1.BundleDeploymentList) {
 		for i := range page.Items {
 			its := &page.Items[i]
@@ -299,12 +305,12 @@ func (r *reconciler) isRead(ctx context.Context, v *visit, values client.ObjectK
 				v.deployments[key] = its
 			}
 		}
-	}, client.MatchingLabels(plan.Labels(v.key)), client.MatchingLabels{fleetv1.BundleNamespaceLabel: values.Namespace})
+	}, client.MatchingLabels(plan.Labels(v.key)), client.MatchingLabels{fleetv1.BundleNamespaceLabel: namespace})
 	if err != nil {
-		return true, fmt.Errorf("listing BundleDeployments: %w", err)
+		return fmt.Errorf("listing BundleDeployments: %w", err)
 	}
 	v.here.asked = true
-	return v.isRead(values), nil
+	return nil
 }
 
 // isRead reports whether Fleet reads an object with values, or may, as far as is known.

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -125,14 +126,21 @@ func (r *reconciler) removeUnread(ctx context.Context, v *visit, its client.Obje
 	return false, r.remove(ctx, secret)
 }
 
-// clearWritten deletes the Secrets of a HelmChartProxy that is gone.
-func (r *reconciler) clearWritten(ctx context.Context, proxy plan.Key) error {
+// clearWritten deletes the Secrets of a HelmChartProxy that is gone, where no Bundle is left: the end of the
+// last one brings it back. Whoever forges one holds up no other namespace.
+func (r *reconciler) clearWritten(ctx context.Context, proxy plan.Key, bundles []fleetv1.Bundle) error {
 	for _, secret := range r.traces.in(proxy, "") {
+		if slices.ContainsFunc(bundles, func(its fleetv1.Bundle) bool { return its.Namespace == secret.Namespace }) {
+			continue
+		}
 		if err := r.removeSecret(ctx, proxy, secret); err != nil {
 			return err
 		}
+		r.traces.drop(proxy, secret)
 	}
-	r.traces.forget(proxy)
+	if len(bundles) == 0 {
+		r.traces.forget(proxy)
+	}
 	return nil
 }
 

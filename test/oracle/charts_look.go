@@ -282,7 +282,7 @@ func (l *chartsLook) leftOver() {
 		}
 	}
 	for key, object := range l.configMaps {
-		if !l.used["Secret "+key.String()] {
+		if of, _ := carried(object); l.Proxies[of.Proxy] == nil || !l.used["Secret "+key.String()] {
 			check("ConfigMap", object)
 		}
 		l.tells("ConfigMap "+key.String(), object)

@@ -4,7 +4,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -18,6 +20,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/report"
+	"github.com/muster-fleet/muster/test/revision"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -33,6 +36,7 @@ type options struct {
 	only                 string
 	against, revision    string
 	rounds               int
+	programs             stack.Options // those of -revision
 	profile              stack.Profile
 	profiles             string
 	dir                  string
@@ -57,7 +61,7 @@ func (o *options) addTo(flags *flag.FlagSet) {
 	flags.StringVar((*string)(&o.profile), "profile", string(stack.API), "which stack: api, or full, where Cluster API provisions and Fleet targets; -n=50, say")
 	flags.StringVar(&o.profiles, "pprof", "", "save profiles of the syncer in this directory")
 	flags.StringVar(&o.dir, "dir", "", "keep the files and logs of the stack in this directory; use with -only")
-	flags.StringVar(&o.output, "output", "", "where to write the figures as JSON (.dev/bench.json if empty, or .dev/bench-against.json)")
+	flags.StringVar(&o.output, "output", "", "where to write the figures as JSON (.dev/bench.json if empty, .dev/bench-against.json, or .dev/bench-COMMIT.json)")
 	flags.StringVar(&o.download, "download", string(addonsv1.DownloadManager), "who downloads the chart in the table charts: Manager, or Agent")
 	flags.BoolVar(&o.markdown, "markdown", false, "print the reports in these files for a page, and measure nothing")
 }
@@ -88,13 +92,23 @@ func run(ctx context.Context, o options, args []string) error {
 	if o.steady == 0 {
 		o.steady = o.n / 5
 	}
-	if o.output == "" {
-		o.output = filepath.Join(".dev", "bench.json")
-		if o.against != "" {
-			o.output = filepath.Join(".dev", "bench-against.json")
-		}
-	}
 	r := report.New("syncer")
+	name := "bench.json"
+	switch {
+	case o.against != "" && o.revision != "":
+		return errors.New("-against measures both revisions, -revision one: give one of the two")
+	case o.against != "":
+		name = "bench-against.json"
+	case o.revision != "":
+		other, err := revision.Build(ctx, o.revision)
+		if err != nil {
+			return err
+		}
+		o.programs = stack.Options{Manifests: other.Manifests(), Binaries: other.Binaries}
+		r.Revision = other.Commit[:12]
+		name = "bench-" + r.Revision + ".json"
+	}
+	o.output = cmp.Or(o.output, filepath.Join(".dev", name))
 	r.Settings = map[string]string{
 		"n": fmt.Sprint(o.n), "burst": fmt.Sprint(o.burst), "steady": fmt.Sprint(o.steady), "rate": fmt.Sprint(o.rate),
 		"namespaces": fmt.Sprint(o.namespaces), "classes": fmt.Sprint(o.classes), "workers": fmt.Sprint(o.workers),

@@ -50,8 +50,6 @@ func (o options) parts() ([]part, error) {
 	switch {
 	case o.against != "" && o.rounds < 1:
 		return nil, errors.New("-rounds must be 1 or more")
-	case o.against != "" && o.revision != "":
-		return nil, errors.New("-against measures both revisions, -revision one: give one of the two")
 	case (o.against != "" || o.profile == stack.Full) && o.only != "":
 		return nil, errors.New("-only names none of the tables of -against and -profile=full")
 	case o.against != "":

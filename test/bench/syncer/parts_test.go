@@ -22,7 +22,6 @@ func TestParts(t *testing.T) {
 		"against, one table":  {options{against: "HEAD", rounds: 2, only: "look"}, nil},
 		"revision":            {options{revision: "HEAD"}, []string{"throughput", "growth", "namespace"}},
 		"revision, charts":    {options{revision: "HEAD", only: "charts"}, []string{"charts"}},
-		"revision, against":   {options{revision: "HEAD", against: "HEAD", rounds: 2}, nil},
 		"full, another table": {options{profile: stack.Full, only: "growth"}, nil},
 	} {
 		parts, err := test.asked.parts()

@@ -20,7 +20,6 @@ import (
 	"github.com/muster-fleet/muster/test/bench/usage"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/report"
-	"github.com/muster-fleet/muster/test/revision"
 	"github.com/muster-fleet/muster/test/stack"
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
@@ -55,12 +54,8 @@ type session struct {
 
 // open starts a stack; which Muster runs on it is in the stack's options, unless -revision says it.
 func open(ctx context.Context, o options, muster stack.Options) (*session, error) {
-	if o.revision != "" {
-		other, err := revision.Build(ctx, o.revision)
-		if err != nil {
-			return nil, err
-		}
-		muster.Manifests, muster.Binaries = other.Manifests(), other.Binaries
+	if o.programs.Manifests != "" {
+		muster.Manifests, muster.Binaries = o.programs.Manifests, o.programs.Binaries
 	}
 	muster.Muster, muster.Progress, muster.Dir = true, os.Stderr, cmp.Or(muster.Dir, o.dir)
 	env, err := stack.Up(ctx, muster)
