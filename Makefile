@@ -5,8 +5,8 @@ GO ?= go
 COMPILE := GOGC=400 $(GO)
 TOOL := $(GO) tool -modfile=tools/go.mod
 STACK := $(GO) run ./test/cmd/stack
-# -count=1: a test that starts processes is never answered from the cache.
-TEST := $(GO) test -count=1
+# -count=1: a test that starts processes is never answered from the cache. What is tested does not see GOGC.
+TEST := GOGC=400 $(GO) test -exec='env -u GOGC' -count=1
 # Every module of the repository, in which `go mod tidy` must have nothing to do.
 MODULES := . tools tools/golangci-lint tools/helm tools/helm3 tools/helm-unittest hack/release test/monitoring test/page test/differential/fleet test/providers $(wildcard test/parts/*)
 # Those with code of ours, which is looked at and tested.
