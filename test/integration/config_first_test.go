@@ -36,8 +36,10 @@ func TestConfigIsAppliedFirst(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	_, err = fresh.Kubectl(ctx, "wait", "--for=condition=Established", "crd/fleetaddonconfigs.addons.cluster.x-k8s.io")
 	g.Expect(err).NotTo(HaveOccurred())
-	_, err = fresh.KubectlInput(ctx, config("first"), "apply", "-f", "-")
-	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func() error { // The API server's discovery follows a moment later.
+		_, err := fresh.KubectlInput(ctx, config("first"), "apply", "-f", "-")
+		return err
+	}).Should(Succeed())
 	_, err = fresh.Kubectl(ctx, "apply", "--server-side", "-k", manifests("default"))
 	g.Expect(err).NotTo(HaveOccurred())
 

@@ -26,8 +26,9 @@ const fieldManager = "muster-stack"
 
 // applier applies objects of any kind on the server's side.
 type applier struct {
-	client dynamic.Interface
-	mapper *restmapper.DeferredDiscoveryRESTMapper
+	client   dynamic.Interface
+	discover discovery.AggregatedDiscoveryInterface
+	mapper   *restmapper.DeferredDiscoveryRESTMapper
 }
 
 func newApplier(config *rest.Config) (*applier, error) {
@@ -39,7 +40,7 @@ func newApplier(config *rest.Config) (*applier, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &applier{client: client, mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discover))}, nil
+	return &applier{client: client, discover: discover, mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discover))}, nil
 }
 
 func (a *applier) apply(ctx context.Context, content []byte) error {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -77,6 +79,15 @@ func withoutConversion(crd *unstructured.Unstructured) {
 	}
 }
 
+// ApplyCRDs applies the CRDs of a stream of YAML documents, and waits until they are served.
+func (s *Stack) ApplyCRDs(ctx context.Context, content []byte) error {
+	crds, err := decode(content)
+	if err != nil {
+		return err
+	}
+	return s.applyCRDs(ctx, crds)
+}
+
 func (s *Stack) applyCRDs(ctx context.Context, crds []*unstructured.Unstructured) error {
 	const atOnce = 4
 	var (
@@ -89,11 +100,7 @@ func (s *Stack) applyCRDs(ctx context.Context, crds []*unstructured.Unstructured
 		wait.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			_, err := s.client.client.Resource(crdResource).Apply(ctx, crd.GetName(), crd, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
-			if err == nil {
-				err = s.waitEstablished(ctx, crd.GetName())
-			}
-			if err != nil {
+			if _, err := s.client.client.Resource(crdResource).Apply(ctx, crd.GetName(), crd, metav1.ApplyOptions{FieldManager: fieldManager, Force: true}); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				problems = append(problems, fmt.Errorf("CRD %s: %w", crd.GetName(), err))
@@ -101,22 +108,41 @@ func (s *Stack) applyCRDs(ctx context.Context, crds []*unstructured.Unstructured
 		})
 	}
 	wait.Wait()
-	return errors.Join(problems...)
+	if err := errors.Join(problems...); err != nil {
+		return err
+	}
+	return s.waitServed(ctx, crds)
 }
 
-func (s *Stack) waitEstablished(ctx context.Context, name string) error {
-	return poll.Until(ctx, "CRD "+name+" to be established", time.Minute, func(ctx context.Context) error {
-		got, err := s.client.client.Resource(crdResource).Get(ctx, name, metav1.GetOptions{})
+// waitServed waits until the kinds of these CRDs are in the API server's discovery. That a
+// CRD is established is not enough: discovery follows a moment later, and until then clients
+// know no such kind.
+func (s *Stack) waitServed(ctx context.Context, crds []*unstructured.Unstructured) error {
+	return poll.Until(ctx, "CRDs to be served", time.Minute, func(context.Context) error {
+		_, served, _, err := s.client.discover.GroupsAndMaybeResources()
 		if err != nil {
 			return err
 		}
-		conditions, _, _ := unstructured.NestedSlice(got.Object, "status", "conditions")
-		for _, condition := range conditions {
-			fields, _ := condition.(map[string]any)
-			if fields["type"] == "Established" && fields["status"] == "True" {
-				return nil
+		var missing []string
+		for _, crd := range crds {
+			group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
+			kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
+			versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
+			for _, version := range versions {
+				fields, _ := version.(map[string]any)
+				if fields["served"] != true {
+					continue
+				}
+				version := schema.GroupVersion{Group: group, Version: fmt.Sprint(fields["name"])}
+				resources := served[version]
+				if resources == nil || !slices.ContainsFunc(resources.APIResources, func(resource metav1.APIResource) bool { return resource.Kind == kind }) {
+					missing = append(missing, version.WithKind(kind).String())
+				}
 			}
 		}
-		return fmt.Errorf("conditions are %v", conditions)
+		if len(missing) > 0 {
+			return fmt.Errorf("not in the API server's discovery: %s", strings.Join(missing, "; "))
+		}
+		return nil
 	})
 }

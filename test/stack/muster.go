@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -67,12 +68,9 @@ func (s *Stack) ApplyMuster(ctx context.Context) error {
 	if _, err := s.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", manifests); err != nil {
 		return err
 	}
-	for _, object := range s.shipped {
-		if object.GetKind() == "CustomResourceDefinition" {
-			if err := s.waitEstablished(ctx, object.GetName()); err != nil {
-				return err
-			}
-		}
+	crds := slices.DeleteFunc(slices.Clone(s.shipped), func(object *unstructured.Unstructured) bool { return object.GetKind() != "CustomResourceDefinition" })
+	if err := s.waitServed(ctx, crds); err != nil {
+		return err
 	}
 	s.say("applied %d objects of %s", len(s.shipped), filepath.Base(filepath.Dir(manifests))+"/"+filepath.Base(manifests))
 	return nil

@@ -42,7 +42,11 @@ func TestMain(m *testing.M) {
 			return err
 		}
 		// Muster itself does not run: it would put right what the tests make wrong.
-		if _, err := s.Kubectl(ctx, "apply", "--server-side", "-f", filepath.Join(root, "manifests", "crd", "addons.cluster.x-k8s.io_fleetaddonconfigs.yaml")); err != nil {
+		crd, err := os.ReadFile(filepath.Join(root, "manifests", "crd", "addons.cluster.x-k8s.io_fleetaddonconfigs.yaml"))
+		if err != nil {
+			return err
+		}
+		if err := s.ApplyCRDs(ctx, crd); err != nil {
 			return err
 		}
 		admin, err = fixture.Client(s)
