@@ -16,7 +16,6 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/charts/plan"
 	"github.com/muster-fleet/muster/internal/charts/repository"
-	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 func (s *scene) byAgents() *addonsv1.HelmChartProxy {
@@ -123,9 +122,7 @@ func TestAgents(t *testing.T) {
 	expect(t, "deselected", s.looks()[0], "patch HelmOp team/"+bundleName)
 	expect(t, "its values stay while it is deployed", s.exists(&corev1.ConfigMap{}, "hcp-web.for.fleet-one"), true)
 
-	if err := s.api.Delete(context.Background(), proxy); err != nil {
-		t.Fatal(err)
-	}
+	s.drop(proxy)
 	written = s.looks()
 	expect(t, "gone", written[:2], []string{"delete Secret team/" + s.accessName(), "delete HelmOp team/" + bundleName})
 	s.end()
@@ -248,9 +245,7 @@ func TestHelmOpEdited(t *testing.T) {
 	if !s.exists(&corev1.Secret{}, "repository") {
 		t.Error("somebody's Secret is deleted")
 	}
-	if err := s.api.Delete(context.Background(), s.helmOp()); err != nil {
-		t.Fatal(err)
-	}
+	s.drop(s.helmOp())
 	expect(t, "deleted", s.looks()[0], "create HelmOp team/"+bundleName)
 }
 
@@ -279,9 +274,7 @@ func TestAgentsHeld(t *testing.T) {
 		t.Error("a Cluster is kept that is not selected any more")
 	}
 	s.change(proxy, func() { proxy.Spec.RepoURL, proxy.Generation = s.charts.URL, 4 })
-	if err := s.api.Delete(context.Background(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "repository"}}); err != nil {
-		t.Fatal(err)
-	}
+	s.drop(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "repository"}})
 	s.looks()
 	expect(t, "access when nobody knows it any more", s.exists(&corev1.Secret{}, s.accessName()), true)
 	if got := s.condition("Ready"); !strings.Contains(got, `spec.tlsConfig.caSecret: reading Secret team/repository`) {
@@ -297,13 +290,8 @@ func TestAgentsMoved(t *testing.T) {
 	s.create(proxy)
 	s.looks()
 	s.fleet()
-	two := fleetCluster("team", "two")
-	s.change(two, func() {
-		two.OwnerReferences, two.Annotations = nil, map[string]string{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: "two"}
-	})
-	if err := s.api.Delete(context.Background(), cluster("two")); err != nil {
-		t.Fatal(err)
-	}
+	s.release("two")
+	s.drop(cluster("two"))
 	before := s.helmOp()
 	s.change(proxy, func() { proxy.Spec.ClusterSelector.MatchLabels["none"] = "yes" })
 	s.looks()

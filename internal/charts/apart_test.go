@@ -83,26 +83,18 @@ func TestLostAndMoved(t *testing.T) {
 	s.change(one, func() { delete(one.Annotations, stamp.ClusterNameAnnotation) })
 	s.looks()
 	expect(t, "after the pin is lost", s.targets(), "fleet-one fleet-three fleet-two")
-	s.change(two, func() {
-		two.OwnerReferences, two.Annotations = nil, map[string]string{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: "two"}
-	})
+	s.release("two")
 	s.looks()
 	if owners := s.bundle().OwnerReferences; len(owners) > 0 {
 		t.Errorf("the Bundle goes with the HelmChartProxy: %v", owners)
 	}
-	if err := s.api.Delete(context.Background(), cluster("two")); err != nil {
-		t.Fatal(err)
-	}
+	s.drop(cluster("two"))
 	s.looks()
 	expect(t, "after the move", s.targets(), "fleet-one fleet-three fleet-two")
-	if err := s.api.Delete(context.Background(), proxy); err != nil {
-		t.Fatal(err)
-	}
+	s.drop(proxy)
 	s.looks()
 	expect(t, "after the HelmChartProxy is gone", s.targets(), "fleet-two")
-	if err := s.api.Delete(context.Background(), two); err != nil {
-		t.Fatal(err)
-	}
+	s.drop(two)
 	s.looks()
 	if err := s.api.Get(context.Background(), client.ObjectKey{Namespace: "team", Name: bundleName}, &fleetv1.Bundle{}); !apierrors.IsNotFound(err) {
 		t.Errorf("a leftover: %v", err)
@@ -226,9 +218,7 @@ func TestOneNamespaceFails(t *testing.T) {
 func TestMissingNamespace(t *testing.T) {
 	s := newScene(t)
 	proxy := s.everywhere()
-	if err := s.api.Delete(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}}); err != nil {
-		t.Fatal(err)
-	}
+	s.drop(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}})
 	s.create(proxy)
 	s.looks()
 	expect(t, "targets", s.targets(), "fleet-one fleet-three fleet-two")
@@ -309,11 +299,9 @@ func TestDisownWhileMoved(t *testing.T) {
 			s.looks()
 			s.change(proxy, func() { hold(&proxy.Spec); proxy.Generation = 2 })
 			s.looks()
-			two, fleet := cluster("two"), fleetCluster("team", "two")
+			two := cluster("two")
 			s.change(two, func() { two.Spec.Paused = ptr.To(true) })
-			s.change(fleet, func() {
-				fleet.OwnerReferences, fleet.Annotations = nil, map[string]string{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: "two"}
-			})
+			s.release("two")
 			s.looks()
 			expect(t, "owned", s.owned(), []string(nil))
 		})

@@ -67,9 +67,7 @@ func TestInstalledOnTheEarlier(t *testing.T) {
 		}
 	}
 	for _, object := range gone {
-		if err := s.api.Delete(context.Background(), object); err != nil {
-			t.Fatal(err)
-		}
+		s.drop(object)
 	}
 	anew, fleet := cluster("one"), fleetCluster("team", "one")
 	anew.UID = "anew"

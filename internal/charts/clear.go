@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -34,9 +33,7 @@ func (r *reconciler) clear(ctx context.Context, key plan.Key) (ctrl.Result, erro
 	if len(bundles) == 0 { // Nothing is remembered of it then: anybody may make up names.
 		r.pace.forget(key)
 	} else {
-		begin := time.Now()
-		r.pace.begin(key, begin)
-		defer func() { r.pace.end(key, time.Since(begin), time.Now()) }()
+		defer r.pace.during(key)()
 	}
 	values, err := r.valuesOf(ctx, key)
 	if err != nil {

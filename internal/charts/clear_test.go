@@ -10,25 +10,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/charts/plan"
-	"github.com/muster-fleet/muster/internal/stamp"
 )
-
-// release has the Fleet Cluster of a Cluster released, as when the Cluster is moved.
-func (s *scene) release(name string) {
-	s.Helper()
-	fleet := fleetCluster("team", name)
-	s.change(fleet, func() {
-		fleet.OwnerReferences, fleet.Annotations = nil, map[string]string{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: name}
-	})
-}
-
-// drop deletes an object.
-func (s *scene) drop(object client.Object) {
-	s.Helper()
-	if err := s.api.Delete(s.Context(), object); err != nil {
-		s.Fatal(err)
-	}
-}
 
 // left returns for which Clusters there are values after a look.
 func (s *scene) left() (there string) {

@@ -21,9 +21,7 @@ func (s *scene) held(change func(*addonsv1.HelmChartProxy)) {
 	change(proxy)
 	s.create(proxy)
 	s.looks()
-	if err := s.api.Delete(s.Context(), s.valuesSecret()); err != nil {
-		s.Fatal(err)
-	}
+	s.drop(s.valuesSecret())
 }
 
 // carried lists what was made that deploys, or is read by what does.
@@ -89,9 +87,7 @@ func TestHeldKeepsTheOthers(t *testing.T) {
 	before := s.carried()
 	three := cluster("three")
 	s.change(three, func() { three.Labels = nil })
-	if err := s.api.Delete(t.Context(), fleetCluster("team", "one")); err != nil {
-		t.Fatal(err)
-	}
+	s.drop(fleetCluster("team", "one"))
 	s.looks()
 	s.looks()
 	expect(t, "targets", s.targets(), "fleet-one fleet-two")

@@ -58,6 +58,13 @@ func (p *pace) end(proxy plan.Key, took time.Duration, now time.Time) {
 	p.all[proxy] = lookedAt{took, now.Add(restAfter(took))}
 }
 
+// during notes that a look begins, and returns what notes that it is over.
+func (p *pace) during(proxy plan.Key) (over func()) {
+	begin := time.Now()
+	p.begin(proxy, begin)
+	return func() { p.end(proxy, time.Since(begin), time.Now()) }
+}
+
 // forget forgets one that is gone.
 func (p *pace) forget(proxy plan.Key) {
 	p.mu.Lock()

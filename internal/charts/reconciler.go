@@ -88,9 +88,7 @@ func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, 
 		return ctrl.Result{}, err
 	}
 	// Of those that are not there nothing is remembered: anybody may make up names.
-	begin := time.Now()
-	r.pace.begin(key, begin)
-	defer func() { r.pace.end(key, time.Since(begin), time.Now()) }()
+	defer r.pace.during(key)()
 	switch {
 	case !proxy.DeletionTimestamp.IsZero():
 		wrong, err := r.peer.release(ctx, proxy)

@@ -217,6 +217,23 @@ func (s *scene) change(object client.Object, change func()) {
 	s.writes = nil
 }
 
+// release has the Fleet Cluster of a Cluster released, as when the Cluster is moved.
+func (s *scene) release(name string) {
+	s.Helper()
+	fleet := fleetCluster("team", name)
+	s.change(fleet, func() {
+		fleet.OwnerReferences, fleet.Annotations = nil, map[string]string{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: name}
+	})
+}
+
+// drop deletes an object.
+func (s *scene) drop(object client.Object) {
+	s.Helper()
+	if err := s.api.Delete(s.Context(), object); err != nil {
+		s.Fatal(err)
+	}
+}
+
 func (s *scene) proxy() *addonsv1.HelmChartProxy {
 	its := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "proxy", Generation: 1}}
 	its.Spec.ClusterSelector = metav1.LabelSelector{MatchLabels: map[string]string{"web": "yes"}}
@@ -327,9 +344,7 @@ func TestLife(t *testing.T) {
 	})
 	expect(t, "targets", s.targets(), "fleet-three fleet-two")
 
-	if err := s.api.Delete(context.Background(), proxy); err != nil {
-		t.Fatal(err)
-	}
+	s.drop(proxy)
 	s.restart()
 	expect(t, "gone while nobody looked", s.looks(), []string{
 		"delete Bundle team/" + bundleName, "delete ConfigMap team/hcp-web.for.fleet-three", "delete ConfigMap team/hcp-web.for.fleet-two",
@@ -567,9 +582,7 @@ func TestPeer(t *testing.T) {
 			t.Errorf("%s, of what somebody else carries out", write)
 		}
 	}
-	if err := s.api.Delete(context.Background(), proxy); err != nil {
-		t.Fatal(err)
-	}
+	s.drop(proxy)
 	s.writes = nil
 	expect(t, "deleted while it is back", s.looks(), []string(nil))
 }

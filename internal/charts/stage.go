@@ -299,11 +299,8 @@ func (r *reconciler) isRead(ctx context.Context, v *visit, values client.ObjectK
 func (r *reconciler) askDeployments(ctx context.Context, v *visit, namespace string) error {
 	_, err := pages.Each(ctx, r.live, &fleetv1.BundleDeploymentList{}, func(page *fleetv1.BundleDeploymentList) {
 		for i := range page.Items {
-			its := &page.Items[i]
-			if key, found := v.isDeploymentOf(its); found {
-				_, _ = Trim(its) // It always can.
-				v.deployments[key] = its
-			}
+			_, _ = Trim(&page.Items[i]) // It always can.
+			v.noteDeployment(&page.Items[i])
 		}
 	}, client.MatchingLabels(plan.Labels(v.key)), client.MatchingLabels{fleetv1.BundleNamespaceLabel: namespace})
 	if err != nil {

@@ -223,9 +223,7 @@ func TestStagedKilled(t *testing.T) {
 		s.patching = nil
 		s.restart()
 		if gone {
-			if err := s.api.Delete(t.Context(), proxy); err != nil {
-				t.Fatal(err)
-			}
+			s.drop(proxy)
 		} else {
 			s.change(secret, func() { secret.Data["values.yaml"] = []byte("password: sesame") })
 		}

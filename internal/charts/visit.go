@@ -156,12 +156,16 @@ func (r *reconciler) lookAtDeployments(ctx context.Context, v *visit) error {
 	}
 	v.deployments = map[deploymentKey]*fleetv1.BundleDeployment{}
 	for i := range deployments.Items {
-		its := &deployments.Items[i]
-		if key, found := v.isDeploymentOf(its); found {
-			v.deployments[key] = its
-		}
+		v.noteDeployment(&deployments.Items[i])
 	}
 	return nil
+}
+
+// noteDeployment notes what Fleet has made of one of the Bundles.
+func (v *visit) noteDeployment(its *fleetv1.BundleDeployment) {
+	if key, found := v.isDeploymentOf(its); found {
+		v.deployments[key] = its
+	}
 }
 
 // isDeploymentOf returns which Fleet Cluster a BundleDeployment is for, if it is of one of the

@@ -157,9 +157,7 @@ func TestMirrorFields(t *testing.T) {
 	})
 	expect(t, "changed", s.looks(), []string{"patch HelmReleaseProxy team/web-one"})
 	expect(t, "put back", s.mirror("web-one").Spec, want)
-	if err := s.api.Delete(context.Background(), mirror); err != nil {
-		t.Fatal(err)
-	}
+	s.drop(mirror)
 	s.writes = nil
 	expect(t, "deleted", s.looks(), []string{"create HelmReleaseProxy team/web-one", "patch status HelmReleaseProxy team/web-one"})
 }
@@ -176,9 +174,7 @@ func TestWatchFilter(t *testing.T) {
 		t.Error("it is not looked at")
 	}
 	s.change(proxy, func() { proxy.Labels[clusterv1.WatchLabel] = "theirs" })
-	if err := s.api.Delete(context.Background(), s.mirror("web-one")); err != nil {
-		t.Fatal(err)
-	}
+	s.drop(s.mirror("web-one"))
 	s.writes = nil
 	expect(t, "of somebody else", s.looks(), []string(nil))
 }
