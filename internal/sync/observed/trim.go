@@ -18,6 +18,10 @@ import (
 // fit in little memory. Of managedFields it keeps the managers' names, of a Fleet Cluster's
 // template values their hash; unstructured objects it compacts.
 func Trim(object any) (any, error) {
+	if large, ok := object.(*unstructured.Unstructured); ok {
+		// The objects that Clusters refer to, the largest of all.
+		return object, Compact(large)
+	}
 	accessor, ok := object.(client.Object)
 	if !ok {
 		return object, nil
@@ -42,9 +46,6 @@ func Trim(object any) (any, error) {
 			Conditions:     conditionsRead(typed.Status.Conditions),
 			Initialization: typed.Status.Initialization,
 		}
-	case *unstructured.Unstructured:
-		// The objects that Clusters refer to, the largest of all.
-		return object, Compact(typed)
 	}
 	return object, nil
 }
