@@ -6,11 +6,12 @@ COMPILE := GOGC=400 $(GO)
 TOOL := $(GO) tool -modfile=tools/go.mod
 STACK := $(GO) run ./test/cmd/stack
 # -count=1: a test that starts processes is never answered from the cache. What is tested does not see GOGC.
-TEST := GOGC=400 $(GO) test -exec='env -u GOGC' -count=1
+# -vet=off: `make vet` looks at everything, and at more.
+TEST := GOGC=400 $(GO) test -exec='env -u GOGC' -vet=off -count=1
 # Every module of the repository, in which `go mod tidy` must have nothing to do.
-MODULES := . tools tools/golangci-lint tools/helm tools/helm3 tools/helm-unittest hack/release test/monitoring test/page test/differential/fleet test/providers $(wildcard test/parts/*)
+MODULES := . tools tools/golangci-lint tools/helm tools/helm3 tools/helm-unittest hack/release test/monitoring test/page test/differential/fleet $(wildcard test/parts/*)
 # Those with code of ours, which is looked at and tested.
-OURS := . hack/release test/monitoring test/page test/differential/fleet test/providers
+OURS := . hack/release test/monitoring test/page test/differential/fleet
 # Builds images and what else is released; -root is the work tree, from there.
 RELEASE := $(GO) run -C hack/release .
 
@@ -95,7 +96,7 @@ verify-modules: ## Check that `go mod tidy` changes nothing, in every module
 
 .PHONY: verify-certs
 verify-certs: ## Check that certs/ has no field that cert-manager does not have
-	$(GO) test ./hack/certcheck
+	$(TEST) ./hack/certcheck
 
 .PHONY: verify-channels
 verify-channels: ## Check that every way to install gives the objects of manifests/default, and test the chart
@@ -110,7 +111,7 @@ verify-docs: ## Check that the documentation agrees with the code
 .PHONY: verify-github
 verify-github: ## Lint the workflows, and check that all modules are updated and all actions pinned
 	$(TOOL) actionlint -shellcheck= -pyflakes=
-	$(GO) test ./hack/githubcheck
+	$(TEST) ./hack/githubcheck
 
 .PHONY: format
 format: $(LINT) ## Format all Go files, the order of their imports included
@@ -136,7 +137,7 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 ##@ Test
 
 .PHONY: test
-test: parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer-once test-charts-once test-install-file test-random test-faults test-e2e test-providers test-release-trial ## Run every test, of the ways to install the quickest
+test: parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer-once test-charts-once test-install-file test-random test-faults test-e2e test-release-trial ## Run every test, of the ways to install the quickest
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
@@ -243,10 +244,6 @@ test-migration: ## Migrate from CAAPF, which is played, and from what CAAPH leav
 	$(STACK) build
 	$(TEST) -p=1 -timeout=30m ./test/migration/...
 
-.PHONY: test-providers
-test-providers: ## Decode the guides' examples for RKE2 and k3s as objects of these providers
-	cd test/providers && $(TEST) -timeout=10m ./...
-
 .PHONY: test-charts
 test-charts: ## Test HelmChartProxies on the whole stack
 	$(STACK) build
@@ -262,7 +259,7 @@ test-release: ## Release the last commit in two clones, compare byte by byte, an
 	cd hack/release && $(TEST) -timeout=30m ./...
 
 .PHONY: test-release-trial
-test-release-trial: ## The same, with the plugin of kubectl for this machine only
+test-release-trial: ## The same, with images and the plugin of kubectl for this machine only
 	cd hack/release && MUSTER_RELEASE=trial $(TEST) -timeout=30m ./...
 
 .PHONY: test-images

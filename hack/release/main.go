@@ -21,6 +21,7 @@ import (
 
 	"github.com/muster-fleet/muster/hack/release/assets"
 	"github.com/muster-fleet/muster/hack/release/images"
+	"github.com/muster-fleet/muster/hack/release/programs"
 	"github.com/muster-fleet/muster/hack/release/source"
 )
 
@@ -60,7 +61,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.registry, "registry", "", "The registry, with what precedes the names of the images: ghcr.io/muster-fleet.")
 	flags.StringVar(&o.into, "into", "", "The folder for what is pulled.")
 	flags.StringVar(&o.announce, "announce", "", "The file to write the address of the registry to.")
-	flags.BoolVar(&o.isTrial, "trial", false, "Of the assets, build the plugin for this machine only, to try out a release.")
+	flags.BoolVar(&o.isTrial, "trial", false, "Build the images of the assets and the plugin for this machine only, to try out a release.")
 	if err := flags.Parse(args[1:]); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -82,7 +83,7 @@ func buildImages(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	built, err := images.Build(ctx, src, filepath.Join(o.root, "dist"), os.Stderr)
+	built, err := images.Build(ctx, src, filepath.Join(o.root, "dist"), programs.Platforms, os.Stderr)
 	if err != nil {
 		return err
 	}
@@ -164,9 +165,9 @@ func makeAssets(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	machines := assets.Machines
+	platforms, machines := programs.Platforms, assets.Machines
 	if o.isTrial {
-		machines = []assets.Machine{{System: runtime.GOOS, Arch: runtime.GOARCH}}
+		platforms, machines = []string{runtime.GOARCH}, []assets.Machine{{System: runtime.GOOS, Arch: runtime.GOARCH}}
 	}
-	return assets.Release(ctx, src, machines, os.Stderr)
+	return assets.Release(ctx, src, platforms, machines, os.Stderr)
 }

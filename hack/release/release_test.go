@@ -23,8 +23,8 @@ import (
 // version is one that the repository will hardly release, of a series that it has.
 const version = "v0.1.0-test.1"
 
-// isTrial has the plugin built for this machine only: four more take as many times as long to
-// compile. `make test-release` builds for all.
+// isTrial has images and plugin built for this machine only: each other one has everything
+// compiled anew. `make test-release` builds for all.
 var isTrial = os.Getenv("MUSTER_RELEASE") == "trial"
 
 // assetsOf makes the release in a clone.

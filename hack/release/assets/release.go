@@ -41,9 +41,9 @@ func Check(ctx context.Context, src *source.Source) (string, error) {
 	return notes(string(changelog), src.Version)
 }
 
-// Release makes the assets in dist/release, the plugin for these machines. It replaces what
-// was there.
-func Release(ctx context.Context, src *source.Source, machines []Machine, progress io.Writer) error {
+// Release makes the assets in dist/release, the images for these architectures of Linux and
+// the plugin for these machines. It replaces what was there.
+func Release(ctx context.Context, src *source.Source, platforms []string, machines []Machine, progress io.Writer) error {
 	notes, err := Check(ctx, src)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func Release(ctx context.Context, src *source.Source, machines []Machine, progre
 	if err != nil {
 		return err
 	}
-	built, err := images.Build(ctx, src, dist, progress)
+	built, err := images.Build(ctx, src, dist, platforms, progress)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,9 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -69,10 +71,10 @@ func image(src *source.Source, program programs.Program, arch, binary string) (v
 	return mutate.Annotations(image, labels(src, program)).(v1.Image), nil
 }
 
-// index is one program for all architectures; binaries are its files by architecture.
+// index is one program for several architectures; binaries are its files by architecture.
 func index(src *source.Source, program programs.Program, binaries map[string]string) (v1.ImageIndex, error) {
 	result := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
-	for _, arch := range programs.Platforms {
+	for _, arch := range slices.Sorted(maps.Keys(binaries)) {
 		image, err := image(src, program, arch, binaries[arch])
 		if err != nil {
 			return nil, fmt.Errorf("image %s for %s: %w", program.Image(), arch, err)

@@ -43,15 +43,15 @@ type Image struct {
 // Name is the image's name in a registry, without a tag.
 func (i Image) Name(registry string) string { return registry + "/" + i.Program.Image() }
 
-// Build builds all images into dist/images, as one OCI layout, and describes what is in
-// them in dist/sbom. What was there before is replaced as a whole.
-func Build(ctx context.Context, src *source.Source, dist string, progress io.Writer) (built []Image, err error) {
+// Build builds all images for these architectures into dist/images, as one OCI layout, and
+// describes what is in them in dist/sbom. What was there before is replaced as a whole.
+func Build(ctx context.Context, src *source.Source, dist string, platforms []string, progress io.Writer) (built []Image, err error) {
 	scratch, err := os.MkdirTemp("", "muster-images-")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	for _, arch := range programs.Platforms {
+	for _, arch := range platforms {
 		if err := compile(ctx, src, arch, filepath.Join(scratch, arch), progress); err != nil {
 			return nil, err
 		}
@@ -68,7 +68,7 @@ func Build(ctx context.Context, src *source.Source, dist string, progress io.Wri
 	all := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, program := range programs.All {
 		binaries := map[string]string{}
-		for _, arch := range programs.Platforms {
+		for _, arch := range platforms {
 			binaries[arch] = filepath.Join(scratch, arch, program.Name)
 		}
 		index, err := index(src, program, binaries)
