@@ -9,7 +9,7 @@ STACK := $(GO) run ./test/cmd/stack
 # -vet=off: `make vet` looks at everything, and at more.
 TEST := GOGC=400 $(GO) test -exec='env -u GOGC' -vet=off -count=1
 # Every module of the repository, in which `go mod tidy` must have nothing to do.
-MODULES := . tools tools/golangci-lint tools/helm tools/helm3 tools/helm-unittest hack/release test/monitoring test/page test/differential/fleet $(wildcard test/parts/*)
+MODULES := . tools tools/golangci-lint tools/helm tools/helm3 tools/helm-unittest hack/release test/monitoring test/page test/differential/fleet test/providers $(wildcard test/parts/*)
 # Those with code of ours, which is looked at and tested.
 OURS := . hack/release test/monitoring test/page test/differential/fleet
 # Builds images and what else is released; -root is the work tree, from there.

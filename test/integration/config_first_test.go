@@ -7,6 +7,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
@@ -22,25 +23,22 @@ func TestConfigIsAppliedFirst(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	manifests := func(name string) string {
-		path, err := filepath.Abs(filepath.Join("../../manifests", name))
-		g.Expect(err).NotTo(HaveOccurred())
-		return path
-	}
 	config := func(phase string) string {
 		return `{"apiVersion":"addons.cluster.x-k8s.io/v1alpha1","kind":"FleetAddonConfig","metadata":{"name":"fleet-addon-config"},` +
 			`"spec":{"cluster":{"selector":{"matchLabels":{"phase":"` + phase + `"}}}}}`
 	}
 
-	_, err = fresh.Kubectl(ctx, "apply", "--server-side", "-k", manifests("crd"))
+	root, err := stack.RepoRoot()
 	g.Expect(err).NotTo(HaveOccurred())
-	_, err = fresh.Kubectl(ctx, "wait", "--for=condition=Established", "crd/fleetaddonconfigs.addons.cluster.x-k8s.io")
+	commands, err := fixture.Commands("operations.md")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Eventually(func() error { // The API server's discovery follows a moment later.
-		_, err := fresh.KubectlInput(ctx, config("first"), "apply", "-f", "-")
-		return err
-	}).Should(Succeed())
-	_, err = fresh.Kubectl(ctx, "apply", "--server-side", "-k", manifests("default"))
+	g.Expect(commands["config"]).To(HaveKey("first"))
+	shell, err := fixture.NewShell(fresh, t.TempDir(), t.TempDir())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(os.Symlink(root, filepath.Join(shell.Home, "muster"))).To(Succeed())
+	g.Expect(os.WriteFile(filepath.Join(shell.Home, "fleetaddonconfig.yaml"), []byte(config("first")), 0o600)).To(Succeed())
+	g.Expect(os.WriteFile(filepath.Join(shell.Home, "kustomization.yaml"), []byte("resources: [muster/manifests/default]"), 0o600)).To(Succeed())
+	_, _, err = shell.Run(ctx, fresh.Kubeconfig, commands["config"]["first"])
 	g.Expect(err).NotTo(HaveOccurred())
 
 	out, err := fresh.Kubectl(ctx, "get", "fac", "fleet-addon-config", "-o", "jsonpath={.spec.cluster.selector.matchLabels.phase}")

@@ -71,7 +71,7 @@ func serve(t *testing.T, module, kind string) {
 	g := NewWithT(t)
 	root, err := stack.RepoRoot()
 	g.Expect(err).NotTo(HaveOccurred())
-	dir, err := parts.ModuleDir(ctx, root, "providers", module)
+	dir, err := parts.ModuleDir(ctx, filepath.Join(root, "test", "providers"), module)
 	g.Expect(err).NotTo(HaveOccurred())
 	crd := "controlplane.cluster.x-k8s.io_" + strings.ToLower(kind) + "s.yaml"
 	content, err := os.ReadFile(filepath.Join(dir, "controlplane/config/crd/bases", crd))
@@ -89,11 +89,12 @@ func patched(t *testing.T, before *unstructured.Unstructured) map[string]any {
 	t.Helper()
 	g := NewWithT(t)
 	definition := definitionFor(t, before.GetKind())
-	g.Expect(definition.Selector.APIVersion).To(Equal(before.GetAPIVersion()))
+	g.Expect([]string{definition.Selector.APIVersion, definition.Selector.Kind}).To(Equal([]string{before.GetAPIVersion(), before.GetKind()}))
 	g.Expect(definition.Selector.MatchResources.ControlPlane).To(HaveValue(BeTrue()))
 	content, err := before.MarshalJSON()
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, operation := range definition.JSONPatches {
+		g.Expect(operation.ValueFrom).NotTo(BeNil(), "the example does not render its value")
 		text, err := template.New("value").Option("missingkey=error").Parse(operation.ValueFrom.Template)
 		g.Expect(err).NotTo(HaveOccurred())
 		var rendered bytes.Buffer

@@ -114,29 +114,37 @@ func (s *Stack) applyCRDs(ctx context.Context, crds []*unstructured.Unstructured
 	return s.waitServed(ctx, crds)
 }
 
-// waitServed waits until the kinds of these CRDs are in the API server's discovery. That a
-// CRD is established is not enough: discovery follows a moment later, and until then clients
-// know no such kind.
+// waitServed waits until these CRDs are established and their kinds are in the API server's
+// discovery, which follows a moment later: until then clients know no such kind.
 func (s *Stack) waitServed(ctx context.Context, crds []*unstructured.Unstructured) error {
-	return poll.Until(ctx, "CRDs to be served", time.Minute, func(context.Context) error {
+	established := map[string]bool{}
+	return poll.Until(ctx, "CRDs to be served", time.Minute, func(ctx context.Context) error {
+		var missing []string
+		for _, crd := range crds {
+			if established[crd.GetName()] {
+				continue
+			}
+			got, err := s.client.client.Resource(crdResource).Get(ctx, crd.GetName(), metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			conditions := conditionsOf(got)
+			if established[crd.GetName()] = conditions["Established"] == metav1.ConditionTrue; !established[crd.GetName()] {
+				missing = append(missing, fmt.Sprintf("%s has the conditions %v", crd.GetName(), conditions))
+			}
+		}
+		if len(missing) > 0 {
+			return errors.New(strings.Join(missing, "; "))
+		}
 		_, served, _, err := s.client.discover.GroupsAndMaybeResources()
 		if err != nil {
 			return err
 		}
-		var missing []string
 		for _, crd := range crds {
-			group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
-			kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
-			versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
-			for _, version := range versions {
-				fields, _ := version.(map[string]any)
-				if fields["served"] != true {
-					continue
-				}
-				version := schema.GroupVersion{Group: group, Version: fmt.Sprint(fields["name"])}
-				resources := served[version]
-				if resources == nil || !slices.ContainsFunc(resources.APIResources, func(resource metav1.APIResource) bool { return resource.Kind == kind }) {
-					missing = append(missing, version.WithKind(kind).String())
+			for _, kind := range servedKinds(crd) {
+				resources := served[kind.GroupVersion()]
+				if resources == nil || !slices.ContainsFunc(resources.APIResources, func(its metav1.APIResource) bool { return its.Kind == kind.Kind }) {
+					missing = append(missing, kind.String())
 				}
 			}
 		}
@@ -145,4 +153,27 @@ func (s *Stack) waitServed(ctx context.Context, crds []*unstructured.Unstructure
 		}
 		return nil
 	})
+}
+
+func conditionsOf(object *unstructured.Unstructured) map[string]metav1.ConditionStatus {
+	all := map[string]metav1.ConditionStatus{}
+	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+	for _, condition := range conditions {
+		fields, _ := condition.(map[string]any)
+		all[fmt.Sprint(fields["type"])] = metav1.ConditionStatus(fmt.Sprint(fields["status"]))
+	}
+	return all
+}
+
+// servedKinds are a CRD's kind in all versions that it serves.
+func servedKinds(crd *unstructured.Unstructured) (kinds []schema.GroupVersionKind) {
+	group, _, _ := unstructured.NestedString(crd.Object, "spec", "group")
+	kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
+	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	for _, version := range versions {
+		if fields, _ := version.(map[string]any); fields["served"] == true {
+			kinds = append(kinds, schema.GroupVersionKind{Group: group, Version: fmt.Sprint(fields["name"]), Kind: kind})
+		}
+	}
+	return kinds
 }

@@ -68,6 +68,55 @@ func TestRoots(t *testing.T) {
 	}
 }
 
+// An image is for all architectures that there are binaries of, always in the same order, and
+// its SBOM describes each: `make test` builds for one only.
+func TestArchitectures(t *testing.T) {
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := &source.Source{Version: "v1.2.3", Date: time.Unix(1e9, 0)}
+	binaries := map[string]string{}
+	for _, arch := range programs.Platforms {
+		binaries[arch] = binary
+	}
+	made := map[string]bool{}
+	for range 3 {
+		index, err := index(src, programs.All[0], binaries)
+		if err != nil {
+			t.Fatal(err)
+		}
+		manifest, err := index.IndexManifest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var platforms []string
+		for _, image := range manifest.Manifests {
+			platforms = append(platforms, image.Platform.String())
+		}
+		if diff := cmp.Diff([]string{"linux/amd64", "linux/arm64"}, platforms); diff != "" {
+			t.Fatalf("platforms (-want +got):\n%s", diff)
+		}
+		dir := t.TempDir()
+		if err := describe(src, programs.All[0], index, binaries, dir); err != nil {
+			t.Fatal(err)
+		}
+		bom, err := os.ReadFile(filepath.Join(dir, sbom.File(programs.All[0])))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, platform := range platforms {
+			if !strings.Contains(string(bom), `"for `+platform+`"`) {
+				t.Errorf("the SBOM lacks %s", platform)
+			}
+		}
+		made[string(bom)] = true // The digest of the image is in it.
+	}
+	if len(made) != 1 {
+		t.Errorf("%d different images or SBOMs of the same binaries", len(made))
+	}
+}
+
 // What was never built is not pushed.
 func TestRead(t *testing.T) {
 	if _, err := Read(filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "run make images first") {

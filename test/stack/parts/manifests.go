@@ -76,7 +76,7 @@ func renderManifests(ctx context.Context, tools *Tools, progress io.Writer) (str
 }
 
 func renderCertManager(ctx context.Context, tools *Tools, out string) error {
-	dir, err := ModuleDir(ctx, tools.Root, "certmanager", "github.com/cert-manager/cert-manager")
+	dir, err := moduleDir(ctx, tools.Root, "certmanager", "github.com/cert-manager/cert-manager")
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func renderCertManager(ctx context.Context, tools *Tools, out string) error {
 }
 
 func renderFleet(ctx context.Context, tools *Tools, out string) error {
-	dir, err := ModuleDir(ctx, tools.Root, "fleet", "github.com/rancher/fleet")
+	dir, err := moduleDir(ctx, tools.Root, "fleet", "github.com/rancher/fleet")
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func renderFleet(ctx context.Context, tools *Tools, out string) error {
 // contract labels and the conversion stanza that the generated bases lack.
 func renderCAPI(ctx context.Context, tools *Tools, out string) error {
 	for _, provider := range CAPIProviders {
-		dir, err := ModuleDir(ctx, tools.Root, "capi", provider.module)
+		dir, err := moduleDir(ctx, tools.Root, "capi", provider.module)
 		if err != nil {
 			return err
 		}
@@ -118,7 +118,7 @@ func renderCAPI(ctx context.Context, tools *Tools, out string) error {
 			return err
 		}
 	}
-	dir, err := ModuleDir(ctx, tools.Root, "capi", "sigs.k8s.io/cluster-api/test")
+	dir, err := moduleDir(ctx, tools.Root, "capi", "sigs.k8s.io/cluster-api/test")
 	if err != nil {
 		return err
 	}
@@ -126,10 +126,13 @@ func renderCAPI(ctx context.Context, tools *Tools, out string) error {
 		filepath.Join(dir, "infrastructure", "docker", "templates", InMemoryClassFile))
 }
 
-// ModuleDir finds the source of a module that a part requires, downloading it if need be. The
-// root is that of this repository.
-func ModuleDir(ctx context.Context, root, part, path string) (string, error) {
-	from := filepath.Join(root, "test", "parts", part)
+func moduleDir(ctx context.Context, root, part, path string) (string, error) {
+	return ModuleDir(ctx, filepath.Join(root, "test", "parts", part), path)
+}
+
+// ModuleDir finds the source of a module that the module in a folder requires, downloading it
+// if need be.
+func ModuleDir(ctx context.Context, from, path string) (string, error) {
 	find := func() (string, error) {
 		dir, err := runGo(ctx, from, "list", "-m", "-f", "{{.Dir}}", path)
 		return strings.TrimSpace(string(dir)), err

@@ -63,7 +63,7 @@ func patchModules(ctx context.Context, root, part, out string, patches []patch) 
 }
 
 func (p patch) apply(ctx context.Context, root, part, to string) error {
-	dir, err := ModuleDir(ctx, root, part, p.module)
+	dir, err := moduleDir(ctx, root, part, p.module)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-module github.com/muster-fleet/muster/test/parts/providers
+module github.com/muster-fleet/muster/test/providers
 
 go 1.26.0
 

@@ -1,7 +1,7 @@
 //go:build tools
 
-// Package parts pins the providers whose CRDs the guides' examples are checked against.
-package parts
+// Package providers pins the providers whose CRDs the guides' examples are checked against.
+package providers
 
 import (
 	_ "github.com/k3s-io/cluster-api-k3s/pkg/errors"
