@@ -2,9 +2,11 @@ package sync
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -36,42 +38,73 @@ func forged(t *testing.T, i int, extra ...metav1.OwnerReference) *fleetv1.Cluste
 		id := fmt.Sprintf("%d-%d", i, n)
 		result.OwnerReferences = append(result.OwnerReferences, metav1.OwnerReference{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: id, UID: types.UID(id)})
 	}
-	trimmed, err := observed.Trim(result)
+	return trimmedCluster(t, result)
+}
+
+func trimmedCluster(t *testing.T, cluster *fleetv1.Cluster) *fleetv1.Cluster {
+	t.Helper()
+	trimmed, err := observed.Trim(cluster)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return trimmed.(*fleetv1.Cluster)
 }
 
+// filled is a Fleet Cluster of which one list has as many empty items as etcd takes.
+func filled(t *testing.T, i int, list string) *fleetv1.Cluster {
+	t.Helper()
+	const items = 450_000
+	document := fmt.Sprintf(`{"metadata":{"namespace":"team","name":"f%d"},`+list+`}`, i, "[{}"+strings.Repeat(",{}", items-1)+"]")
+	result := &fleetv1.Cluster{}
+	if err := json.Unmarshal([]byte(document), result); err != nil {
+		t.Fatal(err)
+	}
+	return trimmedCluster(t, result)
+}
+
 // docs/operations.md says what a quota lets a tenant fill.
-func TestForgedOwnersTakeLittleMemory(t *testing.T) {
-	const count, limit = 50, 1.4 // MiB each
-	indexer := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{
-		// As controller-runtime does it: by value, and by namespace and value.
-		"field:" + byOrigin: func(cached any) ([]string, error) {
-			var keys []string
-			for _, value := range origins(cached.(client.Object)) {
-				keys = append(keys, "team/"+value, "__all_namespaces/"+value)
-			}
-			return keys, nil
-		},
-	})
+func TestForgedFleetClustersTakeLittleMemory(t *testing.T) {
+	const limit = 1.4 // MiB each
 	heap := func() uint64 {
 		runtime.GC()
 		var stats runtime.MemStats
 		runtime.ReadMemStats(&stats)
 		return stats.HeapAlloc
 	}
-	before := heap()
-	for i := range count {
-		if err := indexer.Add(forged(t, i)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	each := float64(heap()-before) / count / (1 << 20)
-	runtime.KeepAlive(indexer)
-	if each > limit {
-		t.Errorf("one takes %.1f MiB of the cache", each)
+	for name, make := range map[string]func(i int) *fleetv1.Cluster{
+		"owners":      func(i int) *fleetv1.Cluster { return forged(t, i) },
+		"tolerations": func(i int) *fleetv1.Cluster { return filled(t, i, `"spec":{"agentTolerations":%s}`) },
+		"environment": func(i int) *fleetv1.Cluster { return filled(t, i, `"spec":{"agentEnvVars":%s}`) },
+		"affinity": func(i int) *fleetv1.Cluster {
+			return filled(t, i, `"spec":{"agentAffinity":{"podAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":%s}}}`)
+		},
+		"pull secrets": func(i int) *fleetv1.Cluster { return filled(t, i, `"spec":{"agentPullSecrets":%s}`) },
+		"conditions":   func(i int) *fleetv1.Cluster { return filled(t, i, `"status":{"conditions":%s}`) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const count = 10
+			indexer := toolscache.NewIndexer(toolscache.MetaNamespaceKeyFunc, toolscache.Indexers{
+				// As controller-runtime does it: by value, and by namespace and value.
+				"field:" + byOrigin: func(cached any) ([]string, error) {
+					var keys []string
+					for _, value := range origins(cached.(client.Object)) {
+						keys = append(keys, "team/"+value, "__all_namespaces/"+value)
+					}
+					return keys, nil
+				},
+			})
+			before := heap()
+			for i := range count {
+				if err := indexer.Add(make(i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			each := (float64(heap()) - float64(before)) / count / (1 << 20)
+			runtime.KeepAlive(indexer)
+			if each > limit {
+				t.Errorf("one takes %.1f MiB of the cache", each)
+			}
+		})
 	}
 }
 

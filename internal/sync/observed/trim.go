@@ -2,6 +2,7 @@ package observed
 
 import (
 	"maps"
+	"slices"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -12,6 +13,16 @@ import (
 
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
+)
+
+// A FleetAddonConfig has no more tolerations and environment variables than this. Anyone who may
+// write a Fleet Cluster can give it half a million, each in three bytes; one more than wanted is
+// kept of them, so that they differ from what is wanted.
+const (
+	maxTolerations = 64
+	maxEnvVars     = 128
+	// maxConditions is more than Fleet has.
+	maxConditions = 32
 )
 
 // Trim is a cache transform: it drops what Muster does not read, so that thousands of objects
@@ -33,8 +44,11 @@ func Trim(object any) (any, error) {
 		if values := typed.Spec.TemplateValues; values != nil {
 			typed.Spec.TemplateValues = &fleetv1.GenericMap{Data: desired.ShortValues(values.Data)}
 		}
+		typed.Spec.AgentTolerations = atMost(maxTolerations+1, typed.Spec.AgentTolerations)
+		typed.Spec.AgentEnvVars = atMost(maxEnvVars+1, typed.Spec.AgentEnvVars)
+		typed.Spec.AgentAffinity, typed.Spec.AgentResources, typed.Spec.AgentSchedulingCustomization, typed.Spec.AgentPullSecrets = nil, nil, nil, nil
 		typed.Status = fleetv1.ClusterStatus{
-			Conditions: typed.Status.Conditions,
+			Conditions: atMost(maxConditions, typed.Status.Conditions),
 			Agent:      fleetv1.AgentStatus{LastSeen: typed.Status.Agent.LastSeen},
 		}
 		typed.OwnerReferences = stamp.BoundedOwners(typed)
@@ -48,6 +62,14 @@ func Trim(object any) (any, error) {
 		}
 	}
 	return object, nil
+}
+
+// atMost returns the first items of a list, in an array of their own.
+func atMost[T any](most int, all []T) []T {
+	if len(all) <= most {
+		return all
+	}
+	return slices.Clone(all[:most])
 }
 
 // dropCopies removes annotations that hold the whole object once more.
