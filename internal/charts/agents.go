@@ -96,6 +96,11 @@ func (r *reconciler) putHelmOp(ctx context.Context, v *visit, bundle *fleetv1.Bu
 			return nil
 		}
 	}
+	if have.Annotations[cutAnnotation] != "" {
+		if err := r.live.Get(ctx, key, have); err != nil {
+			return fmt.Errorf("reading HelmOp %s: %w", key, err)
+		}
+	}
 	spec, err := difference(have.Spec, want.Spec)
 	if err != nil {
 		return err

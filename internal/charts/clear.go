@@ -179,6 +179,12 @@ func (r *reconciler) retire(ctx context.Context, bundle *fleetv1.Bundle) (kept b
 	if len(released) == len(bundle.Spec.Targets) {
 		return true, nil
 	}
+	if bundle, err = r.whole(ctx, bundle); err == nil {
+		released, err = r.released(ctx, bundle)
+	}
+	if err != nil {
+		return true, err
+	}
 	return true, r.patch(ctx, bundle, toJSON(map[string]any{"spec": map[string]any{"targets": released}}))
 }
 

@@ -51,7 +51,7 @@ func (r *reconciler) dropDeselected(ctx context.Context, v *visit, bundles []*fl
 		case len(left) == 0:
 			going[bundle.Namespace] = append(going[bundle.Namespace], bundle)
 		default:
-			errs = append(errs, r.patch(ctx, bundle, toJSON(map[string]any{"spec": map[string]any{"targets": left}})))
+			errs = append(errs, r.takeOut(ctx, v, bundle))
 		}
 	}
 	for namespace, its := range going {
@@ -65,6 +65,19 @@ func (r *reconciler) dropDeselected(ctx context.Context, v *visit, bundles []*fl
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// takeOut takes Clusters that are not selected any more out of one Bundle.
+func (r *reconciler) takeOut(ctx context.Context, v *visit, bundle *fleetv1.Bundle) error {
+	its, err := r.whole(ctx, bundle)
+	if err != nil {
+		return err
+	}
+	left, err := r.stillSelected(ctx, v, its)
+	if err != nil {
+		return err
+	}
+	return r.patch(ctx, its, toJSON(map[string]any{"spec": map[string]any{"targets": left}}))
 }
 
 // isBehind reports whether a Bundle has become another than the cache shows: it may have targets again that

@@ -155,6 +155,9 @@ func (r *reconciler) putBundle(ctx context.Context, proxy plan.Key, want, have *
 			return false, err
 		}
 	}
+	if have, err = r.whole(ctx, have); err != nil {
+		return false, err
+	}
 	resources := want.Spec.Resources
 	if resources == nil { // The ones that are there are right.
 		want.Annotations[digestAnnotation] = have.Annotations[digestAnnotation]

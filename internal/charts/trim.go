@@ -3,7 +3,6 @@ package charts
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"slices"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -55,14 +54,14 @@ func Trim(object any) (any, error) {
 		if !plan.MayBeOurs(typed.Name) {
 			typed.Spec = fleetv1.BundleSpec{}
 		}
-		typed.Spec.Targets = fewer(typed.Spec.Targets)
+		cutSpec(typed, &typed.Spec)
 		typed.ManagedFields, typed.Status = nil, fleetv1.BundleStatus{ObservedGeneration: typed.Status.ObservedGeneration}
 		typed.Spec.Resources = []fleetv1.BundleResource{{Name: digestResource, Content: digestOf(typed.Spec.Resources), Encoding: digestResource}}
 	case *fleetv1.HelmOp:
 		if !plan.MayBeOurs(typed.Name) {
 			typed.Spec = fleetv1.HelmOpSpec{}
 		}
-		typed.Spec.Targets = fewer(typed.Spec.Targets)
+		cutSpec(typed, &typed.Spec.BundleSpec)
 		typed.ManagedFields = nil
 		status := fleetv1.HelmOpStatus{}
 		for _, condition := range typed.Status.Conditions {
@@ -76,7 +75,7 @@ func Trim(object any) (any, error) {
 		typed.Data = map[string]string{digestResource: digestOfValues(typed)}
 	case *fleetv1.BundleDeployment:
 		typed.ManagedFields, typed.Annotations = nil, nil
-		typed.Status.Resources, typed.Status.ModifiedStatus = nil, nil
+		cutStatus(&typed.Status)
 		spec := fleetv1.BundleDeploymentSpec{
 			Paused: typed.Spec.Paused, DeploymentID: typed.Spec.DeploymentID, StagedDeploymentID: typed.Spec.StagedDeploymentID,
 			DownstreamResourcesGeneration: typed.Spec.DownstreamResourcesGeneration,
@@ -98,12 +97,4 @@ func ours(copied []fleetv1.DownstreamResource) []fleetv1.DownstreamResource {
 		}
 	}
 	return result
-}
-
-// fewer returns no more targets than a Bundle of ours has.
-func fewer(targets []fleetv1.BundleTarget) []fleetv1.BundleTarget {
-	if len(targets) <= plan.MostTargets {
-		return targets
-	}
-	return slices.Clone(targets[:plan.MostTargets])
 }

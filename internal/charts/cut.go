@@ -1,0 +1,121 @@
+package charts
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/charts/plan"
+)
+
+// An empty item of a list is three bytes for the API server, and up to 170 in memory: what somebody
+// else has put into a Bundle is cut in the cache, and read whole when the Bundle is to be written.
+const (
+	cutAnnotation = plan.ChartAnnotation + "-cut"
+	// mostValues is more than the values, lists and maps of a Bundle of ours beside its chart and targets.
+	mostValues = 500
+	// mostNamed is more than the objects with values that a target, or all of them, has.
+	mostNamed = 8
+	// mostTold is how many of the conditions, and of what is not ready, of a BundleDeployment are told of, and mostWords
+	// how much of each: Fleet tells of ten.
+	mostTold, mostWords = 16, 4
+)
+
+// cutSpec leaves of a Bundle's spec little more than what is written, and notes that on the object.
+func cutSpec(object client.Object, spec *fleetv1.BundleSpec) {
+	isCut := false
+	spec.Targets = atMost(plan.MostTargets, spec.Targets)
+	for i := range spec.Targets {
+		its := &spec.Targets[i]
+		if kept := ourPart(its); !equality.Semantic.DeepEqual(&kept, its) {
+			*its, isCut = kept, true
+			its.Name = digestResource // So that it is not taken for what is wanted.
+		}
+	}
+	rest := *spec
+	rest.Targets, rest.Resources = nil, nil
+	if content := toJSON(rest); bytes.Count(content, []byte("{"))+bytes.Count(content, []byte("["))+bytes.Count(content, []byte(",")) > mostValues {
+		isCut = true
+		kept := fleetv1.BundleSpec{Targets: spec.Targets, Resources: spec.Resources, Paused: spec.Paused}
+		kept.DefaultNamespace, kept.KeepResources = spec.DefaultNamespace, spec.KeepResources
+		kept.DownstreamResources = atMost(mostNamed, spec.DownstreamResources)
+		kept.Helm = ourHelm(spec.Helm)
+		if spec.HelmOpOptions != nil {
+			kept.HelmOpOptions = &fleetv1.BundleHelmOptions{SecretName: spec.HelmOpOptions.SecretName, InsecureSkipTLSverify: spec.HelmOpOptions.InsecureSkipTLSverify}
+		}
+		*spec = kept
+	}
+	if isCut {
+		annotations := maps.Clone(object.GetAnnotations())
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[cutAnnotation] = "true"
+		object.SetAnnotations(annotations)
+	}
+}
+
+// ourPart returns of a target what one of ours has.
+func ourPart(target *fleetv1.BundleTarget) fleetv1.BundleTarget {
+	result := fleetv1.BundleTarget{Name: target.Name, ClusterName: target.ClusterName}
+	result.DownstreamResources = atMost(mostNamed, target.DownstreamResources)
+	result.Helm = ourHelm(target.Helm)
+	return result
+}
+
+// ourHelm returns of a target's options what one of ours has, or Fleet adds when it makes a Bundle of a HelmOp.
+func ourHelm(options *fleetv1.HelmOptions) *fleetv1.HelmOptions {
+	if options == nil {
+		return nil
+	}
+	return &fleetv1.HelmOptions{
+		ReleaseName: options.ReleaseName, Repo: options.Repo, Chart: options.Chart, Version: options.Version,
+		ValuesFrom: atMost(mostNamed, options.ValuesFrom),
+	}
+}
+
+// cutStatus leaves of a BundleDeployment's status what is told of.
+func cutStatus(status *fleetv1.BundleDeploymentStatus) {
+	status.Resources, status.ModifiedStatus = nil, nil
+	status.Conditions = atMost(mostTold, status.Conditions)
+	status.NonReadyStatus = atMost(mostTold, status.NonReadyStatus)
+	for i := range status.NonReadyStatus {
+		summary := &status.NonReadyStatus[i].Summary
+		summary.Message = atMost(mostWords, summary.Message)
+	}
+}
+
+// atMost returns the first items of a list, in an array of their own.
+func atMost[T any](most int, all []T) []T {
+	if len(all) <= most {
+		return all
+	}
+	return slices.Clone(all[:most])
+}
+
+// whole returns a Bundle as it is: the cache may have cut it. It is to be written, and what was
+// cut off would be left as somebody else has made it, or be lost.
+func (r *reconciler) whole(ctx context.Context, bundle *fleetv1.Bundle) (*fleetv1.Bundle, error) {
+	if bundle == nil || bundle.Annotations[cutAnnotation] == "" {
+		return bundle, nil
+	}
+	live := &fleetv1.Bundle{}
+	var object client.Object = live
+	op := &fleetv1.HelmOp{}
+	if plan.IsHelmOp(bundle) {
+		object = op
+	}
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(bundle), object); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", describe(bundle), err)
+	}
+	if object == op {
+		*live = plan.BundleFor(op)
+	}
+	return live, nil
+}
