@@ -222,3 +222,56 @@ func TestForgedFormerAccess(t *testing.T) {
 		}
 	}
 }
+
+// asking is a reader past the cache that notes what it reads whole.
+type asking struct {
+	client.Reader
+	whole []string
+}
+
+func (a *asking) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	a.whole = append(a.whole, key.String())
+	return a.Reader.Get(ctx, key, object, options...)
+}
+
+func (a *asking) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if _, ok := list.(*metav1.PartialObjectMetadataList); !ok {
+		a.whole = append(a.whole, fmt.Sprintf("%T", list))
+	}
+	return a.Reader.List(ctx, list, options...)
+}
+
+// Past the cache only those BundleDeployments are read whole that are of a Bundle and that the cache
+// does not show as they are: anybody may label others like them, as large as they please.
+func TestForgedDeploymentsAreNotRead(t *testing.T) {
+	s := newScene(t)
+	proxy := s.proxy()
+	s.create(proxy)
+	s.looks()
+	deployments := s.deployAll()
+	for i := range 3 {
+		forged := deployments["fleet-one"].DeepCopy()
+		forged.Namespace, forged.Name, forged.ResourceVersion = "evil", fmt.Sprintf("forged-%d", i), ""
+		s.create(forged)
+	}
+	bundles, err := s.bundlesOf(t.Context(), key, proxy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &visit{key: key, bundles: bundles}
+	if err := s.lookAtDeployments(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	changed := deployments["fleet-two"]
+	s.change(changed, func() {
+		changed.Spec.Options.DownstreamResources = []fleetv1.DownstreamResource{{Kind: "ConfigMap", Name: "hcp-new"}}
+	})
+	live := &asking{Reader: s.api}
+	s.live = live
+	if err := s.askDeployments(t.Context(), v, "team"); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "read whole", live.whole, []string{client.ObjectKeyFromObject(changed).String()})
+	expect(t, "deployments", len(v.deployments), 3)
+	expect(t, "what is known of the changed one", readBy(v.deployments[deploymentKey{"team", "fleet-two"}]), []string{"hcp-new"})
+}

@@ -39,12 +39,25 @@ type peer struct {
 	client.Client
 
 	mu sync.Mutex
-	// released are the HelmChartProxies whose finalizer was removed here, and in which version.
-	released map[types.UID]string
+	// released are the HelmChartProxies whose finalizer was removed here, as long as they are there.
+	released map[plan.Key]releasedAs
 	said     bool
 }
 
-func newPeer(c client.Client) *peer { return &peer{Client: c, released: map[types.UID]string{}} }
+// releasedAs says of which HelmChartProxy of a name a finalizer was removed, and in which version.
+type releasedAs struct {
+	uid     types.UID
+	version string
+}
+
+func newPeer(c client.Client) *peer { return &peer{Client: c, released: map[plan.Key]releasedAs{}} }
+
+// forget forgets one that is gone: anybody may make up names.
+func (p *peer) forget(proxy plan.Key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.released, proxy)
+}
 
 // isOurs reports whether the CRD is Muster's: if not, HelmChartProxies are somebody else's.
 func (p *peer) isOurs(ctx context.Context) (bool, error) {
@@ -97,11 +110,11 @@ func (p *peer) release(ctx context.Context, proxy *addonsv1.HelmChartProxy) (wro
 		return "", nil
 	}
 	p.mu.Lock()
-	before := p.released[proxy.UID]
+	before := p.released[client.ObjectKeyFromObject(proxy)]
 	p.mu.Unlock()
-	switch before {
-	case "":
-	case proxy.ResourceVersion:
+	switch {
+	case before == releasedAs{}, before.uid != proxy.UID:
+	case before.version == proxy.ResourceVersion:
 		return "", nil // The cache is behind.
 	default:
 		return "cluster-api-addon-provider-helm runs and carries it out, too; stop it, and remove its finalizer " + peersProxyFinalizer, nil
@@ -110,7 +123,7 @@ func (p *peer) release(ctx context.Context, proxy *addonsv1.HelmChartProxy) (wro
 		return "", err
 	}
 	p.mu.Lock()
-	p.released[proxy.UID] = proxy.ResourceVersion
+	p.released[client.ObjectKeyFromObject(proxy)] = releasedAs{proxy.UID, proxy.ResourceVersion}
 	p.mu.Unlock()
 	return "", nil
 }

@@ -83,6 +83,7 @@ func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, 
 	}
 	proxy := &addonsv1.HelmChartProxy{}
 	if err := r.Get(ctx, key, proxy); apierrors.IsNotFound(err) {
+		r.peer.forget(key)
 		return r.clear(ctx, key)
 	} else if err != nil {
 		return ctrl.Result{}, err

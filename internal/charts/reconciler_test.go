@@ -585,6 +585,10 @@ func TestPeer(t *testing.T) {
 	s.drop(proxy)
 	s.writes = nil
 	expect(t, "deleted while it is back", s.looks(), []string(nil))
+	expect(t, "remembered", len(s.peer.released), 1)
+	s.change(proxy, func() { proxy.Finalizers = nil })
+	s.looks()
+	expect(t, "remembered of one that is gone", len(s.peer.released), 0)
 }
 
 // The name of one HelmChartProxy may be what that of another is shortened to.

@@ -8,6 +8,8 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -295,16 +297,35 @@ func (r *reconciler) isRead(ctx context.Context, v *visit, values client.ObjectK
 	return err != nil || v.isRead(values), err
 }
 
-// askDeployments reads the BundleDeployments of one namespace past the cache.
+// askDeployments reads the BundleDeployments of one namespace past the cache. Who labels others like them,
+// anywhere, decides how many and how large these are: whole are read only those that are of a Bundle and
+// that the cache does not show as they are.
 func (r *reconciler) askDeployments(ctx context.Context, v *visit, namespace string) error {
-	_, err := pages.Each(ctx, r.live, &fleetv1.BundleDeploymentList{}, func(page *fleetv1.BundleDeploymentList) {
+	const atOnce = 50
+	all := &metav1.PartialObjectMetadataList{}
+	all.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("BundleDeploymentList"))
+	var changed []client.ObjectKey
+	_, err := pages.Each(ctx, r.live, all, func(page *metav1.PartialObjectMetadataList) {
 		for i := range page.Items {
-			_, _ = Trim(&page.Items[i]) // It always can.
-			v.noteDeployment(&page.Items[i])
+			its := &page.Items[i]
+			key, found := v.isDeploymentOf(its)
+			if have := v.deployments[key]; found && (have == nil || have.UID != its.UID || have.ResourceVersion != its.ResourceVersion) {
+				changed = append(changed, client.ObjectKeyFromObject(its))
+			}
 		}
-	}, client.MatchingLabels(plan.Labels(v.key)), client.MatchingLabels{fleetv1.BundleNamespaceLabel: namespace})
+	}, client.MatchingLabels(plan.Labels(v.key)), client.MatchingLabels{fleetv1.BundleNamespaceLabel: namespace}, client.Limit(atOnce))
 	if err != nil {
 		return fmt.Errorf("listing BundleDeployments: %w", err)
+	}
+	for _, key := range changed {
+		its := &fleetv1.BundleDeployment{}
+		if err := r.live.Get(ctx, key, its); apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return fmt.Errorf("reading BundleDeployment %s: %w", key, err)
+		}
+		_, _ = Trim(its) // It always can.
+		v.noteDeployment(its)
 	}
 	v.here.asked = true
 	return nil

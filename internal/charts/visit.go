@@ -171,11 +171,12 @@ func (v *visit) noteDeployment(its *fleetv1.BundleDeployment) {
 // isDeploymentOf returns which Fleet Cluster a BundleDeployment is for, if it is of one of the
 // Bundles. Its labels are the word of whoever may write BundleDeployments in its namespace: only
 // in that of the Fleet Cluster are these Fleet and the Cluster's own agent.
-func (v *visit) isDeploymentOf(its *fleetv1.BundleDeployment) (deploymentKey, bool) {
-	bundle := client.ObjectKey{Namespace: its.Labels[fleetv1.BundleNamespaceLabel], Name: its.Labels[fleetv1.BundleLabel]}
-	key := deploymentKey{its.Labels[fleetv1.ClusterNamespaceLabel], its.Labels[fleetv1.ClusterLabel]}
+func (v *visit) isDeploymentOf(its client.Object) (deploymentKey, bool) {
+	labels := its.GetLabels()
+	bundle := client.ObjectKey{Namespace: labels[fleetv1.BundleNamespaceLabel], Name: labels[fleetv1.BundleLabel]}
+	key := deploymentKey{labels[fleetv1.ClusterNamespaceLabel], labels[fleetv1.ClusterLabel]}
 	return key, v.bundle(bundle) != nil && key.namespace == bundle.Namespace &&
-		its.Namespace == stamp.FleetNamespace(key.namespace, key.fleetCluster)
+		its.GetNamespace() == stamp.FleetNamespace(key.namespace, key.fleetCluster)
 }
 
 // bundlesOf returns the Bundles of a HelmChartProxy, which is nil if it is gone. Whoever may
