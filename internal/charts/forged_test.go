@@ -151,6 +151,53 @@ func TestForgedStays(t *testing.T) {
 	expect(t, "what is there", s.inEvil(&corev1.ConfigMapList{}), []string(nil))
 }
 
+// Nor is it while the values cannot be read, or when the HelmChartProxy is gone.
+func TestForgedIsNoTroubleOfTheHeldOrGone(t *testing.T) {
+	for name, test := range map[string]func(*scene, *addonsv1.HelmChartProxy){
+		"held": func(s *scene, proxy *addonsv1.HelmChartProxy) {
+			s.change(proxy, func() {
+				proxy.Spec.ValuesFrom = []addonsv1.ValuesReference{{Kind: "ConfigMap", Name: "none"}}
+				proxy.Generation = 2
+			})
+		},
+		"gone": func(s *scene, proxy *addonsv1.HelmChartProxy) { s.drop(proxy) },
+	} {
+		for _, kind := range []string{"Bundle", "ConfigMap"} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				s := newScene(t)
+				proxy := s.guarded(addonsv1.DownloadManager)
+				s.create(proxy)
+				s.looks()
+				forged := forgeries(proxy, "fleet-x", "fleet-y")[kind]
+				if bundle, ok := forged.(*fleetv1.Bundle); ok { // Of the same release, so that it is taken for one of ours.
+					bundle.Spec.DefaultNamespace, bundle.Spec.Helm = plan.ReleaseNamespace(proxy), &fleetv1.HelmOptions{ReleaseName: plan.ReleaseName(proxy)}
+				}
+				s.create(forged)
+				test(s, proxy)
+				tried := 0
+				s.fails = func(object client.Object) bool {
+					if object.GetNamespace() != "evil" {
+						return false
+					}
+					tried++
+					return true
+				}
+				for range 3 {
+					if again := s.looksOnce(); again != pollInterval {
+						t.Errorf("again in %v", again)
+					}
+				}
+				if tried == 0 {
+					t.Error("nothing was tried")
+				}
+				s.fails = nil
+				s.looks()
+				expect(t, "what is there", s.inEvil(&fleetv1.BundleList{}, &corev1.ConfigMapList{}), []string(nil))
+			})
+		}
+	}
+}
+
 // What is forged takes neither much memory nor much time.
 func TestForgedSize(t *testing.T) {
 	var names []string

@@ -46,12 +46,12 @@ func (r *reconciler) dropDeselected(ctx context.Context, v *visit, bundles []*fl
 		}
 		switch {
 		case err != nil:
-			errs = append(errs, err)
+			errs = append(errs, notTheirs(ctx, v.isWanted(bundle.Namespace), bundle.Namespace, err))
 		case isBehind: // The event of what it has become brings the HelmChartProxy back.
 		case len(left) == 0:
 			going[bundle.Namespace] = append(going[bundle.Namespace], bundle)
 		default:
-			errs = append(errs, r.takeOut(ctx, v, bundle))
+			errs = append(errs, notTheirs(ctx, v.isWanted(bundle.Namespace), bundle.Namespace, r.takeOut(ctx, v, bundle)))
 		}
 	}
 	for namespace, its := range going {
@@ -62,7 +62,7 @@ func (r *reconciler) dropDeselected(ctx context.Context, v *visit, bundles []*fl
 			}
 		}
 		_, err := r.retireAll(ctx, v, its, named)
-		errs = append(errs, err)
+		errs = append(errs, notTheirs(ctx, v.isWanted(namespace), namespace, err))
 	}
 	return errors.Join(errs...)
 }
@@ -145,10 +145,11 @@ func (r *reconciler) sweepHeld(ctx context.Context, v *visit) error {
 			}
 		}
 		theirs := slices.DeleteFunc(in(values, namespace), func(its client.Object) bool { return first[plan.FirstOf(its.GetName())] || first[its.GetName()] })
-		errs = append(errs, r.sweepValues(ctx, v, named, theirs))
+		err := r.sweepValues(ctx, v, named, theirs)
 		if !isSelected { // The Secrets are for all of them.
-			errs = append(errs, r.sweepWritten(ctx, v, namespace, named))
+			err = errors.Join(err, r.sweepWritten(ctx, v, namespace, named))
 		}
+		errs = append(errs, notTheirs(ctx, v.isWanted(namespace), namespace, err))
 	}
 	return errors.Join(errs...)
 }

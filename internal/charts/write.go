@@ -29,8 +29,7 @@ func (r *reconciler) write(ctx context.Context, v *visit) (again time.Duration, 
 			r.traces.guess(v, namespace)
 		} else {
 			if err := r.clearAway(ctx, v, namespace, in(values, namespace)); err != nil {
-				// Whoever has it there may have forged it: it is not told of the HelmChartProxy.
-				ctrl.LoggerFrom(ctx).Error(err, "Clearing a namespace in which no Cluster is selected failed", "namespace", namespace)
+				logNotTheirs(ctx, namespace, err)
 				again = pollInterval
 			}
 			continue
@@ -66,6 +65,21 @@ func (v *visit) failIn(namespace, reason, message string) bool {
 		}
 	}
 	return found
+}
+
+// notTheirs returns what went wrong in a namespace, unless nothing is wanted there: then it is no error
+// of the HelmChartProxy, and is logged. What passes by itself is tried again soon.
+func notTheirs(ctx context.Context, isWanted bool, namespace string, err error) error {
+	if err == nil || isWanted || isTransient(err) {
+		return err
+	}
+	logNotTheirs(ctx, namespace, err)
+	return nil
+}
+
+// logNotTheirs logs what went wrong where nothing is wanted: whoever has it there may have forged it.
+func logNotTheirs(ctx context.Context, namespace string, err error) {
+	ctrl.LoggerFrom(ctx).Error(err, "Clearing a namespace in which no Cluster is selected failed", "namespace", namespace)
 }
 
 // isWanted reports whether anything is to be written in a namespace: a Cluster in it is selected, or
