@@ -79,6 +79,7 @@ func TestAgents(t *testing.T) {
 		paths, refused := own.Asked()
 		g.Expect(strings.Count(strings.Join(paths, " "), "simple-1.0.0.tgz")).To(BeNumerically(">=", 2), "%v", paths)
 		g.Expect(refused).To(BeZero())
+		isWhole(g, "agents")
 	}) {
 		return
 	}

@@ -124,6 +124,7 @@ func TestStory(t *testing.T) {
 		g.Expect(strings.Join(paths, " ")).To(HaveSuffix("/index.yaml /nginx-ingress-1.0.0.tgz"))
 		g.Expect(strings.Count(strings.Join(paths, " "), "nginx-ingress-1.0.0.tgz")).To(Equal(1), "a chart is downloaded once")
 		g.Expect(refused).To(BeZero())
+		isWhole(g, "nginx-ingress")
 	}) {
 		return
 	}
