@@ -6,7 +6,7 @@ COMPILE := GOGC=400 $(GO)
 TOOL := $(GO) tool -modfile=tools/go.mod
 STACK := $(GO) run ./test/cmd/stack
 # -count=1: a test that starts processes is never answered from the cache. What is tested does not see GOGC.
-# -vet=off: `make vet` looks at everything, and at more.
+# -vet=off: `make vet` checks all packages, with more analyzers than `go test` has.
 TEST := GOGC=400 $(GO) test -exec='env -u GOGC' -vet=off -count=1
 # Every module of the repository, in which `go mod tidy` must have nothing to do.
 MODULES := . tools tools/golangci-lint tools/helm tools/helm3 tools/helm-unittest hack/release test/monitoring test/page test/differential/fleet test/providers $(wildcard test/parts/*)

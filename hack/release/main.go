@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&o.registry, "registry", "", "The registry, with what precedes the names of the images: ghcr.io/muster-fleet.")
 	flags.StringVar(&o.into, "into", "", "The folder for what is pulled.")
 	flags.StringVar(&o.announce, "announce", "", "The file to write the address of the registry to.")
-	flags.BoolVar(&o.isTrial, "trial", false, "Build the images of the assets and the plugin for this machine only, to try out a release.")
+	flags.BoolVar(&o.isTrial, "trial", false, "Of the assets, build the images for this architecture and the plugin for this machine only, to try out a release.")
 	if err := flags.Parse(args[1:]); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil

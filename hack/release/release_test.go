@@ -23,8 +23,8 @@ import (
 // version is one that the repository will hardly release, of a series that it has.
 const version = "v0.1.0-test.1"
 
-// isTrial has images and plugin built for this machine only: each other one has everything
-// compiled anew. `make test-release` builds for all.
+// isTrial has images and plugin built for this machine only: every further platform
+// compiles everything again. `make test-release` builds for all.
 var isTrial = os.Getenv("MUSTER_RELEASE") == "trial"
 
 // assetsOf makes the release in a clone.

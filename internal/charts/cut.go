@@ -20,14 +20,15 @@ const (
 	cutAnnotation = plan.ChartAnnotation + "-cut"
 	// mostValues is more than the values, lists and maps of a Bundle of ours beside its chart and targets.
 	mostValues = 500
-	// mostNamed is more than the objects with values that a target, or all of them, has.
+	// mostNamed is more than the objects with values that a target, or all of them together, name.
 	mostNamed = 8
-	// mostTold is how many of the conditions, and of what is not ready, of a BundleDeployment are told of, and mostWords
-	// how much of each: Fleet tells of ten.
+	// mostTold bounds a BundleDeployment's conditions and non-ready resources, and mostWords the messages of
+	// each resource: Fleet reports ten.
 	mostTold, mostWords = 16, 4
 )
 
-// cutSpec leaves of a Bundle's spec little more than what is written, and notes that on the object.
+// cutSpec reduces an oversized or foreign spec to little more than Muster writes. It notes that on the
+// object, unless only surplus targets went.
 func cutSpec(object client.Object, spec *fleetv1.BundleSpec) {
 	isCut := false
 	spec.Targets = atMost(plan.MostTargets, spec.Targets)
@@ -69,7 +70,8 @@ func ourPart(target *fleetv1.BundleTarget) fleetv1.BundleTarget {
 	return result
 }
 
-// ourHelm returns of a target's options what one of ours has, or Fleet adds when it makes a Bundle of a HelmOp.
+// ourHelm returns those Helm options, of a Bundle or a target, that ours have or that Fleet adds when it
+// makes a Bundle of a HelmOp.
 func ourHelm(options *fleetv1.HelmOptions) *fleetv1.HelmOptions {
 	if options == nil {
 		return nil
@@ -99,8 +101,8 @@ func atMost[T any](most int, all []T) []T {
 	return slices.Clone(all[:most])
 }
 
-// whole returns a Bundle as it is: the cache may have cut it. It is to be written, and what was
-// cut off would be left as somebody else has made it, or be lost.
+// whole returns a Bundle uncut, for a write: otherwise what the cache has cut off would stay as somebody
+// else made it, or be lost.
 func (r *reconciler) whole(ctx context.Context, bundle *fleetv1.Bundle) (*fleetv1.Bundle, error) {
 	if bundle == nil || bundle.Annotations[cutAnnotation] == "" {
 		return bundle, nil

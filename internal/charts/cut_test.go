@@ -16,7 +16,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// What is as large as etcd takes it, and nothing but empty items, takes little memory.
+// An object of nothing but empty items, as large as etcd accepts, takes little memory.
 func TestForgedHeap(t *testing.T) {
 	const count, limit = 10, 1.4 // MiB each
 	many := "[{}" + strings.Repeat(",{}", 450_000) + "]"
@@ -65,7 +65,7 @@ func TestForgedHeap(t *testing.T) {
 	}
 }
 
-// What the cache has cut is put back as well.
+// An edit is put back even if the cache has cut it.
 func TestCutIsPutBack(t *testing.T) {
 	big := map[string]any{"a": slices.Repeat([]any{map[string]any{}}, mostValues)}
 	for _, download := range []addonsv1.DownloadMode{addonsv1.DownloadManager, addonsv1.DownloadAgent} {

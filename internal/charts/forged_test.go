@@ -151,7 +151,8 @@ func TestForgedStays(t *testing.T) {
 	expect(t, "what is there", s.inEvil(&corev1.ConfigMapList{}), []string(nil))
 }
 
-// Nor is it while the values cannot be read, or when the HelmChartProxy is gone.
+// What cannot be cleared is no trouble either while the values cannot be read, or once the HelmChartProxy
+// is gone.
 func TestForgedIsNoTroubleOfTheHeldOrGone(t *testing.T) {
 	for name, test := range map[string]func(*scene, *addonsv1.HelmChartProxy){
 		"held": func(s *scene, proxy *addonsv1.HelmChartProxy) {
@@ -288,8 +289,8 @@ func (a *asking) List(ctx context.Context, list client.ObjectList, options ...cl
 	return a.Reader.List(ctx, list, options...)
 }
 
-// Past the cache only those BundleDeployments are read whole that are of a Bundle and that the cache
-// does not show as they are: anybody may label others like them, as large as they please.
+// Past the cache it reads whole only those BundleDeployments that belong to a Bundle and have changed
+// since the cache saw them: anyone can label others like them, in any number and size.
 func TestForgedDeploymentsAreNotRead(t *testing.T) {
 	s := newScene(t)
 	proxy := s.proxy()

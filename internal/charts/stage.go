@@ -297,9 +297,9 @@ func (r *reconciler) isRead(ctx context.Context, v *visit, values client.ObjectK
 	return err != nil || v.isRead(values), err
 }
 
-// askDeployments reads the BundleDeployments of one namespace past the cache. Who labels others like them,
-// anywhere, decides how many and how large these are: whole are read only those that are of a Bundle and
-// that the cache does not show as they are.
+// askDeployments reads the BundleDeployments of one namespace past the cache. Anyone can label others like
+// them, in any number and size, so it reads whole only those that belong to a Bundle and have changed
+// since the cache saw them.
 func (r *reconciler) askDeployments(ctx context.Context, v *visit, namespace string) error {
 	const atOnce = 50
 	all := &metav1.PartialObjectMetadataList{}

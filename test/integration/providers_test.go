@@ -22,7 +22,8 @@ import (
 )
 
 // The guide's examples for RKE2 and k3s are patches of these providers' templates: applied as
-// Cluster API would, they give what the API server takes by the providers' own CRDs, strictly.
+// Cluster API would, they give what the API server accepts, validating strictly against the
+// providers' own CRDs.
 func TestProviders(t *testing.T) {
 	for kind, provider := range map[string]struct {
 		module, template, manifest string

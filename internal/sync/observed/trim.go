@@ -16,8 +16,8 @@ import (
 )
 
 // A FleetAddonConfig has no more tolerations and environment variables than this. Anyone who may
-// write a Fleet Cluster can give it half a million, each in three bytes; one more than wanted is
-// kept of them, so that they differ from what is wanted.
+// write a Fleet Cluster can give it half a million of three bytes each; one more than the maximum
+// is kept, so that the list differs from any that is wanted.
 const (
 	maxTolerations = 64
 	maxEnvVars     = 128
