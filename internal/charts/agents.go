@@ -96,7 +96,7 @@ func (r *reconciler) putHelmOp(ctx context.Context, v *visit, bundle *fleetv1.Bu
 			return nil
 		}
 	}
-	if have.Annotations[cutAnnotation] != "" {
+	if isCut(have) {
 		if err := r.live.Get(ctx, key, have); err != nil {
 			return fmt.Errorf("reading HelmOp %s: %w", key, err)
 		}

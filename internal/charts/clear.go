@@ -43,14 +43,11 @@ func (r *reconciler) clear(ctx context.Context, key plan.Key) (ctrl.Result, erro
 	var result ctrl.Result
 	for _, namespace := range namespacesOf(bundles, values) {
 		stays, err := r.clearIn(ctx, key, inNamespace(bundles, namespace), in(values, namespace))
-		if failed := notTheirs(ctx, namespace == key.Namespace, namespace, err); failed != nil || err == nil {
-			errs = append(errs, failed)
-		} else {
-			stays = true
-		}
+		failed := notTheirs(ctx, namespace == key.Namespace, namespace, err)
+		errs = append(errs, failed)
 		// No event of the Fleet Cluster leads to a HelmChartProxy that is gone; none of what Fleet
 		// has made of a HelmOp may.
-		if stays || slices.ContainsFunc(bundles, func(its fleetv1.Bundle) bool { return its.Spec.HelmOpOptions != nil }) {
+		if stays || err != nil && failed == nil || slices.ContainsFunc(bundles, func(its fleetv1.Bundle) bool { return its.Spec.HelmOpOptions != nil }) {
 			result.RequeueAfter = pollInterval
 		}
 	}

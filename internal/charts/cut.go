@@ -4,14 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/charts/plan"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // An empty item of a list is three bytes for the API server, and up to 170 in memory: what somebody
@@ -31,7 +31,7 @@ const (
 // object, unless only surplus targets went.
 func cutSpec(object client.Object, spec *fleetv1.BundleSpec) {
 	isCut := false
-	spec.Targets = atMost(plan.MostTargets, spec.Targets)
+	spec.Targets = observed.AtMost(plan.MostTargets, spec.Targets)
 	for i := range spec.Targets {
 		its := &spec.Targets[i]
 		if kept := ourPart(its); !equality.Semantic.DeepEqual(&kept, its) {
@@ -45,7 +45,7 @@ func cutSpec(object client.Object, spec *fleetv1.BundleSpec) {
 		isCut = true
 		kept := fleetv1.BundleSpec{Targets: spec.Targets, Resources: spec.Resources, Paused: spec.Paused}
 		kept.DefaultNamespace, kept.KeepResources = spec.DefaultNamespace, spec.KeepResources
-		kept.DownstreamResources = atMost(mostNamed, spec.DownstreamResources)
+		kept.DownstreamResources = observed.AtMost(mostNamed, spec.DownstreamResources)
 		kept.Helm = ourHelm(spec.Helm)
 		if spec.HelmOpOptions != nil {
 			kept.HelmOpOptions = &fleetv1.BundleHelmOptions{SecretName: spec.HelmOpOptions.SecretName, InsecureSkipTLSverify: spec.HelmOpOptions.InsecureSkipTLSverify}
@@ -53,19 +53,14 @@ func cutSpec(object client.Object, spec *fleetv1.BundleSpec) {
 		*spec = kept
 	}
 	if isCut {
-		annotations := maps.Clone(object.GetAnnotations())
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
-		annotations[cutAnnotation] = "true"
-		object.SetAnnotations(annotations)
+		capiannotations.AddAnnotations(object, map[string]string{cutAnnotation: "true"})
 	}
 }
 
 // ourPart returns of a target what one of ours has.
 func ourPart(target *fleetv1.BundleTarget) fleetv1.BundleTarget {
 	result := fleetv1.BundleTarget{Name: target.Name, ClusterName: target.ClusterName}
-	result.DownstreamResources = atMost(mostNamed, target.DownstreamResources)
+	result.DownstreamResources = observed.AtMost(mostNamed, target.DownstreamResources)
 	result.Helm = ourHelm(target.Helm)
 	return result
 }
@@ -78,33 +73,28 @@ func ourHelm(options *fleetv1.HelmOptions) *fleetv1.HelmOptions {
 	}
 	return &fleetv1.HelmOptions{
 		ReleaseName: options.ReleaseName, Repo: options.Repo, Chart: options.Chart, Version: options.Version,
-		ValuesFrom: atMost(mostNamed, options.ValuesFrom),
+		ValuesFrom: observed.AtMost(mostNamed, options.ValuesFrom),
 	}
 }
 
 // cutStatus leaves of a BundleDeployment's status what is told of.
 func cutStatus(status *fleetv1.BundleDeploymentStatus) {
 	status.Resources, status.ModifiedStatus = nil, nil
-	status.Conditions = atMost(mostTold, status.Conditions)
-	status.NonReadyStatus = atMost(mostTold, status.NonReadyStatus)
+	status.Conditions = observed.AtMost(mostTold, status.Conditions)
+	status.NonReadyStatus = observed.AtMost(mostTold, status.NonReadyStatus)
 	for i := range status.NonReadyStatus {
 		summary := &status.NonReadyStatus[i].Summary
-		summary.Message = atMost(mostWords, summary.Message)
+		summary.Message = observed.AtMost(mostWords, summary.Message)
 	}
 }
 
-// atMost returns the first items of a list, in an array of their own.
-func atMost[T any](most int, all []T) []T {
-	if len(all) <= most {
-		return all
-	}
-	return slices.Clone(all[:most])
-}
+// isCut reports whether the cache has cut an object.
+func isCut(object client.Object) bool { return object.GetAnnotations()[cutAnnotation] != "" }
 
 // whole returns a Bundle uncut, for a write: otherwise what the cache has cut off would stay as somebody
 // else made it, or be lost.
 func (r *reconciler) whole(ctx context.Context, bundle *fleetv1.Bundle) (*fleetv1.Bundle, error) {
-	if bundle == nil || bundle.Annotations[cutAnnotation] == "" {
+	if bundle == nil || !isCut(bundle) {
 		return bundle, nil
 	}
 	live := &fleetv1.Bundle{}

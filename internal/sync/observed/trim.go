@@ -44,11 +44,11 @@ func Trim(object any) (any, error) {
 		if values := typed.Spec.TemplateValues; values != nil {
 			typed.Spec.TemplateValues = &fleetv1.GenericMap{Data: desired.ShortValues(values.Data)}
 		}
-		typed.Spec.AgentTolerations = atMost(maxTolerations+1, typed.Spec.AgentTolerations)
-		typed.Spec.AgentEnvVars = atMost(maxEnvVars+1, typed.Spec.AgentEnvVars)
+		typed.Spec.AgentTolerations = AtMost(maxTolerations+1, typed.Spec.AgentTolerations)
+		typed.Spec.AgentEnvVars = AtMost(maxEnvVars+1, typed.Spec.AgentEnvVars)
 		typed.Spec.AgentAffinity, typed.Spec.AgentResources, typed.Spec.AgentSchedulingCustomization, typed.Spec.AgentPullSecrets = nil, nil, nil, nil
 		typed.Status = fleetv1.ClusterStatus{
-			Conditions: atMost(maxConditions, typed.Status.Conditions),
+			Conditions: AtMost(maxConditions, typed.Status.Conditions),
 			Agent:      fleetv1.AgentStatus{LastSeen: typed.Status.Agent.LastSeen},
 		}
 		typed.OwnerReferences = stamp.BoundedOwners(typed)
@@ -64,8 +64,8 @@ func Trim(object any) (any, error) {
 	return object, nil
 }
 
-// atMost returns the first items of a list, in an array of their own.
-func atMost[T any](most int, all []T) []T {
+// AtMost returns the first items of a list, in an array of their own.
+func AtMost[T any](most int, all []T) []T {
 	if len(all) <= most {
 		return all
 	}
