@@ -65,6 +65,7 @@ metadata: {namespace: %[1]s, name: foreign}
 apiVersion: fleet.cattle.io/v1alpha1
 kind: Cluster
 metadata: {namespace: %[1]s, name: handed-over, annotations: {fleet.addons.cluster.x-k8s.io/adopt: "true"}}
+spec: {privateRepoURL: registry.example}
 ---
 apiVersion: fleet.cattle.io/v1alpha1
 kind: ClusterGroup
@@ -104,6 +105,7 @@ metadata: {namespace: %[1]s, name: secret}
 	foreign := func(kind string) *unstructured.Unstructured {
 		return target(fleetVersion, kind, s.namespace, "foreign")
 	}
+	own := func() *unstructured.Unstructured { return target(fleetVersion, "Cluster", s.namespace, "one") }
 	cluster := func() *unstructured.Unstructured { return target(capiVersion, "Cluster", s.namespace, "one") }
 	class := func() *unstructured.Unstructured {
 		return target(capiVersion, "ClusterClass", s.classNamespace, "standard")
@@ -149,6 +151,21 @@ metadata: {namespace: %[1]s, name: secret}
 		{"create a Fleet Cluster that is nobody's", func() error {
 			return syncer.Create(ctx, target(fleetVersion, "Cluster", s.namespace, "new"), client.DryRunAll)
 		}, "only with the label app.kubernetes.io/managed-by=muster"},
+
+		{"choose the image of an agent", patch(own(), `{"spec":{"privateRepoURL":"registry.evil.example"}}`), "spec.privateRepoURL of a Fleet Cluster"},
+		{"make a Fleet Cluster with such an image", func() error {
+			object := target(fleetVersion, "Cluster", s.namespace, "new")
+			object.SetLabels(map[string]string{"app.kubernetes.io/managed-by": "muster"})
+			g.Expect(unstructured.SetNestedField(object.Object, "registry.evil.example", "spec", "privateRepoURL")).To(Succeed())
+			return syncer.Create(ctx, object, client.DryRunAll)
+		}, "spec.privateRepoURL of a Fleet Cluster"},
+		{"read a kubeconfig of another namespace", patch(own(), `{"spec":{"kubeConfigSecretNamespace":"kube-system"}}`), "spec.kubeConfigSecretNamespace of a Fleet Cluster"},
+		{"choose how agents log in to a registry", patch(own(), `{"spec":{"agentPullSecrets":[{"name":"x"}]}}`), "spec.agentPullSecrets of a Fleet Cluster"},
+		{"place an agent", patch(own(), `{"spec":{"agentAffinity":{}}}`), "spec.agentAffinity of a Fleet Cluster"},
+		{"starve an agent", patch(own(), `{"spec":{"agentResources":{}}}`), "spec.agentResources of a Fleet Cluster"},
+		{"outrank others with an agent", patch(own(), `{"spec":{"agentSchedulingCustomization":{"priorityClass":{"value":1}}}}`), "spec.agentSchedulingCustomization of a Fleet Cluster"},
+		{"pause a Fleet Cluster", patch(own(), `{"spec":{"paused":true}}`), "spec.paused of a Fleet Cluster"},
+		{"take off what others set", patch(target(fleetVersion, "Cluster", s.namespace, "handed-over"), `{"spec":{"privateRepoURL":null}}`), "spec.privateRepoURL of a Fleet Cluster"},
 
 		{"edit a Bundle's spec", patch(bundle(), `{"spec":{"paused":true}}`), "may not change a Bundle's spec"},
 		{"put a label of Fleet on a Bundle", patch(bundle(), entry("labels", "objectset.rio.cattle.io/hash", `"x"`)), "reserved domain to a Bundle: objectset.rio.cattle.io/hash"},
@@ -242,7 +259,9 @@ metadata: {namespace: %[1]s, name: secret}
 	}
 
 	for name, try := range map[string]func() error{
-		"change what it made":         patch(target(fleetVersion, "Cluster", s.namespace, "one"), label),
+		"change what it made": patch(target(fleetVersion, "Cluster", s.namespace, "one"), label),
+		"write every field that it sets": patch(own(), `{"spec":{"kubeConfigSecret":"x","clientID":"x","agentNamespace":"x","agentTolerations":[{"key":"x"}],
+			"agentEnvVars":[{"name":"x","value":"y"}],"hostNetwork":true,"templateValues":{"x":1},"redeployAgentGeneration":1}}`),
 		"change what was handed over": patch(target(fleetVersion, "Cluster", s.namespace, "handed-over"), label),
 		"retarget a Bundle":           patch(bundle(), `{"metadata":{"annotations":{"fleet.addons.cluster.x-k8s.io/retarget":"1"}}}`),
 		"add variables":               patch(cluster(), topology(`"variables":[{"name":"region","value":"west"},{"name":"disks","value":{"root":{"size":1,"kind":"ssd"},"data":{}}},{"name":"zones","value":["a","b"]},{"name":"new","value":1}]`)),
