@@ -27,6 +27,7 @@ var manifests = []manifest{
 	{name: "installer.yaml", required: true},
 	{name: "charts.yaml", required: true},
 	{name: "classlabels.yaml", required: true},
+	{name: "mappingauthors.yaml", required: true},
 	{name: "addon-components.yaml"},
 	{name: clusterctlMetadata},
 	{name: capiOperator},
