@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -34,7 +33,7 @@ func TestCheckExitCodes(t *testing.T) {
 		"an unknown format":           {"healthy", []string{"-o", "typo"}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			args := append([]string{"check", "-f", filepath.Join("testdata", "states", test.state+".yaml")}, test.args...)
+			args := append([]string{"check", "-f", stateFile(t, test.state)}, test.args...)
 			out, err := muster(t, args...)
 			if got := program.ExitCode(err); got != test.want {
 				t.Errorf("%v: got %d, want %d: %v\n%s", args, got, test.want, err, out)
@@ -45,7 +44,7 @@ func TestCheckExitCodes(t *testing.T) {
 
 // TestProblemsOfNobody asks for the problems of a Cluster that does not exist.
 func TestProblemsOfNobody(t *testing.T) {
-	if out, err := muster(t, "tree", "--problems", "team-a/typo", "-f", filepath.Join("testdata", "states", "healthy.yaml")); err == nil {
+	if out, err := muster(t, "tree", "--problems", "team-a/typo", "-f", stateFile(t, "healthy")); err == nil {
 		t.Errorf("no error, and this was printed:\n%s", out)
 	}
 }
@@ -77,7 +76,7 @@ func (a arriving) Now() time.Time { return noon }
 func TestCheckWaitsForACluster(t *testing.T) {
 	looks := 0
 	out := through(t, func(reader client.Reader) client.Reader { return arriving{reader, &looks} },
-		"check", "classes/dev", "--wait", "--quiet", "-f", filepath.Join("testdata", "states", "healthy.yaml"))
+		"check", "classes/dev", "--wait", "--quiet", "-f", stateFile(t, "healthy"))
 	if out != "" || looks != 2 {
 		t.Errorf("after %d looks: %s", looks, out)
 	}

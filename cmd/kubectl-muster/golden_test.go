@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -54,15 +56,22 @@ func recorded(t *testing.T, objects []client.Object) []byte {
 	return text
 }
 
-// golden compares text with a file, or writes the file.
-func golden(t *testing.T, path string, got []byte) {
+// archive is a golden file: several outputs, in the format of golang.org/x/tools/txtar.
+type archive struct{ text bytes.Buffer }
+
+func (a *archive) add(name, content string) {
+	fmt.Fprintf(&a.text, "-- %s --\n%s", name, content)
+	if !strings.HasSuffix(content, "\n") {
+		a.text.WriteByte('\n')
+	}
+}
+
+// golden compares the archive with testdata/NAME.txtar, or writes that.
+func (a *archive) golden(t *testing.T, name string) {
 	t.Helper()
-	path = filepath.Join("testdata", path)
+	path := filepath.Join("testdata", name+".txtar")
 	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, got, 0o600); err != nil {
+		if err := os.WriteFile(path, a.text.Bytes(), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -71,9 +80,22 @@ func golden(t *testing.T, path string, got []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+	if diff := cmp.Diff(string(want), a.text.String()); diff != "" {
 		t.Errorf("%s (-want +got; written anew by go test -update):\n%s", path, diff)
 	}
+}
+
+// stateFile writes the objects of a state to a file, and returns its path.
+func stateFile(t *testing.T, name string) string {
+	t.Helper()
+	all := states()
+	w := newWorld()
+	all[slices.IndexFunc(all, func(s state) bool { return s.name == name })].make(w)
+	file := filepath.Join(t.TempDir(), name+".yaml")
+	if err := os.WriteFile(file, recorded(t, w.objects), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // muster runs a command and returns what it prints and its error.
@@ -96,40 +118,53 @@ func must(t *testing.T, args ...string) string {
 	return out
 }
 
-// treeOutputs are all outputs of tree, by the extension of their files, and traceOutputs the
-// formats of trace.
+// formats are the outputs that the archive of each state has; thorough are the states whose
+// archives have the others, too.
 var (
-	treeOutputs = map[string][]string{
-		"tree": {"tree", "--bundles"}, "wide": {"tree", "-o", "wide"}, "problems": {"tree", "--problems"}, "json": {"tree", "-o", "json"},
-		"yaml": {"tree", "-o", "yaml"}, "dot": {"tree", "-o", "dot"}, "mermaid": {"tree", "-o", "mermaid"}, "svg": {"tree", "--bundles", "-o", "svg"},
-	}
-	traceOutputs = []string{"tree", "wide", "json", "yaml", "dot", "mermaid", "svg"}
+	formats  = []string{"tree", "json"}
+	others   = []string{"wide", "yaml", "mermaid"}
+	thorough = []string{"bundle-failing", "deselected", "hostile"}
 )
 
-// TestStates holds what is shown of each recorded state, in each format.
+// addOutputs adds what tree and trace print in these formats.
+func (a *archive) addOutputs(run func(args ...string) string, traced [2]string, formats []string) {
+	for _, format := range formats {
+		tree := []string{"tree", "-o", format}
+		if format == "tree" {
+			tree = append(tree, "--bundles")
+		}
+		a.add("tree."+format, run(tree...))
+		a.add("trace."+format, run("trace", traced[0], traced[1], "-o", format))
+	}
+}
+
+// TestStates holds what is shown of each recorded state.
 func TestStates(t *testing.T) {
 	for _, state := range states() {
 		t.Run(state.name, func(t *testing.T) {
-			w := newWorld()
-			state.make(w)
-			golden(t, "states/"+state.name+".yaml", recorded(t, w.objects))
-			file := filepath.Join("testdata", "states", state.name+".yaml")
+			file := stateFile(t, state.name)
+			content, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			run := func(args ...string) string { return must(t, append(args, "-f", file)...) }
+			var a archive
+			a.add("state.yaml", string(content))
+			a.addOutputs(run, state.trace, formats)
+			if slices.Contains(thorough, state.name) {
+				a.addOutputs(run, state.trace, others)
+				a.add("tree.problems", run("tree", "--problems"))
+			}
+			a.golden(t, state.name)
 
-			tree := must(t, "tree", "--bundles", "-f", file)
-			for extension, args := range treeOutputs {
-				golden(t, "tree/"+state.name+"."+extension, []byte(must(t, append(args, "-f", file)...)))
-			}
-			for _, format := range traceOutputs {
-				golden(t, "trace/"+state.name+"."+format, []byte(must(t, "trace", state.trace[0], state.trace[1], "-o", format, "-f", file)))
-			}
 			traced := struct{ Verdict, FailedStep string }{}
-			if err := json.Unmarshal([]byte(must(t, "trace", state.trace[0], state.trace[1], "-o", "json", "-f", file)), &traced); err != nil {
+			if err := json.Unmarshal([]byte(run("trace", state.trace[0], state.trace[1], "-o", "json")), &traced); err != nil {
 				t.Fatal(err)
 			}
 			if traced.Verdict != state.verdict || traced.FailedStep != state.step {
 				t.Errorf("trace: got %s, failed at %q; want %s, failed at %q", traced.Verdict, traced.FailedStep, state.verdict, state.step)
 			}
-			isShowable(t, tree)
+			isShowable(t, run("tree", "--bundles"))
 		})
 	}
 }

@@ -3,11 +3,9 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +57,7 @@ func through(t *testing.T, between func(client.Reader) client.Reader, args ...st
 // TestRightsMissing holds what is shown to somebody who may not see everything: what can be
 // seen, and a line for what can not.
 func TestRightsMissing(t *testing.T) {
-	file := filepath.Join("testdata", "states", "cross-namespace.yaml")
+	file := stateFile(t, "cross-namespace")
 	for name, hidden := range map[string]func(client.ObjectList) bool{
 		"no-mappings":       func(list client.ObjectList) bool { _, is := list.(*fleetv1.BundleNamespaceMappingList); return is },
 		"no-fleet-clusters": func(list client.ObjectList) bool { _, is := list.(*fleetv1.ClusterList); return is },
@@ -74,13 +72,10 @@ func TestRightsMissing(t *testing.T) {
 			run := func(args ...string) string {
 				return through(t, func(reader client.Reader) client.Reader { return forbidding{reader, hidden} }, append(args, "-f", file)...)
 			}
-			for extension, args := range treeOutputs {
-				golden(t, "rights/"+name+"."+extension, []byte(run(args...)))
-			}
-			for _, format := range traceOutputs {
-				golden(t, "rights/trace/"+name+"."+format, []byte(run("trace", "classes/cni", "team-a/prod", "-o", format)))
-			}
-			golden(t, "rights/"+name+".check", []byte(run("check")))
+			var a archive
+			a.addOutputs(run, [2]string{"classes/cni", "team-a/prod"}, formats)
+			a.add("check", run("check"))
+			a.golden(t, "rights-"+name)
 		})
 	}
 }
@@ -120,21 +115,18 @@ func TestTenThousand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := func(args ...string) []byte {
-		small := filepath.Join("testdata", "states", "healthy.yaml")
-		return []byte(through(t, func(client.Reader) client.Reader { return once }, append(args, "-f", small)...))
+	small := stateFile(t, "healthy")
+	run := func(args ...string) string {
+		return through(t, func(client.Reader) client.Reader { return once }, append(args, "-f", small)...)
 	}
-	for extension, args := range treeOutputs {
-		text := run(args...)
-		if extension == "json" || extension == "yaml" { // Megabytes: nothing is folded for programs.
-			text = fmt.Appendf(nil, "%d lines, %d times the kind Cluster, SHA-256 %x\n", bytes.Count(text, []byte("\n")), len(kindCluster.FindAll(text, -1)), sha256.Sum256(text))
-		}
-		golden(t, "tree/ten-thousand."+extension, text)
-	}
-	for _, format := range traceOutputs {
-		golden(t, "trace/ten-thousand."+format, run("trace", "cni", "c4711", "-o", format))
+	var a archive
+	a.add("tree.tree", run("tree", "--bundles"))
+	a.add("tree.problems", run("tree", "--problems"))
+	a.add("tree.mermaid", run("tree", "-o", "mermaid"))
+	a.add("trace.tree", run("trace", "cni", "c4711"))
+	a.golden(t, "ten-thousand")
+	// Megabytes: nothing is folded for programs.
+	if got := strings.Count(run("tree", "-o", "json"), `"kind": "Cluster"`); got != 10_000 {
+		t.Errorf("JSON has %d Clusters", got)
 	}
 }
-
-// kindCluster is a Cluster in JSON or YAML.
-var kindCluster = regexp.MustCompile(`"?kind"?: "?Cluster\b`)

@@ -17,7 +17,7 @@ type traceOptions struct {
 }
 
 func newTrace(common *options) *cobra.Command {
-	o := &traceOptions{options: common, output: newOutput("tree", "wide", "dot", "mermaid", "svg")}
+	o := &traceOptions{options: common, output: newOutput("tree", "wide", "mermaid")}
 	cmd := &cobra.Command{
 		Use:   "trace BUNDLE CLUSTER",
 		Short: "Explain why a Bundle is, or is not, on a Cluster",
@@ -53,8 +53,8 @@ func (o *traceOptions) run(ctx context.Context, bundle, cluster string) error {
 }
 
 func (o *traceOptions) print(traced *trace.Trace) error {
-	if diagram, isDiagram := draw.Diagrams[o.output.format]; isDiagram {
-		return diagram(o.Out, draw.Chain(traced))
+	if o.output.format == "mermaid" {
+		return draw.Mermaid(o.Out, draw.Chain(traced))
 	}
 	switch o.output.format {
 	case "tree", "wide":

@@ -30,7 +30,7 @@ type treeOptions struct {
 }
 
 func newTree(common *options) *cobra.Command {
-	o := &treeOptions{options: common, output: newOutput("tree", "wide", "dot", "mermaid", "svg"), fold: true}
+	o := &treeOptions{options: common, output: newOutput("tree", "wide", "mermaid"), fold: true}
 	cmd := &cobra.Command{
 		Use:   "tree [CLASS|CLUSTER]",
 		Short: "Show which clusters are in Fleet, by class, and how they fare",
@@ -130,8 +130,8 @@ func named(graph *picture.Graph, name string) []string {
 }
 
 func (o *treeOptions) print(to io.Writer, graph *picture.Graph) error {
-	if diagram, isDiagram := draw.Diagrams[o.output.format]; isDiagram {
-		return diagram(to, graph)
+	if o.output.format == "mermaid" {
+		return draw.Mermaid(to, graph)
 	}
 	switch o.output.format {
 	case "tree", "wide":

@@ -247,19 +247,17 @@ func render(name string, what any) ([]byte, error) {
 
 // downloads are what may be taken along, with its type.
 var downloads = map[string]string{
-	"picture.dot": "text/vnd.graphviz; charset=utf-8", "picture.mmd": "text/plain; charset=utf-8",
-	"picture.svg": "image/svg+xml", "picture.json": "application/json",
+	"picture.mmd": "text/plain; charset=utf-8", "picture.json": "application/json",
 }
 
 func (s *Server) download(w http.ResponseWriter, name string) {
-	_, format, _ := strings.Cut(strings.Replace(name, ".mmd", ".mermaid", 1), ".")
-	diagram, isDiagram := draw.Diagrams[format]
+	isDiagram := name == "picture.mmd"
 	graph, err := picture.Build(s.source.Snapshot()).Choose(picture.Choice{Fold: isDiagram})
 	var text bytes.Buffer
 	switch {
 	case err != nil:
 	case isDiagram:
-		err = diagram(&text, graph)
+		err = draw.Mermaid(&text, graph)
 	default:
 		err = json.NewEncoder(&text).Encode(draw.DataOf(graph))
 	}

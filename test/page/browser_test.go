@@ -280,5 +280,15 @@ func view(t testing.TB, args ...string) string {
 // viewState shows one of the recorded states.
 func viewState(t testing.TB, name string) string {
 	t.Helper()
-	return view(t, "-f", filepath.Join(root, "cmd", "kubectl-muster", "testdata", "states", name+".yaml"))
+	archive, err := os.ReadFile(filepath.Join(root, "cmd", "kubectl-muster", "testdata", name+".txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The first file of the archive is what kubectl get recorded.
+	state, _, _ := strings.Cut(strings.TrimPrefix(string(archive), "-- state.yaml --\n"), "\n-- ")
+	file := filepath.Join(t.TempDir(), "state.yaml")
+	if err := os.WriteFile(file, []byte(state), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return view(t, "-f", file)
 }

@@ -9,9 +9,6 @@ import (
 	"github.com/muster-fleet/muster/internal/picture"
 )
 
-// Diagrams are the formats of a picture for documents.
-var Diagrams = map[string]func(io.Writer, *picture.Graph) error{"dot": Dot, "mermaid": Mermaid, "svg": SVG}
-
 // complete returns a picture in which what is missing, and why, is a node, too.
 func complete(graph *picture.Graph) *picture.Graph {
 	result := &picture.Graph{Roots: slices.Clone(graph.Roots), Counts: graph.Counts}
@@ -73,33 +70,6 @@ func edgeLabel(node *picture.Node) string {
 
 var fills = map[picture.State]string{
 	picture.Ready: "#d9f2d9", picture.Waiting: "#dbe9ff", picture.Problem: "#ffd9d9", picture.Unknown: "#fff2cc", picture.Held: "#eeeeee",
-}
-
-// Dot writes a picture for Graphviz.
-func Dot(to io.Writer, graph *picture.Graph) error {
-	out := &strings.Builder{}
-	out.WriteString("digraph muster {\n  rankdir=LR;\n  node [shape=box, style=\"rounded,filled\", fontname=\"sans-serif\"];\n")
-	complete(graph).Walk(func(node, parent *picture.Node) {
-		fmt.Fprintf(out, "  %s [label=%s, fillcolor=%s];\n", dotText(node.ID), dotText(label(node)...), dotText(fills[node.State]))
-		if parent != nil {
-			attributes := ""
-			if text := edgeLabel(node); text != "" {
-				attributes = fmt.Sprintf(" [label=%s]", dotText(text))
-			}
-			fmt.Fprintf(out, "  %s -> %s%s;\n", dotText(parent.ID), dotText(node.ID), attributes)
-		}
-	})
-	out.WriteString("}\n")
-	_, err := io.WriteString(to, out.String())
-	return err
-}
-
-// dotText quotes text for Graphviz; what others wrote has no line breaks.
-func dotText(lines ...string) string {
-	for i, text := range lines {
-		lines[i] = strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text)
-	}
-	return `"` + strings.Join(lines, `\n`) + `"`
 }
 
 // Mermaid writes a picture for Mermaid, which Markdown on many sites shows.

@@ -1,5 +1,5 @@
 // Package draw writes pictures and traces: as trees for terminals, as JSON and YAML for
-// programs, as dot, mermaid and SVG for documents. It decides nothing.
+// programs, as Mermaid for documents. It decides nothing.
 package draw
 
 import (
