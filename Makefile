@@ -45,14 +45,14 @@ build: ## Build the programs into bin/
 	$(GO) build -trimpath -o bin/ ./cmd/...
 
 .PHONY: generate
-generate: ## Generate deep copies and the CRD from api/, then dist/ and the chart
+generate: ## Generate deep copies and the CRDs from api/, then the chart
 	$(TOOL) controller-gen object paths=./api/... crd:generateEmbeddedObjectMeta=false output:crd:dir=manifests/crd
 	mv manifests/crd/addons.cluster.x-k8s.io_helm*.yaml manifests/helm/
-	@$(MAKE) --no-print-directory dist
+	$(GO) run ./hack/channels chart
 
 .PHONY: dist
-dist: ## Generate from manifests/ what people install: dist/ and the Helm chart
-	$(GO) run ./hack/channels
+dist: ## Generate into dist/ what a release installs: install.yaml and what clusterctl and the operator need
+	$(GO) run ./hack/channels dist
 
 .PHONY: images
 images: ## Build the images, for amd64 and arm64, into dist/images, and their SBOMs into dist/sbom (VERSION=v0.1.0)
@@ -63,12 +63,12 @@ push-images: ## Push what `make images` built (REGISTRY=registry.example.com/mus
 	$(RELEASE) push -registry="$$REGISTRY"
 
 .PHONY: release
-release: dist ## Make everything that a release has, in dist/release (VERSION=v0.1.0)
+release: ## Make everything that a release has, in dist/release (VERSION=v0.1.0)
 	$(RELEASE) assets -version="$$VERSION"
 
 .PHONY: clean
 clean: down ## Stop the local stack and remove all that was built, its parts included
-	rm -rf bin .cache .dev dist/images dist/sbom dist/release
+	rm -rf bin .cache .dev dist
 
 ##@ Check
 
@@ -137,7 +137,7 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 ##@ Test
 
 .PHONY: test
-test: parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer-once test-charts-once test-install-file test-random test-faults test-e2e test-release-trial ## Run every test, of the ways to install the quickest
+test: parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer-once test-charts-once test-install-once test-random test-faults test-e2e test-release-trial ## Run every test, of the ways to install the quickest
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
@@ -195,10 +195,10 @@ test-install: ## Install Muster in every way of docs/install.md, by the guide's 
 	$(STACK) build --profile=api
 	$(TEST) -timeout=30m ./test/install/...
 
-.PHONY: test-install-file
-test-install-file: ## Install Muster as one file, by the guide's own commands
+.PHONY: test-install-once
+test-install-once: ## Install Muster with kubectl, by the guide's own commands
 	$(STACK) build --profile=api
-	$(TEST) -timeout=15m -run='TestWaysToInstall/file' ./test/install/...
+	$(TEST) -timeout=15m -run='TestWaysToInstall/kubectl' ./test/install/...
 
 # A step takes about two seconds: more than a thousand of them want more than this.
 RANDOM_TIMEOUT ?= 60m

@@ -8,7 +8,6 @@ cd "$(dirname "$0")/.."
 generated() {
   find api -name 'zz_generated*'
   find manifests/crd manifests/helm -name 'addons.*_*.yaml'
-  find dist -maxdepth 1 -name '*.yaml'
   # What is written by hand in the chart does not say that it is generated.
   grep -rlE 'Generated (from|by) |json-schema.org' charts
 }

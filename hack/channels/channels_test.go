@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -142,12 +141,12 @@ func TestImagesAreOfOneRelease(t *testing.T) {
 // What bounds the authors of HelmChartProxies, and the program that carries them out, is
 // applied before there can be one, in the order of the file.
 func TestFencesComeFirst(t *testing.T) {
-	content, err := os.ReadFile(filepath.Join("..", "..", "dist", "charts.yaml"))
+	files, err := released(filepath.Join("..", ".."))
 	if err != nil {
 		t.Fatal(err)
 	}
 	at := map[string]int{}
-	for i, object := range objects(t, string(content)) {
+	for i, object := range objects(t, files["charts.yaml"]) {
 		at[object.GetKind()+" "+object.GetName()] = i
 	}
 	for _, fence := range []string{

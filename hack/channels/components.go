@@ -2,7 +2,7 @@ package main
 
 // component is what people can choose to install or not. A row here is all that a new one
 // needs to be in every channel: with byDefault in what each of them installs unasked, and
-// listed in manifests/default; without, in a file of its own under dist/. The chart has a
+// listed in manifests/default; without, in a file of its own in a release. The chart has a
 // switch `NAME.enabled` for either.
 type component struct {
 	name      string

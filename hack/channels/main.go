@@ -1,34 +1,54 @@
-// Command channels generates, from manifests/, what the ways to install Muster take: the
-// files under dist/ and the Helm chart. `channels verify` checks that each of them, with its
-// defaults, gives the objects of manifests/default.
+// Command channels generates, from manifests/, what the ways to install Muster take:
+// `channels chart` the Helm chart, which is committed; `channels dist [FOLDER]` the files of
+// a release, into dist/ unless a folder is given. `channels verify` checks that each way,
+// with its defaults, installs the objects of manifests/default.
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
+// addonComponentsFile is what clusterctl and the Cluster API Operator install.
+const addonComponentsFile = "addon-components.yaml"
+
 func main() {
-	do := generate
-	if len(os.Args) == 2 && os.Args[1] == "verify" {
-		do = verify
-	}
-	if err := do("."); err != nil {
+	if err := run(".", os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "channels:", err)
 		os.Exit(1)
 	}
 }
 
-// generate writes every generated file of the tree at root.
-func generate(root string) error {
-	files, err := generated(root)
-	if err != nil {
-		return err
+// run carries out a command line for the tree at root.
+func run(root string, args []string) error {
+	switch {
+	case slices.Equal(args, []string{"verify"}):
+		return verify(root)
+	case slices.Equal(args, []string{"chart"}):
+		files, err := generatedChart(root)
+		if err != nil {
+			return err
+		}
+		return write(root, files)
+	case len(args) > 0 && len(args) <= 2 && args[0] == "dist":
+		files, err := released(root)
+		if err != nil {
+			return err
+		}
+		return write(append(args, filepath.Join(root, "dist"))[1], files)
 	}
+	return errors.New("say what to do: chart, dist [FOLDER] or verify")
+}
+
+func write(dir string, files map[string]string) error {
 	for name, content := range files {
-		path := filepath.Join(root, filepath.FromSlash(name))
+		path := filepath.Join(dir, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
@@ -39,20 +59,32 @@ func generate(root string) error {
 	return nil
 }
 
-// generated returns the generated files by their path.
-func generated(root string) (map[string]string, error) {
+// shippedObjects returns the objects of manifests/default, and the images that they name.
+func shippedObjects(root string) ([]*unstructured.Unstructured, image, error) {
 	objects, err := kustomize(root, defaults)
 	if err != nil {
-		return nil, err
+		return nil, image{}, err
 	}
 	from, err := imageOf(objects)
+	return objects, from, err
+}
+
+// generatedChart returns the generated files of the chart, by their path from the root.
+func generatedChart(root string) (map[string]string, error) {
+	objects, from, err := shippedObjects(root)
 	if err != nil {
 		return nil, err
 	}
-	files, err := chart(root, objects, from)
+	return chart(root, objects, from)
+}
+
+// released returns the files of a release, by their name.
+func released(root string) (map[string]string, error) {
+	objects, from, err := shippedObjects(root)
 	if err != nil {
 		return nil, err
 	}
+	files := map[string]string{}
 	for name, dir := range singleFiles() {
 		content, err := build(root, dir)
 		if err != nil {
@@ -64,20 +96,20 @@ func generated(root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	files["dist/addon-components.yaml"] = components
-	if files["dist/metadata.yaml"], err = metadata(from.tag); err != nil {
+	files[addonComponentsFile] = components
+	if files["metadata.yaml"], err = metadata(from.tag); err != nil {
 		return nil, err
 	}
-	files["dist/capi-operator.yaml"], err = operatorManifest(components, files["dist/metadata.yaml"], from.tag)
+	files["capi-operator.yaml"], err = operatorManifest(components, files["metadata.yaml"], from.tag)
 	return files, err
 }
 
 // singleFiles are the kustomizations that ship as a file for kubectl.
 func singleFiles() map[string]string {
-	files := map[string]string{"dist/install.yaml": defaults}
+	files := map[string]string{"install.yaml": defaults}
 	for _, c := range components {
 		if !c.byDefault {
-			files["dist/"+strings.ToLower(c.name)+".yaml"] = c.dir
+			files[strings.ToLower(c.name)+".yaml"] = c.dir
 		}
 	}
 	return files

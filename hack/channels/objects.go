@@ -16,7 +16,7 @@ import (
 
 // build builds a kustomization of the tree at root.
 func build(root, dir string) ([]byte, error) {
-	return run(root, "go", "tool", "-modfile=tools/go.mod", "kustomize", "build", filepath.FromSlash(dir))
+	return output(root, "go", "tool", "-modfile=tools/go.mod", "kustomize", "build", filepath.FromSlash(dir))
 }
 
 // kustomize returns the objects of a kustomization of the tree at root.
@@ -28,7 +28,7 @@ func kustomize(root, dir string) ([]*unstructured.Unstructured, error) {
 	return decode(content)
 }
 
-func run(dir, program string, args ...string) ([]byte, error) {
+func output(dir, program string, args ...string) ([]byte, error) {
 	cmd := exec.Command(program, args...)
 	cmd.Dir = dir
 	var problems bytes.Buffer

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -74,7 +72,7 @@ func verifyChart(root string) error {
 
 // helm runs the pinned helm.
 func helm(root string, args ...string) ([]byte, error) {
-	return run(root, "go", slices.Concat([]string{"tool", "-modfile=tools/helm/go.mod", "helm"}, args)...)
+	return output(root, "go", slices.Concat([]string{"tool", "-modfile=tools/helm/go.mod", "helm"}, args)...)
 }
 
 func render(root, namespace string, args ...string) ([]byte, error) {
@@ -126,13 +124,13 @@ func verifyMirror(root string) error {
 // verifyClusterctl checks the components as clusterctl reads them: with the defaults of
 // variables, and nothing else that it would take for one.
 func verifyClusterctl(root string) error {
-	content, err := os.ReadFile(filepath.Join(root, "dist", "addon-components.yaml"))
+	files, err := released(root)
 	if err != nil {
 		return err
 	}
-	text := withDefaults(string(content))
+	text := withDefaults(files[addonComponentsFile])
 	if strings.Contains(text, "${") {
-		return errors.New("dist/addon-components.yaml has a variable that is not ours")
+		return errors.New(addonComponentsFile + " has a variable that is not ours")
 	}
 	got, err := decode([]byte(text))
 	if err != nil {
@@ -173,7 +171,7 @@ func verifyClusterctl(root string) error {
 		}
 		unstructured.RemoveNestedField(p.deployment.Object, podLabel...)
 	}
-	return compare("dist/addon-components.yaml", want, got)
+	return compare(addonComponentsFile, want, got)
 }
 
 func withoutNamespace(objects []*unstructured.Unstructured) []*unstructured.Unstructured {

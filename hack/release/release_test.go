@@ -259,8 +259,8 @@ func TestRefusals(t *testing.T) {
 		"tagged elsewhere": {version: version, want: version + " is already the tag of commit ", prepare: func(t *testing.T, dir string) {
 			must(t, dir, "git", "tag", "--annotate", "--message=x", version, "HEAD~1")
 		}},
-		"another image in a manifest": {version: version, want: "dist/install.yaml: it names ghcr.io/muster-fleet/other:v0.1.0, which is not built here: add its program to hack/release/programs", prepare: func(t *testing.T, dir string) {
-			edit(t, dir, "dist/install.yaml", "muster-syncer:v", "other:v")
+		"another image in a manifest": {version: version, want: "dist/registrar.yaml: it names ghcr.io/muster-fleet/other:v0.1.0, which is not built here: add its program to hack/release/programs", prepare: func(t *testing.T, dir string) {
+			edit(t, dir, "manifests/registrar/deployment.yaml", "muster-registrar:v", "other:v")
 			must(t, dir, "git", "commit", "--quiet", "--all", "--message=x")
 		}},
 	} {

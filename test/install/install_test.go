@@ -21,7 +21,7 @@ type way struct {
 }
 
 var ways = []way{
-	{name: "file", namespace: standard},
+	{name: "kubectl", namespace: standard},
 	{name: "kustomize", namespace: "fleet-addons"},
 	{name: "helm", namespace: standard, left: []string{"Namespace " + standard, crd}, alongside: helmAlongside},
 	{name: "clusterctl", namespace: standard, left: []string{"Namespace " + standard, crd}, prepare: coreProvider, alongside: clusterctlAlongside},

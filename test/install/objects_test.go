@@ -13,10 +13,10 @@ import (
 	"github.com/muster-fleet/muster/internal/manifests"
 )
 
-// standard is the namespace of dist/install.yaml.
+// standard is the namespace of manifests/default.
 const standard = "muster-system"
 
-// shipped are the objects of dist/install.yaml, in the namespace of the scene.
+// shipped are the objects of manifests/default, in the namespace of the scene.
 func (s *scene) shipped(g Gomega) []*unstructured.Unstructured {
 	read, problems := manifests.Read([]string{s.checkout + "/dist/install.yaml"}, nil)
 	g.Expect(problems).To(BeEmpty())

@@ -65,10 +65,16 @@ func newScene(t *testing.T, namespace string) *scene {
 	if s.admin, err = fixture.Client(env); err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{"manifests", "certs", "charts", "dist"} {
+	for _, dir := range []string{"manifests", "certs", "charts"} {
 		if err := os.CopyFS(filepath.Join(s.checkout, dir), os.DirFS(filepath.Join(root, dir))); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// As `make dist` does.
+	dist := exec.Command("go", "run", "./hack/channels", "dist", filepath.Join(s.checkout, "dist"))
+	dist.Dir = root
+	if out, err := dist.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
 	return s
 }

@@ -1,4 +1,4 @@
-// Package monitoring tests what ships in dist/monitoring.yaml: each alert on made-up
+// Package monitoring tests what ships in manifests/monitoring: each alert on made-up
 // series, with Prometheus's own parser and engine, and each query of alerts and
 // dashboard for what it asks for.
 //

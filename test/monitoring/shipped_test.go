@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
@@ -19,15 +21,21 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const shippedFile = "../../dist/monitoring.yaml"
-
 var queries = parser.NewParser(parser.Options{})
 
-// shipped returns the objects of a kind in dist/monitoring.yaml. A field that the kind
+// manifest is what manifests/monitoring gives.
+var manifest = sync.OnceValues(func() ([]byte, error) {
+	cmd := exec.Command("go", "tool", "-modfile=tools/go.mod", "kustomize", "build", "manifests/monitoring")
+	cmd.Dir = "../.."
+	cmd.Stderr = os.Stderr
+	return cmd.Output()
+})
+
+// shipped returns the objects of a kind in manifests/monitoring. A field that the kind
 // does not have is an error: the Prometheus Operator would drop it silently.
 func shipped[T any](t *testing.T, kind string) []T {
 	t.Helper()
-	content, err := os.ReadFile(shippedFile)
+	content, err := manifest()
 	if err != nil {
 		t.Fatal(err)
 	}

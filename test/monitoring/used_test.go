@@ -37,7 +37,7 @@ func TestUsedIsWrittenDown(t *testing.T) {
 			used.add(t, panel.Title, query.expression())
 		}
 	}
-	got := "# What the queries in dist/monitoring.yaml ask for: who is to expose it, the metric, a\n" +
+	got := "# What the queries in manifests/monitoring ask for: who is to expose it, the metric, a\n" +
 		"# label, a value of it (or ~ and a pattern of which there must be a value).\n" +
 		"# make test-monitoring MONITORING_FLAGS=-update writes it; test/integration checks it.\n" +
 		strings.Join(slices.Sorted(maps.Keys(used)), "\n") + "\n"

@@ -11,26 +11,18 @@ import (
 	"github.com/muster-fleet/muster/hack/release/programs"
 )
 
-// manifest is a generated file of dist/.
-type manifest struct {
-	name string
-	// required is whether there is no release without it. What is not required is released
-	// if it is there.
-	required bool
-}
-
 // manifests are the files of dist/ that are released. Nothing else there is.
-var manifests = []manifest{
-	{name: "install.yaml", required: true},
-	{name: "monitoring.yaml", required: true},
-	{name: "registrar.yaml", required: true},
-	{name: "installer.yaml", required: true},
-	{name: "charts.yaml", required: true},
-	{name: "classlabels.yaml", required: true},
-	{name: "mappingauthors.yaml", required: true},
-	{name: "addon-components.yaml"},
-	{name: clusterctlMetadata},
-	{name: capiOperator},
+var manifests = []string{
+	"install.yaml",
+	"monitoring.yaml",
+	"registrar.yaml",
+	"installer.yaml",
+	"charts.yaml",
+	"classlabels.yaml",
+	"mappingauthors.yaml",
+	"addon-components.yaml",
+	clusterctlMetadata,
+	capiOperator,
 }
 
 // capiOperator holds the components for the Cluster API Operator, and the AddonProvider.

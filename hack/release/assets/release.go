@@ -5,10 +5,10 @@ package assets
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -49,6 +49,12 @@ func Release(ctx context.Context, src *source.Source, platforms []string, machin
 		return err
 	}
 	dist := filepath.Join(src.Root, "dist")
+	// Whatever is there, it is what this commit generates that is released.
+	channels := exec.CommandContext(ctx, "go", "run", "./hack/channels", "dist")
+	channels.Dir, channels.Stderr = src.Root, progress
+	if err := channels.Run(); err != nil {
+		return fmt.Errorf("generating dist/: %w", err)
+	}
 	// Those are found before anything is built: building takes longer than to be told.
 	shipped, err := manifestsAndChart(ctx, src, dist)
 	if err != nil {
@@ -79,25 +85,22 @@ func Release(ctx context.Context, src *source.Source, platforms []string, machin
 func manifestsAndChart(ctx context.Context, src *source.Source, dist string) ([]entry, error) {
 	var entries []entry
 	for _, manifest := range manifests {
-		content, err := os.ReadFile(filepath.Join(dist, manifest.name))
-		if errors.Is(err, os.ErrNotExist) && !manifest.required {
-			continue
-		}
+		content, err := os.ReadFile(filepath.Join(dist, manifest))
 		if err != nil {
-			return nil, fmt.Errorf("%w: run make dist", err)
+			return nil, err
 		}
-		if manifest.name == clusterctlMetadata {
+		if manifest == clusterctlMetadata {
 			err = checkSeries(content, src.Version)
 		} else {
 			content, err = withVersion(content, src.Version)
 		}
-		if err == nil && manifest.name == capiOperator {
+		if err == nil && manifest == capiOperator {
 			content, err = ofVersion(content, src.Version)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("dist/%s: %w", manifest.name, err)
+			return nil, fmt.Errorf("dist/%s: %w", manifest, err)
 		}
-		entries = append(entries, entry{name: manifest.name, content: content})
+		entries = append(entries, entry{name: manifest, content: content})
 	}
 	name, packed, err := chart(ctx, src)
 	if err != nil {

@@ -53,11 +53,11 @@ func TestAll(t *testing.T) {
 
 // An image is named in a manifest by the name that it is pushed under.
 func TestManifests(t *testing.T) {
-	install := read(t, "dist/install.yaml")
 	for _, name := range []string{"webhook", "syncer"} {
+		file := "manifests/" + name + "/deployment.yaml"
 		i := slices.IndexFunc(All, func(p Program) bool { return p.Name == name })
-		if i < 0 || !strings.Contains(install, "image: "+Registry+"/"+All[i].Image()+":") {
-			t.Errorf("dist/install.yaml does not run the image of %s", name)
+		if i < 0 || !strings.Contains(read(t, file), "image: "+Registry+"/"+All[i].Image()+":") {
+			t.Errorf("%s does not run the image of %s", file, name)
 		}
 	}
 }
