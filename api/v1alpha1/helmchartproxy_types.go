@@ -44,6 +44,9 @@ type HelmChartProxyList struct {
 type HelmChartProxySpec struct {
 	// ClusterSelector selects Clusters by their labels; {} selects all. The chart is installed
 	// on each of them. When a Cluster is no longer selected, the release is uninstalled there.
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || size(self.matchLabels) <= 64",message="must have at most 64 labels; select by fewer",fieldPath=".matchLabels"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || size(self.matchExpressions) <= 64",message="must have at most 64 expressions; select by fewer",fieldPath=".matchExpressions"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.map(e, has(e.values) ? size(e.values) : 0).sum() <= 1024",message="must have at most 1024 values in all; select by a label that the objects share",fieldPath=".matchExpressions"
 	ClusterSelector metav1.LabelSelector `json:"clusterSelector"`
 
 	// NamespaceSelector selects Clusters of other namespaces, too, by the labels of these. The
@@ -51,6 +54,9 @@ type HelmChartProxySpec struct {
 	// the others. If it is not set, only they are. Who sets it must be allowed to create
 	// HelmChartProxies in all namespaces.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || size(self.matchLabels) <= 64",message="must have at most 64 labels; select by fewer",fieldPath=".matchLabels"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || size(self.matchExpressions) <= 64",message="must have at most 64 expressions; select by fewer",fieldPath=".matchExpressions"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.map(e, has(e.values) ? size(e.values) : 0).sum() <= 1024",message="must have at most 1024 values in all; select by a label that the objects share",fieldPath=".matchExpressions"
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 
 	// ChartName is the name of the chart in the repository.

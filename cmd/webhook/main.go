@@ -112,7 +112,7 @@ func newManager(o *options) (ctrl.Manager, error) {
 		Cache:                  cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: observed.Trim},
 		Metrics:                *diagnostics,
 		HealthProbeBindAddress: o.HealthAddress,
-		WebhookServer:          webhook.NewServer(webhook.Options{Port: o.port, CertDir: o.certDir, TLSOpts: tlsOptions}),
+		WebhookServer:          admission.NewServer(webhook.Options{Port: o.port, CertDir: o.certDir, TLSOpts: tlsOptions}),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("creating the manager: %w", err)

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/charts/plan"
 )
 
@@ -66,7 +67,7 @@ func (v ChartValidator) validate(ctx context.Context, old, proxy *addonsv1.HelmC
 	if len(errs) == 0 {
 		return plan.Warnings(proxy), nil
 	}
-	return plan.Warnings(proxy), apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("HelmChartProxy").GroupKind(), proxy.Name, errs)
+	return plan.Warnings(proxy), apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("HelmChartProxy").GroupKind(), proxy.Name, bounds.Errors(errs))
 }
 
 // mayName asks whether the author may have what the HelmChartProxy hands out: Secrets and

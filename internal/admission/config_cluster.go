@@ -86,6 +86,9 @@ func (p placed) mayBeSelected(in settings.Settings) bool {
 func (v ConfigValidator) place(ctx context.Context, in settings.Settings, clusters []object) (all []placed, known bool) {
 	namespaces := map[string]map[string]string{}
 	for _, cluster := range clusters {
+		if ctx.Err() != nil {
+			return nil, false // Nobody waits for the answer any more.
+		}
 		namespace, found := namespaces[cluster.Namespace]
 		if !found && !in.Cluster.NamespaceSelector.Empty() {
 			var err error

@@ -9,13 +9,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validate/content"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/bounds"
 )
 
 // validateConfig returns everything that is wrong with a FleetAddonConfig, each with
@@ -48,9 +47,9 @@ func validateConfig(config *addonsv1.FleetAddonConfig) field.ErrorList {
 
 func validateCluster(path *field.Path, cluster *addonsv1.ClusterConfig) field.ErrorList {
 	var errs field.ErrorList
-	errs = append(errs, validateSelector(path.Child("selector"), cluster.Selector)...)
-	errs = append(errs, validateSelector(path.Child("namespaceSelector"), cluster.NamespaceSelector)...)
-	errs = append(errs, validateSelector(path.Child("agentInitiatedSelector"), cluster.AgentInitiatedSelector)...)
+	errs = append(errs, bounds.Selector(cluster.Selector, path.Child("selector"))...)
+	errs = append(errs, bounds.Selector(cluster.NamespaceSelector, path.Child("namespaceSelector"))...)
+	errs = append(errs, bounds.Selector(cluster.AgentInitiatedSelector, path.Child("agentInitiatedSelector"))...)
 	if naming := cluster.Naming; naming != nil {
 		// A name in the middle shows what prefix and suffix do at its ends.
 		if len(validation.IsDNS1123Label(naming.Prefix+"x")) > 0 {
@@ -92,10 +91,6 @@ func validateOneOf[T ~string](path *field.Path, value T, allowed ...T) field.Err
 		return nil
 	}
 	return field.ErrorList{field.NotSupported(path, value, allowed)}
-}
-
-func validateSelector(path *field.Path, selector *metav1.LabelSelector) field.ErrorList {
-	return metav1validation.ValidateLabelSelector(selector, metav1validation.LabelSelectorValidationOptions{}, path)
 }
 
 // validateToleration applies the rules of core/v1. The imported cluster checks the Fleet

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/bounds"
 )
 
 // ConfigValidator is the validating webhook for FleetAddonConfigs. Its zero value looks
@@ -66,5 +67,5 @@ func invalid(config *addonsv1.FleetAddonConfig, errs field.ErrorList) error {
 	if len(errs) == 0 {
 		return nil
 	}
-	return apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("FleetAddonConfig").GroupKind(), config.Name, errs)
+	return apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("FleetAddonConfig").GroupKind(), config.Name, bounds.Errors(errs))
 }

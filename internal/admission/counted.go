@@ -31,14 +31,15 @@ func (c *counted) Handle(ctx context.Context, req admission.Request) admission.R
 	return response
 }
 
-// resultOf tells a refusal from a failure: a request that could not be read or decided.
+// resultOf tells a refusal from a failure: a request that could not be read or decided, or
+// had to wait for too long.
 func resultOf(response admission.Response) string {
 	switch {
 	case response.Allowed:
 		return metrics.Allowed
 	case response.Result == nil:
 		return metrics.Denied
-	case response.Result.Code == http.StatusBadRequest, response.Result.Code >= http.StatusInternalServerError:
+	case response.Result.Code == http.StatusBadRequest, response.Result.Code == http.StatusTooManyRequests, response.Result.Code >= http.StatusInternalServerError:
 		return metrics.Error
 	default:
 		return metrics.Denied

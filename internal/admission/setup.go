@@ -42,8 +42,9 @@ func Setup(mgr ctrl.Manager, syncer string) error {
 	if err := mgr.Add(others); err != nil {
 		return err
 	}
+	requests := newBudget()
 	for path, handler := range handlers(mgr.GetScheme(), mgr.GetClient(), others, mgr.GetClient(), mgr.GetAPIReader(), syncer) {
-		mgr.GetWebhookServer().Register(path, &admission.Webhook{Handler: answering(path, handler)})
+		mgr.GetWebhookServer().Register(path, requests.limit(path, handler))
 	}
 	return nil
 }

@@ -15,6 +15,12 @@ func post(t *testing.T, webhook http.Handler, review string) *admissionv1.Admiss
 	t.Helper()
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(review))
 	req.Header.Set("Content-Type", "application/json")
+	return answerTo(t, webhook, req)
+}
+
+// answerTo returns a webhook's answer to a request.
+func answerTo(t *testing.T, webhook http.Handler, req *http.Request) *admissionv1.AdmissionReview {
+	t.Helper()
 	recorder := httptest.NewRecorder()
 	webhook.ServeHTTP(recorder, req)
 	if recorder.Code != http.StatusOK {

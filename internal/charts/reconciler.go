@@ -16,6 +16,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/charts/fetch"
 	"github.com/muster-fleet/muster/internal/charts/plan"
 	"github.com/muster-fleet/muster/internal/settings"
@@ -153,7 +154,7 @@ func (r *reconciler) carryOut(ctx context.Context, v *visit) (again time.Duratio
 	}
 	if problems := plan.Validate(v.proxy); len(problems) > 0 {
 		// What is there stays as it is.
-		v.fail(reasonOf(problems[0].Field), problems.ToAggregate().Error())
+		v.fail(reasonOf(problems[0].Field), bounds.Errors(problems).ToAggregate().Error())
 		return 0, nil
 	}
 	template, err := plan.Parse(v.proxy.Spec.ValuesTemplate)

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/charts/plan"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/sources"
@@ -251,7 +252,7 @@ func isFor(object client.Object, proxy plan.Key) bool {
 
 // choose selects Clusters.
 func (r *reconciler) choose(ctx context.Context, v *visit) error {
-	selector, err := metav1.LabelSelectorAsSelector(&v.proxy.Spec.ClusterSelector)
+	selector, err := bounds.AsSelector(&v.proxy.Spec.ClusterSelector)
 	if err != nil {
 		v.fail(addonsv1.ClusterSelectionFailedReason, "spec.clusterSelector: "+err.Error())
 		return nil //nolint:nilerr // It is told.
@@ -259,7 +260,7 @@ func (r *reconciler) choose(ctx context.Context, v *visit) error {
 	options := []client.ListOption{client.InNamespace(v.key.Namespace)}
 	inNamespace := func(string) (bool, error) { return true, nil }
 	if v.proxy.Spec.NamespaceSelector != nil {
-		namespaces, err := metav1.LabelSelectorAsSelector(v.proxy.Spec.NamespaceSelector)
+		namespaces, err := bounds.AsSelector(v.proxy.Spec.NamespaceSelector)
 		if err != nil {
 			v.fail(addonsv1.ClusterSelectionFailedReason, "spec.namespaceSelector: "+err.Error())
 			return nil //nolint:nilerr // It is told.

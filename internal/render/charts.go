@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/charts/plan"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -30,7 +30,7 @@ func (r *renderer) chart(proxy *addonsv1.HelmChartProxy) error {
 	wrap := func(err error) error { return fmt.Errorf("HelmChartProxy %s: %w", key, err) }
 	plan.Default(proxy)
 	if problems := plan.Validate(proxy); len(problems) > 0 {
-		return wrap(problems.ToAggregate())
+		return wrap(bounds.Errors(problems).ToAggregate())
 	}
 	template, err := plan.Parse(proxy.Spec.ValuesTemplate)
 	if err != nil {
@@ -102,13 +102,13 @@ func (r *renderer) targets(proxy *addonsv1.HelmChartProxy, template *plan.Templa
 
 // selectedBy returns the imported Clusters that a HelmChartProxy selects.
 func (r *renderer) selectedBy(proxy *addonsv1.HelmChartProxy) ([]imported, error) {
-	clusters, err := metav1.LabelSelectorAsSelector(&proxy.Spec.ClusterSelector)
+	clusters, err := bounds.AsSelector(&proxy.Spec.ClusterSelector)
 	if err != nil {
 		return nil, err
 	}
 	isIn := func(namespace string) bool { return namespace == proxy.Namespace }
 	if proxy.Spec.NamespaceSelector != nil {
-		namespaces, err := metav1.LabelSelectorAsSelector(proxy.Spec.NamespaceSelector)
+		namespaces, err := bounds.AsSelector(proxy.Spec.NamespaceSelector)
 		if err != nil {
 			return nil, err
 		}

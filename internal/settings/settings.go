@@ -14,6 +14,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/bounds"
 )
 
 // DefaultAgentNamespace is where the Fleet agent runs on an imported cluster.
@@ -186,7 +187,7 @@ func selectorOrEverything(path string, selector *metav1.LabelSelector) (labels.S
 	if selector == nil {
 		return labels.Everything(), nil
 	}
-	parsed, err := metav1.LabelSelectorAsSelector(selector)
+	parsed, err := bounds.AsSelector(selector)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

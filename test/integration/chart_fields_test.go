@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -99,6 +100,11 @@ func TestHelmChartProxyFields(t *testing.T) {
 		g.Expect(api.Patch(ctx, proxy, mergePatch(fmt.Sprintf(`{"spec":{"reconcileStrategy":%q}}`, change[1])))).
 			To(MatchError(ContainSubstring("spec.reconcileStrategy: Invalid value: %q: field is immutable", change[1])))
 	}
+
+	// A selector that takes minutes to check does not get to a webhook that fails closed.
+	selector := map[string]any{"matchExpressions": []any{map[string]any{"key": "a", "operator": "In", "values": slices.Repeat([]any{"?"}, 25_000)}}}
+	g.Expect(api.Create(ctx, written(g, namespace, "large", map[string]any{"clusterSelector": selector}))).
+		To(MatchError(And(ContainSubstring("spec.clusterSelector.matchExpressions: Invalid value"), ContainSubstring("must have at most 1024 values in all"))))
 
 	// What kubectl and clusterctl see of the CRDs.
 	out, err := env.Kubectl(ctx, "-n", namespace, "get", "hcp", "there", "-o", "wide")

@@ -96,6 +96,8 @@ func invalidConfigs() []invalidConfig {
 		structural("an unknown operator", `{cluster: {selector: {matchExpressions: [{key: a, operator: Is, values: [b]}]}}}`, "spec.cluster.selector.matchExpressions", operator),
 		structural("a selector without operator", `{cluster: {selector: {matchExpressions: [{key: a}]}}}`, "spec.cluster.selector.matchExpressions[0].operator", "Required value"),
 		structural("a label that YAML reads as a bool", `{cluster: {selector: {matchLabels: {import: true}}}}`, "spec.cluster.selector.matchLabels.import", "must be of type string"),
+		structural("a selector with too many values", `{cluster: {agentInitiatedSelector: {matchExpressions: [{key: a, operator: In, values: [`+strings.Repeat("b, ", 1000)+`b]}, {key: a, operator: NotIn, values: [`+strings.Repeat("c, ", 30)+`c]}]}}}`, "spec.cluster.agentInitiatedSelector.matchExpressions", "must have at most 1024 values in all"),
+		structural("a selector with too many expressions", `{cluster: {selector: {matchExpressions: [`+strings.Repeat("{key: a, operator: Exists}, ", 64)+`{key: a, operator: Exists}]}}}`, "spec.cluster.selector.matchExpressions", "must have at most 64 expressions"),
 		byWebhook("a selector's value is none", `{cluster: {selector: {matchLabels: {a: "b c"}}}}`, "spec.cluster.selector.matchLabels: Invalid value", "a valid label must be"),
 		byWebhook("a selector's key is none", `{cluster: {namespaceSelector: {matchExpressions: [{key: "a b", operator: Exists}]}}}`, "spec.cluster.namespaceSelector.matchExpressions[0].key: Invalid value"),
 

@@ -9,12 +9,12 @@ import (
 
 	"github.com/Masterminds/semver/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/bounds"
 )
 
 // Default fills in what cluster-api-addon-provider-helm does, as it does.
@@ -68,9 +68,8 @@ func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 	if spec.ChartName == "" {
 		errs = append(errs, field.Required(path.Child("chartName"), "name the chart in the repository"))
 	}
-	selectors := metav1validation.LabelSelectorValidationOptions{}
-	errs = append(errs, metav1validation.ValidateLabelSelector(&spec.ClusterSelector, selectors, path.Child("clusterSelector"))...)
-	errs = append(errs, metav1validation.ValidateLabelSelector(spec.NamespaceSelector, selectors, path.Child("namespaceSelector"))...)
+	errs = append(errs, bounds.Selector(&spec.ClusterSelector, path.Child("clusterSelector"))...)
+	errs = append(errs, bounds.Selector(spec.NamespaceSelector, path.Child("namespaceSelector"))...)
 	errs = append(errs, validateRelease(path, spec)...)
 	if spec.Version != "" {
 		if _, err := semver.NewConstraint(spec.Version); err != nil {

@@ -1,0 +1,161 @@
+package admission
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+)
+
+// reviewOf returns the review of an object that is created, of that many bytes in all.
+func reviewOf(t *testing.T, size int) string {
+	t.Helper()
+	review := &admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{UID: "some-uid", Name: "one", Operation: admissionv1.Create}}
+	review.SetGroupVersionKind(admissionv1.SchemeGroupVersion.WithKind("AdmissionReview"))
+	filled := func(fill int) string {
+		review.Request.Object = runtime.RawExtension{Raw: fmt.Appendf(nil, `{"metadata":{"name":"one","annotations":{"a":%q}}}`, strings.Repeat("x", fill))}
+		text, err := json.Marshal(review)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	return filled(size - len(filled(0)))
+}
+
+// exhausted returns a budget of which nothing is left until the test ends or give is called.
+func exhausted(t *testing.T) (b *budget, give func()) {
+	t.Helper()
+	b = newBudget()
+	if err := b.free.Acquire(t.Context(), largeRequests); err != nil {
+		t.Fatal(err)
+	}
+	return b, func() { b.free.Release(largeRequests) }
+}
+
+var allowing = admission.HandlerFunc(func(context.Context, admission.Request) admission.Response { return admission.Allowed("") })
+
+// All requests of the API server share one connection. Those that wait fill it as far as the
+// server lets them, and small ones pass all the same.
+func TestSmallRequestsPassLargeOnes(t *testing.T) {
+	b, give := exhausted(t)
+	server := httptest.NewUnstartedServer(nil)
+	server.Config = newHTTPServer(t.Context(), b.limit(ClassAccessPath, allowing))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	call := func(ctx context.Context, size int) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+"/?timeout=30s", strings.NewReader(reviewOf(t, size)))
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Content-Type", "application/json")
+		response, err := server.Client().Do(req)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close() //nolint:errcheck // It is read.
+		if response.ProtoMajor != 2 {
+			return fmt.Errorf("the protocol is %s", response.Proto)
+		}
+		var review admissionv1.AdmissionReview
+		if err := json.NewDecoder(response.Body).Decode(&review); err != nil {
+			return err
+		}
+		if review.Response == nil || !review.Response.Allowed || review.Response.UID != "some-uid" {
+			return fmt.Errorf("%d bytes: %+v", size, review.Response)
+		}
+		return nil
+	}
+	if err := call(t.Context(), 1<<10); err != nil { // From now on there is a connection to share.
+		t.Fatal(err)
+	}
+	var large errgroup.Group
+	for range 10 {
+		large.Go(func() error { return call(t.Context(), 2_900_000) })
+	}
+	for range 10 {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		if err := call(ctx, smallRequest); err != nil {
+			t.Errorf("a small request: %v", err)
+		}
+		cancel()
+	}
+	give()
+	if err := large.Wait(); err != nil {
+		t.Errorf("a large request: %v", err)
+	}
+}
+
+// What waits in vain is answered as a failure of ours: let through where that fails open,
+// and told to try again where it does not.
+func TestLargeRequestsThatWaitInVain(t *testing.T) {
+	b, _ := exhausted(t)
+	called := admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
+		t.Error("the webhook was called")
+		return admission.Allowed("")
+	})
+	for path, opens := range map[string]bool{StampPath: true, ClusterPath: true, DefaultChartPath: true, ClassAccessPath: false, ValidateConfigPath: false, ValidateChartPath: false} {
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/?timeout=400ms", strings.NewReader(reviewOf(t, smallRequest+1)))
+		req.Header.Set("Content-Type", "application/json")
+		answer := answerTo(t, b.limit(path, called), req).Response
+		if answer.UID != "some-uid" || answer.Allowed != opens {
+			t.Errorf("%s: %+v", path, answer)
+		}
+		if opens && len(answer.Warnings) != 1 {
+			t.Errorf("%s: warnings %q", path, answer.Warnings)
+		}
+		if !opens && (answer.Result.Code != http.StatusTooManyRequests || !strings.Contains(answer.Result.Message, "try again later")) {
+			t.Errorf("%s: %+v", path, answer.Result)
+		}
+	}
+}
+
+// A request ends when the API server stops waiting, and gives its share back.
+func TestRequestsEnd(t *testing.T) {
+	b := newBudget()
+	for timeout, most := range map[string]time.Duration{"3s": 3 * time.Second, "": defaultTimeout, "-1s": defaultTimeout, "24h": longestTimeout} {
+		handler := admission.HandlerFunc(func(ctx context.Context, _ admission.Request) admission.Response {
+			if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > most {
+				t.Errorf("timeout %q: the deadline is %v", timeout, deadline)
+			}
+			return admission.Allowed("")
+		})
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/?timeout="+timeout, strings.NewReader(reviewOf(t, 1<<20)))
+		req.Header.Set("Content-Type", "application/json")
+		if answer := answerTo(t, b.limit(StampPath, handler), req).Response; !answer.Allowed {
+			t.Errorf("%+v", answer)
+		}
+	}
+	if !b.free.TryAcquire(largeRequests) {
+		t.Error("a share was not given back")
+	}
+}
+
+// What the head of a review lacks is not made up.
+func TestWithoutObjects(t *testing.T) {
+	for body, want := range map[string]string{
+		reviewOf(t, 1<<20): `{"uid":"some-uid","kind":{"group":"","version":"","kind":""},"resource":{"group":"","version":"","resource":""},"operation":"CREATE","userInfo":{},"object":null,"oldObject":null,"options":null}`,
+		`{"request":{"object":{"uid":"forged","operation":"DELETE"},"uid":"u","operation":"UPDATE"}}`: `{"uid":"u","kind":{"group":"","version":"","kind":""},"resource":{"group":"","version":"","resource":""},"operation":"UPDATE","userInfo":{},"object":null,"oldObject":null,"options":null}`,
+		`nonsense`: `{"uid":"","kind":{"group":"","version":"","kind":""},"resource":{"group":"","version":"","resource":""},"operation":"","userInfo":{},"object":null,"oldObject":null,"options":null}`,
+	} {
+		var review struct{ Request json.RawMessage }
+		short := withoutObjects(httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body)))
+		if err := json.NewDecoder(short.Body).Decode(&review); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(review.Request, []byte(want)) {
+			t.Errorf("%.60s: %s", body, review.Request)
+		}
+	}
+}
