@@ -118,8 +118,8 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, path string) {
 	switch {
 	case path == "":
 		s.page(w, r, "")
-	case path == "page.css", path == "page.js":
-		http.ServeFileFS(w, r, assets, "assets/"+path) //nolint:gosec // The path is one of the two above.
+	case path == "page.css", path == "page.js", path == "icon.svg":
+		http.ServeFileFS(w, r, assets, "assets/"+path) //nolint:gosec // The path is one of the three above.
 	case downloads[path] != "":
 		s.download(w, path)
 	case path == "events":
