@@ -12,9 +12,10 @@ import (
 const (
 	// maxObject is how large any object may be, in KiB: a third of what etcd takes.
 	maxObject = 512
-	// maxChangeGrowth is how many times the processor time of a change may be with all
-	// Clusters what it is with a tenth of them.
-	maxChangeGrowth = 1.5
+	// maxChange and maxChangeBytes are the processor time in ms and the KiB that one Cluster
+	// may take, however many are selected.
+	maxChange      = 10
+	maxChangeBytes = 16
 )
 
 func chartsTables(o options, levels []selectedLevel) []report.Table {
@@ -45,9 +46,9 @@ func chartsTables(o options, levels []selectedLevel) []report.Table {
 			work.Add(
 				report.Value(row.name+", writes"+at, "", its.each(float64(len(its.requests.of(write, false))))).Against(before.each(float64(len(before.requests.of(write, false))))),
 				report.Value(row.name+", GET and LIST"+at, "", its.each(float64(len(its.requests.of(read, false))))),
-				report.Value(row.name+", bytes"+at, "KiB", its.each(its.sent())/1024).Against(before.each(before.sent())/1024),
+				report.Value(row.name+", bytes"+at, "KiB", its.each(its.sent())/1024).Against(before.each(before.sent())/1024).AtMost(maxChangeBytes),
 				report.Value(row.name+", looks"+at, "", its.each(its.looks)),
-				report.Value(row.name+", processor time"+at, "ms", perOne(its.cpu, its.count)).Against(perOne(before.cpu, before.count)).RatioAtMost(maxChangeGrowth),
+				report.Value(row.name+", processor time"+at, "ms", perOne(its.cpu, its.count)).Against(perOne(before.cpu, before.count)).AtMost(maxChange),
 				report.Value(row.name+", until the values are written, p50"+at, "ms", report.Milliseconds(report.Quantile(its.latency, .5))),
 			)
 		}

@@ -22,6 +22,7 @@ type level struct {
 	syncer, webhook, restarted usage.Memory
 	apiserver, etcd            usage.Memory
 
+	least     least
 	unchanged unchanged
 	changed   changed
 	fanOut    burst
@@ -57,7 +58,7 @@ func measureImported(ctx context.Context, o options) (tables []report.Table, err
 		if err := s.importAll(ctx, g, have, o.n); err != nil {
 			return nil, err
 		}
-		if tables, err = s.measureSome(ctx); err != nil {
+		if tables, err = s.measureSome(ctx, g); err != nil {
 			return tables, err
 		}
 	}
@@ -72,8 +73,14 @@ func measureImported(ctx context.Context, o options) (tables []report.Table, err
 }
 
 // measureSome measures what growth measures, too.
-func (s *session) measureSome(ctx context.Context) (tables []report.Table, err error) {
+func (s *session) measureSome(ctx context.Context, g *load.Generator) (tables []report.Table, err error) {
 	l := level{n: s.n}
+	if s.wants("look") || s.wants("start") {
+		s.say("%d Clusters: what is the least", s.n)
+		if l.least, err = s.measureLeast(ctx, g, s.n); err != nil {
+			return tables, err
+		}
+	}
 	if s.wants("look") {
 		s.say("%d Clusters: look at them", s.n)
 		if err := s.measureLooks(ctx, s.n, &l.unchanged); err != nil {
@@ -124,6 +131,10 @@ func (s *session) measureLevel(ctx context.Context, g *load.Generator, have, n i
 	}
 	s.say("%d Clusters: memory", n)
 	if err := s.settledMemory(ctx, &l); err != nil {
+		return l, err
+	}
+	s.say("%d Clusters: what is the least", n)
+	if l.least, err = s.measureLeast(ctx, g, n); err != nil {
 		return l, err
 	}
 	s.say("%d Clusters: nothing changes", n)
@@ -214,4 +225,29 @@ func (s *session) settle(ctx context.Context) error {
 		before = now
 	}
 	return nil
+}
+
+// atRest waits until a program does next to nothing and holds no less than before.
+func (s *session) atRest(ctx context.Context, process string) (usage.Memory, error) {
+	const look, looks, idle, hardly = 5 * time.Second, 24, 100 * time.Millisecond, 0.01
+	var before usage.Memory
+	var used time.Duration
+	for range looks {
+		if err := sleep(ctx, look); err != nil {
+			return before, err
+		}
+		now, err := s.memory(process)
+		if err != nil {
+			return now, err
+		}
+		cpu, err := s.cpu(process)
+		if err != nil {
+			return now, err
+		}
+		if cpu-used < idle && before.Now-now.Now < hardly*before.Now {
+			return now, nil
+		}
+		before, used = now, cpu
+	}
+	return before, fmt.Errorf("%s does not come to rest", process)
 }

@@ -8,6 +8,10 @@ import (
 	"github.com/muster-fleet/muster/test/report"
 )
 
+// maxLook is which part of the processor time that filling caches with a Cluster takes
+// looking at it may take.
+const maxLook = 0.2
+
 // look is what it costs to look at Clusters that are as they should be.
 type look struct {
 	// wanted is how many were to be looked at, looks how many looks there were.
@@ -82,11 +86,12 @@ func (l look) all(name string) report.Figure {
 func lookTable(levels []level) report.Table {
 	table := report.Table{Title: "Looking at Clusters that have not changed"}
 	table.Note("the FleetAddonConfig gets another spec.cluster.naming.suffix, and then that of before: it concerns the syncer, and changes no Cluster that is there; until each was looked at twice, by the syncer's own metrics, and it is idle")
+	table.Note("baseline of the processor time: a process that fills the same caches, keeps the names only and does nothing else, divided by the Clusters")
 	table.Note("a change that concerns the webhook only: spec.policy.crossNamespaceClass")
 	for _, l := range levels {
 		at := fmt.Sprintf(", %d Clusters", l.n)
 		table.Add(
-			report.Value("processor time for one Cluster"+at, "ms", l.unchanged.look.perCluster()),
+			report.Value("processor time for one Cluster"+at, "ms", l.unchanged.look.perCluster()).Against(l.fillingEach()).RatioAtMost(maxLook),
 			l.unchanged.look.all("looks at Clusters"+at),
 			nothing("requests"+at, l.unchanged.look.requests),
 			report.Value("processor time of a change that concerns the webhook only"+at, "ms", report.Milliseconds(l.unchanged.elsewhere.cpu)),

@@ -4,9 +4,7 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -20,8 +18,6 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/report"
-	"github.com/muster-fleet/muster/test/revision"
-	"github.com/muster-fleet/muster/test/stack"
 )
 
 // specified is the number of Clusters that the bars of memory are for.
@@ -34,10 +30,6 @@ type options struct {
 	namespaces, classes  int
 	workers, concurrency int
 	only                 string
-	against, revision    string
-	rounds               int
-	programs             stack.Options // those of -revision
-	profile              stack.Profile
 	profiles             string
 	dir                  string
 	output               string
@@ -55,13 +47,9 @@ func (o *options) addTo(flags *flag.FlagSet) {
 	flags.IntVar(&o.workers, "workers", 10, "imports at a time of the bare client; the syncer's --cluster-concurrency as shipped")
 	flags.IntVar(&o.concurrency, "concurrency", 8, "requests at a time of whoever makes the Clusters")
 	flags.StringVar(&o.only, "only", "", "measure only these, with commas between them: "+strings.Join(tableNames(), ", "))
-	flags.StringVar(&o.against, "against", "", "compare look and start with this revision of git, and measure nothing else")
-	flags.StringVar(&o.revision, "revision", "", "measure the programs of this revision of git, with its manifests, instead of these; without registrar and charts, unless -only names them")
-	flags.IntVar(&o.rounds, "rounds", 3, "how often each of the two is measured that are compared")
-	flags.StringVar((*string)(&o.profile), "profile", string(stack.API), "which stack: api, or full, where Cluster API provisions and Fleet targets; -n=50, say")
 	flags.StringVar(&o.profiles, "pprof", "", "save profiles of the syncer in this directory")
 	flags.StringVar(&o.dir, "dir", "", "keep the files and logs of the stack in this directory; use with -only")
-	flags.StringVar(&o.output, "output", "", "where to write the figures as JSON (.dev/bench.json if empty, .dev/bench-against.json, or .dev/bench-COMMIT.json)")
+	flags.StringVar(&o.output, "output", filepath.Join(".dev", "bench.json"), "where to write the figures as JSON")
 	flags.StringVar(&o.download, "download", string(addonsv1.DownloadManager), "who downloads the chart in the table charts: Manager, or Agent")
 	flags.BoolVar(&o.markdown, "markdown", false, "print the reports in these files for a page, and measure nothing")
 }
@@ -93,26 +81,10 @@ func run(ctx context.Context, o options, args []string) error {
 		o.steady = o.n / 5
 	}
 	r := report.New("syncer")
-	name := "bench.json"
-	switch {
-	case o.against != "" && o.revision != "":
-		return errors.New("-against measures both revisions, -revision one: give one of the two")
-	case o.against != "":
-		name = "bench-against.json"
-	case o.revision != "":
-		other, err := revision.Build(ctx, o.revision)
-		if err != nil {
-			return err
-		}
-		o.programs = stack.Options{Manifests: other.Manifests(), Binaries: other.Binaries}
-		r.Revision = other.Commit[:12]
-		name = "bench-" + r.Revision + ".json"
-	}
-	o.output = cmp.Or(o.output, filepath.Join(".dev", name))
 	r.Settings = map[string]string{
 		"n": fmt.Sprint(o.n), "burst": fmt.Sprint(o.burst), "steady": fmt.Sprint(o.steady), "rate": fmt.Sprint(o.rate),
 		"namespaces": fmt.Sprint(o.namespaces), "classes": fmt.Sprint(o.classes), "workers": fmt.Sprint(o.workers),
-		"only": o.only, "download": o.download, "against": o.against, "revision": o.revision,
+		"only": o.only, "download": o.download,
 	}
 	chosen, err := o.parts()
 	if err != nil {

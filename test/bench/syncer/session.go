@@ -52,11 +52,8 @@ type session struct {
 	labelled int
 }
 
-// open starts a stack; which Muster runs on it is in the stack's options, unless -revision says it.
+// open starts a stack; which Muster runs on it is in the stack's options.
 func open(ctx context.Context, o options, muster stack.Options) (*session, error) {
-	if o.programs.Manifests != "" {
-		muster.Manifests, muster.Binaries = o.programs.Manifests, o.programs.Binaries
-	}
 	muster.Muster, muster.Progress, muster.Dir = true, os.Stderr, cmp.Or(muster.Dir, o.dir)
 	env, err := stack.Up(ctx, muster)
 	if err != nil {

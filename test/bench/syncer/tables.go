@@ -14,6 +14,9 @@ const (
 	maxWebhook   = 80
 	maxGrowth    = 45
 	maxValuesP99 = 1000
+	// maxFanOut is how many times as long as a write to each Fleet Cluster their change by
+	// the syncer may take.
+	maxFanOut = 3
 )
 
 // growthTables turns what was measured into tables: those of single numbers of Clusters,
@@ -23,7 +26,7 @@ func growthTables(o options, levels []level) []report.Table {
 		return nil
 	}
 	return []report.Table{
-		requestsTable(levels), lookTable(levels), startTable(levels), fanOutTable(levels), valuesTable(levels), memoryTable(levels), growthTable(o, levels),
+		requestsTable(levels), lookTable(levels), startTable(levels), fanOutTable(o, levels), valuesTable(levels), memoryTable(levels), growthTable(o, levels),
 	}
 }
 
@@ -66,13 +69,14 @@ func nothing(name string, all requests) report.Figure {
 	return report.Value(name, "", float64(len(all.of(write, false))+len(all.of(read, false)))).AtMost(0)
 }
 
-func fanOutTable(levels []level) report.Table {
+func fanOutTable(o options, levels []level) report.Table {
 	table := report.Table{Title: "A label of the classes changes"}
 	table.Note("all classes at once, so that every Fleet Cluster changes; until the last write")
+	table.Note("baseline: one write to each Fleet Cluster, %d at a time, while the syncer is stopped", o.workers)
 	for _, l := range levels {
 		table.Note("%d Clusters: %s", l.n, l.fanOut.requests)
 		table.Add(
-			report.Value(fmt.Sprintf("time, %d Clusters", l.n), "s", l.fanOut.elapsed.Seconds()),
+			report.Value(fmt.Sprintf("time, %d Clusters", l.n), "s", l.fanOut.elapsed.Seconds()).Against(l.least.writes.Seconds()).RatioAtMost(maxFanOut),
 			report.Value(fmt.Sprintf("writes per Cluster, %d Clusters", l.n), "", l.fanOut.perImport(len(l.fanOut.requests.of(write, false)))),
 			report.Value(fmt.Sprintf("GET and LIST, %d Clusters", l.n), "", float64(len(l.fanOut.requests.of(read, false)))).AtMost(0),
 		)
