@@ -34,9 +34,16 @@ func TestMain(m *testing.M) {
 	SetDefaultEventuallyTimeout(30 * time.Second)
 	SetDefaultEventuallyPollingInterval(200 * time.Millisecond)
 	options := stack.Options{Profile: stack.Full, Muster: true}
-	if err := takeFormer(&options); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(stack.Main(m, options, fixture.Use(&env, &admin)))
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "muster-former-")
+		if err == nil {
+			defer func() { _ = os.RemoveAll(dir) }()
+			err = takeFormer(&options, dir)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return stack.Main(m, options, fixture.Use(&env, &admin))
+	}())
 }

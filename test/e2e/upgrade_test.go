@@ -2,7 +2,7 @@ package e2e
 
 import (
 	"fmt"
-	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,29 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/test/revision"
 	"github.com/muster-fleet/muster/test/stack"
 )
-
-// formerVariable names the revision that TestUpgrade upgrades from.
-const formerVariable = "MUSTER_UPGRADE_FROM"
-
-// former is that revision, nil where nothing is upgraded.
-var former *revision.Revision
-
-// takeFormer builds the former revision, and makes it what is installed first.
-func takeFormer(options *stack.Options) error {
-	name := os.Getenv(formerVariable)
-	if name == "" {
-		return nil
-	}
-	var err error
-	if former, err = revision.Build(ctx, name); err != nil {
-		return err
-	}
-	options.Manifests, options.Binaries = former.Manifests(), former.Binaries
-	return nil
-}
 
 // TestUpgrade lets the real Fleet look on while Muster is upgraded and rolled back: nothing
 // is deployed again. Bundles are targeted through everything that Muster makes, and one reads
@@ -79,26 +58,39 @@ func TestUpgrade(t *testing.T) {
 		binaries        map[string]string
 	}{
 		{name: "upgraded"},
-		{"rolled back", former.Manifests(), former.Binaries},
+		{"rolled back", former.manifests, former.binaries},
 		{name: "upgraded again"},
 	} {
 		g.Expect(env.UseMuster(ctx, step.manifests, step.binaries)).To(Succeed())
-		for _, process := range []string{"muster-webhook", syncerProcess} {
-			g.Expect(env.Restart(ctx, process)).To(Succeed())
+		// The CRD keeps its version, and needs no conversion.
+		crd, err := env.Kubectl(ctx, "get", "crd", "fleetaddonconfigs.addons.cluster.x-k8s.io", "-o", "jsonpath={.spec.versions[*].name} {.status.storedVersions[*]} {.spec.conversion.strategy}")
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(crd).To(Equal("v1alpha1 v1alpha1 None"))
+		// Webhook and syncer are replaced in either order, and work side by side meanwhile.
+		processes := []string{"muster-webhook", syncerProcess}
+		if i%2 == 1 {
+			slices.Reverse(processes)
 		}
-		// What is new on each Cluster gets to Fleet: the syncer has looked at all of them.
-		for _, key := range keys {
-			cluster := getCluster(g, key)
-			patch := fmt.Sprintf(`{"metadata":{"labels":{"look":"%d"}}}`, i)
-			g.Expect(admin.Patch(ctx, cluster, client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed())
-			g.Eventually(func(g Gomega) {
-				var imported fleetv1.Cluster
-				g.Expect(admin.Get(ctx, key, &imported)).To(Succeed())
-				g.Expect(imported.Labels).To(HaveKeyWithValue("look", fmt.Sprint(i)))
-			}).WithTimeout(soon).Should(Succeed())
+		for _, process := range processes {
+			g.Expect(env.Restart(ctx, process)).To(Succeed())
+			look(g, keys, fmt.Sprintf("%d-%s", i, process))
 		}
 		g.Consistently(func(g Gomega) { g.Expect(deployed(g, keys)).To(Equal(before), step.name) }).WithTimeout(8 * time.Second).Should(Succeed())
 		t.Logf("%s: nothing was deployed again", step.name)
+	}
+}
+
+// look labels each Cluster, and waits until Fleet has the label: the syncer has reconciled
+// all of them.
+func look(g Gomega, keys []types.NamespacedName, value string) {
+	for _, key := range keys {
+		patch := fmt.Sprintf(`{"metadata":{"labels":{"look":%q}}}`, value)
+		g.Expect(admin.Patch(ctx, getCluster(g, key), client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			var imported fleetv1.Cluster
+			g.Expect(admin.Get(ctx, key, &imported)).To(Succeed())
+			g.Expect(imported.Labels).To(HaveKeyWithValue("look", value))
+		}).WithTimeout(soon).Should(Succeed())
 	}
 }
 

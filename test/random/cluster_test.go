@@ -36,7 +36,7 @@ const (
 var clusterOperations = []operation{
 	{name: "CreateCluster", weight: 12, draw: drawCreateCluster, do: createCluster, racy: func(r *run, step Step) bool {
 		// A paused Cluster keeps what it finds, and makes nothing: it matters what is still there.
-		return step.Kind == "Paused" || r.wasThere(oracle.Key{Namespace: r.namespace(step.Namespace), Name: slotName(step.Cluster)})
+		return step.Kind == "Paused"
 	}},
 	{name: "DeleteCluster", weight: 4, draw: drawSlot, do: deleteCluster, racy: func(r *run, step Step) bool {
 		return leavesSomething(r, step) || r.hasKeepers()
@@ -154,7 +154,7 @@ func (r *run) createClusterAs(somebody client.Client, step Step) (bool, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	r.slots[step.Cluster], r.state.Clusters[key] = key, cluster
 	if r.webhookUp {
-		return true, sameStamp("the answer to CREATE", stamping.Admitted(r.state, requested), cluster)
+		return true, sameStamp("the answer to CREATE", oracle.Admitted(r.state, requested), cluster)
 	}
 	return true, checkLabelled(cluster)
 }
@@ -230,10 +230,6 @@ func (r *run) hasKeepers() bool {
 	}
 	return false
 }
-
-// wasThere: a namesake was deleted since the last quiet point, and the former revision may
-// take what is left of it for the new one's.
-func (r *run) wasThere(key oracle.Key) bool { return oldIsThere() && r.deleted[key] }
 
 // leavesSomething: the Cluster or its Fleet Cluster does not go at once, and stays as it was.
 func leavesSomething(r *run, step Step) bool {
@@ -346,7 +342,7 @@ func (r *run) changeStamped(somebody client.Client, step Step, change map[string
 func sameUpdate(cluster, pinned *clusterv1.Cluster) error {
 	unselected := oracle.NewState()
 	unselected.Config = &addonsv1.FleetAddonConfig{Spec: addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{Enabled: ptr.To(false)}}}
-	want := stamping.Admitted(unselected, cluster)
+	want := oracle.Admitted(unselected, cluster)
 	for _, key := range []string{pinKey, ownKey} {
 		if value, ok := pinned.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&want.ObjectMeta, key, value)

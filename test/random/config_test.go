@@ -19,7 +19,7 @@ var classOperations = []operation{
 		drawOneClass(rng, step)
 		step.Key = oneOf(rng, "", "tier", "both")
 		step.Value = oneOf(rng, "gold", "iron")
-	}, do: createClass, racy: func(r *run, step Step) bool { return r.wasThere(r.ownClassKey(step)) }},
+	}, do: createClass},
 	// Such a class freezes the Clusters that have a group of its name: it matters how they are.
 	{name: "CreateDisplacing", weight: 2, draw: drawDisplacing, do: createClass, racy: always},
 	{name: "DeleteDisplacing", weight: 2, draw: drawDisplacing, do: deleteClass, racy: always},
@@ -212,7 +212,7 @@ func (r *run) waitForWebhook() error {
 		for i := range namespaceCount {
 			probe := fixture.Cluster(r.namespace(i), "probe", classNames[0], "")
 			probe.Labels = map[string]string{"env": "prod"}
-			want := stamping.Admitted(r.state, probe)
+			want := oracle.Admitted(r.state, probe)
 			if err := admin.Create(ctx, probe, client.DryRunAll); err != nil {
 				return err
 			}

@@ -22,19 +22,6 @@
 // come to rest before a step only where the end depends on what Muster has seen before:
 // what is frozen stays as it is, and what is only kept is not made again.
 //
-// TestUpgrade plays runs that begin with a former revision of Muster. The first of them,
-// 9207717, makes this differently, so that Muster is let come to rest before one takes over
-// from the other where it matters:
-//   - It makes groups and mappings for every claimed Cluster, paused and deselected ones
-//     included, and for the class that a Fleet Cluster still carries. Now they are made only
-//     for Clusters that are selected and not paused; for the others they are kept.
-//   - It tells whose a Fleet Cluster is by names where we look at UIDs, and does not note the
-//     UID of a Cluster where no owner reference tells it (imported-uid).
-//   - It follows a pin that somebody has altered, and leaves keys of Muster's on Fleet's
-//     objects that it does not want.
-//   - It leaves less out of template values by default, and keeps copies of whole objects.
-//   - Turned off, it also leaves the owner reference of a Cluster that is being moved.
-//
 // The environment says what is played:
 //
 //	MUSTER_SEED=7 MUSTER_SEEDS=20 MUSTER_STEPS=250   twenty runs, from seed 7 on
@@ -42,5 +29,4 @@
 //	MUSTER_REGISTRAR=off                             the optional registrar does not run in any; or on
 //	MUSTER_CLASS_LABELS=on                           the API server labels Clusters with their class in all; or off
 //	MUSTER_REPLAY=steps.jsonl                        the steps that a failure printed
-//	MUSTER_UPGRADE_FROM=9207717                      what TestUpgrade begins with
 package random

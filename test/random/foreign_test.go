@@ -94,9 +94,8 @@ func foreignLabel(r *run, step Step) (bool, error) {
 	if !found {
 		return false, nil
 	}
-	// Keys of ours are ours wherever they are, wanted or not. The former revision left those
-	// that it did not want.
-	if isFree := step.Key == oracle.Others+"a" || strings.Contains(step.Key, domain) && !oldIsThere(); !isFree {
+	// Keys of ours are ours wherever they are, wanted or not.
+	if isFree := step.Key == oracle.Others+"a" || strings.Contains(step.Key, domain); !isFree {
 		if _, has := object.GetLabels()[step.Key]; !has {
 			return false, nil
 		}

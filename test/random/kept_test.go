@@ -37,7 +37,7 @@ func uidsOf(s oracle.State) map[string]types.UID {
 // noteKept forgets, of the objects of the last quiet point, those that somebody deleted
 // since or that nobody wanted for a moment: they may have been made anew.
 func (r *run) noteKept() {
-	there, wanted := uidsOf(r.state), uidsOf(syncing.Settle(r.state))
+	there, wanted := uidsOf(r.state), uidsOf(oracle.Settle(r.state))
 	maps.DeleteFunc(r.kept, func(name string, uid types.UID) bool { return there[name] != uid || wanted[name] != uid })
 	// Somebody has deleted the Fleet Clusters of all that it was for: with these goes what Fleet
 	// made of it, whether it stays or not.

@@ -1,7 +1,6 @@
 package random
 
 import (
-	"context"
 	"math/rand/v2"
 )
 
@@ -10,8 +9,8 @@ const collectorProcess = "kube-controller-manager"
 
 var processOperations = []operation{
 	{name: quiet, weight: 14, draw: nothing},
-	{name: "SyncerStop", weight: 2, draw: nothing, do: func(r *run, _ Step) (bool, error) { return r.pauseSyncer(env.Stop) }},
-	{name: "SyncerKill", weight: 2, draw: nothing, do: func(r *run, _ Step) (bool, error) { return r.pauseSyncer(env.Kill) }},
+	{name: "SyncerStop", weight: 2, draw: nothing, do: func(r *run, _ Step) (bool, error) { return r.stopSyncer(env.Stop) }},
+	{name: "SyncerKill", weight: 2, draw: nothing, do: func(r *run, _ Step) (bool, error) { return r.stopSyncer(env.Kill) }},
 	{name: "WebhookStop", weight: 2, draw: nothing, do: func(r *run, _ Step) (bool, error) {
 		if !r.webhookUp {
 			return false, nil
@@ -29,15 +28,6 @@ var processOperations = []operation{
 		wasDown := r.state.GarbageStays
 		return wasDown, r.startCollector()
 	}},
-}
-
-// pauseSyncer stops the syncer, to be started later. While it is being replaced by another
-// revision's, only that stops it.
-func (r *run) pauseSyncer(end func(context.Context, string) error) (bool, error) {
-	if isSkewed() {
-		return false, nil
-	}
-	return r.stopSyncer(end)
 }
 
 // stopCollector stops the garbage collector: what is owned by what was deleted stays.
@@ -73,7 +63,7 @@ func (r *run) startWebhook() error {
 	if r.webhookUp {
 		return nil
 	}
-	r.webhookUp, stamping = true, installed
+	r.webhookUp = true
 	if err := env.Start(ctx, webhookProcess); err != nil {
 		return err
 	}

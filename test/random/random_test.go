@@ -36,19 +36,11 @@ func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
 	options := stack.Options{Profile: stack.API, Muster: true}
-	if name := os.Getenv(formerVariable); name != "" {
-		judge, err := takeFormer(name, &options)
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer func() { _ = judge.Stop() }()
-	}
 	return stack.Main(m, options, func(s *stack.Stack) error {
 		if err := fixture.Use(&env, &admin)(s); err != nil {
 			return err
 		}
-		if err := makeTenantRole(); err != nil || former != nil {
+		if err := makeTenantRole(); err != nil {
 			return err
 		}
 		return withCharts()

@@ -104,7 +104,7 @@ func (r *run) startRegistrar() error {
 
 // noteWished notes what is to be registered as things are now, each once.
 func (r *run) noteWished() {
-	want := syncing.Settle(r.state)
+	want := oracle.Settle(r.state)
 	for key, asked := range want.Calling.Registrations {
 		if asked.Name != "" {
 			continue

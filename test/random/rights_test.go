@@ -147,9 +147,6 @@ func (r *run) nothingOpened() error {
 	if err != nil {
 		return err
 	}
-	if oldIsThere() { // Its ways in are closed now.
-		events = nil
-	}
 	for _, event := range events {
 		what := made(event.Resource, event.Namespace, event.Name)
 		if (event.Resource == "bundlenamespacemappings" || event.Resource == "clustergroups") && !r.rightful[what] {

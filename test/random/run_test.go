@@ -68,8 +68,6 @@ type run struct {
 	kept map[string]types.UID
 	// deleted are the objects that were deleted since then.
 	deleted map[oracle.Key]bool
-	// differed is how often another revision took over what it sees differently.
-	differed int
 }
 
 func newRun(id string, patience time.Duration) (*run, error) {
@@ -102,7 +100,7 @@ func newRun(id string, patience time.Duration) (*run, error) {
 	if err := r.prepareCharts(); err != nil {
 		return r, err
 	}
-	return r, r.asInstalled()
+	return r, nil
 }
 
 func (r *run) namespace(number int) string { return fmt.Sprintf("%s-n%d", r.id, number) }
@@ -206,7 +204,7 @@ func (r *run) quiet() error {
 	}
 	r.noteRightful()
 	r.noteKept()
-	settled := syncing.Settle(r.state)
+	settled := oracle.Settle(r.state)
 	want := oracle.View(settled)
 	deadline := time.Now().Add(r.patience)
 	for calmSince := (time.Time{}); ; {
@@ -269,7 +267,7 @@ func (r *run) startSyncer() error {
 	if r.syncerUp {
 		return nil
 	}
-	r.syncerUp, syncing = true, installed
+	r.syncerUp = true
 	if err := env.Start(ctx, syncerProcess); err != nil {
 		return err
 	}
