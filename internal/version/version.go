@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// What a release's build sets, with -ldflags=-X. hack/release and the Dockerfile name
+// What a release's build sets, with -ldflags=-X. hack/release names
 // these variables.
 var version, revision, date string
 

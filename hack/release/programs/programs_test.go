@@ -37,18 +37,6 @@ func TestAll(t *testing.T) {
 	if len(mains) != len(All)+1 {
 		t.Errorf("there are %d images of %d commands, of which one is %s", len(All), len(mains), plugin)
 	}
-	dockerfile := read(t, "Dockerfile")
-	for _, program := range All {
-		// The Dockerfile makes the same image.
-		roots := ""
-		if program.Roots {
-			roots = "COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt\n"
-		}
-		want := "FROM scratch AS " + program.Name + "\n" + roots + "COPY --from=build /out/" + program.Name + " " + program.Path() + "\nUSER 65532:65532\nENTRYPOINT [\"" + program.Path() + "\"]\n"
-		if !strings.Contains(dockerfile, want) {
-			t.Errorf("the Dockerfile lacks\n%s", want)
-		}
-	}
 }
 
 // An image is named in a manifest by the name that it is pushed under.
