@@ -132,8 +132,25 @@ vulncheck: ## Look for known vulnerabilities, if their database can be reached
 
 ##@ Test
 
+RUN_TARGETS := MAKE='$(MAKE)' hack/run-targets.sh
+# What everybody runs before a change is sent, and what would find most mistakes.
+TEST_TARGETS := test-unit test-main test-random-once test-page
+# What every change must pass.
+TEST_ALL_TARGETS := parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer-once test-charts-once test-install-once test-random test-faults test-e2e test-release-trial
+# What takes long and breaks seldom.
+TEST_NIGHTLY_TARGETS := test-upgrade test-move test-migration test-install test-installer test-charts test-story-faults test-release test-images faults
+
 .PHONY: test
-test: parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer-once test-charts-once test-install-once test-random test-faults test-e2e test-release-trial ## Run every test, of the ways to install the quickest
+test: ## Run what finds most mistakes, in minutes: unit tests, the main decisions, a random run, the page
+	@$(RUN_TARGETS) $(TEST_TARGETS)
+
+.PHONY: test-all
+test-all: ## Run everything that a change must pass, as CI does
+	@$(RUN_TARGETS) $(TEST_ALL_TARGETS)
+
+.PHONY: test-nightly
+test-nightly: ## Run the rest: upgrade, move, migration, every way to install, charts, faults, images, release
+	@$(RUN_TARGETS) $(TEST_NIGHTLY_TARGETS)
 
 .PHONY: parts
 parts: ## Build the parts of the local stack into .cache/, each once
@@ -176,6 +193,14 @@ test-integration: ## Test both programs on a real API server
 	$(STACK) build --profile=api
 	$(TEST) -timeout=30m ./test/integration/...
 
+# Who is imported as what, what is refused, what is put back, what costs nothing, and who may what.
+MAIN_TESTS := TestApplyReturnsTheStamp|TestImportAcrossNamespaces|TestControlPlaneChangeReachesTheValues|TestRebase|TestDeselection|TestDeleteFinishesAtOnce|TestConflictEndsWithItsRival|TestPausedAndNameConflict|TestWhatOthersChangeIsPutBack|TestUnchangedCostsNothing|TestConfigInvalidIsRefused|TestConfigStatusCounts|TestWarningsOnClusters|TestTenants|TestAccessIsNarrow|TestBookkeepingIsMustersOwn|TestAgentInitiated|TestHelmChartProxyFields
+
+.PHONY: test-main
+test-main: ## Test the main decisions on a real API server: the part of test-integration that make test runs
+	$(STACK) build --profile=api
+	$(TEST) -timeout=15m -run='^($(MAIN_TESTS))$$' ./test/integration
+
 .PHONY: test-installer-once
 test-installer-once: ## Install Fleet by the installer, once
 	$(STACK) build --profile=api
@@ -204,13 +229,18 @@ test-random: ## Play random runs on a real API server against the oracle (MUSTER
 	$(STACK) build --profile=api
 	$(TEST) -timeout=$(RANDOM_TIMEOUT) ./test/oracle/... ./test/random/...
 
+.PHONY: test-random-once
+test-random-once: ## Play one random run of about a minute
+	$(STACK) build --profile=api
+	MUSTER_SEEDS=1 MUSTER_STEPS=30 $(TEST) -timeout=15m -run='^TestRandom$$' ./test/random
+
 # The last release before this commit, and until there is one, a commit of 2026-11-23.
 UPGRADE_FROM ?= $(shell git describe --tags --abbrev=0 --match='v*' HEAD^ 2>/dev/null || echo 6a33df2)
 
 .PHONY: test-upgrade
 test-upgrade: ## Upgrade from the last release (UPGRADE_FROM=REVISION) and roll back, with Cluster API and Fleet
 	@if [ "$$(git rev-parse --is-shallow-repository)" = true ] && ! git cat-file -e '$(UPGRADE_FROM)^{commit}' 2>/dev/null; then \
-		echo "SKIPPED: this clone is shallow, and its history does not go back to $(UPGRADE_FROM); see git fetch --unshallow"; exit 0; \
+		echo "skipped entirely: this clone is shallow, and its history does not go back to $(UPGRADE_FROM); see git fetch --unshallow"; exit 0; \
 	fi; set -x; \
 	$(STACK) build; \
 	MUSTER_UPGRADE_FROM='$(UPGRADE_FROM)' $(TEST) -timeout=30m -run='^TestUpgrade$$' ./test/e2e/...

@@ -6,11 +6,11 @@ cd "$(dirname "$0")/.."
 
 compiler=$(go env CC)
 if ! command -v "${compiler%% *}" >/dev/null; then
-  echo "test-race: not run: no C compiler ($compiler)"
+  echo "skipped entirely: no C compiler ($compiler)"
   exit 0
 fi
 if ! problem=$(CGO_ENABLED=1 go build -race runtime/cgo 2>&1); then
-  echo "test-race: not run: no C compiler that works ($compiler): $problem"
+  echo "skipped entirely: the C compiler $compiler does not work: $problem"
   exit 0
 fi
 # Only these packages start goroutines.
