@@ -27,7 +27,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := registrar.Setup(ctx, mgr, o.Options); err != nil {
+	if err := registrar.Setup(mgr, o.Options); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)

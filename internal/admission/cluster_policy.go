@@ -93,5 +93,5 @@ func unknownRegistration(in settings.Settings, subject stamp.Subject) string {
 		return ""
 	}
 	return fmt.Sprintf("annotation %s: %q is neither %q nor %q and has no effect; the FleetAddonConfig decides, and it says %q",
-		stamp.RegistrationAnnotation, value, stamp.ByAgent, stamp.ByManager, stamp.RegistrationOf(in.Cluster, subject))
+		stamp.RegistrationAnnotation, value, stamp.ByAgent, stamp.ByManager, stamp.RegistrationOf(in.Cluster, subject, nil))
 }

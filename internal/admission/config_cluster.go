@@ -41,16 +41,68 @@ func (v ConfigValidator) surprises(ctx context.Context, old, config *addonsv1.Fl
 			result = append(result, fmt.Sprintf("spec.cluster.naming: the %d Clusters that have a name in Fleet keep it; the change affects new ones only", count))
 		}
 	}
+	if before, err := settings.From(old); err == nil {
+		result = slices.Concat(result, turned(before, current, clusters))
+	}
 	return result
 }
 
-func (v ConfigValidator) deletion(ctx context.Context) []string {
+func (v ConfigValidator) deletion(ctx context.Context, config *addonsv1.FleetAddonConfig) []string {
 	clusters, known := v.clusters(ctx)
 	count := countPinned(clusters)
 	if !known || count == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%d Clusters stay imported into Fleet, and without a FleetAddonConfig the defaults hold, which import every Cluster; to import nothing new, apply one with spec.cluster.enabled: false", count)}
+	result := []string{fmt.Sprintf("%d Clusters stay imported into Fleet, and without a FleetAddonConfig the defaults hold, which import every Cluster; to import nothing new, apply one with spec.cluster.enabled: false", count)}
+	if before, err := settings.From(config); err == nil {
+		result = slices.Concat(result, turned(before, settings.Default(), clusters))
+	}
+	return result
+}
+
+// turned names the imported Clusters that a change of the settings turns to the manager, or to
+// the agent. Which agents have called, and so stay without a FleetAddonConfig, is not known here.
+func turned(old, now settings.Settings, clusters []object) []string {
+	if !now.Cluster.Enabled {
+		return nil // Everything stays as it is.
+	}
+	names := map[stamp.Registration][]string{}
+	for _, cluster := range clusters {
+		if !stamp.PinOf(cluster.Annotations).IsComplete() || !hasAllLabels(&cluster) {
+			continue
+		}
+		subject := stamp.Subject{Labels: cluster.Labels, Annotations: cluster.Annotations, Class: types.NamespacedName{
+			Namespace: cluster.Labels[stamp.ClassNamespaceLabel], Name: cluster.Labels[stamp.ClassNameLabel],
+		}}
+		if by := stamp.RegistrationOf(now.Cluster, subject, nil); by != stamp.RegistrationOf(old.Cluster, subject, nil) {
+			names[by] = append(names[by], client.ObjectKeyFromObject(&cluster).String())
+		}
+	}
+	var result []string
+	if manager := names[stamp.ByManager]; len(manager) > 0 {
+		unless := ""
+		if now.Cluster.Unconfigured {
+			unless = " unless their agents have called"
+		}
+		result = append(result, fmt.Sprintf("spec.cluster.agentInitiated: %d Clusters turn to the manager%s, and Fleet installs an agent through their kubeconfigs; agents that call go on until then: %s",
+			len(manager), unless, listed(manager)))
+	}
+	if agent := names[stamp.ByAgent]; len(agent) > 0 {
+		result = append(result, fmt.Sprintf("spec.cluster.agentInitiated: %d Clusters turn to the agent: one that has called goes on, and nobody installs one where none has: %s",
+			len(agent), listed(agent)))
+	}
+	return result
+}
+
+// listed returns the first of some names, in order, and how many more there are.
+func listed(names []string) string {
+	const named = 3
+	slices.Sort(names)
+	list := strings.Join(names[:min(named, len(names))], ", ")
+	if more := len(names) - named; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return list
 }
 
 func (v ConfigValidator) clusters(ctx context.Context) (all []object, known bool) {
@@ -110,7 +162,6 @@ func (v ConfigValidator) place(ctx context.Context, in settings.Settings, cluste
 // if none does, or if there are not two. CAAPF requires both selectors and imports what
 // either matches: its users must know before their clusters are left behind.
 func matchedByOne(config *addonsv1.FleetAddonConfig, in settings.Settings, all []placed) string {
-	const named = 3
 	cluster := ptr.Deref(config.Spec.Cluster, addonsv1.ClusterConfig{})
 	if cluster.Selector == nil || cluster.NamespaceSelector == nil || !in.Cluster.Enabled {
 		return ""
@@ -124,17 +175,12 @@ func matchedByOne(config *addonsv1.FleetAddonConfig, in settings.Settings, all [
 	if len(names) == 0 {
 		return ""
 	}
-	slices.Sort(names)
-	list := strings.Join(names[:min(named, len(names))], ", ")
-	if more := len(names) - named; more > 0 {
-		list += fmt.Sprintf(" and %d more", more)
-	}
 	then := "stay in Fleet as they are now, frozen like deselected ones"
 	if in.Cluster.OnDeselect == addonsv1.DeselectDelete {
 		then = "are taken out of Fleet, as spec.cluster.onDeselect is Delete"
 	}
 	return fmt.Sprintf("spec.cluster.selector and spec.cluster.namespaceSelector: %d Clusters match only one of the two and are not imported, as both must match: %s; for CAAPF either was enough, and those that it imported %s",
-		len(names), list, then)
+		len(names), listed(names), then)
 }
 
 // selectorsOf names the selectors that do not select everything.

@@ -3,10 +3,14 @@ package admission
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 func TestConfigSurprises(t *testing.T) {
@@ -90,6 +94,36 @@ func TestConfigSurprises(t *testing.T) {
 				t.Errorf("warnings (-want +got):\n%s", diff)
 			}
 		})
+	}
+
+	calling := &others{pinned: []object{pinnedCluster("d", "d"), pinnedCluster("c", "c"), pinnedCluster("b", "b"), pinnedCluster("a", "a"), labeled}}
+	for i, letter := range []string{"d", "c", "b"} {
+		calling.pinned[i].Labels = map[string]string{"site": "edge", stamp.ClassNameLabel: letter}
+	}
+	calling.pinned[2].Annotations = maps.Clone(calling.pinned[2].Annotations)
+	calling.pinned[2].Annotations[stamp.RegistrationAnnotation] = "agent"
+	for name, test := range map[string]struct {
+		old, spec string // none: it is deleted
+		want      []string
+	}{
+		"to the manager":            {`cluster: {agentInitiated: true}`, `{}`, []string{"spec.cluster.agentInitiated: 3 Clusters turn to the manager, and Fleet installs an agent through their kubeconfigs; agents that call go on until then: team/a, team/c, team/d"}},
+		"by a mistyped selector":    {`cluster: {agentInitiated: true, agentInitiatedSelector: {matchLabels: {site: edge}}}`, `cluster: {agentInitiated: true, agentInitiatedSelector: {matchLabels: {site: egde}}}`, []string{"spec.cluster.agentInitiated: 2 Clusters turn to the manager, and Fleet installs an agent through their kubeconfigs; agents that call go on until then: team/c, team/d"}},
+		"by class":                  {`cluster: {agentInitiated: true, agentInitiatedSelector: {matchLabels: {` + stamp.ClassNameLabel + `: c}}}`, `{}`, []string{"spec.cluster.agentInitiated: 1 Clusters turn to the manager, and Fleet installs an agent through their kubeconfigs; agents that call go on until then: team/c"}},
+		"to the agent":              {`{}`, `cluster: {agentInitiated: true}`, []string{"spec.cluster.agentInitiated: 3 Clusters turn to the agent: one that has called goes on, and nobody installs one where none has: team/a, team/c, team/d"}},
+		"nobody":                    {`cluster: {agentInitiated: true}`, `cluster: {agentInitiated: true, hostNetwork: false}`, nil},
+		"nobody, the import is off": {`cluster: {agentInitiated: true}`, `cluster: {enabled: false}`, nil},
+		"deleted":                   {`cluster: {agentInitiated: true}`, "", []string{"spec.cluster.agentInitiated: 3 Clusters turn to the manager unless their agents have called, and Fleet installs an agent through their kubeconfigs; agents that call go on until then: team/a, team/c, team/d"}},
+	} {
+		validator := ConfigValidator{Others: calling, Namespaces: configured(t, `{}`)}
+		var got []string
+		if test.spec == "" {
+			got = validator.deletion(t.Context(), configOf(t, test.old))[1:]
+		} else {
+			got = validator.surprises(t.Context(), configOf(t, test.old), configOf(t, test.spec))
+		}
+		if diff := cmp.Diff(test.want, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: warnings (-want +got):\n%s", name, diff)
+		}
 	}
 
 	warned, err := ConfigValidator{Others: two}.ValidateDelete(t.Context(), configOf(t, `{}`))

@@ -59,8 +59,8 @@ func (v ConfigValidator) validate(ctx context.Context, old, config *addonsv1.Fle
 }
 
 // ValidateDelete allows every deletion and warns about its effect: the defaults return.
-func (v ConfigValidator) ValidateDelete(ctx context.Context, _ *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
-	return v.deletion(ctx), nil
+func (v ConfigValidator) ValidateDelete(ctx context.Context, config *addonsv1.FleetAddonConfig) (admission.Warnings, error) {
+	return v.deletion(ctx, config), nil
 }
 
 func invalid(config *addonsv1.FleetAddonConfig, errs field.ErrorList) error {

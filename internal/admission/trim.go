@@ -47,7 +47,7 @@ func trim(cached any) (any, error) {
 		} else {
 			trimmed.ManagedFields = withoutLabels
 		}
-		trimmed.Annotations = cutValues(before.Annotations, stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation)
+		trimmed.Annotations = cutValues(before.Annotations, stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation, stamp.RegistrationAnnotation)
 	case fleetClusterKind.GroupKind():
 		whole := &object{ObjectMeta: before}
 		trimmed.OwnerReferences = clusterOwners(whole)

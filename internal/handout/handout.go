@@ -34,7 +34,7 @@ func Manifest(ctx context.Context, reader client.Reader, key client.ObjectKey) (
 	key.Name = stamp.ManifestSecret(cluster.Name)
 	switch err := reader.Get(ctx, key, &secret); {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("the Secret %s is gone; the registrar looks for it once a minute", key)
+		return nil, fmt.Errorf("the Secret %s is gone; the registrar writes it again within an hour, or when one of the Cluster's labels changes", key)
 	case err != nil:
 		return nil, fmt.Errorf("reading Secret: %w", err)
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -39,9 +38,11 @@ const (
 const (
 	// pollInterval is how often is asked for what no event tells: Fleet's credential.
 	pollInterval = 2 * time.Second
-	// checkInterval is how often the Secret is looked at while the agent has not called: to
-	// watch Secrets would take the right to read all of them.
+	// checkInterval is how often what is handed out is written again while the agent has not
+	// called, and restInterval how often from then on: somebody may have deleted or changed it,
+	// and to watch Secrets would take the right to read all of them.
 	checkInterval = time.Minute
+	restInterval  = time.Hour
 	// settleTime is how long our own cache must have shown a clientID that was not there from
 	// the beginning. Fleet makes another Fleet Cluster for a registration whose clientID it does
 	// not know, and nothing that it writes says which it knows. It watches Fleet Clusters and
@@ -63,17 +64,18 @@ type step string
 const (
 	// rest ends the visit: the verdict says how things stand.
 	rest step = "rest"
-	// inspect reads the Secret with the manifest.
-	inspect step = "inspect"
-	// rehearse asks whether that could be written: a quota or a policy may forbid it.
+	// rehearse asks whether the Secret with the manifest could be written: somebody may have
+	// one of its name, a quota or a policy may forbid it.
 	rehearse step = "rehearse"
 	// register creates the ClusterRegistration.
 	register step = "register"
 	// collect reads the credential that Fleet has made.
 	collect step = "collect"
+	// note writes the record: the credential must not be lost before it is handed out.
+	note step = "note"
 	// handOut writes the Secret with the manifest.
 	handOut step = "hand out"
-	// withdraw deletes it.
+	// withdraw empties it.
 	withdraw step = "withdraw"
 	// revoke deletes registrations that another one has replaced, and with them their
 	// credentials.
@@ -95,26 +97,11 @@ func waiting(reason, message string, after time.Duration) verdict {
 	return verdict{status: metav1.ConditionFalse, reason: reason, message: message, after: after}
 }
 
-// whose says whose a Secret of the manifest's name is.
-type whose int
-
-const (
-	nobodys whose = iota
-	// ours is of our type and owned by the Cluster.
-	ours
-	// predecessors was an earlier Cluster's of the same name: the garbage collector deletes it.
-	predecessors
-	// somebodys is none of our business.
-	somebodys
-)
-
 // visit is one look at a Cluster.
 type visit struct {
 	cluster *clusterv1.Cluster
 	// held: everything stays as it is. byAgent: the Cluster is to be registered ahead.
 	held, byAgent bool
-	// unlooked: nobody has looked yet whether a claimed Cluster has a Secret with a manifest.
-	unlooked bool
 	// fleet is the Fleet Cluster that belongs to the Cluster; nil if there is none.
 	fleet *fleetv1.Cluster
 	// server is how agents reach Fleet; unreachable says why that is not known.
@@ -128,10 +115,14 @@ type visit struct {
 	// known is since when the cache has shown the clientID of the Fleet Cluster.
 	known time.Time
 
+	// kept is the record of an earlier visit. isRegistered says that the registration that its
+	// token is of is there.
+	kept         record
+	isRegistered bool
+
 	taken map[step]bool
-	// secret is what inspect has found, and whose it is.
-	secret *corev1.Secret
-	whose  whose
+	// refused says that somebody else has the Secret's name, as rehearse or handOut found.
+	refused *verdict
 	// credential is what collect has found; nil if it is not there.
 	credential *credential
 }
@@ -143,6 +134,8 @@ func (v *visit) next() (step, verdict) {
 		return rest, verdict{keep: true}
 	case !v.byAgent:
 		return v.nextOfEnd()
+	case v.isRegistered && v.fleet != nil && v.fleet.Spec.KubeConfigSecret != "":
+		return rest, verdict{keep: true, after: checkInterval} // It turns back, and the syncer has yet to say so.
 	case v.fleet == nil || v.fleet.Spec.KubeConfigSecret != "" || v.fleet.Spec.ClientID == "":
 		return rest, waiting(reasonWaiting, "the syncer has not made its Fleet Cluster for an agent that calls by itself yet; see the condition FleetImported", 0)
 	case v.fleet.Status.Namespace == "":
@@ -155,9 +148,11 @@ func (v *visit) next() (step, verdict) {
 			v.fleet.Name, v.fleet.Status.Namespace, deploymentNamespace(v.fleet)), 0)
 	case v.unreachable != "":
 		return rest, waiting(reasonUnconfigured, v.unreachable, 0)
+	case v.current() == nil && v.isCalledWithout() && v.kept.token != "" && !v.taken[withdraw]:
+		return withdraw, verdict{}
 	case v.current() == nil && v.isCalledWithout():
 		return rest, waiting(reasonRegistered, fmt.Sprintf(
-			"its agent has called with a credential that Muster has not handed out, and keeps it; to have it replaced by a new one, set the annotation %s to any value", stamp.RotateAnnotation), 0)
+			"its agent has called with a credential that Muster has not handed out, and keeps it; to have it replaced by a new one, set the annotation %s to another value", stamp.RotateAnnotation), 0)
 	case v.current() == nil && v.isUnsettled():
 		return rest, waiting(reasonWaiting, "Fleet may not know its clientID yet", settleTime)
 	case v.taken[register]:
@@ -179,45 +174,32 @@ func (v *visit) next() (step, verdict) {
 // for 40 minutes, so whatever can keep a manifest from being handed out is looked at before
 // there is one.
 func (v *visit) nextOfSecret() (step, verdict) {
-	name := stamp.ManifestSecret(v.cluster.Name)
 	switch {
 	case v.agent == "":
 		return rest, waiting(reasonWaiting, fmt.Sprintf("Fleet has not made Bundle %q with its agent yet", stamp.AgentBundle(v.fleet.Name)), 0)
-	case !v.taken[inspect]:
-		return inspect, verdict{}
-	case v.whose == predecessors:
-		return rest, waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", name), pollInterval)
-	case v.whose == somebodys:
-		return rest, waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is not Muster's and is left alone; delete or rename it", name), checkInterval)
-	case v.current() == nil && v.whose == nobodys && !v.taken[rehearse]:
+	case v.current() == nil && !v.taken[rehearse]:
 		return rehearse, verdict{}
+	case v.refused != nil:
+		return rest, *v.refused
 	case v.current() == nil:
 		return register, verdict{}
-	default:
-		return v.nextOfHandOut()
-	}
-}
-
-// nextOfHandOut is next for a Cluster that is registered, and nobody else has a Secret of the
-// name of its manifest.
-func (v *visit) nextOfHandOut() (step, verdict) {
-	name := stamp.ManifestSecret(v.cluster.Name)
-	switch {
 	case v.token() == "" && !v.taken[collect]:
 		return collect, verdict{}
 	case v.token() == "" && v.now.Sub(v.current().CreationTimestamp.Time) < credentialPatience:
 		return rest, waiting(reasonWaiting, "Fleet has not handed over the credential yet", pollInterval)
 	case v.token() == "":
 		return rest, waiting(reasonLost, fmt.Sprintf(
-			"the cluster is registered, and its credential is neither in Secret %q nor any more with Fleet; an agent that has it goes on working; to have it replaced by a new one, set the annotation %s to another value", name, stamp.RotateAnnotation), 0)
-	case !v.taken[handOut] && v.isToBeWritten():
+			"the cluster is registered, and neither Muster nor Fleet has its credential any more; an agent that has it goes on working; to have it replaced by a new one, set the annotation %s to another value", stamp.RotateAnnotation), 0)
+	case v.isToBeNoted():
+		return note, verdict{}
+	case !v.taken[handOut]:
 		return handOut, verdict{}
 	case !v.taken[revoke] && len(v.replaced()) > 0:
 		return revoke, verdict{}
 	default:
 		result := verdict{
-			status: metav1.ConditionTrue, reason: reasonReady,
-			message: fmt.Sprintf("the manifest for the cluster is in Secret %q, key %s", name, stamp.ManifestKey),
+			status: metav1.ConditionTrue, reason: reasonReady, after: restInterval,
+			message: fmt.Sprintf("the manifest for the cluster is in Secret %q, key %s", stamp.ManifestSecret(v.cluster.Name), stamp.ManifestKey),
 		}
 		if v.fleet.Status.Agent.LastSeen.IsZero() {
 			result.after = checkInterval
@@ -226,29 +208,32 @@ func (v *visit) nextOfHandOut() (step, verdict) {
 	}
 }
 
-// nextOfEnd is next for a Cluster that is not, or no longer, to be registered ahead. What
-// was handed out is taken back at once; its credential works until Fleet has installed an
-// agent with another, so that nothing is cut off that need not be.
+// nextOfEnd is next for a Cluster that is not, or no longer, to be registered ahead. What was
+// handed out stays as long as it works: until Fleet has installed an agent, which registers
+// under the same clientID, or until the Fleet Cluster is gone.
 func (v *visit) nextOfEnd() (step, verdict) {
-	// clusterctl move takes the Secret along, but not the condition that tells of it.
-	mayHave := v.wasTold() || v.unlooked
 	switch {
-	case mayHave && !v.taken[inspect]:
-		return inspect, verdict{}
-	case mayHave && v.whose == ours && !v.taken[withdraw]:
+	case v.kept.token != "" && v.isRegistered:
+		return rest, verdict{keep: true, after: checkInterval}
+	case v.kept.token != "":
 		return withdraw, verdict{}
-	case v.fleet == nil || !slices.ContainsFunc(v.registrations, isOurs):
-		return rest, verdict{}
-	case slices.ContainsFunc(v.registrations, func(r fleetv1.ClusterRegistration) bool { return !isOurs(r) && r.Status.Granted }) && !v.taken[revoke]:
-		return revoke, verdict{}
 	default:
 		return rest, verdict{}
 	}
 }
 
-// wasTold reports whether the condition is on the Cluster: if not, nothing was handed out.
-func (v *visit) wasTold() bool {
-	return slices.ContainsFunc(v.cluster.Status.Conditions, func(c metav1.Condition) bool { return c.Type == stamp.ManifestCondition })
+// isToBeNoted reports whether the record is not of what is to be handed out.
+func (v *visit) isToBeNoted() bool {
+	return v.kept.registration != v.current().UID || v.kept.token != v.token() || v.isRotated()
+}
+
+// record returns the record of what is to be handed out.
+func (v *visit) record() record {
+	result := record{token: v.token(), registration: v.current().UID, registrationName: v.current().Name, rotation: v.kept.rotation}
+	if v.isRotated() {
+		result.rotation = v.cluster.Annotations[stamp.RotateAnnotation]
+	}
+	return result
 }
 
 // current returns the registration by which the Cluster is registered; nil if there is none.
@@ -262,7 +247,7 @@ func (v *visit) current() *fleetv1.ClusterRegistration {
 			return registration
 		case v.isRotated():
 		case registration.Name == name, isOurs(*registration) && registration.Spec.ClientID == v.fleet.Spec.ClientID:
-			if current == nil || isLater(registration, current) {
+			if current == nil || v.isLater(registration, current) {
 				current = registration
 			}
 		}
@@ -270,18 +255,24 @@ func (v *visit) current() *fleetv1.ClusterRegistration {
 	return current
 }
 
-// isRotated reports whether somebody has asked for another credential than the first. To
-// take the annotation away asks for nothing.
-func (v *visit) isRotated() bool { return v.cluster.Annotations[stamp.RotateAnnotation] != "" }
+// isRotated reports whether somebody asks for another credential than there is. To take the
+// annotation away, or to leave it when it has been followed, asks for nothing.
+func (v *visit) isRotated() bool {
+	asked := v.cluster.Annotations[stamp.RotateAnnotation]
+	return asked != "" && asked != v.kept.rotation
+}
 
 // isLater reports whether one registration says more than another about how a cluster is
-// registered: a granted one, of these the younger.
-func isLater(one, other *fleetv1.ClusterRegistration) bool {
+// registered: a granted one, of these the younger, of two from one second the one handed out.
+func (v *visit) isLater(one, other *fleetv1.ClusterRegistration) bool {
 	if one.Status.Granted != other.Status.Granted {
 		return one.Status.Granted
 	}
 	if !one.CreationTimestamp.Equal(&other.CreationTimestamp) {
 		return other.CreationTimestamp.Before(&one.CreationTimestamp)
+	}
+	if one.UID == v.kept.registration || other.UID == v.kept.registration {
+		return one.UID == v.kept.registration
 	}
 	return one.Name > other.Name
 }
@@ -323,10 +314,8 @@ func (v *visit) token() string {
 	if v.current() == nil {
 		return ""
 	}
-	if v.whose == ours && v.secret.Annotations[registeredAnnotation] == string(v.current().UID) {
-		if token := string(v.secret.Data[tokenKey]); token != "" {
-			return token
-		}
+	if v.kept.registration == v.current().UID && v.kept.token != "" {
+		return v.kept.token
 	}
 	if v.credential.isFor(v.fleet) {
 		return v.credential.token
@@ -335,17 +324,13 @@ func (v *visit) token() string {
 }
 
 // replaced returns the registrations of ours that are not the current one, and those that
-// Fleet has granted under a clientID that the Fleet Cluster had before: Fleet itself deletes
-// only those of the same clientID.
+// Fleet has granted under a clientID that the Fleet Cluster had before it was taken over:
+// Fleet itself deletes only those of the same clientID.
 func (v *visit) replaced() []fleetv1.ClusterRegistration {
 	var result []fleetv1.ClusterRegistration
-	var kept string
-	if v.byAgent {
-		kept = v.current().Name
-	}
 	for _, registration := range v.registrations {
-		isEarlier := v.byAgent && registration.Status.Granted && registration.Spec.ClientID != v.fleet.Spec.ClientID
-		if registration.Name != kept && (isOurs(registration) || isEarlier) {
+		isEarlier := registration.Status.Granted && registration.Spec.ClientID != v.fleet.Spec.ClientID
+		if registration.Name != v.current().Name && (isOurs(registration) || isEarlier) {
 			result = append(result, registration)
 		}
 	}
@@ -354,20 +339,4 @@ func (v *visit) replaced() []fleetv1.ClusterRegistration {
 
 func isOurs(registration fleetv1.ClusterRegistration) bool {
 	return registration.Labels[stamp.ManagedByLabel] == stamp.ManagedBy
-}
-
-// whoseIs says whose a Secret of the manifest's name is. Anybody with rights in the
-// namespace can make one that looks like ours: its content is written over, and never
-// used for another cluster.
-func whoseIs(secret *corev1.Secret, cluster *clusterv1.Cluster) whose {
-	if secret == nil {
-		return nobodys
-	}
-	if secret.Type != stamp.ManifestSecretType || len(secret.OwnerReferences) != 1 || !stamp.IsCluster(secret.OwnerReferences[0]) {
-		return somebodys
-	}
-	if secret.OwnerReferences[0].UID != cluster.UID {
-		return predecessors
-	}
-	return ours
 }

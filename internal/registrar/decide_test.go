@@ -1,39 +1,44 @@
 package registrar
 
 import (
+	"errors"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 // met is a Cluster as a visit meets it.
 type met struct {
-	held, byManager, told, rotate bool
-	unlooked                      bool
-	noFleet, noNamespace, called  bool
-	elsewhere                     bool          // Somebody has changed where Fleet deploys.
-	edited                        time.Duration // how long ago, if at all, it got another clientID
-	kubeconfig, noClientID        bool
-	unreachable                   string
-	noAgent                       bool
+	held, byManager, rotate      bool
+	noFleet, noNamespace, called bool
+	elsewhere                    bool          // Somebody has changed where Fleet deploys.
+	edited                       time.Duration // how long ago, if at all, it got another clientID
+	kubeconfig, noClientID       bool
+	unreachable                  string
+	noAgent                      bool
 	// registered is what the registration is like: "" for none.
 	registered string
 	age        time.Duration
 	// others are registrations besides: "ours" of earlier, "foreign", "foreign, granted".
 	others []string
-	// secret is whose the Secret is, kept that it holds this registration's credential.
-	secret whose
-	kept   bool
+	// kept is what the record holds: "its" credential, that of a registration that is "gone" or
+	// was "replaced", or only which rotation was "followed".
+	kept string
+	// refused: somebody else has the Secret's name.
+	refused bool
 	// credential is what Fleet has left: "", "its" "another's" or "elsewhere".
 	credential string
 }
@@ -48,12 +53,19 @@ func (m met) visit() *visit {
 	if m.rotate {
 		cluster.Annotations[stamp.RotateAnnotation] = "1"
 	}
-	if m.told {
-		cluster.Status.Conditions = []metav1.Condition{{Type: stamp.ManifestCondition}}
-	}
 	v := &visit{
-		cluster: cluster, held: m.held, byAgent: !m.byManager, unlooked: m.unlooked, now: now, taken: map[step]bool{},
+		cluster: cluster, held: m.held, byAgent: !m.byManager, now: now, taken: map[step]bool{},
 		server: server{URL: "https://fleet.example.com", CA: []byte("ca")}, unreachable: m.unreachable, agent: "kind: Deployment",
+	}
+	switch m.kept {
+	case "its":
+		v.kept, v.isRegistered = record{token: "kept", registration: "registration", registrationName: "muster-x"}, true
+	case "gone":
+		v.kept = record{token: "kept", registration: "gone", rotation: "1"}
+	case "replaced":
+		v.kept = record{token: "kept", registration: "replaced"}
+	case "followed":
+		v.kept = record{rotation: "1"}
 	}
 	if m.noAgent {
 		v.agent = ""
@@ -134,15 +146,9 @@ func (m met) found(v *visit, next step) {
 	case register:
 		m.registered = "asked"
 		v.registrations = m.visit().registrations
-	case inspect:
-		if v.whose = m.secret; m.secret == nobodys || m.secret == somebodys {
-			return
-		}
-		v.secret = &corev1.Secret{Type: stamp.ManifestSecretType}
-		v.secret.OwnerReferences = []metav1.OwnerReference{desired.Owner(v.cluster)}
-		if m.kept {
-			v.secret.Annotations = map[string]string{registeredAnnotation: "registration"}
-			v.secret.Data = map[string][]byte{tokenKey: []byte("kept")}
+	case rehearse, handOut:
+		if m.refused {
+			v.refused = new(waiting(reasonSecretTaken, "taken", 0))
 		}
 	case collect:
 		switch m.credential {
@@ -153,11 +159,10 @@ func (m met) found(v *visit, next step) {
 		case "another's":
 			v.credential = &credential{"stolen", "cluster-other-prod-1", "other", "prod-1"}
 		}
-	case handOut:
-		v.secret, _ = manifestSecret(v)
-		v.whose = ours
+	case note:
+		v.kept = v.record()
 	case withdraw:
-		v.secret, v.whose = nil, nobodys
+		v.kept = record{rotation: v.kept.rotation}
 	}
 }
 
@@ -190,70 +195,70 @@ func TestSteps(t *testing.T) {
 		steps  []step
 		reason string
 		token  string // handed out
+		keeps  bool   // what was told before
 	}{
-		"held":                           {met: with(func(m *met) { m.held = true; m.told = true })},
+		"held":                           {met: with(func(m *met) { m.held = true })},
 		"no Fleet Cluster yet":           {met: met{noFleet: true}, reason: "WaitingForFleet"},
 		"it is not for an agent yet":     {met: met{kubeconfig: true}, reason: "WaitingForFleet"},
 		"it has no clientID yet":         {met: met{noClientID: true}, reason: "WaitingForFleet"},
 		"it has no namespace yet":        {met: met{noNamespace: true}, reason: "WaitingForFleet"},
 		"Fleet has no URL":               {met: met{unreachable: "no URL"}, reason: "FleetNotConfigured"},
-		"new":                            {met: met{}, steps: []step{inspect, rehearse, register}, reason: "WaitingForFleet"},
+		"new":                            {met: met{}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
 		"its clientID is newer":          {met: met{edited: time.Second}, reason: "WaitingForFleet"},
-		"its clientID has settled":       {met: met{edited: time.Minute}, steps: []step{inspect, rehearse, register}, reason: "WaitingForFleet"},
+		"its clientID has settled":       {met: met{edited: time.Minute}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
 		"asked":                          {met: met{registered: "asked"}, reason: "WaitingForFleet"},
 		"the name is taken":              {met: met{registered: "for another"}, reason: "RegistrationConflict"},
 		"Fleet took it for another's":    {met: met{registered: "mistaken", credential: "its"}, reason: "RegistrationConflict"},
 		"no Bundle yet":                  {met: with(func(m *met) { m.noAgent = true }), reason: "WaitingForFleet"},
-		"granted, no credential yet":     {met: granted, steps: []step{inspect, collect}, reason: "WaitingForFleet"},
-		"granted":                        {met: with(func(m *met) { m.credential = "its" }), steps: []step{inspect, collect, handOut}, reason: "ManifestReady", token: "fresh"},
-		"the credential is another's":    {met: with(func(m *met) { m.credential = "another's" }), steps: []step{inspect, collect}, reason: "WaitingForFleet"},
-		"its account is elsewhere":       {met: with(func(m *met) { m.credential = "elsewhere" }), steps: []step{inspect, collect}, reason: "WaitingForFleet"},
+		"granted, no credential yet":     {met: granted, steps: []step{collect}, reason: "WaitingForFleet"},
+		"granted":                        {met: with(func(m *met) { m.credential = "its" }), steps: []step{collect, note, handOut}, reason: "ManifestReady", token: "fresh"},
+		"the credential is another's":    {met: with(func(m *met) { m.credential = "another's" }), steps: []step{collect}, reason: "WaitingForFleet"},
+		"its account is elsewhere":       {met: with(func(m *met) { m.credential = "elsewhere" }), steps: []step{collect}, reason: "WaitingForFleet"},
 		"its account would be elsewhere": {met: met{elsewhere: true}, reason: "RegistrationConflict"},
-		"rotated, to be elsewhere":       {met: with(func(m *met) { m.elsewhere, m.rotate, m.others, m.secret = true, true, []string{"ours"}, ours }), reason: "RegistrationConflict"},
-		"handed out":                     {met: with(func(m *met) { m.secret, m.kept, m.age = ours, true, time.Hour }), steps: []step{inspect, handOut}, reason: "ManifestReady", token: "kept"},
+		"rotated, to be elsewhere":       {met: with(func(m *met) { m.elsewhere, m.rotate, m.others = true, true, []string{"ours"} }), reason: "RegistrationConflict"},
+		"handed out":                     {met: with(func(m *met) { m.kept, m.age = "its", time.Hour }), steps: []step{handOut}, reason: "ManifestReady", token: "kept"},
 		"no Bundle yet, nor registered":  {met: met{noAgent: true}, reason: "WaitingForFleet"},
-		"a namesake's Secret is there":   {met: met{secret: predecessors}, steps: []step{inspect}, reason: "SecretConflict"},
-		"somebody's Secret is there":     {met: met{secret: somebodys}, steps: []step{inspect}, reason: "SecretConflict"},
-		"its Secret is there already":    {met: met{secret: ours, kept: true}, steps: []step{inspect, register}, reason: "WaitingForFleet"},
-		"the Secret is lost, early":      {met: with(func(m *met) { m.credential, m.age = "its", 20*time.Minute }), steps: []step{inspect, collect, handOut}, reason: "ManifestReady", token: "fresh"},
-		"the Secret is lost":             {met: with(func(m *met) { m.age = time.Hour }), steps: []step{inspect, collect}, reason: "CredentialLost"},
-		"the Secret is of another":       {met: with(func(m *met) { m.secret, m.age = ours, time.Hour }), steps: []step{inspect, collect}, reason: "CredentialLost"},
-		"the Secret is a namesake's":     {met: with(func(m *met) { m.secret, m.kept = predecessors, true }), steps: []step{inspect}, reason: "SecretConflict"},
-		"the Secret is somebody else's":  {met: with(func(m *met) { m.secret = somebodys }), steps: []step{inspect}, reason: "SecretConflict"},
-		"rotated, and not any more":      {met: met{others: []string{"ours, later"}, secret: ours, kept: true}, steps: []step{inspect, handOut}, reason: "ManifestReady", token: "kept"},
-		"one is granted after all":       {met: with(func(m *met) { m.credential, m.others = "its", []string{"ours, later"} }), steps: []step{inspect, collect, handOut, revoke}, reason: "ManifestReady", token: "fresh"},
-		"asked for, and not any more":    {met: with(func(m *met) { m.secret, m.kept, m.others = ours, true, []string{"ours, asked"} }), steps: []step{inspect, handOut, revoke}, reason: "ManifestReady", token: "kept"},
-		"taken over from an agent":       {met: met{others: []string{"ours, other clientID"}}, steps: []step{inspect, rehearse, register}, reason: "WaitingForFleet"},
-		"rotated":                        {met: met{rotate: true, others: []string{"ours"}}, steps: []step{inspect, rehearse, register}, reason: "WaitingForFleet"},
-		"rotated, granted":               {met: with(func(m *met) { m.rotate, m.credential, m.others, m.secret = true, "its", []string{"ours"}, ours }), steps: []step{inspect, collect, handOut, revoke}, reason: "ManifestReady", token: "fresh"},
-		"taken over, granted":            {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign, other clientID"} }), steps: []step{inspect, collect, handOut, revoke}, reason: "ManifestReady", token: "fresh"},
-		"taken over, before it is":       {met: met{others: []string{"foreign, other clientID"}}, steps: []step{inspect, rehearse, register}, reason: "WaitingForFleet"},
-		"another agent asks meanwhile":   {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign", "foreign, other clientID, asked"} }), steps: []step{inspect, collect, handOut}, reason: "ManifestReady", token: "fresh"},
+		"somebody's Secret is there":     {met: met{refused: true}, steps: []step{rehearse}, reason: "SecretConflict"},
+		"somebody's came later":          {met: with(func(m *met) { m.kept, m.refused = "its", true }), steps: []step{handOut}, reason: "SecretConflict", token: "kept"},
+		"the record is lost, early":      {met: with(func(m *met) { m.credential, m.age = "its", 20*time.Minute }), steps: []step{collect, note, handOut}, reason: "ManifestReady", token: "fresh"},
+		"the record is lost":             {met: with(func(m *met) { m.age = time.Hour }), steps: []step{collect}, reason: "CredentialLost"},
+		"the record is of another":       {met: with(func(m *met) { m.kept, m.age = "replaced", time.Hour }), steps: []step{collect}, reason: "CredentialLost"},
+		"rotated, and not any more":      {met: met{others: []string{"ours, later"}, kept: "its"}, steps: []step{handOut}, reason: "ManifestReady", token: "kept"},
+		"one is granted after all":       {met: with(func(m *met) { m.credential, m.others, m.kept = "its", []string{"ours, later"}, "replaced" }), steps: []step{collect, note, handOut, revoke}, reason: "ManifestReady", token: "fresh"},
+		"asked for, and not any more":    {met: with(func(m *met) { m.kept, m.others = "its", []string{"ours, asked"} }), steps: []step{handOut, revoke}, reason: "ManifestReady", token: "kept"},
+		"taken over from an agent":       {met: met{others: []string{"ours, other clientID"}}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
+		"rotated":                        {met: met{rotate: true, others: []string{"ours"}, kept: "its"}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
+		"rotated, granted":               {met: with(func(m *met) { m.rotate, m.credential, m.others, m.kept = true, "its", []string{"ours"}, "replaced" }), steps: []step{collect, note, handOut, revoke}, reason: "ManifestReady", token: "fresh"},
+		"rotated, followed":              {met: met{rotate: true, others: []string{"ours, later"}, kept: "followed", credential: "its"}, steps: []step{collect, note, handOut}, reason: "ManifestReady", token: "fresh"},
+		"taken over, granted":            {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign, other clientID"} }), steps: []step{collect, note, handOut, revoke}, reason: "ManifestReady", token: "fresh"},
+		"taken over, before it is":       {met: met{others: []string{"foreign, other clientID"}}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
+		"another agent asks meanwhile":   {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign", "foreign, other clientID, asked"} }), steps: []step{collect, note, handOut}, reason: "ManifestReady", token: "fresh"},
 		"the manager's, called":          {met: met{called: true, others: []string{"foreign, granted"}}, reason: "AlreadyRegistered"},
-		"the manager's, rotated":         {met: met{called: true, rotate: true, others: []string{"foreign, granted"}}, steps: []step{inspect, rehearse, register}, reason: "WaitingForFleet"},
-		"the manager's, never called":    {met: met{others: []string{"foreign, granted"}}, steps: []step{inspect, rehearse, register}, reason: "WaitingForFleet"},
-		"of another clientID":            {met: met{called: true, others: []string{"foreign, other clientID"}}, steps: []step{inspect, rehearse, register}, reason: "WaitingForFleet"},
+		"the manager's, after ours":      {met: met{called: true, kept: "gone", others: []string{"foreign, granted"}}, steps: []step{withdraw}, reason: "AlreadyRegistered"},
+		"the manager's, rotated":         {met: met{called: true, rotate: true, others: []string{"foreign, granted"}}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
+		"the manager's, rotated before":  {met: met{called: true, rotate: true, kept: "followed", others: []string{"foreign, granted"}}, reason: "AlreadyRegistered"},
+		"the manager's, never called":    {met: met{others: []string{"foreign, granted"}}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
+		"of another clientID":            {met: met{called: true, others: []string{"foreign, other clientID"}}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
 		"never ours":                     {met: met{byManager: true}},
-		"turned over, import under way":  {met: met{byManager: true, told: true, secret: ours, others: []string{"ours"}}, steps: []step{inspect, withdraw}},
-		"turned over, imported":          {met: met{byManager: true, told: true, others: []string{"ours", "foreign, granted"}}, steps: []step{inspect, revoke}},
-		"turned over, imported later":    {met: met{byManager: true, others: []string{"ours", "foreign, granted"}}, steps: []step{revoke}},
-		"moved here":                     {met: met{byManager: true, unlooked: true, secret: ours}, steps: []step{inspect, withdraw}},
-		"moved here, without a Secret":   {met: met{byManager: true, unlooked: true}, steps: []step{inspect}},
-		"moved here, Secret is another":  {met: met{byManager: true, unlooked: true, secret: somebodys}, steps: []step{inspect}},
-		"held where it was moved to":     {met: met{byManager: true, held: true, unlooked: true, secret: ours}},
-		"turned over, Secret is another": {met: met{byManager: true, told: true, secret: somebodys}, steps: []step{inspect}},
-		"taken out of Fleet":             {met: met{byManager: true, told: true, noFleet: true, secret: ours}, steps: []step{inspect, withdraw}},
+		"turned over, import under way":  {met: met{byManager: true, kept: "its", others: []string{"ours"}}, keeps: true},
+		"turned back, not seen yet":      {met: with(func(m *met) { m.kubeconfig, m.kept = true, "its" }), keeps: true},
+		"turned over, imported":          {met: met{byManager: true, kept: "gone", others: []string{"foreign, granted"}}, steps: []step{withdraw}},
+		"turned over, the pin lost":      {met: met{byManager: true, kept: "its", noFleet: true}, keeps: true},
+		"taken out of Fleet":             {met: met{byManager: true, kept: "gone", noFleet: true}, steps: []step{withdraw}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			steps, result, v := test.met.play(t)
 			if diff := cmp.Diff(test.steps, steps); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
-			if result.reason != test.reason || result.keep != test.met.held || (result.status == metav1.ConditionTrue) != (test.reason == reasonReady) {
+			if result.reason != test.reason || result.keep != (test.met.held || test.keeps) || (result.status == metav1.ConditionTrue) != (test.reason == reasonReady) {
 				t.Errorf("got %+v, want reason %q", result, test.reason)
 			}
-			if slices.Contains(steps, handOut) && string(v.secret.Data[tokenKey]) != test.token {
-				t.Errorf("handed out %q, want %q", v.secret.Data[tokenKey], test.token)
+			if !slices.Contains(steps, handOut) {
+				return
+			}
+			if secret, err := manifestSecret(v); err != nil || string(secret.Data[tokenKey]) != test.token {
+				t.Errorf("handed out %v, %v, want %q", secret, err, test.token)
 			}
 		})
 	}
@@ -293,6 +298,7 @@ func TestCurrent(t *testing.T) {
 		"asked for, none granted":       {met: met{others: []string{"ours, asked"}}, want: "muster-asked"},
 		"another's":                     {met: met{others: []string{"foreign, granted", "ours, other clientID"}}},
 		"rotated":                       {met: met{rotate: true, others: []string{"ours, later"}}},
+		"rotated, followed":             {met: met{rotate: true, kept: "followed", others: []string{"ours, later"}}, want: "muster-later"},
 		"of two from one second, fixed": {met: met{others: []string{"ours, later", "ours, as late"}}, want: "muster-later"},
 	} {
 		got := ""
@@ -326,28 +332,39 @@ func TestSightings(t *testing.T) {
 	expect("forgotten", 6, 6)
 }
 
-func TestWhoseIs(t *testing.T) {
-	cluster := met{}.visit().cluster
-	owner := desired.Owner(cluster)
-	other := owner
-	other.UID = "earlier"
-	secret := func(kind corev1.SecretType, owners ...metav1.OwnerReference) *corev1.Secret {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{OwnerReferences: owners, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}}, Type: kind}
+// TestRefusals: only what the API server and our own policy say of whose a Secret is counts.
+func TestRefusals(t *testing.T) {
+	resource := schema.GroupResource{Resource: "secrets"}
+	policy, err := os.ReadFile("../../manifests/registrar/policy_secrets.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, words := range []string{refusesOthers, refusesPredecessors} {
+		if !strings.Contains(string(policy), "message: "+words) {
+			t.Errorf("the policy does not say %q", words)
+		}
+	}
+	forbidden := func(why string) error { return apierrors.NewForbidden(resource, "edge-fleet-agent", errors.New(why)) }
+	invalid := func(path string) error {
+		return apierrors.NewInvalid(schema.GroupKind{Kind: "Secret"}, "edge-fleet-agent", field.ErrorList{field.Invalid(field.NewPath(path), "x", "field is immutable")})
 	}
 	for name, test := range map[string]struct {
-		secret *corev1.Secret
-		want   whose
+		err   error
+		after time.Duration
 	}{
-		"none":                    {nil, nobodys},
-		"ours":                    {secret(stamp.ManifestSecretType, owner), ours},
-		"of another type":         {secret(corev1.SecretTypeOpaque, owner), somebodys},
-		"without an owner":        {secret(stamp.ManifestSecretType), somebodys},
-		"with two":                {secret(stamp.ManifestSecretType, owner, other), somebodys},
-		"of another kind's":       {secret(stamp.ManifestSecretType, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", UID: cluster.UID}), somebodys},
-		"of an earlier Cluster's": {secret(stamp.ManifestSecretType, other), predecessors},
+		"none":                   {},
+		"another owner's":        {forbidden("denied request: " + refusesPredecessors), pollInterval},
+		"nobody's":               {forbidden("denied request: " + refusesOthers + " that one Cluster owns"), checkInterval},
+		"of another type":        {invalid("type"), checkInterval},
+		"somebody has fixed it":  {err: invalid("data")},
+		"a quota":                {err: forbidden("exceeded quota: none")},
+		"a role":                 {err: forbidden(`cannot update resource "secrets"`)},
+		"the policy of somebody": {err: forbidden("denied request: no Secrets on Fridays")},
+		"no answer":              {err: errors.New("connection refused")},
 	} {
-		if got := whoseIs(test.secret, cluster); got != test.want {
-			t.Errorf("%s: got %v, want %v", name, got, test.want)
+		got := refusalOf("edge-fleet-agent", test.err)
+		if (got != nil) != (test.after > 0) || got != nil && (got.after != test.after || got.reason != reasonSecretTaken) {
+			t.Errorf("%s: got %+v", name, got)
 		}
 	}
 }

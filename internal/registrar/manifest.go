@@ -7,13 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
@@ -29,7 +27,7 @@ const (
 	// registeredAnnotation on the Secret is the UID of the ClusterRegistration that its
 	// credential is of.
 	registeredAnnotation = stamp.Domain + "/registered"
-	// tokenKey is the key of the credential alone, from which the manifest is made anew.
+	// tokenKey is the key of the credential alone, here and in a record.
 	tokenKey = "token"
 
 	// fleetConfigKey is the key in Fleet's ConfigMaps.
@@ -104,40 +102,29 @@ func manifestSecret(v *visit) (*corev1.Secret, error) {
 	if err != nil {
 		return nil, err
 	}
-	registered := ""
+	secret := emptySecret(v.cluster)
+	secret.Data = map[string][]byte{stamp.ManifestKey: manifest, tokenKey: []byte(v.token())}
 	if current := v.current(); current != nil {
-		registered = string(current.UID)
+		secret.Annotations = map[string]string{registeredAnnotation: string(current.UID)}
 	}
+	return secret, nil
+}
+
+// emptySecret returns the Secret that is handed out, without a manifest.
+func emptySecret(cluster *clusterv1.Cluster) *corev1.Secret {
 	return &corev1.Secret{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: v.cluster.Namespace,
-			Name:      stamp.ManifestSecret(v.cluster.Name),
+			Namespace: cluster.Namespace,
+			Name:      stamp.ManifestSecret(cluster.Name),
 			Labels: map[string]string{
 				stamp.ManagedByLabel: stamp.ManagedBy,
 				// clusterctl move takes it along, and Cluster API's users find it.
-				clusterv1.ClusterNameLabel: v.cluster.Name,
+				clusterv1.ClusterNameLabel: cluster.Name,
 			},
-			Annotations:     map[string]string{registeredAnnotation: registered},
-			OwnerReferences: []metav1.OwnerReference{desired.Owner(v.cluster)},
+			OwnerReferences: []metav1.OwnerReference{desired.Owner(cluster)},
 		},
 		Type: stamp.ManifestSecretType,
-		Data: map[string][]byte{stamp.ManifestKey: manifest, tokenKey: []byte(v.token())},
-	}, nil
-}
-
-// isToBeWritten reports whether the Secret is not as it should be. If the manifest cannot be
-// made, writing it says why.
-func (v *visit) isToBeWritten() bool {
-	want, err := manifestSecret(v)
-	if err != nil || v.secret == nil {
-		return true
 	}
-	have := v.secret
-	return !maps.EqualFunc(want.Data, have.Data, bytes.Equal) ||
-		!equality.Semantic.DeepEqual(want.OwnerReferences, have.OwnerReferences) ||
-		have.Annotations[registeredAnnotation] != want.Annotations[registeredAnnotation] ||
-		have.Labels[stamp.ManagedByLabel] != stamp.ManagedBy || have.Labels[clusterv1.ClusterNameLabel] != v.cluster.Name
 }
 
 // manifest returns what to apply to the cluster: the namespace of the agent, what it must

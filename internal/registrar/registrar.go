@@ -24,7 +24,6 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/steps"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // FieldManager is the field manager of every write.
@@ -60,21 +59,21 @@ type reconciler struct {
 	live     client.Reader // past the cache
 	settings *settings.Reader
 	recorder events.EventRecorder
-	echoes   *observed.Echoes
 	tally    *tally
 	seen     sightings
-	looked   looked
 	now      func() time.Time
 }
 
 // Reconcile looks at one Cluster.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster := &clusterv1.Cluster{}
-	if err := r.Get(ctx, req.NamespacedName, cluster); err != nil {
+	switch err := r.Get(ctx, req.NamespacedName, cluster); {
+	case apierrors.IsNotFound(err):
 		r.seen.forget(req.NamespacedName)
-		r.looked.forget(req.NamespacedName)
 		r.tally.set(req.NamespacedName, "")
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return ctrl.Result{}, r.forget(ctx, req.NamespacedName)
+	case err != nil:
+		return ctrl.Result{}, err
 	}
 	if r.WatchFilter != "" && !capilabels.HasWatchLabel(cluster, r.WatchFilter) {
 		r.tally.set(req.NamespacedName, "")
@@ -86,8 +85,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	result, err := steps.Run(rest, v.taken, v.next, func(next step) error { return r.take(ctx, v, next) })
 	switch {
-	case err == nil && v.taken[inspect]:
-		r.looked.note(cluster)
 	case err == nil:
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // The cache is behind.
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
@@ -117,25 +114,20 @@ func (r *reconciler) look(ctx context.Context, cluster *clusterv1.Cluster) (*vis
 	}
 	subject := stamp.SubjectOf(cluster, namespace.Labels)
 	selected, _ := subject.IsSelected(in.Cluster)
-	v := &visit{
-		cluster: cluster, now: r.now(), taken: map[step]bool{},
-		byAgent:  selected && stamp.RegistrationOf(in.Cluster, subject) == stamp.ByAgent,
-		unlooked: stamp.PinOf(cluster.Annotations).IsComplete() && !r.looked.at(cluster),
-	}
+	v := &visit{cluster: cluster, now: r.now(), taken: map[step]bool{}}
 	if v.fleet, err = r.fleetClusterOf(ctx, cluster); err != nil {
 		return nil, err
 	}
+	v.byAgent = selected && stamp.RegistrationOf(in.Cluster, subject, v.fleet) == stamp.ByAgent
 	// A Cluster that is deselected and kept stays as it is; one that is taken out of Fleet
 	// has no Fleet Cluster any more.
 	v.held = !in.Cluster.Enabled || !cluster.DeletionTimestamp.IsZero() || capiannotations.IsPaused(cluster, cluster) ||
 		!selected && v.fleet != nil
-	if !v.held && !selected && v.wasTold() {
-		if v.held, err = r.isKept(ctx, in.Cluster, cluster); err != nil {
-			return nil, err
-		}
-	}
-	if v.held || v.fleet == nil {
+	if v.held {
 		return v, nil
+	}
+	if err := r.lookAtRecord(ctx, v); err != nil || v.fleet == nil {
+		return v, err
 	}
 	v.known = r.seen.since(client.ObjectKeyFromObject(cluster), v.fleet, v.now)
 	if err := r.lookAtFleet(ctx, v); err != nil {
@@ -161,18 +153,16 @@ func (r *reconciler) fleetClusterOf(ctx context.Context, cluster *clusterv1.Clus
 	return fleet, nil
 }
 
-// isKept reports whether a Cluster that is not selected has a Fleet Cluster all the same, under
-// whatever name: anybody may have dropped its pin, which nobody puts back meanwhile. One that does not
-// say where it comes from, as CAAPF left some, is told by its name: otherwise it would be everybody's.
-func (r *reconciler) isKept(ctx context.Context, in settings.Cluster, cluster *clusterv1.Cluster) (bool, error) {
-	var all fleetv1.ClusterList
-	if err := r.List(ctx, &all, client.InNamespace(cluster.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("listing Fleet Clusters: %w", err)
+// lookAtRecord reads what was handed out, and whether that still works. It does not ask for the
+// Fleet Cluster, which anybody may hide by dropping the pin.
+func (r *reconciler) lookAtRecord(ctx context.Context, v *visit) (err error) {
+	if v.kept, err = r.recordOf(ctx, v.cluster); err != nil || v.kept.token == "" {
+		return err
 	}
-	return slices.ContainsFunc(all.Items, func(fleet fleetv1.Cluster) bool {
-		isKnown := stamp.OriginOf(&fleet) != stamp.Origin{} || stamp.MayBeFrom(in, &fleet, cluster.Name)
-		return isKnown && r.isIts(ctx, &fleet, cluster)
-	}), nil
+	var registration fleetv1.ClusterRegistration
+	err = r.Get(ctx, client.ObjectKey{Namespace: v.cluster.Namespace, Name: v.kept.registrationName}, &registration)
+	v.isRegistered = err == nil && registration.UID == v.kept.registration
+	return client.IgnoreNotFound(err)
 }
 
 // isIts reports whether a Fleet Cluster is the Cluster's own.
@@ -228,14 +218,14 @@ func (r *reconciler) lookAtFleet(ctx context.Context, v *visit) error {
 
 func (r *reconciler) take(ctx context.Context, v *visit, next step) error {
 	switch next {
-	case inspect:
-		return r.inspect(ctx, v)
 	case rehearse:
 		return r.rehearse(ctx, v)
 	case register:
 		return r.register(ctx, v)
 	case collect:
 		return r.collect(ctx, v)
+	case note:
+		return r.note(ctx, v)
 	case handOut:
 		return r.handOut(ctx, v)
 	case withdraw:

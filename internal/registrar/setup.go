@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -24,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/observed"
@@ -59,6 +61,10 @@ func (o *Options) Cache() cache.Options {
 				Namespaces: map[string]cache.Config{o.FleetNamespace: {}},
 				Field:      fields.OneTermEqualSelector("metadata.name", fleetConfigName),
 			},
+			&corev1.Secret{}: {
+				Namespaces: map[string]cache.Config{o.RegistrationNamespace: {}},
+				Field:      fields.OneTermEqualSelector("type", recordType),
+			},
 			&fleetv1.Bundle{}: {Label: labels.NewSelector().Add(*own)},
 		},
 		DefaultTransform: trim,
@@ -69,8 +75,20 @@ func (o *Options) Cache() cache.Options {
 	return options
 }
 
-// Setup adds the registrar to a manager.
-func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
+// watched are the kinds of others without which nothing can be registered.
+var watched = []schema.GroupVersionKind{
+	clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind),
+	fleetv1.SchemeGroupVersion.WithKind("Cluster"),
+	fleetv1.SchemeGroupVersion.WithKind("ClusterRegistration"),
+	fleetv1.SchemeGroupVersion.WithKind("Bundle"),
+}
+
+// Setup adds the registrar to a manager. It starts when the kinds that it watches are served.
+func Setup(mgr ctrl.Manager, options Options) error {
+	return program.WhenServed(mgr, watched, func(ctx context.Context) error { return setUp(ctx, mgr, options) })
+}
+
+func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &fleetv1.ClusterRegistration{}, byFleetCluster, func(object client.Object) []string {
 		var owners []string
 		for _, owner := range object.GetOwnerReferences() {
@@ -84,7 +102,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	r := &reconciler{
 		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
-		recorder: mgr.GetEventRecorder("muster-registrar"), echoes: observed.NewEchoes(), tally: newTally(), now: time.Now,
+		recorder: mgr.GetEventRecorder("muster-registrar"), tally: newTally(), now: time.Now,
 	}
 	e := &enqueuer{mgr.GetClient()}
 	namespace := &metav1.PartialObjectMetadata{}
@@ -95,9 +113,10 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 			// Fleet keeps a credential for 40 minutes: whatever was in the way is asked about often.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, time.Minute),
 		}).
-		// Each look at a Cluster that is registered asks the API server for its Secret: not for
-		// every status that an agent reports, and not for our own condition.
-		For(&clusterv1.Cluster{}, builder.WithPredicates(r.echoes.Unheard(stamp.ManifestCondition))).
+		// Each look at a Cluster that is registered costs a request for its Secret: not for every
+		// status that an agent reports.
+		For(&clusterv1.Cluster{}, builder.WithPredicates(observed.News)).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.ofRecord)).
 		Watches(&fleetv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(ofFleetCluster), builder.WithPredicates(observed.News)).
 		Watches(&fleetv1.ClusterRegistration{}, handler.EnqueueRequestsFromMapFunc(e.ofRegistration), builder.WithPredicates(observed.News)).
 		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(e.ofBundle), builder.WithPredicates(observed.News)).
@@ -120,6 +139,15 @@ func ofFleetCluster(_ context.Context, object client.Object) []reconcile.Request
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}}
+}
+
+// ofRecord brings back the Cluster of a record, also one that is gone.
+func (r *reconciler) ofRecord(_ context.Context, object client.Object) []reconcile.Request {
+	cluster := clusterOf(object.(*corev1.Secret))
+	if cluster.Name == "" || r.Namespace != "" && r.Namespace != cluster.Namespace {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: cluster}}
 }
 
 func (e *enqueuer) named(ctx context.Context, namespace, fleetCluster string) []reconcile.Request {

@@ -45,23 +45,18 @@ func (r *reconciler) register(ctx context.Context, v *visit) error {
 	return nil
 }
 
-// inspect reads the Secret by a patch that changes nothing: to read Secrets, the registrar
-// would have to be allowed to read all of them, while a policy says which it may patch.
-func (r *reconciler) inspect(ctx context.Context, v *visit) error {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: v.cluster.Namespace, Name: stamp.ManifestSecret(v.cluster.Name)}}
-	err := r.Patch(ctx, secret, client.RawPatch(types.MergePatchType, []byte("{}")), client.DryRunAll, client.FieldOwner(FieldManager))
-	switch {
-	case err == nil:
-		v.secret, v.whose = secret, whoseIs(secret, v.cluster)
-	case apierrors.IsNotFound(err):
-		v.secret, v.whose = nil, nobodys
-	case apierrors.IsForbidden(err):
-		ctrl.LoggerFrom(ctx).Info("Left alone a Secret that is not Muster's", "secret", client.ObjectKeyFromObject(secret).String(), "refused", err.Error())
-		v.secret, v.whose = nil, somebodys
-	default:
-		return fmt.Errorf("reading the Secret with the manifest: %w", err)
+// write has the Secret with the manifest be as wanted, whatever is there, and reports whether
+// there was none: an update without a resourceVersion, as the registrar may not read Secrets. One
+// that changes nothing is no write to the API server's store. What is of another type it never
+// changes, and what is of another Cluster the policy muster-registrar-secrets refuses.
+func (r *reconciler) write(ctx context.Context, want *corev1.Secret, options ...client.UpdateOption) (created bool, err error) {
+	update := client.UpdateOptions{FieldManager: FieldManager}
+	update.ApplyOptions(options)
+	err = r.Update(ctx, want.DeepCopy(), &update)
+	if !apierrors.IsNotFound(err) {
+		return false, err
 	}
-	return nil
+	return true, r.Create(ctx, want, &client.CreateOptions{FieldManager: FieldManager, DryRun: update.DryRun})
 }
 
 // rehearse has the API server judge the Secret as it will be written, but for the credential.
@@ -70,10 +65,11 @@ func (r *reconciler) rehearse(ctx context.Context, v *visit) error {
 	if err != nil {
 		return err
 	}
-	if err := r.Create(ctx, want, client.DryRunAll, client.FieldOwner(FieldManager)); err != nil {
-		return fmt.Errorf("the Secret with the manifest could not be written, so the cluster is not registered yet: %w", err)
+	_, err = r.write(ctx, want, client.DryRunAll)
+	if v.refused = refusalOf(want.Name, err); v.refused != nil || err == nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("the Secret with the manifest could not be written, so the cluster is not registered yet: %w", err)
 }
 
 // collect reads the credential that Fleet has made.
@@ -90,41 +86,42 @@ func (r *reconciler) collect(ctx context.Context, v *visit) error {
 	return nil
 }
 
+// note writes the record of what is to be handed out.
+func (r *reconciler) note(ctx context.Context, v *visit) error { return r.save(ctx, v, v.record()) }
+
 // handOut writes the Secret with the manifest.
 func (r *reconciler) handOut(ctx context.Context, v *visit) error {
 	want, err := manifestSecret(v)
 	if err != nil {
 		return err
 	}
-	if v.secret == nil {
-		// Who has made one meanwhile is not written over.
-		err = r.Create(ctx, want, client.FieldOwner(FieldManager))
-		metrics.Applied("Secret", "created", err)
-	} else {
-		written := v.secret.DeepCopy() // Labels and annotations of others stay.
-		written.Labels = stamp.Merge(written.Labels, want.Labels)
-		written.Annotations = stamp.Merge(written.Annotations, want.Annotations)
-		written.OwnerReferences, written.Data = want.OwnerReferences, want.Data
-		err = r.Patch(ctx, written, client.MergeFromWithOptions(v.secret, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldManager))
-		metrics.Applied("Secret", "updated", err)
+	created, err := r.write(ctx, want)
+	if v.refused = refusalOf(want.Name, err); v.refused != nil {
+		return nil
+	}
+	if result := map[bool]string{true: "created", false: "updated"}[created]; created || v.taken[note] || err != nil {
+		metrics.Applied("Secret", result, err)
 	}
 	if err != nil {
 		return fmt.Errorf("writing the Secret with the manifest: %w", err)
 	}
-	ctrl.LoggerFrom(ctx).Info("Wrote the manifest", "secret", client.ObjectKeyFromObject(want).String())
+	if created || v.taken[note] {
+		ctrl.LoggerFrom(ctx).Info("Wrote the manifest", "secret", client.ObjectKeyFromObject(want).String())
+	}
 	return nil
 }
 
-// withdraw deletes the Secret with the manifest.
+// withdraw empties the Secret with the manifest, whose credential is revoked: the registrar may
+// not delete Secrets of others, as the answer to a deletion can hold what was deleted.
 func (r *reconciler) withdraw(ctx context.Context, v *visit) error {
-	err := r.Delete(ctx, v.secret, client.Preconditions{UID: ptr.To(v.secret.UID), ResourceVersion: ptr.To(v.secret.ResourceVersion)})
-	err = client.IgnoreNotFound(err)
-	metrics.Applied("Secret", "deleted", err)
-	if err != nil {
-		return fmt.Errorf("deleting the Secret with the manifest: %w", err)
+	empty := emptySecret(v.cluster)
+	err := r.Update(ctx, empty, client.FieldOwner(FieldManager))
+	if refusalOf(empty.Name, err) == nil && client.IgnoreNotFound(err) != nil {
+		metrics.Applied("Secret", "updated", err)
+		return fmt.Errorf("emptying the Secret with the manifest: %w", err)
 	}
-	ctrl.LoggerFrom(ctx).Info("Deleted the manifest", "secret", client.ObjectKeyFromObject(v.secret).String())
-	return nil
+	ctrl.LoggerFrom(ctx).Info("Emptied the manifest", "secret", client.ObjectKeyFromObject(empty).String())
+	return r.save(ctx, v, record{rotation: v.kept.rotation})
 }
 
 // revoke deletes registrations that have been replaced. Fleet deletes their accounts.
@@ -173,7 +170,6 @@ func (r *reconciler) tell(ctx context.Context, cluster *clusterv1.Cluster, resul
 		client.FieldOwner(FieldManager), client.ForceOwnership); err != nil {
 		return client.IgnoreNotFound(fmt.Errorf("writing condition %s: %w", stamp.ManifestCondition, err))
 	}
-	r.echoes.Wrote(target)
 	if result.reason != "" && result.reason != reasonWaiting && (before == nil || before.Reason != result.reason) {
 		eventType := corev1.EventTypeWarning
 		if result.reason == reasonReady {

@@ -119,7 +119,7 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 		return fmt.Errorf("Cluster %s: %w", key, err) //nolint:staticcheck // Cluster is the name of a kind.
 	}
 	clientID := ""
-	if stamp.RegistrationOf(r.settings.Cluster, subject) == stamp.ByAgent {
+	if stamp.RegistrationOf(r.settings.Cluster, subject, nil) == stamp.ByAgent {
 		clientID = "(random)"
 		r.note("Cluster %s is registered ahead and its agent calls by itself: spec.clientID of its Fleet Cluster is drawn when that is made", key)
 	}

@@ -51,15 +51,15 @@ func TestReader(t *testing.T) {
 		effect  bool // is it another than before?
 	}{
 		{nil, "", false, true},
-		{config("1", "10", "a-", "Exists"), "a-", false, false},
+		{config("1", "10", "a-", "Exists"), "a-", false, true}, // Agents that have called go by whether there is one.
 		{config("1", "10", "a-", "Exists"), "a-", false, false},
 		{config("1", "11", "a-", "Exists"), "a-", false, false}, // Its status was written.
 		{config("1", "12", "b-", "Exists"), "b-", false, false},
 		{config("1", "13", "c-", "Nonsense"), "c-", true, true}, // Turned off until it is mended.
 		{config("1", "13", "c-", "Nonsense"), "c-", true, false},
 		{config("1", "14", "d-", "Exists"), "d-", false, true},
-		{nil, "", false, false},
-		{config("2", "14", "e-", "Exists"), "e-", false, false}, // Another one, perhaps from a backup.
+		{nil, "", false, true},
+		{config("2", "14", "e-", "Exists"), "e-", false, true}, // Another one, perhaps from a backup.
 	} {
 		cache.config = test.config
 		in, err := reader.Current(t.Context())

@@ -43,6 +43,8 @@ type Cluster struct {
 	// matches call by themselves.
 	AgentInitiated         bool
 	AgentInitiatedSelector labels.Selector
+	// Unconfigured says that there is no FleetAddonConfig.
+	Unconfigured bool
 	// Exclude are JSON pointers into the template values.
 	Exclude []string
 }
@@ -90,6 +92,7 @@ func From(config *addonsv1.FleetAddonConfig) (Settings, error) {
 			OnDeselect:             orDefault(cluster.OnDeselect, addonsv1.DeselectKeep),
 			AgentInitiated:         ptr.Deref(cluster.AgentInitiated, false),
 			AgentInitiatedSelector: agentSelector,
+			Unconfigured:           config == nil,
 			Exclude:                ptr.Deref(values.Exclude, DefaultExclude()),
 		},
 		Class: Class{

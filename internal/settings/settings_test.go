@@ -149,8 +149,15 @@ func TestClassPolicy(t *testing.T) {
 	}
 }
 
+// unconfigured are the settings in force without a FleetAddonConfig.
+func unconfigured() Settings {
+	in := documented()
+	in.Cluster.Unconfigured = true
+	return in
+}
+
 func TestWithoutConfig(t *testing.T) {
-	if diff := cmp.Diff(documented(), Default(), selectors); diff != "" {
+	if diff := cmp.Diff(unconfigured(), Default(), selectors); diff != "" {
 		t.Errorf("Default (-want +got):\n%s", diff)
 	}
 	if !Default().Cluster.Selector.Empty() || !Default().Cluster.NamespaceSelector.Empty() {
@@ -163,7 +170,7 @@ func TestDefaultsAreNotShared(t *testing.T) {
 	first := Default()
 	first.Cluster.AgentTolerations[0].Key = "changed"
 	first.Cluster.Exclude[0] = "changed"
-	if diff := cmp.Diff(documented(), Default(), selectors); diff != "" {
+	if diff := cmp.Diff(unconfigured(), Default(), selectors); diff != "" {
 		t.Errorf("Default after a change (-want +got):\n%s", diff)
 	}
 }

@@ -1,6 +1,7 @@
 package stamp
 
 import (
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/muster-fleet/muster/internal/settings"
@@ -67,12 +68,16 @@ func IsRegistration(value string) bool {
 }
 
 // RegistrationOf returns which side registers a Cluster with Fleet. An annotation that means
-// nothing counts as none.
-func RegistrationOf(in settings.Cluster, subject Subject) Registration {
+// nothing counts as none. Fleet is the Fleet Cluster that belongs to the Cluster, nil if there
+// is none: a FleetAddonConfig that is gone, for a moment perhaps, turns no agent that has called.
+func RegistrationOf(in settings.Cluster, subject Subject, fleet *fleetv1.Cluster) Registration {
 	if asked := subject.Annotations[RegistrationAnnotation]; IsRegistration(asked) {
 		return Registration(asked)
 	}
 	if in.AgentInitiated && in.AgentInitiatedSelector.Matches(labels.Set(WithClassLabels(subject.Labels, subject.Class))) {
+		return ByAgent
+	}
+	if in.Unconfigured && fleet != nil && fleet.Spec.KubeConfigSecret == "" && !fleet.Status.Agent.LastSeen.IsZero() {
 		return ByAgent
 	}
 	return ByManager

@@ -3,6 +3,7 @@ package stamp
 import (
 	"testing"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -21,12 +22,20 @@ func TestRegistrationOf(t *testing.T) {
 		}
 		return in.Cluster
 	}
+	fleet := func(called bool, kubeconfig string) *fleetv1.Cluster {
+		result := &fleetv1.Cluster{Spec: fleetv1.ClusterSpec{KubeConfigSecret: kubeconfig}}
+		if called {
+			result.Status.Agent.LastSeen = metav1.Now()
+		}
+		return result
+	}
 	edge := &metav1.LabelSelector{MatchLabels: map[string]string{"site": "edge"}}
 	ofClass := &metav1.LabelSelector{MatchLabels: map[string]string{ClassNameLabel: "edge"}}
 	for name, test := range map[string]struct {
 		in          settings.Cluster
 		labels      map[string]string
 		class, asks string
+		fleet       *fleetv1.Cluster
 		want        Registration
 	}{
 		"by default":                            {in: settings.Default().Cluster, want: ByManager},
@@ -40,6 +49,11 @@ func TestRegistrationOf(t *testing.T) {
 		"asks for agent":                        {in: config(nil, nil), asks: "agent", want: ByAgent},
 		"asks for agent, not selected":          {in: config(ptr.To(true), edge), asks: "agent", want: ByAgent},
 		"asks for manager":                      {in: config(ptr.To(true), nil), asks: "manager", want: ByManager},
+		"no config, its agent has called":       {in: settings.Default().Cluster, fleet: fleet(true, ""), want: ByAgent},
+		"no config, it has not":                 {in: settings.Default().Cluster, fleet: fleet(false, ""), want: ByManager},
+		"no config, Fleet has installed one":    {in: settings.Default().Cluster, fleet: fleet(true, "edge-kubeconfig"), want: ByManager},
+		"no config, asks for manager":           {in: settings.Default().Cluster, fleet: fleet(true, ""), asks: "manager", want: ByManager},
+		"a config that does not want it":        {in: config(nil, nil), fleet: fleet(true, ""), want: ByManager},
 		"asks for nothing that there is":        {in: config(ptr.To(true), nil), asks: "Manager", want: ByAgent},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -50,7 +64,7 @@ func TestRegistrationOf(t *testing.T) {
 			if test.asks != "" {
 				subject.Annotations[RegistrationAnnotation] = test.asks
 			}
-			if got := RegistrationOf(test.in, subject); got != test.want {
+			if got := RegistrationOf(test.in, subject, test.fleet); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})

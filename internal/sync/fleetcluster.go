@@ -42,14 +42,14 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 	if err != nil {
 		return err
 	}
-	want := desired.FleetCluster(v.in, v.cluster, class, values, v.targets, clientID)
+	want := v.wants(class, values, clientID)
 	if v.unresolved != "" && v.in.Cluster.PatchResource && apply.Differs(want, have) {
 		// An apply without them would remove them. They are read past the cache only if
 		// there is something to write.
 		if values, err = r.lastGoodValues(ctx, client.ObjectKeyFromObject(v.fleet)); err != nil {
 			return err
 		}
-		want = desired.FleetCluster(v.in, v.cluster, class, values, v.targets, clientID)
+		want = v.wants(class, values, clientID)
 	}
 	var ours client.Object // What we wrote, if nothing else has.
 	if have == nil {
@@ -73,28 +73,44 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 	return nil
 }
 
+// wants returns the Fleet Cluster as it should be. A clientID stays when the Cluster turns to
+// the manager, whoever drew it: an apply without it would remove ours, Fleet would draw another,
+// and the registration of an agent that calls would be lost. Fleet revokes that registration
+// itself when its own agent registers under the same clientID.
+func (v *visit) wants(class *desired.Class, values map[string]any, clientID string) *fleetv1.Cluster {
+	want := desired.FleetCluster(v.in, v.cluster, class, values, v.targets, clientID)
+	if !v.byAgent && v.fleet != nil {
+		want.Spec.ClientID = v.fleet.Spec.ClientID
+	}
+	return want
+}
+
 // clientID returns the ID that the agent of a Cluster registers with, if it calls by itself;
-// once drawn, it stays. To Fleet, any caller with this ID and a token of the namespace is the
-// cluster's agent, so it must be unguessable. One that is not stays only with an agent that has
-// called: nobody else is registered under it.
+// once drawn, by us or by Fleet, it stays. To Fleet, any caller with this ID and a token of the
+// namespace is the cluster's agent, so it must be unguessable. One that is not stays only with
+// an agent that has called: nobody else is registered under it.
 func (r *clusterReconciler) clientID(ctx context.Context, v *visit) (string, error) {
-	switch {
-	case !v.byAgent:
+	if !v.byAgent {
 		return "", nil
-	case v.fleet != nil:
-		id := v.fleet.Spec.ClientID
-		if id == "" || len(id) < stamp.MinClientID && v.fleet.Status.Agent.LastSeen.IsZero() {
-			return newClientID(), nil
+	}
+	key, known := types.NamespacedName{Namespace: v.cluster.Namespace, Name: v.pin()}, ""
+	if v.fleet != nil {
+		key.Name, known = v.fleet.Name, v.fleet.Spec.ClientID
+		if len(known) >= stamp.MinClientID || known != "" && !v.fleet.Status.Agent.LastSeen.IsZero() {
+			return known, nil
 		}
-		return id, nil
 	}
-	// An apply would replace the ID of a Fleet Cluster that the cache does not show yet.
-	key := types.NamespacedName{Namespace: v.cluster.Namespace, Name: v.pin()}
-	err := r.live.Get(ctx, key, &fleetv1.Cluster{})
-	if err == nil {
+	// The cache may not show the Fleet Cluster yet, or the ID that Fleet has just drawn.
+	var live fleetv1.Cluster
+	err := r.live.Get(ctx, key, &live)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return "", err
+	case (err == nil) != (v.fleet != nil) || live.Spec.ClientID != known:
 		return "", apierrors.NewConflict(schema.GroupResource{Group: fleetv1.SchemeGroupVersion.Group, Resource: "clusters"}, key.Name, errors.New("it is not in the cache yet"))
+	default:
+		return newClientID(), nil
 	}
-	return newClientID(), client.IgnoreNotFound(err)
 }
 
 // newClientID draws 130 random bits.

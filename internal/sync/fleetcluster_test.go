@@ -5,34 +5,74 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 // Whoever knows a clientID can call as the cluster, so one that can be guessed is drawn anew; but
 // not from under an agent that works.
 func TestClientID(t *testing.T) {
 	const long = "0123456789abcdef"
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, test := range map[string]struct {
 		had    string
 		called bool
 		keeps  bool
+		live   string // what Fleet has drawn meanwhile
 	}{
 		"none":                       {},
 		"drawn":                      {had: long, keeps: true},
 		"guessed":                    {had: "edge-1"},
 		"guessed, of a live agent":   {had: "edge-1", called: true, keeps: true},
 		"none, though it has called": {called: true},
+		"none that is seen yet":      {live: long},
 	} {
-		v := &visit{byAgent: true, fleet: &fleetv1.Cluster{}}
+		live := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge"}}
+		live.Spec.ClientID = test.had + test.live
+		v := &visit{byAgent: true, cluster: &clusterv1.Cluster{ObjectMeta: live.ObjectMeta}, fleet: live.DeepCopy()}
 		if v.fleet.Spec.ClientID = test.had; test.called {
 			v.fleet.Status.Agent.LastSeen = metav1.NewTime(time.Now())
 		}
-		got, err := (&clusterReconciler{}).clientID(t.Context(), v)
+		r := &clusterReconciler{live: fake.NewClientBuilder().WithScheme(scheme).WithObjects(live).Build()}
+		got, err := r.clientID(t.Context(), v)
+		if test.live != "" {
+			if !apierrors.IsConflict(err) {
+				t.Errorf("%s: got %q, %v", name, got, err)
+			}
+			continue
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		if keeps := got == test.had; keeps != test.keeps || !keeps && len(got) < 26 {
 			t.Errorf("%s: %q becomes %q", name, test.had, got)
 		}
+	}
+}
+
+// A clientID stays when a Cluster turns to the manager, whoever drew it, and changes no hash: what
+// Fleet draws after an import would have the Fleet Cluster written again.
+func TestClientIDStays(t *testing.T) {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge"}}
+	v := &visit{in: settings.Default(), cluster: cluster}
+	first := v.wants(nil, nil, "")
+	v.fleet = first.DeepCopy()
+	v.fleet.Spec.ClientID = "drawn"
+	again := v.wants(nil, nil, "")
+	if again.Spec.ClientID != "drawn" || again.Spec.KubeConfigSecret != "edge-kubeconfig" || apply.Differs(again, v.fleet) {
+		t.Errorf("it is to become %+v", again.Spec)
+	}
+	if one, other := first.Annotations[desired.HashAnnotation], again.Annotations[desired.HashAnnotation]; one != other {
+		t.Errorf("the hash changes from %s to %s", one, other)
 	}
 }

@@ -130,21 +130,32 @@ func (l *looker) look(ctx context.Context, in *settings.InForce, cluster *cluste
 		paused: capiannotations.IsPaused(cluster, cluster), taken: map[step]bool{},
 	}
 	v.selected, v.why = v.subject.IsSelected(in.Cluster)
-	if v.byAgent = stamp.RegistrationOf(in.Cluster, v.subject) == stamp.ByAgent; v.byAgent {
+	if err := l.lookForFleetCluster(ctx, v); err != nil {
+		return v, err
+	}
+	var own *fleetv1.Cluster
+	if v.has() {
+		own = v.fleet
+	}
+	if v.byAgent = stamp.RegistrationOf(in.Cluster, v.subject, own) == stamp.ByAgent; v.byAgent {
 		v.unregistered = l.registrar.isMissing(ctx)
 	}
+	return v, nil
+}
 
+// lookForFleetCluster looks for the Fleet Cluster that the Cluster has, or whose name it is to have.
+func (l *looker) lookForFleetCluster(ctx context.Context, v *visit) error {
 	if err := l.lookAt(ctx, v, v.pin()); err != nil || v.has() && stamp.OriginOf(v.fleet).UID != "" {
-		return v, err
+		return err
 	}
 	// Anyone who may write annotations can write a pin. What belongs to the Cluster already
 	// counts, under whatever name: by UID, also before what has the pin's name and only says
 	// the Cluster's.
 	name, err := l.existing(ctx, v)
 	if err != nil || name == "" {
-		return v, err
+		return err
 	}
-	return v, l.lookAt(ctx, v, name)
+	return l.lookAt(ctx, v, name)
 }
 
 // lookForLeftover looks for the namespace of an earlier Fleet Cluster of the name. Fleet

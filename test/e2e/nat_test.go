@@ -47,7 +47,7 @@ func TestBehindNAT(t *testing.T) {
 	t.Run("the credential can do what Fleet's roles say", func(t *testing.T) { testCredential(t, first) })
 	t.Run("nobody has called the cluster", testNobodyCalled)
 	t.Run("rotated: the old credential is refused, the new one works", func(t *testing.T) { first = testRotation(t, first) })
-	t.Run("to the manager and back: nothing is cut off that need not be", func(t *testing.T) { first = testTurning(t, first, clientID) })
+	t.Run("to the manager and back: nobody is cut off", func(t *testing.T) { testTurning(t, first, clientID) })
 	t.Run("made anew under its name: nothing of the old works", func(t *testing.T) { testAnew(t, cluster, first, clientID) })
 	t.Run("nothing was refused", testRegistrarAudit)
 	t.Run("a bootstrap that is tried before there is a manifest is tried again", testManifestIsLate)
@@ -302,30 +302,33 @@ func registrations(g Gomega) []fleetv1.ClusterRegistration {
 	return all.Items
 }
 
-// testTurning: the management side is told to install the agent, and cannot. Until it has,
-// the agent that calls goes on working, but its manifest is not handed out any more.
-func testTurning(t *testing.T, token, clientID string) string {
+// testTurning: the management side is told to install the agent, and cannot. The agent that
+// calls goes on, and so does its manifest; back again, nothing has changed for it.
+func testTurning(t *testing.T, token, clientID string) {
 	g := NewWithT(t)
-	annotate(g, stamp.RegistrationAnnotation+"=manager")
-	g.Eventually(func(g Gomega) {
+	registered := registrations(g)
+	g.Expect(registered).To(HaveLen(1))
+	turn := func(by, kubeconfig string) {
+		annotate(g, stamp.RegistrationAnnotation+"="+by)
 		var fleet fleetv1.Cluster
-		g.Expect(admin.Get(ctx, nat, &fleet)).To(Succeed())
-		g.Expect(fleet.Spec.KubeConfigSecret).To(Equal("edge-kubeconfig"))
-		g.Expect(fleet.Spec.ClientID).NotTo(Or(BeEmpty(), Equal(clientID)), "Fleet draws its own")
-		err := admin.Get(ctx, types.NamespacedName{Namespace: nat.Namespace, Name: "edge-fleet-agent"}, &corev1.Secret{})
-		g.Expect(client.IgnoreNotFound(err)).To(Succeed())
-		g.Expect(err).To(HaveOccurred(), "the manifest is still handed out")
-		g.Expect(conditions.Get(getCluster(g, nat), stamp.ManifestCondition)).To(BeNil())
-	}).WithTimeout(soon).Should(Succeed())
-	out, err := as(token, "get", "bundledeployments.fleet.cattle.io", "-n", fleetNamespace(g, nat))
-	g.Expect(err).NotTo(HaveOccurred(), out)
+		g.Eventually(func(g Gomega) {
+			g.Expect(admin.Get(ctx, nat, &fleet)).To(Succeed())
+			g.Expect(fleet.Spec.KubeConfigSecret).To(Equal(kubeconfig))
+		}).WithTimeout(soon).Should(Succeed())
+		g.Expect(fleet.Spec.ClientID).To(Equal(clientID))
+	}
+	turn("manager", "edge-kubeconfig")
+	g.Eventually(func() string { return env.LogTail("fleet-agentmanagement") }).WithTimeout(soon).Should(ContainSubstring("127.0.0.1:1"), "Fleet has not tried")
+	g.Expect(env.Apply(ctx, helloBundle("edge-meanwhile"))).To(Succeed())
+	eventuallyPods(g, "edge-meanwhile", "10.77.0.0/16")
+	g.Expect(manifestToken(g, "")).To(Equal(token))
 
-	annotate(g, stamp.RegistrationAnnotation+"=agent")
-	fresh := manifestToken(g, token)
-	refused(g, token)
-	redeploys(t, g, "edge-turned")
+	turn("agent", "")
+	g.Expect(manifestToken(g, "")).To(Equal(token))
+	g.Expect(env.Apply(ctx, helloBundle("edge-turned"))).To(Succeed())
+	eventuallyPods(g, "edge-turned", "10.77.0.0/16")
 	g.Expect(registrations(g)).To(HaveLen(1))
-	return fresh
+	g.Expect(registrations(g)[0].UID).To(Equal(registered[0].UID))
 }
 
 func testAnew(t *testing.T, again stack.TopologyCluster, old, clientID string) {

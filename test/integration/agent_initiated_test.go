@@ -57,21 +57,34 @@ func TestAgentInitiated(t *testing.T) {
 	g.Expect(admin.Status().Patch(ctx, fleet, client.MergeFrom(before))).To(Succeed())
 	g.Eventually(func(g Gomega) { g.Expect(importedReason(g, edge)).To(Equal("Imported")) }).Should(Succeed())
 
-	// To the manager, and back.
+	// To the manager, and back: by another clientID its agent would be cut off.
 	g.Expect(admin.Patch(ctx, edge, mergePatch(`{"metadata":{"annotations":{"`+stamp.RegistrationAnnotation+`":"manager"}}}`))).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		fleet := fleetCluster(g, s.namespace, "edge")
 		g.Expect(fleet.Spec.KubeConfigSecret).To(Equal("edge-kubeconfig"))
-		g.Expect(fleet.Spec.ClientID).To(BeEmpty(), "Fleet draws its own")
+		g.Expect(fleet.Spec.ClientID).To(Equal(clientID))
 	}).Should(Succeed())
-	g.Expect(admin.Patch(ctx, fleetCluster(g, s.namespace, "edge"), mergePatch(`{"spec":{"clientID":"of-fleet"}}`))).To(Succeed())
 	g.Expect(admin.Patch(ctx, edge, mergePatch(`{"metadata":{"annotations":{"`+stamp.RegistrationAnnotation+`":null}}}`))).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		fleet := fleetCluster(g, s.namespace, "edge")
 		g.Expect(fleet.Spec.KubeConfigSecret).To(BeEmpty())
-		g.Expect(fleet.Spec.ClientID).To(Equal("of-fleet"), "the agent that Fleet has installed goes on")
+		g.Expect(fleet.Spec.ClientID).To(Equal(clientID))
 		g.Expect(importedReason(g, edge)).To(Equal("Imported"))
 	}).Should(Succeed())
+
+	// What Fleet has drawn for an agent that it installs is taken over.
+	g.Expect(fixture.Initialize(ctx, admin, core)).To(Succeed())
+	g.Eventually(func(g Gomega) { fleetCluster(g, s.namespace, "core") }).Should(Succeed())
+	const drawn = "drawn-by-fleet-itself"
+	g.Expect(admin.Patch(ctx, fleetCluster(g, s.namespace, "core"), mergePatch(`{"spec":{"clientID":"`+drawn+`"}}`))).To(Succeed())
+	for by, kubeconfig := range map[string]string{"agent": "", "manager": "core-kubeconfig"} {
+		g.Expect(admin.Patch(ctx, core, mergePatch(`{"metadata":{"annotations":{"`+stamp.RegistrationAnnotation+`":"`+by+`"}}}`))).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			fleet := fleetCluster(g, s.namespace, "core")
+			g.Expect(fleet.Spec.KubeConfigSecret).To(Equal(kubeconfig))
+			g.Expect(fleet.Spec.ClientID).To(Equal(drawn))
+		}).Should(Succeed())
+	}
 }
 
 // A topology Cluster is registered when what it refers to is there: without these values

@@ -3,7 +3,6 @@ package oracle
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"maps"
 	"slices"
 	"strings"
@@ -34,19 +33,28 @@ type Calling struct {
 	Manifests map[Key]*corev1.Secret
 
 	// Called are the Fleet Clusters whose agent has called, for the Cluster that has them
-	// now; Rotated is, by Cluster, the value of the annotation that was followed last.
+	// now; Rotated is, by Cluster, the value of the annotation that was followed last, and
+	// Kept what was handed out.
 	Called  map[types.UID]bool
 	Rotated map[types.UID]string
+	Kept    map[types.UID]Kept
 
 	// used are the clientIDs that were there before.
 	used map[string]bool
+}
+
+// Kept is what the registrar remembers of a Cluster: the credential that was handed out, the
+// registration that it is of, and for which value of the annotation.
+type Kept struct {
+	Registration    types.UID
+	Token, Rotation string
 }
 
 func newCalling() Calling {
 	return Calling{
 		Bundles: map[Key]*fleetv1.Bundle{}, Credentials: map[string]*corev1.Secret{},
 		Registrations: map[Key]*fleetv1.ClusterRegistration{}, Manifests: map[Key]*corev1.Secret{},
-		Called: map[types.UID]bool{}, Rotated: map[types.UID]string{}, used: map[string]bool{},
+		Called: map[types.UID]bool{}, Rotated: map[types.UID]string{}, Kept: map[types.UID]Kept{}, used: map[string]bool{},
 	}
 }
 
@@ -54,6 +62,7 @@ func (c Calling) copy() Calling {
 	c.Bundles, c.Credentials = copyMap(c.Bundles), copyMap(c.Credentials)
 	c.Registrations, c.Manifests = copyMap(c.Registrations), copyMap(c.Manifests)
 	c.Called, c.Rotated, c.used = maps.Clone(c.Called), maps.Clone(c.Rotated), maps.Clone(c.used)
+	c.Kept = maps.Clone(c.Kept)
 	return c
 }
 
@@ -86,6 +95,13 @@ func (in settings) calls(cluster *clusterv1.Cluster) bool {
 	return in.agentInitiated && in.agentSelector.Matches(labelSet(stamped))
 }
 
+// calls: its agent is to call, or, without a FleetAddonConfig, has called for this Cluster.
+func (s *State) calls(in settings, cluster *clusterv1.Cluster, its *fleetv1.Cluster) bool {
+	stays := in.missing && cluster.Annotations[registration] != "manager" && its != nil && its.Spec.KubeConfigSecret == "" &&
+		(s.Calling.Called[its.UID] || !its.Status.Agent.LastSeen.IsZero())
+	return in.calls(cluster) || stays
+}
+
 // mayBeMade: there is something to import, or to wait for. Where the agent calls, this does
 // not take an initialized control plane, but what a topology is to refer to: without these
 // values every bundle that reads them would stop.
@@ -98,13 +114,10 @@ func (in settings) mayBeMade(cluster *clusterv1.Cluster) bool {
 }
 
 // clientIDFor returns the clientID that a Fleet Cluster of the Cluster's is to have.
-func (s *State) clientIDFor(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) string {
+func (s *State) clientIDFor(calls bool, fleet *fleetv1.Cluster) string {
 	id := fleet.Spec.ClientID
-	switch {
-	case !in.calls(cluster) && (id == Drawn || isOnlyOurs(fleet, "f:spec", "f:clientID")):
-		return "" // Fleet draws its own.
-	case !in.calls(cluster), len(id) >= leastLength, id == Drawn, id != "" && s.Calling.Called[fleet.UID]:
-		return id
+	if !calls || len(id) >= leastLength || id == Drawn || id != "" && s.Calling.Called[fleet.UID] {
+		return id // Also when it turns to the manager: by another, its agent would be cut off.
 	}
 	return Drawn
 }
@@ -120,11 +133,11 @@ func (s *State) cutOff(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.C
 }
 
 // reportImported says that a Cluster is in Fleet, or will be once its agent has called.
-func (s *State) reportImported(in settings, cluster *clusterv1.Cluster, resolved bool) {
+func (s *State) reportImported(calls bool, cluster *clusterv1.Cluster, resolved bool) {
 	reason := map[bool]string{true: "Imported", false: "TemplateValuesUnresolved"}[resolved]
 	isIn := s.isIn(cluster, s.FleetClusters[fleetKey(cluster)])
 	if !isIn {
-		waits := map[bool]string{true: "RegistrarMissing", false: "WaitingForAgent"}[in.calls(cluster) && !s.Calling.Registrar]
+		waits := map[bool]string{true: "RegistrarMissing", false: "WaitingForAgent"}[calls && !s.Calling.Registrar]
 		if reason = waits + orElse + reason; resolved {
 			reason = waits
 		}
@@ -147,29 +160,6 @@ func (s *State) isIn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 // isInherited: the Fleet Cluster was there before the Cluster was.
 func isInherited(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 	return fleet.CreationTimestamp.Before(&cluster.CreationTimestamp)
-}
-
-// isOnlyOurs: of all who write to an object, Muster alone wants this field.
-func isOnlyOurs(object client.Object, path ...string) bool {
-	ours := false
-	for _, entry := range object.GetManagedFields() {
-		if entry.FieldsV1 == nil {
-			continue
-		}
-		var node any
-		if err := json.Unmarshal(entry.FieldsV1.GetRawBytes(), &node); err != nil {
-			panic(err) // It came from the API server.
-		}
-		for _, key := range path {
-			fields, _ := node.(map[string]any)
-			node = fields[key]
-		}
-		if node != nil && entry.Manager != manager {
-			return false
-		}
-		ours = ours || node != nil
-	}
-	return ours
 }
 
 // FleetNamespace returns the namespace that Fleet keeps for a Fleet Cluster.

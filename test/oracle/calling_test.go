@@ -44,6 +44,7 @@ func born(s *State) {
 			delete(s.Calling.Registrations, key)
 			asked.Name = "made-" + string(rune('a'+len(s.Calling.used)))
 			asked.UID, asked.Spec.ClientRandom = types.UID(asked.Name), asked.Name
+			s.Calling.used[asked.Name] = true // The next is called something else.
 			s.Calling.Registrations[Key{Namespace: key.Namespace, Name: asked.Name}] = asked
 		}
 	}
@@ -53,7 +54,6 @@ func born(s *State) {
 			continue
 		}
 		fleet.Spec.ClientID = "drawn-" + strings.Repeat(string(rune('a'+len(s.Calling.used))), drawnLength)
-		fleet.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: manager, FieldsV1: metav1.NewFieldsV1(`{"f:spec":{"f:clientID":{}}}`)}}
 		for _, asked := range s.Calling.Registrations {
 			if asked.Spec.ClientID == drawn && isOwner(asked, fleet.UID) {
 				asked.Spec.ClientID = fleet.Spec.ClientID
@@ -94,8 +94,14 @@ func called(s *State) { s.Calling.Called[fleet(s).UID] = true }
 
 // installed is Fleet, which has installed an agent that has registered itself.
 func installed(s *State) {
-	fleet(s).Spec.ClientID = "of-fleet-which-draws-its-own"
-	fleet(s).ManagedFields = nil
+	if fleet(s).Spec.ClientID == "" {
+		fleet(s).Spec.ClientID = "of-fleet-which-draws-its-own"
+	}
+	for key, other := range s.Calling.Registrations {
+		if other.Spec.ClientID == fleet(s).Spec.ClientID {
+			delete(s.Calling.Registrations, key)
+		}
+	}
 	asked := &fleetv1.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "request-1", UID: "request-1",
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster", Name: "one", UID: fleet(s).UID}}}}
 	asked.Spec.ClientID, asked.Spec.ClientRandom, asked.Status.Granted = fleet(s).Spec.ClientID, "random", true
@@ -103,8 +109,11 @@ func installed(s *State) {
 	called(s)
 }
 
+func noConfig(s *State) { s.Config = nil }
+
 func loseCredential(s *State) { clear(s.Calling.Credentials) }
 func loseManifest(s *State)   { clear(s.Calling.Manifests) }
+func loseRecord(s *State)     { clear(s.Calling.Kept) }
 
 func server(url string) change { return func(s *State) { s.Calling.Server = url } }
 
@@ -150,16 +159,21 @@ func TestCalling(t *testing.T) {
 		"no address":                       {happens: then(ready, server("")), told: "WaitingForAgent, FleetNotConfigured, ours granted, token first"},
 		"the manifest is deleted":          {happens: then(ready, loseManifest), told: handedOut},
 		"the credential has lapsed":        {happens: then(ready, loseCredential, server("https://b.example.com")), told: handedOut},
-		"both are gone":                    {happens: then(ready, loseCredential, loseManifest), told: "WaitingForAgent, CredentialLost or WaitingForFleet, ours granted"},
+		"both are gone":                    {happens: then(ready, loseCredential, loseManifest), told: handedOut},
+		"the record is gone, too":          {happens: then(ready, loseCredential, loseRecord), told: "WaitingForAgent, CredentialLost or WaitingForFleet, ours granted, token first"},
 		"rotated":                          {happens: then(ready, annotate(rotate, "1")), told: "WaitingForAgent, WaitingForFleet, ours asked, ours granted, token first"},
 		"rotated and granted":              {happens: then(ready, annotate(rotate, "1"), granted("second")), told: "WaitingForAgent, ManifestReady, ours granted, token second"},
 		"rotated, then the same":           {happens: then(ready, annotate(rotate, "1"), granted("second"), annotate(rotate, ""), born, annotate(rotate, "1")), told: "WaitingForAgent, ManifestReady, ours granted, token second"},
 		"a Secret of somebody's":           {happens: then(caller, stranger, born, deployed), told: "WaitingForAgent, SecretConflict, token mine"},
-		"to the manager":                   {happens: then(ready, annotate(registration, "manager")), told: "Imported, ours granted", is: byManager},
-		"to the manager, who installs one": {happens: then(ready, annotate(registration, "manager"), born, installed), told: "Imported, theirs granted", is: byManager},
+		"to the manager":                   {happens: then(ready, annotate(registration, "manager")), told: "Imported, ManifestReady, ours granted, token first", is: byManager},
+		"to the manager, who installs one": {happens: then(ready, annotate(registration, "manager"), born, installed), told: "Imported, theirs granted, token ", is: byManager},
 		"to the manager, who installs one, and back": {
 			happens: then(ready, annotate(registration, "manager"), born, installed, born, annotate(registration, "agent")),
-			told:    "Imported, AlreadyRegistered, theirs granted", is: func(s *State) bool { return fleet(s).Spec.ClientID == "of-fleet-which-draws-its-own" },
+			told:    "Imported, AlreadyRegistered, theirs granted, token ", is: func(s *State) bool { return strings.HasPrefix(fleet(s).Spec.ClientID, "drawn-") },
+		},
+		"rotated, to the manager, who installs one, and back": {
+			happens: then(ready, annotate(rotate, "1"), granted("second"), annotate(registration, "manager"), born, installed, born, annotate(registration, "agent")),
+			told:    "Imported, AlreadyRegistered, theirs granted, token ",
 		},
 		"and rotated": {
 			happens: then(ready, annotate(registration, "manager"), born, installed, born, annotate(registration, "agent"), born, annotate(rotate, "1"), granted("third")),
@@ -167,15 +181,19 @@ func TestCalling(t *testing.T) {
 		},
 		"to the manager, and back": {
 			happens: then(ready, annotate(registration, "manager"), born, annotate(registration, "agent")),
-			told:    "WaitingForAgent, WaitingForFleet, ours asked, ours granted", is: hasID,
+			told:    handedOut, is: func(s *State) bool { return strings.HasPrefix(fleet(s).Spec.ClientID, "drawn-") },
 		},
-		"to the manager, and back, and granted": {
-			happens: then(ready, annotate(registration, "manager"), born, annotate(registration, "agent"), granted("second")),
-			told:    "WaitingForAgent, ManifestReady, ours granted, token second",
+		"no FleetAddonConfig, nobody has called": {
+			happens: then(caller, annotate(registration, ""), agentInitiated("cluster"), born, deployed, granted("first"), noConfig),
+			told:    "Imported, ManifestReady, ours granted, token first", is: byManager,
+		},
+		"no FleetAddonConfig, its agent has called": {
+			happens: then(caller, annotate(registration, ""), agentInitiated("cluster"), born, deployed, granted("first"), called, noConfig),
+			told:    "Imported, ManifestReady, ours granted, token first", is: func(s *State) bool { return !byManager(s) },
 		},
 		"never registered twice": {happens: then(ready, born, born, called, born, server("https://b.example.com"), born), told: "Imported, ManifestReady, ours granted, token first"},
 		"deselected, Keep":       {happens: then(ready, deselect, server("https://b.example.com"), annotate(rotate, "1")), told: "Deselected, ManifestReady, ours granted, token first"},
-		"deselected, Delete":     {happens: then(ready, deselectAndDelete), told: ""},
+		"deselected, Delete":     {happens: then(ready, deselectAndDelete), told: "token "},
 		"paused":                 {happens: then(ready, pauseOne, annotate(registration, "manager")), told: "Paused, ManifestReady, ours granted, token first"},
 		"deleted and made anew": {
 			happens: then(ready, deleteOne, settle, func(s *State) { s.Calling.Bundles = newCalling().Bundles }, anew(false), func(s *State) { caller(s) }),

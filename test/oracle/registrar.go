@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -30,32 +31,59 @@ func (s *State) settleManifest(in settings, cluster *clusterv1.Cluster) {
 	switch {
 	case !selected && fleet != nil && (isClaimed(cluster) || isOurs(fleet)):
 		// Kept, frozen as it is. A credential without a Fleet Cluster is none.
-	case !selected || !in.calls(cluster):
+	case !selected || !s.calls(in, cluster, fleet):
 		s.takeBack(cluster, fleet)
 	default:
 		s.handOut(cluster, fleet)
 	}
 }
 
-// takeBack leaves no manifest where Fleet itself installs the agent. What was registered
-// goes on until that one is, so that a cluster that cannot be reached keeps its agent.
+// takeBack leaves what was handed out where Fleet itself is to install the agent, as long as it
+// works: until that one is registered, so that a cluster that cannot be reached keeps its agent.
 func (s *State) takeBack(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
-	meta.RemoveStatusCondition(&cluster.Status.Conditions, manifestCondition)
-	delete(s.Calling.Rotated, cluster.UID) // An annotation that stays is a wish again.
-	if key := ManifestOf(client.ObjectKeyFromObject(cluster)); isManifestOf(s.Calling.Manifests[key], cluster) {
-		delete(s.Calling.Manifests, key)
-	}
-	if fleet == nil {
+	if kept := s.Calling.Kept[cluster.UID]; kept.Token != "" && s.isRegistered(kept.Registration) {
 		return
 	}
-	if s.isRegisteredByOthers(fleet) {
-		ours, _ := s.registrationsOf(fleet)
-		s.revoke(ours...)
+	meta.RemoveStatusCondition(&cluster.Status.Conditions, manifestCondition)
+	s.empty(cluster)
+	if fleet != nil && s.isAsked(fleet) {
+		return
 	}
+	s.Calling.Rotated[cluster.UID] = s.Calling.Kept[cluster.UID].Rotation // What was not followed to its end is a wish again.
+}
+
+// empty leaves a Secret without a manifest where what was handed out works no more.
+func (s *State) empty(cluster *clusterv1.Cluster) {
+	kept := s.Calling.Kept[cluster.UID]
+	if kept.Token == "" {
+		return
+	}
+	if secret := s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]; isManifestOf(secret, cluster) {
+		secret.Data, secret.Annotations = nil, nil
+	}
+	s.Calling.Kept[cluster.UID] = Kept{Rotation: kept.Rotation}
+}
+
+func (s *State) isRegistered(uid types.UID) bool {
+	for _, asked := range s.Calling.Registrations {
+		if asked.UID == uid {
+			return true
+		}
+	}
+	return false
+}
+
+// isAsked: a registration of Muster's waits for Fleet.
+func (s *State) isAsked(fleet *fleetv1.Cluster) bool {
+	current, _ := s.current(fleet)
+	return current != nil && !current.Status.Granted
 }
 
 // handOut registers a Cluster, and once that is granted writes its manifest.
 func (s *State) handOut(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
+	if kept := s.Calling.Kept[cluster.UID]; fleet != nil && fleet.Spec.KubeConfigSecret != "" && kept.Token != "" && s.isRegistered(kept.Registration) {
+		return // Its Fleet Cluster may not be patched: what was handed out works on.
+	}
 	if hindrances := s.hindrances(fleet); len(hindrances) > 0 {
 		s.reportManifest(cluster, fleet, hindrances...)
 		return
@@ -63,31 +91,37 @@ func (s *State) handOut(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	current, earlier := s.current(fleet)
 	asked := cluster.Annotations[rotate]
 	rotates := asked != "" && asked != s.Calling.Rotated[cluster.UID]
-	isPending := current != nil && !current.Status.Granted && !rotates
-	obstacles := s.obstacles(cluster, fleet)
+	secret := s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]
+	isTaken := secret != nil && !isManifestOf(secret, cluster)
 	switch {
 	case current == nil && !rotates && s.Calling.Called[fleet.UID] && s.isRegisteredByOthers(fleet):
+		s.empty(cluster)
 		s.reportManifest(cluster, fleet, "AlreadyRegistered") // That takes nothing more.
-	case len(obstacles) > 0 && isPending:
-		s.reportManifest(cluster, fleet, append(obstacles, "WaitingForFleet")...)
-	case len(obstacles) > 0:
-		s.reportManifest(cluster, fleet, obstacles...)
+	case current != nil && !current.Status.Granted && !rotates:
+		s.reportManifest(cluster, fleet, "WaitingForFleet")
+	case s.Calling.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))] == nil:
+		s.reportManifest(cluster, fleet, "WaitingForFleet")
+	case current == nil && isTaken, rotates && isTaken:
+		s.reportManifest(cluster, fleet, "SecretConflict")
 	case current == nil || rotates && current.Name != "":
 		s.register(fleet)
 		s.follow(cluster, asked)
 		s.reportManifest(cluster, fleet, "WaitingForFleet")
-	case isPending:
-		s.reportManifest(cluster, fleet, "WaitingForFleet")
 	default:
-		s.write(cluster, fleet, current, earlier)
+		s.write(cluster, fleet, current, earlier, isTaken)
 	}
 }
 
 // write writes the manifest, and then revokes what was registered earlier.
-func (s *State) write(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, current *fleetv1.ClusterRegistration, earlier []Key) {
+func (s *State) write(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, current *fleetv1.ClusterRegistration, earlier []Key, isTaken bool) {
 	token := s.tokenOf(cluster, fleet, current)
 	if token == "" { // For some minutes nobody can tell.
 		s.reportManifest(cluster, fleet, "CredentialLost", "WaitingForFleet")
+		return
+	}
+	s.Calling.Kept[cluster.UID] = Kept{current.UID, token, s.Calling.Rotated[cluster.UID]}
+	if isTaken {
+		s.reportManifest(cluster, fleet, "SecretConflict")
 		return
 	}
 	s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))] = s.manifest(cluster, fleet, current, token)
@@ -107,19 +141,6 @@ func (s *State) hindrances(fleet *fleetv1.Cluster) []string {
 	}
 	if s.Calling.Server == "" {
 		reasons = append(reasons, "FleetNotConfigured")
-	}
-	return reasons
-}
-
-// obstacles are the reasons for which no manifest can be handed out, so that nobody is
-// registered for one.
-func (s *State) obstacles(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []string {
-	var reasons []string
-	if secret := s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]; secret != nil && !isManifestOf(secret, cluster) {
-		reasons = append(reasons, "SecretConflict")
-	}
-	if s.Calling.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))] == nil {
-		reasons = append(reasons, "WaitingForFleet")
 	}
 	return reasons
 }
@@ -181,25 +202,22 @@ func (s *State) revoke(keys ...Key) {
 	}
 }
 
-// tokenOf returns the credential of a registration: as Fleet has left it, if it is for this
-// Fleet Cluster, or as it was handed out.
+// tokenOf returns the credential of a registration: as it was handed out, or as Fleet has left
+// it, if it is for this Fleet Cluster.
 func (s *State) tokenOf(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, current *fleetv1.ClusterRegistration) string {
+	if kept := s.Calling.Kept[cluster.UID]; kept.Token != "" && kept.Registration == current.UID {
+		return kept.Token
+	}
 	if left := s.Calling.Credentials[CredentialName(current)]; left != nil &&
 		string(left.Data["clusterNamespace"]) == fleet.Namespace && string(left.Data["clusterName"]) == fleet.Name &&
 		string(left.Data["deploymentNamespace"]) == fleet.Status.Namespace {
 		return string(left.Data["token"])
-	}
-	if secret := s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]; secret != nil && secret.Annotations[registered] == string(current.UID) {
-		return string(secret.Data["token"])
 	}
 	return ""
 }
 
 func (s *State) manifest(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, current *fleetv1.ClusterRegistration, token string) *corev1.Secret {
 	secret := &corev1.Secret{Type: manifestType}
-	if old := s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]; old != nil {
-		secret.ObjectMeta = *old.ObjectMeta.DeepCopy()
-	}
 	secret.Namespace, secret.Name = cluster.Namespace, cluster.Name+"-fleet-agent"
 	secret.Labels = map[string]string{managedBy: "muster", clusterv1.ClusterNameLabel: cluster.Name} // clusterctl move goes by the latter.
 	secret.Annotations = map[string]string{registered: string(current.UID)}

@@ -16,6 +16,8 @@ import (
 type settings struct {
 	// invalid: what is asked for cannot be understood, and so nothing is done.
 	invalid bool
+	// missing: there is none.
+	missing bool
 
 	enabled, classGroup, patch, owners, hostNetwork bool
 	agentNamespace, prefix, suffix                  string
@@ -44,6 +46,7 @@ func settingsOf(config *addonsv1.FleetAddonConfig) settings {
 	namespaceSelector, nsErr := parse(cluster.NamespaceSelector)
 	agentSelector, agentErr := parse(cluster.AgentInitiatedSelector)
 	return settings{
+		missing: config == nil,
 		invalid: err != nil || nsErr != nil || agentErr != nil,
 		enabled: isOn(cluster.Enabled), classGroup: isOn(cluster.ApplyClassGroup), patch: isOn(cluster.PatchResource),
 		owners: isOn(cluster.SetOwnerReferences), hostNetwork: isOn(cluster.HostNetwork),

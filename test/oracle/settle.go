@@ -170,7 +170,8 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 		report(cluster, false, "TemplateValuesUnresolved")
 		return
 	}
-	if is == heirloom && !in.calls(cluster) { // There is nobody whom Fleet could deploy anew.
+	calls := s.calls(in, cluster, map[bool]*fleetv1.Cluster{true: fleet}[is == own])
+	if is == heirloom && !calls { // There is nobody whom Fleet could deploy anew.
 		fleet.Spec.RedeployAgentGeneration++
 	}
 	if is == heirloom || is == handed {
@@ -178,9 +179,9 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 		s.cutOff(in, cluster, fleet, is == heirloom)
 	}
 	if fleet == nil || in.patch {
-		s.writeFleetCluster(in, cluster, fleet, values)
+		s.writeFleetCluster(in, calls, cluster, fleet, values)
 	}
-	s.reportImported(in, cluster, resolved)
+	s.reportImported(calls, cluster, resolved)
 }
 
 // isGroupTaken: the namespace has a class of its own whose group has the name of the
@@ -237,7 +238,7 @@ func unpin(cluster *clusterv1.Cluster) {
 
 // writeFleetCluster makes the Fleet Cluster as it should be. If a reference of the
 // Cluster cannot be resolved there are no values, and the last good ones stay.
-func (s *State) writeFleetCluster(in settings, cluster *clusterv1.Cluster, old *fleetv1.Cluster, values map[string]any) {
+func (s *State) writeFleetCluster(in settings, calls bool, cluster *clusterv1.Cluster, old *fleetv1.Cluster, values map[string]any) {
 	if old == nil {
 		old = &fleetv1.Cluster{}
 		old.Namespace, old.Name = cluster.Namespace, cluster.Annotations[pinnedName]
@@ -257,7 +258,7 @@ func (s *State) writeFleetCluster(in settings, cluster *clusterv1.Cluster, old *
 	fleet.OwnerReferences = in.ownersOf(cluster)
 	noteOrigin(fleet, cluster)
 	fleet.Spec = fleetv1.ClusterSpec{
-		ClientID: s.clientIDFor(in, cluster, old),
+		ClientID: s.clientIDFor(calls, old),
 		// Counted up by whoever wants the agent deployed anew.
 		RedeployAgentGeneration: old.Spec.RedeployAgentGeneration,
 		KubeConfigSecret:        cluster.Name + "-kubeconfig",
@@ -267,7 +268,7 @@ func (s *State) writeFleetCluster(in settings, cluster *clusterv1.Cluster, old *
 		HostNetwork:             ptr.To(in.hostNetwork),
 		TemplateValues:          old.Spec.TemplateValues,
 	}
-	if in.calls(cluster) {
+	if calls {
 		fleet.Spec.KubeConfigSecret = "" // Nothing by which Fleet would install an agent.
 	}
 	if values != nil {

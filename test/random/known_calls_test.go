@@ -21,6 +21,7 @@ func TestKnownCalls(t *testing.T) {
 	rest, grant, call, initialize := op(quiet, "", ""), op("FleetGrants", "", ""), op("AgentCalls", "", ""), op("Initialize", "", "")
 	agent, manager := op("Registration", "", "agent"), op("Registration", "", "manager")
 	none := Step{Op: "SetConfig", Config: &addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{Selector: &selectors[1]}}}
+	byConfig := Step{Op: "SetConfig", Config: &addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{AgentInitiated: ptr.To(true)}}}
 	noOwners := Step{Op: "SetConfig", Config: &addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{SetOwnerReferences: ptr.To(false)}}}
 	for _, known := range []struct {
 		name  string
@@ -29,6 +30,10 @@ func TestKnownCalls(t *testing.T) {
 		{"rotated", []Step{create, grant, call, op("Rotate", "", "1"), grant, op("Rotate", "", ""), op("Rotate", "", "2"), grant}},
 		{"lost", []Step{create, grant, op("ChangeManifest", "Delete", ""), op("ChangeManifest", "Edit", ""), op("LoseCredential", "", ""), op("FleetServer", "", "https://b.example.com"),
 			op("ChangeManifest", "Delete", "")}},
+		{"turned over for a moment", []Step{create, initialize, grant, op("Flap", "Annotation", "at rest"), call, op("Flap", "Annotation", ""), op("Flap", "Annotation", "at rest"), grant, call}},
+		{"without a FleetAddonConfig for a moment", []Step{byConfig, unmarked, initialize, grant, call, op("Flap", "Flag", "at rest"), op("Flap", "Selector", ""), op("Flap", "Config", ""), grant, call}},
+		{"without one before anybody has called", []Step{byConfig, unmarked, initialize, grant, op("Flap", "Config", ""), grant, call}},
+		{"rotated, turned to the manager, who installs one, and back", []Step{create, initialize, grant, call, op("Rotate", "", "1"), grant, manager, op("FleetInstalls", "", ""), agent, rest, op("Rotate", "", "2"), grant, call}},
 		{"turned to the manager and back", []Step{create, initialize, grant, call, manager, agent, grant, call}},
 		{"turned to the manager, who installs one, and back", []Step{create, initialize, grant, manager, op("FleetInstalls", "", ""), agent, op("Rotate", "", "1"), grant, call}},
 		{"made anew", []Step{create, grant, call, {Op: "DeleteCluster"}, create, rest, grant, call}},

@@ -224,7 +224,7 @@ func (r *run) quiet() error {
 			calmSince = time.Now()
 		case time.Since(calmSince) >= calm:
 			r.state, r.dirty = seen, false
-			r.state.Calling.Called, r.state.Calling.Rotated = settled.Calling.Called, settled.Calling.Rotated
+			r.state.Calling.Called, r.state.Calling.Rotated, r.state.Calling.Kept = settled.Calling.Called, settled.Calling.Rotated, settled.Calling.Kept
 			r.carried += len(seen.Charts.Carriers)
 			clear(r.deleted)
 			return errors.Join(r.nothingAnew(), r.nothingOpened(), r.nothingTwice())

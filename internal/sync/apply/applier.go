@@ -155,7 +155,7 @@ func (a *Applier) update(ctx context.Context, want client.Object) (client.Object
 	if _, err := observed.Trim(written); err != nil {
 		return nil, err
 	}
-	if Differs(want, written) || leavesClientID(want, whole) {
+	if Differs(want, written) {
 		if err := a.dropAdded(ctx, want, whole); err != nil {
 			return nil, err
 		}
@@ -193,9 +193,6 @@ func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) er
 		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = spec.AgentTolerations, spec.AgentEnvVars
 		// Where the agent calls there is none: by one that somebody wrote Fleet would import.
 		written.Spec.KubeConfigSecret = spec.KubeConfigSecret
-		if leavesClientID(want, before) {
-			written.Spec.ClientID = ""
-		}
 	case *fleetv1.ClusterGroup:
 		written.(*fleetv1.ClusterGroup).Spec.Selector = want.Spec.Selector
 	case *fleetv1.BundleNamespaceMapping:

@@ -12,11 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
@@ -80,20 +80,63 @@ func TestRotation(t *testing.T) {
 	s.handedOut(g, "second")
 }
 
+// What somebody deletes or changes is written again, with the same credential, also when Fleet
+// has that no more. What is as it should be is not: an update that changes nothing is no write.
+func TestMended(t *testing.T) {
+	g := NewWithT(t)
+	s, registration := ready(g, "edge")
+	g.Expect(admin.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: oracle.CredentialName(&registration)}})).To(Succeed())
+	g.Expect(admin.Delete(ctx, s.secret(g))).To(Succeed())
+	s.annotate(g, "fleet.addons.cluster.x-k8s.io/look", "1")
+	whole := s.handedOut(g, "first")
+
+	changed := whole.DeepCopy()
+	changed.Data["manifest"] = []byte("mine")
+	g.Expect(admin.Update(ctx, changed)).To(Succeed())
+	s.annotate(g, "fleet.addons.cluster.x-k8s.io/look", "2")
+	g.Eventually(func(g Gomega) { g.Expect(s.secret(g).Data).To(Equal(whole.Data)) }).Should(Succeed())
+
+	mended := s.secret(g)
+	before := s.asked(g)
+	s.annotate(g, "fleet.addons.cluster.x-k8s.io/look", "3")
+	g.Eventually(func() int { return s.asked(g) - before }).Should(BeNumerically(">", 0), "the Secret is not updated")
+	g.Expect(s.secret(g).ResourceVersion).To(Equal(mended.ResourceVersion))
+	g.Expect(s.registrations(g)).To(HaveLen(1))
+	g.Expect(s.registrations(g)[0].UID).To(Equal(registration.UID))
+}
+
+// asked is how often the registrar has asked for a Secret of the namespace.
+func (s *site) asked(g Gomega) int {
+	all, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-registrar"), Where: func(e stack.AuditEvent) bool {
+		return e.Resource == "secrets" && e.Namespace == s.namespace && e.UserAgent != thiefAgent
+	}})
+	g.Expect(err).NotTo(HaveOccurred())
+	return len(all)
+}
+
 // What is lost is not made anew behind anybody's back: that would cut off an agent that runs.
 func TestLostCredential(t *testing.T) {
 	g := NewWithT(t)
 	s, registration := ready(g, "edge")
-	lost := s.secret(g)
-	g.Expect(admin.Delete(ctx, lost)).To(Succeed())
-	s.annotate(g, "look", "again")
-	s.handedOut(g, "first") // Fleet still has it.
-	g.Expect(admin.Delete(ctx, s.secret(g))).To(Succeed())
+	g.Expect(admin.Delete(ctx, s.record(g))).To(Succeed())
+	g.Eventually(func(g Gomega) { g.Expect(s.record(g)).NotTo(BeNil()) }).Should(Succeed(), "Fleet still has it")
 	g.Expect(admin.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: oracle.CredentialName(&registration)}})).To(Succeed())
-	s.annotate(g, "look", "once more")
+	g.Expect(admin.Delete(ctx, s.record(g))).To(Succeed())
 	g.Eventually(func(g Gomega) { g.Expect(s.reason(g)).To(Equal("WaitingForFleet")) }).Should(Succeed()) // For five minutes.
 	g.Expect(s.registrations(g)).To(HaveLen(1))
 	g.Expect(s.registrations(g)[0].UID).To(Equal(registration.UID))
+}
+
+// record returns the registrar's record of the Cluster; nil if there is none.
+func (s *site) record(g Gomega) *corev1.Secret {
+	var all corev1.SecretList
+	g.Expect(admin.List(ctx, &all, client.InNamespace("cattle-fleet-clusters-system"), client.MatchingFields{"type": "fleet.addons.cluster.x-k8s.io/agent-record"})).To(Succeed())
+	for _, secret := range all.Items {
+		if string(secret.Data["namespace"]) == s.namespace && string(secret.Data["name"]) == s.name {
+			return &secret
+		}
+	}
+	return nil
 }
 
 // Fleet keeps a credential for 40 minutes: nothing is registered while the manifest could not
@@ -120,7 +163,7 @@ func TestNotRegisteredInVain(t *testing.T) {
 		s.deployed(g)
 		s.waits(g, "Failed", "exceeded quota")
 		g.Expect(admin.Delete(ctx, quota)).To(Succeed())
-		s.annotate(g, "look", "again")
+		s.annotate(g, "fleet.addons.cluster.x-k8s.io/look", "again")
 		s.granted(g, "first")
 		s.handedOut(g, "first")
 	})
@@ -132,20 +175,46 @@ func TestStatusIsNoNews(t *testing.T) {
 	s, _ := ready(g, "edge")
 	s.called(g, time.Now())
 	g.Eventually(func(g Gomega) { g.Expect(s.imported(g)).To(Equal("Imported")) }).Should(Succeed())
-	looks := func() int {
-		all, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-registrar"), Where: func(e stack.AuditEvent) bool {
-			return e.Resource == "secrets" && e.Namespace == s.namespace
-		}})
-		g.Expect(err).NotTo(HaveOccurred())
-		return len(all)
-	}
-	before := looks()
+	before := s.asked(g)
 	for i := range 20 {
 		s.called(g, time.Now().Add(time.Duration(i)*time.Second))
 		g.Expect(admin.Status().Patch(ctx, s.cluster, client.RawPatch(types.MergePatchType, []byte(fmt.Sprintf(`{"status":{"observedGeneration":%d}}`, 100+i))))).To(Succeed())
 	}
 	// It looks once a minute while the agent has not called, and may do so once more.
-	g.Consistently(func() int { return looks() - before }).Should(BeNumerically("<=", 2))
+	g.Consistently(func() int { return s.asked(g) - before }).Should(BeNumerically("<=", 2))
+}
+
+// A refusal is told as what it is.
+func TestRefused(t *testing.T) {
+	g := NewWithT(t)
+	s, _ := ready(g, "full")
+	g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: not-on-fridays}
+spec:
+  matchConstraints: {resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [secrets]}]}
+  matchConditions: [{name: its, expression: "request.namespace == '%s'"}]
+  validations: [{expression: "false", message: no Secrets on Fridays, reason: Forbidden}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: not-on-fridays}
+spec: {policyName: not-on-fridays, validationActions: [Deny]}
+`, s.namespace))).To(Succeed())
+	t.Cleanup(func() {
+		_, err := env.Kubectl(ctx, "delete", "validatingadmissionpolicies,validatingadmissionpolicybindings", "not-on-fridays")
+		g.Expect(err).NotTo(HaveOccurred())
+	})
+	probe := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "probe"}}
+	g.Eventually(func() error { return admin.Create(ctx, probe.DeepCopy(), client.DryRunAll) }).Should(MatchError(ContainSubstring("Fridays")))
+	s.annotate(g, "fleet.addons.cluster.x-k8s.io/look", "1")
+	g.Eventually(func(g Gomega) {
+		cluster := &clusterv1.Cluster{}
+		g.Expect(admin.Get(ctx, s.key(), cluster)).To(Succeed())
+		g.Expect(conditions.GetReason(cluster, stamp.ManifestCondition)).To(Equal("Failed"))
+		g.Expect(conditions.GetMessage(cluster, stamp.ManifestCondition)).To(ContainSubstring("no Secrets on Fridays"))
+	}).Should(Succeed())
 }
 
 // Fleet did not know the clientID yet, and has made a Fleet Cluster of its own for it.
@@ -187,7 +256,7 @@ stringData: {manifest: mine, token: mine}
 		g.Expect(string(s.secret(g).Data["manifest"])).To(Equal("mine"))
 		g.Expect(s.registrations(g)).To(BeEmpty(), "its credential lapses before it can be handed out")
 		g.Expect(admin.Delete(ctx, s.secret(g))).To(Succeed())
-		s.annotate(g, "look", "again")
+		s.annotate(g, "fleet.addons.cluster.x-k8s.io/look", "again")
 		s.granted(g, "first")
 		s.handedOut(g, "first")
 	})
@@ -245,36 +314,108 @@ stringData: {manifest: mine, token: mine}
 	})
 }
 
+// To turn to the manager takes nothing from an agent that calls: neither its registration nor
+// what was handed out, until Fleet's own agent has registered, under the same clientID.
 func TestTurnedOver(t *testing.T) {
 	g := NewWithT(t)
 	s, first := ready(g, "edge")
-	s.annotate(g, stamp.RegistrationAnnotation, "manager")
+	s.called(g, time.Now())
+	handed := s.secret(g)
+	turn := func(by, kubeconfig string) {
+		s.annotate(g, stamp.RegistrationAnnotation, by)
+		g.Eventually(func(g Gomega) { g.Expect(s.fleet(g).Spec.KubeConfigSecret).To(Equal(kubeconfig)) }).Should(Succeed())
+	}
+	turn("manager", "edge-kubeconfig")
+	g.Consistently(func(g Gomega) { s.isUnchanged(g, first, handed) }).Should(Succeed())
+	turn("agent", "")
+	g.Consistently(func(g Gomega) { s.isUnchanged(g, first, handed) }).Should(Succeed())
+	g.Expect(s.reason(g)).To(Equal("ManifestReady"))
+
+	// Fleet installs an agent, which registers, and revokes what was registered under the same clientID.
+	turn("manager", "edge-kubeconfig")
+	installed := s.register(g, "request-1", first.Spec.ClientID)
+	g.Expect(admin.Delete(ctx, &first)).To(Succeed())
 	g.Eventually(func(g Gomega) {
-		err := admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "edge-fleet-agent"}, &corev1.Secret{})
-		g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+		g.Expect(s.secret(g).Data).To(BeEmpty(), "what was handed out works no more")
 		g.Expect(s.reason(g)).To(BeEmpty())
 	}).Should(Succeed())
-	g.Expect(s.registrations(g)).To(HaveLen(1), "its agent goes on until another is there")
+	s.called(g, time.Now().Add(time.Second))
 
-	// Fleet installs an agent, which registers.
-	s.register(g, "request-1", "of-fleet")
-	g.Eventually(func(g Gomega) {
-		g.Expect(s.registrations(g)).To(HaveLen(1))
-		g.Expect(s.registrations(g)[0].UID).NotTo(Equal(first.UID))
-	}).Should(Succeed())
+	// That one has called: back again, it is registered anew only if somebody asks for it.
+	turn("agent", "")
+	g.Eventually(func(g Gomega) { g.Expect(s.reason(g)).To(Equal("AlreadyRegistered")) }).Should(Succeed())
+	g.Expect(s.registrations(g)).To(HaveLen(1))
+	g.Expect(s.registrations(g)[0].UID).To(Equal(installed.UID))
+	g.Expect(s.secret(g).Data).To(BeEmpty())
+	s.annotate(g, stamp.RotateAnnotation, "1")
+	second := s.granted(g, "second")
+	g.Expect(second.Spec.ClientID).To(Equal(first.Spec.ClientID))
+	g.Expect(admin.Delete(ctx, installed)).To(Succeed())
+	s.handedOut(g, "second")
+
+	// A rotation that was followed is not asked for by turning over.
+	turn("manager", "edge-kubeconfig")
+	installed = s.register(g, "request-2", first.Spec.ClientID)
+	g.Expect(admin.Delete(ctx, &second)).To(Succeed())
+	g.Eventually(func(g Gomega) { g.Expect(s.secret(g).Data).To(BeEmpty()) }).Should(Succeed())
+	turn("agent", "")
+	g.Eventually(func(g Gomega) { g.Expect(s.reason(g)).To(Equal("AlreadyRegistered")) }).Should(Succeed())
+	g.Expect(s.registrations(g)).To(HaveLen(1))
+	g.Expect(s.registrations(g)[0].UID).To(Equal(installed.UID))
 }
 
-// clusterctl move brings the Secret along, but not what the registrar has said of it. Where
-// the management side imports the Cluster, nobody needs it.
-func TestMovedToTheManager(t *testing.T) {
+// isUnchanged: its agent goes on, and could be applied again.
+func (s *site) isUnchanged(g Gomega, registration fleetv1.ClusterRegistration, handed *corev1.Secret) {
+	g.Expect(s.registrations(g)).To(HaveLen(1))
+	g.Expect(s.registrations(g)[0].UID).To(Equal(registration.UID))
+	g.Expect(s.fleet(g).Spec.ClientID).To(Equal(registration.Spec.ClientID))
+	g.Expect(s.secret(g).Data).To(Equal(handed.Data))
+}
+
+// A FleetAddonConfig that is missing for a moment turns no agent that has called; a selector that
+// is mistyped for a moment costs none its registration.
+func TestConfigFlaps(t *testing.T) {
+	g := NewWithT(t)
+	const wanted = "{agentInitiated: true, agentInitiatedSelector: {matchLabels: {site: edge}}}"
+	configure(t, g, wanted)
+	s := &site{namespace: fmt.Sprintf("team-%d", counter.Add(1)), name: "edge"}
+	g.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})).To(Succeed())
+	s.cluster = fixture.Cluster(s.namespace, s.name, "", "")
+	s.cluster.Labels = map[string]string{"site": "edge"}
+	g.Expect(admin.Create(ctx, s.cluster)).To(Succeed())
+	s.deployed(g)
+	registration := s.granted(g, "first")
+	handed := s.handedOut(g, "first")
+	s.called(g, time.Now())
+	g.Eventually(func(g Gomega) { g.Expect(s.imported(g)).To(Equal("Imported")) }).Should(Succeed())
+
+	g.Expect(admin.Delete(ctx, &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: "fleet-addon-config"}})).To(Succeed())
+	s.annotate(g, "look", "1")
+	g.Eventually(func(g Gomega) { g.Expect(s.fleet(g).Annotations).To(HaveKeyWithValue("look", "1")) }).Should(Succeed())
+	g.Expect(s.fleet(g).Spec.KubeConfigSecret).To(BeEmpty())
+	g.Consistently(func(g Gomega) { s.isUnchanged(g, registration, handed) }).Should(Succeed())
+
+	set := func(cluster, kubeconfig string) {
+		g.Expect(env.Apply(ctx, "{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config}, spec: {cluster: "+cluster+"}}")).To(Succeed())
+		g.Eventually(func(g Gomega) { g.Expect(s.fleet(g).Spec.KubeConfigSecret).To(Equal(kubeconfig)) }).Should(Succeed())
+		s.isUnchanged(g, registration, handed)
+	}
+	set("{agentInitiated: true, agentInitiatedSelector: {matchLabels: {site: egde}}}", "edge-kubeconfig")
+	set(wanted, "")
+	g.Eventually(func(g Gomega) { g.Expect(s.reason(g)).To(Equal("ManifestReady")) }).Should(Succeed())
+	s.isUnchanged(g, registration, handed)
+}
+
+// A Cluster that Fleet imports costs the registrar nothing, also when it starts; a manifest that
+// clusterctl move has brought along is left alone.
+func TestImportedCostsNothing(t *testing.T) {
 	g := NewWithT(t)
 	s := &site{namespace: fmt.Sprintf("team-%d", counter.Add(1)), name: "edge"}
 	g.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})).To(Succeed())
 	s.cluster = fixture.Cluster(s.namespace, s.name, "", "")
-	s.cluster.Spec.Paused = ptr.To(true)
 	g.Expect(admin.Create(ctx, s.cluster)).To(Succeed())
-	left := func() {
-		g.Expect(env.Apply(ctx, fmt.Sprintf(`
+	g.Expect(fixture.Initialize(ctx, admin, s.cluster)).To(Succeed())
+	g.Expect(env.Apply(ctx, fmt.Sprintf(`
 apiVersion: v1
 kind: Secret
 metadata:
@@ -284,20 +425,15 @@ metadata:
 type: fleet.addons.cluster.x-k8s.io/agent-manifest
 stringData: {manifest: of the old side, token: of the old side}
 `, s.namespace, s.cluster.UID))).To(Succeed())
-	}
-	left()
-	g.Consistently(func(g Gomega) { s.secret(g) }).Should(Succeed(), "nothing is done while it is moved")
-	s.patch(g, `{"spec":{"paused":null}}`)
-	gone := func(g Gomega) {
-		err := admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "edge-fleet-agent"}, &corev1.Secret{})
-		g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
-	}
-	g.Eventually(gone).Should(Succeed())
-
-	// It may have come while nobody was there to see.
-	left()
+	g.Eventually(func(g Gomega) { g.Expect(s.imported(g)).To(Equal("Imported")) }).Should(Succeed())
 	g.Expect(env.Restart(ctx, "muster-registrar")).To(Succeed())
-	g.Eventually(gone).Should(Succeed())
+	ready(g, "after") // It looks at all Clusters when it starts.
+	all, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-registrar"), Where: func(e stack.AuditEvent) bool {
+		return e.Namespace == s.namespace
+	}})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(all).To(BeEmpty())
+	g.Expect(string(s.secret(g).Data["manifest"])).To(Equal("of the old side"))
 }
 
 func TestDeletedWithItsCluster(t *testing.T) {
@@ -314,6 +450,13 @@ func TestDeletedWithItsCluster(t *testing.T) {
 	second := s.granted(g, "second")
 	g.Expect(second.Spec.ClientID).NotTo(Equal(first.Spec.ClientID))
 	s.handedOut(g, "second")
+
+	// It may go while nobody is there to see.
+	g.Expect(s.record(g)).NotTo(BeNil())
+	g.Expect(env.Stop(ctx, "muster-registrar")).To(Succeed())
+	g.Expect(admin.Delete(ctx, s.cluster)).To(Succeed())
+	g.Expect(env.Start(ctx, "muster-registrar")).To(Succeed())
+	g.Eventually(func(g Gomega) { g.Expect(s.record(g)).To(BeNil()) }).Should(Succeed())
 }
 
 // A Cluster that is made anew takes over a Fleet Cluster that was left, and nobody who was

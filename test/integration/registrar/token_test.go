@@ -2,7 +2,6 @@ package registrar
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -18,12 +17,13 @@ import (
 
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/oracle"
 )
 
 // Who has the registrar's token can do what the registrar does, and no more.
 func TestRegistrarToken(t *testing.T) {
 	g := NewWithT(t)
-	s, _ := ready(g, "edge")
+	s, registered := ready(g, "edge")
 	token := &authenticationv1.TokenRequest{}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: "muster-registrar"}}
 	g.Expect(admin.SubResource("token").Create(ctx, account, token)).To(Succeed())
@@ -53,6 +53,17 @@ type: fleet.addons.cluster.x-k8s.io/agent-manifest
 			return thief.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(body)), client.DryRunAll)
 		}
 	}
+	patchOf := func(kind types.PatchType, body string) func() error {
+		return func() error {
+			return thief.Patch(ctx, secret("edge-kubeconfig"), client.RawPatch(kind, []byte(body)), client.DryRunAll, client.FieldOwner("thief"))
+		}
+	}
+	deletion := func(object client.Object, options ...client.DeleteOption) func() error {
+		return func() error { return thief.Delete(ctx, object, append(options, client.DryRunAll)...) }
+	}
+	update := func(object client.Object) func() error {
+		return func() error { return thief.Update(ctx, object.DeepCopyObject().(client.Object), client.DryRunAll) }
+	}
 	create := func(object client.Object) func() error {
 		return func() error { return thief.Create(ctx, object, client.DryRunAll) }
 	}
@@ -62,6 +73,13 @@ type: fleet.addons.cluster.x-k8s.io/agent-manifest
 	keyed.Type = stamp.ManifestSecretType
 	keyed.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "edge2", UID: "x"}}
 	keyed.StringData = map[string]string{"value": "x"}
+	recorded := secret("record")
+	recorded.Type = "fleet.addons.cluster.x-k8s.io/agent-record"
+	unownedManifest := secret("other-fleet-agent")
+	unownedManifest.Type = stamp.ManifestSecretType
+	given := secret("edge-fleet-agent")
+	given.Type = stamp.ManifestSecretType
+	given.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "edge", UID: "x"}}
 	registration := &fleetv1.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "thief"}}
 	labelled := &fleetv1.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "thief", Labels: map[string]string{
 		stamp.ManagedByLabel: stamp.ManagedBy, "fleet.cattle.io/registration-token": "mine"}}}
@@ -74,18 +92,33 @@ type: fleet.addons.cluster.x-k8s.io/agent-manifest
 		try     func() error
 		message string
 	}{
-		"read a kubeconfig by a patch":          {patch(secret("edge-kubeconfig"), "{}"), "only Secrets of type"},
-		"change a kubeconfig":                   {patch(secret("edge-kubeconfig"), `{"stringData":{"value":"x"}}`), "only Secrets of type"},
-		"delete a kubeconfig":                   {func() error { return thief.Delete(ctx, secret("edge-kubeconfig"), client.DryRunAll) }, "only Secrets of type"},
-		"make any Secret":                       {create(secret("any")), "only Secrets of type"},
-		"make one that no Cluster owns":         {create(named), "that one Cluster owns"},
-		"make one with another key":             {create(keyed), "the keys manifest and token"},
-		"read one of the type that nobody owns": {patch(secret("other-fleet-agent"), "{}"), "that one Cluster owns"},
-		"give a manifest to another":            {patch(secret("edge-fleet-agent"), `{"metadata":{"ownerReferences":[{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Cluster","name":"edge","uid":"x"}]}}`), "whose a Secret is"},
+		"read a Secret by a merge patch":     {patch(secret("edge-kubeconfig"), "{}"), "cannot patch resource"},
+		"read a Secret by a JSON patch":      {patchOf(types.JSONPatchType, `[{"op":"copy","from":"/data/value","path":"/type"}]`), "cannot patch resource"},
+		"read a Secret by a strategic patch": {patchOf(types.StrategicMergePatchType, "{}"), "cannot patch resource"},
+		"compare a Secret by an apply":       {patchOf(types.ApplyPatchType, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"edge-kubeconfig"},"data":{"value":"c2VjcmV0"}}`), "cannot patch resource"},
+		"read a manifest by a patch":         {patch(secret("edge-fleet-agent"), "{}"), "cannot patch resource"},
+		"read a Secret by deleting it":       {deletion(secret("edge-kubeconfig"), client.PropagationPolicy(metav1.DeletePropagationForeground)), "cannot delete resource"},
+		"read one by orphaning what it owns": {deletion(secret("edge-kubeconfig"), client.PropagationPolicy(metav1.DeletePropagationOrphan)), "cannot delete resource"},
+		"read a manifest by deleting it":     {deletion(secret("edge-fleet-agent"), client.PropagationPolicy(metav1.DeletePropagationForeground)), "cannot delete resource"},
+		"delete all Secrets": {func() error {
+			return thief.DeleteAllOf(ctx, secret(""), client.InNamespace(s.namespace), client.DryRunAll)
+		}, "cannot deletecollection resource"},
+		"delete what Fleet leaves": {deletion(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: oracle.CredentialName(&registered)}}), "only Secrets of type"},
+		"delete all that Fleet leaves": {func() error {
+			return thief.DeleteAllOf(ctx, secret(""), client.InNamespace("cattle-fleet-clusters-system"), client.DryRunAll)
+		}, "cannot deletecollection resource"},
+		"change one of the type of nobody": {update(unownedManifest), "that one Cluster owns"},
+		"make any Secret":                  {create(secret("any")), "only Secrets of type"},
+		"make the token of an account":     {create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "token", Annotations: map[string]string{corev1.ServiceAccountNameKey: "default"}}, Type: corev1.SecretTypeServiceAccountToken}), "only Secrets of type"},
+		"make one that no Cluster owns":    {create(named), "that one Cluster owns"},
+		"make one with another key":        {create(keyed), "the keys manifest and token"},
+		"make a record of another name":    {create(recorded), "that are named muster-agent-"},
+		"give a manifest to another":       {update(given), "whose a Secret is"},
 		"get a Secret": {func() error {
 			return thief.Get(ctx, client.ObjectKeyFromObject(secret("edge-fleet-agent")), secret(""))
 		}, "cannot get resource"},
 		"list Secrets":                        {func() error { return thief.List(ctx, &corev1.SecretList{}) }, "cannot list resource"},
+		"list the keys of the webhook":        {func() error { return thief.List(ctx, &corev1.SecretList{}, client.InNamespace("muster-system")) }, "cannot list resource"},
 		"register without a label":            {create(registration), "only ClusterRegistrations with the label"},
 		"register for the holders of a token": {create(labelled), "no other label"},
 		"register what is guessed":            {create(guessed), "that nobody guesses"},
@@ -103,10 +136,20 @@ type: fleet.addons.cluster.x-k8s.io/agent-manifest
 			g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
 		})
 	}
-	t.Run("may read a manifest", func(t *testing.T) {
+	t.Run("what it replaces it does not see", func(t *testing.T) {
 		g := NewWithT(t)
-		read := secret("edge-fleet-agent")
-		g.Expect(thief.Patch(ctx, read, client.RawPatch(types.MergePatchType, []byte("{}")), client.DryRunAll)).To(Succeed())
-		g.Expect(strings.Contains(string(read.Data["manifest"]), "kind: Deployment")).To(BeTrue())
+		// The API server lets nobody change a type, and says so before any policy is asked.
+		for _, kind := range []corev1.SecretType{stamp.ManifestSecretType, corev1.SecretTypeOpaque} {
+			replaced := secret("edge-kubeconfig")
+			replaced.Type = kind
+			err := thief.Update(ctx, replaced, client.DryRunAll)
+			g.Expect(err).To(HaveOccurred())
+			g.Expect(err.Error()).NotTo(ContainSubstring("c2VjcmV0"))
+			g.Expect(replaced.Data).To(BeEmpty())
+		}
+	})
+	t.Run("may read its records", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(thief.List(ctx, &corev1.SecretList{}, client.InNamespace("cattle-fleet-clusters-system"))).To(Succeed())
 	})
 }

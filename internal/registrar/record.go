@@ -1,0 +1,115 @@
+package registrar
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+const (
+	// recordType is the type of the Secrets that hold records.
+	recordType   = stamp.Domain + "/agent-record"
+	recordPrefix = "muster-agent-"
+
+	recordNamespace        = "namespace"
+	recordName             = "name"
+	recordUID              = "uid"
+	recordRegistration     = "registration"
+	recordRegistrationName = "registrationName"
+	recordRotation         = "rotation"
+)
+
+// record is what the registrar must know again of a Cluster. It is in a Secret beside the
+// credentials that Fleet leaves, because the registrar may not read the Secret that it hands
+// out: the right to read one Secret of a tenant is the right to read them all.
+type record struct {
+	// token is the credential that was handed out, registration and registrationName those of
+	// the ClusterRegistration that it is of.
+	token, registrationName string
+	registration            types.UID
+	// rotation is the value of stamp.RotateAnnotation that was followed last.
+	rotation string
+	// secret is the Secret as cached; nil if there is none.
+	secret *corev1.Secret
+}
+
+// recordKey returns where the record of a Cluster is.
+func (r *reconciler) recordKey(cluster types.NamespacedName) client.ObjectKey {
+	sum := sha256.Sum256([]byte(cluster.String()))
+	return client.ObjectKey{Namespace: r.RegistrationNamespace, Name: recordPrefix + hex.EncodeToString(sum[:registrationIDBytes])}
+}
+
+// clusterOf returns the Cluster that a record is of.
+func clusterOf(secret *corev1.Secret) types.NamespacedName {
+	return types.NamespacedName{Namespace: string(secret.Data[recordNamespace]), Name: string(secret.Data[recordName])}
+}
+
+// recordOf reads the record of a Cluster. One of an earlier Cluster of the name is deleted.
+func (r *reconciler) recordOf(ctx context.Context, cluster *clusterv1.Cluster) (record, error) {
+	secret := &corev1.Secret{}
+	if err := r.Get(ctx, r.recordKey(client.ObjectKeyFromObject(cluster)), secret); err != nil {
+		return record{}, client.IgnoreNotFound(err)
+	}
+	if string(secret.Data[recordUID]) != string(cluster.UID) {
+		return record{}, r.deleteRecord(ctx, secret)
+	}
+	return record{
+		token: string(secret.Data[tokenKey]), rotation: string(secret.Data[recordRotation]), secret: secret,
+		registration: types.UID(secret.Data[recordRegistration]), registrationName: string(secret.Data[recordRegistrationName]),
+	}, nil
+}
+
+// save writes the record of a Cluster. It fails if the cache did not show the last one.
+func (r *reconciler) save(ctx context.Context, v *visit, kept record) error {
+	key := r.recordKey(client.ObjectKeyFromObject(v.cluster))
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}},
+		Type:       recordType,
+		Data: map[string][]byte{
+			recordNamespace: []byte(v.cluster.Namespace), recordName: []byte(v.cluster.Name), recordUID: []byte(v.cluster.UID),
+			tokenKey: []byte(kept.token), recordRotation: []byte(kept.rotation),
+			recordRegistration: []byte(kept.registration), recordRegistrationName: []byte(kept.registrationName),
+		},
+	}
+	var err error
+	if v.kept.secret == nil {
+		err = r.Create(ctx, secret, client.FieldOwner(FieldManager))
+	} else {
+		secret.ResourceVersion = v.kept.secret.ResourceVersion
+		err = r.Update(ctx, secret, client.FieldOwner(FieldManager))
+	}
+	if err != nil {
+		return fmt.Errorf("noting what is handed out: %w", err)
+	}
+	kept.secret = secret
+	v.kept = kept
+	return nil
+}
+
+// forget deletes the record of a Cluster that is gone.
+func (r *reconciler) forget(ctx context.Context, cluster types.NamespacedName) error {
+	secret := &corev1.Secret{}
+	switch err := r.Get(ctx, r.recordKey(cluster), secret); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	}
+	return r.deleteRecord(ctx, secret)
+}
+
+func (r *reconciler) deleteRecord(ctx context.Context, secret *corev1.Secret) error {
+	err := r.Delete(ctx, secret, client.Preconditions{UID: ptr.To(secret.UID), ResourceVersion: ptr.To(secret.ResourceVersion)})
+	return client.IgnoreNotFound(err)
+}
