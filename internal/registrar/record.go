@@ -7,11 +7,8 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -55,14 +52,15 @@ func clusterOf(secret *corev1.Secret) types.NamespacedName {
 	return types.NamespacedName{Namespace: string(secret.Data[recordNamespace]), Name: string(secret.Data[recordName])}
 }
 
-// recordOf reads the record of a Cluster. One of an earlier Cluster of the name is deleted.
-func (r *reconciler) recordOf(ctx context.Context, cluster *clusterv1.Cluster) (record, error) {
+// recordOf reads the record of the Cluster of a name and UID. One of another UID is deleted: that
+// Cluster is gone.
+func (r *reconciler) recordOf(ctx context.Context, cluster types.NamespacedName, uid types.UID) (record, error) {
 	secret := &corev1.Secret{}
-	if err := r.Get(ctx, r.recordKey(client.ObjectKeyFromObject(cluster)), secret); err != nil {
+	if err := r.Get(ctx, r.recordKey(cluster), secret); err != nil {
 		return record{}, client.IgnoreNotFound(err)
 	}
-	if string(secret.Data[recordUID]) != string(cluster.UID) {
-		return record{}, r.deleteRecord(ctx, secret)
+	if types.UID(secret.Data[recordUID]) != uid {
+		return record{}, client.IgnoreNotFound(r.Delete(ctx, secret, client.Preconditions{UID: &secret.UID, ResourceVersion: &secret.ResourceVersion}))
 	}
 	return record{
 		token: string(secret.Data[tokenKey]), rotation: string(secret.Data[recordRotation]), secret: secret,
@@ -95,21 +93,4 @@ func (r *reconciler) save(ctx context.Context, v *visit, kept record) error {
 	kept.secret = secret
 	v.kept = kept
 	return nil
-}
-
-// forget deletes the record of a Cluster that is gone.
-func (r *reconciler) forget(ctx context.Context, cluster types.NamespacedName) error {
-	secret := &corev1.Secret{}
-	switch err := r.Get(ctx, r.recordKey(cluster), secret); {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return err
-	}
-	return r.deleteRecord(ctx, secret)
-}
-
-func (r *reconciler) deleteRecord(ctx context.Context, secret *corev1.Secret) error {
-	err := r.Delete(ctx, secret, client.Preconditions{UID: ptr.To(secret.UID), ResourceVersion: ptr.To(secret.ResourceVersion)})
-	return client.IgnoreNotFound(err)
 }

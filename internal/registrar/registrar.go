@@ -71,7 +71,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	case apierrors.IsNotFound(err):
 		r.seen.forget(req.NamespacedName)
 		r.tally.set(req.NamespacedName, "")
-		return ctrl.Result{}, r.forget(ctx, req.NamespacedName)
+		_, err := r.recordOf(ctx, req.NamespacedName, "") // It goes with its Cluster.
+		return ctrl.Result{}, err
 	case err != nil:
 		return ctrl.Result{}, err
 	}
@@ -156,7 +157,7 @@ func (r *reconciler) fleetClusterOf(ctx context.Context, cluster *clusterv1.Clus
 // lookAtRecord reads what was handed out, and whether that still works. It does not ask for the
 // Fleet Cluster, which anybody may hide by dropping the pin.
 func (r *reconciler) lookAtRecord(ctx context.Context, v *visit) (err error) {
-	if v.kept, err = r.recordOf(ctx, v.cluster); err != nil || v.kept.token == "" {
+	if v.kept, err = r.recordOf(ctx, client.ObjectKeyFromObject(v.cluster), v.cluster.UID); err != nil || v.kept.token == "" {
 		return err
 	}
 	var registration fleetv1.ClusterRegistration
