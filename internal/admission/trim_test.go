@@ -48,7 +48,7 @@ func TestTrim(t *testing.T) {
 		Namespace: "team", Name: "prod", UID: "uid", ResourceVersion: "7", Generation: 3, DeletionTimestamp: &metav1.Time{},
 		Labels: map[string]string{"env": "prod", stamp.ManagedByLabel: "muster"},
 		Annotations: map[string]string{
-			"note": "long", stamp.OwnedByAnnotation: "config", stamp.ClusterNameAnnotation: "prod", stamp.Domain + "/other": "long",
+			"note": "long", stamp.OwnedByAnnotation: "config", stamp.ClusterNameAnnotation: "prod", stamp.RegistrationAnnotation: "agent", stamp.Domain + "/other": "long",
 			stamp.ImportedFromAnnotation: "prod", stamp.ImportedUIDAnnotation: "uid", "fleet.addons.cluster.x-k8s.io/applied-hash": "1", stamp.AdoptAnnotation: "true",
 		},
 		Finalizers: []string{"f"},
@@ -63,7 +63,7 @@ func TestTrim(t *testing.T) {
 	for kind, keep := range map[schema.GroupVersionKind]func(*metav1.ObjectMeta){
 		clusterKind: func(want *metav1.ObjectMeta) {
 			want.Labels = whole.Labels
-			want.Annotations = map[string]string{stamp.OwnedByAnnotation: "config", stamp.ClusterNameAnnotation: "prod"}
+			want.Annotations = map[string]string{stamp.OwnedByAnnotation: "config", stamp.ClusterNameAnnotation: "prod", stamp.RegistrationAnnotation: "agent"}
 		},
 		fleetClusterKind: func(want *metav1.ObjectMeta) {
 			want.OwnerReferences, want.ManagedFields = whole.OwnerReferences[:1], []metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager}}
