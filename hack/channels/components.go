@@ -18,6 +18,7 @@ var components = []component{
 	{"registrar", "manifests/registrar", false, "The registrar, for clusters that the management cluster cannot reach: their agents call."},
 	{"installer", "manifests/installer", false, "The installer, which installs Fleet itself and sets it up. Its rights are near to cluster-admin."},
 	{"charts", "manifests/helm", false, "The program that carries out HelmChartProxies, with their CRDs. It must not run beside cluster-api-addon-provider-helm."},
+	{"chartsReadSecrets", "manifests/helm-read-secrets", false, "Lets the program that carries out HelmChartProxies read Secrets in all namespaces. Without it, it reads them where an administrator binds the ClusterRole muster-charts-read-secrets."},
 	{"classLabels", "manifests/class-labels", false, "An admission policy by which the API server itself labels Clusters with their class, with or without the webhook. Needs Kubernetes 1.36."},
 	{"mappingAuthors", "manifests/mapping-authors", false, "An admission policy by which only accounts with a right in all namespaces open the bundles of a namespace to others. Recommended where tenants may write BundleNamespaceMappings."},
 	{"monitoring", "manifests/monitoring", false, "Alerts, ServiceMonitors and a Grafana dashboard, for clusters with the Prometheus Operator."},

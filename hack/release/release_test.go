@@ -182,7 +182,7 @@ func TestRelease(t *testing.T) {
 
 func checkAssets(t *testing.T, dir string) {
 	wanted := []string{
-		"install.yaml", "registrar.yaml", "installer.yaml", "charts.yaml", "classlabels.yaml", "mappingauthors.yaml", "monitoring.yaml", "addon-components.yaml", "metadata.yaml", "capi-operator.yaml", "images.txt", "notes.md", "checksums.txt", "muster-images-" + version + ".tar", "muster-airgap-" + version + ".tar",
+		"install.yaml", "registrar.yaml", "installer.yaml", "charts.yaml", "chartsreadsecrets.yaml", "classlabels.yaml", "mappingauthors.yaml", "monitoring.yaml", "addon-components.yaml", "metadata.yaml", "capi-operator.yaml", "images.txt", "notes.md", "checksums.txt", "muster-images-" + version + ".tar", "muster-airgap-" + version + ".tar",
 		"muster-webhook.cdx.json", "muster-syncer.cdx.json", "muster-registrar.cdx.json", "muster-installer.cdx.json", "muster-charts.cdx.json",
 		"muster.krew.yaml",
 	}

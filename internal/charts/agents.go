@@ -9,6 +9,7 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -124,20 +125,32 @@ func (r *reconciler) putHelmOp(ctx context.Context, v *visit, bundle *fleetv1.Bu
 	return err
 }
 
-// labelAccess has what Fleet makes of a HelmOp change with the Secret that it names: Fleet does not notice
-// when that does. A version says nothing of what the Secret holds.
-func labelAccess(want, have *fleetv1.Bundle, values []client.Object) {
-	if want.Spec.HelmOpOptions == nil || want.Spec.HelmOpOptions.SecretName == "" {
-		return
+// noteSecrets notes what the Secrets hold that a Bundle or HelmOp names. Of access it is a label, which has
+// what Fleet makes of the HelmOp change with the Secret: Fleet does not notice when that does.
+func (r *reconciler) noteSecrets(ctx context.Context, want, have *fleetv1.Bundle, values []client.Object) error {
+	access := ""
+	if want.Spec.HelmOpOptions != nil {
+		access = want.Spec.HelmOpOptions.SecretName
 	}
-	if have != nil && have.Labels[plan.AccessLabel] != "" { // If it is not known, it stays.
+	if access != "" && have != nil && have.Labels[plan.AccessLabel] != "" { // If it is not known, it stays.
 		want.Labels[plan.AccessLabel] = have.Labels[plan.AccessLabel]
 	}
 	for _, its := range values {
-		if its.GetName() == want.Spec.HelmOpOptions.SecretName && its.GetResourceVersion() != "" {
-			want.Labels[plan.AccessLabel] = its.GetResourceVersion()
+		secret, ok := its.(*corev1.Secret)
+		if !ok {
+			continue
+		}
+		digest, err := r.digests.of(ctx, secret)
+		if err != nil {
+			return err
+		}
+		if secret.Name == access {
+			want.Labels[plan.AccessLabel] = digest
+		} else {
+			want.Annotations[plan.ValuesDigestAnnotation] = digest
 		}
 	}
+	return nil
 }
 
 // remember has a Bundle or HelmOp say which Secrets it named before, until they are gone: nothing else

@@ -9,7 +9,6 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -203,17 +202,12 @@ func (r *reconciler) disown(ctx context.Context, key plan.Key) error {
 	return r.disownAll(ctx, key, inNamespace(bundles, key.Namespace), in(values, key.Namespace))
 }
 
+// disownAll has nothing deleted with a HelmChartProxy. Secrets stay with the Bundles that name them: see
+// addOwner.
 func (r *reconciler) disownAll(ctx context.Context, key plan.Key, bundles []fleetv1.Bundle, values []client.Object) error {
 	objects := slices.Clone(values)
 	for i := range bundles {
 		objects = append(objects, &bundles[i])
-		for _, name := range secretsOf(key, &bundles[i]) {
-			if secret, err := r.secretOf(ctx, key, client.ObjectKey{Namespace: bundles[i].Namespace, Name: name}); err != nil {
-				return err
-			} else if secret != nil {
-				objects = append(objects, secret)
-			}
-		}
 	}
 	for _, object := range objects {
 		if !isOwned(object) {
@@ -238,25 +232,6 @@ func isOwned(object client.Object) bool {
 // withoutProxies returns the owners that are no HelmChartProxies.
 func withoutProxies(owners []metav1.OwnerReference) []metav1.OwnerReference {
 	return append([]metav1.OwnerReference{}, slices.DeleteFunc(slices.Clone(owners), isProxy)...)
-}
-
-// secretOf reads a Secret of ours past the cache; nil if there is none, or if it is not ours: a
-// Bundle, which names it, is the word of whoever may write it.
-func (r *reconciler) secretOf(ctx context.Context, key plan.Key, its client.ObjectKey) (*corev1.Secret, error) {
-	secret := &corev1.Secret{}
-	switch err := r.live.Get(ctx, its, secret); {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("reading Secret %s: %w", its, err)
-	case !isOurType(secret.Type) || !isMade(secret, key) || !isFor(secret, key):
-		return nil, nil
-	}
-	return secret, nil
-}
-
-func isOurType(of corev1.SecretType) bool {
-	return of == plan.ValuesSecretType || of == plan.AccessSecretType
 }
 
 // mostFormer is how many Secrets that a Bundle or HelmOp named before are looked for.
@@ -300,15 +275,6 @@ func (r *reconciler) removeSecrets(ctx context.Context, key plan.Key, bundles []
 		}
 	}
 	return nil
-}
-
-// removeSecret deletes a Secret of ours.
-func (r *reconciler) removeSecret(ctx context.Context, key plan.Key, its client.ObjectKey) error {
-	secret, err := r.secretOf(ctx, key, its)
-	if err != nil || secret == nil {
-		return err
-	}
-	return r.remove(ctx, secret)
 }
 
 // valuesOf returns the ConfigMaps with values of a HelmChartProxy.

@@ -57,7 +57,7 @@ func (r *reconciler) readValues(ctx context.Context, namespace string, from addo
 	}
 	if from.Kind == plan.SecretKind {
 		var secret corev1.Secret
-		if err = r.live.Get(ctx, key, &secret); err == nil {
+		if err = r.readSecret(ctx, key, &secret); err == nil {
 			data, found = secret.Data[name]
 		}
 	} else {
@@ -336,7 +336,7 @@ func (r *reconciler) secret(ctx context.Context, proxy *addonsv1.HelmChartProxy,
 	if key.Namespace == "" {
 		key.Namespace = proxy.Namespace
 	}
-	if err := r.live.Get(ctx, key, secret); err != nil {
+	if err := r.readSecret(ctx, key, secret); err != nil {
 		return nil, fmt.Errorf("reading Secret %s: %w", key, err)
 	}
 	return secret, nil

@@ -81,15 +81,9 @@ func describe(object client.Object) string {
 	return fmt.Sprintf("%s %s", reflect.TypeOf(written(object)).Elem().Name(), client.ObjectKeyFromObject(object))
 }
 
-// putValues writes an object with values. What the cache holds is short: see Trim.
-// It reports whether it had others. Want has the version of what is there afterwards.
+// putValues writes a ConfigMap with values, and reports whether it had others. What the cache holds is
+// short: see Trim.
 func (r *reconciler) putValues(ctx context.Context, proxy plan.Key, want, have client.Object) (changed bool, err error) {
-	if secret, ok := want.(*corev1.Secret); ok {
-		r.traces.note(proxy, client.ObjectKeyFromObject(secret))
-		if have, err = r.liveSecret(ctx, proxy, secret); err != nil {
-			return false, err
-		}
-	}
 	if have == nil {
 		live := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
 		if exists, err := r.createOr(ctx, proxy, want, live); err != nil || !exists {
@@ -97,48 +91,21 @@ func (r *reconciler) putValues(ctx context.Context, proxy plan.Key, want, have c
 		}
 		have = live
 	}
-	now := have
 	if !isSameMeta(want, have) {
-		if now, err = r.patched(ctx, have, types.MergePatchType, toJSON(map[string]any{"metadata": metaOf(want, have)})); err != nil {
+		if err := r.patch(ctx, have, toJSON(map[string]any{"metadata": metaOf(want, have)})); err != nil {
 			return false, err
 		}
 	}
 	if changed = digestOfValues(want) != digestOfValues(have); changed {
-		if now, err = r.patched(ctx, have, types.JSONPatchType, replaceData(want)); err != nil {
-			return false, err
-		}
+		return true, r.patched(ctx, have, types.JSONPatchType, replaceData(want))
 	}
-	want.SetResourceVersion(now.GetResourceVersion())
-	return changed, nil
+	return false, nil
 }
 
 // replaceData returns the patch that makes the data of an object with values those of another, whichever
 // keys it has: which these are, the cache does not know, and a merge would leave them.
 func replaceData(want client.Object) []byte {
-	var data any
-	switch typed := want.(type) {
-	case *corev1.ConfigMap:
-		data = typed.Data
-	case *corev1.Secret:
-		data = typed.Data
-	}
-	return toJSON([]map[string]any{{"op": "add", "path": "/data", "value": data}})
-}
-
-// liveSecret reads a Secret with values past the cache: to watch Secrets would take the
-// right to read all of them at once. Nil stands for none.
-func (r *reconciler) liveSecret(ctx context.Context, proxy plan.Key, want *corev1.Secret) (client.Object, error) {
-	have := &corev1.Secret{}
-	err := r.live.Get(ctx, client.ObjectKeyFromObject(want), have)
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("reading %s: %w", describe(want), err)
-	case have.Type != want.Type || !isMade(have, proxy):
-		return nil, &takenError{want}
-	}
-	return have, nil
+	return toJSON([]map[string]any{{"op": "add", "path": "/data", "value": want.(*corev1.ConfigMap).Data}})
 }
 
 // putBundle writes a Bundle: of an existing one, only what differs. It reports whether Fleet has taken
@@ -200,20 +167,18 @@ func (r *reconciler) create(ctx context.Context, object client.Object) error {
 }
 
 func (r *reconciler) patch(ctx context.Context, have client.Object, patch []byte) error {
-	_, err := r.patched(ctx, have, types.MergePatchType, patch)
-	return err
+	return r.patched(ctx, have, types.MergePatchType, patch)
 }
 
-// patched changes an object, and returns what has become of it.
-func (r *reconciler) patched(ctx context.Context, have client.Object, of types.PatchType, patch []byte) (client.Object, error) {
+func (r *reconciler) patched(ctx context.Context, have client.Object, of types.PatchType, patch []byte) error {
 	target := reflect.New(reflect.TypeOf(written(have)).Elem()).Interface().(client.Object)
 	target.SetNamespace(have.GetNamespace())
 	target.SetName(have.GetName())
 	if err := r.Patch(ctx, target, client.RawPatch(of, patch), client.FieldOwner(FieldManager)); err != nil {
-		return nil, fmt.Errorf("changing %s: %w", describe(have), err)
+		return fmt.Errorf("changing %s: %w", describe(have), err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Changed", "object", describe(have))
-	return target, nil
+	return nil
 }
 
 // metaOf returns the metadata to write: if an object is to have no owner, its others stay.

@@ -58,6 +58,7 @@ type reconciler struct {
 	large    *large
 	settling *settling
 	traces   *traces
+	digests  *digests
 	tally    *tally
 	pace     *pace
 }

@@ -16,6 +16,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,6 +80,12 @@ func newScene(t *testing.T) *scene {
 				}
 				return c.Create(ctx, object, options...)
 			},
+			Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
+				if secret, ok := object.(*corev1.Secret); ok && len(options) > 0 {
+					return s.replaces(ctx, c, secret, note)
+				}
+				return c.Update(ctx, object, options...)
+			},
 			Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
 				note("patch", object)
 				if s.patching != nil {
@@ -111,6 +118,7 @@ func newScene(t *testing.T) *scene {
 	crd := sources.CRD()
 	crd.Name, crd.Labels = proxyCRD, map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}
 	s.create(crd)
+	s.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: digestKeyName}, Data: map[string][]byte{"key": []byte("key")}})
 	s.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "repository"}, Data: map[string][]byte{
 		"username": []byte(repository.Username), "password": []byte(repository.Password), "ca.crt": s.charts.CA,
 	}})
@@ -119,6 +127,29 @@ func newScene(t *testing.T) *scene {
 		s.create(fleetCluster("team", name))
 	}
 	return s
+}
+
+// replaces replaces a Secret, as an API server, the shipped policy and the garbage collector do.
+func (s *scene) replaces(ctx context.Context, c client.WithWatch, secret *corev1.Secret, note func(string, client.Object)) error {
+	have := &corev1.Secret{}
+	if err := c.Get(ctx, client.ObjectKeyFromObject(secret), have); err != nil {
+		return err
+	}
+	if have.Type != secret.Type || have.Labels[plan.ProxyLabel] == "" || have.Labels[stamp.ManagedByLabel] != stamp.ManagedBy {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, secret.Name, errors.New("ValidatingAdmissionPolicy '"+valuesPolicy+"'"))
+	}
+	owners := secret.OwnerReferences
+	if equality.Semantic.DeepEqual(have.Data, secret.Data) && equality.Semantic.DeepEqual(have.OwnerReferences, owners) && cmp.Equal(have.Labels, secret.Labels) && cmp.Equal(have.Annotations, secret.Annotations) {
+		return nil
+	}
+	note("update", secret)
+	if s.fails != nil && s.fails(secret) {
+		return errRefused
+	}
+	if len(owners) == 1 && owners[0].UID == neverUID(client.ObjectKeyFromObject(secret)) {
+		return c.Delete(ctx, have)
+	}
+	return c.Update(ctx, secret)
 }
 
 // delete deletes what is there only if it is what was seen, as an API server does.
@@ -142,7 +173,7 @@ func (s *scene) restart() {
 	cached := trimmed{s.api}
 	s.reconciler = &reconciler{
 		Client: cached, Options: Options{ChartInterval: time.Minute}, live: s.api, settings: settings.NewReader(s.api), sources: nothing{},
-		charts: fetch.New(time.Minute), recorder: events.NewFakeRecorder(100), now: time.Now, peer: newPeer(s.api), rendered: newMemory(), versions: newVersions(), large: newLarge(), settling: newSettling(), traces: newTraces(time.Now()), tally: newTally(), pace: newPace(),
+		charts: fetch.New(time.Minute), recorder: events.NewFakeRecorder(100), now: time.Now, peer: newPeer(s.api), rendered: newMemory(), versions: newVersions(), large: newLarge(), settling: newSettling(), traces: newTraces(time.Now()), digests: &digests{client: s.api, live: s.api, namespace: "muster-system"}, tally: newTally(), pace: newPace(),
 	}
 }
 
@@ -451,9 +482,9 @@ func TestHeld(t *testing.T) {
 		t.Errorf("written: %v", written)
 	}
 	s.change(secret, func() { secret.Data["values.yaml"] = []byte("password: other") })
-	expect(t, "the Secret changes", s.looks(), []string{"patch Secret team/hcp-web.for-all"})
+	expect(t, "the Secret changes, and what says so", s.looks(), []string{"update Secret team/hcp-web.for-all", "patch Bundle team/" + bundleName})
 	s.change(proxy, func() { proxy.Spec.ValuesFrom = nil })
-	if written := s.looks(); !slices.Contains(written, "delete Secret team/hcp-web.for-all") {
+	if written := s.looks(); !slices.Contains(written, "update Secret team/hcp-web.for-all") {
 		t.Errorf("written: %v", written)
 	}
 }

@@ -95,11 +95,7 @@ func (r *reconciler) stage(ctx context.Context, v *visit, in *plan.Input, there 
 		return err
 	}
 	for _, its := range changed {
-		next, found, err := s.next(ctx, its)
-		if err != nil {
-			return err
-		}
-		if found {
+		if next, found := s.next(its); found {
 			*its.place = next
 		} else if plan.MaxUnavailable(&in.Proxy.Spec) != nil {
 			s.wait()
@@ -122,20 +118,21 @@ func (s *staging) wait() {
 }
 
 // next returns the place that follows; none if all are used.
-func (s *staging) next(ctx context.Context, its place) (next plan.Place, found bool, err error) {
+func (s *staging) next(its place) (next plan.Place, found bool) {
 	isSecret := its.fleetCluster == "" && s.in.Shared.Secret
+	there := map[string]bool{} // As far as Bundles tell.
+	for _, bundle := range s.v.ofRelease(s.in.Namespace) {
+		for _, name := range secretsOf(s.v.key, bundle) {
+			there[name] = true
+		}
+	}
 	next, found = its.place.Next(
 		func(number int) bool { return s.isUsed(its.first, its.fleetCluster, number) },
 		func(number int) bool {
 			key := client.ObjectKey{Namespace: s.in.Namespace, Name: plan.Place{Number: number}.Of(its.first)}
-			if !isSecret || err != nil || s.there[key] != nil {
-				return s.there[key] != nil
-			}
-			var secret *corev1.Secret
-			secret, err = s.r.secretOf(ctx, s.v.key, key)
-			return secret != nil
+			return s.there[key] != nil || isSecret && there[key.Name]
 		})
-	return next, found, err
+	return next, found
 }
 
 // liveBundle reads a Bundle, or the HelmOp that it stands for, past the cache.
@@ -185,8 +182,8 @@ type place struct {
 func (s *staging) changed(ctx context.Context) ([]place, error) {
 	var result []place
 	look := func(want client.Object, isNamed bool, its place) error {
-		have, err := s.valuesAt(ctx, want, isNamed)
-		if err != nil || have == nil || digestOfValues(have) == digestOfValues(want) {
+		differs, err := s.differs(ctx, want, isNamed)
+		if err != nil || !differs {
 			return err
 		}
 		if isNamed || s.isUsed(its.first, its.fleetCluster, its.place.Number) {
@@ -214,11 +211,23 @@ func (s *staging) changed(ctx context.Context) ([]place, error) {
 	return result, nil
 }
 
-// valuesAt returns the object that is there under the name of another; nil if there is none.
-func (s *staging) valuesAt(ctx context.Context, want client.Object, isNamed bool) (client.Object, error) {
+// differs reports whether an object is there that holds other values. What a Secret holds that no Bundle
+// names, nothing tells.
+func (s *staging) differs(ctx context.Context, want client.Object, isNamed bool) (bool, error) {
 	if secret, ok := want.(*corev1.Secret); ok {
-		return s.r.liveSecret(ctx, s.v.key, secret)
+		wanted, err := s.r.digests.of(ctx, secret)
+		if err != nil || !isNamed {
+			return err == nil, err
+		}
+		known := s.places.by.Annotations[plan.ValuesDigestAnnotation]
+		return known != "" && known != wanted, nil
 	}
+	have, err := s.valuesAt(ctx, want, isNamed)
+	return have != nil && digestOfValues(have) != digestOfValues(want), err
+}
+
+// valuesAt returns the ConfigMap that is there under the name of another; nil if there is none.
+func (s *staging) valuesAt(ctx context.Context, want client.Object, isNamed bool) (client.Object, error) {
 	key := client.ObjectKeyFromObject(want)
 	if have := s.there[key]; have != nil || !isNamed {
 		return have, nil

@@ -150,9 +150,9 @@ func testShared(t *testing.T, s *scene) {
 	expect(t, "changed meanwhile", s.writesValues(), []string{"create Secret team/hcp-web.for-all.2"})
 	expect(t, "are elsewhere", s.read("fleet-one"), []string{"for-all.2 00-2.yaml", "for.fleet-one.2 values-2.yaml"})
 	s.reach("fleet-one", "fleet-two")
-	expect(t, "nobody reads the second", s.writesValues(), []string{"delete Secret team/hcp-web.for-all.1"})
+	expect(t, "nobody reads the second", s.writesValues(), []string{"update Secret team/hcp-web.for-all.1"})
 	s.reach("fleet-three")
-	expect(t, "nobody reads the first", s.writesValues(), []string{"delete Secret team/hcp-web.for-all"})
+	expect(t, "nobody reads the first", s.writesValues(), []string{"update Secret team/hcp-web.for-all"})
 	if former := s.bundle().Annotations[plan.FormerAnnotation]; former != "" {
 		t.Errorf("the Bundle still says that it named %s", former)
 	}
@@ -166,15 +166,15 @@ func TestStagedKind(t *testing.T) {
 			proxy := s.bounded(download)
 			s.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "values"}, Data: map[string]string{"values.yaml": "public: yes"}})
 			for i, step := range []struct{ kind, before, after string }{
-				{"ConfigMap", "Secret team/hcp-web.for-all", "ConfigMap team/hcp-web.for-all.1"},
-				{"Secret", "ConfigMap team/hcp-web.for-all.1", "Secret team/hcp-web.for-all"},
+				{"ConfigMap", "update Secret team/hcp-web.for-all", "ConfigMap team/hcp-web.for-all.1"},
+				{"Secret", "delete ConfigMap team/hcp-web.for-all.1", "Secret team/hcp-web.for-all"},
 			} {
 				s.change(proxy, func() { proxy.Spec.ValuesFrom[0].Kind, proxy.Generation = step.kind, int64(2+i) })
 				expect(t, step.kind, s.writesValues(), []string{"create " + step.after})
 				s.reach("fleet-one", "fleet-two")
 				expect(t, "the rollout goes on", s.writesValues(), []string(nil))
 				s.reach("fleet-three")
-				expect(t, "it is over", s.writesValues(), []string{"delete " + step.before})
+				expect(t, "it is over", s.writesValues(), []string{step.before})
 			}
 		})
 	}

@@ -147,7 +147,7 @@ func TestNoPlaceUnbounded(t *testing.T) {
 			expect(t, "as it was", s.read("fleet-one")[0], "for-all.1 00-1.yaml")
 			s.change(proxy, func() { proxy.Spec.Rollout, proxy.Spec.Version, proxy.Generation = nil, "1.1.0", 2 })
 			expect(t, "not bounded any more", s.writesValues(), []string{
-				"patch Secret team/hcp-web.for-all.1", "patch HelmReleaseProxy team/web-one", "patch HelmReleaseProxy team/web-three", "patch HelmReleaseProxy team/web-two",
+				"update Secret team/hcp-web.for-all.1", "patch HelmReleaseProxy team/web-one", "patch HelmReleaseProxy team/web-three", "patch HelmReleaseProxy team/web-two",
 			})
 			expect(t, "in its place", s.read("fleet-one")[0], "for-all.1 00-1.yaml")
 			values := &corev1.Secret{}

@@ -114,16 +114,12 @@ func (r *reconciler) sweepWritten(ctx context.Context, v *visit, namespace strin
 
 // removeUnread deletes a Secret that was written, and may not be there, unless it is read.
 func (r *reconciler) removeUnread(ctx context.Context, v *visit, its client.ObjectKey) (left bool, err error) {
-	secret, err := r.secretOf(ctx, v.key, its)
-	if err != nil || secret == nil {
-		return false, err
-	}
 	if v.here.staged {
 		if isRead, err := r.isRead(ctx, v, its); err != nil || isRead {
 			return true, err
 		}
 	}
-	return false, r.remove(ctx, secret)
+	return false, r.removeSecret(ctx, v.key, its)
 }
 
 // clearWritten deletes the Secrets of a HelmChartProxy that is gone, where no Bundle is left: the end of the

@@ -38,8 +38,6 @@ func digestOfValues(object client.Object) string {
 			return short
 		}
 		return digest(toJSON(typed.Data))
-	case *corev1.Secret:
-		return digest(toJSON(typed.Data))
 	default:
 		return ""
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -146,7 +147,9 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		}
 		v.pause(bundle)
 		have := v.bundle(client.ObjectKeyFromObject(bundle))
-		labelAccess(bundle, have, its.Values)
+		if err := r.noteSecrets(ctx, bundle, have, its.Values); err != nil {
+			return err
+		}
 		v.remember(bundle, have)
 		if err := r.put(ctx, v, bundle, have); err != nil {
 			return errors.Join(err, r.dropDeselected(ctx, v, stay))
@@ -204,7 +207,13 @@ func (r *reconciler) writeValues(ctx context.Context, v *visit, objects []client
 
 // putNoted writes an object with values, and notes whose release is behind.
 func (r *reconciler) putNoted(ctx context.Context, v *visit, want, have client.Object) error {
-	changed, err := r.putValues(ctx, v.key, want, have)
+	var changed bool
+	var err error
+	if secret, ok := want.(*corev1.Secret); ok {
+		changed, err = r.putSecret(ctx, v, secret)
+	} else {
+		changed, err = r.putValues(ctx, v.key, want, have)
+	}
 	if changed && err == nil {
 		r.settling.note(v, client.ObjectKeyFromObject(want), r.now())
 	}

@@ -39,7 +39,7 @@ func (l *lab) withCharts(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := l.env.StartComponent(ctx, "helm"); err != nil {
+	if err := l.env.StartCharts(ctx); err != nil {
 		return err
 	}
 	_, err := l.env.StartReplica(ctx, charts)

@@ -117,7 +117,7 @@ func withCharts() error {
 			}
 		}
 	}
-	if err := env.StartComponent(ctx, "helm"); err != nil {
+	if err := env.StartCharts(ctx); err != nil {
 		return err
 	}
 	// The garbage collector hears of new kinds half a minute later, or when it starts.

@@ -5,6 +5,14 @@ import (
 	"path/filepath"
 )
 
+// StartCharts starts the component for HelmChartProxies, which may read Secrets in all namespaces.
+func (s *Stack) StartCharts(ctx context.Context) error {
+	if err := s.StartComponent(ctx, "helm"); err != nil {
+		return err
+	}
+	return s.StartComponent(ctx, "helm-read-secrets")
+}
+
 // StartComponent applies an optional part of Muster, a kustomization under manifests/, with
 // kubectl, as a user would, runs the Deployments in it, and leads its webhooks to Muster's.
 func (s *Stack) StartComponent(ctx context.Context, name string) error {

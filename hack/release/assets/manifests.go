@@ -18,6 +18,7 @@ var manifests = []string{
 	"registrar.yaml",
 	"installer.yaml",
 	"charts.yaml",
+	"chartsreadsecrets.yaml",
 	"classlabels.yaml",
 	"mappingauthors.yaml",
 	"addon-components.yaml",

@@ -28,8 +28,12 @@ const (
 	// be deleted once Fleet has followed.
 	FormerAnnotation = stamp.Domain + "/former-access"
 
-	// AccessLabel on a HelmOp, and what Fleet makes of it, is the version of the Secret with access.
+	// AccessLabel on a HelmOp, and what Fleet makes of it, is the digest of the Secret with access.
 	AccessLabel = stamp.Domain + "/access-version"
+
+	// ValuesDigestAnnotation on a Bundle or HelmOp is the digest of the Secret with values that it names.
+	// Both digests have a key that only the program has.
+	ValuesDigestAnnotation = stamp.Domain + "/values-digest"
 
 	bundleKind = "Bundle"
 )

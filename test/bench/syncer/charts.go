@@ -113,7 +113,7 @@ func (s *session) prepareCharts(ctx context.Context, g *load.Generator, repo *re
 	if err := g.Prepare(ctx); err != nil {
 		return err
 	}
-	if err := s.env.StartComponent(ctx, "helm"); err != nil {
+	if err := s.env.StartCharts(ctx); err != nil {
 		return err
 	}
 	return s.env.Apply(ctx, fmt.Sprintf(`
