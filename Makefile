@@ -174,8 +174,8 @@ test-differential: ## Compare whom bundles are for with Fleet's own code, on ran
 
 .PHONY: test-page
 test-page: ## Look at the page of kubectl muster view in a browser, if there is a Chromium (MUSTER_BROWSER=required: fail without)
-	@# With -v, because what is skipped for want of a browser is to be seen.
-	cd test/page && $(TEST) -v -timeout=10m ./...
+	@# With -v, because what is skipped for want of a browser is to be seen. TestLive and TestMany run in test/view.
+	cd test/page && $(TEST) -v -timeout=10m -skip='^Test(Live|Many)$$' ./...
 	$(STACK) build --profile=api
 	$(TEST) -v -timeout=25m ./test/view/...
 

@@ -26,8 +26,15 @@ import (
 //go:embed axe/axe.min.js
 var axe string
 
-// browsers are where Debian and others put Chromium.
-var browsers = []string{"chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"}
+// findBrowser looks for Chromium under the names that Debian and others give it; empty is none.
+func findBrowser() string {
+	for _, name := range []string{"chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	return ""
+}
 
 // tab is a tab of the browser, with what went wrong in it.
 type tab struct {
@@ -42,18 +49,12 @@ type tab struct {
 // newTab opens a tab, or skips the test where there is no browser.
 func newTab(t testing.TB) *tab {
 	t.Helper()
-	found := ""
-	for _, name := range browsers {
-		if path, err := exec.LookPath(name); err == nil {
-			found = path
-			break
-		}
-	}
+	found := findBrowser()
 	if found == "" {
 		if os.Getenv("MUSTER_BROWSER") == "required" {
 			t.Fatal("there is no Chromium")
 		}
-		t.Skip("skipped: there is no Chromium here; install Debian's package chromium-headless-shell to have the page looked at")
+		t.Skip("skipped: no Chromium, so nothing looks at the page (Debian: apt-get install chromium-headless-shell)")
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(found), chromedp.NoSandbox, chromedp.Flag("disable-dev-shm-usage", true))
 	allocator, cancel := chromedp.NewExecAllocator(context.Background(), options...)
@@ -164,8 +165,8 @@ func (t *tab) accessibleEverywhere() {
 	t.accessible()
 	t.size(420, 900)
 	t.accessible()
-	if wide := eval[bool](t, "document.documentElement.scrollWidth > innerWidth"); wide {
-		t.Error("at 420 pixels it has to be scrolled sideways")
+	if wide := eval[[]string](t, "document.documentElement.scrollWidth <= innerWidth ? [] : [`${document.documentElement.scrollWidth} of ${innerWidth}`, ...[...document.querySelectorAll('*')].filter((e) => e.getBoundingClientRect().right > innerWidth).map((e) => e.outerHTML.slice(0, 200))]"); len(wide) > 0 {
+		t.Errorf("at 420 pixels it has to be scrolled sideways: %q", wide)
 	}
 }
 
@@ -224,26 +225,30 @@ func (t *tab) screenshot(name string) {
 
 const root = "../.."
 
-var build = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "muster-page-")
-	if err != nil {
-		return "", err
-	}
-	program := filepath.Join(dir, "kubectl-muster")
-	cmd := exec.Command("go", "build", "-trimpath", "-o", program, "./cmd/kubectl-muster")
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return program, nil
-})
+// program is kubectl-muster, if there is a browser to look at its page.
+var program string
 
+// TestMain builds the program before any test begins: to compile it can take minutes, and is
+// not what a test's deadline is for.
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if program, err := build(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(program))
-	}
-	os.Exit(code)
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "muster-page-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		if findBrowser() != "" {
+			program = filepath.Join(dir, "kubectl-muster")
+			cmd := exec.Command("go", "build", "-trimpath", "-o", program, "./cmd/kubectl-muster")
+			cmd.Dir, cmd.Stderr = root, os.Stderr
+			if err := cmd.Run(); err != nil {
+				fmt.Fprintln(os.Stderr, "building kubectl-muster:", err)
+				return 1
+			}
+		}
+		return m.Run()
+	}())
 }
 
 // started is the process that view started last.
@@ -252,10 +257,6 @@ var started int
 // view starts the program, and returns the address of its page.
 func view(t testing.TB, args ...string) string {
 	t.Helper()
-	program, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
 	cmd := exec.Command(program, append([]string{"view"}, args...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

@@ -142,7 +142,7 @@ func page(t testing.TB, flags []string, variables ...string) {
 		t.Fatal(err)
 	}
 	if strings.Contains(string(out), "--- SKIP") {
-		t.Skip("skipped: see above")
+		t.Skip("see the output above")
 	}
 }
 
