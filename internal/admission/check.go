@@ -257,6 +257,18 @@ func (c *checker) pinnedTo(_ context.Context, namespace, fleetCluster string) ([
 	return result, nil
 }
 
+func (c *checker) claims(_ context.Context, fleetNamespace string) (all []stamp.FleetClaim, _ map[string]string, _ error) {
+	for _, fleetCluster := range c.existing {
+		all = append(all, fleetClaim(fleetCluster))
+	}
+	for i := range c.pins {
+		all = append(all, pinClaim(&c.pins[i]))
+	}
+	return slices.DeleteFunc(all, func(claim stamp.FleetClaim) bool {
+		return stamp.FleetNamespace(claim.Namespace, claim.Name) != fleetNamespace
+	}), nil, nil
+}
+
 func (c *checker) hasCluster(_ context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
 	return slices.ContainsFunc(c.created, func(cluster manifest[*clusterRequest]) bool {
 		return cluster.Namespace == key.Namespace && cluster.object.Metadata.Name == key.Name && uid == ""

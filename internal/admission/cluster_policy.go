@@ -53,7 +53,20 @@ func nameTaken(ctx context.Context, others inventory, in settings.Settings, name
 			return fmt.Sprintf("Cluster %q of this namespace has the Fleet Cluster %q, which would be this Cluster's as well; %s", other.Name, name, instead), nil
 		}
 	}
-	return "", nil
+	return namespaceTaken(ctx, others, types.NamespacedName{Namespace: namespace, Name: name}, subject.Name)
+}
+
+// namespaceTaken says that another Fleet Cluster has the namespace that Fleet would give to
+// this one, and what to do; empty if none has.
+func namespaceTaken(ctx context.Context, others inventory, fleetCluster types.NamespacedName, cluster string) (string, error) {
+	if !stamp.CanShareFleetNamespace(fleetCluster.Namespace, fleetCluster.Name) {
+		return "", nil
+	}
+	claims, annotations, err := others.claims(ctx, stamp.FleetNamespace(fleetCluster.Namespace, fleetCluster.Name))
+	if err != nil || stamp.FleetRival(fleetCluster, annotations, claims).Name == "" {
+		return "", err
+	}
+	return stamp.SharedFleetNamespace(fleetCluster.Namespace, fleetCluster.Name, cluster), nil
 }
 
 // notImported says why a Cluster is not imported, and what becomes of its Fleet Cluster;

@@ -3,12 +3,14 @@ package admission
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -21,6 +23,7 @@ import (
 type others struct {
 	fleetClusters, pinned []object
 	classes               []types.NamespacedName
+	annotations           map[string]string // of the Namespace in Fleet
 	unknown               bool
 	err                   error
 }
@@ -32,6 +35,17 @@ func (o *others) fleetCluster(_ context.Context, key types.NamespacedName) (*obj
 		}
 	}
 	return nil, o.err
+}
+
+func (o *others) claims(_ context.Context, fleetNamespace string) (all []stamp.FleetClaim, _ map[string]string, _ error) {
+	for kind, made := range map[schema.GroupVersionKind][]object{fleetClusterKind: o.fleetClusters, clusterKind: o.pinned} {
+		for i := range made {
+			if slices.Contains(claimedBy(claimsOf[kind])(&made[i]), fleetNamespace) && !o.unknown {
+				all = append(all, claimsOf[kind](&made[i]))
+			}
+		}
+	}
+	return all, o.annotations, o.err
 }
 
 func (o *others) hasCluster(_ context.Context, key types.NamespacedName, uid types.UID) (bool, error) {
@@ -100,6 +114,16 @@ func TestClusterValidator(t *testing.T) {
 		unselected = `this Cluster is not imported into Fleet: its labels do not match spec.cluster.selector of the FleetAddonConfig (import=true)`
 		missing    = `ClusterClass "standard" does not exist in namespace "team" (yet): until it does, Cluster API creates no control plane and the Cluster is not imported into Fleet`
 	)
+	const (
+		// Fleet derives one namespace for the two.
+		colliding, ofOthers = "a-production-eu-west-1-payments-cluster-00013967", "production-eu-west-1-payments-cluster-0001"
+		collides            = `{"metadata":{"name":"` + colliding + `","namespace":"team"}}`
+		shares              = `Fleet would keep it in Namespace "cluster-team-a-production-eu-west-1-payments-cluster-0001-a7464", which is that of a Fleet Cluster of another name or namespace; name this Cluster differently, for example "a-production-eu-west-1-payments-cluster-00013967-2" (namespace and name of at most 41 characters together never share one)`
+	)
+	elsewhere := func(o object) object { o.Namespace = "team-a"; return o }
+	fleetOf := func(namespace, name string) map[string]string {
+		return map[string]string{"fleet.cattle.io/cluster-namespace": namespace, "fleet.cattle.io/cluster": name}
+	}
 	taken := &others{fleetClusters: []object{made("prod", nil)}}
 	fleetClusterBeing := func(change func(*object)) *others { return &others{fleetClusters: []object{made("prod", change)}} }
 	selecting := configured(t, `cluster: {selector: {matchLabels: {import: "true"}}}`)
@@ -129,6 +153,12 @@ func TestClusterValidator(t *testing.T) {
 		"pinned by another, going":         {others: &others{pinned: []object{func() object { o := pinnedCluster("pr.od", "prod"); going(&o); return o }()}}, request: create(plain)},
 		"pinned by itself":                 {others: &others{pinned: []object{pinnedCluster("prod", "prod")}}, request: create(plain)},
 		"with its pin":                     {others: &others{pinned: []object{pinnedCluster("pr.od", "old")}}, request: create(restored), refused: `Cluster "pr.od" of this namespace has the Fleet Cluster "old", which would be this Cluster's as well; name this Cluster differently, or remove its annotation fleet.addons.cluster.x-k8s.io/cluster-name`},
+		"shares a Fleet namespace":         {others: &others{fleetClusters: []object{elsewhere(made(ofOthers, nil))}}, request: create(collides), refused: shares},
+		"shares it with one that goes":     {others: &others{fleetClusters: []object{elsewhere(made(ofOthers, going))}}, request: create(collides), refused: shares},
+		"shares it with a pin":             {others: &others{pinned: []object{elsewhere(pinnedCluster("x", ofOthers))}}, request: create(collides), refused: shares},
+		"shares it with a Namespace":       {others: &others{annotations: fleetOf("team-a", ofOthers)}, request: create(collides), refused: shares},
+		"it is its own Namespace":          {others: &others{annotations: fleetOf("team", colliding), fleetClusters: []object{elsewhere(made(ofOthers, nil))}}, request: create(collides)},
+		"shares it, not served yet":        {others: &others{unknown: true, fleetClusters: []object{elsewhere(made(ofOthers, nil))}}, request: create(collides)},
 		"with a prefix":                    {reader: configured(t, `cluster: {naming: {prefix: p-}}`), others: &others{fleetClusters: []object{made("p-prod", nil)}}, request: create(plain), refused: strings.Replace(foreign, `"prod"`, `"p-prod"`, 1)},
 		"not served yet":                   {others: &others{unknown: true, fleetClusters: taken.fleetClusters}, request: create(classy)},
 		"inventory broken":                 {others: &others{err: errors.New("broken")}, request: create(classy)},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,9 @@ const (
 	syncedInterval = 100 * time.Millisecond
 	// pinIndex finds Clusters that are pinned to another name than their own.
 	pinIndex = "pin"
+	// claimIndex finds Clusters and Fleet Clusters by the namespace that Fleet derives, if they
+	// may share it.
+	claimIndex = "claim"
 )
 
 var (
@@ -45,6 +49,9 @@ type inventory interface {
 	hasCluster(ctx context.Context, key types.NamespacedName, uid types.UID) (bool, error)
 	// pinnedTo returns the Clusters of a namespace that are pinned to a Fleet Cluster.
 	pinnedTo(ctx context.Context, namespace, fleetCluster string) ([]object, error)
+	// claims returns the Fleet Clusters and the pins for which Fleet derives a namespace, and
+	// the annotations of that Namespace, if it exists.
+	claims(ctx context.Context, fleetNamespace string) (all []stamp.FleetClaim, annotations map[string]string, err error)
 	hasClass(ctx context.Context, key types.NamespacedName) (found, known bool, err error)
 	// clusters returns all Clusters, which must not be changed. The labels of some are
 	// unknown: see hasAllLabels.
@@ -56,8 +63,9 @@ type inventory interface {
 // Cluster API and Fleet may come later. Until then the webhook is ready and does not check
 // what needs them.
 type Inventory struct {
-	cache  cache.Cache
-	mapper meta.RESTMapper
+	cache      cache.Cache
+	mapper     meta.RESTMapper
+	namespaces client.Reader
 
 	mu     sync.RWMutex
 	synced map[schema.GroupVersionKind]bool
@@ -75,7 +83,7 @@ func NewInventory(mgr ctrl.Manager) (*Inventory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating the cache of Clusters: %w", err)
 	}
-	return &Inventory{cache: objects, mapper: mgr.GetRESTMapper(), synced: map[schema.GroupVersionKind]bool{}}, nil
+	return &Inventory{cache: objects, mapper: mgr.GetRESTMapper(), namespaces: mgr.GetClient(), synced: map[schema.GroupVersionKind]bool{}}, nil
 }
 
 // Start fills the inventory and keeps it current until the context ends.
@@ -105,9 +113,13 @@ func (i *Inventory) watch(ctx context.Context, kind schema.GroupVersionKind) {
 	if err != nil {
 		return // The program stops.
 	}
-	if kind == clusterKind {
-		if err := i.cache.IndexField(ctx, ofKind(kind), pinIndex, pinElsewhere); err != nil {
-			log.Error(err, "Not checking names because the index of pins cannot be created")
+	indexes := map[schema.GroupVersionKind]map[string]client.IndexerFunc{
+		clusterKind:      {pinIndex: pinElsewhere, claimIndex: claimedBy(pinClaim)},
+		fleetClusterKind: {claimIndex: claimedBy(fleetClaim)},
+	}
+	for name, values := range indexes[kind] {
+		if err := i.cache.IndexField(ctx, ofKind(kind), name, values); err != nil {
+			log.Error(err, "Not checking names because an index cannot be created", "index", name)
 			return
 		}
 	}
@@ -162,7 +174,7 @@ func (i *Inventory) hasClass(ctx context.Context, key types.NamespacedName) (fou
 }
 
 func (i *Inventory) pinnedTo(ctx context.Context, namespace, fleetCluster string) ([]object, error) {
-	all, known, err := i.list(ctx, client.InNamespace(namespace), client.MatchingFields{pinIndex: fleetCluster})
+	all, known, err := i.list(ctx, clusterKind, client.InNamespace(namespace), client.MatchingFields{pinIndex: fleetCluster})
 	if err != nil || !known {
 		return nil, err
 	}
@@ -177,18 +189,35 @@ func (i *Inventory) pinnedTo(ctx context.Context, namespace, fleetCluster string
 	return all, nil
 }
 
-func (i *Inventory) clusters(ctx context.Context) (all []object, known bool, err error) {
-	return i.list(ctx)
+func (i *Inventory) claims(ctx context.Context, fleetNamespace string) (all []stamp.FleetClaim, annotations map[string]string, err error) {
+	namespace := ofKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := i.namespaces.Get(ctx, types.NamespacedName{Name: fleetNamespace}, namespace); client.IgnoreNotFound(err) != nil {
+		return nil, nil, fmt.Errorf("reading Namespace: %w", err)
+	}
+	for kind, claim := range claimsOf {
+		found, _, err := i.list(ctx, kind, client.MatchingFields{claimIndex: fleetNamespace})
+		if err != nil {
+			return nil, nil, err
+		}
+		for i := range found {
+			all = append(all, claim(&found[i]))
+		}
+	}
+	return all, namespace.Annotations, nil
 }
 
-func (i *Inventory) list(ctx context.Context, options ...client.ListOption) (all []object, known bool, err error) {
-	if !i.knows(clusterKind) {
+func (i *Inventory) clusters(ctx context.Context) (all []object, known bool, err error) {
+	return i.list(ctx, clusterKind)
+}
+
+func (i *Inventory) list(ctx context.Context, kind schema.GroupVersionKind, options ...client.ListOption) (all []object, known bool, err error) {
+	if !i.knows(kind) {
 		return nil, false, nil
 	}
 	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(clusterKind.GroupVersion().WithKind(clusterKind.Kind + "List"))
+	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	if err := i.cache.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
-		return nil, false, fmt.Errorf("listing the cached Clusters: %w", err)
+		return nil, false, fmt.Errorf("listing the cached %ss: %w", kind.Kind, err)
 	}
 	return list.Items, true, nil
 }
@@ -204,4 +233,26 @@ func pinElsewhere(cluster client.Object) []string {
 		return []string{name}
 	}
 	return nil
+}
+
+// fleetClaim returns the claim of a Fleet Cluster, pinClaim that of a Cluster by its pin.
+func fleetClaim(fleetCluster client.Object) stamp.FleetClaim {
+	return stamp.FleetClaim{NamespacedName: client.ObjectKeyFromObject(fleetCluster), Since: fleetCluster.GetCreationTimestamp().Time}
+}
+
+func pinClaim(cluster client.Object) stamp.FleetClaim {
+	return stamp.FleetClaim{NamespacedName: types.NamespacedName{Namespace: cluster.GetNamespace(), Name: stamp.PinOf(cluster.GetAnnotations()).ClusterName}}
+}
+
+// claimsOf are the objects that have claims, and which.
+var claimsOf = map[schema.GroupVersionKind]func(client.Object) stamp.FleetClaim{fleetClusterKind: fleetClaim, clusterKind: pinClaim}
+
+func claimedBy(claim func(client.Object) stamp.FleetClaim) client.IndexerFunc {
+	return func(object client.Object) []string {
+		claim := claim(object)
+		if claim.Name == "" || !stamp.CanShareFleetNamespace(claim.Namespace, claim.Name) {
+			return nil
+		}
+		return []string{stamp.FleetNamespace(claim.Namespace, claim.Name)}
+	}
 }

@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // panicking is a cache and an inventory that a defect has got into.
@@ -33,6 +35,9 @@ func (panicking) hasCluster(context.Context, types.NamespacedName, types.UID) (b
 	panic("hasCluster")
 }
 
+func (panicking) claims(context.Context, string) ([]stamp.FleetClaim, map[string]string, error) {
+	panic("claims")
+}
 func (panicking) pinnedTo(context.Context, string, string) ([]object, error) { panic("pinnedTo") }
 
 func (panicking) hasClass(context.Context, types.NamespacedName) (found, known bool, err error) {

@@ -38,7 +38,7 @@ func trim(cached any) (any, error) {
 	before := trimmed.ObjectMeta
 	trimmed.ObjectMeta = metav1.ObjectMeta{
 		Namespace: before.Namespace, Name: before.Name,
-		UID: before.UID, ResourceVersion: before.ResourceVersion, DeletionTimestamp: before.DeletionTimestamp,
+		UID: before.UID, ResourceVersion: before.ResourceVersion, CreationTimestamp: before.CreationTimestamp, DeletionTimestamp: before.DeletionTimestamp,
 	}
 	switch trimmed.GroupVersionKind().GroupKind() {
 	case clusterKind.GroupKind():

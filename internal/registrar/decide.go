@@ -9,6 +9,7 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -104,6 +105,9 @@ type visit struct {
 	held, byAgent bool
 	// fleet is the Fleet Cluster that belongs to the Cluster; nil if there is none.
 	fleet *fleetv1.Cluster
+	// rival is the Fleet Cluster that has the namespace in Fleet that this one would get; zero
+	// if there is none.
+	rival types.NamespacedName
 	// server is how agents reach Fleet; unreachable says why that is not known.
 	server      server
 	unreachable string
@@ -146,6 +150,9 @@ func (v *visit) next() (step, verdict) {
 		return rest, waiting(reasonConflict, fmt.Sprintf(
 			"status.namespace of Fleet Cluster %q is %q, not %q as Fleet names it: someone has changed it; set it back, or delete the Fleet Cluster and it is made again",
 			v.fleet.Name, v.fleet.Status.Namespace, deploymentNamespace(v.fleet)), 0)
+	case v.rival.Name != "":
+		// The account that Fleet makes for the agent may read the Secrets there.
+		return rest, waiting(reasonConflict, stamp.SharedFleetNamespace(v.fleet.Namespace, v.fleet.Name, v.cluster.Name), checkInterval)
 	case v.unreachable != "":
 		return rest, waiting(reasonUnconfigured, v.unreachable, 0)
 	case v.current() == nil && v.isCalledWithout() && v.kept.token != "" && !v.taken[withdraw]:

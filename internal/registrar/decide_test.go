@@ -27,6 +27,7 @@ type met struct {
 	elsewhere                    bool          // Somebody has changed where Fleet deploys.
 	edited                       time.Duration // how long ago, if at all, it got another clientID
 	kubeconfig, noClientID       bool
+	shared                       bool // Another has its namespace in Fleet.
 	unreachable                  string
 	noAgent                      bool
 	// registered is what the registration is like: "" for none.
@@ -77,6 +78,9 @@ func (m met) visit() *visit {
 	v.fleet.Spec.ClientID, v.fleet.Status.Namespace = "drawn", deployedIn
 	if m.noNamespace {
 		v.fleet.Status.Namespace = ""
+	}
+	if m.shared {
+		v.rival = types.NamespacedName{Namespace: "other", Name: "prod"}
 	}
 	if m.elsewhere {
 		v.fleet.Status.Namespace = "victim"
@@ -215,6 +219,7 @@ func TestSteps(t *testing.T) {
 		"the credential is another's":    {met: with(func(m *met) { m.credential = "another's" }), steps: []step{collect}, reason: "WaitingForFleet"},
 		"its account is elsewhere":       {met: with(func(m *met) { m.credential = "elsewhere" }), steps: []step{collect}, reason: "WaitingForFleet"},
 		"its account would be elsewhere": {met: met{elsewhere: true}, reason: "RegistrationConflict"},
+		"its namespace is another's":     {met: met{shared: true}, reason: "RegistrationConflict"},
 		"rotated, to be elsewhere":       {met: with(func(m *met) { m.elsewhere, m.rotate, m.others = true, true, []string{"ours"} }), reason: "RegistrationConflict"},
 		"handed out":                     {met: with(func(m *met) { m.kept, m.age = "its", time.Hour }), steps: []step{handOut}, reason: "ManifestReady", token: "kept"},
 		"no Bundle yet, nor registered":  {met: met{noAgent: true}, reason: "WaitingForFleet"},

@@ -24,6 +24,7 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/steps"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // FieldManager is the field manager of every write.
@@ -192,6 +193,9 @@ func (r *reconciler) lookAtFleet(ctx context.Context, v *visit) error {
 	var err error
 	if v.server, err = serverOf(config); err != nil {
 		v.unreachable = err.Error()
+	}
+	if v.rival, err = observed.RivalOf(ctx, r, client.ObjectKeyFromObject(v.fleet)); err != nil {
+		return err
 	}
 	var bundle fleetv1.Bundle
 	key := client.ObjectKey{Namespace: v.fleet.Namespace, Name: stamp.AgentBundle(v.fleet.Name)}

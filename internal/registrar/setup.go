@@ -100,6 +100,9 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}); err != nil {
 		return err
 	}
+	if err := observed.IndexRivals(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
 	r := &reconciler{
 		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
 		recorder: mgr.GetEventRecorder("muster-registrar"), tally: newTally(), now: time.Now,

@@ -39,7 +39,9 @@ func trim(object any) (any, error) {
 	case *fleetv1.Bundle:
 		trimBundle(typed)
 	case *metav1.PartialObjectMetadata: // a Namespace
-		typed.Annotations = nil
+		maps.DeleteFunc(typed.Annotations, func(key, _ string) bool {
+			return key != fleetv1.ClusterNamespaceAnnotation && key != fleetv1.ClusterAnnotation
+		})
 	}
 	return object, nil
 }

@@ -104,6 +104,12 @@ func TestTrim(t *testing.T) {
 	same("that it has called", false, fleet.Status.Agent.LastSeen.IsZero())
 	same("that it was changed", true, fleet.Generation >= changed)
 
+	namespace := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "cluster-team-prod", Annotations: map[string]string{
+		"note": strings.Repeat("x", 4<<10), "fleet.cattle.io/cluster-namespace": "team", "fleet.cattle.io/cluster": "prod",
+	}}}
+	same("whose namespace in Fleet it is", map[string]string{"fleet.cattle.io/cluster-namespace": "team", "fleet.cattle.io/cluster": "prod"},
+		trimmed(namespace).GetAnnotations())
+
 	registration, wholeRegistration := trimmed(wholeRegistration()).(*fleetv1.ClusterRegistration), wholeRegistration()
 	wholeRegistration.Spec.ClusterLabels = nil
 	same("what is registered", wholeRegistration.Spec, registration.Spec)

@@ -3,7 +3,14 @@ package stamp
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"slices"
 	"strings"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // FleetNamespace returns the name of the namespace that Fleet keeps for a Fleet Cluster.
@@ -13,14 +20,81 @@ func FleetNamespace(namespace, fleetCluster string) string {
 	return fleetName("cluster", namespace, fleetCluster, hexOf(key[:min(hashed, len(key))])[:12])
 }
 
+// CanShareFleetNamespace reports whether the namespace of a Fleet Cluster may be that of
+// another Fleet Cluster, too: Fleet cuts the names of more than 41 characters together, and
+// puts 5 or 6 hex digits in place of the rest. Someone who chooses the end of a name finds one
+// with the same namespace within a second.
+func CanShareFleetNamespace(namespace, fleetCluster string) bool {
+	return len(namespace)+len(fleetCluster) > longestUncut
+}
+
+// longestUncut is what Fleet's longest name leaves for the two names in
+// "cluster-<namespace>-<name>-<12 hex digits>".
+const longestUncut = longestFleetName - len("cluster-") - len("-") - len("-") - 12
+
+// FleetClaim is a Fleet Cluster, or a Cluster that is to become one.
+type FleetClaim struct {
+	types.NamespacedName
+	// Since is when the Fleet Cluster was created; zero if it does not exist yet.
+	Since time.Time
+}
+
+// compare returns a negative number if the first claim is the older one. One that does not
+// exist yet comes last.
+func (c FleetClaim) compare(other FleetClaim) int {
+	switch {
+	case c.Since.IsZero() != other.Since.IsZero():
+		return -c.Since.Compare(other.Since)
+	case !c.Since.Equal(other.Since):
+		return c.Since.Compare(other.Since)
+	default:
+		return strings.Compare(c.String(), other.String())
+	}
+}
+
+// FleetRival returns the Fleet Cluster that has the namespace that Fleet derives for another
+// one; zero if that may have it. Claims are all for which Fleet derives that namespace,
+// annotations those of the Namespace, if it exists.
+//
+// Fleet itself gives the namespace to all of them. Whoever may name one could then read what
+// is deployed to the other through its agent, and would delete the namespace with it. The
+// first one keeps it: the one that Fleet made the Namespace for, or else the oldest. A Fleet
+// Cluster that someone made by hand counts as well, because Fleet treats it alike.
+//
+// To set status.namespace to another name in advance does not help: when a Fleet Cluster is
+// gone, Fleet looks after the derived namespace only, and the other would stay.
+func FleetRival(self types.NamespacedName, annotations map[string]string, claims []FleetClaim) types.NamespacedName {
+	holder := types.NamespacedName{Namespace: annotations[fleetv1.ClusterNamespaceAnnotation], Name: annotations[fleetv1.ClusterAnnotation]}
+	if holder.Namespace == "" || holder.Name == "" {
+		if len(claims) == 0 {
+			return types.NamespacedName{}
+		}
+		holder = slices.MinFunc(claims, FleetClaim.compare).NamespacedName
+	}
+	if holder == self {
+		return types.NamespacedName{}
+	}
+	return holder
+}
+
+// SharedFleetNamespace says that the namespace of a Fleet Cluster is another one's, and what
+// to do. It does not say whose: tenants read it.
+func SharedFleetNamespace(namespace, fleetCluster, cluster string) string {
+	const suffix = "-2"
+	another := cluster[:min(len(cluster), validation.DNS1123LabelMaxLength-len(suffix))] + suffix
+	return fmt.Sprintf("Fleet would keep it in Namespace %q, which is that of a Fleet Cluster of another name or namespace; name this Cluster differently, for example %q (namespace and name of at most %d characters together never share one)",
+		FleetNamespace(namespace, fleetCluster), another, longestUncut)
+}
+
 // AgentBundle returns the name of Fleet's own Bundle with the agent of a Fleet Cluster.
 func AgentBundle(fleetCluster string) string { return fleetName("fleet-agent", fleetCluster) }
 
+const longestFleetName = 63
+
 // fleetName joins and cuts names as Fleet does.
 func fleetName(parts ...string) string {
-	const longest = 63
 	name := strings.Join(parts, "-")
-	if len(name) <= longest {
+	if len(name) <= longestFleetName {
 		return name
 	}
 	digest := hexOf(name)

@@ -28,6 +28,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/steps"
 	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 	"github.com/muster-fleet/muster/internal/sync/queue"
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
@@ -234,11 +235,11 @@ func (r *clusterReconciler) take(ctx context.Context, v *visit, next step) error
 	}
 }
 
-// claim looks again at what another Cluster may just have made, and whether the group
-// that the Cluster needs is free. It keeps others that want the Fleet Cluster out to the end
+// claim looks again at what another Cluster may just have made, and whether the namespace in
+// Fleet and the group that the Cluster needs are free. It keeps others that want the Fleet Cluster out to the end
 // of the visit.
 func (r *clusterReconciler) claim(ctx context.Context, v *visit) (err error) {
-	v.claimed = types.NamespacedName{Namespace: v.cluster.Namespace, Name: v.pin()}.String()
+	v.claimed = stamp.FleetNamespace(v.cluster.Namespace, v.pin())
 	r.busy.LockKey(v.claimed)
 	if !v.has() {
 		if err := r.looker.lookAt(ctx, v, v.pin()); err != nil {
@@ -246,6 +247,9 @@ func (r *clusterReconciler) claim(ctx context.Context, v *visit) (err error) {
 		}
 	}
 	if err := r.looker.lookForLeftover(ctx, v, v.pin()); err != nil {
+		return err
+	}
+	if v.rival, err = observed.RivalOf(ctx, r, types.NamespacedName{Namespace: v.cluster.Namespace, Name: v.pin()}); err != nil {
 		return err
 	}
 	v.displacing, err = r.users.displacing(ctx, v.in, useOf(v.cluster))

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
@@ -52,7 +53,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 			return fmt.Errorf("adding index %s: %w", index.name, err)
 		}
 	}
-	return nil
+	return observed.IndexRivals(ctx, indexer)
 }
 
 // ofUse indexes Clusters and Fleet Clusters by what they use.

@@ -78,6 +78,8 @@ func (v *visit) nextOfImport() (step, outcome) {
 	switch {
 	case !v.taken[claim]:
 		return claim, outcome{}
+	case v.rival.Name != "":
+		return rest, conflicting(stamp.SharedFleetNamespace(v.cluster.Namespace, v.pin(), v.cluster.Name)).again(leftoverInterval)
 	case v.displacing != "":
 		return rest, displaced(v.isIn(), useOf(v.cluster), v.displacing)
 	case !v.taken[target]:

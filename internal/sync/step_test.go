@@ -26,6 +26,8 @@ type met struct {
 	byAgent, unregistered, unmade bool
 	displacing, unresolved        string
 	leftover                      string
+	// rival has the namespace in Fleet that the Cluster would get.
+	rival string
 	// told is what the registrar has said, an hour after the Cluster was made.
 	told  string
 	again time.Duration
@@ -130,7 +132,7 @@ func (m met) play(t *testing.T) (steps []step, result outcome) {
 				v.cluster.Annotations[stamp.OwnedByAnnotation], v.cluster.Annotations[stamp.ClusterNameAnnotation] = "fleet-addon-config", "prod"
 			}
 		case claim:
-			v.displacing, v.leftover = m.displacing, m.leftover
+			v.displacing, v.leftover, v.rival.Name = m.displacing, m.leftover, m.rival
 		case resolve:
 			v.unresolved, v.again = m.unresolved, m.again
 		case takeOver:
@@ -199,6 +201,8 @@ func TestSteps(t *testing.T) {
 		"imported":                      {met: met{selected: true, pinned: true, initialized: true, fleet: own}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
 		"imported, status was lost":     {met: met{selected: true, pinned: true, fleet: own}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
 		"imported, unpaused":            {met: met{selected: true, pinned: true, initialized: true, fleet: released}, steps: append(slices.Clone(toImport), reclaim), state: StateImported, status: "True", reason: "Imported"},
+		"its namespace is another's":    {met: met{selected: true, initialized: true, rival: "other", displacing: "a.b"}, steps: []step{restamp, claim}, state: StateConflicted, status: "False", reason: "NameConflict"},
+		"and it is in Fleet":            {met: met{selected: true, pinned: true, initialized: true, rival: "other", fleet: &metFleet{relation: stamp.Own, ours: true, owned: true}}, steps: []step{restamp, claim}, state: StateConflicted, status: "False", reason: "NameConflict"},
 		"its group is another class's":  {met: met{selected: true, initialized: true, displacing: "a.b"}, steps: []step{restamp, claim}, state: StateConflicted, status: "False", reason: "NameConflict"},
 		"the name is somebody else's":   {met: met{selected: true, initialized: true, fleet: foreign}, steps: []step{restamp, claim, target}, state: StateConflicted, status: "False", reason: "NameConflict"},
 		"its Fleet Cluster is going":    {met: met{selected: true, initialized: true, fleet: &metFleet{relation: stamp.Own, deleted: true}}, steps: []step{restamp, claim, target}, state: StatePending, status: "False", reason: "FleetClusterDeleting"},

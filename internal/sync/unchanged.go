@@ -97,6 +97,10 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	if !used.isZero() {
 		group = used.group()
 	}
+	rival, err := observed.RivalOf(ctx, d.Reader, pinned)
+	if err != nil || rival.Name != "" {
+		return 0
+	}
 	content := *cluster
 	content.ResourceVersion, fleet.ResourceVersion = "", ""
 	fleet.Status.Agent = fleetv1.AgentStatus{} // An agent that has called keeps calling.

@@ -42,6 +42,9 @@ type visit struct {
 	// leftover is the namespace that Fleet has yet to remove, of an earlier Fleet Cluster of
 	// the name; empty if there is none.
 	leftover string
+	// rival is the Fleet Cluster that has the namespace in Fleet that this one would get; zero
+	// if there is none.
+	rival types.NamespacedName
 	// fleet is the Fleet Cluster that the Cluster has, or whose name it is to have; nil if
 	// there is none. It is as cached or written, read-only.
 	fleet *fleetv1.Cluster
