@@ -148,7 +148,6 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		WatchesMetadata(fleetClusterMetadata(), handler.EnqueueRequestsFromMapFunc(e.ofCluster), builder.WithPredicates(predicate.Or[client.Object](
 			predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}))).
 		WatchesMetadata(sources.CRD(), handler.EnqueueRequestsFromMapFunc(e.ofKind), builder.WithPredicates(sources.ContractNews)).
-		WatchesRawSource(source.Channel(referred.Back(), handler.EnqueueRequestsFromMapFunc(e.ofCluster))).
 		WatchesRawSource(referred.Source()).
 		WatchesRawSource(warm{referred}).
 		Complete(r)

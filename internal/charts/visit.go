@@ -348,6 +348,7 @@ func (r *reconciler) render(ctx context.Context, v *visit, template *plan.Templa
 			}
 		}
 		values, err := r.renderOne(ctx, template, cluster.Cluster, in.Cluster.Exclude)
+		v.again = sooner(v.again, sources.RetryAfter(err))
 		switch {
 		case errors.Is(err, sources.ErrListing):
 			cluster.kept = true

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -29,13 +28,8 @@ import (
 	"github.com/muster-fleet/muster/internal/steps"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/queue"
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
-
-// unresolvedInterval is how long to wait before retrying a reference that could not be read;
-// a change to the Cluster or the object triggers a retry sooner.
-const unresolvedInterval = 15 * time.Second
 
 // absentInterval is how long to wait for a Namespace that the cache does not show yet.
 const absentInterval = time.Second
@@ -58,8 +52,6 @@ type clusterReconciler struct {
 	reporter *reporter
 	digests  *digests
 	tally    *Tally
-	// many lets in Clusters when one change concerns many of them.
-	many *queue.Trickle
 	// busy serializes Clusters that want the same Fleet Cluster.
 	busy keymutex.KeyMutex
 	// watchFilter limits what is looked at; empty for everything.
@@ -74,46 +66,40 @@ func newClusterReconciler(c *common, sources *sources.Sources, groups *groupReco
 			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
 		},
 		sources: sources, digests: newDigests(c.GetClient(), c.store, sources),
-		groups: groups, mappings: mappings, tally: tally, many: c.many,
+		groups: groups, mappings: mappings, tally: tally,
 		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
-		reporter: newReporter(c.GetClient(), c.store, c.echoes, c.GetEventRecorder("muster-syncer"), max(1, c.ClusterConcurrency/2)),
+		reporter: newReporter(c.GetClient(), c.store, c.GetEventRecorder("muster-syncer")),
 	}
 }
 
 // setUp registers what wakes it. Other objects found at startup do not: every Cluster is
 // looked at anyway.
 func (r *clusterReconciler) setUp(c *common) error {
-	for _, runnable := range []manager.Runnable{r.sources, r.reporter, r.many} {
-		if err := c.Add(runnable); err != nil {
-			return err
-		}
+	if err := c.Add(r.sources); err != nil {
+		return err
 	}
 	return ctrl.NewControllerManagedBy(c).Named("cluster").
 		WithOptions(controllerOptions(c.ClusterConcurrency)).
-		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), c.echoes.Unheard(conditionTypes...))).
-		Watches(&clusterv1.Cluster{}, queue.First, builder.WithPredicates(watched(c.WatchFilter), unimported)).
+		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), observed.News)).
+		Watches(&clusterv1.Cluster{}, enqueueAt(itself, unimportedPriority), builder.WithPredicates(watched(c.WatchFilter), unimported)).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.rivals), builder.WithPredicates(removed)).
-		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfNewFleetCluster), builder.WithPredicates(afterStart, created)).
-		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(fleetClusterNews, predicate.Not(created))).
+		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(afterStart, fleetClusterNews)).
 		WatchesRawSource(source.Channel(c.unseen.Clusters, &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(source.Channel(c.unseen.FleetClusters, enqueue(c.events.clusterOfFleetCluster))).
-		WatchesRawSource(source.Channel(r.sources.Back(), queue.AtItsOwnPriority)).
 		WatchesRawSource(r.sources.Source()).
-		// Changes that concern many Clusters at once.
-		WatchesRawSource(source.Channel(r.many.In, queue.AtItsOwnPriority)).
-		WatchesMetadata(sources.CRD(), r.many.Of(c.events.clustersOfKind), builder.WithPredicates(sources.ContractNews)).
-		WatchesMetadata(newClass(), r.many.Of(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
-		WatchesMetadata(namespaceMetadata(), r.many.Of(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
-		Watches(&fleetv1.ClusterGroup{}, r.many.Of(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existence)).
-		Watches(&fleetv1.BundleNamespaceMapping{}, r.many.Of(c.events.clustersOfMapping), builder.WithPredicates(afterStart, existence)).
-		Watches(&addonsv1.FleetAddonConfig{}, r.many.Of(c.events.allClusters), builder.WithPredicates(afterStart, settingsNews)).
+		// Changes that may concern many Clusters at once.
+		WatchesMetadata(sources.CRD(), behind(c.events.clustersOfKind), builder.WithPredicates(sources.ContractNews)).
+		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
+		WatchesMetadata(namespaceMetadata(), behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
+		Watches(&fleetv1.ClusterGroup{}, behind(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existence)).
+		Watches(&fleetv1.BundleNamespaceMapping{}, behind(c.events.clustersOfMapping), builder.WithPredicates(afterStart, existence)).
+		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allClusters), builder.WithPredicates(afterStart, settingsNews)).
 		Complete(r)
 }
 
 // Reconcile brings one Cluster's stamp and Fleet Cluster to their desired state, and reports
 // the result on the Cluster.
 func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	defer func(begin time.Time) { r.many.Done(req, time.Since(begin)) }(time.Now())
 	cluster := &clusterv1.Cluster{}
 	found, err := r.applier.Store.Get(ctx, req.NamespacedName, cluster)
 	if err != nil {
@@ -137,7 +123,7 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	result, err := r.reconcile(ctx, req, cluster)
 	if err = errors.Join(err, kept); err != nil {
 		// What fails again and again is not to keep the workers from what never had its turn.
-		result.Priority = new(queue.Last)
+		result.Priority = new(lastPriority)
 	}
 	return result, err
 }
@@ -148,7 +134,7 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	digest, isKnown := r.digests.of(ctx, in, cluster)
+	before, isKnown := r.digests.of(ctx, in, cluster)
 	if isKnown {
 		return ctrl.Result{}, nil // Nothing has changed since the last look, which left nothing to do.
 	}
@@ -164,8 +150,7 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 	case apierror.IsAbsent(err): // The Cluster or its namespace is being deleted.
 		return ctrl.Result{}, nil
 	case errors.Is(err, sources.ErrListing):
-		// The complete list brings it back. If it never completes, this does, to report why.
-		return ctrl.Result{RequeueAfter: sources.ListPatience}, nil
+		return polled(sources.RetryAfter(err)), nil
 	case apierrors.IsConflict(err): // We saw an old state; the new one is on its way.
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	case !in.Cluster.Enabled:
@@ -185,11 +170,31 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 		cluster = v.cluster
 	}
 	r.tally.Set(req.NamespacedName, entry{result.state, result.reason(), !useOf(cluster).isZero()})
-	isNews, reportErr := r.reporter.report(ctx, cluster, result)
-	if err == nil && reportErr == nil && !isNews && v != nil && v.isSettled(result) {
-		r.digests.note(ctx, in, cluster, digest)
+	cluster, again, reportErr := r.reporter.report(ctx, cluster, result)
+	if err = errors.Join(err, reportErr); err != nil {
+		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: result.after}, errors.Join(err, reportErr)
+	if again == 0 && v != nil && v.isSettled(result) {
+		r.digests.note(ctx, in, cluster, v, before)
+	}
+	return polled(sooner(result.after, again)), nil
+}
+
+// polled is the result for a Cluster that is to be reconciled again after a while, if no event
+// brings it back sooner: behind those that have changed. Zero stands for never.
+func polled(after time.Duration) ctrl.Result {
+	if after == 0 {
+		return ctrl.Result{}
+	}
+	return ctrl.Result{RequeueAfter: after, Priority: new(behindPriority)}
+}
+
+// sooner returns the shorter of two waits; zero stands for none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }
 
 // steps takes one step after another and returns what to report on the Cluster.
@@ -197,9 +202,6 @@ func (r *clusterReconciler) steps(ctx context.Context, v *visit) (outcome, error
 	defer func() {
 		if v.claimed != "" {
 			_ = r.busy.UnlockKey(v.claimed) // It never fails.
-		}
-		if v.wrote {
-			r.many.Wrote(ctrl.Request{NamespacedName: client.ObjectKeyFromObject(v.cluster)})
 		}
 	}()
 	return steps.Run(rest, v.taken, v.next, func(next step) error { return r.take(ctx, v, next) })
@@ -273,10 +275,7 @@ func (r *clusterReconciler) resolve(ctx context.Context, v *visit) (err error) {
 	if !errors.Is(err, sources.ErrUnresolved) {
 		return err
 	}
-	v.unresolved = err.Error()
-	if sources.NeedsPolling(err) {
-		v.again = unresolvedInterval
-	}
+	v.unresolved, v.again = err.Error(), sources.RetryAfter(err)
 	return nil
 }
 
@@ -300,7 +299,7 @@ func (r *clusterReconciler) patchStamp(ctx context.Context, v *visit, wanted sta
 	if err != nil {
 		return fmt.Errorf("stamping Cluster: %w", err)
 	}
-	v.cluster, v.wrote = written.(*clusterv1.Cluster), true
+	v.cluster = written.(*clusterv1.Cluster)
 	return nil
 }
 

@@ -16,7 +16,6 @@ import (
 
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
@@ -24,7 +23,6 @@ import (
 // both the old and the new object, so that both classes of a rebased Cluster are looked at.
 type enqueuer struct {
 	client.Reader
-	echoes   *observed.Echoes
 	settings *settings.Reader
 }
 
@@ -158,17 +156,6 @@ func (e *enqueuer) clusterOfFleetCluster(ctx context.Context, object client.Obje
 	}
 	return append(requests(keys...),
 		e.clusterRequests(ctx, client.InNamespace(namespace), client.MatchingFields{byPin: object.GetName()})...)
-}
-
-// clusterOfNewFleetCluster is for Fleet Clusters that appear: the Cluster for which we have
-// just made one need not be looked at again.
-func (e *enqueuer) clusterOfNewFleetCluster(ctx context.Context, object client.Object) []reconcile.Request {
-	all := e.clusterOfFleetCluster(ctx, object)
-	if !e.echoes.Heard(object) {
-		return all
-	}
-	maker := types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetAnnotations()[stamp.ImportedFromAnnotation]}
-	return slices.DeleteFunc(all, func(req reconcile.Request) bool { return req.NamespacedName == maker })
 }
 
 func (e *enqueuer) allClusters(ctx context.Context, _ client.Object) []reconcile.Request {

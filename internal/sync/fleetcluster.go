@@ -10,7 +10,6 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -51,24 +50,13 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 		}
 		want = v.wants(class, values, clientID)
 	}
-	var ours client.Object // What we wrote, if nothing else has.
-	if have == nil {
-		answered := r.reporter.echoes.Writing(want)
-		defer func() { answered(ours) }()
-	}
 	written, result, err := r.applier.Apply(ctx, want, have, v.in.Cluster.PatchResource)
 	if err != nil {
 		return err
 	}
 	v.fleet, v.relation = written.(*fleetv1.Cluster), stamp.Own
-	v.wrote = v.wrote || result != apply.Unchanged && result != apply.Kept
-	if result == apply.Created {
-		if !v.byAgent {
-			observeLatency(v.cluster, r.reporter.echoes.Of(v.cluster.UID).Conditions(v.cluster))
-		}
-		if len(v.fleet.ManagedFields) == 1 {
-			ours = v.fleet
-		}
+	if result == apply.Created && !v.byAgent {
+		observeLatency(v.cluster)
 	}
 	return nil
 }
@@ -142,8 +130,8 @@ func (r *clusterReconciler) withdraw(ctx context.Context, v *visit) error {
 
 // observeLatency measures the import of a Cluster that waited for nothing but its control
 // plane. One that was selected, unpaused or imported again later would distort the figure.
-func observeLatency(cluster *clusterv1.Cluster, told []metav1.Condition) {
-	if last := meta.FindStatusCondition(told, ImportedCondition); last == nil || last.Reason != reasonWaiting {
+func observeLatency(cluster *clusterv1.Cluster) {
+	if last := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition); last == nil || last.Reason != reasonWaiting {
 		return
 	}
 	if initialized := conditions.Get(cluster, clusterv1.ClusterControlPlaneInitializedCondition); initialized != nil {

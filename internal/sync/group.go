@@ -23,7 +23,6 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/queue"
 )
 
 // groupReconciler keeps ClusterGroups: one for each ClusterClass, under its name,
@@ -56,8 +55,8 @@ func (r *groupReconciler) setUp(c *common) error {
 		WatchesMetadata(newClass(), enqueue(c.events.groupsOfClass), builder.WithPredicates(watched(c.WatchFilter), observed.News)).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.ofCluster(use.group)), builder.WithPredicates(afterStart, specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.ofFleetCluster(use.group)), builder.WithPredicates(afterStart, useNews)).
-		Watches(&addonsv1.FleetAddonConfig{}, queue.Behind(c.events.allGroups), builder.WithPredicates(afterStart, settingsNews)).
-		WatchesMetadata(namespaceMetadata(), queue.Behind(c.events.inNamespace(use.group)), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
+		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allGroups), builder.WithPredicates(afterStart, settingsNews)).
+		WatchesMetadata(namespaceMetadata(), behind(c.events.inNamespace(use.group)), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Channel(c.unseen.Groups, &handler.EnqueueRequestForObject{})).
 		Complete(patient{r})
 }

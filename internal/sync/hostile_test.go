@@ -26,7 +26,6 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/queue"
 )
 
 // forged is a Fleet Cluster as large as etcd takes it, owned by ten thousand Clusters that
@@ -161,14 +160,13 @@ func TestFinalizerThatStays(t *testing.T) {
 	r := &clusterReconciler{
 		Client: cache, applier: &apply.Applier{Client: cache, Live: cache, Store: store}, tally: tally, users: users,
 		looker: &looker{Reader: cache, store: store, users: users}, settings: settings.NewReader(cache),
-		digests: newDigests(cache, store, nil), reporter: newReporter(cache, store, observed.NewEchoes(), nil, 1),
-		many: queue.NewTrickle("", 1, 1, func() client.Object { return &clusterv1.Cluster{} }),
+		digests: newDigests(cache, store, nil), reporter: newReporter(cache, store, nil),
 	}
 	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
 	if !errors.Is(err, refused) {
 		t.Errorf("the error is %v", err)
 	}
-	if ptr.Deref(result.Priority, 0) != queue.Last {
+	if ptr.Deref(result.Priority, 0) != lastPriority {
 		t.Errorf("it is tried again at %v, want it behind all others", result.Priority)
 	}
 	if counts := tally.Counts(); len(counts) == 0 {

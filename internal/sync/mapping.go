@@ -28,7 +28,6 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/queue"
 )
 
 // retargetAnnotation is changed on a Bundle to make Fleet work out its targets
@@ -88,8 +87,8 @@ func (r *mappingReconciler) setUp(c *common) error {
 		For(&fleetv1.BundleNamespaceMapping{}, builder.WithPredicates(observed.News)).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.ofCluster(use.mapping)), builder.WithPredicates(afterStart, specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.ofFleetCluster(use.mapping)), builder.WithPredicates(afterStart, useNews)).
-		Watches(&addonsv1.FleetAddonConfig{}, queue.Behind(c.events.allMappings), builder.WithPredicates(afterStart, settingsNews)).
-		WatchesMetadata(namespaceMetadata(), queue.Behind(c.events.inNamespace(use.mapping)), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
+		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allMappings), builder.WithPredicates(afterStart, settingsNews)).
+		WatchesMetadata(namespaceMetadata(), behind(c.events.inNamespace(use.mapping)), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
 		WatchesRawSource(source.Channel(c.unseen.Mappings, &handler.EnqueueRequestForObject{})).
 		Complete(patient{r})
 }

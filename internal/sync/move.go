@@ -103,6 +103,6 @@ func (r *clusterReconciler) patchFleetCluster(ctx context.Context, v *visit, cha
 	if err != nil {
 		return fmt.Errorf("patching Fleet Cluster: %w", err)
 	}
-	v.fleet, v.wrote = written.(*fleetv1.Cluster), true
+	v.fleet = written.(*fleetv1.Cluster)
 	return nil
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/queue"
 )
 
 // workspaceAnnotation lets Rancher turn an existing namespace into a Fleet workspace.
@@ -39,7 +38,7 @@ func (r *namespaceReconciler) setUp(c *common) error {
 		For(namespaceMetadata(), builder.OnlyMetadata).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.namespaceOf), builder.WithPredicates(afterStart, specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.namespaceOf), builder.WithPredicates(afterStart, disowned)).
-		Watches(&addonsv1.FleetAddonConfig{}, queue.Behind(c.events.allNamespaces), builder.WithPredicates(afterStart, settingsNews)).
+		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allNamespaces), builder.WithPredicates(afterStart, settingsNews)).
 		Complete(r)
 }
 

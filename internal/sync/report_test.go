@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -25,22 +25,15 @@ import (
 // statusServer is an API server with one Cluster, and a cache of it.
 type statusServer struct {
 	client.Client
-	mu      sync.Mutex
-	cluster *clusterv1.Cluster // nil when it is gone
+	cluster *clusterv1.Cluster
 	// cached is what the cache shows; nil if that is the same.
 	cached *clusterv1.Cluster
 	writes int
-	// refuse is how many writes are refused; hold holds a write up until it is closed.
-	refuse int
-	hold   chan struct{}
+	// refuse is what the next write is refused with.
+	refuse error
 }
 
-func (s *statusServer) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cluster == nil {
-		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
-	}
+func (s *statusServer) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	if s.cached != nil {
 		s.cached.DeepCopyInto(into.(*clusterv1.Cluster))
 		return nil
@@ -66,15 +59,10 @@ func (s statusWriter) Apply(context.Context, runtime.ApplyConfiguration, ...clie
 }
 
 func (s statusWriter) Patch(_ context.Context, answer client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
-	if s.hold != nil {
-		<-s.hold
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.writes++
-	if s.refuse > 0 {
-		s.refuse--
-		return apierrors.NewServiceUnavailable("later")
+	if err := s.refuse; err != nil {
+		s.refuse = nil
+		return err
 	}
 	data, err := patch.Data(nil)
 	if err != nil {
@@ -86,13 +74,11 @@ func (s statusWriter) Patch(_ context.Context, answer client.Object, patch clien
 	}
 	s.cluster.Status.Conditions = applied.Status.Conditions
 	s.cluster.ResourceVersion += "1"
-	*answer.(*metav1.PartialObjectMetadata) = metav1.PartialObjectMetadata{TypeMeta: answer.(*metav1.PartialObjectMetadata).TypeMeta, ObjectMeta: s.cluster.ObjectMeta}
+	s.cluster.DeepCopyInto(answer.(*clusterv1.Cluster))
 	return nil
 }
 
 func (s *statusServer) reason() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, condition := range s.cluster.Status.Conditions {
 		if condition.Type == ImportedCondition {
 			return condition.Reason
@@ -101,206 +87,145 @@ func (s *statusServer) reason() string {
 	return ""
 }
 
-// seen returns the Cluster as it is cached now.
-func (s *statusServer) seen() *clusterv1.Cluster {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cluster.DeepCopy()
-}
-
-func (s *statusServer) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.writes
-}
-
 func newStatusServer() *statusServer {
 	return &statusServer{cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "1", ResourceVersion: "1"}}}
 }
 
-// start starts a reporter for the time of a test.
-func (s *statusServer) start(t *testing.T) (*reporter, *events.FakeRecorder) {
+// reporter returns one that writes to the server, and what records its events.
+func (s *statusServer) reporter(t *testing.T) (*reporter, *events.FakeRecorder) {
 	t.Helper()
 	scheme, err := program.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
 	recorder := events.NewFakeRecorder(10)
-	r := newReporter(s, observed.NewStore(s, scheme), observed.NewEchoes(), recorder, 2)
-	done := make(chan struct{})
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { defer close(done); _ = r.Start(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
-	return r, recorder
+	return newReporter(s, observed.NewStore(s, scheme), recorder), recorder
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
+// tell reports on the Cluster as a reconcile reads it, and returns after which time to do so again.
+func (r *reporter) tell(t *testing.T, result outcome) time.Duration {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 10 s", what)
-		}
+	cluster := &clusterv1.Cluster{}
+	if found, err := r.store.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "prod"}, cluster); err != nil || !found {
+		t.Fatal(found, err)
 	}
-}
-
-// tell reports, and returns whether there was news.
-func (r *reporter) tell(t *testing.T, cluster *clusterv1.Cluster, result outcome) bool {
-	t.Helper()
-	isNews, err := r.report(t.Context(), cluster, result)
+	_, again, err := r.report(t.Context(), cluster, result)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return isNews
-}
-
-func (r *reporter) isIdle() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.reports) == 0
+	return again
 }
 
 func TestReportIsWrittenOnce(t *testing.T) {
 	server := newStatusServer()
-	r, recorder := server.start(t)
+	r, recorder := server.reporter(t)
 	for range 3 {
-		r.tell(t, server.seen(), conflicting("taken"))
-		eventually(t, "written", r.isIdle)
+		r.tell(t, conflicting("taken"))
 	}
-	if server.count() != 1 || server.reason() != reasonConflict {
-		t.Errorf("%d writes, reason %q", server.count(), server.reason())
+	if server.writes != 1 || server.reason() != reasonConflict {
+		t.Errorf("%d writes, reason %q", server.writes, server.reason())
 	}
 	if said := <-recorder.Events; !strings.Contains(said, "NameConflict") || len(recorder.Events) > 0 {
 		t.Errorf("events: %q and %d more", said, len(recorder.Events))
 	}
 }
 
-// What is being written may be what has just become wrong: the state that was read does
-// not show it yet, and the later report must win all the same.
-func TestLaterReportWins(t *testing.T) {
-	server := newStatusServer()
-	before := server.cluster.DeepCopy()
-	server.hold = make(chan struct{})
-	r, _ := server.start(t)
-	r.tell(t, before, conflicting("taken"))
-	eventually(t, "being written", func() bool { return r.queue.Len() == 0 })
-	r.tell(t, before, outcome{state: StateUnselected}) // To the state that was read it is no news.
-	close(server.hold)
-	eventually(t, "written", r.isIdle)
-	if reason := server.reason(); reason != "" {
-		t.Errorf("the reason stayed %q", reason)
+// A refused write is an error of the reconcile, which is tried again; of a Cluster that is gone
+// there is nothing to tell.
+func TestReportThatIsRefused(t *testing.T) {
+	for _, refuse := range []error{apierrors.NewServiceUnavailable("later"), apierrors.NewNotFound(schema.GroupResource{}, "prod")} {
+		server := newStatusServer()
+		server.refuse = refuse
+		r, recorder := server.reporter(t)
+		_, _, err := r.report(t.Context(), server.cluster, conflicting("taken"))
+		if (err == nil) != apierrors.IsNotFound(refuse) || err != nil && !errors.Is(err, refuse) {
+			t.Errorf("%v: %v", refuse, err)
+		}
+		if r.tell(t, conflicting("taken")); server.reason() != reasonConflict {
+			t.Errorf("%v: reason %q the next time", refuse, server.reason())
+		}
+		if err != nil && len(recorder.Events) != 1 {
+			t.Errorf("%d events", len(recorder.Events))
+		}
 	}
 }
 
-func TestReportIsTriedAgain(t *testing.T) {
-	server := newStatusServer()
-	server.refuse = 3
-	r, _ := server.start(t)
-	r.tell(t, server.seen(), conflicting("taken"))
-	eventually(t, "written", r.isIdle)
-	if server.count() != 4 || server.reason() != reasonConflict {
-		t.Errorf("%d writes, reason %q", server.count(), server.reason())
-	}
-}
-
-func TestReportOfAClusterThatIsGone(t *testing.T) {
-	server := newStatusServer()
-	seen := server.cluster.DeepCopy()
-	server.cluster = nil
-	r, _ := server.start(t)
-	r.tell(t, seen, conflicting("taken"))
-	eventually(t, "dropped", r.isIdle)
-	if server.count() != 0 {
-		t.Errorf("%d writes", server.count())
-	}
-}
-
-// Fleet's messages count bundles as they go: a message alone waits, and is written when
-// it has waited, by whatever it is then.
+// Fleet's messages count bundles as they go: a message alone waits, and what is written is
+// what it is when it has waited.
 func TestMessagesAreDamped(t *testing.T) {
 	server := newStatusServer()
-	r, _ := server.start(t)
+	r, _ := server.reporter(t)
+	now := time.Now()
+	r.now = func() time.Time { return now }
 	ready := func(message string) outcome {
 		result := notImported(StateImported, reasonImported, "in Fleet")
 		result.conditions = append(result.conditions, metav1.Condition{Type: BundlesReadyCondition, Status: "False", Reason: "BundlesNotReady", Message: message})
 		return result
 	}
-	r.tell(t, server.seen(), ready("1 of 3"))
-	eventually(t, "the first", func() bool { return server.count() == 1 })
-	eventually(t, "idle", r.isIdle)
-	r.tell(t, server.seen(), ready("2 of 3"))
-	eventually(t, "a message alone", func() bool { return server.count() == 2 })
-	eventually(t, "idle", r.isIdle)
-	r.tell(t, server.seen(), ready("3 of 3"))
-	time.Sleep(20 * time.Millisecond)
-	if server.count() != 2 || r.isIdle() {
-		t.Errorf("%d writes; the third message is to wait", server.count())
+	for i, step := range []struct {
+		pass    time.Duration
+		message string
+		again   time.Duration
+		writes  int
+	}{
+		{message: "1 of 3", writes: 1},
+		{message: "2 of 3", writes: 2},
+		{pass: 5 * time.Second, message: "3 of 4", again: messageInterval - 5*time.Second, writes: 2},
+		{pass: 5 * time.Second, message: "2 of 3", writes: 2},
+		{pass: 5 * time.Second, message: "4 of 4", writes: 3},
+		{message: "4 of 4", writes: 3},
+	} {
+		now = now.Add(step.pass)
+		if again := r.tell(t, ready(step.message)); again != step.again || server.writes != step.writes {
+			t.Errorf("step %d: again after %v, %d writes; want %+v", i, again, server.writes, step)
+		}
 	}
 }
 
-// Conditions that were written, and are not in the cache yet, are not written again. But
-// nothing else of the Cluster is known to be as new: its control plane may have been
-// initialized in between.
-func TestOnlyConditionsAreRemembered(t *testing.T) {
+// What was written, and is not in the cache yet, is not written again. What is in the cache
+// later is read: the control plane may have been initialized since.
+func TestReportIsInTheStore(t *testing.T) {
 	server := newStatusServer()
-	r, recorder := server.start(t)
-	before := server.seen()
-	server.cached = before
-	r.tell(t, before, conflicting("taken"))
-	eventually(t, "written", r.isIdle)
-	r.tell(t, before, conflicting("taken"))
-	eventually(t, "idle", r.isIdle)
-	if server.count() != 1 || len(recorder.Events) != 1 {
-		t.Errorf("%d writes, %d events", server.count(), len(recorder.Events))
+	r, recorder := server.reporter(t)
+	server.cached = server.cluster.DeepCopy()
+	r.tell(t, conflicting("taken"))
+	if r.tell(t, conflicting("taken")); server.writes != 1 || len(recorder.Events) != 1 {
+		t.Errorf("%d writes, %d events", server.writes, len(recorder.Events))
 	}
-	between := before.DeepCopy()
-	between.ResourceVersion = "2"
-	between.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
-	server.mu.Lock()
-	server.cached = between
-	server.mu.Unlock()
+	server.cached = server.cluster.DeepCopy()
+	server.cached.ResourceVersion += "1"
+	server.cached.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
 	var got clusterv1.Cluster
-	if found, err := r.store.Get(t.Context(), client.ObjectKeyFromObject(before), &got); err != nil || !found {
+	if found, err := r.store.Get(t.Context(), client.ObjectKeyFromObject(server.cluster), &got); err != nil || !found {
 		t.Fatal(found, err)
 	}
 	if !ptr.Deref(got.Status.Initialization.ControlPlaneInitialized, false) {
-		t.Error("a Cluster that was initialized before our write is read as not initialized")
+		t.Error("a Cluster that was initialized after our write is read as not initialized")
 	}
 }
 
-// A visit may have begun before the last report was written, and end after it: news is
-// what differs from what is there now.
-func TestReportOfALongVisit(t *testing.T) {
-	server := newStatusServer()
-	r, _ := server.start(t)
-	if !r.tell(t, server.seen(), conflicting("A")) {
-		t.Fatal("the first report is no news")
-	}
-	eventually(t, "A", r.isIdle)
-	begun := server.seen()
-	r.tell(t, server.seen(), paused(false))
-	eventually(t, "paused", r.isIdle)
-	if !r.tell(t, begun, conflicting("A")) {
-		t.Error("what differs from the Cluster is no news")
-	}
-	eventually(t, "A again", r.isIdle)
-	if server.reason() != reasonConflict {
-		t.Errorf("reason %q", server.reason())
-	}
-}
-
-// A Cluster that is made anew is told nothing of its namesake.
-func TestReportOfANamesake(t *testing.T) {
-	server := newStatusServer()
-	r, _ := server.start(t)
-	before := server.seen()
-	server.mu.Lock()
-	server.cluster.UID = "2"
-	server.mu.Unlock()
-	if r.tell(t, before, conflicting("taken")) {
-		t.Error("it is news")
-	}
-	eventually(t, "idle", r.isIdle)
-	if server.count() != 0 {
-		t.Errorf("%d writes", server.count())
+// A passing error is reported when it has lasted, and forgotten when it is over.
+func TestPassingErrors(t *testing.T) {
+	r, _ := newStatusServer().reporter(t)
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	key, passing := types.NamespacedName{Namespace: "team", Name: "prod"}, apierrors.NewServiceUnavailable("later")
+	for i, step := range []struct {
+		pass      time.Duration
+		err       error
+		isPassing bool
+	}{
+		{err: passing, isPassing: true},
+		{pass: errorPatience - time.Second, err: passing, isPassing: true},
+		{pass: time.Second, err: passing},
+		{},
+		{err: passing, isPassing: true},
+		{err: errors.New("refused")},
+		{pass: errorPatience, err: passing, isPassing: true},
+	} {
+		now = now.Add(step.pass)
+		if got := r.isPassing(key, step.err); got != step.isPassing {
+			t.Errorf("step %d: is passing: %v", i, got)
+		}
 	}
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/queue"
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
@@ -66,36 +65,26 @@ type common struct {
 	ctrl.Manager
 	Options
 	store    *observed.Store
-	echoes   *observed.Echoes
 	unseen   *observed.Unseen
 	applier  *apply.Applier
 	settings *settings.Reader
 	users    *users
 	events   *enqueuer
-	// many lets in Clusters when one change concerns many of them.
-	many *queue.Trickle
 }
-
-// fanOutShare is the part of the workers, one in ten, that is left to what concerns many
-// Clusters while others change.
-const fanOutShare = 10
 
 func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, tally *Tally) error {
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 	store := observed.NewStore(mgr.GetClient(), mgr.GetScheme())
-	echoes := observed.NewEchoes()
 	c := &common{
-		Manager: mgr, Options: options, store: store, echoes: echoes, unseen: observed.NewUnseen(store, echoes),
+		Manager: mgr, Options: options, store: store, unseen: observed.NewUnseen(store),
 		applier:  &apply.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
 		settings: settings.NewReader(mgr.GetClient()),
 		users:    newUsers(mgr.GetClient(), store),
-		many: queue.NewTrickle("cluster-fan-out", options.ClusterConcurrency, max(1, options.ClusterConcurrency/fanOutShare),
-			func() client.Object { return &clusterv1.Cluster{} }),
 	}
-	c.events = &enqueuer{Reader: mgr.GetClient(), echoes: c.echoes, settings: c.settings}
-	if err := forgetSeen(ctx, mgr, store, c.echoes); err != nil {
+	c.events = &enqueuer{Reader: mgr.GetClient(), settings: c.settings}
+	if err := forgetSeen(ctx, mgr, store); err != nil {
 		return err
 	}
 	if err := mgr.Add(c.unseen); err != nil {
@@ -105,7 +94,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	if err != nil {
 		return err
 	}
-	sources := sources.New(mgr.GetClient(), objects, c.many.OfOneOrMany(c.events.clustersReferringTo))
+	sources := sources.New(mgr.GetClient(), objects, behindIfMany(c.events.clustersReferringTo))
 	if err := sources.Warm(ctx, func(cluster client.Object) bool { return isWatched(cluster, options.WatchFilter) }); err != nil {
 		return err
 	}
@@ -150,7 +139,7 @@ func controllerOptions(concurrency int) controller.Options {
 }
 
 // forgetSeen lets the store forget a write as soon as the cache has it.
-func forgetSeen(ctx context.Context, mgr ctrl.Manager, store *observed.Store, echoes *observed.Echoes) error {
+func forgetSeen(ctx context.Context, mgr ctrl.Manager, store *observed.Store) error {
 	for _, object := range []client.Object{
 		&clusterv1.Cluster{}, &fleetv1.Cluster{}, &fleetv1.ClusterGroup{}, &fleetv1.BundleNamespaceMapping{},
 	} {
@@ -164,9 +153,6 @@ func forgetSeen(ctx context.Context, mgr ctrl.Manager, store *observed.Store, ec
 			}
 			if object, ok := news.(client.Object); ok {
 				store.Saw(object, gone)
-				if gone {
-					echoes.Forget(object)
-				}
 			}
 		}
 		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{

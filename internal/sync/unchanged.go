@@ -15,13 +15,15 @@ import (
 
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/desired"
 	"github.com/muster-fleet/muster/internal/sync/observed"
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
-// digests are of what the last look at each imported Cluster read, if it left nothing to do.
-// As long as a digest is the same, there is nothing to do: a change to a class or a
-// FleetAddonConfig wakes thousands of Clusters, and most looks find nothing.
+// digests are of what the last look at each imported Cluster has read, and written, if it left
+// nothing to do. As long as a digest is the same, there is nothing to do: a change to a class or
+// a FleetAddonConfig wakes thousands of Clusters, and most looks find nothing; so does our own
+// write of each import.
 type digests struct {
 	client.Reader
 	store   *observed.Store
@@ -32,34 +34,39 @@ type digests struct {
 	known map[types.NamespacedName]uint64
 }
 
+// digest is of what a look at a Cluster reads: of what others write, and of all of it, with what
+// the look itself may write. Zero stands for a Cluster about which more would have to be read.
+type digest struct{ inputs, all uint64 }
+
 func newDigests(cache client.Reader, store *observed.Store, sources *sources.Sources) *digests {
 	return &digests{Reader: cache, store: store, sources: sources, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
 }
 
-// of returns the digest of what a look at a Cluster would read now, and whether it equals the
-// last look's. Zero stands for a Cluster about which more would have to be read.
-func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (digest uint64, isKnown bool) {
-	digest = d.sum(ctx, in, cluster)
+// of returns the digest of what a look at a Cluster would read now, and whether it equals that
+// of the last look.
+func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (now digest, isKnown bool) {
+	now = d.sum(ctx, in, cluster, d.outputs(ctx, cluster))
 	key := client.ObjectKeyFromObject(cluster)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if known, ok := d.known[key]; ok && known == digest {
-		return digest, true
+	if known, ok := d.known[key]; ok && known == now.all {
+		return now, true
 	}
-	// Until the look is over nothing is known: what it writes is not in the cache at once.
 	delete(d.known, key)
-	return digest, false
+	return now, false
 }
 
-// note keeps the digest of a finished look that found nothing to do. It was taken before the
-// look, which may or may not have read what has changed since.
-func (d *digests) note(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, digest uint64) {
-	if digest == 0 || d.sum(ctx, in, cluster) != digest {
+// note keeps the digest of a finished look that has left nothing to do: of the Cluster and of
+// what was made for it as the look has read or written them, if nothing that others write has
+// changed since before. The look may or may not have read such a change.
+func (d *digests) note(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, v *visit, before digest) {
+	now := d.sum(ctx, in, cluster, outputs{v.fleet, v.targets})
+	if now.all == 0 || now.inputs != before.inputs {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.known[client.ObjectKeyFromObject(cluster)] = digest
+	d.known[client.ObjectKeyFromObject(cluster)] = now.all
 }
 
 func (d *digests) forget(key types.NamespacedName) {
@@ -68,50 +75,81 @@ func (d *digests) forget(key types.NamespacedName) {
 	delete(d.known, key)
 }
 
-// sum reads what a look at an imported Cluster reads.
-func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) uint64 {
+// outputs are what was made for a Cluster. Group and mapping have reconcilers of their own, and
+// only their UIDs count.
+type outputs struct {
+	fleet   *fleetv1.Cluster // nil if there is none
+	targets desired.Targets
+}
+
+// outputs reads what was made for a Cluster.
+func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster) outputs {
 	var fleet fleetv1.Cluster
 	pinned := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
-	if pinned.Name == "" {
-		return 0
+	if found, err := d.store.Get(ctx, pinned, &fleet); err != nil || !found {
+		return outputs{}
 	}
-	// Like the look: as it was last written, if the cache does not show that yet.
-	if found, err := d.store.Get(ctx, pinned, &fleet); err != nil || !found || !isPlainlyOf(&fleet, cluster) {
-		return 0
+	group, used := cluster.GetClassKey(), useOf(cluster)
+	if !used.isZero() {
+		group = used.group()
 	}
+	return outputs{&fleet, desired.Targets{
+		Group: d.uid(ctx, group, &fleetv1.ClusterGroup{}), Mapping: d.uid(ctx, used.mapping(), &fleetv1.BundleNamespaceMapping{}),
+	}}
+}
+
+// sum reads what a look at an imported Cluster reads.
+func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, made outputs) (result digest) {
 	namespace := namespaceMetadata()
 	if err := d.Get(ctx, types.NamespacedName{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); err != nil {
-		return 0
+		return digest{}
 	}
-	classKey, used := cluster.GetClassKey(), useOf(cluster)
-	selected, _ := stamp.SubjectOf(cluster, namespace.Labels).IsSelected(in.Cluster)
-	if !selected {
-		return 0
+	if selected, _ := stamp.SubjectOf(cluster, namespace.Labels).IsSelected(in.Cluster); !selected {
+		return digest{}
 	}
 	var hash maphash.Hash
 	hash.SetSeed(d.seed)
 	if !d.sources.Digest(ctx, cluster, &hash) {
-		return 0
+		return digest{}
 	}
-	group := classKey
-	if !used.isZero() {
-		group = used.group()
-	}
-	rival, err := observed.RivalOf(ctx, d.Reader, pinned)
-	if err != nil || rival.Name != "" {
-		return 0
+	pinned := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
+	if rival, err := observed.RivalOf(ctx, d.Reader, pinned); err != nil || rival.Name != "" {
+		return digest{}
 	}
 	content := *cluster
-	content.ResourceVersion, fleet.ResourceVersion = "", ""
-	fleet.Status.Agent = fleetv1.AgentStatus{} // An agent that has called keeps calling.
-	if err := json.NewEncoder(&hash).Encode([]any{
-		in.Effect, &content, &fleet,
-		d.metadata(ctx, classKey, newClass()), d.metadata(ctx, used.group(), newClass()),
-		d.uid(ctx, group, &fleetv1.ClusterGroup{}), d.uid(ctx, used.mapping(), &fleetv1.BundleNamespaceMapping{}),
+	content.TypeMeta, content.ResourceVersion = metav1.TypeMeta{}, ""
+	var told []metav1.Condition
+	content.Status.Conditions, told = apart(cluster.Status.Conditions)
+	encoder := json.NewEncoder(&hash)
+	if err := encoder.Encode([]any{
+		in.Effect, &content, d.metadata(ctx, cluster.GetClassKey(), newClass()), d.metadata(ctx, useOf(cluster).group(), newClass()),
 	}); err != nil {
-		return 0
+		return digest{}
 	}
-	return hash.Sum64()
+	result.inputs = hash.Sum64()
+	if made.fleet == nil || !isPlainlyOf(made.fleet, cluster) {
+		return result
+	}
+	fleet := *made.fleet
+	fleet.TypeMeta, fleet.ResourceVersion = metav1.TypeMeta{}, ""
+	fleet.Status.Agent = fleetv1.AgentStatus{} // An agent that has called keeps calling.
+	if err := encoder.Encode([]any{told, &fleet, made.targets}); err != nil {
+		return digest{}
+	}
+	result.all = hash.Sum64()
+	return result
+}
+
+// apart returns the conditions that others write, and ours.
+func apart(all []metav1.Condition) (others, ours []metav1.Condition) {
+	for _, condition := range all {
+		if slices.Contains(conditionTypes, condition.Type) {
+			ours = append(ours, condition)
+		} else {
+			others = append(others, condition)
+		}
+	}
+	return others, ours
 }
 
 // metadata returns what is used of a class: labels, and whether it is being deleted. The
@@ -124,12 +162,15 @@ func (d *digests) metadata(ctx context.Context, key types.NamespacedName, class 
 	return []any{class.UID, class.ResourceVersion, class.Labels, class.DeletionTimestamp}
 }
 
-// uid returns what is used of a group or a mapping. They have reconcilers of their own.
-func (d *digests) uid(ctx context.Context, key types.NamespacedName, object client.Object) any {
-	if key.Name == "" || d.Get(ctx, key, object, client.UnsafeDisableDeepCopy) != nil {
-		return nil
+// uid returns the UID of an object; empty if there is none.
+func (d *digests) uid(ctx context.Context, key types.NamespacedName, object client.Object) types.UID {
+	if key.Name == "" {
+		return ""
 	}
-	return []any{object.GetUID(), object.GetDeletionTimestamp()}
+	if found, err := d.store.Get(ctx, key, object); err != nil || !found {
+		return ""
+	}
+	return object.GetUID()
 }
 
 // isPlainlyOf reports whether a Fleet Cluster is a Cluster's by UID alone, so that nothing
@@ -146,9 +187,9 @@ func isPlainlyOf(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
 	}
 }
 
-// isSettled reports whether a visit has found an imported Cluster to be as it should be,
-// and has written nothing. A target that could not be made is tried again.
+// isSettled reports whether a visit has left an imported Cluster as it should be. A target that
+// could not be made is tried again.
 func (v *visit) isSettled(result outcome) bool {
 	isTargeted := useOf(v.cluster).isZero() || !v.in.Cluster.ApplyClassGroup || v.targets.Group != "" && v.targets.Mapping != ""
-	return result.state == StateImported && result.after == 0 && v.unresolved == "" && v.relation == stamp.Own && !v.wrote && isTargeted
+	return result.state == StateImported && result.after == 0 && v.unresolved == "" && v.relation == stamp.Own && isTargeted
 }

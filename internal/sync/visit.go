@@ -52,8 +52,6 @@ type visit struct {
 	relation stamp.Relation
 	whose    string
 
-	// wrote says that the Cluster or its Fleet Cluster was written.
-	wrote bool
 	// taken are the steps taken. What follows is known once its step has been taken.
 	taken map[step]bool
 	// claimed is the Fleet Cluster that others are kept from meanwhile; empty for none.

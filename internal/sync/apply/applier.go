@@ -136,11 +136,16 @@ func (a *Applier) create(ctx context.Context, want client.Object) (client.Object
 		return nil, err
 	}
 	if answer.Generation > 1 || hasStrays(answer, want) {
-		return a.update(ctx, want) // It was there after all: what others added may be in the way.
+		// It was there after all: what others added may be in the way.
+		written, err := a.update(ctx, want)
+		if err != nil {
+			return nil, err
+		}
+		return written, a.Store.Created(written)
 	}
 	written := observed.ShallowCopy(want)
 	reflect.ValueOf(written).Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(answer.ObjectMeta))
-	return written, a.Store.Wrote(written)
+	return written, a.Store.Created(written)
 }
 
 func (a *Applier) update(ctx context.Context, want client.Object) (client.Object, error) {

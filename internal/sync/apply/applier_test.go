@@ -108,7 +108,8 @@ func TestApply(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			server := &server{err: test.err, generation: max(1, test.generation)}
-			applier := newApplier(t, server, nil)
+			shows, _ := test.have.(*fleetv1.Cluster)
+			applier := newApplier(t, server, shows)
 			_, got, err := applier.Apply(t.Context(), wantedCluster(), test.have, test.patch)
 			if !errors.Is(err, test.err) || test.err != nil && !strings.HasPrefix(err.Error(), "applying Cluster team/prod: ") {
 				t.Fatalf("the error is %v", err)
@@ -124,10 +125,10 @@ func TestApply(t *testing.T) {
 
 			var seen fleetv1.Cluster
 			found, err := applier.Store.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "prod"}, &seen)
-			if err != nil || found != (test.writes > 0 && test.err == nil) {
+			if err != nil || found != (shows != nil || test.writes > 0 && test.err == nil) {
 				t.Fatalf("the Store has it: %v, %v", found, err)
 			}
-			if !found {
+			if !found || test.writes == 0 {
 				return
 			}
 			if seen.UID != "assigned" || seen.ResourceVersion != "100" {

@@ -40,9 +40,10 @@ type storeKey struct {
 }
 
 type write struct {
-	object  client.Object // as the cache would show it
-	deleted bool
-	expires time.Time
+	object client.Object // as the cache would show it
+	// created says that the cache need not have shown the object before.
+	created, deleted bool
+	expires          time.Time
 }
 
 // NewStore returns a Store over a cached reader.
@@ -73,10 +74,15 @@ func (s *Store) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 		delete(s.writes, storeKey)
 		return found, nil
 	}
-	if s.now().After(last.expires) {
+	switch {
+	case !found && !last.created && !last.deleted:
+		// The cache had it, and has it no longer: the answer to our write came after the news
+		// that somebody has deleted it.
+		delete(s.writes, storeKey)
+		return false, nil
+	case s.now().After(last.expires):
 		return found, nil // Unseen reports it, and forgets it.
-	}
-	if last.deleted {
+	case last.deleted:
 		return false, nil
 	}
 	reflect.ValueOf(object).Elem().Set(reflect.ValueOf(last.object).Elem())
@@ -92,16 +98,20 @@ func caughtUp(cached client.Object, last write) bool {
 	return err != nil || order >= 0
 }
 
-// Wrote trims the object, as the API server returned it, in place and remembers it.
+// Wrote trims an object that was changed, as the API server returned it, in place and remembers
+// it for as long as the cache has the object in an older state.
 func (s *Store) Wrote(object client.Object) error {
-	if _, err := Trim(object); err != nil {
-		return err
-	}
-	return s.remember(object, false)
+	return s.remember(object, write{})
+}
+
+// Created trims an object that the cache may not have yet, as the API server returned it, in
+// place and remembers it.
+func (s *Store) Created(object client.Object) error {
+	return s.remember(object, write{created: true})
 }
 
 // Deleted remembers that the object is gone.
-func (s *Store) Deleted(object client.Object) error { return s.remember(object, true) }
+func (s *Store) Deleted(object client.Object) error { return s.remember(object, write{deleted: true}) }
 
 // Saw forgets a write that the cache has caught up with; gone says that the cache's news is
 // the object's deletion. Call it for every event.
@@ -144,15 +154,23 @@ func (s *Store) Unseen() []client.Object {
 	return unseen
 }
 
-func (s *Store) remember(object client.Object, deleted bool) error {
+func (s *Store) remember(object client.Object, as write) error {
+	if !as.deleted {
+		if _, err := Trim(object); err != nil {
+			return err
+		}
+	}
 	storeKey, err := s.key(object, client.ObjectKeyFromObject(object))
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.now()
-	s.writes[storeKey] = write{object: object.DeepCopyObject().(client.Object), deleted: deleted, expires: now.Add(lag)}
+	if last, ok := s.writes[storeKey]; ok && last.object.GetUID() == object.GetUID() {
+		as.created = as.created || last.created // And changed before the cache had it.
+	}
+	as.object, as.expires = object.DeepCopyObject().(client.Object), s.now().Add(lag)
+	s.writes[storeKey] = as
 	return nil
 }
 

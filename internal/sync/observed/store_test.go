@@ -41,6 +41,9 @@ func version(uid, resourceVersion string) *fleetv1.Cluster {
 
 func TestStore(t *testing.T) {
 	wrote := func(object *fleetv1.Cluster) func(*Store) error {
+		return func(s *Store) error { return s.Created(object) }
+	}
+	changed := func(object *fleetv1.Cluster) func(*Store) error {
 		return func(s *Store) error { return s.Wrote(object) }
 	}
 	deleted := func(object *fleetv1.Cluster) func(*Store) error {
@@ -56,24 +59,29 @@ func TestStore(t *testing.T) {
 		cache *fleetv1.Cluster
 		want  *fleetv1.Cluster
 	}{
-		"nothing anywhere":                  {},
-		"what the cache shows":              {cache: version("a", "5"), want: version("a", "5")},
-		"created, not shown yet":            {steps: steps{wrote(version("a", "5"))}, want: version("a", "5")},
-		"updated, shown as before":          {steps: steps{wrote(version("a", "10"))}, cache: version("a", "9"), want: version("a", "10")},
-		"updated, shown":                    {steps: steps{wrote(version("a", "10"))}, cache: version("a", "10"), want: version("a", "10")},
-		"somebody else was later":           {steps: steps{wrote(version("a", "10"))}, cache: version("a", "11"), want: version("a", "11")},
-		"numbers, not words":                {steps: steps{wrote(version("a", "99"))}, cache: version("a", "100"), want: version("a", "100")},
-		"the last write counts":             {steps: steps{wrote(version("a", "10")), wrote(version("a", "12"))}, cache: version("a", "11"), want: version("a", "12")},
-		"deleted, still shown":              {steps: steps{deleted(version("a", "10"))}, cache: version("a", "10")},
-		"deleted, still shown, changed":     {steps: steps{deleted(version("a", "10"))}, cache: version("a", "11")},
-		"deleted, gone":                     {steps: steps{deleted(version("a", "10"))}},
-		"deleted, replaced by somebody":     {steps: steps{deleted(version("a", "10"))}, cache: version("b", "12"), want: version("b", "12")},
-		"deleted and created again":         {steps: steps{deleted(version("a", "10")), wrote(version("b", "12"))}, cache: version("a", "10"), want: version("b", "12")},
-		"created and deleted again":         {steps: steps{wrote(version("b", "12")), deleted(version("b", "12"))}, cache: version("b", "12")},
-		"not shown for long: cache is true": {steps: steps{wrote(version("a", "10"))}, later: lag + time.Second, cache: version("a", "9"), want: version("a", "9")},
-		"gone for long: cache is true":      {steps: steps{wrote(version("a", "10"))}, later: lag + time.Second},
-		"shown long after the deletion":     {steps: steps{deleted(version("a", "10"))}, later: lag + time.Second, cache: version("a", "10"), want: version("a", "10")},
-		"just not too long":                 {steps: steps{wrote(version("a", "10"))}, later: lag - time.Second, cache: version("a", "9"), want: version("a", "10")},
+		"nothing anywhere":       {},
+		"what the cache shows":   {cache: version("a", "5"), want: version("a", "5")},
+		"created, not shown yet": {steps: steps{wrote(version("a", "5"))}, want: version("a", "5")},
+		// The news of the deletion may be faster than the answer to the write.
+		"changed, gone meanwhile":            {steps: steps{saw(version("a", "11"), true), changed(version("a", "10"))}},
+		"changed, shown as before":           {steps: steps{changed(version("a", "10"))}, cache: version("a", "9"), want: version("a", "10")},
+		"created and changed, not shown yet": {steps: steps{wrote(version("a", "5")), changed(version("a", "10"))}, want: version("a", "10")},
+		"changed, its predecessor created":   {steps: steps{wrote(version("b", "5")), changed(version("a", "10"))}},
+		"updated, shown as before":           {steps: steps{wrote(version("a", "10"))}, cache: version("a", "9"), want: version("a", "10")},
+		"updated, shown":                     {steps: steps{wrote(version("a", "10"))}, cache: version("a", "10"), want: version("a", "10")},
+		"somebody else was later":            {steps: steps{wrote(version("a", "10"))}, cache: version("a", "11"), want: version("a", "11")},
+		"numbers, not words":                 {steps: steps{wrote(version("a", "99"))}, cache: version("a", "100"), want: version("a", "100")},
+		"the last write counts":              {steps: steps{wrote(version("a", "10")), wrote(version("a", "12"))}, cache: version("a", "11"), want: version("a", "12")},
+		"deleted, still shown":               {steps: steps{deleted(version("a", "10"))}, cache: version("a", "10")},
+		"deleted, still shown, changed":      {steps: steps{deleted(version("a", "10"))}, cache: version("a", "11")},
+		"deleted, gone":                      {steps: steps{deleted(version("a", "10"))}},
+		"deleted, replaced by somebody":      {steps: steps{deleted(version("a", "10"))}, cache: version("b", "12"), want: version("b", "12")},
+		"deleted and created again":          {steps: steps{deleted(version("a", "10")), wrote(version("b", "12"))}, cache: version("a", "10"), want: version("b", "12")},
+		"created and deleted again":          {steps: steps{wrote(version("b", "12")), deleted(version("b", "12"))}, cache: version("b", "12")},
+		"not shown for long: cache is true":  {steps: steps{wrote(version("a", "10"))}, later: lag + time.Second, cache: version("a", "9"), want: version("a", "9")},
+		"gone for long: cache is true":       {steps: steps{wrote(version("a", "10"))}, later: lag + time.Second},
+		"shown long after the deletion":      {steps: steps{deleted(version("a", "10"))}, later: lag + time.Second, cache: version("a", "10"), want: version("a", "10")},
+		"just not too long":                  {steps: steps{wrote(version("a", "10"))}, later: lag - time.Second, cache: version("a", "9"), want: version("a", "10")},
 
 		"saw the write, then it went":            {steps: steps{wrote(version("a", "10")), saw(version("a", "10"), false)}},
 		"saw its deletion":                       {steps: steps{wrote(version("a", "10")), saw(version("a", "11"), true)}},
@@ -152,7 +160,7 @@ func TestStoreKeepsACopy(t *testing.T) {
 	store := NewStore(&lagging{}, scheme)
 	written := version("a", "10")
 	written.Labels = map[string]string{"a": "1"}
-	if err := store.Wrote(written); err != nil {
+	if err := store.Created(written); err != nil {
 		t.Fatal(err)
 	}
 	written.Labels["a"] = "changed by the writer"
@@ -172,7 +180,7 @@ func TestStoreReportsErrors(t *testing.T) {
 	}
 	broken := errors.New("the cache is broken")
 	store := NewStore(&lagging{err: broken}, scheme)
-	if err := store.Wrote(version("a", "10")); err != nil {
+	if err := store.Created(version("a", "10")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := store.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "prod"}, &fleetv1.Cluster{}); !errors.Is(err, broken) {
@@ -192,7 +200,7 @@ func TestStoreUnseen(t *testing.T) {
 	store.now = func() time.Time { return now }
 	seen, unseen := version("a", "10"), version("b", "10")
 	seen.Name = "seen"
-	if err := errors.Join(store.Wrote(seen), store.Wrote(unseen)); err != nil {
+	if err := errors.Join(store.Created(seen), store.Created(unseen)); err != nil {
 		t.Fatal(err)
 	}
 	store.Saw(seen, false)
@@ -219,7 +227,7 @@ func TestStoreGoneBeforeSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := NewStore(&lagging{}, scheme)
-	if err := store.Wrote(version("a", "10")); err != nil {
+	if err := store.Created(version("a", "10")); err != nil {
 		t.Fatal(err)
 	}
 	store.Saw(version("b", "11"), true) // A predecessor's.

@@ -6,17 +6,12 @@ package sources
 import (
 	"context"
 	"fmt"
-	"maps"
-	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/contract"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -24,17 +19,10 @@ const (
 	// accessInterval is how often we ask again whether a kind may be read. RBAC sends no
 	// event.
 	accessInterval = time.Minute
-	// blockedInterval is how often we look for versions that were not served, and for
-	// questions to ask again.
-	blockedInterval = 2 * time.Second
-	// discoveryPause is how long a version that is not served is not looked for again,
-	// however many Clusters refer to it.
-	discoveryPause = time.Second
-	// answerPatience is how long the API server may take to say whether a kind may be
-	// read, or is served.
+	// sweepInterval is how often we look for kinds that are gone.
+	sweepInterval = 2 * time.Second
+	// answerPatience is how long the API server may take to say whether a kind may be read.
 	answerPatience = 10 * time.Second
-	// questionsAtOnce is how many kinds are asked about at the same time.
-	questionsAtOnce = 8
 )
 
 // access is what the API server said of a kind that Clusters refer to.
@@ -44,22 +32,23 @@ type access struct {
 }
 
 // mayRead asks, once per kind, whether our ServiceAccount may read it. Without the question a
-// refused watch would be retried forever, and no user would know why. retry asks again about
-// a refusal, for all Clusters at once.
+// refused watch would be retried forever, and no user would know why. About a refusal it asks
+// again once in accessInterval, however many Clusters refer to the kind.
 func (s *Sources) mayRead(ctx context.Context, field string, kind schema.GroupKind) error {
 	resource := resourceOf(kind)
 	s.mu.Lock()
 	known, ok := s.access[resource]
 	s.mu.Unlock()
-	if !ok {
+	if !ok || s.isDue(known) {
 		var err error
 		if known, err = s.answer(ctx, resource); err != nil {
 			return err
 		}
 	}
 	if !known.allowed {
-		return &unresolvedError{err: fmt.Errorf("%s: the syncer may not read %s; give it a ClusterRole with get, list and watch on them, labelled %s: \"true\"",
-			field, resource, aggregationLabel)}
+		err := fmt.Errorf("%s: the syncer may not read %s; give it a ClusterRole with get, list and watch on them, labelled %s: \"true\"",
+			field, resource, aggregationLabel)
+		return &unresolvedError{&retryError{err, max(firstRetry, known.until.Sub(s.now()))}}
 	}
 	return nil
 }
@@ -102,13 +91,6 @@ func (s *Sources) answer(ctx context.Context, resource schema.GroupResource) (ac
 	}
 }
 
-// forgetRefusals forgets what a standby was refused: it does not ask again by itself.
-func (s *Sources) forgetRefusals() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.access, func(_ schema.GroupResource, known access) bool { return !known.allowed })
-}
-
 // isDue reports whether a refusal is to be asked about again.
 func (s *Sources) isDue(known access) bool { return !known.allowed && !s.now().Before(known.until) }
 
@@ -126,25 +108,37 @@ func (s *Sources) ask(ctx context.Context, resource schema.GroupResource) (acces
 	return answer, nil
 }
 
-// notServed is a version that a CRD declares and that was not served when it was last
-// looked for.
+// notServed is a version that a CRD declares and that was not served: since when, and when it
+// was last looked for.
 type notServed struct {
-	version string
-	seen    time.Time
+	version     string
+	since, seen time.Time
 }
 
-// isUnserved reports whether a version was not served a moment ago.
-func (s *Sources) isUnserved(version schema.GroupVersionKind) bool {
+// unservedFor returns for how long a version is not to be looked for again, however many
+// Clusters refer to it.
+func (s *Sources) unservedFor(version schema.GroupVersionKind) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	noted, ok := s.unserved[resourceOf(version.GroupKind())]
-	return ok && noted.version == version.Version && s.now().Before(noted.seen.Add(discoveryPause))
+	noted := s.unserved[resourceOf(version.GroupKind())]
+	if noted.version != version.Version {
+		return 0
+	}
+	return noted.seen.Add(backoff(noted.seen.Sub(noted.since))).Sub(s.now())
 }
 
-func (s *Sources) noteUnserved(version schema.GroupVersionKind) {
+// noteUnserved notes that a version was not served, and returns after which time to look for
+// it again.
+func (s *Sources) noteUnserved(version schema.GroupVersionKind) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unserved[resourceOf(version.GroupKind())] = notServed{version.Version, s.now()}
+	noted := s.unserved[resourceOf(version.GroupKind())]
+	if noted.version != version.Version {
+		noted = notServed{version: version.Version, since: s.now()}
+	}
+	noted.seen = s.now()
+	s.unserved[resourceOf(version.GroupKind())] = noted
+	return backoff(noted.seen.Sub(noted.since))
 }
 
 func (s *Sources) forgetUnserved(kind schema.GroupKind) {
@@ -153,109 +147,12 @@ func (s *Sources) forgetUnserved(kind schema.GroupKind) {
 	delete(s.unserved, resourceOf(kind))
 }
 
-// retry returns the Clusters that wait for a kind that can be read now. It asks one question
-// per kind, however many Clusters refer to it. No Cluster's look waits for the answers.
-func (s *Sources) retry(ctx context.Context) []client.Object {
+// sweep forgets what is known of kinds whose CRD is gone, also if no Cluster refers to them any
+// more.
+func (s *Sources) sweep(ctx context.Context) {
 	for _, kind := range s.kinds.list() {
 		s.forgetUndeclared(ctx, kind)
 	}
-	refused, unserved := s.due(ctx)
-	var asking errgroup.Group
-	asking.SetLimit(questionsAtOnce)
-	var mu sync.Mutex
-	var ended []schema.GroupResource
-	ask := func(resource schema.GroupResource, hasEnded func() bool) {
-		asking.Go(func() error {
-			if hasEnded() {
-				mu.Lock()
-				defer mu.Unlock()
-				ended = append(ended, resource)
-			}
-			return nil
-		})
-	}
-	for resource, version := range unserved {
-		ask(resource, func() bool { return s.isServedNow(ctx, resource, version) })
-	}
-	for _, resource := range refused {
-		ask(resource, func() bool { return s.isAllowedNow(ctx, resource) })
-	}
-	_ = asking.Wait() // No function returns an error.
-	var back []client.Object
-	for _, resource := range ended {
-		// Listed after the answer is there: Clusters that come later find it.
-		back = append(back, s.referring(ctx, resource)...)
-	}
-	return back
-}
-
-// due returns the kinds to ask about again, and forgets those that no Cluster refers to any
-// more or that have no CRD. It holds the lock, so it reads from the cache only: a Cluster
-// that is told what is forgotten here would wait forever.
-func (s *Sources) due(ctx context.Context) (refused []schema.GroupResource, unserved map[schema.GroupResource]string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for resource, known := range s.access {
-		switch {
-		case s.isWithoutCRD(ctx, resource):
-			delete(s.access, resource)
-		case !s.isDue(known):
-		case len(s.referring(ctx, resource)) == 0:
-			delete(s.access, resource)
-		default:
-			refused = append(refused, resource)
-		}
-	}
-	unserved = map[schema.GroupResource]string{}
-	for resource, noted := range s.unserved {
-		if s.isWithoutCRD(ctx, resource) || len(s.referring(ctx, resource)) == 0 {
-			delete(s.unserved, resource)
-			continue
-		}
-		unserved[resource] = noted.version
-	}
-	return refused, unserved
-}
-
-// isAllowedNow reports whether a kind that could not be read may be read now.
-func (s *Sources) isAllowedNow(ctx context.Context, resource schema.GroupResource) bool {
-	answer, err := s.answer(ctx, resource)
-	if err == nil {
-		return answer.allowed
-	}
-	ctrl.LoggerFrom(ctx).Error(err, "Asking again failed")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if known, ok := s.access[resource]; ok {
-		known.until = s.now().Add(accessInterval)
-		s.access[resource] = known
-	}
-	return false
-}
-
-// isServedNow reports whether a version that was not served is served now. Discovery has
-// no deadline of its own.
-func (s *Sources) isServedNow(ctx context.Context, resource schema.GroupResource, version string) bool {
-	ctx, cancel := context.WithTimeout(ctx, answerPatience)
-	defer cancel()
-	answered := s.questions.DoChan("served "+resource.String()+" "+version, func() (any, error) {
-		return s.RESTMapper().KindFor(resource.WithVersion(version))
-	})
-	select {
-	case <-ctx.Done():
-		return false
-	case result := <-answered:
-		if result.Err != nil {
-			return false
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.unserved[resource].version != version {
-		return false // Another version is looked for by now.
-	}
-	delete(s.unserved, resource)
-	return true
 }
 
 // isWithoutCRD reports whether a kind is known to have no CRD.
@@ -282,19 +179,6 @@ func (s *Sources) forgetUndeclared(ctx context.Context, group schema.GroupKind) 
 		delete(s.access, resource)
 		delete(s.unserved, resource)
 	}
-}
-
-// referring returns the Clusters that refer to an object of a kind.
-func (s *Sources) referring(ctx context.Context, resource schema.GroupResource) []client.Object {
-	var clusters clusterv1.ClusterList
-	if err := s.List(ctx, &clusters, client.MatchingFields{ByKind: resource.String()}, client.UnsafeDisableDeepCopy); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Listing from the cache failed; the Clusters wait for their next change", "kind", resource.String())
-	}
-	var result []client.Object
-	for i := range clusters.Items {
-		result = append(result, &clusters.Items[i])
-	}
-	return result
 }
 
 // aggregationLabel on a ClusterRole adds it to what the syncer may read for template values.

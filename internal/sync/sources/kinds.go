@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -35,7 +36,6 @@ var errDropped = errors.New("the kind has been dropped")
 // API's ObjectTracker watches the version it saw first forever.
 type kinds struct {
 	cache   cache.Cache
-	lists   *lists
 	handler handler.EventHandler
 	news    predicate.Predicate
 
@@ -55,8 +55,10 @@ type kind struct {
 	mu sync.RWMutex
 	// watched is the version that is watched; empty for none.
 	watched schema.GroupVersionKind
-	// listed says whether the events of all objects of the first list have been handled.
+	// listed says whether the events of all objects of the first list have been handled, since
+	// when the list is under way.
 	listed interface{ HasSynced() bool }
+	since  time.Time
 	// dropped says that it is no longer in all, and is not to be watched again.
 	dropped bool
 }
@@ -64,9 +66,24 @@ type kind struct {
 // isListed reports whether all objects of the kind are cached. The caller holds its lock.
 func (k *kind) isListed() bool { return k.listed != nil && k.listed.HasSynced() }
 
-func newKinds(objects cache.Cache, lists *lists, handler handler.EventHandler) *kinds {
+// isReadable returns nil if all objects of the kind are cached. If not, it returns ErrListing
+// or, after listPatience, an error that says what is wrong. A cached read would wait for the
+// list, which may never come. The caller holds the kind's lock.
+func (k *kind) isReadable(now time.Time) error {
+	if k.isListed() {
+		return nil
+	}
+	waited := now.Sub(k.since)
+	if waited <= listPatience {
+		return &retryError{ErrListing, backoff(waited)}
+	}
+	return fmt.Errorf("the API server has not listed %s in %s; its log, or that of the kind's conversion webhook, says why",
+		k.watched.GroupKind(), listPatience)
+}
+
+func newKinds(objects cache.Cache, handler handler.EventHandler) *kinds {
 	return &kinds{
-		cache: objects, lists: lists, handler: handler, all: map[schema.GroupKind]*kind{},
+		cache: objects, handler: handler, all: map[schema.GroupKind]*kind{},
 		news: predicate.And[client.Object](observed.CompactedChanged, notPaused),
 	}
 }
@@ -123,7 +140,7 @@ func (k *kinds) drop(ctx context.Context, group schema.GroupKind, holds func(*ki
 	if known.dropped || !holds(known) {
 		return
 	}
-	if err := k.move(ctx, known, schema.GroupVersionKind{}); err != nil {
+	if err := k.move(ctx, known, schema.GroupVersionKind{}, time.Time{}); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "A kind that is gone is still watched", "kind", group.String())
 		return
 	}
@@ -135,14 +152,13 @@ func (k *kinds) drop(ctx context.Context, group schema.GroupKind, holds func(*ki
 
 // move watches a kind in another version, or in none if that is empty, and stops the watch it
 // had. The caller holds the kind's lock.
-func (k *kinds) move(ctx context.Context, kind *kind, to schema.GroupVersionKind) error {
+func (k *kinds) move(ctx context.Context, kind *kind, to schema.GroupVersionKind, now time.Time) error {
 	if kind.watched == to {
 		return nil
 	}
 	if from := kind.watched; !from.Empty() {
 		kind.watched = schema.GroupVersionKind{}
 		ctrl.LoggerFrom(ctx).Info("Watching a kind no longer in this version", "kind", from.String())
-		k.lists.forget(from)
 		if err := k.cache.RemoveInformer(ctx, ofKind(from)); err != nil {
 			return fmt.Errorf("stopping the watch of %s: %w", from, err)
 		}
@@ -158,7 +174,7 @@ func (k *kinds) move(ctx context.Context, kind *kind, to schema.GroupVersionKind
 		return fmt.Errorf("watching %s: %w", to, err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Watching a kind that Clusters refer to", "kind", to.String())
-	kind.watched = to
+	kind.watched, kind.since = to, now
 	return nil
 }
 

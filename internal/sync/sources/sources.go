@@ -8,38 +8,47 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/util/workqueue"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/external"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/muster-fleet/muster/internal/apierror"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/queue"
 )
 
 // ErrUnresolved marks an error that means that a reference of the Cluster cannot be read now.
 // It is reported on the Cluster.
 var ErrUnresolved = errors.New("template values cannot be resolved")
 
-// unresolvedError is such an error.
-type unresolvedError struct {
-	err error
-	// polled says that nothing will bring the Cluster back: it is to be retried after a
-	// while.
-	polled bool
-}
+// ErrListing says that a kind was not read before and is being listed. It is not a failure:
+// nothing is reported, and the Cluster is to be looked at again.
+var ErrListing = errors.New("the objects that the Cluster refers to are being listed")
+
+const (
+	// listPatience is how long the first list of a kind may take until its absence is
+	// reported. Thousands of control planes take a while.
+	listPatience = 2 * time.Minute
+	// firstRetry and lastRetry are how soon, and how late, a Cluster is looked at again that
+	// refers to what cannot be read, if no event tells of the end of that.
+	firstRetry, lastRetry = 200 * time.Millisecond, 15 * time.Second
+)
+
+// backoff returns after which time to look again at what has been awaited for so long. It
+// doubles that time, so that thousands of Clusters that wait are not looked at all the time.
+func backoff(waited time.Duration) time.Duration { return min(max(firstRetry, waited), lastRetry) }
+
+// unresolvedError is an ErrUnresolved.
+type unresolvedError struct{ err error }
 
 // Error says what cannot be resolved.
 func (e *unresolvedError) Error() string { return ErrUnresolved.Error() + ": " + e.err.Error() }
@@ -47,12 +56,24 @@ func (e *unresolvedError) Error() string { return ErrUnresolved.Error() + ": " +
 // Unwrap makes it an ErrUnresolved.
 func (e *unresolvedError) Unwrap() []error { return []error{ErrUnresolved, e.err} }
 
-// NeedsPolling reports whether a reference that cannot be resolved is to be retried after a
-// while. The end of most causes brings the Cluster back: the object appears, its CRD does or
-// changes its contract, the kind is listed, served, or may be read.
-func NeedsPolling(err error) bool {
-	var unresolved *unresolvedError
-	return errors.As(err, &unresolved) && unresolved.polled
+// retryError says after which time it may have ended, without an event.
+type retryError struct {
+	error
+	after time.Duration
+}
+
+// Unwrap returns the error that it adds the time to.
+func (e *retryError) Unwrap() error { return e.error }
+
+// RetryAfter returns after which time to look again at a Cluster of which Values or Objects
+// returned an error; zero for an error that ends with a change of the Cluster, or of the
+// object or the CRD that it refers to, because that brings it back.
+func RetryAfter(err error) time.Duration {
+	var retry *retryError
+	if errors.As(err, &retry) {
+		return retry.after
+	}
+	return 0
 }
 
 // Sources reads the objects that a Cluster refers to, from a cache that starts to
@@ -61,7 +82,6 @@ func NeedsPolling(err error) bool {
 type Sources struct {
 	client.Client
 	kinds *kinds
-	lists *lists
 	now   func() time.Time
 	// warmPatience is the constant, except in tests.
 	warmPatience time.Duration
@@ -81,8 +101,10 @@ type Sources struct {
 // cache of what it watches is filled: a kind that a conversion webhook keeps from being
 // listed must not be in that one. The handler gets the objects' events.
 func New(cached client.Client, objects cache.Cache, events handler.EventHandler) *Sources {
-	lists := newLists(objects)
-	return newSources(split{cached, objects}, newKinds(objects, lists, events), lists)
+	return &Sources{
+		Client: split{cached, objects}, kinds: newKinds(objects, events), now: time.Now, warmPatience: warmPatience,
+		access: map[schema.GroupResource]access{}, unserved: map[schema.GroupResource]notServed{},
+	}
 }
 
 // split reads unstructured objects, those that Clusters refer to, from another cache.
@@ -99,34 +121,16 @@ func (s split) Get(ctx context.Context, key client.ObjectKey, object client.Obje
 	return s.Client.Get(ctx, key, object, options...)
 }
 
-func newSources(cached client.Client, kinds *kinds, lists *lists) *Sources {
-	return &Sources{
-		Client: cached, kinds: kinds, lists: lists, now: time.Now, warmPatience: warmPatience,
-		access: map[schema.GroupResource]access{}, unserved: map[schema.GroupResource]notServed{},
-	}
-}
-
 // Source is a source of the controller that reconciles Clusters: the events of the objects
 // they refer to go into its queue.
 func (s *Sources) Source() source.Source {
-	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		s.forgetRefusals()
-		return s.kinds.start(ctx, queue)
-	})
+	return source.Func(s.kinds.start)
 }
 
-// Back brings back Clusters whose wait for a kind is over.
-func (s *Sources) Back() queue.Events { return s.lists.complete }
-
-// Start brings back Clusters that had to wait, until the context ends. It is a manager's Runnable.
+// Start forgets kinds that are gone, until the context ends. It is a manager's Runnable.
 func (s *Sources) Start(ctx context.Context) error {
-	var both errgroup.Group
-	both.Go(func() error { return s.lists.Start(ctx) })
-	both.Go(func() error {
-		return queue.Feed(ctx, blockedInterval, func() []client.Object { return s.retry(ctx) },
-			func(client.Object) queue.Events { return s.lists.complete })
-	})
-	return both.Wait()
+	wait.UntilWithContext(ctx, s.sweep, sweepInterval)
+	return nil
 }
 
 // Values returns the template values of a Cluster. An error that is ErrUnresolved
@@ -139,7 +143,7 @@ func (s *Sources) Values(ctx context.Context, in settings.Settings, cluster *clu
 	values, err := desired.Values(cluster, controlPlane, infrastructure, in.Cluster.Exclude)
 	if err != nil {
 		// It is the Cluster itself that must change.
-		return nil, &unresolvedError{err: err}
+		return nil, &unresolvedError{err}
 	}
 	return values, nil
 }
@@ -173,11 +177,13 @@ func (s *Sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field
 	}
 	switch {
 	case errors.Is(err, ErrListing):
-		return nil, ErrListing
-	case err != nil:
-		return nil, &unresolvedError{err: fmt.Errorf("%s: %w", field, err), polled: !isAwaited(err)}
+		return nil, err
+	case err == nil:
+		return observed.Expand(object)
+	case RetryAfter(err) == 0 && !isAwaited(err):
+		err = &retryError{err, lastRetry}
 	}
-	return observed.Expand(object)
+	return nil, &unresolvedError{fmt.Errorf("%s: %w", field, err)}
 }
 
 // isDeclared returns an errUndeclared for a kind without a CRD, about which nothing is kept.
@@ -210,19 +216,16 @@ func (s *Sources) find(ctx context.Context, cluster *clusterv1.Cluster, ref clus
 }
 
 // errUndeclared marks an error that ends when the CRD appears or declares a version for the
-// contract, errUnlisted one that ends with the first list of a kind. errMisnamed is an
-// errUndeclared of a reference that gets the CRD's name right, but not the kind's.
+// contract. errMisnamed is an errUndeclared of a reference that gets the CRD's name right, but
+// not the kind's.
 var (
 	errUndeclared = errors.New("the kind is not served for Cluster API")
-	errUnlisted   = errors.New("the kind is not listed")
 	errMisnamed   = fmt.Errorf("%w under this name", errUndeclared)
 )
 
-// isAwaited reports whether the end of an error brings the Cluster back: object, CRD
-// and first list are watched, and a version that is not served is looked for.
-func isAwaited(err error) bool {
-	return apierrors.IsNotFound(err) || errors.Is(err, errUndeclared) || errors.Is(err, errUnlisted) || apierror.IsUnserved(err)
-}
+// isAwaited reports whether the end of an error brings the Cluster back: object and CRD are
+// watched.
+func isAwaited(err error) bool { return apierrors.IsNotFound(err) || errors.Is(err, errUndeclared) }
 
 // read reads an object if its kind is watched in the version it is to be read in, and
 // returns errMoved if not.
@@ -236,7 +239,10 @@ func (s *Sources) read(ctx context.Context, kind *kind, cluster *clusterv1.Clust
 		if object.GroupVersionKind() != kind.watched {
 			return errMoved
 		}
-		return s.get(ctx, client.ObjectKeyFromObject(cluster), key, object)
+		if err := kind.isReadable(s.now()); err != nil {
+			return err
+		}
+		return s.Get(ctx, key, object)
 	}}
 	object, err := external.GetObjectFromContractVersionedRef(ctx, reader, ref, cluster.Namespace)
 	if err == nil || !reader.isUndeclared() {
@@ -247,15 +253,6 @@ func (s *Sources) read(ctx context.Context, kind *kind, cluster *clusterv1.Clust
 	}
 	s.forgetUnserved(ref.GroupKind())
 	return nil, fmt.Errorf("%w: %w", errUndeclared, err)
-}
-
-// get reads an object for a Cluster once all of its kind are in the cache, and says so if
-// they are not yet.
-func (s *Sources) get(ctx context.Context, cluster, key client.ObjectKey, object *unstructured.Unstructured) error {
-	if err := s.lists.need(ctx, object.GroupVersionKind(), cluster); err != nil {
-		return err
-	}
-	return s.Client.Get(ctx, key, object)
 }
 
 // follow watches a kind in the version that its CRD declares now. Nothing reads the kind
@@ -274,10 +271,10 @@ func (s *Sources) follow(ctx context.Context, kind *kind, ref clusterv1.Contract
 	if _, err := external.GetObjectFromContractVersionedRef(ctx, reader, ref, ""); err != nil && !reader.isUndeclared() {
 		return err
 	}
-	if s.isUnserved(version) {
-		return fmt.Errorf("%s: %w", version, errUndeclared)
+	if after := s.unservedFor(version); after > 0 {
+		return &retryError{fmt.Errorf("%s is not served yet", version), after}
 	}
-	err := s.kinds.move(ctx, kind, version)
+	err := s.kinds.move(ctx, kind, version, s.now())
 	if !apierror.IsUnserved(err) {
 		s.forgetUnserved(ref.GroupKind())
 		return err
@@ -287,8 +284,7 @@ func (s *Sources) follow(ctx context.Context, kind *kind, ref clusterv1.Contract
 	if served, other := s.RESTMapper().KindFor(resourceOf(ref.GroupKind()).WithVersion(version.Version)); other == nil && served.Kind != version.Kind {
 		return fmt.Errorf("%w: %s is of kind %q, not %q; correct the reference", errMisnamed, resourceOf(ref.GroupKind()), served.Kind, version.Kind)
 	}
-	s.noteUnserved(version)
-	return err
+	return &retryError{err, s.noteUnserved(version)}
 }
 
 // declared reads a CRD's metadata, and hands over the object that is then to be read in

@@ -43,11 +43,11 @@ type world struct {
 	unserved bool
 	unlisted bool
 	asked    int
+	// discovered is how often a version was looked for.
+	discovered int
 	// hangs is what the API server gives no answer about until it is closed: a resource, or
 	// discovery.
 	hangs map[string]chan struct{}
-	// hanging is how many have asked for that.
-	hanging int
 	// deadlines are of the questions whether a kind may be read.
 	deadlines []time.Duration
 	clusters  []clusterv1.Cluster
@@ -116,9 +116,6 @@ func (w *world) Create(ctx context.Context, object client.Object, _ ...client.Cr
 func (w *world) hang(ctx context.Context, what string) error {
 	w.mu.Lock()
 	end := w.hangs[what]
-	if end != nil {
-		w.hanging++
-	}
 	w.mu.Unlock()
 	if end == nil {
 		return nil
@@ -159,6 +156,7 @@ func (w worldMapper) RESTMapping(kind schema.GroupKind, versions ...string) (*me
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.discovered++
 	if w.unserved || kind.Kind != things.Kind && strings.EqualFold(kind.Kind, things.Kind) {
 		return nil, &meta.NoKindMatchError{GroupKind: kind, SearchedVersions: versions}
 	}
@@ -297,30 +295,32 @@ func TestSourcesFollowTheContractWhileOthersRead(t *testing.T) {
 	}
 }
 
-// Of what keeps a reference from being read, the end brings the Cluster back; nobody
-// needs to look again and again.
-func TestNeedsPolling(t *testing.T) {
+// Of most of what keeps a reference from being read, the end brings the Cluster back; nobody
+// needs to look again and again. The rest is polled.
+func TestRetryAfter(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*world)
 		words  string
-		polled bool
+		after  time.Duration
 	}{
 		"no object":          {change: func(w *world) { w.exists = false }, words: `spec.infrastructureRef: failed to retrieve Thing team/infra: things "infra" not found`},
 		"no CRD":             {change: func(w *world) { w.noCRD = true }, words: `"things.infrastructure.cluster.x-k8s.io" not found; install the provider`},
 		"no contract":        {change: func(w *world) { w.contract = "" }, words: "contract version label"},
-		"not served":         {change: func(w *world) { w.unserved = true }, words: "no matches for kind"},
-		"not allowed":        {change: func(w *world) { w.refused = true }, words: "the syncer may not read things.infrastructure.cluster.x-k8s.io"},
-		"no CRD can be read": {change: func(w *world) { w.crd = errors.New("broken") }, words: "broken", polled: true},
+		"not served":         {change: func(w *world) { w.unserved = true }, words: "no matches for kind", after: firstRetry},
+		"not allowed":        {change: func(w *world) { w.refused = true }, words: "the syncer may not read things.infrastructure.cluster.x-k8s.io", after: accessInterval},
+		"no CRD can be read": {change: func(w *world) { w.crd = errors.New("broken") }, words: "broken", after: lastRetry},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			test.change(w)
-			_, err := w.sources().look(t.Context())
+			s, now := w.sources(), time.Now()
+			s.now = func() time.Time { return now }
+			_, err := s.look(t.Context())
 			if !errors.Is(err, ErrUnresolved) || !strings.Contains(err.Error(), test.words) {
 				t.Errorf("got %v, want what says %q", err, test.words)
 			}
-			if NeedsPolling(err) != test.polled {
-				t.Errorf("needs polling: %v, want %v", !test.polled, test.polled)
+			if got := RetryAfter(err); got != test.after {
+				t.Errorf("again after %v, want %v", got, test.after)
 			}
 		})
 	}
@@ -328,102 +328,106 @@ func TestNeedsPolling(t *testing.T) {
 		w := newWorld()
 		w.unlisted = true
 		s := w.sources()
-		if _, err := s.look(t.Context()); !errors.Is(err, ErrListing) {
-			t.Errorf("at first: %v", err)
+		begun := time.Now()
+		now := begun
+		s.now = func() time.Time { return now }
+		for waited, after := range map[time.Duration]time.Duration{0: firstRetry, 3 * time.Second: 3 * time.Second, time.Minute: lastRetry} {
+			w.unlisted, now = true, begun
+			_, _ = s.look(t.Context())
+			now = begun.Add(waited)
+			if _, err := s.look(t.Context()); !errors.Is(err, ErrListing) || RetryAfter(err) != after {
+				t.Errorf("after %v: %v, again after %v", waited, err, RetryAfter(err))
+			}
 		}
-		late := time.Now().Add(ListPatience + time.Second)
-		s.lists.now = func() time.Time { return late }
-		if _, err := s.look(t.Context()); !errors.Is(err, ErrUnresolved) || NeedsPolling(err) {
-			t.Errorf("when patience is over: %v", err)
+		now = begun.Add(listPatience + time.Second)
+		if _, err := s.look(t.Context()); !errors.Is(err, ErrUnresolved) || RetryAfter(err) != lastRetry || !strings.Contains(err.Error(), "has not listed Thing.infrastructure.cluster.x-k8s.io in 2m0s") {
+			t.Errorf("when patience is over: %v, again after %v", err, RetryAfter(err))
 		}
 	})
 	t.Run("a broken variable", func(t *testing.T) {
 		cluster := referringCluster()
 		cluster.Spec.Topology.Variables = []clusterv1.ClusterVariable{{Name: "x"}}
 		cluster.Spec.Topology.Variables[0].Value.Raw = []byte("{")
-		if _, err := newWorld().sources().Values(t.Context(), settings.Default(), cluster); !errors.Is(err, ErrUnresolved) || NeedsPolling(err) {
+		if _, err := newWorld().sources().Values(t.Context(), settings.Default(), cluster); !errors.Is(err, ErrUnresolved) || RetryAfter(err) != 0 {
 			t.Errorf("got %v", err)
 		}
 	})
-	if NeedsPolling(nil) || NeedsPolling(errors.New("another")) {
+	if RetryAfter(nil) != 0 || RetryAfter(errors.New("another")) != 0 {
 		t.Error("what is no reference is polled")
 	}
 }
 
-// What ends without an event is asked about once for all Clusters.
-func TestSourcesRetry(t *testing.T) {
+// What ends without an event is asked about once for all Clusters, and not all the time.
+func TestSourcesAskAgain(t *testing.T) {
 	const questions = 3 // get, list, watch
-	now := time.Now()
-	begin := func(change func(*world)) (*world, *Sources) {
-		w := newWorld()
+	begin := func(change func(*world)) (w *world, s *Sources, wait func(time.Duration)) {
+		w = newWorld()
 		change(w)
-		for i := range 3 {
-			cluster := referringCluster()
-			cluster.Name = fmt.Sprint(i)
-			w.clusters = append(w.clusters, *cluster)
-		}
-		s := w.sources()
+		s = w.sources()
+		now := time.Now()
 		s.now = func() time.Time { return now }
-		for range 5 {
-			if _, err := s.look(t.Context()); !errors.Is(err, ErrUnresolved) {
-				t.Errorf("got %v", err)
-			}
-		}
-		return w, s
+		return w, s, func(passed time.Duration) { now = now.Add(passed) }
 	}
-	back := func(s *Sources, want int) {
-		t.Helper()
-		if got := len(s.retry(t.Context())); got != want {
-			t.Errorf("%d Clusters come back, want %d", got, want)
+	looks := func(s *Sources) (err error) {
+		for range 5 { // As many Clusters.
+			_, err = s.look(t.Context())
 		}
+		return err
 	}
 	t.Run("access", func(t *testing.T) {
-		w, s := begin(func(w *world) { w.refused = true })
-		back(s, 0)
-		if w.asked != questions {
-			t.Errorf("asked %d times, want %d", w.asked, questions)
-		}
-		now = now.Add(accessInterval + time.Second)
-		back(s, 0)
-		back(s, 0)
-		if w.asked != 2*questions {
-			t.Errorf("after a minute asked %d times, want %d", w.asked, 2*questions)
+		w, s, wait := begin(func(w *world) { w.refused = true })
+		for minute := range 3 {
+			err := looks(s)
+			if !errors.Is(err, ErrUnresolved) || w.asked != (minute+1)*questions {
+				t.Errorf("minute %d: asked %d times: %v", minute, w.asked, err)
+			}
+			wait(RetryAfter(err))
 		}
 		w.refused = false
-		now = now.Add(accessInterval + time.Second)
-		back(s, 3)
-		back(s, 0)
-		if version, err := s.look(t.Context()); version != "v1beta1" {
-			t.Errorf("read %q (%v)", version, err)
+		if err := looks(s); err != nil || w.asked != 4*questions {
+			t.Errorf("asked %d times: %v", w.asked, err)
 		}
 	})
-	t.Run("access that nobody wants any more", func(t *testing.T) {
-		w, s := begin(func(w *world) { w.refused = true })
-		w.clusters = nil
-		now = now.Add(accessInterval + time.Second)
-		back(s, 0)
-		if w.asked != questions || len(s.access) != 0 {
-			t.Errorf("asked %d times, remembers %v", w.asked, s.access)
+	t.Run("access that was refused to a standby", func(t *testing.T) {
+		w, s, wait := begin(func(w *world) { w.refused = true })
+		_ = looks(s)
+		wait(time.Hour)
+		w.refused = false
+		if err := looks(s); err != nil {
+			t.Error(err)
 		}
 	})
 	t.Run("a version that is not served", func(t *testing.T) {
-		w, s := begin(func(w *world) { w.unserved = true })
-		back(s, 0)
+		w, s, wait := begin(func(w *world) { w.unserved = true })
+		var waited time.Duration
+		for i := range 100 {
+			before := w.discovered
+			err := looks(s)
+			if !errors.Is(err, ErrUnresolved) || RetryAfter(err) <= 0 {
+				t.Fatalf("again after %v: %v", RetryAfter(err), err)
+			}
+			// Two questions are one look for it, and one under which other name it may be.
+			if got := w.discovered - before; got > 2 {
+				t.Errorf("round %d: discovery was asked %d times", i, got)
+			}
+			wait(RetryAfter(err))
+			waited += RetryAfter(err)
+		}
+		if waited < 90*lastRetry {
+			t.Errorf("100 rounds took %v", waited)
+		}
 		w.unserved = false
-		back(s, 3)
-		back(s, 0)
-		if version, err := s.look(t.Context()); version != "v1beta1" {
-			t.Errorf("read %q (%v)", version, err)
+		if version, err := s.look(t.Context()); version != "v1beta1" || len(s.unserved) != 0 {
+			t.Errorf("read %q (%v), remembers %v", version, err, s.unserved)
 		}
 	})
 	t.Run("a version that is not declared any more", func(t *testing.T) {
-		w, s := begin(func(w *world) { w.unserved = true })
+		w, s, _ := begin(func(w *world) { w.unserved = true })
+		_ = looks(s)
 		w.contract = ""
-		if _, err := s.look(t.Context()); err == nil {
-			t.Error("no error")
+		if err := looks(s); RetryAfter(err) != 0 || len(s.unserved) != 0 {
+			t.Errorf("again after %v: %v; remembers %v", RetryAfter(err), err, s.unserved)
 		}
-		w.unserved = false
-		back(s, 0)
 	})
 }
 
@@ -524,38 +528,6 @@ func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
 		answer()
 		looking.Wait()
 	})
-	for name, change := range map[string]func(*world){
-		"when access is asked for again":         func(w *world) { w.refused = true },
-		"when a version is looked for once more": func(w *world) { w.unserved = true },
-	} {
-		t.Run(name, func(t *testing.T) {
-			w, s, answer := begin(change)
-			defer answer()
-			hangs := w.hangs
-			w.hangs = nil
-			now := time.Now()
-			s.now = func() time.Time { return now }
-			if _, err := s.look(t.Context()); !errors.Is(err, ErrUnresolved) {
-				t.Fatalf("got %v", err)
-			}
-			w.hangs, w.refused, w.unserved = hangs, false, false
-			if !s.access[resourceOf(things)].allowed {
-				now = now.Add(accessInterval)
-			}
-			back := make(chan []client.Object, 1)
-			go func() { back <- s.retry(t.Context()) }()
-			eventually(t, "asked", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.hanging == 1 })
-			within(t, "a Cluster", func() {
-				if _, err := s.look(t.Context()); !errors.Is(err, ErrUnresolved) {
-					t.Errorf("got %v", err)
-				}
-			})
-			answer()
-			if got := <-back; len(got) != 1 {
-				t.Errorf("%d Clusters come back, want 1", len(got))
-			}
-		})
-	}
 }
 
 // Whoever may make Clusters can refer to kinds that nobody has ever heard of, as many as
@@ -585,15 +557,14 @@ func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
 		s := w.sources()
 		for i := range 1500 {
 			err := look(s, "evil.example", fmt.Sprintf("K%d", i))
-			if !errors.Is(err, errUndeclared) || NeedsPolling(err) {
+			if !errors.Is(err, errUndeclared) || RetryAfter(err) != 0 {
 				t.Fatalf("got %v", err)
 			}
 			if want := fmt.Sprintf(`CustomResourceDefinition "k%ds.evil.example" not found; install`, i); !strings.Contains(err.Error(), want) {
 				t.Fatalf("got %v, want what says %s", err, want)
 			}
 		}
-		s.now = func() time.Time { return time.Now().Add(2 * accessInterval) }
-		s.retry(t.Context())
+		s.sweep(t.Context())
 		if w.asked != 0 {
 			t.Errorf("asked %d times about kinds that are not there", w.asked)
 		}
@@ -606,7 +577,7 @@ func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
 			for _, kind := range []string{"THING", "tHING", "Thing", "ThInG"} {
 				if err := look(s, things.Group, kind); (kind == things.Kind) != (err == nil) {
 					t.Errorf("%s: %v", kind, err)
-				} else if err != nil && (NeedsPolling(err) || !strings.Contains(err.Error(), `is of kind "Thing", not "`+kind)) {
+				} else if err != nil && (RetryAfter(err) != 0 || !strings.Contains(err.Error(), `is of kind "Thing", not "`+kind)) {
 					t.Errorf("%s: %v", kind, err)
 				}
 			}
@@ -618,7 +589,7 @@ func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
 	})
 	for name, notice := range map[string]func(*Sources){
 		"whose CRD goes":                     func(s *Sources) { _ = look(s, things.Group, things.Kind) },
-		"whose CRD goes after the last user": func(s *Sources) { s.retry(t.Context()) },
+		"whose CRD goes after the last user": func(s *Sources) { s.sweep(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
@@ -656,11 +627,11 @@ func TestSourcesDropAKindWhileOthersRead(t *testing.T) {
 			}
 		})
 	}
-	retrying := make(chan struct{})
+	sweeping := make(chan struct{})
 	go func() {
-		defer close(retrying)
+		defer close(sweeping)
 		for ctx.Err() == nil {
-			s.retry(t.Context())
+			s.sweep(t.Context())
 		}
 	}()
 	for i := range 50 {
@@ -671,7 +642,7 @@ func TestSourcesDropAKindWhileOthersRead(t *testing.T) {
 	}
 	others.Wait()
 	stop()
-	<-retrying
+	<-sweeping
 	if version, err := s.look(t.Context()); version != "v1beta1" {
 		t.Errorf("read %q (%v)", version, err)
 	}

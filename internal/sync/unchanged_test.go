@@ -1,0 +1,327 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/keymutex"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/apply"
+	"github.com/muster-fleet/muster/internal/sync/observed"
+	"github.com/muster-fleet/muster/internal/sync/sources"
+	"github.com/muster-fleet/muster/test/fixture"
+)
+
+// server is an API server, and a cache that never lags. It records what is read.
+type server struct {
+	client.WithWatch
+	direct client.WithWatch // It records nothing.
+	reads  map[string]client.Object
+	writes []string
+}
+
+func newServer(t *testing.T, objects ...client.Object) *server {
+	t.Helper()
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	s := &server{reads: map[string]client.Object{}}
+	s.direct = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&clusterv1.Cluster{}).
+		WithIndex(&fleetv1.Cluster{}, byOrigin, origins).Build()
+	s.WithWatch = interceptor.NewClient(s.direct, interceptor.Funcs{
+		Get: func(ctx context.Context, direct client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+			kind, err := apiutil.GVKForObject(into, scheme)
+			if err != nil {
+				return err
+			}
+			if err = direct.Get(ctx, key, into, options...); err == nil {
+				_, err = observed.Trim(into)
+			}
+			read := into.DeepCopyObject().(client.Object)
+			read.GetObjectKind().SetGroupVersionKind(kind)
+			read.SetNamespace(key.Namespace)
+			read.SetName(key.Name)
+			s.reads[kind.GroupKind().String()+" "+key.String()] = read
+			return err
+		},
+		List: func(ctx context.Context, direct client.WithWatch, into client.ObjectList, options ...client.ListOption) error {
+			s.reads[fmt.Sprintf("%T %v", into, options)] = nil
+			return direct.List(ctx, into, options...)
+		},
+		Create: func(_ context.Context, _ client.WithWatch, object client.Object, _ ...client.CreateOption) error {
+			object.(*authorizationv1.SelfSubjectAccessReview).Status.Allowed = true
+			return nil
+		},
+		Patch: func(ctx context.Context, direct client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			s.writes = append(s.writes, fmt.Sprintf("%T %s", object, object.GetName()))
+			if err := direct.Patch(ctx, object, patch, options...); err != nil || object.GetUID() != "" {
+				return err
+			}
+			object.SetUID(types.UID(s.writes[len(s.writes)-1]))
+			return direct.Patch(ctx, object, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"uid":%q}}`, object.GetUID())))
+		},
+	})
+	return s
+}
+
+// listed is a cache of the objects that Clusters refer to.
+type listed struct {
+	*informertest.FakeInformers
+	*server
+}
+
+func (l listed) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	return l.server.Get(ctx, key, object, options...)
+}
+
+func (l listed) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	return l.server.List(ctx, list, options...)
+}
+
+// reconciler returns the reconciler of Clusters on the server.
+func (s *server) reconciler() *clusterReconciler {
+	store := observed.NewStore(s, s.Scheme())
+	applier := &apply.Applier{Client: s.WithWatch, Live: s.direct, Store: store}
+	users, in := newUsers(s, store), settings.NewReader(s)
+	sources := sources.New(s, listed{&informertest.FakeInformers{Scheme: s.Scheme()}, s}, handler.Funcs{})
+	return &clusterReconciler{
+		Client: s.WithWatch, live: s.direct, applier: applier, settings: in, users: users, sources: sources,
+		looker:   &looker{Reader: s, store: store, users: users, registrar: newPresence(s.direct, "muster-system", stamp.RegistrarLease)},
+		groups:   &groupReconciler{Reader: s, Applier: applier, users: users, settings: in, busy: keymutex.NewHashed(1)},
+		mappings: &mappingReconciler{Reader: s, Applier: applier, live: s.direct, users: users, settings: in, busy: keymutex.NewHashed(2), retiring: map[types.NamespacedName]retirement{}},
+		reporter: newReporter(s.WithWatch, store, events.NewFakeRecorder(100)), digests: newDigests(s, store, sources),
+		tally: NewTally(), busy: keymutex.NewHashed(1),
+	}
+}
+
+// scene is a server with a Cluster, its reconciler, and what is beside the Cluster.
+type scene struct {
+	*server
+	*clusterReconciler
+	key types.NamespacedName
+}
+
+func newScene(t *testing.T, class, classNamespace string, change func(*clusterv1.Cluster)) *scene {
+	t.Helper()
+	named := func(namespace, name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(namespace + "/" + name)}
+	}
+	crd := func(name string) client.Object {
+		return &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"cluster.x-k8s.io/v1beta2": "v1beta2"}}}
+	}
+	cluster := fixture.Cluster("team", "prod", class, classNamespace)
+	cluster.UID = "prod"
+	controlPlane, infrastructure := fixture.ControlPlane(cluster), fixture.Infrastructure(cluster)
+	for object, ref := range map[*unstructured.Unstructured]*clusterv1.ContractVersionedObjectReference{
+		controlPlane: &cluster.Spec.ControlPlaneRef, infrastructure: &cluster.Spec.InfrastructureRef,
+	} {
+		object.SetUID(types.UID(object.GetName()))
+		*ref = clusterv1.ContractVersionedObjectReference{APIGroup: object.GroupVersionKind().Group, Kind: object.GetKind(), Name: object.GetName()}
+	}
+	if change != nil {
+		change(cluster)
+	}
+	selecting := &metav1.LabelSelector{MatchLabels: map[string]string{"name": "team"}}
+	config := fixture.Config()
+	config.Spec.Cluster = &addonsv1.ClusterConfig{NamespaceSelector: selecting}
+	s := newServer(t, cluster, controlPlane, infrastructure, config,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", Labels: selecting.MatchLabels}},
+		&clusterv1.ClusterClass{ObjectMeta: named("team", "standard")}, &clusterv1.ClusterClass{ObjectMeta: named("classes", "standard")},
+		crd("kubeadmcontrolplanes.controlplane.cluster.x-k8s.io"), crd("devclusters.infrastructure.cluster.x-k8s.io"))
+	result := &scene{s, s.reconciler(), client.ObjectKeyFromObject(cluster)}
+	if err := result.sources.Warm(t.Context(), func(client.Object) bool { return true }); err != nil {
+		t.Fatal(err)
+	}
+	result.look(t) // It is stamped, and waits for its control plane.
+	result.change(t, &clusterv1.Cluster{}, func(object client.Object) {
+		object.(*clusterv1.Cluster).Status.Initialization.ControlPlaneInitialized = ptr.To(true)
+	})
+	return result
+}
+
+// look reconciles, and returns what was read and written.
+func (s *scene) look(t *testing.T) (reads map[string]client.Object, writes []string) {
+	t.Helper()
+	s.reads, s.writes = map[string]client.Object{}, nil
+	if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key}); err != nil {
+		t.Fatal(err)
+	}
+	reads, s.reads = s.reads, map[string]client.Object{}
+	return reads, s.writes
+}
+
+// change changes an object of the Cluster's name, its status, too.
+func (s *scene) change(t *testing.T, object client.Object, change func(client.Object)) {
+	t.Helper()
+	if err := s.direct.Get(t.Context(), s.key, object); err != nil {
+		t.Fatal(err)
+	}
+	change(object)
+	err := s.direct.Status().Update(t.Context(), object)
+	if apierrors.IsNotFound(err) { // It has no such subresource here.
+		err = s.direct.Update(t.Context(), object)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// digest returns the digest of what a reconcile would read now, and whether it would be skipped.
+func (s *scene) digest(t *testing.T) (digest uint64, isKnown bool) {
+	t.Helper()
+	in, err := s.settings.Current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cluster clusterv1.Cluster
+	if found, err := s.digests.store.Get(t.Context(), s.key, &cluster); err != nil || !found {
+		return 0, false
+	}
+	digest = s.digests.sum(t.Context(), in, &cluster, s.digests.outputs(t.Context(), &cluster)).all
+	return digest, digest == s.digests.known[s.key]
+}
+
+// The events of an import's own writes cost no look: what was written is in the digest as the
+// API server will show it.
+func TestImportIsLookedAtOnce(t *testing.T) {
+	for _, classNamespace := range []string{"", "classes"} {
+		s := newScene(t, "standard", classNamespace, nil)
+		if _, writes := s.look(t); len(writes) != 1 {
+			t.Fatalf("it is not imported: written %q", writes)
+		}
+		if _, isKnown := s.digest(t); !isKnown {
+			t.Error("it is looked at again")
+		}
+		// What others change is seen.
+		s.change(t, &fleetv1.Cluster{}, func(object client.Object) { object.SetLabels(nil) })
+		if _, isKnown := s.digest(t); isKnown {
+			t.Error("a change of the Fleet Cluster is not looked at")
+		}
+		if _, writes := s.look(t); len(writes) != 1 {
+			t.Errorf("written %q", writes)
+		}
+		s.change(t, &clusterv1.Cluster{}, func(object client.Object) { object.(*clusterv1.Cluster).Status.Conditions = nil })
+		if _, isKnown := s.digest(t); isKnown {
+			t.Error("a change of our conditions is not looked at")
+		}
+	}
+}
+
+// Whatever a reconcile of an imported Cluster reads is in its digest: if any of it is replaced,
+// appears or goes, the next reconcile is not skipped.
+func TestDigestCoversWhatIsRead(t *testing.T) {
+	for name, test := range map[string]struct {
+		class, classNamespace string
+		change                func(*clusterv1.Cluster)
+	}{
+		"no class":                     {},
+		"a class beside it":            {class: "standard"},
+		"a class of another namespace": {class: "standard", classNamespace: "classes"},
+		"an agent that calls": {class: "standard", classNamespace: "classes", change: func(cluster *clusterv1.Cluster) {
+			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, stamp.RegistrationAnnotation, string(stamp.ByAgent))
+		}},
+		"no control plane of its own": {change: func(cluster *clusterv1.Cluster) {
+			cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t, test.class, test.classNamespace, test.change)
+			s.look(t)
+			s.change(t, &fleetv1.Cluster{}, func(object client.Object) { object.(*fleetv1.Cluster).Status.Agent.LastSeen = metav1.Now() })
+			s.look(t)
+			// As after a start: everything is read, and nothing written.
+			s.digests.forget(s.key)
+			reads, writes := s.look(t)
+			if _, isKnown := s.digest(t); !isKnown || len(writes) > 0 {
+				t.Fatalf("it is not settled: written %q", writes)
+			}
+			for what, object := range reads {
+				if object == nil {
+					t.Errorf("%s is listed, and no digest covers a list", what)
+					continue
+				}
+				before, _ := s.digest(t)
+				s.replaced(t, object, func() {
+					if now, _ := s.digest(t); now == before {
+						t.Errorf("%s is read, and not in the digest", what)
+					}
+				})
+			}
+			// What no test reads proves nothing.
+			for _, kind := range []string{"Cluster.fleet.cattle.io", "DevCluster.infrastructure.cluster.x-k8s.io"} {
+				if !slices.ContainsFunc(slices.Collect(maps.Keys(reads)), func(what string) bool { return strings.HasPrefix(what, kind) }) {
+					t.Errorf("no %s was read, only %q", kind, slices.Sorted(maps.Keys(reads)))
+				}
+			}
+		})
+	}
+}
+
+// replaced has something done while there is another object under the name of one that was read,
+// or one where there was none.
+func (s *server) replaced(t *testing.T, read client.Object, do func()) {
+	t.Helper()
+	ctx := t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	was := &unstructured.Unstructured{}
+	was.SetGroupVersionKind(read.GetObjectKind().GroupVersionKind())
+	err := s.direct.Get(ctx, client.ObjectKeyFromObject(read), was)
+	exists := err == nil
+	must(client.IgnoreNotFound(err))
+	other := was.DeepCopy()
+	other.SetNamespace(read.GetNamespace())
+	other.SetName(read.GetName())
+	other.SetResourceVersion("")
+	other.SetUID("another")
+	switch other.GetKind() {
+	case "Namespace": // Of which only what selects the Cluster counts.
+		other.SetLabels(map[string]string{"name": "other"})
+	case "FleetAddonConfig":
+		must(unstructured.SetNestedField(other.Object, "Delete", "spec", "cluster", "onDeselect"))
+	}
+	if exists {
+		must(s.direct.Delete(ctx, was))
+	}
+	must(s.direct.Create(ctx, other))
+	do()
+	must(s.direct.Delete(ctx, other))
+	if exists {
+		was.SetResourceVersion("")
+		must(s.direct.Create(ctx, was))
+	}
+}
