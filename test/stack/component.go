@@ -31,7 +31,11 @@ func (s *Stack) StartComponent(ctx context.Context, name string) error {
 	for _, object := range objects {
 		switch object.GetKind() {
 		case "Deployment":
-			_, err = s.startReplica(ctx, object.GetNamespace(), object.GetName(), 0)
+			if _, unknown := s.process(object.GetName()); unknown == nil { // An earlier test stopped it.
+				err = s.Restart(ctx, object.GetName())
+			} else {
+				_, err = s.startReplica(ctx, object.GetNamespace(), object.GetName(), 0)
+			}
 		case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
 			err = s.routeConfiguration(ctx, object) // Elsewhere may be another stack's webhook.
 		}
