@@ -13,19 +13,19 @@ import (
 // formerVariable names the revision that TestUpgrade upgrades from.
 const formerVariable = "MUSTER_UPGRADE_FROM"
 
-// revision is Muster at another commit.
+// revision is a build of Muster at another commit.
 type revision struct {
-	// manifests is the kustomization that it is installed with.
+	// manifests is the directory of its default kustomization.
 	manifests string
-	// binaries are its programs by the names of their commands.
+	// binaries maps the names of its commands to their programs.
 	binaries map[string]string
 }
 
-// former is what is upgraded from, nil where nothing is.
+// former is the revision that TestUpgrade starts from; nil if the variable is not set.
 var former *revision
 
-// takeFormer builds the former revision, from the files of its commit in this directory, and
-// makes it what is installed first.
+// takeFormer extracts the commit that the variable names into dir, builds it there, and makes
+// the stack install it first.
 func takeFormer(options *stack.Options, dir string) error {
 	name := os.Getenv(formerVariable)
 	if name == "" {
@@ -38,7 +38,7 @@ func takeFormer(options *stack.Options, dir string) error {
 	if err := run(root, "bash", "-euo", "pipefail", "-c", `git archive "$0" | tar -x -C "$1"`, name, dir); err != nil {
 		return err
 	}
-	// As the stack builds the programs of this work tree.
+	// The stack builds this work tree with the same settings.
 	if err := run(dir, "env", "CGO_ENABLED=0", "GOWORK=off", "go", "build", "-buildvcs=false", "-o", "bin/", "./cmd/..."); err != nil {
 		return err
 	}
