@@ -10,7 +10,6 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -171,7 +170,11 @@ func (a *Applier) update(ctx context.Context, want client.Object) (client.Object
 
 // send applies an object and decodes the API server's answer into another one.
 func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
-	body, err := configuration(want)
+	fields, err := desired.Configuration(want)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(fields)
 	if err != nil {
 		return err
 	}
@@ -220,31 +223,6 @@ func (a *Applier) Delete(ctx context.Context, object client.Object) error {
 		return nil // It lives until its finalizers are gone, and the cache will tell.
 	}
 	return a.Store.Deleted(object)
-}
-
-// configuration returns the desired object as a server-side apply configuration in
-// JSON: only the fields that are wanted.
-func configuration(want client.Object) ([]byte, error) {
-	// Template values are maps already, and most of the object.
-	var values map[string]any
-	if cluster, ok := want.(*fleetv1.Cluster); ok && cluster.Spec.TemplateValues != nil {
-		values = cluster.Spec.TemplateValues.Data
-		short := *cluster
-		short.Spec.TemplateValues = nil
-		want = &short
-	}
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
-	if err != nil {
-		return nil, err
-	}
-	delete(fields, "status")
-	if metadata, ok := fields["metadata"].(map[string]any); ok {
-		delete(metadata, "creationTimestamp")
-	}
-	if spec, ok := fields["spec"].(map[string]any); ok && values != nil {
-		spec["templateValues"] = values
-	}
-	return json.Marshal(fields)
 }
 
 // kindOf names the Go type, which is the kind: objects from a cache carry no TypeMeta.

@@ -43,7 +43,11 @@ func wantedGroup() *fleetv1.ClusterGroup {
 // server and others added is there, it went through JSON, and it is trimmed.
 func stored[T client.Object](t *testing.T, want T, others func(T)) T {
 	t.Helper()
-	configured, err := configuration(want)
+	fields, err := desired.Configuration(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	configured, err := json.Marshal(fields)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,12 +239,8 @@ func TestTrimCached(t *testing.T) {
 }
 
 func TestConfigurationHoldsOnlyWhatIsWanted(t *testing.T) {
-	body, err := configuration(wantedCluster())
+	object, err := desired.Configuration(wantedCluster())
 	if err != nil {
-		t.Fatal(err)
-	}
-	var object map[string]any
-	if err := json.Unmarshal(body, &object); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range [][]string{{"status"}, {"metadata", "creationTimestamp"}, {"metadata", "uid"}, {"metadata", "resourceVersion"}, {"metadata", "managedFields"}, {"metadata", "finalizers"}, {"spec", "clientID"}, {"spec", "agentSchedulingCustomization"}, {"spec", "paused"}} {

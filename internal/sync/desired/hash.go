@@ -4,8 +4,10 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,16 +25,42 @@ func seal[T client.Object](object T) T {
 	return object
 }
 
-// summary stands for an object as it is hashed: with the hash of its template values,
-// which are most of it, in their place.
-func summary(object client.Object) client.Object {
-	cluster, ok := object.(*fleetv1.Cluster)
-	if !ok || cluster.Spec.TemplateValues == nil {
-		return object
+// summary stands for an object as it is hashed: what is applied, with the hash of its template
+// values, which are most of it, in their place.
+func summary(object client.Object) map[string]any {
+	fields, err := Configuration(object)
+	if err != nil { // Every field of a desired object has a JSON form.
+		panic(fmt.Sprintf("hashing %T: %v", object, err))
 	}
-	short := *cluster
-	short.Spec.TemplateValues = &fleetv1.GenericMap{Data: map[string]any{HashAnnotation: HashOfValues(cluster.Spec.TemplateValues.Data)}}
-	return &short
+	if cluster, ok := object.(*fleetv1.Cluster); ok && cluster.Spec.TemplateValues != nil {
+		fields["spec"].(map[string]any)["templateValues"] = map[string]any{HashAnnotation: HashOfValues(cluster.Spec.TemplateValues.Data)}
+	}
+	return fields
+}
+
+// Configuration returns a desired object as it is applied: only the fields that are wanted, and
+// none that a newer version of Fleet's Go module adds to the status. Template values are shared
+// with the object.
+func Configuration(want client.Object) (map[string]any, error) {
+	// Template values are maps already, and most of the object.
+	var values *fleetv1.GenericMap
+	if cluster, ok := want.(*fleetv1.Cluster); ok {
+		short := *cluster
+		values, short.Spec.TemplateValues = short.Spec.TemplateValues, nil
+		want = &short
+	}
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
+	if err != nil {
+		return nil, err
+	}
+	delete(fields, "status")
+	if metadata, ok := fields["metadata"].(map[string]any); ok {
+		delete(metadata, "creationTimestamp")
+	}
+	if spec, ok := fields["spec"].(map[string]any); ok && values != nil {
+		spec["templateValues"] = values.Data
+	}
+	return fields, nil
 }
 
 // shortKey is the key of ShortValues. It cannot be guessed: template values forged to look

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
@@ -194,4 +195,40 @@ func BenchmarkHash(b *testing.B) {
 			sha256.Sum256(encode(plain))
 		}
 	})
+}
+
+// What is hashed is what is applied, byte for byte: another version of Fleet's Go module must not
+// have every Fleet Cluster written once more.
+func TestWhatIsHashedIsGolden(t *testing.T) {
+	cluster := makeCluster("team", "prod").Label("a", "1").Class("classes", "standard").Obj()
+	fleet := FleetCluster(settingsOf(t, `{cluster: {agentTolerations: [{key: k, operator: Exists}]}}`), cluster, nil, map[string]any{"v": 1}, Targets{Group: "g"}, "")
+	delete(fleet.Annotations, HashAnnotation)
+	const want = `{"apiVersion":"fleet.cattle.io/v1alpha1","kind":"Cluster",` +
+		`"metadata":{"annotations":{"fleet.addons.cluster.x-k8s.io/imported-from":"prod","fleet.addons.cluster.x-k8s.io/targeting":"451b0efa24fd6bd4867eec5aaa8a91e0"},` +
+		`"labels":{"a":"1","app.kubernetes.io/managed-by":"muster","clusterclass-name.fleet.addons.cluster.x-k8s.io":"standard","clusterclass-namespace.fleet.addons.cluster.x-k8s.io":"classes"},` +
+		`"name":"prod","namespace":"team","ownerReferences":[{"apiVersion":"cluster.x-k8s.io/v1beta2","kind":"Cluster","name":"prod","uid":"uid-of-prod"}]},` +
+		`"spec":{"agentNamespace":"fleet-addon-agent","agentTolerations":[{"key":"k","operator":"Exists"}],"hostNetwork":true,` +
+		`"kubeConfigSecret":"prod-kubeconfig","templateValues":{"fleet.addons.cluster.x-k8s.io/applied-hash":"afbf9d0f3560b0fd7795e81c42a0a79e"}}}`
+	if got := string(appendCanonical(nil, summary(fleet))); got != want {
+		t.Errorf("hashed:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// newerCluster is Fleet's Cluster as another version of its Go module may have it.
+type newerCluster struct {
+	fleetv1.Cluster
+	Status struct {
+		Added int `json:"added"`
+	} `json:"status,omitempty"`
+}
+
+func (c *newerCluster) DeepCopyObject() runtime.Object { return c }
+
+func TestAFieldAddedToTheStatusChangesNoHash(t *testing.T) {
+	fleet := FleetCluster(settingsOf(t, `{}`), makeCluster("team", "prod").Obj(), nil, nil, Targets{}, "")
+	hash := fleet.Annotations[HashAnnotation]
+	delete(fleet.Annotations, HashAnnotation)
+	if got := seal(&newerCluster{Cluster: *fleet}).GetAnnotations()[HashAnnotation]; got != hash {
+		t.Errorf("the hash is %s, was %s", got, hash)
+	}
 }
