@@ -15,6 +15,7 @@ import (
 	"github.com/muster-fleet/muster/internal/picture/draw"
 	"github.com/muster-fleet/muster/internal/picture/source"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // treeOptions are the flags of `kubectl muster tree`.
@@ -65,7 +66,7 @@ wants it so, ▲ needs somebody, ? could not be read.`,
 }
 
 func addStaleAfter(cmd *cobra.Command, value *time.Duration) {
-	cmd.Flags().DurationVar(value, "stale-after", picture.DefaultStaleAfter, "How long an agent may be silent: more than Fleet's agentCheckinInterval.")
+	cmd.Flags().DurationVar(value, "stale-after", stamp.DefaultStaleAfter, "How long an agent may be silent: more than Fleet's agentCheckinInterval.")
 }
 
 func (o *treeOptions) run(ctx context.Context) error {

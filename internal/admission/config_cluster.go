@@ -42,9 +42,28 @@ func (v ConfigValidator) surprises(ctx context.Context, old, config *addonsv1.Fl
 		}
 	}
 	if before, err := settings.From(old); err == nil {
-		result = slices.Concat(result, turned(before, current, clusters))
+		result = slices.Concat(result, turned(before, current, clusters), staying(before, current, clusters))
 	}
 	return result
+}
+
+// staying says that agents do not follow another agentNamespace.
+func staying(old, now settings.Settings, clusters []object) []string {
+	if old.Cluster.AgentNamespace == now.Cluster.AgentNamespace {
+		return nil
+	}
+	var names []string
+	for _, cluster := range clusters {
+		subject := stamp.Subject{Labels: cluster.Labels, Annotations: cluster.Annotations}
+		if stamp.RegistrationOf(now.Cluster, subject, nil) == stamp.ByAgent {
+			names = append(names, client.ObjectKeyFromObject(&cluster).String())
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("spec.cluster.agentNamespace: the agents of %d Clusters call by themselves; those that have called stay where they run, because their credential is there: %s",
+		len(names), listed(names))}
 }
 
 func (v ConfigValidator) deletion(ctx context.Context, config *addonsv1.FleetAddonConfig) []string {

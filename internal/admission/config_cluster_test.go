@@ -26,6 +26,9 @@ func TestConfigSurprises(t *testing.T) {
 		}
 		return fmt.Sprintf("spec.cluster.selector and spec.cluster.namespaceSelector: %d Clusters match only one of the two and are not imported, as both must match: %s; for CAAPF either was enough, and those that it imported %s", count, names, then)
 	}
+	calls := made("calls", func(o *object) {
+		o.Annotations = map[string]string{"fleet.addons.cluster.x-k8s.io/registration": "agent"}
+	})
 	elsewhere := labeled
 	elsewhere.Namespace = "other"
 	apart := &others{pinned: []object{made("one", nil), elsewhere, func() object { o := made("neither", nil); o.Namespace = "other"; return o }()}}
@@ -70,6 +73,10 @@ func TestConfigSurprises(t *testing.T) {
 		"naming as before":                {old: `cluster: {naming: {prefix: p-}}`, spec: `cluster: {naming: {prefix: p-}}`},
 		"naming removed":                  {old: `cluster: {naming: {prefix: p-}}`, spec: `{}`, want: []string{keep}},
 		"naming, nothing pinned":          {others: &others{pinned: []object{labeled}}, spec: `cluster: {naming: {prefix: p-}}`},
+		"agentNamespace":                  {spec: `cluster: {agentNamespace: a}`},
+		"agentNamespace, agents call":     {old: `cluster: {agentInitiated: true}`, spec: `cluster: {agentInitiated: true, agentNamespace: a}`, want: []string{"spec.cluster.agentNamespace: the agents of 2 Clusters call by themselves"}},
+		"agentNamespace, one calls":       {others: &others{pinned: []object{labeled, calls}}, spec: `cluster: {agentNamespace: a}`, want: []string{"spec.cluster.agentNamespace: the agents of 1 Clusters call by themselves"}},
+		"agentNamespace as before":        {old: `cluster: {agentInitiated: true}`, spec: `cluster: {agentInitiated: true, agentNamespace: fleet-addon-agent}`},
 		"Clusters are not served":         {others: &others{unknown: true}, spec: `cluster: {naming: {prefix: p-}, selector: {matchLabels: {import: "no"}}}`},
 		"Clusters cannot be known":        {others: &others{err: errors.New("broken")}, spec: `cluster: {naming: {prefix: p-}}`},
 	} {

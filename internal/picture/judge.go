@@ -27,7 +27,7 @@ const (
 	reasonNotSeen       = "NotSeenYet"
 	reasonNoFleet       = "FleetClusterMissing"
 	reasonUnread        = "Unread"
-	reasonAgentStale    = "AgentStale"
+	reasonAgentStale    = stamp.AgentStale
 	reasonWaitCheckIn   = "WaitCheckIn"
 	reasonClusterGone   = "ClusterGone"
 	reasonNoGroup       = "GroupMissing"

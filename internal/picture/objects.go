@@ -44,7 +44,7 @@ type Objects struct {
 // NewObjects returns Objects without any.
 func NewObjects() *Objects {
 	return &Objects{
-		StaleAfter:    DefaultStaleAfter,
+		StaleAfter:    stamp.DefaultStaleAfter,
 		Namespaces:    map[string]map[string]string{},
 		Classes:       map[types.NamespacedName]bool{},
 		Clusters:      map[types.NamespacedName]*CAPICluster{},
@@ -66,10 +66,6 @@ func (o *Objects) Clone() *Objects {
 	copied.Unread = maps.Clone(o.Unread)
 	return &copied
 }
-
-// DefaultStaleAfter is twice as long as agents are silent, unless Fleet's
-// agentCheckinInterval is changed.
-const DefaultStaleAfter = 30 * time.Minute
 
 // CAPICluster is what is kept of a CAPI Cluster.
 type CAPICluster struct {

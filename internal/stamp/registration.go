@@ -1,6 +1,8 @@
 package stamp
 
 import (
+	"time"
+
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -50,6 +52,13 @@ const (
 // ManifestSecret returns the name of the Secret with a Cluster's manifest. A ClusterClass
 // can compute it.
 func ManifestSecret(cluster string) string { return cluster + manifestSuffix }
+
+// DefaultStaleAfter is twice as long as agents are silent, unless Fleet's agentCheckinInterval is
+// changed.
+const DefaultStaleAfter = 30 * time.Minute
+
+// AgentStale is the reason of a Cluster whose agent has been silent for longer than that.
+const AgentStale = "AgentStale"
 
 // Registration says which side registers a cluster with Fleet.
 type Registration string

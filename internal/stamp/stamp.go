@@ -90,14 +90,14 @@ func OnUpdate(subject Subject, old Pin, bySyncer bool) Stamp {
 }
 
 // OnSync returns the stamp of a Cluster that exists. Existing is the name of the Fleet
-// Cluster that already belongs to it, or empty if there is none. A selected Cluster is pinned
-// to that one even if it has another pin, because anyone who may write annotations can set a
-// pin. Otherwise it keeps its pin, or gets one if it has none. An unselected Cluster keeps
-// the pin it has.
+// Cluster that already belongs to it, or empty if there is none. The Cluster is pinned to that
+// one even if it has another pin, because anyone who may write annotations can set a pin.
+// Otherwise it keeps its pin; without one it gets one if it is selected.
 func OnSync(in settings.Settings, subject Subject, existing string) Stamp {
 	stamp := classStamp(subject.Class)
 	stamp.Pin = PinOf(subject.Annotations)
-	if selected, _ := Selected(in.Cluster, stamp.merge(subject.Labels), subject.NamespaceLabels); !selected {
+	selected, _ := Selected(in.Cluster, stamp.merge(subject.Labels), subject.NamespaceLabels)
+	if !selected && existing == "" {
 		return stamp
 	}
 	stamp.Pin.OwnedBy = in.ConfigName

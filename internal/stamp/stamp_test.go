@@ -357,8 +357,12 @@ func TestOnSync(t *testing.T) {
 		},
 		"not selected": {
 			cluster: addonsv1.ClusterConfig{Selector: matching("import", "true")},
-			subject: makeSubject("prod").Class("classes", "standard"), existing: "prod",
-			want: Stamp{ClassName: "standard", ClassNamespace: "classes"},
+			subject: makeSubject("prod").Class("classes", "standard"),
+			want:    Stamp{ClassName: "standard", ClassNamespace: "classes"},
+		},
+		"not selected any more, and its pin was dropped beside its Fleet Cluster": {
+			cluster: addonsv1.ClusterConfig{Selector: matching("import", "true")}, subject: makeSubject("prod"), existing: "capi-prod",
+			want: Stamp{Pin: Pin{config, "capi-prod"}},
 		},
 		"a name that does not fit": {
 			subject: makeSubject("prod.eu"),

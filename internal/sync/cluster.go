@@ -34,7 +34,7 @@ import (
 // absentInterval is how long to wait for a Namespace that the cache does not show yet.
 const absentInterval = time.Second
 
-// conflictInterval is how long to wait for the cache to show a conflicting write.
+// conflictInterval is how long to wait, at first, for the cache to show a conflicting write.
 const conflictInterval = 100 * time.Millisecond
 
 // clusterReconciler keeps the stamp of a CAPI Cluster and its Fleet Cluster: it looks at the
@@ -51,6 +51,7 @@ type clusterReconciler struct {
 	mappings *mappingReconciler
 	reporter *reporter
 	digests  *digests
+	mirror   mirror
 	tally    *Tally
 	// busy serializes Clusters that want the same Fleet Cluster.
 	busy keymutex.KeyMutex
@@ -65,7 +66,7 @@ func newClusterReconciler(c *common, sources *sources.Sources, groups *groupReco
 			Reader: c.GetClient(), store: c.store, users: c.users,
 			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
 		},
-		sources: sources, digests: newDigests(c.GetClient(), c.store, sources),
+		sources: sources, digests: newDigests(c.GetClient(), c.store, sources, c.mirror), mirror: c.mirror,
 		groups: groups, mappings: mappings, tally: tally,
 		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.GetEventRecorder("muster-syncer")),
@@ -83,7 +84,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), observed.News)).
 		Watches(&clusterv1.Cluster{}, enqueueAt(itself, unimportedPriority), builder.WithPredicates(watched(c.WatchFilter), unimported)).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.rivals), builder.WithPredicates(removed)).
-		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(afterStart, fleetClusterNews)).
+		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(afterStart, fleetClusterNews(c.mirror))).
 		WatchesRawSource(source.Channel(c.unseen.Clusters, &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(source.Channel(c.unseen.FleetClusters, enqueue(c.events.clusterOfFleetCluster))).
 		WatchesRawSource(r.sources.Source()).
@@ -91,8 +92,8 @@ func (r *clusterReconciler) setUp(c *common) error {
 		WatchesMetadata(sources.CRD(), behind(c.events.clustersOfKind), builder.WithPredicates(sources.ContractNews)).
 		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
-		Watches(&fleetv1.ClusterGroup{}, behind(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existence)).
-		Watches(&fleetv1.BundleNamespaceMapping{}, behind(c.events.clustersOfMapping), builder.WithPredicates(afterStart, existence)).
+		Watches(&fleetv1.ClusterGroup{}, behind(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existenceOrMaker)).
+		Watches(&fleetv1.BundleNamespaceMapping{}, behind(c.events.clustersOfMapping), builder.WithPredicates(afterStart, existenceOrMaker)).
 		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allClusters), builder.WithPredicates(afterStart, settingsNews)).
 		Complete(r)
 }
@@ -135,8 +136,8 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 		return ctrl.Result{}, err
 	}
 	before, isKnown := r.digests.of(ctx, in, cluster)
-	if isKnown {
-		return ctrl.Result{}, nil // Nothing has changed since the last look, which left nothing to do.
+	if isKnown { // Nothing has changed since the last look, which left nothing to do.
+		return polled(before.untilStale), nil
 	}
 	v, err := r.looker.look(ctx, in, cluster)
 	var result outcome
@@ -151,8 +152,6 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 		return ctrl.Result{}, nil
 	case errors.Is(err, sources.ErrListing):
 		return polled(sources.RetryAfter(err)), nil
-	case apierrors.IsConflict(err): // We saw an old state; the new one is on its way.
-		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	case !in.Cluster.Enabled:
 		return ctrl.Result{}, ignoreUnserved(err)
 	case apierror.IsUnserved(err):
@@ -160,24 +159,34 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 	default:
 		result = failed(err)
 	}
-	if result.state == "" {
-		return ctrl.Result{}, err // It is held or being deleted: its conditions stay.
-	}
-	if r.reporter.isPassing(req.NamespacedName, err) {
+	lasted, isPassing := r.reporter.isPassing(req.NamespacedName, err)
+	again := min(max(lasted, conflictInterval), lastRetry)
+	switch isConflict := apierrors.IsConflict(err); {
+	case isConflict && isPassing: // We saw an old state; the new one is on its way.
+		return ctrl.Result{RequeueAfter: again}, nil
+	case isConflict:
+		result, err = contended(err).again(again), nil
+	case isPassing:
 		return ctrl.Result{}, err // It is retried, and reported if it lasts.
 	}
+	isSettled := err == nil && v != nil && v.isSettled(result)
 	if v != nil {
-		cluster = v.cluster
+		cluster, result = v.cluster, r.mirror.of(v, result)
 	}
-	r.tally.Set(req.NamespacedName, entry{result.state, result.reason(), !useOf(cluster).isZero()})
-	cluster, again, reportErr := r.reporter.report(ctx, cluster, result)
+	if result.state == "" && result.isNothing() {
+		return ctrl.Result{}, err // It is none of our business.
+	}
+	if result.state != "" {
+		r.tally.Set(req.NamespacedName, entry{result.state, result.reason(), !useOf(cluster).isZero()})
+	}
+	cluster, wait, reportErr := r.reporter.report(ctx, cluster, result)
 	if err = errors.Join(err, reportErr); err != nil {
 		return ctrl.Result{}, err
 	}
-	if again == 0 && v != nil && v.isSettled(result) {
+	if wait == 0 && isSettled {
 		r.digests.note(ctx, in, cluster, v, before)
 	}
-	return polled(sooner(result.after, again)), nil
+	return polled(sooner(result.after, wait)), nil
 }
 
 // polled is the result for a Cluster that is to be reconciled again after a while, if no event
@@ -212,7 +221,8 @@ func (r *clusterReconciler) take(ctx context.Context, v *visit, next step) error
 	switch next {
 	case restamp:
 		existing := ""
-		if v.has() {
+		// A deselected Cluster gets a lost pin back, but what CAAPF imported never had one.
+		if v.has() && (v.selected || stamp.PinOf(v.cluster.Annotations).IsComplete() || v.fleet.Labels[stamp.ManagedByLabel] == stamp.ManagedBy) {
 			existing = v.fleet.Name
 		}
 		return r.patchStamp(ctx, v, stamp.OnSync(v.in, v.subject, existing))
@@ -261,12 +271,28 @@ func (r *clusterReconciler) claim(ctx context.Context, v *visit) (err error) {
 // target makes the group and the mapping through which the Cluster's bundles are targeted,
 // and records their UIDs. The Fleet Cluster carries a hash of them: if one is recreated, the
 // hash changes, and Fleet looks at the bundles again.
-func (r *clusterReconciler) target(ctx context.Context, v *visit) (err error) {
-	if v.targets.Group, err = r.groups.ensure(ctx, v.in, v.cluster.Namespace, v.subject.Class); err != nil {
+func (r *clusterReconciler) target(ctx context.Context, v *visit) error {
+	group, err := r.groups.ensure(ctx, v.in, v.cluster.Namespace, v.subject.Class)
+	if v.targets.Group, err = v.orForeign(group, err); err != nil {
 		return err
 	}
-	v.targets.Mapping, err = r.mappings.ensure(ctx, v.in, useOf(v.cluster))
+	mapping, err := r.mappings.ensure(ctx, v.in, useOf(v.cluster))
+	v.targets.Mapping, err = v.orForeign(mapping, err)
 	return err
+}
+
+// orForeign notes a target that somebody else made. The Cluster is imported all the same: other
+// bundles reach it, and the foreign object may select it, too.
+func (v *visit) orForeign(uid types.UID, err error) (types.UID, error) {
+	var foreign *apply.ForeignError
+	if !errors.As(err, &foreign) {
+		return uid, err
+	}
+	if v.foreign != "" {
+		v.foreign += "; "
+	}
+	v.foreign += foreign.Error()
+	return foreign.UID(), nil
 }
 
 // resolve reads the template values.

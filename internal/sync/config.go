@@ -12,12 +12,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -25,6 +28,7 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // Conditions on the FleetAddonConfig.
@@ -61,6 +65,8 @@ type configReconciler struct {
 	// installer and charts tell whether the installer runs, and what carries out HelmChartProxies.
 	installer, charts *presence
 
+	// missing names the kinds that are not served, as of the last look.
+	missing string
 	// counted says that every Cluster that was there at the start has been looked at.
 	counted bool
 	// wrote is when the status was written last.
@@ -74,8 +80,14 @@ func (r *configReconciler) setUp(mgr ctrl.Manager) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("fleetaddonconfig").
 		For(&addonsv1.FleetAddonConfig{}).
+		WatchesMetadata(sources.CRD(), enqueue(theConfig), builder.WithPredicates(requiredCRDs)).
 		WatchesRawSource(source.Channel(counts, &handler.TypedEnqueueRequestForObject[*addonsv1.FleetAddonConfig]{})).
 		Complete(r)
+}
+
+// theConfig returns the request for the FleetAddonConfig, whatever has changed.
+func theConfig(context.Context, client.Object) []reconcile.Request {
+	return requests(types.NamespacedName{Name: addonsv1.FleetAddonConfigName})
 }
 
 // relay turns changes of the counts into events, at most one in a statusInterval.
@@ -115,7 +127,10 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		metrics.Condition(InstallerAvailableCondition, true)
 		return ctrl.Result{}, nil
 	}
-	if !r.gate.Looked() {
+	if r.missing, err = r.gate.look(ctx); err != nil {
+		return ctrl.Result{}, err
+	}
+	if r.missing == "" && !r.gate.opened.Load() {
 		return ctrl.Result{RequeueAfter: gateInterval}, nil
 	}
 	if err := r.count(ctx); err != nil {
@@ -125,7 +140,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	var later ctrl.Result
-	if !r.counted {
+	if !r.counted || r.missing != "" { // A CRD that exists may not be served yet.
 		later.RequeueAfter = statusInterval
 	}
 	asks := settings.AsksForInstall(config) || settings.AsksForFleetSettings(config)
@@ -169,7 +184,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 // count notes whether all Clusters have been looked at since the start. Until then the
 // last status says more than counts that grow from zero.
 func (r *configReconciler) count(ctx context.Context) error {
-	if r.counted || r.gate.Missing() != "" {
+	if r.counted || r.missing != "" {
 		return nil
 	}
 	current, err := r.settings.Current(ctx)
@@ -195,7 +210,7 @@ func (r *configReconciler) count(ctx context.Context) error {
 // They were moved, or left over: a syncer that was down while a Cluster was unpaused and
 // deleted cannot tell one from the other, and deletes neither.
 func (r *configReconciler) countReleased(ctx context.Context) error {
-	if r.gate.Missing() != "" {
+	if r.missing != "" {
 		return nil
 	}
 	var released fleetv1.ClusterList
@@ -271,7 +286,7 @@ func (r *configReconciler) status(in *settings.InForce, asks, installerMissing b
 
 // classes counts the ClusterGroups of ClusterClasses; nil while they are not watched yet.
 func (r *configReconciler) classes(ctx context.Context) (*int32, error) {
-	if r.gate.Missing() != "" {
+	if r.missing != "" {
 		return nil, nil
 	}
 	var groups fleetv1.ClusterGroupList
@@ -288,9 +303,9 @@ func (r *configReconciler) classes(ctx context.Context) (*int32, error) {
 }
 
 func (r *configReconciler) apisAvailable() metav1.Condition {
-	if missing := r.gate.Missing(); missing != "" {
+	if r.missing != "" {
 		return metav1.Condition{Type: APIsAvailableCondition, Status: metav1.ConditionFalse, Reason: "Waiting",
-			Message: "not served yet: " + missing + "; install Cluster API and Fleet, nothing needs to be restarted"}
+			Message: "not served: " + r.missing + "; install Cluster API and Fleet, nothing needs to be restarted"}
 	}
 	return metav1.Condition{Type: APIsAvailableCondition, Status: metav1.ConditionTrue, Reason: "Available"}
 }

@@ -66,7 +66,9 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 // and the registration of an agent that calls would be lost. Fleet revokes that registration
 // itself when its own agent registers under the same clientID.
 func (v *visit) wants(class *desired.Class, values map[string]any, clientID string) *fleetv1.Cluster {
-	want := desired.FleetCluster(v.in, v.cluster, class, values, v.targets, clientID)
+	in := v.in
+	in.Cluster.AgentNamespace = v.agentNamespace()
+	want := desired.FleetCluster(in, v.cluster, class, values, v.targets, clientID)
 	if !v.byAgent && v.fleet != nil {
 		want.Spec.ClientID = v.fleet.Spec.ClientID
 	}
@@ -78,7 +80,7 @@ func (v *visit) wants(class *desired.Class, values map[string]any, clientID stri
 // namespace is the cluster's agent, so it must be unguessable. One that is not stays only with
 // an agent that has called: nobody else is registered under it.
 func (r *clusterReconciler) clientID(ctx context.Context, v *visit) (string, error) {
-	if !v.byAgent {
+	if !v.byAgent && !v.isTurning() {
 		return "", nil
 	}
 	key, known := types.NamespacedName{Namespace: v.cluster.Namespace, Name: v.pin()}, ""

@@ -12,6 +12,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/apply"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
@@ -74,5 +75,43 @@ func TestClientIDStays(t *testing.T) {
 	}
 	if one, other := first.Annotations[desired.HashAnnotation], again.Annotations[desired.HashAnnotation]; one != other {
 		t.Errorf("the hash changes from %s to %s", one, other)
+	}
+}
+
+// The agent of a Cluster that calls by itself cannot follow spec.cluster.agentNamespace.
+func TestAgentNamespace(t *testing.T) {
+	own := func(change func(*metFleet)) *metFleet {
+		fleet := &metFleet{relation: stamp.Own, ours: true, owned: true, called: true}
+		change(fleet)
+		return fleet
+	}
+	for name, test := range map[string]struct {
+		met   met
+		runs  string // where the agent says that it runs
+		stays bool
+	}{
+		"by the manager":                  {met: met{fleet: own(func(*metFleet) {}), initialized: true}, runs: "here"},
+		"by agent":                        {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated = true })}, runs: "here", stays: true},
+		"by agent, says nothing":          {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated = true })}},
+		"by agent, has not called":        {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.called = true, false })}, runs: "here"},
+		"by agent, a namesake's called":   {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.inherited = true, time.Minute })}, runs: "here"},
+		"from the manager to the agent":   {met: met{byAgent: true, initialized: true, fleet: own(func(*metFleet) {})}, runs: "here", stays: true},
+		"from the agent to the manager":   {met: met{initialized: true, fleet: own(func(f *metFleet) { f.initiated = true })}, runs: "here"},
+		"before its control plane, still": {met: met{fleet: own(func(f *metFleet) { f.initiated = true })}, runs: "here", stays: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := test.met.visit()
+			v.fleet.Status.Agent.Namespace = test.runs
+			want := v.in.Cluster.AgentNamespace
+			if test.stays {
+				want = test.runs
+			}
+			if got := v.agentNamespace(); got != want {
+				t.Errorf("agentNamespace = %q, want %q", got, want)
+			}
+			if stays := v.stays(); (stays != "") != test.stays {
+				t.Errorf("it says %q", stays)
+			}
+		})
 	}
 }

@@ -76,7 +76,7 @@ func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	}
 	if class != nil {
 		_, err := r.ofClass(ctx, current.Settings, class)
-		return ctrl.Result{}, err
+		return ctrl.Result{}, apply.IgnoreForeign(err) // The Clusters say so.
 	}
 	if !current.Cluster.Enabled {
 		return ctrl.Result{}, nil // Turned off: what is there stays as it is.
@@ -89,7 +89,7 @@ func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 		}
 		if !used.isZero() {
 			_, err := r.ofUse(ctx, current.Settings, used)
-			return ctrl.Result{}, err
+			return ctrl.Result{}, apply.IgnoreForeign(err)
 		}
 		if keeps, err := r.users.keeper(ctx, current.Settings, req.Namespace, about); err != nil || keeps {
 			return ctrl.Result{}, err

@@ -160,7 +160,7 @@ func TestFinalizerThatStays(t *testing.T) {
 	r := &clusterReconciler{
 		Client: cache, applier: &apply.Applier{Client: cache, Live: cache, Store: store}, tally: tally, users: users,
 		looker: &looker{Reader: cache, store: store, users: users}, settings: settings.NewReader(cache),
-		digests: newDigests(cache, store, nil), reporter: newReporter(cache, store, nil),
+		digests: newDigests(cache, store, nil, mirror{}), reporter: newReporter(cache, store, nil),
 	}
 	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
 	if !errors.Is(err, refused) {

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/keymutex"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -23,6 +25,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/apply"
@@ -56,6 +59,7 @@ type mappingReconciler struct {
 	live     client.Reader
 	users    *users
 	settings *settings.Reader
+	recorder events.EventRecorder
 	now      func() time.Time
 	// busy serializes looks at the same mapping, as groupReconciler's does.
 	busy keymutex.KeyMutex
@@ -68,14 +72,14 @@ type mappingReconciler struct {
 type retirement struct {
 	began, next time.Time
 	looks       int
-	// refused says that Fleet could not be made to look at some Bundle.
+	// refused says that Fleet could not be made to look at some Bundle. Then the looks become rarer.
 	refused bool
 }
 
 func newMappingReconciler(c *common) *mappingReconciler {
 	return &mappingReconciler{
 		Reader: c.GetClient(), Applier: c.applier, live: c.GetAPIReader(), users: c.users, settings: c.settings,
-		now: time.Now, busy: keymutex.NewHashed(64), retiring: map[types.NamespacedName]retirement{},
+		recorder: c.GetEventRecorder("muster-syncer"), now: time.Now, busy: keymutex.NewHashed(64), retiring: map[types.NamespacedName]retirement{},
 	}
 }
 
@@ -118,7 +122,7 @@ func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		}
 		if !used.isZero() {
 			_, err := r.write(ctx, current.Settings, used.mapping())
-			return ctrl.Result{}, err
+			return ctrl.Result{}, apply.IgnoreForeign(err)
 		}
 		// A keeper keeps a mapping that maps, as it is; it never makes one map again.
 		if found && isLive(&mapping) {
@@ -202,13 +206,18 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 			refused = errors.Join(refused, r.retarget(ctx, types.NamespacedName{Namespace: key.Namespace, Name: bundle},
 				mapping.ResourceVersion+"-"+strconv.Itoa(state.looks)))
 		}
+		if refused != nil && !state.refused {
+			r.recorder.Eventf(mapping, nil, corev1.EventTypeWarning, "RetargetRefused", "Retire", "%s", message.Short(fmt.Sprintf(
+				"Fleet still deploys these Bundles to namespace %q, and so that it looks at them again the syncer must be allowed to annotate them (or you change them in any way); it is tried again every minute: %v",
+				key.Name, refused), message.Note))
+		}
 		state.refused = refused != nil
 	}
-	r.looked(key, state)
+	after := r.looked(key, state)
 	if refused != nil {
-		return ctrl.Result{}, refused
+		ctrl.LoggerFrom(ctx).Error(refused, "A Bundle may not be annotated, so the mapping stays; allow the syncer to patch Bundles, or change the Bundle", "object", key.String())
 	}
-	return ctrl.Result{RequeueAfter: retireInterval}, nil
+	return ctrl.Result{RequeueAfter: after}, nil
 }
 
 // deployedThrough returns the names of the Bundles beside the class that Fleet
@@ -277,11 +286,17 @@ func (r *mappingReconciler) retirement(key types.NamespacedName) retirement {
 	return state
 }
 
-func (r *mappingReconciler) looked(key types.NamespacedName, state retirement) {
+// looked notes a look, and returns when the next is due.
+func (r *mappingReconciler) looked(key types.NamespacedName, state retirement) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	state.next, state.looks = r.now().Add(retireInterval), state.looks+1
+	after := retireInterval
+	if state.refused {
+		after = min(lastRetry, retireInterval<<min(state.looks, 6))
+	}
+	state.next, state.looks = r.now().Add(after), state.looks+1
 	r.retiring[key] = state
+	return after
 }
 
 func (r *mappingReconciler) forget(key types.NamespacedName) {

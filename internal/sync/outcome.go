@@ -1,12 +1,9 @@
 package sync
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
-	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -45,19 +42,22 @@ var reasons = []string{
 	reasonAgent, reasonRegistrar,
 }
 
-// outcome is what a reconcile reports on the Cluster. Without conditions there is nothing to
-// report, and conditions reported earlier are removed.
+// outcome is what a reconcile reports on the Cluster. Conditions that are neither given nor
+// kept are removed, except that the zero outcome leaves the Cluster alone.
 type outcome struct {
 	state      State
 	conditions []metav1.Condition
-	// keep leaves the conditions as they are, apart from those given.
-	keep bool
+	// keep are the types of the conditions that stay as they are if they are not given.
+	keep []string
 	// passing leaves the status of ImportedCondition as it is, if there is one.
 	passing bool
 	// after is when the Cluster is to be looked at again if no event brings it back; zero
 	// for never.
 	after time.Duration
 }
+
+// isNothing reports whether the outcome leaves the Cluster alone, or takes all conditions off it.
+func (o outcome) isNothing() bool { return len(o.conditions) == 0 && len(o.keep) == 0 }
 
 // again returns the outcome with a delay after which the Cluster is looked at again.
 func (o outcome) again(after time.Duration) outcome {
@@ -87,7 +87,7 @@ func conflicting(message string) outcome {
 // is unchanged, and availability gates must not close for a passing error.
 func failed(err error) outcome {
 	result := notImported(StateFailed, reasonFailed, err.Error())
-	result.keep, result.passing = true, true
+	result.keep, result.passing = conditionTypes, true
 	return result
 }
 
@@ -97,6 +97,11 @@ func displaced(imported bool, used use, class string) outcome {
 	return frozen(StateConflicted, imported, reasonConflict, fmt.Sprintf(
 		"ClusterGroup %q of this namespace is that of ClusterClass %q here, and would be that of ClusterClass %q of namespace %q: bundles for one would reach the other; rename one of the two classes",
 		used.group().Name, class, used.class.Name, used.class.Namespace))
+}
+
+// contended is the outcome of a conflict that does not pass.
+func contended(err error) outcome {
+	return failed(fmt.Errorf("what is written here is refused as a conflict again and again: find out who else writes it (its managedFields), or which admission webhook refuses it; it is tried again every minute: %w", err))
 }
 
 // unserved is the outcome when a CRD was removed under us.
@@ -124,8 +129,16 @@ func frozen(state State, imported bool, reason, message string) outcome {
 	if imported {
 		result.conditions[0].Status = metav1.ConditionTrue
 	}
-	result.keep = true
 	return result
+}
+
+// unchanged is the outcome for a Cluster whose FleetImported stays as it is: the Cluster is being
+// deleted, the import is turned off, or the FleetAddonConfig cannot be used.
+func (v *visit) unchanged() outcome {
+	if !v.isClaimed() {
+		return outcome{}
+	}
+	return outcome{keep: []string{ImportedCondition}}
 }
 
 // waitingForAgent is the outcome for a Cluster whose agent has not called yet. The agent is
@@ -142,8 +155,8 @@ func waitingForAgent(cluster string, unregistered bool) outcome {
 }
 
 // imported is the outcome for a Cluster whose Fleet Cluster, of this name, is as it should
-// be. Unresolved, if not empty, says why its template values are old.
-func imported(name string, live *fleetv1.Cluster, unresolved string) outcome {
+// be. Unresolved, if not empty, says why its template values are old; note ends the message.
+func imported(name, unresolved, note string) outcome {
 	condition := metav1.Condition{
 		Type: ImportedCondition, Status: metav1.ConditionTrue, Reason: reasonImported,
 		Message: fmt.Sprintf("in Fleet as Cluster %q", name),
@@ -152,26 +165,6 @@ func imported(name string, live *fleetv1.Cluster, unresolved string) outcome {
 		condition.Reason = reasonUnresolved
 		condition.Message = "the last good template values are kept: " + unresolved
 	}
-	return outcome{state: StateImported, conditions: []metav1.Condition{condition, bundlesReady(live)}}
-}
-
-func bundlesReady(live *fleetv1.Cluster) metav1.Condition {
-	result := metav1.Condition{
-		Type: BundlesReadyCondition, Status: metav1.ConditionUnknown, Reason: "WaitingForFleet",
-		Message: "Fleet has not reported on the Cluster's bundles yet",
-	}
-	for _, condition := range live.Status.Conditions {
-		if condition.Type != "Ready" {
-			continue
-		}
-		result.Message = condition.Message
-		switch condition.Status {
-		case corev1.ConditionTrue:
-			result.Status, result.Reason = metav1.ConditionTrue, "BundlesReady"
-		case corev1.ConditionFalse:
-			result.Status = metav1.ConditionFalse
-			result.Reason, result.Message = "BundlesNotReady", cmp.Or(condition.Message, "Fleet reports the Cluster's bundles as not ready")
-		}
-	}
-	return result
+	condition.Message += note
+	return outcome{state: StateImported, conditions: []metav1.Condition{condition}}
 }

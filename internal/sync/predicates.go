@@ -32,6 +32,11 @@ var existence = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
 }
 
+// existenceOrMaker passes objects that appear, disappear, or become Muster's or another's.
+var existenceOrMaker = predicate.Or[client.Object](existence, predicate.Funcs{
+	UpdateFunc: func(e event.UpdateEvent) bool { return stamp.IsOurs(e.ObjectOld) != stamp.IsOurs(e.ObjectNew) },
+})
+
 // created passes objects that appear.
 var created = predicate.Funcs{
 	CreateFunc:  func(event.CreateEvent) bool { return true },
@@ -86,15 +91,19 @@ var useNews = predicate.Or[client.Object](labelsOrExistence, disowned)
 var specOrLabels = predicate.Or[client.Object](labelsOrExistence, predicate.GenerationChangedPredicate{})
 
 // fleetClusterNews passes what concerns a Fleet Cluster's CAPI Cluster: any change but to a
-// status that is not mirrored.
-var fleetClusterNews = predicate.Or[client.Object](specOrLabels, predicate.Funcs{
-	CreateFunc: func(event.CreateEvent) bool { return false },
-	DeleteFunc: func(event.DeleteEvent) bool { return false },
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, after := e.ObjectOld.(*fleetv1.Cluster), e.ObjectNew.(*fleetv1.Cluster)
-		return bundlesReady(before) != bundlesReady(after) ||
-			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
-			after.Spec.KubeConfigSecret == "" && !before.Status.Agent.LastSeen.Equal(&after.Status.Agent.LastSeen) ||
-			!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
-	},
-})
+// status that is not mirrored. Of heartbeats it passes the first, and the first for long; and
+// all of agents that call by themselves, because what their Cluster waits for may be any.
+func fleetClusterNews(m mirror) predicate.Predicate {
+	return predicate.Or[client.Object](specOrLabels, predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, after := e.ObjectOld.(*fleetv1.Cluster), e.ObjectNew.(*fleetv1.Cluster)
+			seen, now := before.Status.Agent.LastSeen, after.Status.Agent.LastSeen
+			return m.bundlesReady(before) != m.bundlesReady(after) ||
+				before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+				seen.IsZero() != now.IsZero() || after.Spec.KubeConfigSecret == "" && !seen.Equal(&now) ||
+				!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)
+		},
+	})
+}

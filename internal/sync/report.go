@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -76,20 +78,22 @@ func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, resul
 	return now, 0, nil
 }
 
-// isPassing reports whether an error is a passing one, and has not lasted long.
-func (r *reporter) isPassing(key types.NamespacedName, err error) bool {
+// isPassing reports whether an error is a passing one, and has not lasted long; and how long it
+// has lasted.
+func (r *reporter) isPassing(key types.NamespacedName, err error) (lasted time.Duration, isPassing bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err == nil || !apierror.IsPassing(err) {
+	if err == nil || !apierror.IsPassing(err) && !apierrors.IsConflict(err) {
 		delete(r.failing, key)
-		return false
+		return 0, false
 	}
 	since, known := r.failing[key]
 	if !known {
 		since = r.now()
 		r.failing[key] = since
 	}
-	return r.now().Sub(since) < errorPatience
+	lasted = r.now().Sub(since)
+	return lasted, lasted < errorPatience
 }
 
 // damp returns how long a change to only the message must wait; if it need not, damp notes
@@ -128,7 +132,7 @@ func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []meta
 	for _, conditionType := range conditionTypes {
 		old := meta.FindStatusCondition(have, conditionType)
 		want := meta.FindStatusCondition(result.conditions, conditionType)
-		if result.passing && want != nil && old != nil {
+		if result.passing && conditionType == ImportedCondition && want != nil && old != nil {
 			want.Status = old.Status
 		}
 		if want != nil {
@@ -136,7 +140,7 @@ func (r *reporter) merge(have []metav1.Condition, result outcome) (wanted []meta
 		}
 		switch {
 		case want == nil && old == nil:
-		case want == nil && result.keep:
+		case want == nil && slices.Contains(result.keep, conditionType):
 			wanted = append(wanted, *old)
 		case want == nil:
 			what = everything

@@ -224,7 +224,7 @@ func TestPassingErrors(t *testing.T) {
 		{pass: errorPatience, err: passing, isPassing: true},
 	} {
 		now = now.Add(step.pass)
-		if got := r.isPassing(key, step.err); got != step.isPassing {
+		if _, got := r.isPassing(key, step.err); got != step.isPassing {
 			t.Errorf("step %d: is passing: %v", i, got)
 		}
 	}

@@ -2,8 +2,10 @@ package sync
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
-	gosync "sync"
+	"sync/atomic"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -12,32 +14,40 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/muster-fleet/muster/internal/apierror"
 	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 const gateInterval = 2 * time.Second
 
-// required are the kinds without which nothing can be synced.
-var required = []schema.GroupVersionKind{
-	clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind),
-	clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind),
-	fleetv1.SchemeGroupVersion.WithKind("Cluster"),
-	fleetv1.SchemeGroupVersion.WithKind("ClusterGroup"),
-	fleetv1.SchemeGroupVersion.WithKind("BundleNamespaceMapping"),
+// required are the kinds without which nothing can be synced, by the names of their CRDs.
+var required = map[string]schema.GroupVersionKind{
+	"clusters.cluster.x-k8s.io":               clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind),
+	"clusterclasses.cluster.x-k8s.io":         clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind),
+	"clusters.fleet.cattle.io":                fleetv1.SchemeGroupVersion.WithKind("Cluster"),
+	"clustergroups.fleet.cattle.io":           fleetv1.SchemeGroupVersion.WithKind("ClusterGroup"),
+	"bundlenamespacemappings.fleet.cattle.io": fleetv1.SchemeGroupVersion.WithKind("BundleNamespaceMapping"),
 }
+
+// requiredCRDs passes the CRDs of the required kinds.
+var requiredCRDs = predicate.NewPredicateFuncs(func(crd client.Object) bool {
+	_, isRequired := required[crd.GetName()]
+	return isRequired
+})
 
 // Gate holds the reconcilers back until the kinds they watch are served, so that
 // Muster, Cluster API and Fleet may be installed in any order.
 type Gate struct {
+	crds   client.Reader
 	mapper meta.RESTMapper
 	open   func(context.Context) error
-
-	mu      gosync.Mutex
-	looked  bool
-	missing []string
+	// opened says that the reconcilers are being set up, or are.
+	opened atomic.Bool
 }
 
 // Start waits for the kinds, then opens. It is a manager's Runnable.
@@ -45,7 +55,11 @@ func (g *Gate) Start(ctx context.Context) error {
 	log := ctrl.LoggerFrom(ctx).WithName("gate")
 	said := ""
 	if wait.PollUntilContextCancel(ctx, gateInterval, true, func(context.Context) (bool, error) {
-		missing := g.look()
+		missing, err := g.look(ctx)
+		if err != nil {
+			log.Error(err, "Looking for the CRDs of Cluster API and Fleet failed; it is tried again")
+			return false, nil
+		}
 		if missing != said {
 			log.Info("Waiting for Cluster API and Fleet", "missing", missing)
 			said = missing
@@ -54,35 +68,30 @@ func (g *Gate) Start(ctx context.Context) error {
 	}) != nil {
 		return nil //nolint:nilerr // the program stops
 	}
+	g.opened.Store(true)
 	return g.open(ctx)
 }
 
-// Missing names the kinds that are not served yet, or returns "".
-func (g *Gate) Missing() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return strings.Join(g.missing, ", ")
-}
-
-// Looked reports whether the kinds have been looked for at all.
-func (g *Gate) Looked() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.looked
-}
-
-func (g *Gate) look() string {
+// look names the required kinds that are not served, or returns "". A kind may go while Muster
+// runs, with all its objects. The mapper never forgets a kind, so look reads the CRDs, too.
+func (g *Gate) look(ctx context.Context) (string, error) {
 	var missing []string
-	for _, kind := range required {
-		if _, err := g.mapper.RESTMapping(kind.GroupKind(), kind.Version); err != nil {
+	for name, kind := range required {
+		crd := sources.CRD()
+		err := g.crds.Get(ctx, client.ObjectKey{Name: name}, crd)
+		if client.IgnoreNotFound(err) != nil {
+			return "", fmt.Errorf("reading CRD %s: %w", name, err)
+		}
+		if err == nil && crd.DeletionTimestamp.IsZero() {
+			_, err = g.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		}
+		if err != nil || !crd.DeletionTimestamp.IsZero() {
 			missing = append(missing, kind.GroupKind().String())
 		}
 	}
-	g.mu.Lock()
-	g.looked, g.missing = true, missing
-	g.mu.Unlock()
+	slices.Sort(missing)
 	metrics.Condition(APIsAvailableCondition, len(missing) == 0)
-	return strings.Join(missing, ", ")
+	return strings.Join(missing, ", "), nil
 }
 
 // unservedInterval is how often we retry what a missing CRD prevents. It does not grow: most

@@ -32,6 +32,9 @@ type Options struct {
 	// ClusterConcurrency and ClassConcurrency are how many Clusters, or ClusterGroups
 	// and mappings, are reconciled at once.
 	ClusterConcurrency, ClassConcurrency int
+	// StaleAfter is how long Fleet's agent on a cluster may be silent before FleetBundlesReady is
+	// Unknown: more than Fleet's agentCheckinInterval.
+	StaleAfter time.Duration
 	// Cache are the options of the cache of the objects that Clusters refer to, and of the
 	// manager's.
 	Cache cache.Options
@@ -41,7 +44,7 @@ type Options struct {
 // watch are served.
 func Setup(mgr ctrl.Manager, options Options) error {
 	tally := NewTally()
-	gate := &Gate{mapper: mgr.GetRESTMapper(), missing: []string{"not looked yet"}}
+	gate := &Gate{crds: mgr.GetClient(), mapper: mgr.GetRESTMapper()}
 	gate.open = func(ctx context.Context) error { return setupReconcilers(ctx, mgr, options, tally) }
 	if err := mgr.Add(everywhere{gate}); err != nil {
 		return err
@@ -70,6 +73,7 @@ type common struct {
 	settings *settings.Reader
 	users    *users
 	events   *enqueuer
+	mirror   mirror
 }
 
 func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, tally *Tally) error {
@@ -82,6 +86,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		applier:  &apply.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
 		settings: settings.NewReader(mgr.GetClient()),
 		users:    newUsers(mgr.GetClient(), store),
+		mirror:   mirror{staleAfter: options.StaleAfter, now: time.Now},
 	}
 	c.events = &enqueuer{Reader: mgr.GetClient(), settings: c.settings}
 	if err := forgetSeen(ctx, mgr, store); err != nil {

@@ -45,15 +45,15 @@ func (v *visit) next() (step, outcome) {
 	case v.held && v.paused:
 		// One thing does not wait: clusterctl may move Clusters while the import is turned
 		// off, and Fleet would uninstall their applications.
-		return v.first(release), outcome{}
+		return v.first(release), v.unchanged()
 	case v.held:
-		return v.first(reclaim), outcome{}
+		return v.first(reclaim), v.unchanged()
 
 	case !v.cluster.DeletionTimestamp.IsZero() && v.paused:
-		return rest, outcome{}
+		return rest, v.unchanged()
 	case !v.cluster.DeletionTimestamp.IsZero():
 		// Paused, deleted, unpaused: its Fleet Cluster must go with it after all.
-		return v.first(reclaim), outcome{}
+		return v.first(reclaim), v.unchanged()
 	case v.paused && !v.selected && !v.isClaimed():
 		return rest, unselected(false, false, v.why)
 	case v.paused:
@@ -96,7 +96,7 @@ func (v *visit) nextOfImport() (step, outcome) {
 			"Fleet has yet to remove Namespace %q of an earlier cluster of this name; the Fleet Cluster is made when it has", v.leftover)).again(leftoverInterval)
 	case v.isNew() && v.byAgent && v.isUnmade():
 		return rest, notImported(StatePending, reasonWaiting, "Cluster API has not made the control plane and the infrastructure yet; the Cluster is registered in Fleet when it has")
-	case v.isNew() && !v.byAgent && !ptr.Deref(v.cluster.Status.Initialization.ControlPlaneInitialized, false):
+	case v.isNew() && !v.byAgent && !v.isInitialized():
 		return rest, notImported(StatePending, reasonWaiting, "the control plane is not initialized yet; the Cluster is imported into Fleet when it is")
 	case !v.taken[resolve]:
 		return resolve, outcome{}
@@ -108,10 +108,15 @@ func (v *visit) nextOfImport() (step, outcome) {
 		return takeOver, outcome{}
 	case !v.taken[put]:
 		return put, outcome{}
+	case v.foreign != "":
+		return v.first(reclaim), frozen(StateConflicted, v.isIn(), reasonConflict, v.foreign).again(v.again)
+	case v.waits() && v.isTurning():
+		return v.first(reclaim), notImported(StatePending, reasonWaiting,
+			"the control plane is not initialized yet; when it is, Fleet installs the agent that was to call by itself")
 	case v.waits():
 		return v.first(reclaim), waitingForAgent(v.cluster.Name, v.unregistered)
 	default:
-		return v.first(reclaim), imported(v.fleet.Name, v.fleet, v.unresolved).again(v.again)
+		return v.first(reclaim), imported(v.fleet.Name, v.unresolved, v.stays()).again(v.again)
 	}
 }
 
@@ -125,6 +130,26 @@ func (v *visit) first(wanted step) step {
 
 // isNew reports whether the Cluster is not in Fleet yet.
 func (v *visit) isNew() bool { return v.fleet == nil || v.relation == stamp.Orphan }
+
+// isTurning reports whether Fleet is to install the agent of a Cluster whose agent was to call by
+// itself, and has to wait for the control plane. Named now, the kubeconfig would be missing, and
+// Fleet would look for it at intervals of up to 10 minutes.
+func (v *visit) isTurning() bool {
+	return !v.byAgent && v.has() && v.fleet.Spec.KubeConfigSecret == "" && !v.isInitialized()
+}
+
+func (v *visit) isInitialized() bool {
+	return ptr.Deref(v.cluster.Status.Initialization.ControlPlaneInitialized, false)
+}
+
+// stays says that the agent does not go where the FleetAddonConfig wants it; empty if it does.
+func (v *visit) stays() string {
+	runs, asked := v.agentNamespace(), v.in.Cluster.AgentNamespace
+	if runs == asked {
+		return ""
+	}
+	return fmt.Sprintf("; its agent stays in namespace %q instead of %q (spec.cluster.agentNamespace): an agent that calls by itself has its credential there", runs, asked)
+}
 
 // isUnmade reports whether the objects that a topology Cluster will refer to are not there
 // yet: without them template values would be resolved, and lack what bundles read.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -25,6 +26,7 @@ type met struct {
 	// objects that a topology Cluster will refer to are not there.
 	byAgent, unregistered, unmade bool
 	displacing, unresolved        string
+	foreign                       string
 	leftover                      string
 	// rival has the namespace in Fleet that the Cluster would get.
 	rival string
@@ -115,12 +117,18 @@ func (f *metFleet) object() *fleetv1.Cluster {
 }
 
 // play takes the steps of a visit as the reconciler would, and returns them with the outcome.
+// It adds what Fleet says of the Cluster's bundles, which it must in every state.
 func (m met) play(t *testing.T) (steps []step, result outcome) {
 	t.Helper()
 	v := m.visit()
 	for {
 		next, result := v.next()
 		if next == rest {
+			result = mirror{staleAfter: time.Hour, now: func() time.Time { return born.Add(3 * time.Hour) }}.of(v, result)
+			isMirrored := meta.FindStatusCondition(result.conditions, BundlesReadyCondition) != nil
+			if isItsOwn := v.has() && (v.isClaimed() || v.selected && !m.held && !m.deleted); isMirrored != isItsOwn {
+				t.Errorf("%+v, fleet %+v: mirrored: %v, after %v", m, m.fleet, isMirrored, steps)
+			}
 			return steps, result
 		}
 		if v.taken[next] {
@@ -133,12 +141,14 @@ func (m met) play(t *testing.T) (steps []step, result outcome) {
 			}
 		case claim:
 			v.displacing, v.leftover, v.rival.Name = m.displacing, m.leftover, m.rival
+		case target:
+			v.foreign = m.foreign
 		case resolve:
 			v.unresolved, v.again = m.unresolved, m.again
 		case takeOver:
 			v.relation = stamp.Own
 		case put:
-			written := metFleet{ours: true, owned: true, initiated: m.byAgent}
+			written := metFleet{ours: true, owned: true, initiated: m.byAgent || v.isTurning()}
 			if m.fleet != nil {
 				written.released, written.called, written.inherited = m.fleet.released, m.fleet.called, m.fleet.inherited
 			}
@@ -238,7 +248,11 @@ func TestSteps(t *testing.T) {
 		"agent: the name is somebody else's":      {met: met{selected: true, byAgent: true, fleet: foreign}, steps: []step{restamp, claim, target}, state: StateConflicted, status: "False", reason: "NameConflict"},
 		"agent: unpaused before it called":        {met: met{selected: true, pinned: true, byAgent: true, fleet: &metFleet{relation: stamp.Own, ours: true, released: true, initiated: true}}, steps: append(slices.Clone(toImport), reclaim), state: StatePending, status: "False", reason: "WaitingForAgent"},
 		"manager again, after it called":          {met: met{selected: true, pinned: true, initialized: true, fleet: caller}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
-		"manager again, before the control plane": {met: met{selected: true, pinned: true, fleet: expected}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"manager again, before the control plane": {met: met{selected: true, pinned: true, fleet: expected}, steps: toImport, state: StatePending, status: "False", reason: "WaitingForControlPlane"},
+		"manager again, called, no control plane": {met: met{selected: true, pinned: true, fleet: caller}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+
+		"a target is somebody else's":        {met: met{selected: true, initialized: true, foreign: "not Muster's"}, steps: toImport, state: StateConflicted, status: "True", reason: "NameConflict"},
+		"agent: a target is somebody else's": {met: met{selected: true, byAgent: true, foreign: "not Muster's"}, steps: toImport, state: StateConflicted, status: "False", reason: "NameConflict"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			steps, result := test.met.play(t)
@@ -246,8 +260,8 @@ func TestSteps(t *testing.T) {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
 			var status metav1.ConditionStatus
-			if len(result.conditions) > 0 {
-				status = result.conditions[0].Status
+			if told := meta.FindStatusCondition(result.conditions, ImportedCondition); told != nil {
+				status = told.Status
 			}
 			if result.state != test.state || status != test.status || result.reason() != test.reason {
 				t.Errorf("got state %q, FleetImported %q %q; want %q, %q %q", result.state, status, result.reason(), test.state, test.status, test.reason)
@@ -297,7 +311,7 @@ func TestStepsOfEverything(t *testing.T) {
 				"what is going is not written":                   fleet != nil && fleet.deleted && (has(put) || has(takeOver) || has(release) || has(reclaim)),
 				"nothing is made before the control plane is":    has(put) && fleet == nil && !m.initialized && !m.byAgent,
 				"nothing is made before what it refers to":       has(put) && fleet == nil && m.byAgent && m.unmade,
-				"who has not called is not in":                   m.byAgent && len(result.conditions) > 0 && result.conditions[0].Status == metav1.ConditionTrue,
+				"who has not called is not in":                   m.byAgent && meta.IsStatusConditionTrue(result.conditions, ImportedCondition),
 				"nothing is made without its values":             has(put) && fleet == nil && m.unresolved != "",
 				"an import is undone only when asked":            has(withdraw) && (m.selected || !m.deleteDeselected),
 			} {

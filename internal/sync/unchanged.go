@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,6 +29,7 @@ type digests struct {
 	client.Reader
 	store   *observed.Store
 	sources *sources.Sources
+	mirror  mirror
 	seed    maphash.Seed
 
 	mu    sync.Mutex
@@ -36,10 +38,14 @@ type digests struct {
 
 // digest is of what a look at a Cluster reads: of what others write, and of all of it, with what
 // the look itself may write. Zero stands for a Cluster about which more would have to be read.
-type digest struct{ inputs, all uint64 }
+type digest struct {
+	inputs, all uint64
+	// untilStale is how long all of it holds if the agent stays silent; zero for any time.
+	untilStale time.Duration
+}
 
-func newDigests(cache client.Reader, store *observed.Store, sources *sources.Sources) *digests {
-	return &digests{Reader: cache, store: store, sources: sources, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
+func newDigests(cache client.Reader, store *observed.Store, sources *sources.Sources, mirror mirror) *digests {
+	return &digests{Reader: cache, store: store, sources: sources, mirror: mirror, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
 }
 
 // of returns the digest of what a look at a Cluster would read now, and whether it equals that
@@ -132,8 +138,10 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	}
 	fleet := *made.fleet
 	fleet.TypeMeta, fleet.ResourceVersion = metav1.TypeMeta{}, ""
-	fleet.Status.Agent = fleetv1.AgentStatus{} // An agent that has called keeps calling.
-	if err := encoder.Encode([]any{told, &fleet, made.targets}); err != nil {
+	mirrored := d.mirror.bundlesReady(&fleet)
+	result.untilStale = d.mirror.untilStale(&fleet)
+	fleet.Status.Agent.LastSeen = metav1.Time{} // A heartbeat changes nothing, unless it is the first for long.
+	if err := encoder.Encode([]any{told, &fleet, mirrored, made.targets}); err != nil {
 		return digest{}
 	}
 	result.all = hash.Sum64()

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -114,12 +115,13 @@ func (s *server) reconciler() *clusterReconciler {
 	applier := &apply.Applier{Client: s.WithWatch, Live: s.direct, Store: store}
 	users, in := newUsers(s, store), settings.NewReader(s)
 	sources := sources.New(s, listed{&informertest.FakeInformers{Scheme: s.Scheme()}, s}, handler.Funcs{})
+	reflects := mirror{staleAfter: stamp.DefaultStaleAfter, now: time.Now}
 	return &clusterReconciler{
 		Client: s.WithWatch, live: s.direct, applier: applier, settings: in, users: users, sources: sources,
 		looker:   &looker{Reader: s, store: store, users: users, registrar: newPresence(s.direct, "muster-system", stamp.RegistrarLease)},
 		groups:   &groupReconciler{Reader: s, Applier: applier, users: users, settings: in, busy: keymutex.NewHashed(1)},
 		mappings: &mappingReconciler{Reader: s, Applier: applier, live: s.direct, users: users, settings: in, busy: keymutex.NewHashed(2), retiring: map[types.NamespacedName]retirement{}},
-		reporter: newReporter(s.WithWatch, store, events.NewFakeRecorder(100)), digests: newDigests(s, store, sources),
+		reporter: newReporter(s.WithWatch, store, events.NewFakeRecorder(100)), digests: newDigests(s, store, sources, reflects), mirror: reflects,
 		tally: NewTally(), busy: keymutex.NewHashed(1),
 	}
 }

@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,6 +60,8 @@ type visit struct {
 	// displacing is the class whose group stands where the Cluster's would; see users.displacing.
 	displacing string
 	targets    desired.Targets
+	// foreign says which of the targets is somebody else's; empty if none is.
+	foreign string
 	// values are the template values; unresolved says why there are none now, and again when
 	// to look again if no event comes.
 	values     map[string]any
@@ -97,6 +100,16 @@ func (v *visit) waits() bool {
 	default:
 		return told.Reason != stamp.AlreadyRegistered
 	}
+}
+
+// agentNamespace returns the namespace of the Cluster's agent. One that calls by itself stays where
+// it says it runs: elsewhere it would find no credential, and nobody could bring it one.
+func (v *visit) agentNamespace() string {
+	asked := v.in.Cluster.AgentNamespace
+	if (v.byAgent || v.isTurning()) && v.isIn() {
+		return cmp.Or(v.fleet.Status.Agent.Namespace, asked)
+	}
+	return asked
 }
 
 // isIn reports whether the Cluster is in Fleet, its agent included.

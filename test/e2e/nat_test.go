@@ -44,6 +44,7 @@ func TestBehindNAT(t *testing.T) {
 	if !t.Run("what is handed out lets its agent call and deploy", testCalls) {
 		return
 	}
+	t.Run("another agentNamespace leaves its agent where it is", testAgentNamespace)
 	t.Run("the credential can do what Fleet's roles say", func(t *testing.T) { testCredential(t, first) })
 	t.Run("nobody has called the cluster", testNobodyCalled)
 	t.Run("rotated: the old credential is refused, the new one works", func(t *testing.T) { first = testRotation(t, first) })

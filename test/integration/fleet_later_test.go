@@ -15,7 +15,8 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// Muster may be installed before Fleet: it waits, says so, and needs no restart. With
+// Muster may be installed before Fleet: it waits, says so, and needs no restart; nor does it when
+// a CRD goes and comes back. With
 // Fleet's CRDs goes all that was imported, of other tests, too: a stack of its own.
 func TestFleetIsInstalledLater(t *testing.T) {
 	g := NewWithT(t)
@@ -49,6 +50,19 @@ func TestFleetIsInstalledLater(t *testing.T) {
 		g.Expect(condition(g, "Ready").Status).To(Equal(metav1.ConditionTrue), condition(g, "Ready").Message)
 	}).Should(Succeed())
 	g.Expect(env.Processes()).To(Equal(processes), "a process was restarted")
+
+	provoked[s.classNamespace] = true // Nothing may be made while the CRD is being deleted.
+	restore = removeCRDs(g, "bundlenamespacemappings.fleet.cattle.io")
+	g.Eventually(func(g Gomega) {
+		g.Expect(condition(g, "APIsAvailable").Status).To(Equal(metav1.ConditionFalse))
+		g.Expect(condition(g, "APIsAvailable").Message).To(ContainSubstring("BundleNamespaceMapping.fleet.cattle.io"))
+		g.Expect(condition(g, "Ready").Status).To(Equal(metav1.ConditionFalse))
+	}).Should(Succeed())
+	restore()
+	g.Eventually(func(g Gomega) {
+		g.Expect(condition(g, "APIsAvailable").Status).To(Equal(metav1.ConditionTrue))
+		exists(g, s.mapping())
+	}).Should(Succeed())
 }
 
 // removeCRDs deletes CRDs, and returns how to bring them back.

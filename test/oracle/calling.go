@@ -113,6 +113,12 @@ func (in settings) mayBeMade(cluster *clusterv1.Cluster) bool {
 	return ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
+// waitsToTurn: the Cluster's agent was to call, and Fleet cannot install one yet.
+func (s *State) waitsToTurn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
+	return fleet != nil && fleet.UID != "" && fleet.Spec.KubeConfigSecret == "" &&
+		!ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
+}
+
 // clientIDFor returns the clientID that a Fleet Cluster of the Cluster's is to have.
 func (s *State) clientIDFor(calls bool, fleet *fleetv1.Cluster) string {
 	id := fleet.Spec.ClientID
@@ -136,7 +142,11 @@ func (s *State) cutOff(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.C
 func (s *State) reportImported(calls bool, cluster *clusterv1.Cluster, resolved bool) {
 	reason := map[bool]string{true: "Imported", false: "TemplateValuesUnresolved"}[resolved]
 	isIn := s.isIn(cluster, s.FleetClusters[fleetKey(cluster)])
-	if !isIn {
+	switch fleet := s.FleetClusters[fleetKey(cluster)]; {
+	case isIn:
+	case !calls && s.waitsToTurn(cluster, fleet):
+		reason = "WaitingForControlPlane"
+	default:
 		waits := map[bool]string{true: "RegistrarMissing", false: "WaitingForAgent"}[calls && !s.Calling.Registrar]
 		if reason = waits + orElse + reason; resolved {
 			reason = waits

@@ -111,6 +111,12 @@ func installed(s *State) {
 
 func noConfig(s *State) { s.Config = nil }
 
+// toManager has the management side register the Cluster, whose control plane is there by now.
+func toManager(s *State) {
+	s.Clusters[one].Status.Initialization.ControlPlaneInitialized = ptr.To(true)
+	annotate(registration, "manager")(s)
+}
+
 func loseCredential(s *State) { clear(s.Calling.Credentials) }
 func loseManifest(s *State)   { clear(s.Calling.Manifests) }
 func loseRecord(s *State)     { clear(s.Calling.Kept) }
@@ -165,27 +171,31 @@ func TestCalling(t *testing.T) {
 		"rotated and granted":              {happens: then(ready, annotate(rotate, "1"), granted("second")), told: "WaitingForAgent, ManifestReady, ours granted, token second"},
 		"rotated, then the same":           {happens: then(ready, annotate(rotate, "1"), granted("second"), annotate(rotate, ""), born, annotate(rotate, "1")), told: "WaitingForAgent, ManifestReady, ours granted, token second"},
 		"a Secret of somebody's":           {happens: then(caller, stranger, born, deployed), told: "WaitingForAgent, SecretConflict, token mine"},
-		"to the manager":                   {happens: then(ready, annotate(registration, "manager")), told: "Imported, ManifestReady, ours granted, token first", is: byManager},
-		"to the manager, who installs one": {happens: then(ready, annotate(registration, "manager"), born, installed), told: "Imported, theirs granted, token ", is: byManager},
+		"to the manager":                   {happens: then(ready, toManager), told: "Imported, ManifestReady, ours granted, token first", is: byManager},
+		"to the manager, who installs one": {happens: then(ready, toManager, born, installed), told: "Imported, theirs granted, token ", is: byManager},
+		"to the manager, before its control plane": {
+			happens: then(ready, annotate(registration, "manager")), told: "WaitingForControlPlane, ManifestReady, ours granted, token first",
+			is: func(s *State) bool { return !byManager(s) },
+		},
 		"to the manager, who installs one, and back": {
-			happens: then(ready, annotate(registration, "manager"), born, installed, born, annotate(registration, "agent")),
+			happens: then(ready, toManager, born, installed, born, annotate(registration, "agent")),
 			told:    "Imported, AlreadyRegistered, theirs granted, token ", is: func(s *State) bool { return strings.HasPrefix(fleet(s).Spec.ClientID, "drawn-") },
 		},
 		"rotated, to the manager, who installs one, and back": {
-			happens: then(ready, annotate(rotate, "1"), granted("second"), annotate(registration, "manager"), born, installed, born, annotate(registration, "agent")),
+			happens: then(ready, annotate(rotate, "1"), granted("second"), toManager, born, installed, born, annotate(registration, "agent")),
 			told:    "Imported, AlreadyRegistered, theirs granted, token ",
 		},
 		"and rotated": {
-			happens: then(ready, annotate(registration, "manager"), born, installed, born, annotate(registration, "agent"), born, annotate(rotate, "1"), granted("third")),
+			happens: then(ready, toManager, born, installed, born, annotate(registration, "agent"), born, annotate(rotate, "1"), granted("third")),
 			told:    "Imported, ManifestReady, ours granted, token third",
 		},
 		"to the manager, and back": {
-			happens: then(ready, annotate(registration, "manager"), born, annotate(registration, "agent")),
+			happens: then(ready, toManager, born, annotate(registration, "agent")),
 			told:    handedOut, is: func(s *State) bool { return strings.HasPrefix(fleet(s).Spec.ClientID, "drawn-") },
 		},
 		"no FleetAddonConfig, nobody has called": {
 			happens: then(caller, annotate(registration, ""), agentInitiated("cluster"), born, deployed, granted("first"), noConfig),
-			told:    "Imported, ManifestReady, ours granted, token first", is: byManager,
+			told:    "WaitingForControlPlane, ManifestReady, ours granted, token first", is: func(s *State) bool { return !byManager(s) },
 		},
 		"no FleetAddonConfig, its agent has called": {
 			happens: then(caller, annotate(registration, ""), agentInitiated("cluster"), born, deployed, granted("first"), called, noConfig),

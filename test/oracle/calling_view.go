@@ -101,7 +101,7 @@ func recognizeReason(want, seen *clusterv1.Cluster, name string) {
 // viewConditions are those that Muster writes alone, each in its own words.
 func viewConditions(cluster *clusterv1.Cluster) map[string]any {
 	view := map[string]any{"spec": cluster.Spec}
-	for _, name := range []string{importedCondition, manifestCondition} {
+	for _, name := range []string{importedCondition, bundlesCondition, manifestCondition} {
 		if found := meta.FindStatusCondition(cluster.Status.Conditions, name); found != nil {
 			view[name] = fmt.Sprintf("%s, %s", found.Status, found.Reason)
 		}

@@ -21,6 +21,7 @@ func AsRequested(cluster *clusterv1.Cluster) *clusterv1.Cluster {
 		delete(requested.Annotations, key)
 	}
 	meta.RemoveStatusCondition(&requested.Status.Conditions, importedCondition)
+	meta.RemoveStatusCondition(&requested.Status.Conditions, bundlesCondition)
 	meta.RemoveStatusCondition(&requested.Status.Conditions, manifestCondition)
 	return requested
 }

@@ -40,6 +40,7 @@ func (s *State) settle(in settings) {
 		}
 	}
 	if in.invalid {
+		s.mirror(in)
 		return
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(s.Clusters), func(a, b Key) int { return strings.Compare(a.String(), b.String()) }) {
@@ -47,6 +48,7 @@ func (s *State) settle(in settings) {
 			s.settleCluster(in, s.Clusters[key])
 		}
 	}
+	s.mirror(in)
 	if in.classEnabled {
 		s.settleClassGroups(in)
 	}
@@ -133,7 +135,10 @@ func (s *State) settleCluster(in settings, cluster *clusterv1.Cluster) {
 		case in.deletesDeselected:
 			s.withdraw(in, cluster, fleet)
 			meta.RemoveStatusCondition(&cluster.Status.Conditions, importedCondition)
-		default: // Kept, frozen as it is.
+		default: // Kept, frozen as it is, and pinned to what it has.
+			if fleet != nil && (isClaimed(cluster) || fleet.Labels[managedBy] == "muster") {
+				s.pin(in, cluster)
+			}
 			report(cluster, s.isIn(cluster, fleet), "Deselected")
 		}
 		return
@@ -179,9 +184,55 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 		s.cutOff(in, cluster, fleet, is == heirloom)
 	}
 	if fleet == nil || in.patch {
-		s.writeFleetCluster(in, calls, cluster, fleet, values)
+		s.writeFleetCluster(in, calls || s.waitsToTurn(cluster, fleet), cluster, fleet, values)
+	}
+	if s.hasForeignTarget(in, cluster) {
+		report(cluster, s.isIn(cluster, s.FleetClusters[fleetKey(cluster)]), "NameConflict")
+		return
 	}
 	s.reportImported(calls, cluster, resolved)
+}
+
+// hasForeignTarget: somebody else has made the group or the mapping that the Cluster needs.
+func (s *State) hasForeignTarget(in settings, cluster *clusterv1.Cluster) bool {
+	isForeign := func(object client.Object) bool { return object.GetDeletionTimestamp().IsZero() && !isOurs(object) }
+	used := use{cluster.Namespace, classOf(cluster)}
+	if !used.crosses() {
+		class, group := s.Classes[used.class], s.Groups[used.class]
+		return in.classEnabled && class != nil && class.DeletionTimestamp.IsZero() && group != nil && isForeign(group)
+	}
+	group, mapping := s.Groups[used.group()], s.Mappings[used.mapping()]
+	return in.classGroup && (group != nil && isForeign(group) || mapping != nil && isForeign(mapping))
+}
+
+// mirror says on each Cluster what Fleet says of its bundles, in every state that has a Fleet
+// Cluster.
+func (s *State) mirror(in settings) {
+	for _, cluster := range s.Clusters {
+		fleet := s.fleetClusterOf(in, cluster)
+		held := in.invalid || !in.enabled || !cluster.DeletionTimestamp.IsZero()
+		switch {
+		case held && !isClaimed(cluster) && (fleet == nil || !isOurs(fleet)): // None of our business.
+		case fleet != nil && (held || meta.FindStatusCondition(cluster.Status.Conditions, importedCondition) != nil):
+			meta.SetStatusCondition(&cluster.Status.Conditions, mirrored(fleet))
+		default:
+			meta.RemoveStatusCondition(&cluster.Status.Conditions, bundlesCondition)
+		}
+	}
+}
+
+func mirrored(fleet *fleetv1.Cluster) metav1.Condition {
+	result := metav1.Condition{Type: bundlesCondition, Status: metav1.ConditionUnknown, Reason: "WaitingForFleet"}
+	for _, condition := range fleet.Status.Conditions {
+		switch {
+		case condition.Type != "Ready":
+		case condition.Status == "True":
+			result.Status, result.Reason = metav1.ConditionTrue, "BundlesReady"
+		case condition.Status == "False":
+			result.Status, result.Reason = metav1.ConditionFalse, "BundlesNotReady"
+		}
+	}
+	return result
 }
 
 // isGroupTaken: the namespace has a class of its own whose group has the name of the

@@ -99,6 +99,7 @@ const (
 	workspace         = "field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace"
 	pauseAnnotation   = "cluster.x-k8s.io/paused"
 	importedCondition = "FleetImported"
+	bundlesCondition  = "FleetBundlesReady"
 
 	// Others is the domain of the labels and annotations that others put on Fleet
 	// objects. They stay.

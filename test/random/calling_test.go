@@ -6,6 +6,7 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,6 +49,10 @@ var callingOperations = []operation{
 	{name: "FleetGrants", weight: 16, draw: drawSlot, do: fleetGrants, racy: always},
 	{name: "FleetInstalls", weight: 5, draw: drawSlot, do: fleetInstalls, racy: always},
 	{name: "AgentCalls", weight: 8, draw: drawSlot, do: agentCalls, racy: always},
+	{name: "FleetSays", weight: 12, draw: func(rng *rand.Rand, step *Step) {
+		drawSlot(rng, step)
+		step.Value = oneOf(rng, "True", "False")
+	}, do: fleetSays},
 	{name: "FleetServer", weight: 2, draw: func(rng *rand.Rand, step *Step) {
 		step.Value = oneOf(rng, "https://fleet.example.com", "https://elsewhere.example.com", "")
 	}, do: func(r *run, step Step) (bool, error) { return true, r.setServer(step.Value) }, racy: always},
@@ -56,6 +61,21 @@ var callingOperations = []operation{
 		drawSlot(rng, step)
 		step.Kind = oneOf(rng, "Delete", "Delete", "Edit", "Forge")
 	}, do: changeManifest, racy: always},
+}
+
+// fleetSays plays Fleet, which reports whether the bundles of a cluster are ready.
+func fleetSays(r *run, step Step) (bool, error) {
+	_, fleet := r.its(step)
+	if fleet == nil {
+		return false, nil
+	}
+	before := fleet.DeepCopy()
+	fleet.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: corev1.ConditionStatus(step.Value), Message: "said in step " + fmt.Sprint(r.count)}}
+	if err := admin.Status().Patch(ctx, fleet, client.MergeFrom(before)); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	r.remember(fleet)
+	return true, nil
 }
 
 // its returns a Cluster, and its Fleet Cluster as it was seen last; nil if there is none.

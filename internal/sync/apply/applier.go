@@ -3,10 +3,14 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,7 +47,7 @@ type Applier struct {
 
 // Keep makes the object as wanted, unless it is being deleted or not ours, and returns the
 // UID of what is then there; empty if nothing can be. If patch is false, an existing object
-// is left as it is.
+// is left as it is. The error is a *ForeignError if somebody else made what has the name.
 func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (types.UID, error) {
 	key := client.ObjectKeyFromObject(want)
 	have := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
@@ -56,9 +60,7 @@ func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (typ
 	case !have.GetDeletionTimestamp().IsZero():
 		return have.GetUID(), nil // Its deletion brings us back.
 	case !stamp.IsOurs(have):
-		ctrl.LoggerFrom(ctx).Info("Left alone what somebody else made; rename it, or hand it over with the annotation "+stamp.AdoptAnnotation+"=true",
-			"kind", kindOf(want), "object", key.String())
-		return have.GetUID(), nil
+		return "", &ForeignError{kind: kindOf(want), object: have}
 	}
 	written, _, err := a.Apply(ctx, want, have, patch)
 	if apierror.IsAbsent(err) {
@@ -68,6 +70,34 @@ func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (typ
 		return "", err
 	}
 	return written.GetUID(), nil
+}
+
+// ForeignError says that an object that somebody else made has the name of one that is needed. It
+// is left alone.
+type ForeignError struct {
+	kind   string
+	object client.Object
+}
+
+// UID returns the UID of the foreign object.
+func (e *ForeignError) UID() types.UID { return e.object.GetUID() }
+
+func (e *ForeignError) Error() string {
+	var managers []string
+	for _, entry := range e.object.GetManagedFields() {
+		managers = append(managers, entry.Manager)
+	}
+	slices.Sort(managers)
+	return fmt.Sprintf("%s %s is not Muster's (written by %s), so bundles for the ClusterClass may not reach the Cluster: delete or rename it, or hand it over with the annotation %s=true",
+		e.kind, client.ObjectKeyFromObject(e.object), cmp.Or(strings.Join(slices.Compact(managers), ", "), "somebody unknown"), stamp.AdoptAnnotation)
+}
+
+// IgnoreForeign returns nil for a ForeignError, and other errors as they are.
+func IgnoreForeign(err error) error {
+	if foreign := (*ForeignError)(nil); errors.As(err, &foreign) {
+		return nil
+	}
+	return err
 }
 
 // UID returns the UID of an object of a kind; empty if there is none.

@@ -8,6 +8,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -49,7 +50,9 @@ func Trim(object any) (any, error) {
 		typed.Spec.AgentAffinity, typed.Spec.AgentResources, typed.Spec.AgentSchedulingCustomization, typed.Spec.AgentPullSecrets = nil, nil, nil, nil
 		typed.Status = fleetv1.ClusterStatus{
 			Conditions: AtMost(maxConditions, typed.Status.Conditions),
-			Agent:      fleetv1.AgentStatus{LastSeen: typed.Status.Agent.LastSeen},
+			Agent: fleetv1.AgentStatus{
+				LastSeen: typed.Status.Agent.LastSeen, Namespace: agentNamespace(typed.Status.Agent.Namespace),
+			},
 		}
 		typed.OwnerReferences = stamp.BoundedOwners(typed)
 	case *fleetv1.ClusterGroup:
@@ -62,6 +65,14 @@ func Trim(object any) (any, error) {
 		}
 	}
 	return object, nil
+}
+
+// agentNamespace returns where an agent says that it runs, if it can run there.
+func agentNamespace(said string) string {
+	if len(validation.IsDNS1123Label(said)) > 0 {
+		return ""
+	}
+	return said
 }
 
 // AtMost returns the first items of a list, in an array of their own.

@@ -1,0 +1,74 @@
+package sync
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// mirror makes BundlesReadyCondition from a Fleet Cluster's Ready.
+type mirror struct {
+	// staleAfter is how long an agent may be silent before what Fleet says of its cluster no
+	// longer counts.
+	staleAfter time.Duration
+	now        func() time.Time
+}
+
+// of adds the mirrored condition to the outcome of a visit, if the Cluster has a Fleet Cluster.
+// The next reconcile is due when the agent has been silent for too long: heartbeats alone trigger
+// none.
+func (m mirror) of(v *visit, result outcome) outcome {
+	if !v.has() || result.isNothing() {
+		return result
+	}
+	result.conditions = append(result.conditions, m.bundlesReady(v.fleet))
+	return result.again(sooner(result.after, m.untilStale(v.fleet)))
+}
+
+// untilStale returns how long the agent of a Fleet Cluster may stay silent from now on; zero if
+// it is stale, or has never called.
+func (m mirror) untilStale(live *fleetv1.Cluster) time.Duration {
+	if live.Status.Agent.LastSeen.IsZero() {
+		return 0
+	}
+	return max(0, live.Status.Agent.LastSeen.Add(m.staleAfter).Sub(m.now()))
+}
+
+// isStale reports whether the agent of a Fleet Cluster has called, and not for too long.
+func (m mirror) isStale(live *fleetv1.Cluster) bool {
+	return !live.Status.Agent.LastSeen.IsZero() && m.untilStale(live) == 0
+}
+
+func (m mirror) bundlesReady(live *fleetv1.Cluster) metav1.Condition {
+	if m.isStale(live) {
+		return metav1.Condition{
+			Type: BundlesReadyCondition, Status: metav1.ConditionUnknown, Reason: stamp.AgentStale,
+			Message: fmt.Sprintf("Fleet's agent has not reported since %s; look at the fleet-agent on the cluster, and at its way to the management cluster",
+				live.Status.Agent.LastSeen.UTC().Format(time.RFC3339)),
+		}
+	}
+	result := metav1.Condition{
+		Type: BundlesReadyCondition, Status: metav1.ConditionUnknown, Reason: "WaitingForFleet",
+		Message: "Fleet has not reported on the Cluster's bundles yet",
+	}
+	for _, condition := range live.Status.Conditions {
+		if condition.Type != "Ready" {
+			continue
+		}
+		result.Message = condition.Message
+		switch condition.Status {
+		case corev1.ConditionTrue:
+			result.Status, result.Reason = metav1.ConditionTrue, "BundlesReady"
+		case corev1.ConditionFalse:
+			result.Status = metav1.ConditionFalse
+			result.Reason, result.Message = "BundlesNotReady", cmp.Or(condition.Message, "Fleet reports the Cluster's bundles as not ready")
+		}
+	}
+	return result
+}
