@@ -57,6 +57,8 @@ const (
 	// credentialPatience is how long after a registration Fleet's credential may still come.
 	// Fleet keeps it for 40 minutes.
 	credentialPatience = 5 * time.Minute
+	// firstCallPatience is how long after its registration an agent of Fleet's may take to call.
+	firstCallPatience = 2 * time.Minute
 )
 
 // step is what is done next for a Cluster. Each is taken at most once in a visit.
@@ -160,6 +162,9 @@ func (v *visit) next() (step, verdict) {
 	case v.current() == nil && v.isCalledWithout():
 		return rest, waiting(reasonRegistered, fmt.Sprintf(
 			"its agent has called with a credential that Muster has not handed out, and keeps it; to have it replaced by a new one, set the annotation %s to another value", stamp.RotateAnnotation), 0)
+	case v.current() == nil && v.beingRegistered() != "":
+		return rest, waiting(reasonWaiting, fmt.Sprintf(
+			"an agent that Muster did not register asks for its credential by ClusterRegistration %q; delete that if no such agent runs, or set the annotation %s to another value", v.beingRegistered(), stamp.RotateAnnotation), pollInterval)
 	case v.current() == nil && v.isUnsettled():
 		return rest, waiting(reasonWaiting, "Fleet may not know its clientID yet", settleTime)
 	case v.taken[register]:
@@ -301,6 +306,23 @@ func (v *visit) isCalledWithout() bool {
 		slices.ContainsFunc(v.registrations, func(r fleetv1.ClusterRegistration) bool {
 			return !isOurs(r) && r.Status.Granted && r.Spec.ClientID == v.fleet.Spec.ClientID
 		})
+}
+
+// beingRegistered returns the name of the ClusterRegistration by which somebody else, such as the
+// agent that Fleet installs, is being registered under this clientID; empty if there is none.
+// Fleet deletes all older registrations of the clientID before it grants the last one: one that
+// the registrar made now would cut off an agent that works.
+func (v *visit) beingRegistered() string {
+	if v.isRotated() {
+		return ""
+	}
+	for _, r := range v.registrations {
+		if !isOurs(r) && r.Spec.ClientID == v.fleet.Spec.ClientID &&
+			(!r.Status.Granted || v.now.Sub(r.CreationTimestamp.Time) < firstCallPatience) {
+			return r.Name
+		}
+	}
+	return ""
 }
 
 // isUnsettled reports whether Fleet may not know the clientID yet. One that was there when

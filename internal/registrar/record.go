@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -87,10 +88,20 @@ func (r *reconciler) save(ctx context.Context, v *visit, kept record) error {
 		secret.ResourceVersion = v.kept.secret.ResourceVersion
 		err = r.Update(ctx, secret, client.FieldOwner(FieldManager))
 	}
+	if apierrors.IsAlreadyExists(err) && r.isForeign(ctx, key) {
+		err = fmt.Errorf("Secret %s is not Muster's, and has the name of the record that is needed; delete it", key) //nolint:staticcheck // Secret is the name of a kind.
+	}
 	if err != nil {
 		return fmt.Errorf("noting what is handed out: %w", err)
 	}
 	kept.secret = secret
 	v.kept = kept
 	return nil
+}
+
+// isForeign reports whether the Secret of a record's name is something else. The cache does not
+// show those: it holds records only.
+func (r *reconciler) isForeign(ctx context.Context, key client.ObjectKey) bool {
+	var secret corev1.Secret
+	return r.live.Get(ctx, key, &secret) == nil && secret.Type != recordType
 }

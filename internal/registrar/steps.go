@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -22,9 +23,21 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
+// errStale says that the cache shows an earlier state of a Fleet Cluster.
+var errStale = errors.New("the Fleet Cluster has changed")
+
 // register creates the ClusterRegistration, as the agent would. It has no label of a
-// token, whose account Fleet would let read the credential.
+// token, whose account Fleet would let read the credential. It reads the Fleet Cluster past the
+// cache first: for a registration whose Fleet Cluster is gone, Fleet makes another one that
+// nobody owns, with an account that works.
 func (r *reconciler) register(ctx context.Context, v *visit) error {
+	var live fleetv1.Cluster
+	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(v.fleet), &live); {
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("reading Fleet Cluster: %w", err)
+	case err != nil || live.UID != v.fleet.UID || !live.DeletionTimestamp.IsZero() || live.Spec.ClientID != v.fleet.Spec.ClientID:
+		return apierrors.NewConflict(fleetv1.SchemeGroupVersion.WithResource("clusters").GroupResource(), v.fleet.Name, errStale)
+	}
 	registration := &fleetv1.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: v.fleet.Namespace,
