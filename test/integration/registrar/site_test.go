@@ -97,8 +97,9 @@ func (s *site) register(g Gomega, name, clientID string) *fleetv1.ClusterRegistr
 	return asked
 }
 
-// called plays an agent that reports.
+// called plays an agent that reports, from a cluster whose control plane is up.
 func (s *site) called(g Gomega, at time.Time) {
+	g.Expect(fixture.Initialize(ctx, admin, s.cluster.DeepCopy())).To(Succeed())
 	g.Expect(fixture.Call(ctx, admin, s.fleet(g), at)).To(Succeed())
 }
 
