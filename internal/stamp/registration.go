@@ -53,9 +53,9 @@ const (
 // can compute it.
 func ManifestSecret(cluster string) string { return cluster + manifestSuffix }
 
-// DefaultStaleAfter is twice as long as agents are silent, unless Fleet's agentCheckinInterval is
-// changed.
-const DefaultStaleAfter = 30 * time.Minute
+// DefaultStaleAfter is three times Fleet's default agentCheckinInterval: an agent does not send a
+// lost report again, so at twice the interval each lost report would make the agent stale.
+const DefaultStaleAfter = 45 * time.Minute
 
 // AgentStale is the reason of a Cluster whose agent has been silent for longer than that.
 const AgentStale = "AgentStale"

@@ -49,8 +49,10 @@ func (m mirror) bundlesReady(live *fleetv1.Cluster) metav1.Condition {
 	if m.isStale(live) {
 		return metav1.Condition{
 			Type: BundlesReadyCondition, Status: metav1.ConditionUnknown, Reason: stamp.AgentStale,
-			Message: fmt.Sprintf("Fleet's agent has not reported since %s; look at the fleet-agent on the cluster, and at its way to the management cluster",
-				live.Status.Agent.LastSeen.UTC().Format(time.RFC3339)),
+			// Without the time: an agent whose clock is slow is always stale, and each of its reports
+			// would change the message.
+			Message: fmt.Sprintf("Fleet's agent has not reported for more than %s, by the cluster's own clock; look at that clock, at the fleet-agent on the cluster, and at its way to the management cluster",
+				m.staleAfter),
 		}
 	}
 	result := metav1.Condition{
