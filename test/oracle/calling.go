@@ -172,17 +172,6 @@ func isInherited(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 	return fleet.CreationTimestamp.Before(&cluster.CreationTimestamp)
 }
 
-// FleetNamespace returns the namespace that Fleet keeps for a Fleet Cluster.
-func FleetNamespace(fleet Key) string {
-	sum := sha256.Sum256([]byte(fleet.Namespace + "::" + fleet.Name))
-	return "cluster-" + fleet.Namespace + "-" + fleet.Name + "-" + hex.EncodeToString(sum[:])[:12]
-}
-
-// AgentBundle names Fleet's own Bundle with the agent of a Fleet Cluster.
-func AgentBundle(fleet Key) Key {
-	return Key{Namespace: fleet.Namespace, Name: "fleet-agent-" + fleet.Name}
-}
-
 // CredentialName returns the name under which Fleet leaves the credential of a registration.
 func CredentialName(of *fleetv1.ClusterRegistration) string {
 	sum := sha256.Sum256([]byte(of.Spec.ClientID + of.Spec.ClientRandom))

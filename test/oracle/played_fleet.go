@@ -45,6 +45,7 @@ func FleetAnswers(in State, token func(*fleetv1.Cluster) string) State {
 			fleet.UID = types.UID(key.String())
 		}
 		fleet.Status.Namespace = FleetNamespace(key)
+		s.FleetNamespaces[fleet.Status.Namespace] = s.Holder(key)
 		s.Calling.Bundles[AgentBundle(key)] = Agent(fleet)
 	}
 	s = Settle(s)

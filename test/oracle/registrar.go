@@ -136,7 +136,7 @@ func (s *State) hindrances(fleet *fleetv1.Cluster) []string {
 	switch {
 	case fleet == nil || !fleet.DeletionTimestamp.IsZero() || fleet.Status.Namespace == "" || fleet.Spec.KubeConfigSecret != "":
 		reasons = append(reasons, "WaitingForFleet")
-	case fleet.Status.Namespace != FleetNamespace(client.ObjectKeyFromObject(fleet)):
+	case fleet.Status.Namespace != FleetNamespace(client.ObjectKeyFromObject(fleet)), s.Holder(client.ObjectKeyFromObject(fleet)) != client.ObjectKeyFromObject(fleet):
 		reasons = append(reasons, "RegistrationConflict")
 	}
 	if s.Calling.Server == "" {

@@ -163,8 +163,14 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 	case is == foreign:
 		report(cluster, false, "NameConflict")
 		return
+	case s.Holder(fleetKey(cluster)) != fleetKey(cluster):
+		s.reportShared(in, cluster)
+		return
 	case is == orphan, fleet != nil && !fleet.DeletionTimestamp.IsZero():
 		report(cluster, false, "FleetClusterDeleting")
+		return
+	case fleet == nil && in.calls(cluster) && s.FleetNamespaces[FleetNamespace(fleetKey(cluster))].Name != "":
+		report(cluster, false, "FleetClusterDeleting") // Fleet has yet to remove what is there of an earlier one.
 		return
 	case (fleet == nil || is == heirloom) && !in.mayBeMade(cluster):
 		report(cluster, false, "WaitingForControlPlane")

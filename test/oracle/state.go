@@ -42,6 +42,9 @@ type State struct {
 	FleetClusters map[Key]*fleetv1.Cluster
 	Groups        map[Key]*fleetv1.ClusterGroup
 	Mappings      map[Key]*fleetv1.BundleNamespaceMapping
+	// FleetNamespaces are those that Fleet keeps for Fleet Clusters, by name: for which, its
+	// annotations say.
+	FleetNamespaces map[string]Key
 
 	// Calling is what there is for Clusters whose agents call.
 	Calling Calling
@@ -59,7 +62,7 @@ func NewState() State {
 		Namespaces: map[string]*corev1.Namespace{}, Classes: map[Key]*clusterv1.ClusterClass{},
 		Clusters: map[Key]*clusterv1.Cluster{}, Referenced: map[Reference]*unstructured.Unstructured{},
 		FleetClusters: map[Key]*fleetv1.Cluster{}, Groups: map[Key]*fleetv1.ClusterGroup{},
-		Mappings: map[Key]*fleetv1.BundleNamespaceMapping{}, Calling: newCalling(), Charts: newCharts(),
+		Mappings: map[Key]*fleetv1.BundleNamespaceMapping{}, FleetNamespaces: map[string]Key{}, Calling: newCalling(), Charts: newCharts(),
 	}
 }
 
@@ -68,7 +71,7 @@ func (s *State) Copy() State {
 	return State{
 		Config: s.Config.DeepCopy(), Namespaces: copyMap(s.Namespaces), Classes: copyMap(s.Classes),
 		Clusters: copyMap(s.Clusters), Referenced: copyMap(s.Referenced),
-		FleetClusters: copyMap(s.FleetClusters), Groups: copyMap(s.Groups), Mappings: copyMap(s.Mappings),
+		FleetClusters: copyMap(s.FleetClusters), Groups: copyMap(s.Groups), Mappings: copyMap(s.Mappings), FleetNamespaces: maps.Clone(s.FleetNamespaces),
 		Calling: s.Calling.copy(), Charts: s.Charts.copy(), GarbageStays: s.GarbageStays,
 	}
 }

@@ -193,7 +193,7 @@ func fleetDeploys(r *run, step Step) (bool, error) {
 		return drawn, client.IgnoreNotFound(err)
 	}
 	r.remember(fleet)
-	return true, nil
+	return true, r.makeFleetNamespace(fleet)
 }
 
 // fleetGrants plays Fleet, which grants what waits for it, and lets what it has granted under

@@ -91,6 +91,9 @@ func drawCreateCluster(rng *rand.Rand, step *Step) {
 	drawSlot(rng, step)
 	drawClass(rng, step)
 	step.Namespace = rng.IntN(namespaceCount)
+	if step.Cluster == collided {
+		step.Namespace = lib
+	}
 	step.Key = oneOf(rng, "", "", "env", "both")
 	step.Value = oneOf(rng, "prod", "dev")
 	step.Kind = oneOf(rng, "", "", "", "", "", "GenerateName", "Paused", "Finalizer", "Finalizer", "Pinned", "Calls", "Calls", "Calls")
@@ -110,9 +113,9 @@ func drawPause(rng *rand.Rand, step *Step) {
 }
 
 // slotName returns the name of a slot's Cluster. Some share it, in other namespaces;
-// one is none that Fleet could use.
+// one is none that Fleet could use, and one so long that Fleet cuts it.
 func slotName(slot int) string {
-	return [slotCount]string{"one", "two", "three.dotted", "one", "two", "six"}[slot]
+	return [slotCount]string{"one", "two", "three.dotted", "one", "two", "production-eu-west-1-payments-cluster0001"}[slot]
 }
 
 func createCluster(r *run, step Step) (bool, error) { return r.createClusterAs(admin, step) }
@@ -136,6 +139,9 @@ func (r *run) createClusterAs(somebody client.Client, step Step) (bool, error) {
 		cluster.Annotations = map[string]string{registrationKey: "agent"}
 	case "Pinned":
 		cluster.Annotations = map[string]string{pinKey: "pinned-" + fmt.Sprint(step.Cluster)}
+	case "Colliding":
+		cluster.Name = r.collidingName()
+		cluster.Annotations = map[string]string{pinKey: cluster.Name}
 	case "Forged":
 		cluster.Annotations = map[string]string{pinKey: "forged-" + fmt.Sprint(step.Cluster), ownKey: "forged", domain + "/released": "true"}
 		cluster.Labels = map[string]string{nameLabel: classNames[0], namespaceLabel: r.namespace(0), managedByLabel: "muster"}
@@ -148,11 +154,15 @@ func (r *run) createClusterAs(somebody client.Client, step Step) (bool, error) {
 		}
 	}
 	requested := cluster.DeepCopy()
+	taken := oracle.IsTaken(r.state, requested)
 	if err := somebody.Create(ctx, cluster); err != nil {
 		return false, err
 	}
 	key := client.ObjectKeyFromObject(cluster)
 	r.slots[step.Cluster], r.state.Clusters[key] = key, cluster
+	if r.webhookUp && !r.dirty && taken {
+		return true, &oracleError{fmt.Sprintf("Cluster %s was not refused, and another has its namespace in Fleet", key)}
+	}
 	if r.webhookUp {
 		return true, sameStamp("the answer to CREATE", oracle.Admitted(r.state, requested), cluster)
 	}

@@ -219,7 +219,7 @@ func (r *run) finish(check bool) error {
 			return fmt.Errorf("without Clusters and classes: %w", err)
 		}
 	}
-	if err := errors.Join(r.sweepCalling(), r.sweepProxies()); err != nil {
+	if err := errors.Join(r.sweepCalling(), r.sweepProxies(), r.removeFleetNamespaces()); err != nil {
 		return err
 	}
 	return r.sweep(check)

@@ -68,6 +68,8 @@ type run struct {
 	kept map[string]types.UID
 	// deleted are the objects that were deleted since then.
 	deleted map[oracle.Key]bool
+	// colliding is what collidingName has found.
+	colliding string
 }
 
 func newRun(id string, patience time.Duration) (*run, error) {
@@ -103,7 +105,14 @@ func newRun(id string, patience time.Duration) (*run, error) {
 	return r, nil
 }
 
-func (r *run) namespace(number int) string { return fmt.Sprintf("%s-n%d", r.id, number) }
+// namespace returns a namespace by its number. The name of lib begins with the name of the
+// tenant's namespace: otherwise he could not find a name that Fleet cuts to the same one.
+func (r *run) namespace(number int) string {
+	if number == lib {
+		return fmt.Sprintf("%s-n%d-n%d", r.id, theirs, lib)
+	}
+	return fmt.Sprintf("%s-n%d", r.id, number)
+}
 
 // className returns the class a step names, or none.
 func (r *run) className(step Step) string {
@@ -244,6 +253,7 @@ func (r *run) quiet() error {
 func (r *run) look() (oracle.State, error) {
 	seen, err := oracle.Look(ctx, admin, r.id+"-", r.state.Namespaces)
 	seen.Config, seen.Referenced, seen.GarbageStays = r.state.Config, r.state.Referenced, r.state.GarbageStays
+	seen.FleetNamespaces = r.state.FleetNamespaces
 	known := r.state.Calling
 	known.Registrations, known.Manifests = seen.Calling.Registrations, seen.Calling.Manifests
 	seen.Calling = known

@@ -78,7 +78,7 @@ const quiet = "quiet"
 // operations are all that can happen.
 var operations = func() []operation {
 	var all []operation
-	for _, some := range [][]operation{clusterOperations, classOperations, configOperations, foreignOperations, tenantOperations, processOperations, callingOperations, flapOperations, registrarOperations, chartsOperations, carriedOperations} {
+	for _, some := range [][]operation{clusterOperations, classOperations, configOperations, foreignOperations, tenantOperations, collidingOperations, processOperations, callingOperations, flapOperations, registrarOperations, chartsOperations, carriedOperations} {
 		all = append(all, some...)
 	}
 	return all

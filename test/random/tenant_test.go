@@ -118,7 +118,7 @@ func (r *run) tenantCluster(step Step) *clusterv1.Cluster {
 // tenantFleetCluster returns the Fleet Cluster of a slot's Cluster in the tenant's
 // namespace, or the one that he made by hand.
 func (r *run) tenantFleetCluster(step Step) (client.Object, bool) {
-	key := oracle.Key{Namespace: r.tenantNamespace(), Name: "mine-" + fmt.Sprint(step.Cluster)}
+	key := oracle.Key{Namespace: r.tenantNamespace(), Name: r.mine(step.Cluster)}
 	if cluster := r.tenantCluster(step); cluster != nil && cluster.Annotations[pinKey] != "" {
 		key.Name = cluster.Annotations[pinKey]
 	}
@@ -151,7 +151,7 @@ func tenantCreateFleetCluster(r *run, step Step) (bool, error) {
 	fleet := &fleetv1.Cluster{}
 	fleet.Namespace = r.tenantNamespace()
 	fleet.Name = map[string]string{
-		"mine": "mine-" + fmt.Sprint(step.Cluster), "wanted": slotName(step.Cluster), "prefixed": "capi-" + slotName(step.Cluster),
+		"mine": r.mine(step.Cluster), "wanted": slotName(step.Cluster), "prefixed": "capi-" + slotName(step.Cluster),
 	}[step.Value]
 	if _, found := r.state.FleetClusters[client.ObjectKeyFromObject(fleet)]; found {
 		return false, nil

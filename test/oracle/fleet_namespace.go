@@ -1,0 +1,96 @@
+package oracle
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// FleetNamespace returns the namespace that Fleet keeps for a Fleet Cluster.
+func FleetNamespace(fleet Key) string {
+	sum := sha256.Sum256([]byte(fleet.Namespace + "::" + fleet.Name))
+	return joined("cluster", fleet.Namespace, fleet.Name, hex.EncodeToString(sum[:])[:12])
+}
+
+// AgentBundle names Fleet's own Bundle with the agent of a Fleet Cluster.
+func AgentBundle(fleet Key) Key {
+	return Key{Namespace: fleet.Namespace, Name: joined("fleet-agent", fleet.Name)}
+}
+
+// joined joins names as Fleet does. It cuts names longer than 63 characters after 57, or after
+// 56 if the 57th is not a letter or digit, and appends a dash and part of a digest.
+func joined(parts ...string) string {
+	name := strings.Join(parts, "-")
+	if len(name) < 64 {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	keep := 57
+	if last := name[56]; last == '-' || last == '.' {
+		keep = 56
+	}
+	return (name[:keep] + "-" + hex.EncodeToString(sum[:]))[:63]
+}
+
+// Holder returns the Fleet Cluster that may use the namespace that Fleet derives for the given
+// one: the one in the Namespace's annotations, or else the oldest. A Fleet Cluster that does not
+// exist yet comes last.
+func (s *State) Holder(fleet Key) Key {
+	shared := FleetNamespace(fleet)
+	if holder, made := s.FleetNamespaces[shared]; made {
+		return holder
+	}
+	holder := fleet
+	var first *fleetv1.Cluster
+	for key, other := range s.FleetClusters {
+		if FleetNamespace(key) == shared && (first == nil || isOlder(other, first)) {
+			holder, first = key, other
+		}
+	}
+	return holder
+}
+
+// isOlder reports whether a was created before b. If both have the same second, the name decides.
+func isOlder(a, b *fleetv1.Cluster) bool {
+	if a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return Key{Namespace: a.Namespace, Name: a.Name}.String() < Key{Namespace: b.Namespace, Name: b.Name}.String()
+	}
+	return b.CreationTimestamp.IsZero() || !a.CreationTimestamp.IsZero() && a.CreationTimestamp.Before(&b.CreationTimestamp)
+}
+
+// IsTaken reports whether the webhook refuses a new Cluster because another Fleet Cluster has
+// the namespace that Fleet would give to it, or another Cluster is pinned to such a one.
+func IsTaken(s State, requested *clusterv1.Cluster) bool {
+	admitted := Admitted(s, requested)
+	if !isClaimed(admitted) {
+		return false
+	}
+	wanted := fleetKey(admitted)
+	holder := s.Holder(wanted)
+	_, isMade := s.FleetNamespaces[FleetNamespace(wanted)]
+	if isMade || holder != wanted || s.FleetClusters[wanted] != nil {
+		return holder != wanted
+	}
+	for _, other := range s.Clusters {
+		if isClaimed(other) && fleetKey(other) != wanted && FleetNamespace(fleetKey(other)) == FleetNamespace(wanted) {
+			return true
+		}
+	}
+	return false
+}
+
+// reportShared says that another Fleet Cluster has the namespace in Fleet. A Cluster that waits
+// for something else need not hear of it before that has come.
+func (s *State) reportShared(in settings, cluster *clusterv1.Cluster) {
+	reason := "NameConflict"
+	if !in.mayBeMade(cluster) {
+		reason += orElse + "WaitingForControlPlane"
+	}
+	if _, resolved := s.templateValues(in, cluster); !resolved {
+		reason += orElse + "TemplateValuesUnresolved"
+	}
+	report(cluster, false, reason)
+}

@@ -1,0 +1,145 @@
+package random
+
+import (
+	"fmt"
+	"math/rand/v2"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/oracle"
+)
+
+// collided is the slot of the victim: a Cluster with a long name in namespace lib. The tenant
+// creates Clusters and Fleet Clusters whose derived Fleet namespace is the victim's.
+const collided = slotCount - 1
+
+var collidingOperations = []operation{
+	// The Cluster goes again in the same step: if neither were in Fleet, either could come first.
+	{name: "TenantCollide", weight: 10, draw: func(rng *rand.Rand, step *Step) { step.Cluster = rng.IntN(collided) },
+		do: tenantCollide, racy: always},
+	{name: "CreateCollided", weight: 8, draw: nothing, do: createCollided},
+	{name: "FleetCollects", weight: 4, draw: nothing, do: fleetCollects, racy: always},
+}
+
+// collidedKey returns the key of the victim's Fleet Cluster.
+func (r *run) collidedKey() oracle.Key {
+	return oracle.Key{Namespace: r.namespace(lib), Name: slotName(collided)}
+}
+
+// collidingName returns a name in the tenant's namespace for which Fleet derives the victim's
+// namespace. About one in a million does.
+func (r *run) collidingName() string {
+	wanted := oracle.FleetNamespace(r.collidedKey())
+	for i := 0; r.colliding == ""; i++ {
+		key := oracle.Key{Namespace: r.tenantNamespace(), Name: fmt.Sprintf("n%d-%s-%d", lib, slotName(collided), i)}
+		if oracle.FleetNamespace(key) == wanted {
+			r.colliding = key.Name
+		}
+	}
+	return r.colliding
+}
+
+// mine is the name of a Fleet Cluster that the tenant makes by hand.
+func (r *run) mine(slot int) string {
+	if slot == collided {
+		return r.collidingName()
+	}
+	return fmt.Sprint("mine-", slot)
+}
+
+// createCollided makes the Cluster that the tenant is after, ready to be imported.
+func createCollided(r *run, _ Step) (bool, error) {
+	step := Step{Cluster: collided, Namespace: lib, Class: noClass}
+	if done, err := createCluster(r, step); !done || err != nil {
+		return done, err
+	}
+	return initialize(r, step)
+}
+
+// tenantCollide has the tenant create a Cluster whose namespace in Fleet another one has.
+func tenantCollide(r *run, step Step) (bool, error) {
+	if !r.syncerUp {
+		if err := r.quiet(); err != nil {
+			return false, err
+		}
+	}
+	step.Namespace, step.Class, step.Kind = theirs, noClass, "Colliding"
+	if r.cluster(step) != nil || r.state.FleetClusters[r.collidedKey()] == nil {
+		return false, nil
+	}
+	done, err := r.createClusterAs(r.tenant, step)
+	if apierrors.IsForbidden(err) && r.webhookUp {
+		refused := fixture.Cluster(r.tenantNamespace(), r.collidingName(), "", "")
+		refused.Annotations = map[string]string{pinKey: refused.Name}
+		if !oracle.IsTaken(r.state, refused) {
+			return true, &oracleError{"nobody else has its namespace in Fleet, and yet: " + err.Error()}
+		}
+		return true, nil
+	}
+	if !done || err != nil {
+		return done, err
+	}
+	if _, err := initialize(r, Step{Cluster: step.Cluster}); err != nil {
+		return true, err
+	}
+	if err := r.quiet(); err != nil {
+		return true, err
+	}
+	return deleteCluster(r, step)
+}
+
+// makeFleetNamespace plays Fleet: it creates the Namespace for the first Fleet Cluster it sees.
+func (r *run) makeFleetNamespace(fleet *fleetv1.Cluster) error {
+	key := client.ObjectKeyFromObject(fleet)
+	if key != r.collidedKey() || r.state.FleetNamespaces[fleet.Status.Namespace].Name != "" {
+		return nil
+	}
+	holder := r.state.Holder(key)
+	namespace := &corev1.Namespace{}
+	namespace.Name = fleet.Status.Namespace
+	namespace.Annotations = map[string]string{fleetv1.ClusterNamespaceAnnotation: holder.Namespace, fleetv1.ClusterAnnotation: holder.Name}
+	if err := admin.Create(ctx, namespace); err != nil {
+		return err
+	}
+	r.state.FleetNamespaces[namespace.Name] = holder
+	return nil
+}
+
+// fleetCollects plays Fleet, which removes the namespaces of Fleet Clusters that are gone.
+func fleetCollects(r *run, _ Step) (bool, error) {
+	if r.state.GarbageStays { // Nobody empties namespaces either.
+		return false, nil
+	}
+	before := len(r.state.FleetNamespaces)
+	err := r.removeFleetNamespaces(values(r.state.FleetClusters)...)
+	return len(r.state.FleetNamespaces) < before, err
+}
+
+// removeFleetNamespaces removes the namespaces in Fleet of all Fleet Clusters but some.
+func (r *run) removeFleetNamespaces(but ...client.Object) error {
+	kept := map[oracle.Key]bool{}
+	for _, fleet := range but {
+		kept[client.ObjectKeyFromObject(fleet)] = true
+	}
+	for name, holder := range r.state.FleetNamespaces {
+		if kept[holder] {
+			continue
+		}
+		namespace := &corev1.Namespace{}
+		if err := admin.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
+			return err
+		}
+		if err := admin.Delete(ctx, namespace.DeepCopy()); err != nil {
+			return err
+		}
+		if err := r.waitGone(namespace); err != nil {
+			return err
+		}
+		delete(r.state.FleetNamespaces, name)
+	}
+	return nil
+}
