@@ -16,12 +16,15 @@ import (
 )
 
 const (
-	// smallRequest is how many bytes a request may have that never waits: more than a Cluster
-	// or a FleetAddonConfig takes, before and after an update.
-	smallRequest = 256 << 10
-	// largeRequests is how many bytes larger requests may have together. While one of N bytes
-	// is read and decided, it takes up to 9 N bytes of memory.
-	largeRequests = 8 << 20
+	// smallRequest is the size in bytes up to which a request never waits. Nearly all Clusters
+	// are smaller, before and after an update together.
+	smallRequest = 16 << 10
+	// mediumRequest is the size in bytes up to which requests share mediumRequests bytes; larger
+	// ones share largeRequests. While a request of N bytes is read and decided, it takes up to
+	// 9 N bytes of memory.
+	mediumRequest  = 256 << 10
+	mediumRequests = 8 << 20
+	largeRequests  = 8 << 20
 	// largestRequest is what controller-runtime reads of a request.
 	largestRequest = 7 << 20
 	// headOfReview is how many bytes the part of an AdmissionReview before its objects may have.
@@ -35,19 +38,33 @@ const (
 	answerTime = 500 * time.Millisecond
 )
 
-// errBusy is the answer to a large request that waited in vain.
-var errBusy = errors.New("too many large objects are being checked at once; try again later, or make the object smaller than 256 KiB")
+// errBusy is the answer to a request that waited in vain.
+var errBusy = errors.New("too many large objects are being checked at once; try again later; an object smaller than 8 KiB never waits")
 
 // budget limits the bytes of the requests that are read and decided at once. Anyone who may
-// create objects in one namespace decides how large they are; with enough large ones at once
+// create objects in one namespace chooses their size and number; with enough large ones at once
 // they would stop the webhook, and then what fails closed is refused to everyone. So small
-// requests always pass, and larger ones wait for a share.
-type budget struct{ free *semaphore.Weighted }
+// requests always pass, and others wait for a share. Medium ones have a budget of their own, so
+// that a few of the largest do not delay them.
+type budget struct{ medium, large *semaphore.Weighted }
 
-func newBudget() *budget { return &budget{semaphore.NewWeighted(largeRequests)} }
+func newBudget() *budget {
+	return &budget{medium: semaphore.NewWeighted(mediumRequests), large: semaphore.NewWeighted(largeRequests)}
+}
 
-// limit returns a webhook whose large requests wait for their share before their body is
-// read. Its requests end when the API server stops waiting for them.
+// shareFor returns what a request of that many bytes needs a share of; nil for nothing.
+func (b *budget) shareFor(size int64) *semaphore.Weighted {
+	switch {
+	case size <= smallRequest:
+		return nil
+	case size <= mediumRequest:
+		return b.medium
+	default:
+		return b.large
+	}
+}
+
+// limit returns a webhook whose larger requests wait for their share before their body is read. Its requests end when the API server stops waiting for them.
 func (b *budget) limit(path string, handler admission.Handler) http.Handler {
 	webhook := &admission.Webhook{Handler: answering(path, handler)}
 	busy := &admission.Webhook{Handler: answering(path, admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
@@ -64,14 +81,14 @@ func (b *budget) limit(path string, handler admission.Handler) http.Handler {
 		if size < 0 || size > largestRequest {
 			size = largestRequest
 		}
-		if size > smallRequest {
+		if share := b.shareFor(size); share != nil {
 			waiting, cancel := context.WithDeadline(ctx, deadline.Add(-answerTime))
 			defer cancel()
-			if b.free.Acquire(waiting, size) != nil {
+			if share.Acquire(waiting, size) != nil {
 				busy.ServeHTTP(w, withoutObjects(r))
 				return
 			}
-			defer b.free.Release(size)
+			defer share.Release(size)
 		}
 		webhook.ServeHTTP(w, r)
 	})

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -37,10 +39,12 @@ func reviewOf(t *testing.T, size int) string {
 func exhausted(t *testing.T) (b *budget, give func()) {
 	t.Helper()
 	b = newBudget()
-	if err := b.free.Acquire(t.Context(), largeRequests); err != nil {
-		t.Fatal(err)
+	for share, size := range map[*semaphore.Weighted]int64{b.medium: mediumRequests, b.large: largeRequests} {
+		if err := share.Acquire(t.Context(), size); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return b, func() { b.free.Release(largeRequests) }
+	return b, func() { b.medium.Release(mediumRequests); b.large.Release(largeRequests) }
 }
 
 var allowing = admission.HandlerFunc(func(context.Context, admission.Request) admission.Response { return admission.Allowed("") })
@@ -83,6 +87,7 @@ func TestSmallRequestsPassLargeOnes(t *testing.T) {
 	var large errgroup.Group
 	for range 10 {
 		large.Go(func() error { return call(t.Context(), 2_900_000) })
+		large.Go(func() error { return call(t.Context(), mediumRequest) })
 	}
 	for range 10 {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -98,15 +103,17 @@ func TestSmallRequestsPassLargeOnes(t *testing.T) {
 }
 
 // What waits in vain is answered as a failure of ours: let through where that fails open,
-// and told to try again where it does not.
+// and asked to try again where it does not.
 func TestLargeRequestsThatWaitInVain(t *testing.T) {
 	b, _ := exhausted(t)
 	called := admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
 		t.Error("the webhook was called")
 		return admission.Allowed("")
 	})
+	sizes := map[string]int{StampPath: mediumRequest, ClassAccessPath: smallRequest + 1}
 	for path, opens := range map[string]bool{StampPath: true, ClusterPath: true, DefaultChartPath: true, ClassAccessPath: false, ValidateConfigPath: false, ValidateChartPath: false} {
-		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/?timeout=400ms", strings.NewReader(reviewOf(t, smallRequest+1)))
+		size := cmp.Or(sizes[path], mediumRequest+1)
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/?timeout=400ms", strings.NewReader(reviewOf(t, size)))
 		req.Header.Set("Content-Type", "application/json")
 		answer := answerTo(t, b.limit(path, called), req).Response
 		if answer.UID != "some-uid" || answer.Allowed != opens {
@@ -131,13 +138,15 @@ func TestRequestsEnd(t *testing.T) {
 			}
 			return admission.Allowed("")
 		})
-		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/?timeout="+timeout, strings.NewReader(reviewOf(t, 1<<20)))
-		req.Header.Set("Content-Type", "application/json")
-		if answer := answerTo(t, b.limit(StampPath, handler), req).Response; !answer.Allowed {
-			t.Errorf("%+v", answer)
+		for _, size := range []int{mediumRequest, 1 << 20} {
+			req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/?timeout="+timeout, strings.NewReader(reviewOf(t, size)))
+			req.Header.Set("Content-Type", "application/json")
+			if answer := answerTo(t, b.limit(StampPath, handler), req).Response; !answer.Allowed {
+				t.Errorf("%+v", answer)
+			}
 		}
 	}
-	if !b.free.TryAcquire(largeRequests) {
+	if !b.medium.TryAcquire(mediumRequests) || !b.large.TryAcquire(largeRequests) {
 		t.Error("a share was not given back")
 	}
 }
