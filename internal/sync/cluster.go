@@ -225,7 +225,7 @@ func (r *clusterReconciler) take(ctx context.Context, v *visit, next step) error
 		if v.has() && (v.selected || stamp.PinOf(v.cluster.Annotations).IsComplete() || v.fleet.Labels[stamp.ManagedByLabel] == stamp.ManagedBy) {
 			existing = v.fleet.Name
 		}
-		return r.patchStamp(ctx, v, stamp.OnSync(v.in, v.subject, existing))
+		return r.restamp(ctx, v, stamp.OnSync(v.in, v.subject, existing))
 	case claim:
 		return r.claim(ctx, v)
 	case target:
@@ -247,12 +247,34 @@ func (r *clusterReconciler) take(ctx context.Context, v *visit, next step) error
 	}
 }
 
+// restamp brings the stamp on a Cluster to what is wanted. A Cluster is not pinned to a name whose
+// namespace in Fleet is another one's: the pin would hold the name against that one.
+func (r *clusterReconciler) restamp(ctx context.Context, v *visit, wanted stamp.Stamp) (err error) {
+	if has := stamp.PinOf(v.cluster.Annotations); !has.IsComplete() && wanted.Pin.IsComplete() && !v.has() {
+		r.lock(v, wanted.Pin.ClusterName)
+		if v.rival, err = r.looker.rivalOf(ctx, v, wanted.Pin.ClusterName); err != nil {
+			return err
+		}
+		if v.rival.Name != "" {
+			wanted.Pin = has
+		}
+	}
+	return r.patchStamp(ctx, v, wanted)
+}
+
+// lock keeps other Clusters from a Fleet Cluster, and from its namespace, to the end of the visit.
+func (r *clusterReconciler) lock(v *visit, fleetCluster string) {
+	if v.claimed == "" {
+		v.claimed = stamp.FleetNamespace(v.cluster.Namespace, fleetCluster)
+		r.busy.LockKey(v.claimed)
+	}
+}
+
 // claim looks again at what another Cluster may just have made, and whether the namespace in
 // Fleet and the group that the Cluster needs are free. It keeps others that want the Fleet Cluster out to the end
 // of the visit.
 func (r *clusterReconciler) claim(ctx context.Context, v *visit) (err error) {
-	v.claimed = stamp.FleetNamespace(v.cluster.Namespace, v.pin())
-	r.busy.LockKey(v.claimed)
+	r.lock(v, v.pin())
 	if !v.has() {
 		if err := r.looker.lookAt(ctx, v, v.pin()); err != nil {
 			return err
@@ -261,7 +283,7 @@ func (r *clusterReconciler) claim(ctx context.Context, v *visit) (err error) {
 	if err := r.looker.lookForLeftover(ctx, v, v.pin()); err != nil {
 		return err
 	}
-	if v.rival, err = observed.RivalOf(ctx, r, types.NamespacedName{Namespace: v.cluster.Namespace, Name: v.pin()}); err != nil {
+	if v.rival, err = r.looker.rivalOf(ctx, v, v.pin()); err != nil {
 		return err
 	}
 	v.displacing, err = r.users.displacing(ctx, v.in, useOf(v.cluster))

@@ -76,10 +76,11 @@ func (v *visit) next() (step, outcome) {
 // deleted.
 func (v *visit) nextOfImport() (step, outcome) {
 	switch {
+	case v.rival.Name != "":
+		name := stamp.OnSync(v.in, v.subject, v.pin()).Pin.ClusterName // It may not be pinned to it.
+		return rest, conflicting(stamp.SharedFleetNamespace(v.cluster.Namespace, name, v.cluster.Name)).again(leftoverInterval)
 	case !v.taken[claim]:
 		return claim, outcome{}
-	case v.rival.Name != "":
-		return rest, conflicting(stamp.SharedFleetNamespace(v.cluster.Namespace, v.pin(), v.cluster.Name)).again(leftoverInterval)
 	case v.displacing != "":
 		return rest, displaced(v.isIn(), useOf(v.cluster), v.displacing)
 	case !v.taken[target]:

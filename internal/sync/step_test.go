@@ -28,8 +28,10 @@ type met struct {
 	displacing, unresolved        string
 	foreign                       string
 	leftover                      string
-	// rival has the namespace in Fleet that the Cluster would get.
-	rival string
+	// rival has the namespace in Fleet that the Cluster would get; unpinned: the Cluster is not
+	// pinned therefore.
+	rival    string
+	unpinned bool
 	// told is what the registrar has said, an hour after the Cluster was made.
 	told  string
 	again time.Duration
@@ -78,7 +80,7 @@ func (m met) visit() *visit {
 		in.Cluster.OnDeselect = addonsv1.DeselectDelete
 	}
 	v := &visit{
-		in: in, held: m.held, cluster: cluster, selected: m.selected, why: "no selector matches",
+		in: in, held: m.held, cluster: cluster, subject: stamp.SubjectOf(cluster, nil), selected: m.selected, why: "no selector matches",
 		paused: m.specPaused || m.annotationPaused, taken: map[step]bool{}, byAgent: m.byAgent, unregistered: m.unregistered,
 	}
 	if m.fleet != nil {
@@ -136,7 +138,9 @@ func (m met) play(t *testing.T) (steps []step, result outcome) {
 		}
 		switch next {
 		case restamp:
-			if m.selected {
+			if m.unpinned {
+				v.rival.Name = m.rival
+			} else if m.selected {
 				v.cluster.Annotations[stamp.OwnedByAnnotation], v.cluster.Annotations[stamp.ClusterNameAnnotation] = "fleet-addon-config", "prod"
 			}
 		case claim:
@@ -212,6 +216,7 @@ func TestSteps(t *testing.T) {
 		"imported, status was lost":     {met: met{selected: true, pinned: true, fleet: own}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
 		"imported, unpaused":            {met: met{selected: true, pinned: true, initialized: true, fleet: released}, steps: append(slices.Clone(toImport), reclaim), state: StateImported, status: "True", reason: "Imported"},
 		"its namespace is another's":    {met: met{selected: true, initialized: true, rival: "other", displacing: "a.b"}, steps: []step{restamp, claim}, state: StateConflicted, status: "False", reason: "NameConflict"},
+		"and it is not pinned to it":    {met: met{selected: true, initialized: true, rival: "other", unpinned: true}, steps: []step{restamp}, state: StateConflicted, status: "False", reason: "NameConflict"},
 		"and it is in Fleet":            {met: met{selected: true, pinned: true, initialized: true, rival: "other", fleet: &metFleet{relation: stamp.Own, ours: true, owned: true}}, steps: []step{restamp, claim}, state: StateConflicted, status: "False", reason: "NameConflict"},
 		"its group is another class's":  {met: met{selected: true, initialized: true, displacing: "a.b"}, steps: []step{restamp, claim}, state: StateConflicted, status: "False", reason: "NameConflict"},
 		"the name is somebody else's":   {met: met{selected: true, initialized: true, fleet: foreign}, steps: []step{restamp, claim, target}, state: StateConflicted, status: "False", reason: "NameConflict"},

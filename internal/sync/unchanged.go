@@ -119,6 +119,7 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 		return digest{}
 	}
 	pinned := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
+	// Pins take no namespace from a Cluster that is in Fleet, so only Fleet Clusters are read.
 	if rival, err := observed.RivalOf(ctx, d.Reader, pinned); err != nil || rival.Name != "" {
 		return digest{}
 	}

@@ -1,0 +1,84 @@
+package sync
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/observed"
+)
+
+// rivalOf returns who has the namespace in Fleet that a Cluster's Fleet Cluster of this name would
+// get; zero if the Cluster may have it.
+//
+// The webhook checks names as Clusters are created. One that is selected later, or that was created
+// while the webhook was down, is checked here: before it is pinned, and before its Fleet Cluster is
+// made. A Cluster in Fleet yields to Fleet Clusters only.
+func (l *looker) rivalOf(ctx context.Context, v *visit, name string) (types.NamespacedName, error) {
+	key := types.NamespacedName{Namespace: v.cluster.Namespace, Name: name}
+	var planned []stamp.FleetClaim
+	if !v.has() {
+		pinned, err := observed.PinnedTo(ctx, l, key)
+		if err != nil {
+			return types.NamespacedName{}, err
+		}
+		for i := range pinned {
+			selected, err := l.isSelected(ctx, v, &pinned[i])
+			if err != nil {
+				return types.NamespacedName{}, err
+			}
+			if yieldsTo(v.cluster, &pinned[i], selected) {
+				planned = append(planned, stamp.FleetClaim{NamespacedName: types.NamespacedName{
+					Namespace: pinned[i].Namespace, Name: stamp.PinOf(pinned[i].Annotations).ClusterName,
+				}})
+			}
+		}
+	}
+	return observed.RivalOf(ctx, l, key, planned...)
+}
+
+// isSelected reports whether another Cluster is selected.
+func (l *looker) isSelected(ctx context.Context, v *visit, other *clusterv1.Cluster) (bool, error) {
+	namespace := namespaceMetadata()
+	if err := l.Get(ctx, client.ObjectKey{Name: other.Namespace}, namespace, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("reading Namespace: %w", err)
+	}
+	selected, _ := stamp.SubjectOf(other, namespace.Labels).IsSelected(v.in.Cluster)
+	return selected, nil
+}
+
+// yieldsTo reports whether a Cluster that is not in Fleet leaves a namespace in Fleet to another
+// one whose pin leads there.
+//
+// The webhook lets no tenant write a pin, but while it is down, they can. So a Cluster that is
+// pinned, but not accepted yet, yields to accepted ones; otherwise a forged pin would pass for one
+// that was checked. A Cluster that is not pinned yet yields to every pin of a
+// selected Cluster: the webhook has checked that, or the syncer accepts it within moments.
+// Creation times decide nothing, since a Cluster can be created long before it is selected.
+func yieldsTo(cluster, other *clusterv1.Cluster, otherIsSelected bool) bool {
+	switch {
+	case client.ObjectKeyFromObject(other) == client.ObjectKeyFromObject(cluster), !otherIsSelected, !other.DeletionTimestamp.IsZero():
+		return false
+	case !stamp.PinOf(cluster.Annotations).IsComplete():
+		return true
+	default:
+		return isAccepted(other) && !isAccepted(cluster)
+	}
+}
+
+// acceptedReasons are the reasons of FleetImported that the syncer writes only after its check of
+// the namespace in Fleet.
+var acceptedReasons = []string{reasonImported, reasonWaiting, reasonUnresolved, reasonDeleting, reasonAgent, reasonRegistrar}
+
+// isAccepted reports whether the syncer has found that a pinned Cluster may have its namespace in
+// Fleet. Unlike annotations, the status is not the tenants' to write.
+func isAccepted(cluster *clusterv1.Cluster) bool {
+	condition := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
+	return condition != nil && slices.Contains(acceptedReasons, condition.Reason)
+}

@@ -1,0 +1,52 @@
+package sync
+
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+func TestYieldsTo(t *testing.T) {
+	cluster := func(name string, pinned bool, reason string) *clusterv1.Cluster {
+		result := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}
+		if pinned {
+			result.Annotations = map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: name}
+		}
+		if reason != "" {
+			result.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Status: metav1.ConditionFalse, Reason: reason}}
+		}
+		return result
+	}
+	deleted := cluster("other", true, reasonWaiting)
+	deleted.DeletionTimestamp = ptr.To(metav1.Now())
+	for name, test := range map[string]struct {
+		self, other *clusterv1.Cluster
+		deselected  bool
+		want        bool
+	}{
+		"not pinned, and the other is accepted":           {self: cluster("me", false, ""), other: cluster("other", true, reasonWaiting), want: true},
+		"not pinned, and the other is new":                {self: cluster("me", false, ""), other: cluster("other", true, ""), want: true},
+		"not pinned, and the other is paused":             {self: cluster("me", false, ""), other: cluster("other", true, reasonPaused), want: true},
+		"not pinned, with a forged status":                {self: cluster("me", false, reasonImported), other: cluster("other", true, ""), want: true},
+		"not pinned, and the other's pin is forged":       {self: cluster("me", false, ""), other: cluster("other", true, ""), deselected: true},
+		"not pinned, and the other is being deleted":      {self: cluster("me", false, ""), other: deleted},
+		"a forged pin, and the other is accepted":         {self: cluster("me", true, ""), other: cluster("other", true, reasonWaiting), want: true},
+		"a forged pin, and the other waits for its agent": {self: cluster("me", true, reasonConflict), other: cluster("other", true, reasonAgent), want: true},
+		"a forged pin while deselected":                   {self: cluster("me", true, reasonDeselected), other: cluster("other", true, reasonUnresolved), want: true},
+		"a forged pin while paused":                       {self: cluster("me", true, reasonPaused), other: cluster("other", true, reasonRegistrar), want: true},
+		"a forged pin after a failure":                    {self: cluster("me", true, reasonFailed), other: cluster("other", true, reasonDeleting), want: true},
+		"accepted, and the other's pin is forged":         {self: cluster("me", true, reasonWaiting), other: cluster("other", true, "")},
+		"both are new":      {self: cluster("me", true, ""), other: cluster("other", true, "")},
+		"both are accepted": {self: cluster("me", true, reasonWaiting), other: cluster("other", true, reasonWaiting)},
+		"a new pin, and the other yields to somebody itself": {self: cluster("me", true, ""), other: cluster("other", true, reasonConflict)},
+		"itself": {self: cluster("me", false, ""), other: cluster("me", true, reasonWaiting)},
+	} {
+		if got := yieldsTo(test.self, test.other, !test.deselected); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
