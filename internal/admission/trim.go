@@ -2,12 +2,11 @@ package admission
 
 import (
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -20,9 +19,6 @@ const (
 	// labelOverhead is what a label takes beside its key and value: a place in a map that
 	// may be half empty, and the rounding up of its strings.
 	labelOverhead = 96
-	// maxValue bounds a string that names something. It is one more than the longest name,
-	// so that a cut string still names nothing.
-	maxValue = validation.DNS1123SubdomainMaxLength + 1
 	// maxOwners is how many owners of a Fleet Cluster are kept. Usually it has one.
 	maxOwners = 8
 )
@@ -47,11 +43,11 @@ func trim(cached any) (any, error) {
 		} else {
 			trimmed.ManagedFields = withoutLabels
 		}
-		trimmed.Annotations = cutValues(before.Annotations, stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation, stamp.RegistrationAnnotation)
+		trimmed.Annotations = bounds.Names(before.Annotations, stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation, stamp.RegistrationAnnotation)
 	case fleetClusterKind.GroupKind():
 		whole := &object{ObjectMeta: before}
 		trimmed.OwnerReferences = clusterOwners(whole)
-		trimmed.Annotations = cutValues(before.Annotations, stamp.ImportedFromAnnotation, stamp.ImportedUIDAnnotation, stamp.AdoptAnnotation)
+		trimmed.Annotations = bounds.Names(before.Annotations, stamp.ImportedFromAnnotation, stamp.ImportedUIDAnnotation, stamp.AdoptAnnotation)
 		if stamp.IsOurs(whole) {
 			trimmed.ManagedFields = oursAlone
 		}
@@ -102,28 +98,6 @@ func clusterOwners(fleetCluster *object) []metav1.OwnerReference {
 func ownedBy(name string, uid types.UID) metav1.OwnerReference {
 	return metav1.OwnerReference{
 		APIVersion: clusterKind.GroupVersion().String(), Kind: clusterKind.Kind,
-		Name: cut(name), UID: types.UID(cut(string(uid))),
+		Name: bounds.Name(name), UID: types.UID(bounds.Name(string(uid))),
 	}
-}
-
-// cutValues returns the annotations with these keys, each cut.
-func cutValues(annotations map[string]string, keys ...string) map[string]string {
-	var kept map[string]string
-	for _, key := range keys {
-		if value, found := annotations[key]; found {
-			if kept == nil {
-				kept = make(map[string]string, len(keys))
-			}
-			kept[key] = cut(value)
-		}
-	}
-	return kept
-}
-
-// cut returns the part of a value that is kept: all of it if it can be a name.
-func cut(value string) string {
-	if len(value) <= maxValue {
-		return value
-	}
-	return strings.Clone(value[:maxValue]) // A substring would keep the whole in memory.
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -232,7 +233,7 @@ func TestTrimmedBelongsToTheSame(t *testing.T) {
 		cluster := &object{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "uid"}}
 		nobody := func(string, types.UID) bool { return false }
 		want, wantWhy := stamp.RelationOf(whole, cluster, nobody)
-		if got, why := stamp.RelationOf(trimmed, cluster, nobody); got != want || why != strings.ReplaceAll(wantWhy, tooLong, cut(tooLong)) {
+		if got, why := stamp.RelationOf(trimmed, cluster, nobody); got != want || why != strings.ReplaceAll(wantWhy, tooLong, bounds.Name(tooLong)) {
 			t.Errorf("%s: %v, %q of what is cached, %v, %q of the whole", name, got, why, want, wantWhy)
 		}
 	}

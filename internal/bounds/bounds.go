@@ -12,6 +12,7 @@ import (
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/labels"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -22,9 +23,39 @@ const (
 	// how many values all its expressions together may have. The CRDs have the same limits.
 	MaxTerms, MaxValues = 64, 1024
 
+	// MaxName is how many bytes the longest name has that any object can have.
+	MaxName = validation.DNS1123SubdomainMaxLength
+
 	// maxShown is how many bytes of a bad value an answer repeats.
 	maxShown = 256
 )
+
+// Name returns the part of a string that a cache keeps where it expects a name: one byte more
+// than MaxName of a longer one, which still names nothing.
+func Name(value string) string { return Cut(value, MaxName+1) }
+
+// Cut returns the first bytes of a string, in memory of their own: a substring keeps the whole.
+func Cut(value string, most int) string {
+	if len(value) <= most {
+		return value
+	}
+	return strings.Clone(value[:most])
+}
+
+// Names returns the annotations or labels with these keys, each value cut as by Name, in a map
+// of their own; nil if there are none.
+func Names(all map[string]string, keys ...string) map[string]string {
+	var kept map[string]string
+	for _, key := range keys {
+		if value, found := all[key]; found {
+			if kept == nil {
+				kept = make(map[string]string, len(keys))
+			}
+			kept[key] = Name(value)
+		}
+	}
+	return kept
+}
 
 // Selector returns what is wrong with a label selector. Of one with too many terms or values
 // it checks no more than their number.

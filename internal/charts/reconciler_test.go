@@ -136,7 +136,7 @@ func (s *scene) replaces(ctx context.Context, c client.WithWatch, secret *corev1
 		return err
 	}
 	if have.Type != secret.Type || have.Labels[plan.ProxyLabel] == "" || have.Labels[stamp.ManagedByLabel] != stamp.ManagedBy {
-		return apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, secret.Name, errors.New("ValidatingAdmissionPolicy '"+valuesPolicy+"'"))
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, secret.Name, errors.New("denied request: "+refusesOthers))
 	}
 	owners := secret.OwnerReferences
 	if equality.Semantic.DeepEqual(have.Data, secret.Data) && equality.Semantic.DeepEqual(have.OwnerReferences, owners) && cmp.Equal(have.Labels, secret.Labels) && cmp.Equal(have.Annotations, secret.Annotations) {

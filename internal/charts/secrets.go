@@ -30,8 +30,9 @@ import (
 // policy. So it writes its Secrets whole, without reading them, and an annotation says what it wrote.
 
 const (
-	// valuesPolicy refuses to update a Secret that is not ours.
-	valuesPolicy = "muster-charts-values"
+	// refusesOthers are the words by which the policy muster-charts-values refuses to update a
+	// Secret that is not ours.
+	refusesOthers = "muster-charts may touch only"
 	// readersRole is the ClusterRole that an administrator binds where the program may read Secrets.
 	readersRole = "muster-charts-read-secrets"
 
@@ -81,7 +82,7 @@ func isOfOthers(err error) bool {
 	if apierrors.IsInvalid(err) && errors.As(err, &status) && status.Status().Details != nil {
 		return slices.ContainsFunc(status.Status().Details.Causes, func(its metav1.StatusCause) bool { return its.Field == "type" })
 	}
-	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), valuesPolicy)
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), refusesOthers)
 }
 
 // addOwner has a Secret that is deleted with its HelmChartProxy stay as long as a Bundle or HelmOp of

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -144,6 +145,8 @@ func (v *visit) next() (step, verdict) {
 		return rest, verdict{keep: true, after: checkInterval} // It turns back, and the syncer has yet to say so.
 	case v.fleet == nil || v.fleet.Spec.KubeConfigSecret != "" || v.fleet.Spec.ClientID == "":
 		return rest, waiting(reasonWaiting, "the syncer has not made its Fleet Cluster for an agent that calls by itself yet; see the condition FleetImported", 0)
+	case len(v.fleet.Spec.ClientID) > bounds.MaxName: // The cache has cut it.
+		return rest, waiting(reasonConflict, fmt.Sprintf("spec.clientID of Fleet Cluster %q is longer than %d bytes; set a shorter one", v.fleet.Name, bounds.MaxName), 0)
 	case v.fleet.Status.Namespace == "":
 		return rest, waiting(reasonWaiting, "Fleet has not given the Fleet Cluster a namespace yet", 0)
 	case v.fleet.Status.Namespace != deploymentNamespace(v.fleet):
@@ -189,6 +192,10 @@ func (v *visit) nextOfSecret() (step, verdict) {
 	switch {
 	case v.agent == "":
 		return rest, waiting(reasonWaiting, fmt.Sprintf("Fleet has not made Bundle %q with its agent yet", stamp.AgentBundle(v.fleet.Name)), 0)
+	case len(v.agent) > maxAgent:
+		return rest, waiting(reasonWaiting, fmt.Sprintf(
+			"%s of Bundle %q is larger than %d KiB, and no manifest is made from it; delete the Bundle if it is not Fleet's, otherwise give the agent fewer tolerations and variables",
+			agentResource, stamp.AgentBundle(v.fleet.Name), maxAgent>>10), 0)
 	case v.current() == nil && !v.taken[rehearse]:
 		return rehearse, verdict{}
 	case v.refused != nil:
@@ -243,7 +250,7 @@ func (v *visit) isToBeNoted() bool {
 func (v *visit) record() record {
 	result := record{token: v.token(), registration: v.current().UID, registrationName: v.current().Name, rotation: v.kept.rotation}
 	if v.isRotated() {
-		result.rotation = v.cluster.Annotations[stamp.RotateAnnotation]
+		result.rotation = v.rotation()
 	}
 	return result
 }
@@ -270,9 +277,12 @@ func (v *visit) current() *fleetv1.ClusterRegistration {
 // isRotated reports whether somebody asks for another credential than there is. To take the
 // annotation away, or to leave it when it has been followed, asks for nothing.
 func (v *visit) isRotated() bool {
-	asked := v.cluster.Annotations[stamp.RotateAnnotation]
+	asked := v.rotation()
 	return asked != "" && asked != v.kept.rotation
 }
+
+// rotation returns the digest of the wish for another credential; empty if there is none.
+func (v *visit) rotation() string { return digest(v.cluster.Annotations[stamp.RotateAnnotation]) }
 
 // isLater reports whether one registration says more than another about how a cluster is
 // registered: a granted one, of these the younger, of two from one second the one handed out.
@@ -293,7 +303,7 @@ func (v *visit) isLater(one, other *fleetv1.ClusterRegistration) bool {
 // credential are: a registration is made once.
 func (v *visit) registrationName() string {
 	sum := sha256.New()
-	for _, part := range []string{string(v.fleet.UID), v.fleet.Spec.ClientID, v.cluster.Annotations[stamp.RotateAnnotation]} {
+	for _, part := range []string{string(v.fleet.UID), v.fleet.Spec.ClientID, v.rotation()} {
 		fmt.Fprintf(sum, "%d %s", len(part), part)
 	}
 	return registrationPrefix + hex.EncodeToString(sum.Sum(nil)[:registrationIDBytes])

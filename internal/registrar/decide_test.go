@@ -30,6 +30,7 @@ type met struct {
 	shared                       bool // Another has its namespace in Fleet.
 	unreachable                  string
 	noAgent                      bool
+	largeAgent, longClientID     bool
 	// registered is what the registration is like: "" for none.
 	registered string
 	age        time.Duration
@@ -62,11 +63,14 @@ func (m met) visit() *visit {
 	case "its":
 		v.kept, v.isRegistered = record{token: "kept", registration: "registration", registrationName: "muster-x"}, true
 	case "gone":
-		v.kept = record{token: "kept", registration: "gone", rotation: "1"}
+		v.kept = record{token: "kept", registration: "gone", rotation: digest("1")}
 	case "replaced":
 		v.kept = record{token: "kept", registration: "replaced"}
 	case "followed":
-		v.kept = record{rotation: "1"}
+		v.kept = record{rotation: digest("1")}
+	}
+	if m.largeAgent {
+		v.agent = strings.Repeat("x", 128<<10+1)
 	}
 	if m.noAgent {
 		v.agent = ""
@@ -90,6 +94,9 @@ func (m met) visit() *visit {
 	}
 	if m.kubeconfig {
 		v.fleet.Spec.KubeConfigSecret = "prod-kubeconfig"
+	}
+	if m.longClientID {
+		v.fleet.Spec.ClientID = strings.Repeat("x", 254)
 	}
 	if m.noClientID {
 		v.fleet.Spec.ClientID = ""
@@ -222,6 +229,8 @@ func TestSteps(t *testing.T) {
 		"its namespace is another's":     {met: met{shared: true}, reason: "RegistrationConflict"},
 		"rotated, to be elsewhere":       {met: with(func(m *met) { m.elsewhere, m.rotate, m.others = true, true, []string{"ours"} }), reason: "RegistrationConflict"},
 		"handed out":                     {met: with(func(m *met) { m.kept, m.age = "its", time.Hour }), steps: []step{handOut}, reason: "ManifestReady", token: "kept"},
+		"its clientID is too long":       {met: met{longClientID: true}, reason: "RegistrationConflict"},
+		"its agent is too large":         {met: met{largeAgent: true}, reason: "WaitingForFleet"},
 		"no Bundle yet, nor registered":  {met: met{noAgent: true}, reason: "WaitingForFleet"},
 		"somebody's Secret is there":     {met: met{refused: true}, steps: []step{rehearse}, reason: "SecretConflict"},
 		"somebody's came later":          {met: with(func(m *met) { m.kept, m.refused = "its", true }), steps: []step{handOut}, reason: "SecretConflict", token: "kept"},
@@ -359,18 +368,22 @@ func TestRefusals(t *testing.T) {
 	for name, test := range map[string]struct {
 		err   error
 		after time.Duration
+		age   time.Duration
 	}{
 		"none":                   {},
-		"another owner's":        {forbidden("denied request: " + refusesPredecessors), pollInterval},
-		"nobody's":               {forbidden("denied request: " + refusesOthers + " that one Cluster owns"), checkInterval},
-		"of another type":        {invalid("type"), checkInterval},
+		"another owner's":        {forbidden("denied request: " + refusesPredecessors), pollInterval, 59 * time.Second},
+		"another owner's, kept":  {forbidden("denied request: " + refusesPredecessors), checkInterval, time.Minute},
+		"nobody's":               {forbidden("denied request: " + refusesOthers + " that one Cluster owns"), checkInterval, 0},
+		"of another type":        {invalid("type"), checkInterval, 0},
 		"somebody has fixed it":  {err: invalid("data")},
 		"a quota":                {err: forbidden("exceeded quota: none")},
 		"a role":                 {err: forbidden(`cannot update resource "secrets"`)},
 		"the policy of somebody": {err: forbidden("denied request: no Secrets on Fridays")},
 		"no answer":              {err: errors.New("connection refused")},
 	} {
-		got := refusalOf("edge-fleet-agent", test.err)
+		v := met{}.visit()
+		v.cluster.CreationTimestamp = metav1.NewTime(now.Add(-test.age))
+		got := v.refusal(test.err)
 		if (got != nil) != (test.after > 0) || got != nil && (got.after != test.after || got.reason != reasonSecretTaken) {
 			t.Errorf("%s: got %+v", name, got)
 		}

@@ -36,10 +36,19 @@ type record struct {
 	// the ClusterRegistration that it is of.
 	token, registrationName string
 	registration            types.UID
-	// rotation is the value of stamp.RotateAnnotation that was followed last.
+	// rotation is the digest of the value of stamp.RotateAnnotation that was followed last.
 	rotation string
 	// secret is the Secret as cached; nil if there is none.
 	secret *corev1.Secret
+}
+
+// digest returns a SHA-256 digest, in hexadecimal; empty for an empty value.
+func digest(value string) string {
+	if value == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(value))
+	return hex.EncodeToString(sum[:])
 }
 
 // recordKey returns where the record of a Cluster is.

@@ -19,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -79,7 +80,7 @@ func (r *reconciler) rehearse(ctx context.Context, v *visit) error {
 		return err
 	}
 	_, err = r.write(ctx, want, client.DryRunAll)
-	if v.refused = refusalOf(want.Name, err); v.refused != nil || err == nil {
+	if v.refused = v.refusal(err); v.refused != nil || err == nil {
 		return nil
 	}
 	return fmt.Errorf("the Secret with the manifest could not be written, so the cluster is not registered yet: %w", err)
@@ -109,7 +110,7 @@ func (r *reconciler) handOut(ctx context.Context, v *visit) error {
 		return err
 	}
 	created, err := r.write(ctx, want)
-	if v.refused = refusalOf(want.Name, err); v.refused != nil {
+	if v.refused = v.refusal(err); v.refused != nil {
 		return nil
 	}
 	if result := map[bool]string{true: "created", false: "updated"}[created]; created || v.taken[note] || err != nil {
@@ -129,7 +130,7 @@ func (r *reconciler) handOut(ctx context.Context, v *visit) error {
 func (r *reconciler) withdraw(ctx context.Context, v *visit) error {
 	empty := emptySecret(v.cluster)
 	err := r.Update(ctx, empty, client.FieldOwner(FieldManager))
-	if refusalOf(empty.Name, err) == nil && client.IgnoreNotFound(err) != nil {
+	if v.refusal(err) == nil && client.IgnoreNotFound(err) != nil {
 		metrics.Applied("Secret", "updated", err)
 		return fmt.Errorf("emptying the Secret with the manifest: %w", err)
 	}
@@ -152,6 +153,7 @@ func (r *reconciler) revoke(ctx context.Context, v *visit) error {
 
 // tell writes the condition if it has news, and an event when its reason changes.
 func (r *reconciler) tell(ctx context.Context, cluster *clusterv1.Cluster, result verdict) error {
+	result.message = message.Short(result.message, message.Condition)
 	before := meta.FindStatusCondition(cluster.Status.Conditions, stamp.ManifestCondition)
 	if result.keep || before == nil && result.reason == "" {
 		return nil
@@ -188,7 +190,7 @@ func (r *reconciler) tell(ctx context.Context, cluster *clusterv1.Cluster, resul
 		if result.reason == reasonReady {
 			eventType = corev1.EventTypeNormal
 		}
-		r.recorder.Eventf(cluster, nil, eventType, result.reason, "Register", "%s", result.message)
+		r.recorder.Eventf(cluster, nil, eventType, result.reason, "Register", "%s", message.Short(result.message, message.Note))
 	}
 	return nil
 }

@@ -1,65 +1,69 @@
 package registrar
 
 import (
-	"maps"
-
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
-// trim is a cache transform: it keeps of an object what is read here, so that thousands of
-// Clusters fit in little memory, and a change of anything else is none (see observed.News).
+// maxAgent is how large the manifest of an agent in Fleet's Bundle may be, in bytes. Fleet's own
+// has 7 KiB, and whoever may write Bundles in one namespace could fill the cache for all.
+const maxAgent = 128 << 10
+
+// trim is a cache transform: it keeps the fields that the registrar reads, and bounds each, so
+// that thousands of Clusters fit in little memory, and a change of any other field wakes nobody
+// (see observed.News). Its input may be trimmed already.
 func trim(object any) (any, error) {
 	accessor, ok := object.(client.Object)
 	if !ok {
 		return object, nil
 	}
-	managers := observed.Managers(accessor.GetManagedFields())
+	isManager := stamp.IsManager(accessor)
 	accessor.SetManagedFields(nil)
 	switch typed := object.(type) {
 	case *clusterv1.Cluster:
-		trimMetadata(typed)
+		rotation := typed.Annotations[stamp.RotateAnnotation]
+		trimMetadata(typed, stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation, stamp.RegistrationAnnotation, stamp.RotateAnnotation, clusterv1.PausedAnnotation)
+		if len(rotation) > bounds.MaxName { // Two long ones may begin alike.
+			typed.Annotations[stamp.RotateAnnotation] = digest(rotation)
+		}
 		paused, class := typed.Spec.Paused, typed.Spec.Topology.ClassRef
 		typed.Spec = clusterv1.ClusterSpec{Paused: paused, Topology: clusterv1.Topology{ClassRef: class}}
 		typed.Status = clusterv1.ClusterStatus{Conditions: conditionsRead(typed.Status.Conditions)}
 		typed.OwnerReferences = nil
 	case *fleetv1.Cluster:
 		trimFleetCluster(typed)
-		typed.ManagedFields = managers // Whose it is may be told by nothing else.
+		if isManager { // Whose it is may be told by nothing else.
+			typed.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager}}
+		}
 	case *fleetv1.ClusterRegistration:
 		trimMetadata(typed)
 		keepManagedBy(typed)
 		typed.OwnerReferences = stamp.BoundedOwners(typed)
-		typed.Spec.ClusterLabels = nil
+		typed.Spec = fleetv1.ClusterRegistrationSpec{ClientID: bounds.Name(typed.Spec.ClientID), ClientRandom: bounds.Name(typed.Spec.ClientRandom)}
+		typed.Status = fleetv1.ClusterRegistrationStatus{ClusterName: bounds.Name(typed.Status.ClusterName), Granted: typed.Status.Granted}
 	case *fleetv1.Bundle:
 		trimBundle(typed)
 	case *metav1.PartialObjectMetadata: // a Namespace
-		maps.DeleteFunc(typed.Annotations, func(key, _ string) bool {
-			return key != fleetv1.ClusterNamespaceAnnotation && key != fleetv1.ClusterAnnotation
-		})
+		typed.Annotations = bounds.Names(typed.Annotations, fleetv1.ClusterNamespaceAnnotation, fleetv1.ClusterAnnotation)
 	}
 	return object, nil
 }
 
-// trimMetadata drops what nobody reads of any object. Generation counts changes of which
-// most are dropped.
-func trimMetadata(object client.Object) {
+// trimMetadata drops finalizers, the generation, which counts changes that are dropped, too, and
+// all annotations but those with the given keys.
+func trimMetadata(object client.Object, read ...string) {
 	object.SetFinalizers(nil)
 	object.SetGeneration(0)
-	annotations := object.GetAnnotations()
-	maps.DeleteFunc(annotations, func(key, _ string) bool { return !stamp.IsKey(key) && key != clusterv1.PausedAnnotation })
-	object.SetAnnotations(annotations)
+	object.SetAnnotations(bounds.Names(object.GetAnnotations(), read...))
 }
 
 func keepManagedBy(object client.Object) {
-	labels := object.GetLabels()
-	maps.DeleteFunc(labels, func(key, _ string) bool { return key != stamp.ManagedByLabel })
-	object.SetLabels(labels)
+	object.SetLabels(bounds.Names(object.GetLabels(), stamp.ManagedByLabel))
 }
 
 func conditionsRead(all []metav1.Condition) []metav1.Condition {
@@ -73,21 +77,24 @@ func conditionsRead(all []metav1.Condition) []metav1.Condition {
 
 func trimFleetCluster(cluster *fleetv1.Cluster) {
 	generation := cluster.Generation
-	trimMetadata(cluster)
+	trimMetadata(cluster, stamp.ImportedFromAnnotation, stamp.ImportedUIDAnnotation, stamp.AdoptAnnotation)
 	keepManagedBy(cluster)
 	cluster.Generation = min(generation, changed)
 	cluster.OwnerReferences = stamp.BoundedOwners(cluster)
 	cluster.Spec = fleetv1.ClusterSpec{
-		ClientID: cluster.Spec.ClientID, KubeConfigSecret: cluster.Spec.KubeConfigSecret, AgentNamespace: cluster.Spec.AgentNamespace,
+		ClientID:         bounds.Name(cluster.Spec.ClientID),
+		KubeConfigSecret: bounds.Name(cluster.Spec.KubeConfigSecret),
+		AgentNamespace:   bounds.Name(cluster.Spec.AgentNamespace),
 	}
-	status := fleetv1.ClusterStatus{Namespace: cluster.Status.Namespace}
+	status := fleetv1.ClusterStatus{Namespace: bounds.Name(cluster.Status.Namespace)}
 	if !cluster.Status.Agent.LastSeen.IsZero() {
 		status.Agent.LastSeen = cluster.CreationTimestamp // That it has called is read, not when.
 	}
 	cluster.Status = status
 }
 
-// trimBundle keeps of Fleet's Bundle for a cluster the agent in it.
+// trimBundle keeps of Fleet's Bundle for a cluster the agent in it, of one that is too large as
+// much as shows that.
 func trimBundle(bundle *fleetv1.Bundle) {
 	trimMetadata(bundle)
 	bundle.Labels, bundle.Status = nil, fleetv1.BundleStatus{}
@@ -95,7 +102,7 @@ func trimBundle(bundle *fleetv1.Bundle) {
 	for _, target := range bundle.Spec.Targets {
 		if target.ClusterName != "" && bundle.Name == stamp.AgentBundle(target.ClusterName) {
 			spec.Targets = []fleetv1.BundleTarget{{ClusterName: target.ClusterName}}
-			spec.Resources = []fleetv1.BundleResource{{Name: agentResource, Content: agentOf(bundle)}}
+			spec.Resources = []fleetv1.BundleResource{{Name: agentResource, Content: bounds.Cut(agentOf(bundle), maxAgent+1)}}
 		}
 	}
 	bundle.Spec = spec

@@ -1,7 +1,10 @@
 package registrar
 
 import (
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -123,6 +126,89 @@ func TestTrim(t *testing.T) {
 	stray := wholeBundle()
 	stray.Name = "anything"
 	same("somebody's bundle", "", agentOf(trimmed(stray).(*fleetv1.Bundle)))
+}
+
+// TestTrimIsBounded: whoever may write objects in one namespace decides how large they are, and
+// the cache keeps a bounded part of each.
+func TestTrimIsBounded(t *testing.T) {
+	many := func(keys ...string) map[string]string {
+		all := map[string]string{}
+		for i := range 1000 {
+			all[fmt.Sprintf("%s/%d", stamp.Domain, i)] = "x"
+		}
+		for _, key := range keys {
+			all[key] = large
+		}
+		return all
+	}
+	cluster := wholeCluster()
+	cluster.Annotations = many(stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation, stamp.RegistrationAnnotation, stamp.RotateAnnotation, clusterv1.PausedAnnotation)
+	fleet := wholeFleetCluster()
+	fleet.Annotations = many(stamp.ImportedFromAnnotation, stamp.ImportedUIDAnnotation, stamp.AdoptAnnotation)
+	fleet.Labels = many()
+	fleet.ManagedFields = slices.Repeat(fleet.ManagedFields, 1000)
+	fleet.Spec.ClientID, fleet.Spec.KubeConfigSecret, fleet.Spec.AgentNamespace, fleet.Status.Namespace = large, large, large, large
+	registration := wholeRegistration()
+	registration.Annotations, registration.Labels = many(), many()
+	registration.Spec.ClientID, registration.Spec.ClientRandom, registration.Status.ClusterName = large, large, large
+	bundle := wholeBundle()
+	bundle.Annotations, bundle.Labels = many(), many()
+	bundle.Spec.Resources[1].Content = strings.Repeat(large, 4)
+	namespace := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "team", Annotations: many(fleetv1.ClusterNamespaceAnnotation, fleetv1.ClusterAnnotation)}}
+	for _, test := range []struct {
+		object client.Object
+		most   int
+	}{{cluster, 4 << 10}, {fleet, 4 << 10}, {registration, 4 << 10}, {bundle, 132 << 10}, {namespace, 4 << 10}} {
+		once := ""
+		for range 2 { // What is trimmed already stays as it is.
+			if _, err := trim(test.object); err != nil {
+				t.Fatal(err)
+			}
+			content, err := json.Marshal(test.object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(content) > test.most {
+				t.Errorf("%T still has %d bytes, more than %d", test.object, len(content), test.most)
+			}
+			if once != "" && string(content) != once {
+				t.Errorf("%T changes when it is trimmed again", test.object)
+			}
+			once = string(content)
+		}
+	}
+	if agentOf(bundle) == "" {
+		t.Error("nobody sees that the agent is too large")
+	}
+}
+
+// TestLongRotations: of two long wishes for another credential that begin alike, the second is one, too.
+func TestLongRotations(t *testing.T) {
+	long, longer := wholeCluster(), wholeCluster()
+	long.Annotations[stamp.RotateAnnotation], longer.Annotations[stamp.RotateAnnotation] = large, large+"x"
+	for _, cluster := range []client.Object{long, longer} {
+		if _, err := trim(cluster); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := met{registered: "granted"}.visit()
+	v.cluster.Annotations = long.Annotations
+	v.registrations[0].Name = v.registrationName()
+	v.kept = v.record()
+	if got := len(v.kept.rotation); got != 2*sha256.Size {
+		t.Errorf("the record holds %d bytes of it", got)
+	}
+	if v.isRotated() {
+		t.Error("what was followed is asked for")
+	}
+	v.cluster.Annotations = longer.Annotations
+	if !v.isRotated() {
+		t.Error("another long wish is not seen")
+	}
+	v.cluster.Annotations = map[string]string{stamp.RotateAnnotation: ""}
+	if v.isRotated() || v.rotation() != "" {
+		t.Error("an empty value asks for something")
+	}
 }
 
 // What is not read is no news either: agents report every quarter of an hour, and each look

@@ -2,6 +2,8 @@ package integration
 
 import (
 	"fmt"
+	"net/http"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -159,4 +162,86 @@ func TestChartsReadSecretsWhereAllowed(t *testing.T) {
 		g.Expect(env.Start(ctx, "muster-charts")).To(Succeed())
 		g.Eventually(gone).WithTimeout(chartsPatience).Should(Succeed())
 	})
+}
+
+// Whoever has the token of charts writes no Secret that another program would take for its own.
+func TestChartsToken(t *testing.T) {
+	g := NewWithT(t)
+	files := []string{"service_account.yaml", "role.yaml", "policy_values.yaml"}
+	for _, file := range files {
+		_, err := env.Kubectl(ctx, "apply", "-f", "../../manifests/helm/"+file)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	t.Cleanup(func() {
+		for _, file := range files {
+			if _, err := env.Kubectl(ctx, "delete", "-f", "../../manifests/helm/"+file, "--ignore-not-found"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	const (
+		digestKey, digestType = "muster-charts-digest-key", "fleet.addons.cluster.x-k8s.io/digest-key"
+		valuesType            = "fleet.addons.cluster.x-k8s.io/helm-values"
+	)
+	namespace := newNamespace(t, g, "foreign", nil)
+	thief := accountOf(g, "muster-charts")
+	own := func(more ...string) map[string]any {
+		labels := map[string]any{
+			"app.kubernetes.io/managed-by": "muster", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io": "x",
+			"helmchartproxy-namespace.fleet.addons.cluster.x-k8s.io": namespace,
+		}
+		for _, key := range more {
+			labels[key] = "cluster"
+		}
+		return labels
+	}
+	secret := func(s sample, name, kind, key string, labels map[string]any) map[string]any {
+		object := s.object(name, map[string]any{"type": kind, "stringData": map[string]any{key: "x"}})
+		object["metadata"].(map[string]any)["labels"] = labels
+		return object
+	}
+	create := func(s sample, object map[string]any) (int, string) {
+		return thief.send(g, s, attempt{method: http.MethodPost, contentType: "application/json", query: url.Values{"dryRun": {"All"}}, body: object})
+	}
+	update := func(s sample, object map[string]any) (int, string) {
+		name := "/" + object["metadata"].(map[string]any)["name"].(string)
+		return thief.send(g, s, attempt{method: http.MethodPut, path: name, contentType: "application/json", query: url.Values{"dryRun": {"All"}}, body: object})
+	}
+	foreign, its := secretIn(namespace), secretIn("muster-system")
+	g.Eventually(func() string {
+		_, answer := create(foreign, secret(foreign, "any", "Opaque", "a", nil))
+		return answer
+	}).Should(ContainSubstring("muster-charts may touch only"))
+	key := &unstructured.Unstructured{Object: its.object(digestKey, nil)} // The program may have made it.
+	g.Expect(client.IgnoreNotFound(admin.Delete(ctx, key))).To(Succeed())
+	there := &unstructured.Unstructured{Object: secret(foreign, "hcp-there.for-all", valuesType, "00.yaml", own())}
+	g.Expect(admin.Create(ctx, there)).To(Succeed())
+	managed := map[string]any{"app.kubernetes.io/managed-by": "muster"}
+	for name, test := range map[string]struct {
+		send    func(sample, map[string]any) (int, string)
+		in      sample
+		object  map[string]any
+		refused string
+	}{
+		"the key of digests":              {create, its, secret(its, digestKey, digestType, "key", managed), ""},
+		"the key in another namespace":    {create, foreign, secret(foreign, digestKey, digestType, "key", managed), "only in its own namespace"},
+		"the key under another name":      {create, its, secret(its, digestKey, digestType, "server", managed), "only in its own namespace"},
+		"the key with another label":      {create, its, secret(its, digestKey, digestType, "key", own("example.com/secret-type")), "no labels but"},
+		"values":                          {create, foreign, secret(foreign, "hcp-x.for-all", valuesType, "00.yaml", own()), ""},
+		"values with another label":       {create, foreign, secret(foreign, "hcp-x.for-all", valuesType, "00.yaml", own("example.com/secret-type")), "no labels but"},
+		"values as before":                {update, foreign, secret(foreign, "hcp-there.for-all", valuesType, "00.yaml", own()), ""},
+		"another label for values":        {update, foreign, secret(foreign, "hcp-there.for-all", valuesType, "00.yaml", own("example.com/secret-type")), "no labels but"},
+		"values that another one manages": {update, foreign, secret(foreign, "hcp-there.for-all", valuesType, "00.yaml", map[string]any{"app.kubernetes.io/managed-by": "Helm"}), "no labels but"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			code, answer := test.send(test.in, test.object)
+			if test.refused == "" {
+				g.Expect(code).To(Or(Equal(http.StatusOK), Equal(http.StatusCreated)), answer)
+				return
+			}
+			g.Expect(code).To(Equal(http.StatusForbidden), answer)
+			g.Expect(answer).To(ContainSubstring(test.refused))
+		})
+	}
 }

@@ -87,18 +87,18 @@ func TestMended(t *testing.T) {
 	s, registration := ready(g, "edge")
 	g.Expect(admin.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: oracle.CredentialName(&registration)}})).To(Succeed())
 	g.Expect(admin.Delete(ctx, s.secret(g))).To(Succeed())
-	s.annotate(g, "fleet.addons.cluster.x-k8s.io/look", "1")
+	s.look(g, "1")
 	whole := s.handedOut(g, "first")
 
 	changed := whole.DeepCopy()
 	changed.Data["manifest"] = []byte("mine")
 	g.Expect(admin.Update(ctx, changed)).To(Succeed())
-	s.annotate(g, "fleet.addons.cluster.x-k8s.io/look", "2")
+	s.look(g, "2")
 	g.Eventually(func(g Gomega) { g.Expect(s.secret(g).Data).To(Equal(whole.Data)) }).Should(Succeed())
 
 	mended := s.secret(g)
 	before := s.asked(g)
-	s.annotate(g, "fleet.addons.cluster.x-k8s.io/look", "3")
+	s.look(g, "3")
 	g.Eventually(func() int { return s.asked(g) - before }).Should(BeNumerically(">", 0), "the Secret is not updated")
 	g.Expect(s.secret(g).ResourceVersion).To(Equal(mended.ResourceVersion))
 	g.Expect(s.registrations(g)).To(HaveLen(1))
@@ -163,7 +163,7 @@ func TestNotRegisteredInVain(t *testing.T) {
 		s.deployed(g)
 		s.waits(g, "Failed", "exceeded quota")
 		g.Expect(admin.Delete(ctx, quota)).To(Succeed())
-		s.annotate(g, "fleet.addons.cluster.x-k8s.io/look", "again")
+		s.look(g, "again")
 		s.granted(g, "first")
 		s.handedOut(g, "first")
 	})
@@ -208,7 +208,7 @@ spec: {policyName: not-on-fridays, validationActions: [Deny]}
 	})
 	probe := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "probe"}}
 	g.Eventually(func() error { return admin.Create(ctx, probe.DeepCopy(), client.DryRunAll) }).Should(MatchError(ContainSubstring("Fridays")))
-	s.annotate(g, "fleet.addons.cluster.x-k8s.io/look", "1")
+	s.look(g, "1")
 	g.Eventually(func(g Gomega) {
 		cluster := &clusterv1.Cluster{}
 		g.Expect(admin.Get(ctx, s.key(), cluster)).To(Succeed())
@@ -256,7 +256,7 @@ stringData: {manifest: mine, token: mine}
 		g.Expect(string(s.secret(g).Data["manifest"])).To(Equal("mine"))
 		g.Expect(s.registrations(g)).To(BeEmpty(), "its credential lapses before it can be handed out")
 		g.Expect(admin.Delete(ctx, s.secret(g))).To(Succeed())
-		s.annotate(g, "fleet.addons.cluster.x-k8s.io/look", "again")
+		s.look(g, "again")
 		s.granted(g, "first")
 		s.handedOut(g, "first")
 	})

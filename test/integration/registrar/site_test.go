@@ -169,6 +169,11 @@ func (s *site) annotate(g Gomega, key, value string) {
 	s.patch(g, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value))
 }
 
+// look has the registrar look at the Cluster, as any change of a label does.
+func (s *site) look(g Gomega, value string) {
+	s.patch(g, fmt.Sprintf(`{"metadata":{"labels":{"look":%q}}}`, value))
+}
+
 func (s *site) patch(g Gomega, merge string) {
 	g.Expect(admin.Patch(ctx, s.cluster, client.RawPatch(types.MergePatchType, []byte(merge)))).To(Succeed())
 }

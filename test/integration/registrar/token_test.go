@@ -73,8 +73,35 @@ type: fleet.addons.cluster.x-k8s.io/agent-manifest
 	keyed.Type = stamp.ManifestSecretType
 	keyed.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "edge2", UID: "x"}}
 	keyed.StringData = map[string]string{"value": "x"}
-	recorded := secret("record")
-	recorded.Type = "fleet.addons.cluster.x-k8s.io/agent-record"
+	recordIn := func(namespace, name string, change func(*corev1.Secret)) *corev1.Secret {
+		record := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Type: "fleet.addons.cluster.x-k8s.io/agent-record"}
+		if change != nil {
+			change(record)
+		}
+		return record
+	}
+	const records = "cattle-fleet-clusters-system"
+	withKey := func(secret *corev1.Secret) { secret.StringData = map[string]string{"server": "https://example.com"} }
+	withLabel := func(secret *corev1.Secret) { secret.Labels = map[string]string{"example.com/secret-type": "cluster"} }
+	labelledManifest := keyed.DeepCopy()
+	labelledManifest.StringData = nil
+	withLabel(labelledManifest)
+	managedByHelm := func(secret *corev1.Secret) { secret.Labels = map[string]string{stamp.ManagedByLabel: "Helm"} }
+	// Somebody else has made this one; an update says what the policy says of what is there.
+	elsewhere := recordIn("kube-system", "muster-agent-elsewhere", nil)
+	g.Expect(admin.Create(ctx, elsewhere)).To(Succeed())
+	changedRecord := s.record(g).DeepCopy()
+	changedRecord.ManagedFields = nil
+	withKey(changedRecord)
+	relabelledRecord := s.record(g).DeepCopy()
+	relabelledRecord.ManagedFields = nil
+	withLabel(relabelledRecord)
+	relabelledManifest := s.secret(g).DeepCopy()
+	relabelledManifest.ManagedFields = nil
+	withLabel(relabelledManifest)
+	anothersManifest := s.secret(g).DeepCopy()
+	anothersManifest.ManagedFields = nil
+	anothersManifest.Labels[clusterv1.ClusterNameLabel] = "another"
 	unownedManifest := secret("other-fleet-agent")
 	unownedManifest.Type = stamp.ManifestSecretType
 	given := secret("edge-fleet-agent")
@@ -107,13 +134,24 @@ type: fleet.addons.cluster.x-k8s.io/agent-manifest
 		"delete all that Fleet leaves": {func() error {
 			return thief.DeleteAllOf(ctx, secret(""), client.InNamespace("cattle-fleet-clusters-system"), client.DryRunAll)
 		}, "cannot deletecollection resource"},
-		"change one of the type of nobody": {update(unownedManifest), "that one Cluster owns"},
-		"make any Secret":                  {create(secret("any")), "only Secrets of type"},
-		"make the token of an account":     {create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "token", Annotations: map[string]string{corev1.ServiceAccountNameKey: "default"}}, Type: corev1.SecretTypeServiceAccountToken}), "only Secrets of type"},
-		"make one that no Cluster owns":    {create(named), "that one Cluster owns"},
-		"make one with another key":        {create(keyed), "the keys manifest and token"},
-		"make a record of another name":    {create(recorded), "that are named muster-agent-"},
-		"give a manifest to another":       {update(given), "whose a Secret is"},
+		"change one of the type of nobody":           {update(unownedManifest), "that one Cluster owns"},
+		"make any Secret":                            {create(secret("any")), "only Secrets of type"},
+		"make the token of an account":               {create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "token", Annotations: map[string]string{corev1.ServiceAccountNameKey: "default"}}, Type: corev1.SecretTypeServiceAccountToken}), "only Secrets of type"},
+		"make one that no Cluster owns":              {create(named), "that one Cluster owns"},
+		"make one with another key":                  {create(keyed), "the keys manifest and token"},
+		"make a record of another name":              {create(recordIn(records, "record", nil)), "that are named muster-agent-"},
+		"make a record in another namespace":         {create(recordIn(s.namespace, "muster-agent-x", nil)), "only in cattle-fleet-clusters-system"},
+		"make a record among the system's Secrets":   {create(recordIn("kube-system", "muster-agent-x", withKey)), "only in cattle-fleet-clusters-system"},
+		"change a record in another namespace":       {update(elsewhere), "only in cattle-fleet-clusters-system"},
+		"make a record with another key":             {create(recordIn(records, "muster-agent-x", withKey)), "into a record"},
+		"put another key into a record":              {update(changedRecord), "into a record"},
+		"make a record with another label":           {create(recordIn(records, "muster-agent-x", withLabel)), "no labels but"},
+		"make a record that another program manages": {create(recordIn(records, "muster-agent-x", managedByHelm)), "no labels but"},
+		"put another label on a record":              {update(relabelledRecord), "no labels but"},
+		"make a manifest with another label":         {create(labelledManifest), "no labels but"},
+		"put another label on a manifest":            {update(relabelledManifest), "no labels but"},
+		"label a manifest as of another Cluster":     {update(anothersManifest), "no labels but"},
+		"give a manifest to another":                 {update(given), "whose a Secret is"},
 		"get a Secret": {func() error {
 			return thief.Get(ctx, client.ObjectKeyFromObject(secret("edge-fleet-agent")), secret(""))
 		}, "cannot get resource"},
@@ -146,6 +184,13 @@ type: fleet.addons.cluster.x-k8s.io/agent-manifest
 			g.Expect(err).To(HaveOccurred())
 			g.Expect(err.Error()).NotTo(ContainSubstring("c2VjcmV0"))
 			g.Expect(replaced.Data).To(BeEmpty())
+		}
+	})
+	t.Run("may write its own again", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, its := range []*corev1.Secret{s.record(g), s.secret(g)} {
+			its.ManagedFields = nil
+			g.Expect(update(its)()).To(Succeed())
 		}
 	})
 	t.Run("may read its records", func(t *testing.T) {
