@@ -49,6 +49,8 @@ type scene struct {
 	api    client.WithWatch
 	charts *repository.Repository
 	writes []string
+	// puts are the Secrets of which an update was requested, even if it changed nothing.
+	puts []string
 	// fails says what cannot be created or deleted.
 	fails func(client.Object) bool
 	// patching sees patches, and may refuse them.
@@ -131,6 +133,7 @@ func newScene(t *testing.T) *scene {
 
 // replaces replaces a Secret, as an API server, the shipped policy and the garbage collector do.
 func (s *scene) replaces(ctx context.Context, c client.WithWatch, secret *corev1.Secret, note func(string, client.Object)) error {
+	s.puts = append(s.puts, secret.Name)
 	have := &corev1.Secret{}
 	if err := c.Get(ctx, client.ObjectKeyFromObject(secret), have); err != nil {
 		return err

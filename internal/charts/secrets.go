@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -39,6 +40,10 @@ const (
 	// digestKeyName is the Secret with the key of digests, in the program's own namespace.
 	digestKeyName                   = "muster-charts-digest-key"
 	digestKeyType corev1.SecretType = stamp.Domain + "/digest-key"
+
+	// restoreInterval is how long a Secret that was written is taken to be as it was: the program
+	// cannot see whether somebody has changed or deleted it.
+	restoreInterval = 10 * time.Minute
 )
 
 // putSecret writes a Secret of ours, and reports whether what it holds has changed, as far as the
@@ -55,18 +60,24 @@ func (r *reconciler) putSecret(ctx context.Context, v *visit, want *corev1.Secre
 		changed = changed || isNamed && known != "" && known != wanted
 	}
 	v.addOwner(want)
-	r.traces.note(v.key, client.ObjectKeyFromObject(want))
+	key, written := client.ObjectKeyFromObject(want), trace{digest(toJSON(want)), r.now()}
+	if r.traces.holds(v.key, key, written.digest, written.at) {
+		return changed, nil
+	}
+	r.traces.note(v.key, key)
 	switch err := r.replace(ctx, want); {
 	case apierrors.IsNotFound(err):
-		return changed, r.create(ctx, want)
+		if err := r.create(ctx, want); err != nil {
+			return changed, err
+		}
 	case isOfOthers(err):
 		return false, &takenError{want}
 	case err != nil:
 		return false, fmt.Errorf("changing %s: %w", describe(want), err)
-	}
-	if changed {
+	case changed:
 		ctrl.LoggerFrom(ctx).Info("Changed", "object", describe(want))
 	}
+	r.traces.wrote(v.key, key, written)
 	return changed, nil
 }
 
@@ -108,6 +119,7 @@ func (v *visit) addOwner(secret *corev1.Secret) {
 // removeSecret empties a Secret of ours, and leaves it to the garbage collector: its only owner is
 // one that never existed. A Secret of others stays as it is.
 func (r *reconciler) removeSecret(ctx context.Context, key plan.Key, its client.ObjectKey) error {
+	r.traces.empty(key, its)
 	secret := &corev1.Secret{Type: plan.ValuesSecretType}
 	if plan.IsAccessName(key, its.Namespace, its.Name) {
 		secret.Type = plan.AccessSecretType

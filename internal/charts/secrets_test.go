@@ -2,10 +2,13 @@ package charts
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -154,4 +157,76 @@ func TestAccessWithoutHelmOp(t *testing.T) {
 			expect(t, "access", s.accessSecrets(), []string(nil))
 		})
 	}
+}
+
+// A reconcile sends no update of a Secret that it has written already, until the Secret is due to be
+// restored, or the program starts again.
+func TestSecretsAreWrittenOnce(t *testing.T) {
+	for _, download := range []addonsv1.DownloadMode{addonsv1.DownloadManager, addonsv1.DownloadAgent} {
+		t.Run(string(download), func(t *testing.T) {
+			s := newScene(t)
+			now := time.Now()
+			clock := func() time.Time { return now }
+			s.now = clock
+			ours := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: plan.SharedName(key, "team")}}
+			names := []string{ours.Name}
+			if download == addonsv1.DownloadAgent {
+				names = append(names, s.accessName())
+			}
+			updates := func() []string {
+				t.Helper()
+				s.puts = nil
+				s.looks()
+				s.follow()
+				slices.Sort(s.puts)
+				return slices.Compact(s.puts)
+			}
+			slices.Sort(names)
+			s.create(s.guarded(download))
+			for range 3 {
+				updates()
+			}
+			expect(t, "again", updates(), []string(nil))
+			one := cluster("one")
+			s.change(one, func() { delete(one.Labels, "web") })
+			expect(t, "a change of one Cluster", updates(), []string(nil))
+
+			source := s.valuesSecret()
+			s.change(source, func() { source.Data["values.yaml"] = []byte("password: other") })
+			expect(t, "other values", updates(), []string{ours.Name})
+
+			s.drop(ours)
+			expect(t, "deleted", updates(), []string(nil))
+			now = now.Add(restoreInterval)
+			expect(t, "deleted for a while", updates(), names)
+			expect(t, "restored", s.exists(&corev1.Secret{}, ours.Name), true)
+			expect(t, "and again", updates(), []string(nil))
+
+			s.drop(ours)
+			s.restart()
+			s.now = clock
+			after := updates()
+			for _, name := range names {
+				expect(t, "after a restart", slices.Contains(after, name), true)
+			}
+			expect(t, "restored", s.exists(&corev1.Secret{}, ours.Name), true)
+		})
+	}
+}
+
+// A Secret that was emptied is written again, though it is to hold what it held before.
+func TestSecretIsWrittenAgain(t *testing.T) {
+	s := newScene(t)
+	proxy := s.byAgents()
+	s.handsOver(proxy)
+	s.looks()
+	before := s.accessName()
+	s.change(proxy, func() { proxy.Spec.RepoURL, proxy.Generation = s.charts.URL+"/", 2 })
+	s.looks()
+	s.fleet()
+	s.looksOnce()
+	expect(t, "while another repository is named", s.exists(&corev1.Secret{}, before), false)
+	s.change(proxy, func() { proxy.Spec.RepoURL, proxy.Generation = s.charts.URL, 3 })
+	s.looksOnce()
+	expect(t, "when the first is named again", s.exists(&corev1.Secret{}, before), true)
 }

@@ -17,25 +17,56 @@ import (
 // that names a Secret tells of it, and that may not have been written after it, or be lost.
 type traces struct {
 	mu  sync.Mutex
-	all map[plan.Key]map[client.ObjectKey]bool
+	all map[plan.Key]map[client.ObjectKey]trace
 	// known are the namespaces of which it is known what was written.
 	known map[plan.Key]map[string]bool
 	// since is when this program has begun: before, another may have written.
 	since time.Time
 }
 
+// trace is the digest of a Secret as this program last wrote it, and when that was; zero if it is not
+// known what the Secret holds.
+type trace struct {
+	digest string
+	at     time.Time
+}
+
 func newTraces(since time.Time) *traces {
-	return &traces{all: map[plan.Key]map[client.ObjectKey]bool{}, known: map[plan.Key]map[string]bool{}, since: since}
+	return &traces{all: map[plan.Key]map[client.ObjectKey]trace{}, known: map[plan.Key]map[string]bool{}, since: since}
 }
 
 func (w *traces) note(proxy plan.Key, secrets ...client.ObjectKey) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.all[proxy] == nil {
-		w.all[proxy] = map[client.ObjectKey]bool{}
+		w.all[proxy] = map[client.ObjectKey]trace{}
 	}
 	for _, secret := range secrets {
-		w.all[proxy][secret] = true
+		w.all[proxy][secret] = trace{}
+	}
+}
+
+// wrote notes what a Secret holds now.
+func (w *traces) wrote(proxy plan.Key, secret client.ObjectKey, its trace) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all[proxy][secret] = its
+}
+
+// holds reports whether this program has written a Secret so, within restoreInterval before now.
+func (w *traces) holds(proxy plan.Key, secret client.ObjectKey, digest string, now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	its := w.all[proxy][secret]
+	return its.digest == digest && now.Before(its.at.Add(restoreInterval))
+}
+
+// empty notes that a Secret is not as it was written any more.
+func (w *traces) empty(proxy plan.Key, secret client.ObjectKey) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, found := w.all[proxy][secret]; found {
+		w.all[proxy][secret] = trace{}
 	}
 }
 
