@@ -56,7 +56,7 @@ func (s *server) Start(ctx context.Context) error {
 			ctrl.LoggerFrom(ctx).Error(err, "A renewed certificate is not served before the next start")
 		}
 	}()
-	config := &tls.Config{NextProtos: []string{"h2"}, GetCertificate: certificate.GetCertificate} //nolint:gosec // The flags say which version is the oldest.
+	config := &tls.Config{NextProtos: []string{"h2"}, GetCertificate: certificate.GetCertificate}
 	for _, option := range s.options.TLSOpts {
 		option(config)
 	}

@@ -19,9 +19,11 @@ import (
 const (
 	// MaxErrors is how many errors an answer lists.
 	MaxErrors = 32
-	// MaxTerms is how many labels, and how many expressions, a selector may have; MaxValues is
-	// how many values all its expressions together may have. The CRDs have the same limits.
-	MaxTerms, MaxValues = 64, 1024
+	// MaxTerms is how many labels, and how many expressions, a selector may have. The CRDs have
+	// the same limits.
+	MaxTerms = 64
+	// MaxValues is how many values all expressions of a selector together may have.
+	MaxValues = 1024
 
 	// MaxName is how many bytes the longest name has that any object can have.
 	MaxName = validation.DNS1123SubdomainMaxLength

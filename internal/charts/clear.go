@@ -87,7 +87,7 @@ func (r *reconciler) clearIn(ctx context.Context, key plan.Key, bundles []fleetv
 	}
 	switch {
 	case stays:
-		if err := r.disownAll(ctx, key, bundles, values); err != nil {
+		if err := r.disownAll(ctx, bundles, values); err != nil {
 			return true, err
 		}
 		return true, r.clearLeft(ctx, key, bundles, values)
@@ -199,12 +199,12 @@ func (r *reconciler) disown(ctx context.Context, key plan.Key) error {
 	if err != nil {
 		return err
 	}
-	return r.disownAll(ctx, key, inNamespace(bundles, key.Namespace), in(values, key.Namespace))
+	return r.disownAll(ctx, inNamespace(bundles, key.Namespace), in(values, key.Namespace))
 }
 
 // disownAll has nothing deleted with a HelmChartProxy. Secrets stay with the Bundles that name them: see
 // addOwner.
-func (r *reconciler) disownAll(ctx context.Context, key plan.Key, bundles []fleetv1.Bundle, values []client.Object) error {
+func (r *reconciler) disownAll(ctx context.Context, bundles []fleetv1.Bundle, values []client.Object) error {
 	objects := slices.Clone(values)
 	for i := range bundles {
 		objects = append(objects, &bundles[i])

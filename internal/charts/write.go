@@ -187,7 +187,7 @@ func (r *reconciler) leave(ctx context.Context, v *visit, input plan.Input, its 
 			values = append(values, object)
 		}
 	}
-	return held, r.disownAll(ctx, v.key, bundles, values)
+	return held, r.disownAll(ctx, bundles, values)
 }
 
 // writeValues writes objects with values, but for those that are held.

@@ -65,7 +65,7 @@ func (c FleetClaim) compare(other FleetClaim) int {
 // gone, Fleet looks after the derived namespace only, and the other would stay.
 func FleetRival(self types.NamespacedName, annotations map[string]string, claims []FleetClaim) types.NamespacedName {
 	holder := types.NamespacedName{Namespace: annotations[fleetv1.ClusterNamespaceAnnotation], Name: annotations[fleetv1.ClusterAnnotation]}
-	if holder.Namespace == "" || holder.Name == "" {
+	if !IsFleetNamespace(annotations) {
 		if len(claims) == 0 {
 			return types.NamespacedName{}
 		}
@@ -75,6 +75,12 @@ func FleetRival(self types.NamespacedName, annotations map[string]string, claims
 		return types.NamespacedName{}
 	}
 	return holder
+}
+
+// IsFleetNamespace reports whether the annotations of a Namespace say for which Fleet Cluster
+// Fleet made it.
+func IsFleetNamespace(annotations map[string]string) bool {
+	return annotations[fleetv1.ClusterNamespaceAnnotation] != "" && annotations[fleetv1.ClusterAnnotation] != ""
 }
 
 // SharedFleetNamespace says that the namespace of a Fleet Cluster is another one's, and what

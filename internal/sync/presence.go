@@ -22,6 +22,9 @@ const (
 	waitingInterval = time.Minute
 	// leftoverInterval is how often we check whether Fleet has removed a namespace.
 	leftoverInterval = 2 * time.Second
+	// rivalInterval is how often we check whether a namespace in Fleet that was another one's is
+	// free: longer, because a tenant can have thousands of Clusters wait for one.
+	rivalInterval = 15 * time.Second
 	// presencePatience is for how long its Lease may not be renewed: longer than another
 	// replica takes to become the leader.
 	presencePatience = time.Minute

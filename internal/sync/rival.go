@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -22,8 +23,21 @@ import (
 // made. A Cluster in Fleet yields to Fleet Clusters only.
 func (l *looker) rivalOf(ctx context.Context, v *visit, name string) (types.NamespacedName, error) {
 	key := types.NamespacedName{Namespace: v.cluster.Namespace, Name: name}
+	if !stamp.CanShareFleetNamespace(key.Namespace, key.Name) {
+		return types.NamespacedName{}, nil
+	}
 	var planned []stamp.FleetClaim
 	if !v.has() {
+		// What this process has just made for another Cluster, the cache may not show yet.
+		made, err := l.store.Unconfirmed(&fleetv1.Cluster{})
+		if err != nil {
+			return types.NamespacedName{}, err
+		}
+		for _, other := range made {
+			if stamp.FleetNamespace(other.GetNamespace(), other.GetName()) == stamp.FleetNamespace(key.Namespace, key.Name) {
+				planned = append(planned, stamp.FleetClaim{NamespacedName: client.ObjectKeyFromObject(other), Since: other.GetCreationTimestamp().Time})
+			}
+		}
 		pinned, err := observed.PinnedTo(ctx, l, key)
 		if err != nil {
 			return types.NamespacedName{}, err

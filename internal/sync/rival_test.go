@@ -3,11 +3,16 @@ package sync
 import (
 	"testing"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 func TestYieldsTo(t *testing.T) {
@@ -47,6 +52,31 @@ func TestYieldsTo(t *testing.T) {
 	} {
 		if got := yieldsTo(test.self, test.other, !test.deselected); got != test.want {
 			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+// Two Clusters that the syncer reconciles at once: the cache does not show the Fleet Cluster of the
+// first one yet when the second one asks.
+func TestRivalThatIsNotInTheCacheYet(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const first, second = "production-eu-west-1-payments-cluster-0001", "a-production-eu-west-1-payments-cluster-00013967"
+	cache := fake.NewClientBuilder().WithScheme(scheme).
+		WithIndex(&fleetv1.Cluster{}, "muster.fleetNamespace", func(client.Object) []string { return nil }).
+		WithIndex(&clusterv1.Cluster{}, "muster.fleetNamespace", func(client.Object) []string { return nil }).Build()
+	store := observed.NewStore(cache, scheme)
+	made := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: first, UID: "1", ResourceVersion: "1"}}
+	if err := store.Created(made); err != nil {
+		t.Fatal(err)
+	}
+	l := &looker{Reader: cache, store: store}
+	for name, want := range map[string]string{second: first, "a-production-eu-west-1-payments-cluster-00024711": ""} {
+		v := &visit{cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}}
+		if rival, err := l.rivalOf(t.Context(), v, name); err != nil || rival.Name != want {
+			t.Errorf("the rival of %s is %q (%v), want %q", name, rival.Name, err, want)
 		}
 	}
 }

@@ -78,7 +78,8 @@ func (v *visit) nextOfImport() (step, outcome) {
 	switch {
 	case v.rival.Name != "":
 		name := stamp.OnSync(v.in, v.subject, v.pin()).Pin.ClusterName // It may not be pinned to it.
-		return rest, conflicting(stamp.SharedFleetNamespace(v.cluster.Namespace, name, v.cluster.Name)).again(leftoverInterval)
+		return v.first(reclaim), frozen(StateConflicted, v.isIn(), reasonConflict,
+			stamp.SharedFleetNamespace(v.cluster.Namespace, name, v.cluster.Name)).again(rivalInterval)
 	case !v.taken[claim]:
 		return claim, outcome{}
 	case v.displacing != "":

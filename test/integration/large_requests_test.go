@@ -82,7 +82,7 @@ func (s scene) flood(t *testing.T, g Gomega, body []byte, atOnce, rounds int) er
 		if err != nil {
 			return err
 		}
-		defer response.Body.Close()
+		defer func() { _ = response.Body.Close() }()
 		review := &admissionv1.AdmissionReview{}
 		if err := json.NewDecoder(response.Body).Decode(review); err != nil {
 			return err

@@ -76,6 +76,9 @@ func RivalOf(ctx context.Context, cache client.Reader, key types.NamespacedName,
 	if err := cache.Get(ctx, types.NamespacedName{Name: shared}, namespace, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return none, fmt.Errorf("reading Namespace: %w", err)
 	}
+	if stamp.IsFleetNamespace(namespace.Annotations) { // It says whose it is, however many claim it.
+		return stamp.FleetRival(key, namespace.Annotations, nil), nil
+	}
 	var all fleetv1.ClusterList
 	if err := cache.List(ctx, &all, client.MatchingFields{byFleetNamespace: shared}, client.UnsafeDisableDeepCopy); err != nil {
 		return none, fmt.Errorf("listing Fleet Clusters: %w", err)

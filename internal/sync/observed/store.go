@@ -154,6 +154,24 @@ func (s *Store) Unseen() []client.Object {
 	return unseen
 }
 
+// Unconfirmed returns the objects of a kind that were made and that the cache does not show yet,
+// so that a list from the cache lacks them. They must not be changed.
+func (s *Store) Unconfirmed(kind client.Object) ([]client.Object, error) {
+	like, err := s.key(kind, client.ObjectKey{})
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var unconfirmed []client.Object
+	for key, last := range s.writes {
+		if key.GroupKind == like.GroupKind && last.created && !last.deleted && !s.now().After(last.expires) {
+			unconfirmed = append(unconfirmed, last.object)
+		}
+	}
+	return unconfirmed, nil
+}
+
 func (s *Store) remember(object client.Object, as write) error {
 	if !as.deleted {
 		if _, err := Trim(object); err != nil {
