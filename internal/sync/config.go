@@ -2,6 +2,7 @@ package sync
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -133,10 +134,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	if r.missing == "" && !r.gate.opened.Load() {
 		return ctrl.Result{RequeueAfter: gateInterval}, nil
 	}
-	if err := r.count(ctx); err != nil {
-		return ctrl.Result{}, err
-	}
-	if err := r.countReleased(ctx); err != nil {
+	if err := errors.Join(r.count(ctx), r.countReleased(ctx)); err != nil {
 		return ctrl.Result{}, err
 	}
 	var later ctrl.Result
