@@ -34,6 +34,8 @@ import (
 const (
 	// byFleetCluster indexes ClusterRegistrations by the UID of the Fleet Cluster that owns them.
 	byFleetCluster = "fleet-cluster"
+	// byRegistration indexes records by the UID of the ClusterRegistration that they are of.
+	byRegistration = "registration"
 	// fleetsOwn is the label by which Fleet's own Bundles are told from those of users.
 	fleetsOwn = "objectset.rio.cattle.io/hash"
 	// agentResource is the resource of Fleet's Bundle that holds the agent.
@@ -103,6 +105,11 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := observed.IndexRivals(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, byRegistration, func(object client.Object) []string {
+		return []string{string(object.(*corev1.Secret).Data[recordRegistration])}
+	}); err != nil {
+		return err
+	}
 	r := &reconciler{
 		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
 		recorder: mgr.GetEventRecorder("muster-registrar"), tally: newTally(), now: time.Now,
@@ -121,7 +128,7 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		For(&clusterv1.Cluster{}, builder.WithPredicates(observed.News)).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.ofRecord)).
 		Watches(&fleetv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(ofFleetCluster), builder.WithPredicates(observed.News)).
-		Watches(&fleetv1.ClusterRegistration{}, handler.EnqueueRequestsFromMapFunc(e.ofRegistration), builder.WithPredicates(observed.News)).
+		Watches(&fleetv1.ClusterRegistration{}, handler.EnqueueRequestsFromMapFunc(r.ofRegistration), builder.WithPredicates(observed.News)).
 		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(e.ofBundle), builder.WithPredicates(observed.News)).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(e.all)).
 		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -161,8 +168,18 @@ func (e *enqueuer) named(ctx context.Context, namespace, fleetCluster string) []
 	return ofFleetCluster(ctx, &fleet)
 }
 
-func (e *enqueuer) ofRegistration(ctx context.Context, object client.Object) []reconcile.Request {
+// ofRegistration brings back the Cluster of a ClusterRegistration: by its record, too, because the
+// Fleet Cluster may be gone before the registration is.
+func (r *reconciler) ofRegistration(ctx context.Context, object client.Object) []reconcile.Request {
 	var result []reconcile.Request
+	var records corev1.SecretList
+	if err := r.List(ctx, &records, client.MatchingFields{byRegistration: string(object.GetUID())}, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Listing records from the cache failed")
+	}
+	for i := range records.Items {
+		result = append(result, r.ofRecord(ctx, &records.Items[i])...)
+	}
+	e := &enqueuer{r.Client}
 	for _, owner := range object.GetOwnerReferences() {
 		if isFleetCluster(owner) {
 			result = append(result, e.named(ctx, object.GetNamespace(), owner.Name)...)

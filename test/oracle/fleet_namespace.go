@@ -92,5 +92,5 @@ func (s *State) reportShared(in settings, cluster *clusterv1.Cluster) {
 	if _, resolved := s.templateValues(in, cluster); !resolved {
 		reason += orElse + "TemplateValuesUnresolved"
 	}
-	report(cluster, false, reason)
+	report(cluster, s.isIn(cluster, s.FleetClusters[fleetKey(cluster)]), reason)
 }
