@@ -120,7 +120,7 @@ func (s *State) waitsToTurn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) 
 }
 
 // clientIDFor returns the clientID that a Fleet Cluster of the Cluster's is to have.
-func (s *State) clientIDFor(calls bool, fleet fleetv1.Cluster) string {
+func (s *State) clientIDFor(calls bool, fleet *fleetv1.Cluster) string {
 	id := fleet.Spec.ClientID
 	if !calls || len(id) >= leastLength || id == Drawn || id != "" && s.Calling.Called[fleet.UID] {
 		return id // Also when it turns to the manager: by another, its agent would be cut off.

@@ -82,6 +82,24 @@ func IsTaken(s State, requested *clusterv1.Cluster) bool {
 	return false
 }
 
+// isPromised reports whether a Cluster that is not pinned yet would be pinned to a name whose
+// namespace in Fleet another Fleet Cluster has, or will have: a selected Cluster is pinned to it.
+func (s *State) isPromised(in settings, cluster *clusterv1.Cluster) bool {
+	planned := cluster.DeepCopy()
+	s.pin(in, planned)
+	wanted := fleetKey(planned)
+	if s.Holder(wanted) != wanted {
+		return true
+	}
+	for _, other := range s.Clusters {
+		if other != cluster && isClaimed(other) && other.DeletionTimestamp.IsZero() && in.selects(other, s.Namespaces[other.Namespace]) &&
+			fleetKey(other) != wanted && FleetNamespace(fleetKey(other)) == FleetNamespace(wanted) {
+			return true
+		}
+	}
+	return false
+}
+
 // reportShared says that another Fleet Cluster has the namespace in Fleet. A Cluster that waits
 // for something else need not hear of it before that has come.
 func (s *State) reportShared(in settings, cluster *clusterv1.Cluster) {

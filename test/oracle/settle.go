@@ -144,6 +144,10 @@ func (s *State) settleCluster(in settings, cluster *clusterv1.Cluster) {
 		return
 	}
 
+	if fleet == nil && !isClaimed(cluster) && s.isPromised(in, cluster) {
+		report(cluster, false, "NameConflict")
+		return
+	}
 	s.pin(in, cluster)
 	s.importCluster(in, cluster, s.FleetClusters[fleetKey(cluster)])
 }
@@ -190,8 +194,7 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 		s.cutOff(in, cluster, fleet, is == heirloom)
 	}
 	if fleet == nil || in.patch {
-		drawn := s.clientIDFor(calls, ptr.Deref(fleet, fleetv1.Cluster{}))
-		s.writeFleetCluster(in, calls || s.waitsToTurn(cluster, fleet), drawn, cluster, fleet, values)
+		s.writeFleetCluster(in, calls || s.waitsToTurn(cluster, fleet), cluster, fleet, values)
 	}
 	if s.hasForeignTarget(in, cluster) {
 		report(cluster, s.isIn(cluster, s.FleetClusters[fleetKey(cluster)]), "NameConflict")
@@ -296,7 +299,7 @@ func unpin(cluster *clusterv1.Cluster) {
 
 // writeFleetCluster makes the Fleet Cluster as it should be. If a reference of the
 // Cluster cannot be resolved there are no values, and the last good ones stay.
-func (s *State) writeFleetCluster(in settings, calls bool, clientID string, cluster *clusterv1.Cluster, old *fleetv1.Cluster, values map[string]any) {
+func (s *State) writeFleetCluster(in settings, calls bool, cluster *clusterv1.Cluster, old *fleetv1.Cluster, values map[string]any) {
 	if old == nil {
 		old = &fleetv1.Cluster{}
 		old.Namespace, old.Name = cluster.Namespace, cluster.Annotations[pinnedName]
@@ -316,7 +319,7 @@ func (s *State) writeFleetCluster(in settings, calls bool, clientID string, clus
 	fleet.OwnerReferences = in.ownersOf(cluster)
 	noteOrigin(fleet, cluster)
 	fleet.Spec = fleetv1.ClusterSpec{
-		ClientID: clientID,
+		ClientID: s.clientIDFor(calls, old),
 		// Counted up by whoever wants the agent deployed anew.
 		RedeployAgentGeneration: old.Spec.RedeployAgentGeneration,
 		KubeConfigSecret:        cluster.Name + "-kubeconfig",
