@@ -69,7 +69,7 @@ func (v *visit) wants(class *desired.Class, values map[string]any, clientID stri
 	in := v.in
 	in.Cluster.AgentNamespace = v.agentNamespace()
 	want := desired.FleetCluster(in, v.cluster, class, values, v.targets, clientID)
-	if !v.byAgent && !v.isTurning() && v.fleet != nil {
+	if !v.byAgent && v.fleet != nil {
 		want.Spec.ClientID = v.fleet.Spec.ClientID
 	}
 	return want
@@ -80,7 +80,7 @@ func (v *visit) wants(class *desired.Class, values map[string]any, clientID stri
 // namespace is the cluster's agent, so it must be unguessable. One that is not stays only with
 // an agent that has called: nobody else is registered under it.
 func (r *clusterReconciler) clientID(ctx context.Context, v *visit) (string, error) {
-	if !v.byAgent && !v.isTurning() {
+	if !v.byAgent {
 		return "", nil
 	}
 	key, known := types.NamespacedName{Namespace: v.cluster.Namespace, Name: v.pin()}, ""

@@ -318,6 +318,8 @@ func testTurning(t *testing.T, token, clientID string) {
 		}).WithTimeout(soon).Should(Succeed())
 		g.Expect(fleet.Spec.ClientID).To(Equal(clientID))
 	}
+	// Cluster API reaches this control plane no more than Fleet does, and would never say so.
+	g.Expect(fixture.Initialize(ctx, admin, getCluster(g, nat))).To(Succeed())
 	turn("manager", "edge-kubeconfig")
 	g.Eventually(func() string { return env.LogTail("fleet-agentmanagement") }).WithTimeout(soon).Should(ContainSubstring("127.0.0.1:1"), "Fleet has not tried")
 	g.Expect(env.Apply(ctx, helloBundle("edge-meanwhile"))).To(Succeed())

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -82,7 +83,7 @@ func pinTricks() []trick {
 			g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 			m.initialize(g, cluster)
 		}},
-		{name: "a Fleet Cluster made for a Cluster that nothing selects", unselected: true, after: nothingClaimed, play: func(g Gomega, m *tenant) {
+		{name: "a Fleet Cluster made for a Cluster that nothing selects", unselected: true, after: keptAtMost, play: func(g Gomega, m *tenant) {
 			cluster := m.ofPlatform(g, "theirs", platformClass, nil)
 			m.try("making it", m.Create(ctx, m.fleetCluster("theirs", importedFrom("theirs"))))
 			m.try("forging the pin", m.relabel(cluster, nil, map[string]string{
@@ -104,6 +105,24 @@ func nothingClaimed(g Gomega, m *tenant) {
 	for _, cluster := range clusters.Items {
 		g.Expect(stamp.PinOf(cluster.Annotations).IsComplete()).To(BeFalse(), "Cluster %s is pinned: %v", cluster.Name, cluster.Annotations)
 	}
+	nothingAnnotated(g, m)
+}
+
+// keptAtMost checks that a Cluster that nothing selects is told so, even if it is pinned to what
+// the tenant has made for it.
+func keptAtMost(g Gomega, m *tenant) {
+	var clusters clusterv1.ClusterList
+	g.Expect(admin.List(ctx, &clusters, client.InNamespace(m.namespace))).To(Succeed())
+	g.Expect(clusters.Items).NotTo(BeEmpty())
+	for _, cluster := range clusters.Items {
+		if told := conditions.Get(&cluster, "FleetImported"); told != nil {
+			g.Expect(told.Reason).To(Equal("Deselected"), "Cluster %s: %s", cluster.Name, told.Message)
+		}
+	}
+	nothingAnnotated(g, m)
+}
+
+func nothingAnnotated(g Gomega, m *tenant) {
 	namespace := &corev1.Namespace{}
 	g.Expect(admin.Get(ctx, client.ObjectKey{Name: m.namespace}, namespace)).To(Succeed())
 	g.Expect(namespace.Annotations).NotTo(HaveKey("field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace"))

@@ -345,6 +345,7 @@ func TestConfigOfCAAPFIsAccepted(t *testing.T) {
 			got, err := settings.From(config)
 			g.Expect(err).NotTo(HaveOccurred())
 			want := settings.Default()
+			want.Cluster.Unconfigured = false // Default is what holds without a FleetAddonConfig.
 			if meaning.settings != nil {
 				meaning.settings(&want)
 			}

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
@@ -130,8 +131,8 @@ func TestSilentAgent(t *testing.T) {
 	quiet(g)
 	g.Expect(requests(g, since, nil)).To(BeEmpty(), "heartbeats cost requests")
 
-	// It called last 30 minutes ago, all but a few seconds. The change of the message arms the clock.
-	fleetSays(g, cluster, corev1.ConditionTrue, "soon", 30*time.Minute-5*time.Second)
+	// It called last as long ago as allowed, all but a few seconds. The change of the message arms the clock.
+	fleetSays(g, cluster, corev1.ConditionTrue, "soon", stamp.DefaultStaleAfter-5*time.Second)
 	g.Eventually(func(g Gomega) {
 		told := bundlesCondition(g, cluster)
 		g.Expect(told.Status).To(Equal(metav1.ConditionUnknown))

@@ -64,7 +64,13 @@ func Recognize(want, seen State) State {
 	for key, fleet := range seen.FleetClusters {
 		expected := want.FleetClusters[key]
 		id := fleet.Spec.ClientID
-		if expected == nil || expected.Spec.ClientID != Drawn || len(id) < drawnLength || want.Calling.used[id] {
+		if expected == nil || len(id) < drawnLength || want.Calling.used[id] {
+			continue
+		}
+		if expected.Spec.ClientID != Drawn {
+			if len(expected.Spec.ClientID) < leastLength { // For a moment, its agent was to call.
+				fleet.Spec.ClientID = expected.Spec.ClientID
+			}
 			continue
 		}
 		fleet.Spec.ClientID = Drawn

@@ -194,7 +194,7 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 		s.cutOff(in, cluster, fleet, is == heirloom)
 	}
 	if fleet == nil || in.patch {
-		s.writeFleetCluster(in, calls || s.waitsToTurn(cluster, fleet), cluster, fleet, values)
+		s.writeFleetCluster(in, calls, cluster, fleet, values)
 	}
 	if s.hasForeignTarget(in, cluster) {
 		report(cluster, s.isIn(cluster, s.FleetClusters[fleetKey(cluster)]), "NameConflict")
@@ -329,7 +329,7 @@ func (s *State) writeFleetCluster(in settings, calls bool, cluster *clusterv1.Cl
 		HostNetwork:             ptr.To(in.hostNetwork),
 		TemplateValues:          old.Spec.TemplateValues,
 	}
-	if calls {
+	if calls || s.waitsToTurn(cluster, old) {
 		fleet.Spec.KubeConfigSecret = "" // Nothing by which Fleet would install an agent.
 	}
 	if values != nil {
