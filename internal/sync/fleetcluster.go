@@ -72,6 +72,9 @@ func (v *visit) wants(class *desired.Class, values map[string]any, clientID stri
 	if !v.byAgent && v.fleet != nil {
 		want.Spec.ClientID = v.fleet.Spec.ClientID
 	}
+	if v.isTurning() {
+		want.Spec.KubeConfigSecret = ""
+	}
 	return want
 }
 
