@@ -33,6 +33,8 @@ type Charts struct {
 	Observed map[Key]bool
 	// Wrong is what must not be there, whatever people wish for.
 	Wrong []string
+	// Garbage are the Secrets that only the garbage collector may delete, and has yet to.
+	Garbage []string
 }
 
 // Source names an object with values.
@@ -85,14 +87,14 @@ func (c Charts) copy() Charts {
 	for proxy, told := range c.Mirrors {
 		c.Mirrors[proxy] = maps.Clone(told)
 	}
-	c.Wrong = slices.Clone(c.Wrong)
+	c.Wrong, c.Garbage = slices.Clone(c.Wrong), slices.Clone(c.Garbage)
 	return c
 }
 
 // settleCharts is what is made of HelmChartProxies. What has none any more goes.
 func (s *State) settleCharts(in settings) {
 	charts := &s.Charts
-	charts.Wrong = nil
+	charts.Wrong, charts.Garbage = nil, nil
 	for of, carrier := range charts.Carriers {
 		if charts.Proxies[of.Proxy] != nil {
 			continue

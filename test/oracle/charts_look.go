@@ -276,20 +276,22 @@ func withoutGlobal(values map[string]any) map[string]any {
 // leftOver notes what was made for HelmChartProxies and nobody uses. Fleet, which does not run, may still copy
 // a ConfigMap whose values are in a Secret of its name now: it stays until Fleet has taken the Bundle over.
 func (l *chartsLook) leftOver() {
-	check := func(kind string, object client.Object) {
-		if _, is := carried(object); is && !l.used[kind+" "+client.ObjectKeyFromObject(object).String()] {
-			l.wrong("%s %s is left over", kind, client.ObjectKeyFromObject(object))
-		}
+	isLeft := func(kind string, object client.Object) bool {
+		_, is := carried(object)
+		return is && !l.used[kind+" "+client.ObjectKeyFromObject(object).String()]
 	}
 	for key, object := range l.configMaps {
-		if of, _ := carried(object); l.Proxies[of.Proxy] == nil || !l.used["Secret "+key.String()] {
-			check("ConfigMap", object)
+		if of, _ := carried(object); (l.Proxies[of.Proxy] == nil || !l.used["Secret "+key.String()]) && isLeft("ConfigMap", object) {
+			l.wrong("ConfigMap %s is left over", key)
 		}
 		l.tells("ConfigMap "+key.String(), object)
 	}
-	for _, object := range l.secrets {
-		check("Secret", object)
+	for key, object := range l.secrets {
+		if isLeft("Secret", object) {
+			l.Garbage = append(l.Garbage, "Secret "+key.String())
+		}
 	}
+	slices.Sort(l.Garbage)
 }
 
 func unpack(resource fleetv1.BundleResource, into any) error {
@@ -331,5 +333,8 @@ func viewCharts(s State, documents map[string]map[string]any) {
 	}
 	if len(s.Charts.Wrong) > 0 {
 		documents["what must not be there of charts"] = map[string]any{"wrong": s.Charts.Wrong}
+	}
+	if len(s.Charts.Garbage) > 0 && !s.GarbageStays {
+		documents["what is left of charts"] = map[string]any{"garbage": s.Charts.Garbage}
 	}
 }

@@ -60,7 +60,7 @@ func uncarried(want, got State) []string {
 // Extra names the objects of Muster that are in the second state and not in the first.
 func Extra(want, got State) []string {
 	return slices.Concat(
-		uncarried(got, want), got.Charts.Wrong,
+		uncarried(got, want), got.Charts.Wrong, got.Charts.Garbage,
 		without("Fleet Cluster", got.FleetClusters, want.FleetClusters, isOurs),
 		without("ClusterGroup", got.Groups, want.Groups, isOurs),
 		without("BundleNamespaceMapping", got.Mappings, want.Mappings, isOurs),
