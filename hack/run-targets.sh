@@ -1,40 +1,64 @@
 #!/usr/bin/env bash
-# Runs make targets one after the other, whatever fails, and ends with a table of them:
-# seconds, and ok, failed, or skipped and why. Fails if one failed.
+# Runs make targets, two at a time, whatever fails, and ends with a table of them: seconds, and
+# ok, failed, or skipped and why. Fails if one failed. Most targets wait for processes that they
+# have started, so that one alone leaves half of two cores idle.
 #
-#	hack/run-targets.sh TARGET...
+#	JOBS=2 hack/run-targets.sh TARGET...
 #
 # A target says what it leaves out in a line that has "skipped: WHY", and with nothing else
-# run, "skipped entirely: WHY". Outputs are kept in .cache/test.
+# run, "skipped entirely: WHY". Outputs are kept in .cache/test, and printed as targets end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 logs=.cache/test
 mkdir -p "$logs"
+
+run() {
+  local begin=$SECONDS
+  "${MAKE:-make}" --no-print-directory "$1" >"$logs/$1.log" 2>&1
+  echo "$? $((SECONDS - begin))" >"$logs/$1.result"
+}
+
+# Prints what the targets said that have ended since.
+printed=' '
+show() {
+  local target
+  for target in "$@"; do
+    if [ -e "$logs/$target.result" ] && [[ $printed != *" $target "* ]]; then
+      printed+="$target "
+      echo "=== make $target"
+      cat "$logs/$target.log"
+    fi
+  done
+}
+
+for target in "$@"; do rm -f "$logs/$target.result"; done
+for target in "$@"; do
+  while [ "$(jobs -rp | wc -l)" -ge "${JOBS:-2}" ]; do wait -n; done
+  show "$@"
+  echo "=== make $target starts"
+  run "$target" &
+done
+while [ "$(jobs -rp | wc -l)" -gt 0 ]; do wait -n; show "$@"; done
+show "$@"
+
 passed=0 failed=0 table='' failures=''
 for target in "$@"; do
-  echo "=== make $target"
   log=$logs/$target.log
-  begin=$SECONDS
-  if "${MAKE:-make}" --no-print-directory "$target" 2>&1 | tee "$log"; then
-    result=ok
-    if grep -q 'skipped entirely: ' "$log"; then
-      result=skipped
-    else
-      passed=$((passed + 1))
-    fi
-  else
+  read -r status seconds <"$logs/$target.result" || { status=1 seconds=0; }
+  why=$(grep -oE 'skipped( entirely)?: .*' "$log" | sed -E 's/^skipped( entirely)?: //' | sort -u | head -n 3 | paste -sd';')
+  if [ "$status" -ne 0 ]; then
     result=failed
     failed=$((failed + 1))
     failures+="--- make $target failed; see $log"$'\n'
     failures+=$(grep -E '^ *--- FAIL|^FAIL|^panic: |^make.*Error |: error: ' "$log" | head -n 20)$'\n'
+  elif grep -q 'skipped entirely: ' "$log"; then
+    result="skipped: $why"
+  else
+    result="ok${why:+, in part: $why}"
+    passed=$((passed + 1))
   fi
-  why=$(grep -oE 'skipped( entirely)?: .*' "$log" | sed -E 's/^skipped( entirely)?: //' | sort -u | head -n 3 | paste -sd';')
-  case $result in
-    ok) [ -z "$why" ] || result="ok, in part: $why" ;;
-    skipped) result="skipped: $why" ;;
-  esac
-  table+=$(printf '%-22s %7d  %s' "$target" $((SECONDS - begin)) "$result")$'\n'
+  table+=$(printf '%-22s %7d  %s' "$target" "$seconds" "$result")$'\n'
 done
 
 echo
