@@ -114,7 +114,6 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
 		recorder: mgr.GetEventRecorder("muster-registrar"), tally: newTally(), now: time.Now,
 	}
-	e := &enqueuer{mgr.GetClient()}
 	namespace := &metav1.PartialObjectMetadata{}
 	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	return ctrl.NewControllerManagedBy(mgr).Named("registration").
@@ -129,19 +128,16 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.ofRecord)).
 		Watches(&fleetv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(ofFleetCluster), builder.WithPredicates(observed.News)).
 		Watches(&fleetv1.ClusterRegistration{}, handler.EnqueueRequestsFromMapFunc(r.ofRegistration), builder.WithPredicates(observed.News)).
-		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(e.ofBundle), builder.WithPredicates(observed.News)).
-		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(e.all)).
-		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesMetadata(namespace, handler.EnqueueRequestsFromMapFunc(e.inNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(r.ofBundle), builder.WithPredicates(observed.News)).
+		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.all)).
+		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(namespace, handler.EnqueueRequestsFromMapFunc(r.inNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
 		Complete(r)
 }
 
 func isFleetCluster(owner metav1.OwnerReference) bool {
 	return owner.Kind == "Cluster" && owner.APIVersion == fleetv1.SchemeGroupVersion.String()
 }
-
-// enqueuer says which Clusters an event concerns.
-type enqueuer struct{ client.Reader }
 
 func ofFleetCluster(_ context.Context, object client.Object) []reconcile.Request {
 	name := stamp.OriginOf(object).Name
@@ -160,9 +156,9 @@ func (r *reconciler) ofRecord(_ context.Context, object client.Object) []reconci
 	return []reconcile.Request{{NamespacedName: cluster}}
 }
 
-func (e *enqueuer) named(ctx context.Context, namespace, fleetCluster string) []reconcile.Request {
+func (r *reconciler) named(ctx context.Context, namespace, fleetCluster string) []reconcile.Request {
 	var fleet fleetv1.Cluster
-	if err := e.Get(ctx, client.ObjectKey{Namespace: namespace, Name: fleetCluster}, &fleet); err != nil {
+	if err := r.Get(ctx, client.ObjectKey{Namespace: namespace, Name: fleetCluster}, &fleet); err != nil {
 		return nil // Its own event comes.
 	}
 	return ofFleetCluster(ctx, &fleet)
@@ -179,34 +175,33 @@ func (r *reconciler) ofRegistration(ctx context.Context, object client.Object) [
 	for i := range records.Items {
 		result = append(result, r.ofRecord(ctx, &records.Items[i])...)
 	}
-	e := &enqueuer{r.Client}
 	for _, owner := range object.GetOwnerReferences() {
 		if isFleetCluster(owner) {
-			result = append(result, e.named(ctx, object.GetNamespace(), owner.Name)...)
+			result = append(result, r.named(ctx, object.GetNamespace(), owner.Name)...)
 		}
 	}
 	return result
 }
 
-func (e *enqueuer) ofBundle(ctx context.Context, object client.Object) []reconcile.Request {
+func (r *reconciler) ofBundle(ctx context.Context, object client.Object) []reconcile.Request {
 	var result []reconcile.Request
 	for _, target := range object.(*fleetv1.Bundle).Spec.Targets {
 		if target.ClusterName != "" {
-			result = append(result, e.named(ctx, object.GetNamespace(), target.ClusterName)...)
+			result = append(result, r.named(ctx, object.GetNamespace(), target.ClusterName)...)
 		}
 	}
 	return result
 }
 
-func (e *enqueuer) all(ctx context.Context, _ client.Object) []reconcile.Request { return e.list(ctx) }
+func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request { return r.list(ctx) }
 
-func (e *enqueuer) inNamespace(ctx context.Context, object client.Object) []reconcile.Request {
-	return e.list(ctx, client.InNamespace(object.GetName()))
+func (r *reconciler) inNamespace(ctx context.Context, object client.Object) []reconcile.Request {
+	return r.list(ctx, client.InNamespace(object.GetName()))
 }
 
-func (e *enqueuer) list(ctx context.Context, options ...client.ListOption) []reconcile.Request {
+func (r *reconciler) list(ctx context.Context, options ...client.ListOption) []reconcile.Request {
 	var clusters clusterv1.ClusterList
-	if err := e.List(ctx, &clusters, options...); err != nil {
+	if err := r.List(ctx, &clusters, options...); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Listing Clusters from the cache failed")
 		return nil
 	}
