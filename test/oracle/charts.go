@@ -43,10 +43,11 @@ type Source struct {
 	Key
 }
 
-// Carriage is what a HelmChartProxy has Fleet carry to the Clusters of a namespace.
+// Carriage is a release that a HelmChartProxy has Fleet carry to the Clusters of a namespace. There
+// may be two for a while: Clusters that are moved keep the one that they have.
 type Carriage struct {
-	Proxy     Key
-	Namespace string
+	Proxy              Key
+	Namespace, Release string
 }
 
 // Carrier is what Fleet is handed for the Clusters of a namespace.
@@ -62,10 +63,8 @@ type Carrier struct {
 	UID types.UID `json:"-"`
 }
 
-// Identity tells whether it may stay the same object.
-func (c *Carrier) Identity() string {
-	return c.Kind + " with release " + c.ReleasedIn + "/" + c.ReleaseName
-}
+// Release names the release, with its namespace.
+func (c *Carrier) Release() string { return c.ReleasedIn + "/" + c.ReleaseName }
 
 // DeepCopy returns a copy.
 func (c *Carrier) DeepCopy() *Carrier {
@@ -99,9 +98,7 @@ func (s *State) settleCharts(in settings) {
 		if charts.Proxies[of.Proxy] != nil {
 			continue
 		}
-		moved := s.movedOf(of.Namespace, carrier)
-		maps.DeleteFunc(carrier.Targets, func(name string, _ any) bool { return !slices.Contains(moved, name) })
-		if len(moved) == 0 {
+		if charts.Carriers[of] = s.withMoved(of.Namespace, carrier); charts.Carriers[of] == nil {
 			delete(charts.Carriers, of)
 		}
 	}
@@ -124,14 +121,18 @@ func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy
 		namespaces[cluster.Namespace] = append(namespaces[cluster.Namespace], cluster)
 		matching = append(matching, client.ObjectKeyFromObject(cluster).String())
 	}
+	wanted, _, _ := s.wanted(proxy)
+	carriages := map[Carriage]bool{}
+	for namespace := range namespaces {
+		carriages[Carriage{Proxy: key, Namespace: namespace, Release: wanted.Release()}] = true
+	}
 	for of := range charts.Carriers {
 		if of.Proxy == key {
-			namespaces[of.Namespace] = slices.Clone(namespaces[of.Namespace])
+			carriages[of] = true
 		}
 	}
-	for namespace, clusters := range namespaces {
-		of := Carriage{Proxy: key, Namespace: namespace}
-		if carrier := s.carrier(in, proxy, namespace, clusters); carrier != nil {
+	for of := range carriages {
+		if carrier := s.carrier(in, proxy, of, namespaces[of.Namespace]); carrier != nil {
 			charts.Carriers[of] = carrier
 		} else {
 			delete(charts.Carriers, of)
@@ -151,14 +152,18 @@ func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy
 }
 
 // carrier returns what Fleet is handed for some Clusters of one namespace, which may have been
-// handed something before; nil if that is nothing.
-func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, namespace string, clusters []*clusterv1.Cluster) *Carrier {
-	old := s.Charts.Carriers[Carriage{Proxy: client.ObjectKeyFromObject(proxy), Namespace: namespace}]
+// handed something before; nil if that is nothing. Of another release than the HelmChartProxy has
+// now, only what is moved stays.
+func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage, clusters []*clusterv1.Cluster) *Carrier {
+	old := s.Charts.Carriers[of]
 	carrier, shared, held := s.wanted(proxy)
 	if old == nil {
 		old = &Carrier{}
 	}
-	if held || carrier.Identity() == old.Identity() {
+	if !held && of.Release != carrier.Release() {
+		return s.withMoved(of.Namespace, old)
+	}
+	if held || carrier.Kind == old.Kind {
 		carrier.UID = old.UID
 	}
 	if held {
@@ -172,7 +177,7 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, namespace s
 			carrier.add(name, shared, old.Own[name])
 		}
 	}
-	for _, name := range s.movedOf(namespace, old) {
+	for _, name := range s.movedOf(of.Namespace, old) {
 		stay(name)
 	}
 	for _, cluster := range clusters {
@@ -229,6 +234,17 @@ func (s *State) movedOf(namespace string, carrier *Carrier) []string {
 		}
 	}
 	return moved
+}
+
+// withMoved returns a carrier with those of its targets; nil if there are none.
+func (s *State) withMoved(namespace string, carrier *Carrier) *Carrier {
+	moved := s.movedOf(namespace, carrier)
+	if len(moved) == 0 {
+		return nil
+	}
+	carrier = carrier.DeepCopy()
+	maps.DeleteFunc(carrier.Targets, func(name string, _ any) bool { return !slices.Contains(moved, name) })
+	return carrier
 }
 
 // told returns the reasons of which the condition ClusterAvailable of a HelmReleaseProxy has one: it

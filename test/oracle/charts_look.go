@@ -198,7 +198,9 @@ func (l *chartsLook) carries(of Carriage, carrier *Carrier, object client.Object
 		proxy = &addonsv1.HelmChartProxy{}
 		proxy.Namespace, proxy.Name = of.Proxy.Namespace, of.Proxy.Name
 	}
-	if begin, isShortened := strings.CutSuffix(releaseName(proxy), Shortened); isShortened && strings.HasPrefix(carrier.ReleaseName, begin) && len(carrier.ReleaseName) <= longestRelease {
+	unnamed := proxy.DeepCopy()
+	unnamed.Spec.ReleaseName = ""
+	if begin, isShortened := strings.CutSuffix(releaseName(unnamed), Shortened); isShortened && strings.HasPrefix(carrier.ReleaseName, begin) && len(carrier.ReleaseName) <= longestRelease {
 		carrier.ReleaseName = begin + Shortened
 	}
 	carrier.CorrectDrift = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled
@@ -218,6 +220,7 @@ func (l *chartsLook) carries(of Carriage, carrier *Carrier, object client.Object
 		}
 		carrier.Targets[target.ClusterName], carrier.Own[target.ClusterName] = l.values(of, spec, target)
 	}
+	of.Release = carrier.Release()
 	if l.Carriers[of] != nil {
 		l.wrong("there is more than one carrier for %s: %s %s", of, carrier.Kind, object.GetName())
 	}
@@ -319,7 +322,7 @@ func (of Carriage) String() string {
 // viewCharts is what is to be seen of HelmChartProxies.
 func viewCharts(s State, documents map[string]map[string]any) {
 	for of, carrier := range s.Charts.Carriers {
-		documents[of.String()] = map[string]any{"carrier": carrier}
+		documents[of.String()+" as "+of.Release] = map[string]any{"carrier": carrier}
 	}
 	for proxy, clusters := range s.Charts.Mirrors {
 		documents["HelmReleaseProxies of "+proxy.String()] = map[string]any{"for": clusters}

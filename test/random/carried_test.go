@@ -121,7 +121,7 @@ func foreignCarried(r *run, step Step) (bool, error) {
 	if step.Value == "Delete" {
 		for of, carrier := range r.state.Charts.Carriers {
 			if carrier.UID == object.GetUID() {
-				delete(r.kept, of.String()+": "+carrier.Identity())
+				delete(r.kept, of.String()+", "+of.Release+": "+carrier.Kind)
 			}
 		}
 		return true, client.IgnoreNotFound(admin.Delete(ctx, object))

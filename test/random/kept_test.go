@@ -29,7 +29,7 @@ func uidsOf(s oracle.State) map[string]types.UID {
 		uids["manifest "+key.String()] = object.UID
 	}
 	for of, carrier := range s.Charts.Carriers {
-		uids[of.String()+": "+carrier.Identity()] = carrier.UID
+		uids[of.String()+", "+of.Release+": "+carrier.Kind] = carrier.UID
 	}
 	return uids
 }
@@ -45,7 +45,7 @@ func (r *run) noteKept() {
 		if len(carrier.Targets) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(carrier.Targets)), func(name string) bool {
 			return r.state.FleetClusters[oracle.Key{Namespace: of.Namespace, Name: name}] != nil
 		}) {
-			delete(r.kept, of.String()+": "+carrier.Identity())
+			delete(r.kept, of.String()+", "+of.Release+": "+carrier.Kind)
 		}
 	}
 }

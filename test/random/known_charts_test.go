@@ -82,6 +82,8 @@ func TestKnownCharts(t *testing.T) {
 		{"what is moved stays", []Step{cluster, initialize, selected("yes"), proxy(picky), rest, moves, rest, selected("no"), rest, stays, rest}},
 		{"what is moved stays, and of the rest nothing, when it is deleted", []Step{cluster, initialize, second(cluster), second(initialize), proxy(named), rest, moves, rest,
 			{Op: "ChartsStop"}, {Op: "DeleteProxy"}, rest, proxy(named), stays, rest}},
+		{"what is moved keeps its release, and the rest gets another", []Step{cluster, initialize, second(cluster), second(initialize), proxy(named), rest, moves, rest,
+			{Op: "DeleteProxy"}, proxy(released), rest, stays, rest}},
 		{"what is not to be had holds the rest", []Step{cluster, initialize, selected("yes"), proxy(picky), rest, edit("version", missing), rest, selected("no"), rest, selected("yes"), rest,
 			edit("version", named), rest, edit("sources", secretly), rest, secret(""), rest, secret("2"), rest}},
 		{"a template that fails", []Step{cluster, initialize, proxy(named), rest, edit("template", fails), rest, edit("version", newer), rest, edit("template", static), rest}},
