@@ -165,21 +165,21 @@ func (v *visit) next() (step, verdict) {
 	case v.current() == nil && v.isCalledWithout():
 		return rest, waiting(reasonRegistered, fmt.Sprintf(
 			"its agent has called with a credential that Muster has not handed out, and keeps it; to have it replaced by a new one, set the annotation %s to another value", stamp.RotateAnnotation), 0)
-	case v.current() == nil && v.beingRegistered() != "":
+	case v.current() == nil && v.beingRegistered() != nil:
 		return rest, waiting(reasonWaiting, fmt.Sprintf(
-			"an agent that Muster did not register asks for its credential by ClusterRegistration %q; delete that if no such agent runs, or set the annotation %s to another value", v.beingRegistered(), stamp.RotateAnnotation), pollInterval)
+			"an agent that Muster did not register asks for its credential by ClusterRegistration %q; delete that if no such agent runs, or set the annotation %s to another value", v.beingRegistered().Name, stamp.RotateAnnotation), v.pollOf(v.beingRegistered()))
 	case v.current() == nil && v.isUnsettled():
 		return rest, waiting(reasonWaiting, "Fleet may not know its clientID yet", settleTime)
 	case v.taken[register]:
 		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", pollInterval)
 	case v.current() != nil && (v.current().Spec.ClientID != v.fleet.Spec.ClientID || v.current().Spec.ClientRandom == ""):
-		return rest, waiting(reasonConflict, fmt.Sprintf("ClusterRegistration %q is not Muster's, and has the name of the one that is needed; delete it", v.current().Name), 0)
+		return rest, waiting(reasonConflict, fmt.Sprintf("ClusterRegistration %q is not Muster's, and has the name of the one that is needed; delete it", v.current().Name), checkInterval)
 	case v.isForAnother():
 		return rest, waiting(reasonConflict, fmt.Sprintf(
 			"Fleet takes ClusterRegistration %q for that of Fleet Cluster %q, which has the same clientID; delete that, and the cluster is registered anew",
 			v.current().Name, v.current().Status.ClusterName), checkInterval)
 	case v.current() != nil && !v.current().Status.Granted:
-		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", pollInterval)
+		return rest, waiting(reasonWaiting, "Fleet has not granted the registration yet", v.pollOf(v.current()))
 	default:
 		return v.nextOfSecret()
 	}
@@ -196,6 +196,9 @@ func (v *visit) nextOfSecret() (step, verdict) {
 		return rest, waiting(reasonWaiting, fmt.Sprintf(
 			"%s of Bundle %q is larger than %d KiB, and no manifest is made from it; delete the Bundle if it is not Fleet's, otherwise give the agent fewer tolerations and variables",
 			agentResource, stamp.AgentBundle(v.fleet.Name), maxAgent>>10), 0)
+	case v.current() == nil && len(v.fleet.Spec.ClientID) < stamp.MinClientID:
+		return rest, waiting(reasonConflict, fmt.Sprintf(
+			"spec.clientID of Fleet Cluster %q has fewer than %d characters, so anyone could guess it and call as the cluster; set a longer one, and a manifest is made for it", v.fleet.Name, stamp.MinClientID), 0)
 	case v.current() == nil && !v.taken[rehearse]:
 		return rehearse, verdict{}
 	case v.refused != nil:
@@ -285,16 +288,17 @@ func (v *visit) isRotated() bool {
 func (v *visit) rotation() string { return digest(v.cluster.Annotations[stamp.RotateAnnotation]) }
 
 // isLater reports whether one registration says more than another about how a cluster is
-// registered: a granted one, of these the younger, of two from one second the one handed out.
+// registered: a granted one, of these the one handed out, otherwise the younger. The clocks of two
+// API servers may disagree about which that is.
 func (v *visit) isLater(one, other *fleetv1.ClusterRegistration) bool {
 	if one.Status.Granted != other.Status.Granted {
 		return one.Status.Granted
 	}
-	if !one.CreationTimestamp.Equal(&other.CreationTimestamp) {
-		return other.CreationTimestamp.Before(&one.CreationTimestamp)
-	}
 	if one.UID == v.kept.registration || other.UID == v.kept.registration {
 		return one.UID == v.kept.registration
+	}
+	if !one.CreationTimestamp.Equal(&other.CreationTimestamp) {
+		return other.CreationTimestamp.Before(&one.CreationTimestamp)
 	}
 	return one.Name > other.Name
 }
@@ -318,21 +322,31 @@ func (v *visit) isCalledWithout() bool {
 		})
 }
 
-// beingRegistered returns the name of the ClusterRegistration by which somebody else, such as the
-// agent that Fleet installs, is being registered under this clientID; empty if there is none.
+// beingRegistered returns the ClusterRegistration by which somebody else, such as the agent that
+// Fleet installs, is being registered under this clientID; nil if there is none.
 // Fleet deletes all older registrations of the clientID before it grants the last one: one that
 // the registrar made now would cut off an agent that works.
-func (v *visit) beingRegistered() string {
+func (v *visit) beingRegistered() *fleetv1.ClusterRegistration {
 	if v.isRotated() {
-		return ""
+		return nil
 	}
-	for _, r := range v.registrations {
-		if !isOurs(r) && r.Spec.ClientID == v.fleet.Spec.ClientID &&
+	for i := range v.registrations {
+		r := &v.registrations[i]
+		if !isOurs(*r) && r.Spec.ClientID == v.fleet.Spec.ClientID &&
 			(!r.Status.Granted || v.now.Sub(r.CreationTimestamp.Time) < firstCallPatience) {
-			return r.Name
+			return r
 		}
 	}
-	return ""
+	return nil
+}
+
+// pollOf returns how often a registration that Fleet has not granted is looked at. An event tells
+// when it has: this is for what passes without one, and Fleet may be away for long.
+func (v *visit) pollOf(registration *fleetv1.ClusterRegistration) time.Duration {
+	if v.now.Sub(registration.CreationTimestamp.Time) < credentialPatience {
+		return pollInterval
+	}
+	return checkInterval
 }
 
 // isUnsettled reports whether Fleet may not know the clientID yet. One that was there when
@@ -367,9 +381,10 @@ func (v *visit) token() string {
 // Fleet itself deletes only those of the same clientID.
 func (v *visit) replaced() []fleetv1.ClusterRegistration {
 	var result []fleetv1.ClusterRegistration
+	current := v.current().Name // Once: a tenant says how many there are.
 	for _, registration := range v.registrations {
 		isEarlier := registration.Status.Granted && registration.Spec.ClientID != v.fleet.Spec.ClientID
-		if registration.Name != v.current().Name && (isOurs(registration) || isEarlier) {
+		if registration.Name != current && (isOurs(registration) || isEarlier) {
 			result = append(result, registration)
 		}
 	}

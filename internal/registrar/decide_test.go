@@ -1,7 +1,9 @@
 package registrar
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -16,6 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/muster-fleet/muster/internal/stamp"
 )
@@ -30,7 +35,8 @@ type met struct {
 	shared                       bool // Another has its namespace in Fleet.
 	unreachable                  string
 	noAgent                      bool
-	largeAgent, longClientID     bool
+	largeAgent                   bool
+	longClientID, shortClientID  bool
 	// registered is what the registration is like: "" for none.
 	registered string
 	age        time.Duration
@@ -79,7 +85,7 @@ func (m met) visit() *visit {
 		return v
 	}
 	v.fleet = &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod-1", UID: "fleet", Generation: 1}}
-	v.fleet.Spec.ClientID, v.fleet.Status.Namespace = "drawn", deployedIn
+	v.fleet.Spec.ClientID, v.fleet.Status.Namespace = "drawn-in-advance", deployedIn
 	if m.noNamespace {
 		v.fleet.Status.Namespace = ""
 	}
@@ -98,6 +104,9 @@ func (m met) visit() *visit {
 	if m.longClientID {
 		v.fleet.Spec.ClientID = strings.Repeat("x", 254)
 	}
+	if m.shortClientID {
+		v.fleet.Spec.ClientID = "edge-1"
+	}
 	if m.noClientID {
 		v.fleet.Spec.ClientID = ""
 	}
@@ -114,36 +123,36 @@ func (m met) visit() *visit {
 	our := map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}
 	switch m.registered {
 	case "asked":
-		registration(v.registrationName(), "drawn", false, our)
+		registration(v.registrationName(), "drawn-in-advance", false, our)
 	case "granted":
-		registration(v.registrationName(), "drawn", true, our)
+		registration(v.registrationName(), "drawn-in-advance", true, our)
 	case "for another":
 		registration(v.registrationName(), "another", true, our)
 	case "mistaken":
-		registration(v.registrationName(), "drawn", true, our)
+		registration(v.registrationName(), "drawn-in-advance", true, our)
 		v.registrations[0].Status.ClusterName = "cluster-made-by-fleet"
 	}
 	for _, other := range m.others {
 		switch other {
 		case "ours":
-			registration("muster-earlier", "drawn", true, our)
+			registration("muster-earlier", "drawn-in-advance", true, our)
 		case "ours, later":
-			registration("muster-later", "drawn", true, our)
+			registration("muster-later", "drawn-in-advance", true, our)
 			v.registrations[len(v.registrations)-1].CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
 		case "ours, as late":
-			registration("muster-as-late", "drawn", true, our)
+			registration("muster-as-late", "drawn-in-advance", true, our)
 			v.registrations[len(v.registrations)-1].CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
 		case "ours, asked":
-			registration("muster-asked", "drawn", false, our)
+			registration("muster-asked", "drawn-in-advance", false, our)
 			v.registrations[len(v.registrations)-1].CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
 		case "ours, other clientID":
 			registration("muster-earlier", "another", true, our)
 		case "foreign":
-			registration("request-x", "drawn", false, nil)
+			registration("request-x", "drawn-in-advance", false, nil)
 		case "foreign, other clientID, asked":
 			registration("request-y", "another", false, nil)
 		case "foreign, granted":
-			registration("request-x", "drawn", true, nil)
+			registration("request-x", "drawn-in-advance", true, nil)
 		case "foreign, other clientID":
 			registration("request-x", "another", true, nil)
 		}
@@ -233,6 +242,7 @@ func TestSteps(t *testing.T) {
 		"its agent is too large":         {met: met{largeAgent: true}, reason: "WaitingForFleet"},
 		"no Bundle yet, nor registered":  {met: met{noAgent: true}, reason: "WaitingForFleet"},
 		"somebody's Secret is there":     {met: met{refused: true}, steps: []step{rehearse}, reason: "SecretConflict"},
+		"a clientID that is guessed":     {met: met{shortClientID: true}, reason: "RegistrationConflict"},
 		"somebody's came later":          {met: with(func(m *met) { m.kept, m.refused = "its", true }), steps: []step{handOut}, reason: "SecretConflict", token: "kept"},
 		"the record is lost, early":      {met: with(func(m *met) { m.credential, m.age = "its", 20*time.Minute }), steps: []step{collect, note, handOut}, reason: "ManifestReady", token: "fresh"},
 		"the record is lost":             {met: with(func(m *met) { m.age = time.Hour }), steps: []step{collect}, reason: "CredentialLost"},
@@ -386,6 +396,76 @@ func TestRefusals(t *testing.T) {
 		got := v.refusal(test.err)
 		if (got != nil) != (test.after > 0) || got != nil && (got.after != test.after || got.reason != reasonSecretTaken) {
 			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+}
+
+// TestManyRegistrations: a tenant can give a Fleet Cluster any number of registrations. What one
+// visit does grows with their number, not with its square, and deletes a few only.
+func TestManyRegistrations(t *testing.T) {
+	v := met{registered: "granted", kept: "its"}.visit()
+	const many = 20_000 // A visit that compared each with each would look at 400 million.
+	for i := range many {
+		v.registrations = append(v.registrations, fleetv1.ClusterRegistration{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprint(i), Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}},
+		})
+	}
+	if got := len(v.replaced()); got != many {
+		t.Errorf("%d are replaced", got)
+	}
+	deleted := 0
+	r := &reconciler{Client: interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
+			deleted++
+			return nil
+		},
+	})}
+	if err := r.revoke(t.Context(), v); err != nil || deleted != mostRevoked {
+		t.Errorf("%d are deleted in one visit: %v", deleted, err)
+	}
+}
+
+// TestClocksDisagree rotates a credential whose registration another API server has stamped, the
+// clock of which is ahead: the new one is handed out, and the old one revoked.
+func TestClocksDisagree(t *testing.T) {
+	v := met{rotate: true, registered: "granted", age: time.Minute, credential: "its"}.visit()
+	v.registrations[0].UID = "new"
+	v.registrations = append(v.registrations, fleetv1.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{Name: "muster-first", UID: "old", CreationTimestamp: metav1.NewTime(now), Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}},
+		Spec:       v.registrations[0].Spec, Status: v.registrations[0].Status,
+	})
+	v.kept = record{token: "old", registration: "old", registrationName: "muster-first"}
+	var taken []step
+	for next, result := v.next(); ; next, result = v.next() {
+		if next == rest {
+			if result.reason != reasonReady {
+				t.Errorf("it ends with %+v", result)
+			}
+			break
+		}
+		if v.taken[next] {
+			t.Fatalf("%s is taken twice, after %s", next, taken)
+		}
+		met{credential: "its"}.found(v, next)
+		taken, v.taken[next] = append(taken, next), true
+	}
+	if want := []step{collect, note, handOut, revoke}; !slices.Equal(taken, want) {
+		t.Errorf("%s, not %s", taken, want)
+	}
+	if v.kept.token != "fresh" || len(v.replaced()) != 1 || v.replaced()[0].UID != "old" {
+		t.Errorf("kept %+v, replaced %+v", v.kept, v.replaced())
+	}
+}
+
+// TestPolls: what events tell is asked for often at first only.
+func TestPolls(t *testing.T) {
+	for name, m := range map[string]met{
+		"ours":                       {registered: "asked", age: time.Hour},
+		"somebody's":                 {others: []string{"foreign"}, age: time.Hour},
+		"of the name that is needed": {registered: "for another"},
+	} {
+		if _, result, _ := m.play(t); result.after != checkInterval {
+			t.Errorf("%s: looked at again after %s, told %s", name, result.after, result.message)
 		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -170,13 +169,14 @@ func (r *reconciler) lookAtRecord(ctx context.Context, v *visit) (err error) {
 // isIts reports whether a Fleet Cluster is the Cluster's own.
 func (r *reconciler) isIts(ctx context.Context, fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
 	relation, _ := stamp.RelationOf(fleet, cluster, func(name string, uid types.UID) bool {
-		var all clusterv1.ClusterList
-		if err := r.List(ctx, &all, client.InNamespace(cluster.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-			return true // In doubt it lives.
+		if name != "" {
+			var other clusterv1.Cluster
+			err := r.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, &other, client.UnsafeDisableDeepCopy)
+			return client.IgnoreNotFound(err) != nil || err == nil && (uid == "" || other.UID == uid) // In doubt it lives.
 		}
-		return slices.ContainsFunc(all.Items, func(other clusterv1.Cluster) bool {
-			return (name == "" || other.Name == name) && (uid == "" || other.UID == uid)
-		})
+		var all clusterv1.ClusterList
+		err := r.List(ctx, &all, client.InNamespace(cluster.Namespace), client.MatchingFields{byUID: string(uid)}, client.Limit(1), client.UnsafeDisableDeepCopy)
+		return err != nil || len(all.Items) > 0
 	})
 	return relation == stamp.Own && fleet.DeletionTimestamp.IsZero() && stamp.IsOurs(fleet)
 }

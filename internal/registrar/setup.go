@@ -36,6 +36,8 @@ const (
 	byFleetCluster = "fleet-cluster"
 	// byRegistration indexes records by the UID of the ClusterRegistration that they are of.
 	byRegistration = "registration"
+	// byUID indexes Clusters by their UID.
+	byUID = "uid"
 	// fleetsOwn is the label by which Fleet's own Bundles are told from those of users.
 	fleetsOwn = "objectset.rio.cattle.io/hash"
 	// agentResource is the resource of Fleet's Bundle that holds the agent.
@@ -107,6 +109,11 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, byRegistration, func(object client.Object) []string {
 		return []string{string(object.(*corev1.Secret).Data[recordRegistration])}
+	}); err != nil {
+		return err
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &clusterv1.Cluster{}, byUID, func(object client.Object) []string {
+		return []string{string(object.GetUID())}
 	}); err != nil {
 		return err
 	}
@@ -193,7 +200,9 @@ func (r *reconciler) ofBundle(ctx context.Context, object client.Object) []recon
 	return result
 }
 
-func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request { return r.list(ctx) }
+func (r *reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
+	return r.list(ctx)
+}
 
 func (r *reconciler) inNamespace(ctx context.Context, object client.Object) []reconcile.Request {
 	return r.list(ctx, client.InNamespace(object.GetName()))

@@ -138,9 +138,14 @@ func (r *reconciler) withdraw(ctx context.Context, v *visit) error {
 	return r.save(ctx, v, record{rotation: v.kept.rotation})
 }
 
+// mostRevoked is how many registrations are deleted in a visit. There are one or two, unless a
+// tenant has made thousands; the end of each brings the Cluster back.
+const mostRevoked = 16
+
 // revoke deletes registrations that have been replaced. Fleet deletes their accounts.
 func (r *reconciler) revoke(ctx context.Context, v *visit) error {
-	for _, registration := range v.replaced() {
+	replaced := v.replaced()
+	for _, registration := range replaced[:min(len(replaced), mostRevoked)] {
 		err := client.IgnoreNotFound(r.Delete(ctx, &registration, client.Preconditions{UID: ptr.To(registration.UID)}))
 		metrics.Applied("ClusterRegistration", "deleted", err)
 		if err != nil {

@@ -97,10 +97,10 @@ func trimFleetCluster(cluster *fleetv1.Cluster) {
 // much as shows that.
 func trimBundle(bundle *fleetv1.Bundle) {
 	trimMetadata(bundle)
-	bundle.Labels, bundle.Status = nil, fleetv1.BundleStatus{}
+	bundle.Labels, bundle.OwnerReferences, bundle.Status = nil, nil, fleetv1.BundleStatus{}
 	spec := fleetv1.BundleSpec{}
 	for _, target := range bundle.Spec.Targets {
-		if target.ClusterName != "" && bundle.Name == stamp.AgentBundle(target.ClusterName) {
+		if target.ClusterName != "" && len(target.ClusterName) <= bounds.MaxName && bundle.Name == stamp.AgentBundle(target.ClusterName) {
 			spec.Targets = []fleetv1.BundleTarget{{ClusterName: target.ClusterName}}
 			spec.Resources = []fleetv1.BundleResource{{Name: agentResource, Content: bounds.Cut(agentOf(bundle), maxAgent+1)}}
 		}

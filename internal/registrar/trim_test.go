@@ -48,7 +48,7 @@ func wholeFleetCluster() *fleetv1.Cluster {
 	fleet := &fleetv1.Cluster{ObjectMeta: metaOf("prod")}
 	fleet.Annotations[stamp.ImportedFromAnnotation] = "prod"
 	fleet.OwnerReferences = []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "prod", UID: "2"}}
-	fleet.Spec.ClientID, fleet.Spec.KubeConfigSecret, fleet.Spec.AgentNamespace = "drawn", "prod-kubeconfig", "agents"
+	fleet.Spec.ClientID, fleet.Spec.KubeConfigSecret, fleet.Spec.AgentNamespace = "drawn-in-advance", "prod-kubeconfig", "agents"
 	fleet.Spec.TemplateValues = &fleetv1.GenericMap{Data: map[string]any{"a": large}}
 	fleet.Status.Namespace = deployedIn
 	fleet.Status.Agent.LastSeen = metav1.NewTime(now.Add(time.Hour))
@@ -59,7 +59,7 @@ func wholeFleetCluster() *fleetv1.Cluster {
 func wholeRegistration() *fleetv1.ClusterRegistration {
 	registration := &fleetv1.ClusterRegistration{ObjectMeta: metaOf("muster-1")}
 	registration.OwnerReferences = []metav1.OwnerReference{{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Cluster", Name: "prod", UID: "2"}}
-	registration.Spec = fleetv1.ClusterRegistrationSpec{ClientID: "drawn", ClientRandom: "random", ClusterLabels: map[string]string{"a": large}}
+	registration.Spec = fleetv1.ClusterRegistrationSpec{ClientID: "drawn-in-advance", ClientRandom: "random", ClusterLabels: map[string]string{"a": large}}
 	registration.Status = fleetv1.ClusterRegistrationStatus{Granted: true, ClusterName: "prod"}
 	return registration
 }
@@ -154,11 +154,15 @@ func TestTrimIsBounded(t *testing.T) {
 	bundle := wholeBundle()
 	bundle.Annotations, bundle.Labels = many(), many()
 	bundle.Spec.Resources[1].Content = strings.Repeat(large, 4)
+	bundle.OwnerReferences = slices.Repeat([]metav1.OwnerReference{{Kind: "ConfigMap", Name: large}}, 10)
+	named := wholeBundle() // By the rule of its name, it is that of a cluster.
+	named.Name = stamp.AgentBundle(large)
+	named.Spec.Targets = []fleetv1.BundleTarget{{ClusterName: large}}
 	namespace := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "team", Annotations: many(fleetv1.ClusterNamespaceAnnotation, fleetv1.ClusterAnnotation)}}
 	for _, test := range []struct {
 		object client.Object
 		most   int
-	}{{cluster, 4 << 10}, {fleet, 4 << 10}, {registration, 4 << 10}, {bundle, 132 << 10}, {namespace, 4 << 10}} {
+	}{{cluster, 4 << 10}, {fleet, 4 << 10}, {registration, 4 << 10}, {bundle, 132 << 10}, {named, 4 << 10}, {namespace, 4 << 10}} {
 		once := ""
 		for range 2 { // What is trimmed already stays as it is.
 			if _, err := trim(test.object); err != nil {
