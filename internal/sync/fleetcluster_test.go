@@ -86,22 +86,24 @@ func TestAgentNamespace(t *testing.T) {
 		return fleet
 	}
 	for name, test := range map[string]struct {
-		met   met
-		runs  string // where the agent says that it runs
-		stays bool
+		met     met
+		runs    string // where the agent says that it runs
+		written string // where the Fleet Cluster says that it is to
+		stays   bool
 	}{
 		"by the manager":                  {met: met{fleet: own(func(*metFleet) {}), initialized: true}, runs: "here"},
 		"by agent":                        {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated = true })}, runs: "here", stays: true},
 		"by agent, says nothing":          {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated = true })}},
 		"by agent, has not called":        {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.called = true, false })}, runs: "here"},
-		"by agent, a namesake's called":   {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.inherited = true, time.Minute })}, runs: "here"},
+		"by agent, a namesake's called":   {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.inherited = true, time.Minute })}, runs: "here", written: settings.Default().Cluster.AgentNamespace},
+		"handed over with its agent":      {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.inherited = true, time.Minute })}, runs: "here", stays: true},
 		"from the manager to the agent":   {met: met{byAgent: true, initialized: true, fleet: own(func(*metFleet) {})}, runs: "here", stays: true},
 		"from the agent to the manager":   {met: met{initialized: true, fleet: own(func(f *metFleet) { f.initiated = true })}, runs: "here"},
 		"before its control plane, still": {met: met{fleet: own(func(f *metFleet) { f.initiated = true })}, runs: "here", stays: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := test.met.visit()
-			v.fleet.Status.Agent.Namespace = test.runs
+			v.fleet.Status.Agent.Namespace, v.fleet.Spec.AgentNamespace = test.runs, test.written
 			want := v.in.Cluster.AgentNamespace
 			if test.stays {
 				want = test.runs

@@ -77,7 +77,11 @@ func (r *clusterReconciler) takeOver(ctx context.Context, v *visit) error {
 	case v.byAgent && (v.relation == stamp.Orphan || len(v.fleet.Spec.ClientID) < stamp.MinClientID):
 		// The agent of an earlier Cluster is not this one's. The registrar revokes what Fleet
 		// has granted under another clientID.
-		change["spec"] = map[string]any{"clientID": newClientID()}
+		spec := map[string]any{"clientID": newClientID()}
+		if v.relation == stamp.Orphan {
+			spec["agentNamespace"] = v.in.Cluster.AgentNamespace
+		}
+		change["spec"] = spec
 	case v.byAgent: // Who was handed over with its agent keeps it.
 	case v.relation == stamp.Orphan:
 		change["spec"] = map[string]any{"redeployAgentGeneration": v.fleet.Spec.RedeployAgentGeneration + 1}

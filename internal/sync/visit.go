@@ -90,7 +90,11 @@ func (v *visit) waits() bool {
 	}
 	// It was there before the Cluster was, and the agent of an earlier one may call until the
 	// registrar has revoked its credential, as it has when it says that there is a manifest.
-	// Elsewhere the clock of another machine is not asked.
+	// Elsewhere the clock of another machine is not asked. Whoever is in Fleet stays there, whatever
+	// becomes of the manifest.
+	if meta.IsStatusConditionTrue(v.cluster.Status.Conditions, ImportedCondition) {
+		return false
+	}
 	told := meta.FindStatusCondition(v.cluster.Status.Conditions, ManifestCondition)
 	switch {
 	case told == nil:
@@ -106,10 +110,14 @@ func (v *visit) waits() bool {
 // it says it runs: elsewhere it would find no credential, and nobody could bring it one.
 func (v *visit) agentNamespace() string {
 	asked := v.in.Cluster.AgentNamespace
-	if (v.byAgent || v.isTurning()) && v.isIn() {
+	switch {
+	case !v.byAgent && !v.isTurning(), !v.has(), v.fleet.Status.Agent.LastSeen.IsZero():
+		return asked
+	case v.waits(): // Whether it is this Cluster's that calls is not known yet.
+		return cmp.Or(v.fleet.Spec.AgentNamespace, v.fleet.Status.Agent.Namespace, asked)
+	default:
 		return cmp.Or(v.fleet.Status.Agent.Namespace, asked)
 	}
-	return asked
 }
 
 // isIn reports whether the Cluster is in Fleet, its agent included.

@@ -164,7 +164,7 @@ func (s *State) isIn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 	}
 	told := meta.FindStatusCondition(cluster.Status.Conditions, manifestCondition)
 	return s.Calling.Called[fleet.UID] &&
-		(!isInherited(cluster, fleet) || told != nil && (told.Reason == "ManifestReady" || told.Reason == "AlreadyRegistered"))
+		(!isInherited(cluster, fleet) || meta.IsStatusConditionTrue(cluster.Status.Conditions, importedCondition) || told != nil && (told.Reason == "ManifestReady" || told.Reason == "AlreadyRegistered"))
 }
 
 // isInherited: the Fleet Cluster was there before the Cluster was.
