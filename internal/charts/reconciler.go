@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"time"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -172,6 +174,10 @@ func (r *reconciler) carryOut(ctx context.Context, v *visit) (again time.Duratio
 		return again, err
 	}
 	again = sooner(again, r.download(ctx, v))
+	if v.lacks != nil && slices.ContainsFunc(v.bundles, func(its fleetv1.Bundle) bool { return v.isOfOtherRelease(&its) }) {
+		// What is installed under another name would be uninstalled, and nothing could follow.
+		return again, r.holdAll(ctx, v)
+	}
 	waiting, err := r.write(ctx, v)
 	r.settling.hold(v, r.now())
 	return sooner(sooner(again, waiting), v.again), err

@@ -84,6 +84,8 @@ func TestKnownCharts(t *testing.T) {
 			{Op: "ChartsStop"}, {Op: "DeleteProxy"}, rest, proxy(named), stays, rest}},
 		{"what is moved keeps its release, and the rest gets another", []Step{cluster, initialize, second(cluster), second(initialize), proxy(named), rest, moves, rest,
 			{Op: "DeleteProxy"}, proxy(released), rest, stays, rest}},
+		{"a release stays until the chart of another one is to be had", []Step{cluster, initialize, proxy(named), rest, edit("version", missing), edit("release", released), rest,
+			edit("version", newer), rest}},
 		{"what is not to be had holds the rest", []Step{cluster, initialize, selected("yes"), proxy(picky), rest, edit("version", missing), rest, selected("no"), rest, selected("yes"), rest,
 			edit("version", named), rest, edit("sources", secretly), rest, secret(""), rest, secret("2"), rest}},
 		{"a template that fails", []Step{cluster, initialize, proxy(named), rest, edit("template", fails), rest, edit("version", newer), rest, edit("template", static), rest}},
