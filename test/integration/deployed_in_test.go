@@ -6,6 +6,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/fixture"
@@ -29,6 +30,7 @@ metadata: {name: fleet-%[1]s}
 rules:
 - {apiGroups: [fleet.cattle.io], resources: [clusters, clusters/status], verbs: ["*"]}
 - {apiGroups: [""], resources: [namespaces], verbs: ["*"]}
+- {apiGroups: [""], resources: [secrets], resourceNames: [granted-kubeconfig], verbs: [get]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -65,4 +67,21 @@ metadata: {namespace: %[1]s, name: bare}
 	refused(agent.Status().Patch(ctx, bare(), client.RawPatch("application/json-patch+json", []byte(`[{"op":"remove","path":"/status"}]`))))
 	g.Expect(agent.Patch(ctx, bare(), mergePatch(`{"metadata":{"labels":{"a":"b"}}}`))).To(Succeed())
 	g.Expect(status(fleet, `{"namespace":"cluster-another"}`)).To(Succeed())
+
+	// It also reads kubeconfigs in some namespaces for whoever names them.
+	kubeconfig := func(writer client.Client, spec string) error {
+		return writer.Patch(ctx, bare(), mergePatch(fmt.Sprintf(`{"spec":%s}`, spec)))
+	}
+	const foreign = "only who may get the Secret may name the kubeconfig of another namespace"
+	g.Expect(kubeconfig(agent, `{"kubeConfigSecretNamespace":"fleet-default","kubeConfigSecret":"victim-kubeconfig"}`)).To(MatchError(ContainSubstring(foreign)))
+	g.Expect(kubeconfig(agent, fmt.Sprintf(`{"kubeConfigSecretNamespace":%q,"kubeConfigSecret":"its-kubeconfig"}`, s.namespace))).To(Succeed())
+	g.Expect(kubeconfig(agent, `{"kubeConfigSecretNamespace":"fleet-default"}`)).To(MatchError(ContainSubstring(foreign)))
+	g.Expect(kubeconfig(fleet, `{"kubeConfigSecretNamespace":"fleet-default"}`)).To(MatchError(ContainSubstring(foreign)))
+	g.Expect(kubeconfig(fleet, `{"kubeConfigSecretNamespace":"fleet-default","kubeConfigSecret":"granted-kubeconfig"}`)).To(Succeed())
+	g.Expect(kubeconfig(agent, `{"kubeConfigSecret":"victim-kubeconfig"}`)).To(MatchError(ContainSubstring(foreign)))
+	g.Expect(kubeconfig(agent, `{"agentNamespace":"agents"}`)).To(Succeed())
+	g.Expect(kubeconfig(agent, `{"kubeConfigSecretNamespace":null}`)).To(Succeed())
+	made := target(fleetVersion, "Cluster", s.namespace, "made")
+	g.Expect(unstructured.SetNestedField(made.Object, "cluster-fleet-local", "spec", "kubeConfigSecretNamespace")).To(Succeed())
+	g.Expect(agent.Create(ctx, made)).To(MatchError(ContainSubstring(foreign)))
 }

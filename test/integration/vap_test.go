@@ -164,6 +164,7 @@ metadata: {namespace: %[1]s, name: secret}
 		{"place an agent", patch(own(), `{"spec":{"agentAffinity":{}}}`), "spec.agentAffinity of a Fleet Cluster"},
 		{"starve an agent", patch(own(), `{"spec":{"agentResources":{}}}`), "spec.agentResources of a Fleet Cluster"},
 		{"outrank others with an agent", patch(own(), `{"spec":{"agentSchedulingCustomization":{"priorityClass":{"value":1}}}}`), "spec.agentSchedulingCustomization of a Fleet Cluster"},
+		{"keep a Fleet Cluster from going", patch(own(), `{"metadata":{"finalizers":["example.com/stays"]}}`), "no finalizers"},
 		{"pause a Fleet Cluster", patch(own(), `{"spec":{"paused":true}}`), "spec.paused of a Fleet Cluster"},
 		{"take off what others set", patch(target(fleetVersion, "Cluster", s.namespace, "handed-over"), `{"spec":{"privateRepoURL":null}}`), "spec.privateRepoURL of a Fleet Cluster"},
 
@@ -213,7 +214,7 @@ metadata: {namespace: %[1]s, name: secret}
 			err := test.try()
 			g.Expect(err).To(MatchError(ContainSubstring(test.message)))
 			g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
-			g.Expect(err).To(MatchError(ContainSubstring("ValidatingAdmissionPolicy 'muster-syncer-")))
+			g.Expect(err).To(MatchError(MatchRegexp("ValidatingAdmissionPolicy 'muster-(syncer-|fleet-cluster-namespace)")))
 		})
 	}
 

@@ -308,6 +308,13 @@ func (r *run) wouldHold(step Step) bool {
 	return oracle.ChartsHold(after)
 }
 
+// retainsIn: something of a HelmChartProxy in a namespace stays as it was.
+func (r *run) retainsIn(namespace string) bool {
+	state := r.state.Copy()
+	maps.DeleteFunc(state.Charts.Proxies, func(key client.ObjectKey, _ *addonsv1.HelmChartProxy) bool { return key.Namespace != namespace })
+	return oracle.ChartsHold(state)
+}
+
 func (r *run) annotateProxy(step Step, value string) (bool, error) {
 	proxy := r.proxy(r.carriedBy(step))
 	if proxy == nil {

@@ -163,6 +163,9 @@ func foreignDelete(r *run, step Step) (bool, error) {
 	if !found {
 		return false, nil
 	}
+	if step.Kind == fleetClusterKind && r.retainsIn(object.GetNamespace()) {
+		return false, nil // It is chance whether charts sees that it is gone, and then gives up what it retains.
+	}
 	if err := admin.Delete(ctx, object); err != nil {
 		return false, client.IgnoreNotFound(err)
 	}

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -86,6 +87,12 @@ type: fleet.addons.cluster.x-k8s.io/agent-manifest
 	labelledManifest := keyed.DeepCopy()
 	labelledManifest.StringData = nil
 	withLabel(labelledManifest)
+	clinging := func(secret *corev1.Secret) { secret.Finalizers = []string{"example.com/stays"} }
+	lasting := s.secret(g).DeepCopy()
+	lasting.ManagedFields, lasting.Immutable = nil, ptr.To(true)
+	clingingManifest := s.secret(g).DeepCopy()
+	clingingManifest.ManagedFields = nil
+	clinging(clingingManifest)
 	managedByHelm := func(secret *corev1.Secret) { secret.Labels = map[string]string{stamp.ManagedByLabel: "Helm"} }
 	// Somebody else has made this one; an update says what the policy says of what is there.
 	elsewhere := recordIn("kube-system", "muster-agent-elsewhere", nil)
@@ -111,6 +118,8 @@ type: fleet.addons.cluster.x-k8s.io/agent-manifest
 	labelled := &fleetv1.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "thief", Labels: map[string]string{
 		stamp.ManagedByLabel: stamp.ManagedBy, "fleet.cattle.io/registration-token": "mine"}}}
 	guessed := &fleetv1.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "thief", Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}}}
+	clingingRegistration := guessed.DeepCopy()
+	clingingRegistration.Finalizers = []string{"example.com/stays"}
 	unowned := registration.DeepCopy()
 	unowned.Name = "unowned"
 	g.Expect(admin.Create(ctx, unowned)).To(Succeed())
@@ -151,6 +160,10 @@ type: fleet.addons.cluster.x-k8s.io/agent-manifest
 		"make a manifest with another label":         {create(labelledManifest), "no labels but"},
 		"put another label on a manifest":            {update(relabelledManifest), "no labels but"},
 		"label a manifest as of another Cluster":     {update(anothersManifest), "no labels but"},
+		"make a record that does not go":             {create(recordIn(records, "muster-agent-x", clinging)), "no finalizers"},
+		"keep a manifest from going":                 {update(clingingManifest), "no finalizers"},
+		"make a manifest immutable":                  {update(lasting), "make none immutable"},
+		"make a registration that does not go":       {create(clingingRegistration), "no finalizer"},
 		"give a manifest to another":                 {update(given), "whose a Secret is"},
 		"get a Secret": {func() error {
 			return thief.Get(ctx, client.ObjectKeyFromObject(secret("edge-fleet-agent")), secret(""))
