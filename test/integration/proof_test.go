@@ -70,6 +70,10 @@ func TestForgedFleetClusterOpensNothing(t *testing.T) {
 		user := s.imported(g, "user")
 		g.Eventually(func(g Gomega) { exists(g, s.mapping()) }).Should(Succeed())
 		deleteNow(g, user)
+		// The syncer makes the mapping again as long as its cache has the Cluster.
+		g.Eventually(func(g Gomega) {
+			isGone(g, &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "user"}})
+		}).Should(Succeed())
 		// The forged ones keep the mapping; what keeps it is not enough to make it again.
 		g.Expect(admin.Delete(ctx, s.mapping())).To(Succeed())
 		g.Eventually(func(g Gomega) { isGone(g, s.mapping()) }).Should(Succeed())
