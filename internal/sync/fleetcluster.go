@@ -83,7 +83,7 @@ func (v *visit) wants(class *desired.Class, values map[string]any, clientID stri
 // namespace is the cluster's agent, so it must be unguessable. One that is not stays only with
 // an agent that has called: nobody else is registered under it.
 func (r *clusterReconciler) clientID(ctx context.Context, v *visit) (string, error) {
-	if !v.byAgent {
+	if !v.byAgent && (v.fleet != nil || !awaitsAgent(v.cluster)) {
 		return "", nil
 	}
 	key, known := types.NamespacedName{Namespace: v.cluster.Namespace, Name: v.pin()}, ""
@@ -101,9 +101,18 @@ func (r *clusterReconciler) clientID(ctx context.Context, v *visit) (string, err
 		return "", err
 	case (err == nil) != (v.fleet != nil) || live.Spec.ClientID != known:
 		return "", apierrors.NewConflict(schema.GroupResource{Group: fleetv1.SchemeGroupVersion.Group, Resource: "clusters"}, key.Name, errors.New("it is not in the cache yet"))
+	case !v.byAgent:
+		return "", nil
 	default:
 		return newClientID(), nil
 	}
+}
+
+// awaitsAgent reports whether the agent of a Cluster was expected to call, so that there can be a
+// Fleet Cluster with a clientID although the cache does not show it.
+func awaitsAgent(cluster *clusterv1.Cluster) bool {
+	imported := meta.FindStatusCondition(cluster.Status.Conditions, ImportedCondition)
+	return imported != nil && (imported.Reason == reasonAgent || imported.Reason == reasonRegistrar)
 }
 
 // newClientID draws 130 random bits.

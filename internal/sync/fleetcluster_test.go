@@ -78,6 +78,30 @@ func TestClientIDStays(t *testing.T) {
 	}
 }
 
+// An apply without the clientID would remove it.
+func TestClientIDOutlivesAStaleCache(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	live := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge"}}
+	for reason, refused := range map[string]bool{reasonAgent: true, reasonRegistrar: true, reasonImported: false, reasonWaiting: false} {
+		v := &visit{cluster: &clusterv1.Cluster{ObjectMeta: live.ObjectMeta}}
+		v.cluster.Annotations = map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: "edge"}
+		v.cluster.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Reason: reason}}
+		for _, there := range []bool{true, false} {
+			builder := fake.NewClientBuilder().WithScheme(scheme)
+			if there {
+				builder = builder.WithObjects(live)
+			}
+			r := &clusterReconciler{live: builder.Build()}
+			if got, err := r.clientID(t.Context(), v); got != "" || apierrors.IsConflict(err) != (refused && there) {
+				t.Errorf("%s, there is one: %v: got %q, %v", reason, there, got, err)
+			}
+		}
+	}
+}
+
 // The agent of a Cluster that calls by itself cannot follow spec.cluster.agentNamespace.
 func TestAgentNamespace(t *testing.T) {
 	own := func(change func(*metFleet)) *metFleet {
