@@ -38,7 +38,7 @@ func verifyTable(root string) error {
 		}
 		got = append(got, more...)
 	}
-	return compare("the table in hack/channels/components.go", withoutNamespace(want), got)
+	return compare("the table in hack/channels/main.go", withoutNamespace(want), got)
 }
 
 // verifyChart renders the chart as it is, with each component that is not there by default,

@@ -2,10 +2,13 @@ package admission
 
 import (
 	"context"
+	"regexp"
 	"slices"
 
+	"github.com/Masterminds/semver/v3"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/util/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -68,4 +71,64 @@ func invalid(config *addonsv1.FleetAddonConfig, errs field.ErrorList) error {
 		return nil
 	}
 	return apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("FleetAddonConfig").GroupKind(), config.Name, bounds.Errors(errs))
+}
+
+// oldestFleet is the oldest release of Fleet that can be installed: the first whose chart
+// knows the form in which we write the feature gates. It is a generic version, so that its
+// pre-releases are not too old: CAAPF's readme installs v0.12.0-alpha.6.
+var oldestFleet = version.MustParseGeneric("0.12.0")
+
+// validateVersion checks the version of Fleet that is to be installed: an exact one, or
+// a range in the form that Helm reads.
+func validateVersion(path *field.Path, text string) field.ErrorList {
+	invalid := func(message string) field.ErrorList {
+		return field.ErrorList{field.Invalid(path, text, message)}
+	}
+	tooOld := "the oldest supported Fleet is " + oldestFleet.String() + "; name that or a newer one"
+	if exact, err := version.ParseSemantic(text); err == nil {
+		if exact.LessThan(oldestFleet) {
+			return invalid(tooOld)
+		}
+		return nil
+	}
+	versions, err := semver.NewConstraint(text)
+	if err != nil || !mentionsVersion.MatchString(text) {
+		return invalid("must be a semantic version, for example 0.16.0, or a range of them, for example 0.16.x")
+	}
+	switch isEmpty, isOld := examine(versions, text); {
+	case isEmpty:
+		return invalid("no version is in this range; name one, for example 0.16.x")
+	case isOld:
+		return invalid(tooOld)
+	}
+	return nil
+}
+
+var (
+	// mentionsVersion tells a range from blanks, which the library reads as all versions.
+	mentionsVersion = regexp.MustCompile(`[0-9xX*]`)
+	mentioned       = regexp.MustCompile(`[0-9]+(\.[0-9]+){0,2}(-[0-9A-Za-z.-]+)?`)
+)
+
+// examine reports whether a range contains no version at all, or only versions that are too
+// old. A range that contains any contains one that it mentions, or the next patch, minor or
+// major version after one.
+func examine(versions *semver.Constraints, text string) (isEmpty, isOld bool) {
+	isEmpty, isOld = true, true
+	for _, bound := range append(mentioned.FindAllString(text, -1), "0.0.0", oldestFleet.String()) {
+		lowest, err := semver.NewVersion(bound)
+		if err != nil {
+			continue
+		}
+		for _, candidate := range []semver.Version{*lowest, lowest.IncPatch(), lowest.IncMinor(), lowest.IncMajor()} {
+			if !versions.Check(&candidate) {
+				continue
+			}
+			isEmpty = false
+			if generic, err := version.ParseGeneric(candidate.String()); err == nil && !generic.LessThan(oldestFleet) {
+				return false, false
+			}
+		}
+	}
+	return isEmpty, isOld
 }

@@ -1,3 +1,11 @@
+// Package admission decides at apply time. It stamps CAPI Clusters (stamper.go, with
+// the rules of package stamp), refuses those whose author may not use their class
+// (class_access.go) or whose name in Fleet is taken (cluster_policy.go), and refuses
+// FleetAddonConfigs that would go wrong later (config_policy.go, which is pure,
+// config_authority.go, which asks who may name a CA, and config_cluster.go, which looks
+// at the Clusters). Policies see the rest of the cluster as an inventory (inventory.go),
+// so that check.go can give the same answers about manifests, without a cluster. Webhooks
+// that fail open do so for our own failures, too (open.go).
 package admission
 
 import (
@@ -11,9 +19,17 @@ import (
 	"strconv"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/settings"
 )
 
 // What of bodies that are not read yet the server takes in from a connection, in bytes. The
@@ -93,5 +109,53 @@ func newHTTPServer(ctx context.Context, handler http.Handler) *http.Server {
 			MaxReceiveBufferPerStream:     receivedPerStream,
 			MaxReceiveBufferPerConnection: receivedInAll,
 		},
+	}
+}
+
+// Paths of the webhooks, as the shipped webhook configurations have them.
+const (
+	StampPath          = "/stamp-cluster"
+	ClassAccessPath    = "/validate-class-access"
+	ClusterPath        = "/validate-cluster"
+	ValidateConfigPath = "/validate-fleetaddonconfig"
+	DefaultChartPath   = "/default-helmchartproxy"
+	ValidateChartPath  = "/validate-helmchartproxy"
+)
+
+// Setup adds the webhooks to a manager, and starts the informers they read. Syncer is the
+// user name of the syncer.
+func Setup(mgr ctrl.Manager, syncer string) error {
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	for _, object := range []client.Object{namespace, &addonsv1.FleetAddonConfig{}} {
+		if _, err := mgr.GetCache().GetInformer(context.Background(), object); err != nil {
+			return fmt.Errorf("watching %T: %w", object, err)
+		}
+	}
+	others, err := NewInventory(mgr)
+	if err != nil {
+		return err
+	}
+	if err := mgr.Add(others); err != nil {
+		return err
+	}
+	requests := newBudget()
+	for path, handler := range handlers(mgr.GetScheme(), mgr.GetClient(), others, mgr.GetClient(), mgr.GetAPIReader(), syncer) {
+		mgr.GetWebhookServer().Register(path, requests.limit(path, handler))
+	}
+	return nil
+}
+
+// handlers returns the webhooks by path.
+func handlers(scheme *runtime.Scheme, cached client.Reader, others inventory, reviewer client.Client, live client.Reader, syncer string) map[string]admission.Handler {
+	config := admission.WithValidator(scheme, ConfigValidator{Others: others, Namespaces: cached, Reviewer: reviewer, Live: live})
+	current := settings.NewReader(cached)
+	return map[string]admission.Handler{
+		StampPath:          &Stamper{Settings: current, Namespaces: cached, Syncer: syncer},
+		ClassAccessPath:    &ClassAccess{Settings: current, Reviewer: reviewer},
+		ClusterPath:        &ClusterValidator{Settings: current, Namespaces: cached, Others: others},
+		ValidateConfigPath: config.Handler,
+		DefaultChartPath:   ChartDefaulter{},
+		ValidateChartPath:  admission.WithValidator(scheme, ChartValidator{Reviewer: reviewer}).Handler,
 	}
 }

@@ -6,7 +6,13 @@ package audit
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
 	"slices"
+	"strings"
+	"text/tabwriter"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -15,6 +21,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // State is what exists. What could not be read is nil, and listed in Unread.
@@ -142,4 +149,135 @@ type audit struct {
 	byName map[types.NamespacedName]*clusterv1.Cluster
 	users  map[string][]*clusterv1.Cluster            // by namespace, those that use a class of another
 	copies map[string][]*metav1.PartialObjectMetadata // by namespace, Fleet Clusters of ours
+}
+
+// uses lists the Clusters that use a class of another namespace.
+func (a *audit) uses() {
+	for _, clusters := range a.users {
+		for _, cluster := range clusters {
+			class := cluster.GetClassKey()
+			a.report.Clusters = append(a.report.Clusters, Use{
+				Namespace: cluster.Namespace, Name: cluster.Name, Class: class.Name, ClassNamespace: class.Namespace,
+				Created: cluster.CreationTimestamp.Time, Asked: a.asked(cluster),
+			})
+		}
+	}
+}
+
+func (a *audit) asked(cluster *clusterv1.Cluster) Asked {
+	switch {
+	case a.Unread[Webhook] != "":
+		return AskedUnknown
+	case a.AskedSince == nil:
+		return AskedNobody
+	case cluster.CreationTimestamp.Time.Before(*a.AskedSince):
+		return AskedOlder
+	default:
+		return AskedYes
+	}
+}
+
+// leftovers lists the released Fleet Clusters whose Cluster is gone.
+func (a *audit) leftovers() {
+	if a.Unread[Clusters] != "" {
+		return
+	}
+	for _, clusters := range a.copies {
+		for _, cluster := range clusters {
+			if !isReleased(cluster) || !cluster.DeletionTimestamp.IsZero() || a.clusterOf(cluster) != nil {
+				continue
+			}
+			a.report.Released = append(a.report.Released, Leftover{
+				Namespace: cluster.Namespace, Name: cluster.Name, Cluster: stamp.OriginOf(cluster).Name, Created: cluster.CreationTimestamp.Time,
+				Delete: fmt.Sprintf("kubectl -n %s delete clusters.fleet.cattle.io %s", cluster.Namespace, cluster.Name),
+			})
+		}
+	}
+}
+
+// needed is what decides whether a user is rightful.
+var needed = []Kind{Configs, Clusters, Classes, FleetClusters}
+
+// undecided reports whether something unread could give a mapping a rightful user.
+func (a *audit) undecided() bool {
+	return a.Unread[Namespaces] != "" && !a.Settings.Cluster.NamespaceSelector.Empty() ||
+		slices.ContainsFunc(needed, func(kind Kind) bool { return a.Unread[kind] != "" })
+}
+
+// notes says what was not read, and what is therefore unknown.
+func (a *audit) notes() {
+	for _, kind := range slices.Sorted(maps.Keys(a.Unread)) {
+		a.report.Notes = append(a.report.Notes, fmt.Sprintf("%s: %s", kind, a.Unread[kind]))
+	}
+	var silent []string
+	if a.Unread[Mappings] != "" || a.undecided() {
+		silent = append(silent, "whether a mapping has a rightful user")
+	}
+	if a.Unread[Clusters] != "" {
+		silent = append(silent, "which Clusters use a class of another namespace")
+	}
+	if a.Unread[Clusters] != "" || a.Unread[FleetClusters] != "" {
+		silent = append(silent, "which Fleet Clusters are left over")
+	}
+	if len(silent) > 0 {
+		a.report.Notes = append(a.report.Notes, "it cannot be said "+strings.Join(silent, ", nor "))
+	}
+	if a.Unread[Configs] == "" && !a.Settings.Cluster.Enabled {
+		a.report.Notes = append(a.report.Notes, "spec.cluster.enabled of the FleetAddonConfig is false: nothing is changed; users are judged as if it were true")
+	}
+}
+
+// WriteJSON writes a report for programs.
+func (r *Report) WriteJSON(to io.Writer) error {
+	encoder := json.NewEncoder(to)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(r)
+}
+
+// WriteTables writes a report for people.
+func (r *Report) WriteTables(to io.Writer) error {
+	table := tabwriter.NewWriter(to, 0, 0, 3, ' ', 0)
+	section(table, "BundleNamespaceMappings without a rightful user", len(r.Mappings), "NAMESPACE\tNAME\tMAPS\tKEPT BY")
+	for _, mapping := range r.Mappings {
+		maps := "as made"
+		if mapping.Edited {
+			maps = "edited"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", mapping.Namespace, mapping.Name, maps, keptBy(mapping.KeptBy))
+	}
+	fmt.Fprintln(table)
+	section(table, "Clusters that use a class of another namespace", len(r.Clusters), "NAMESPACE\tNAME\tCLASS\tCREATED\tASKED")
+	for _, use := range r.Clusters {
+		fmt.Fprintf(table, "%s\t%s\t%s/%s\t%s\t%s\n", use.Namespace, use.Name, use.ClassNamespace, use.Class, use.Created.UTC().Format(time.RFC3339), use.Asked)
+	}
+	fmt.Fprintln(table)
+	section(table, "Released Fleet Clusters whose Cluster is gone", len(r.Released), "NAMESPACE\tNAME\tCREATED\tTO DELETE IT, AND WHAT FLEET DEPLOYED THERE")
+	for _, leftover := range r.Released {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", leftover.Namespace, leftover.Name, leftover.Created.UTC().Format(time.RFC3339), leftover.Delete)
+	}
+	for i, note := range r.Notes {
+		if i == 0 {
+			fmt.Fprintln(table)
+		}
+		fmt.Fprintf(table, "note: %s\n", note)
+	}
+	return table.Flush()
+}
+
+func section(to io.Writer, title string, count int, header string) {
+	fmt.Fprintf(to, "%s: %d\n", title, count)
+	if count > 0 {
+		fmt.Fprintln(to, header)
+	}
+}
+
+func keptBy(keepers []Keeper) string {
+	var names []string
+	for _, keeper := range keepers {
+		names = append(names, fmt.Sprintf("%s %s (%s)", keeper.Kind, keeper.Name, keeper.Why))
+	}
+	if len(names) == 0 {
+		return "nothing"
+	}
+	return strings.Join(names, ", ")
 }

@@ -18,6 +18,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/message"
+	"github.com/muster-fleet/muster/internal/metrics"
 )
 
 // tell writes what is the installer's of the status, and events about what has changed.
@@ -134,4 +135,83 @@ func (r *reconciler) event(config *addonsv1.FleetAddonConfig, condition *metav1.
 		action = "Configure"
 	}
 	r.recorder.Eventf(config, nil, kind, condition.Reason, action, "%s", message.Short(condition.Message, message.Note))
+}
+
+// The conditions that the installer owns on the FleetAddonConfig.
+const (
+	// InstalledCondition says whether Fleet is there as spec.install asks.
+	InstalledCondition = "FleetInstalled"
+	// ConfiguredCondition says whether it is set up as spec.config asks.
+	ConfiguredCondition = "FleetConfigured"
+)
+
+// ReasonFailing is one of both conditions: an error stays, and nothing can be told or done.
+const ReasonFailing = "Failing"
+
+// Reasons of InstalledCondition.
+const (
+	ReasonInstalled        = "Installed"
+	ReasonInstalling       = "Installing"
+	ReasonUpgrading        = "Upgrading"
+	ReasonPlanned          = "Planned"
+	ReasonInstallFailed    = "InstallFailed"
+	ReasonUpgradeFailed    = "UpgradeFailed"
+	ReasonDowngradeRefused = "DowngradeRefused"
+	ReasonForeignRelease   = "ForeignRelease"
+	ReasonForeignFleet     = "ForeignFleet"
+	ReasonManagedByRancher = "ManagedByRancher"
+	ReasonHelmBusy         = "HelmBusy"
+	ReasonVersionInvalid   = "VersionInvalid"
+	ReasonVersionUnknown   = "VersionUnknown"
+	ReasonChartMissing     = "ChartMissing"
+	ReasonRepositoryOut    = "RepositoryUnreachable"
+	ReasonRepositoryTrust  = "RepositoryNotTrusted"
+	ReasonRepositoryRefuse = "RepositoryRefused"
+	ReasonRepositoryBroken = "RepositoryInvalid"
+	ReasonSecretUnusable   = "SecretUnusable"
+)
+
+// Reasons of ConfiguredCondition.
+const (
+	ReasonConfigured       = "Configured"
+	ReasonConfiguredForNow = "ConfiguredOutsideRelease"
+	ReasonConfiguring      = "Configuring"
+	ReasonFleetMissing     = "FleetMissing"
+	ReasonBelongsToRelease = "BelongsToRelease"
+	ReasonServerUnknown    = "ServerUnknown"
+	ReasonCAUnusable       = "CAUnusable"
+	ReasonReverted         = "SettingsReverted"
+	ReasonSettingsBroken   = "SettingsBroken"
+	ReasonGatesUnwritable  = "FeatureGatesUnwritable"
+	ReasonConfigureByHand  = "ConfigureInRancher"
+	ReasonReleaseFailed    = "ReleaseFailed"
+)
+
+// reasonsToBeFalse are those that each condition can have while it is False: all of them are
+// exposed, so that an alert on one that never was finds it at 0, and not gone.
+var reasonsToBeFalse = map[string][]string{
+	InstalledCondition: {
+		ReasonInstalling, ReasonPlanned, ReasonInstallFailed, ReasonUpgradeFailed, ReasonDowngradeRefused,
+		ReasonForeignRelease, ReasonForeignFleet, ReasonManagedByRancher, ReasonHelmBusy,
+		ReasonVersionInvalid, ReasonVersionUnknown, ReasonChartMissing,
+		ReasonRepositoryOut, ReasonRepositoryTrust, ReasonRepositoryRefuse, ReasonRepositoryBroken, ReasonSecretUnusable,
+		ReasonFailing,
+	},
+	ConfiguredCondition: {
+		ReasonConfiguring, ReasonPlanned, ReasonFleetMissing, ReasonHelmBusy, ReasonBelongsToRelease, ReasonConfigureByHand,
+		ReasonServerUnknown, ReasonCAUnusable, ReasonReverted, ReasonSettingsBroken, ReasonGatesUnwritable,
+		ReasonReleaseFailed, ReasonFailing,
+	},
+}
+
+// tally exposes what the conditions say.
+func tally(status *addonsv1.FleetAddonConfigStatus) {
+	metrics.FleetVersion(status.InstalledVersion)
+	for kind, reasons := range reasonsToBeFalse {
+		var said metav1.Condition
+		if found := meta.FindStatusCondition(status.Conditions, kind); found != nil {
+			said = *found
+		}
+		metrics.FleetCondition(kind, string(said.Status), said.Reason, reasons)
+	}
 }

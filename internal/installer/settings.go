@@ -5,9 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
+	"github.com/Masterminds/semver/v3"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 const (
@@ -104,4 +108,102 @@ func withText(document, key, value string) (string, error) {
 func isText(encoded, value string) bool {
 	var text *string
 	return json.Unmarshal([]byte(encoded), &text) == nil && text != nil && *text == value
+}
+
+// renamed is the first Fleet that knows the gates as they are called today.
+var renamed = semver.MustParse("0.13.0-0")
+
+// chartValues returns the values that a release of ours is to have: those it has, the user's
+// own among them, with ours over them. What is not asked for any more stays as it is.
+func (s *sight) chartValues(version *semver.Version) map[string]any {
+	values := map[string]any{}
+	isNew := s.fleet == nil
+	if !isNew && s.fleet.Values != nil {
+		values = runtime.DeepCopyJSON(s.fleet.Values)
+	}
+	if s.server != nil {
+		if s.server.url != "" {
+			values["apiServerURL"] = s.server.url
+		}
+		if s.server.ca != "" {
+			values["apiServerCA"] = s.server.ca
+		}
+	}
+	// The chart's own default would give Fleet every right there is.
+	if isNew {
+		set(values, false, "bootstrap", "enabled")
+	}
+	if s.bootstrap != nil {
+		set(values, *s.bootstrap, "bootstrap", "enabled")
+	}
+	if s.gates != nil && !s.gatesElsewhere() {
+		s.gates.into(values, version)
+	}
+	return values
+}
+
+// into writes the gates into the values of a chart.
+func (g *gates) into(values map[string]any, version *semver.Version) {
+	environment := g.environment(version)
+	for _, name := range slices.Sorted(maps.Keys(environment)) {
+		list, _ := values["extraEnv"].([]any)
+		values["extraEnv"] = withVariable(list, name, environment[name])
+	}
+	if helmOps, isValue := g.helmOpsValue(version); isValue {
+		set(values, helmOps, "helmops", "enabled")
+	}
+}
+
+// environment returns the gates that are environment variables in a version of Fleet. One
+// that is not known is taken for a new one.
+func (g *gates) environment(version *semver.Version) map[string]string {
+	if version != nil && version.LessThan(renamed) {
+		return map[string]string{"EXPERIMENTAL_HELM_OPS": truth(g.helmOps), "EXPERIMENTAL_OCI_STORAGE": truth(g.ociStorage)}
+	}
+	return map[string]string{"OCI_STORAGE": truth(g.ociStorage)}
+}
+
+// helmOpsValue returns the chart's own value for HelmOps, in versions that have one.
+func (g *gates) helmOpsValue(version *semver.Version) (value, isValue bool) {
+	return g.helmOps, version == nil || !version.LessThan(renamed)
+}
+
+func truth(value bool) string {
+	if value {
+		return "true"
+	}
+	return "false"
+}
+
+// withVariable sets one environment variable in a list of them, and leaves the others, and
+// their order, alone.
+func withVariable(list []any, name, value string) []any {
+	result := make([]any, 0, len(list)+1)
+	found := false
+	for _, entry := range list {
+		if fields, isMap := entry.(map[string]any); isMap && fields["name"] == name {
+			fields = maps.Clone(fields)
+			delete(fields, "valueFrom")
+			fields["value"] = value
+			entry, found = fields, true
+		}
+		result = append(result, entry)
+	}
+	if !found {
+		result = append(result, map[string]any{"name": name, "value": value})
+	}
+	return result
+}
+
+// set sets a value below a path, and makes the path.
+func set(values map[string]any, value any, path ...string) {
+	for _, key := range path[:len(path)-1] {
+		next, isMap := values[key].(map[string]any)
+		if !isMap {
+			next = map[string]any{}
+			values[key] = next
+		}
+		values = next
+	}
+	values[path[len(path)-1]] = value
 }

@@ -99,3 +99,156 @@ func Admits(webhook string) {
 
 // Admitted counts an answer of a webhook.
 func Admitted(webhook, result string) { admissions.WithLabelValues(webhook, result).Inc() }
+
+var manifests = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	Name: "muster_manifests_by_reason",
+	Help: "CAPI Clusters by the reason of their condition FleetAgentManifestReady. Clusters without the condition are left out.",
+}, []string{"reason"})
+
+func init() { ctrlmetrics.Registry.MustRegister(manifests) }
+
+// Manifests sets the number of Clusters whose FleetAgentManifestReady has a reason.
+func Manifests(reason string, count int) { manifests.WithLabelValues(reason).Set(float64(count)) }
+
+// Both are vectors without labels: a vector has no series until it is set, so a program
+// that does not count, or has not counted yet, does not report 0.
+var (
+	crossNamespaceClass = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "muster_cross_namespace_class_clusters",
+		Help: "CAPI Clusters whose class is in another namespace, and which therefore ask for the bundles of that namespace.",
+	}, nil)
+
+	released = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "muster_released_fleet_clusters",
+		Help: "Fleet Clusters that were released for a move and whose CAPI Cluster is gone: moved, or left over.",
+	}, nil)
+)
+
+func init() { ctrlmetrics.Registry.MustRegister(crossNamespaceClass, released) }
+
+// CrossNamespaceClassClusters sets the number of Clusters whose class is in another namespace.
+func CrossNamespaceClassClusters(count int) {
+	crossNamespaceClass.WithLabelValues().Set(float64(count))
+}
+
+// ReleasedFleetClusters sets the number of released Fleet Clusters whose Cluster is gone.
+func ReleasedFleetClusters(count int) { released.WithLabelValues().Set(float64(count)) }
+
+// Certificate exposes when a certificate of the webhook, "mounted" or "served", expires. It
+// is read at each scrape, and omitted if it cannot be read.
+func Certificate(certificate string, end func() (time.Time, error)) error {
+	return ctrlmetrics.Registry.Register(&certificateEnd{
+		description: prometheus.NewDesc("muster_webhook_certificate_expiry_timestamp_seconds",
+			"When a certificate of the webhook expires, in seconds since 1970: the mounted one, and the served one.",
+			nil, prometheus.Labels{"certificate": certificate}),
+		end: end,
+	})
+}
+
+type certificateEnd struct {
+	description *prometheus.Desc
+	end         func() (time.Time, error)
+}
+
+// Describe says what is collected.
+func (c *certificateEnd) Describe(to chan<- *prometheus.Desc) { to <- c.description }
+
+// Collect reads the certificate.
+func (c *certificateEnd) Collect(to chan<- prometheus.Metric) {
+	if end, err := c.end(); err == nil {
+		to <- prometheus.MustNewConstMetric(c.description, prometheus.GaugeValue, float64(end.Unix()))
+	}
+}
+
+var (
+	chartProxies = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "muster_helmchartproxies_by_reason",
+		Help: "HelmChartProxies by the reason of their condition Ready. Those that are paused, or left to others, are left out.",
+	}, []string{"reason"})
+
+	chartReleases = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "muster_helmreleases_by_reason",
+		Help: "Releases of HelmChartProxies, one for each selected Cluster, by the reason of the condition of its HelmReleaseProxy that says how it fares: ClusterAvailable if something keeps it from Fleet, or else HelmReleaseReady.",
+	}, []string{"reason"})
+
+	// A vector without labels: see above.
+	withoutChart = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "muster_helmchartproxies_without_chart",
+		Help: "HelmChartProxies whose repository has not given the chart, or not said which version is meant, when it was last asked.",
+	}, nil)
+)
+
+func init() { ctrlmetrics.Registry.MustRegister(chartProxies, chartReleases, withoutChart) }
+
+// ChartProxies sets the number of HelmChartProxies whose Ready has a reason.
+func ChartProxies(reason string, count int) {
+	chartProxies.WithLabelValues(reason).Set(float64(count))
+}
+
+// ChartReleases sets the number of releases that fare so.
+func ChartReleases(reason string, count int) {
+	chartReleases.WithLabelValues(reason).Set(float64(count))
+}
+
+// WithoutChart sets the number of HelmChartProxies that lack their chart.
+func WithoutChart(count int) { withoutChart.WithLabelValues().Set(float64(count)) }
+
+var (
+	helmOperations = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "muster_helm_operations_total",
+		Help: "Installations and upgrades that the installer has tried, by release (fleet-crd, fleet) and result: done, failed.",
+	}, []string{"release", "result"})
+
+	fleetInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "muster_fleet_info",
+		Help: "1, with the version of Fleet that is there. Without one if there is none.",
+	}, []string{"version"})
+
+	fleetConditions = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "muster_fleet_condition",
+		Help: "1 for the status and reason that a condition of the installer has, FleetInstalled or FleetConfigured; 0 for every other reason to be False.",
+	}, []string{"condition", "status", "reason"})
+)
+
+func init() { ctrlmetrics.Registry.MustRegister(helmOperations, fleetInfo, fleetConditions) }
+
+// HelmRelease starts the counters of a release at zero, so that the first failure is an
+// increase.
+func HelmRelease(release string) {
+	for _, result := range []string{"done", "failed"} {
+		helmOperations.WithLabelValues(release, result)
+	}
+}
+
+// HelmOperation counts an installation or upgrade.
+func HelmOperation(release string, done bool) {
+	result := "failed"
+	if done {
+		result = "done"
+	}
+	helmOperations.WithLabelValues(release, result).Inc()
+}
+
+// FleetVersion says which version of Fleet is there; empty for none.
+func FleetVersion(version string) {
+	fleetInfo.Reset()
+	if version != "" {
+		fleetInfo.WithLabelValues(version).Set(1)
+	}
+}
+
+// FleetCondition says what a condition of the installer says, of all reasons that it may have;
+// nothing if the status is empty.
+func FleetCondition(condition, status, reason string, reasons []string) {
+	for _, other := range reasons {
+		value := 0.0
+		if status == "False" && reason == other {
+			value = 1
+		}
+		fleetConditions.WithLabelValues(condition, "False", other).Set(value)
+	}
+	fleetConditions.DeletePartialMatch(prometheus.Labels{"condition": condition, "status": "True"})
+	if status == "True" {
+		fleetConditions.WithLabelValues(condition, status, reason).Set(1)
+	}
+}

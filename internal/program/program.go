@@ -6,22 +6,34 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/zapr"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/flags"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/version"
 )
 
 // Flags are the flags that all programs have.
@@ -158,4 +170,132 @@ func ExitCode(err error) int {
 		return exit.code
 	}
 	return 1
+}
+
+// Election holds the flags for leader election: only one of several replicas writes.
+type Election struct {
+	enabled                                   bool
+	leaseDuration, renewDeadline, retryPeriod time.Duration
+}
+
+// AddTo adds the flags.
+func (e *Election) AddTo(fs *pflag.FlagSet) {
+	fs.BoolVar(&e.enabled, "leader-elect", false, "Let only one of several replicas write.")
+	fs.DurationVar(&e.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "How long a standby waits before it takes over from a silent leader.")
+	fs.DurationVar(&e.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "How long a leader tries to renew before it gives up.")
+	fs.DurationVar(&e.retryPeriod, "leader-elect-retry-period", 2*time.Second, "How long to wait between attempts to acquire or renew leadership.")
+}
+
+// set has a manager's replicas choose one by a Lease of this name.
+func (e *Election) set(options *ctrl.Options, lease string) {
+	options.LeaderElection = e.enabled
+	options.LeaderElectionID = lease
+	options.LeaderElectionNamespace = os.Getenv("POD_NAMESPACE")
+	options.LeaderElectionReleaseOnCancel = true
+	options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = &e.leaseDuration, &e.renewDeadline, &e.retryPeriod
+}
+
+const servedInterval = 2 * time.Second
+
+// WhenServed calls open once these kinds are served, so that Muster, Cluster API and Fleet may
+// be installed in any order: to watch a kind that is not served ends a program. Standbys open,
+// too, so that their caches are warm.
+func WhenServed(mgr ctrl.Manager, kinds []schema.GroupVersionKind, open func(context.Context) error) error {
+	return mgr.Add(onStandbys{manager.RunnableFunc(func(ctx context.Context) error {
+		said := ""
+		if wait.PollUntilContextCancel(ctx, servedInterval, true, func(context.Context) (bool, error) {
+			var missing []string
+			for _, kind := range kinds {
+				if _, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version); err != nil {
+					missing = append(missing, kind.GroupKind().String())
+				}
+			}
+			if now := strings.Join(missing, ", "); now != said {
+				said = now
+				ctrl.LoggerFrom(ctx).Info("Waiting for kinds to be served", "missing", now)
+			}
+			return len(missing) == 0, nil
+		}) != nil {
+			return nil //nolint:nilerr // the program stops
+		}
+		return open(ctx)
+	})})
+}
+
+type onStandbys struct{ manager.Runnable }
+
+func (onStandbys) NeedLeaderElection() bool { return false }
+
+// ErrAnswered is returned when the arguments asked for something that has been printed, so
+// that there is nothing left to do. Main treats it as success.
+var ErrAnswered = errors.New("the question has been answered")
+
+// Parse reads the arguments of a program, or of one of its subcommands, and answers
+// --version, which all of them have.
+func Parse(fs *pflag.FlagSet, args []string, stdout io.Writer) error {
+	asked := fs.Bool("version", false, "Print which build this is, and exit.")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if !*asked {
+		return nil
+	}
+	if _, err := fmt.Fprintln(stdout, fs.Name(), version.Get()); err != nil {
+		return err
+	}
+	return ErrAnswered
+}
+
+// announce reports which build of a program starts, in its log and as a metric.
+func announce(log logr.Logger, name string) {
+	build := version.Get()
+	log.Info("Starting "+name, "version", build.Version, "revision", build.Revision, "date", build.Date, "go", build.GoVersion, "platform", build.Platform)
+	metrics.Build(build.Version, build.Revision, build.GoVersion)
+}
+
+const (
+	// cacheSyncTimeout is how long first lists may take until the program gives up and is
+	// started anew, with the same lists to wait for: longer than thousands of Clusters take on
+	// a busy API server. CRDs may come later, too: until they do, watching waits.
+	cacheSyncTimeout = 10 * time.Minute
+	// reconciliationTimeout bounds a reconcile. Requests have no deadline of their own: if
+	// something in front of the API server never ends a response, that request would block a
+	// worker until a restart.
+	reconciliationTimeout = 2 * time.Minute
+	shutdownTimeout       = 10 * time.Second
+)
+
+// NewManager returns the manager of a program that writes: one of its replicas, chosen by a
+// Lease of that name. It serves diagnostics, /healthz and /readyz.
+func NewManager(flags *Flags, election *Election, lease string, caches cache.Options) (ctrl.Manager, error) {
+	restConfig, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, err
+	}
+	scheme, err := Scheme()
+	if err != nil {
+		return nil, err
+	}
+	_, metrics, err := flags.ManagerOptions()
+	if err != nil {
+		return nil, err
+	}
+	caches.SyncPeriod = &flags.SyncPeriod
+	options := ctrl.Options{
+		Scheme:                  scheme,
+		Cache:                   caches,
+		Metrics:                 *metrics,
+		HealthProbeBindAddress:  flags.HealthAddress,
+		GracefulShutdownTimeout: ptr.To(shutdownTimeout),
+		Controller:              config.Controller{ReconciliationTimeout: reconciliationTimeout, CacheSyncTimeout: cacheSyncTimeout},
+	}
+	election.set(&options, lease)
+	mgr, err := ctrl.NewManager(restConfig, options)
+	if err != nil {
+		return nil, fmt.Errorf("creating the manager: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, err
+	}
+	return mgr, mgr.AddReadyzCheck("ping", healthz.Ping)
 }

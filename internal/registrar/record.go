@@ -4,7 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -113,4 +119,79 @@ func (r *reconciler) save(ctx context.Context, v *visit, kept record) error {
 func (r *reconciler) isForeign(ctx context.Context, key client.ObjectKey) bool {
 	var secret corev1.Secret
 	return r.live.Get(ctx, key, &secret) == nil && secret.Type != recordType
+}
+
+// The words of the policy muster-registrar-secrets that say whose a Secret is.
+const (
+	refusesOthers       = "muster-registrar may touch only Secrets"
+	refusesPredecessors = "muster-registrar may not change whose a Secret is"
+)
+
+// collected is how old a Cluster is by when the garbage collector has taken away what an earlier
+// one of its name has left, if nothing keeps it from that.
+const collected = time.Minute
+
+// refusal returns what an error says of whose the Secret with the name of the manifest is; nil
+// if it says nothing of that, but, for example, of a quota, a role or somebody's policy.
+func (v *visit) refusal(err error) *verdict {
+	var result verdict
+	name, wait := stamp.ManifestSecret(v.cluster.Name), checkInterval
+	if v.now.Sub(v.cluster.CreationTimestamp.Time) < collected {
+		wait = pollInterval
+	}
+	switch {
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), refusesPredecessors):
+		result = waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", name), wait)
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), refusesOthers), apierrors.IsInvalid(err) && isOfType(err):
+		result = waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is not Muster's and is left alone; delete or rename it", name), checkInterval)
+	default:
+		return nil
+	}
+	return &result
+}
+
+// isOfType reports whether the type is what is invalid: nobody can change that of a Secret.
+func isOfType(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Details != nil && slices.ContainsFunc(status.Status().Details.Causes, func(cause metav1.StatusCause) bool {
+		return cause.Field == "type"
+	})
+}
+
+// tally counts Clusters by the reason of their condition, so that nobody needs to walk
+// through them.
+type tally struct {
+	mu     sync.Mutex
+	of     map[types.NamespacedName]string
+	counts map[string]int
+}
+
+// newTally returns a tally of nothing. Every reason has a series from the beginning, so that
+// the first of a kind shows as an increase.
+func newTally() *tally {
+	t := &tally{of: map[types.NamespacedName]string{}, counts: map[string]int{}}
+	for _, reason := range reasons {
+		metrics.Manifests(reason, 0)
+	}
+	return t
+}
+
+// set notes the reason on a Cluster; empty for none.
+func (t *tally) set(cluster types.NamespacedName, reason string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := t.of[cluster]
+	if before == reason {
+		return
+	}
+	if before != "" {
+		t.counts[before]--
+		metrics.Manifests(before, t.counts[before])
+	}
+	delete(t.of, cluster)
+	if reason != "" {
+		t.of[cluster] = reason
+		t.counts[reason]++
+		metrics.Manifests(reason, t.counts[reason])
+	}
 }

@@ -1,7 +1,16 @@
+// Package registrar registers Clusters in Fleet ahead of their agents, for clusters that
+// the management cluster cannot reach, and hands out for each one manifest with that
+// cluster's own credential: in a Secret beside the Cluster. It is a program of its own
+// because it writes Secrets.
+//
+// What to do next for a Cluster is decided in decide.go, what the manifest holds in
+// manifest.go; both are pure. Nothing on a Secret or a ClusterRegistration is believed
+// that somebody with rights in one namespace could have put there about another one.
 package registrar
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -219,4 +228,38 @@ func (r *reconciler) list(ctx context.Context, options ...client.ListOption) []r
 		result[i].NamespacedName = client.ObjectKeyFromObject(&clusters.Items[i])
 	}
 	return result
+}
+
+// sightings remember since when the cache has shown the clientID of a Cluster's Fleet Cluster.
+type sightings struct {
+	mu   sync.Mutex
+	last map[types.NamespacedName]sighting
+}
+
+type sighting struct {
+	fleet    types.UID
+	clientID string
+	since    time.Time
+}
+
+// since returns when the clientID that a Cluster's Fleet Cluster has now was first looked at.
+func (s *sightings) since(cluster types.NamespacedName, fleet *fleetv1.Cluster, now time.Time) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := s.last[cluster]
+	if last.fleet != fleet.UID || last.clientID != fleet.Spec.ClientID {
+		last = sighting{fleet.UID, fleet.Spec.ClientID, now}
+		if s.last == nil {
+			s.last = map[types.NamespacedName]sighting{}
+		}
+		s.last[cluster] = last
+	}
+	return last.since
+}
+
+// forget drops a Cluster that is gone.
+func (s *sightings) forget(cluster types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.last, cluster)
 }

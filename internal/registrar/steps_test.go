@@ -2,16 +2,25 @@ package registrar
 
 import (
 	"context"
+	"encoding/json"
+	"strings"
 	"testing"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/program"
 )
 
@@ -71,4 +80,91 @@ func fakeBuilder(t *testing.T) *fake.ClientBuilder {
 		t.Fatal(err)
 	}
 	return fake.NewClientBuilder().WithScheme(scheme)
+}
+
+func TestTally(t *testing.T) {
+	one, two := types.NamespacedName{Namespace: "team", Name: "one"}, types.NamespacedName{Namespace: "team", Name: "two"}
+	counts := newTally()
+	expect := func(what string, want map[string]float64) {
+		t.Helper()
+		for _, reason := range reasons {
+			got, found := gauge(t, "muster_manifests_by_reason", reason)
+			if !found || got != want[reason] {
+				t.Errorf("%s: %s is %v (exposed: %v), want %v", what, reason, got, found, want[reason])
+			}
+		}
+	}
+	expect("nothing", nil)
+	counts.set(one, reasonWaiting)
+	counts.set(two, reasonWaiting)
+	counts.set(two, reasonWaiting)
+	expect("two wait", map[string]float64{reasonWaiting: 2})
+	counts.set(one, reasonReady)
+	expect("one is ready", map[string]float64{reasonWaiting: 1, reasonReady: 1})
+	counts.set(two, "")
+	counts.set(two, "")
+	expect("the other is gone", map[string]float64{reasonReady: 1})
+}
+
+// gauge returns what is exposed of a metric with this reason.
+func gauge(t *testing.T, name, reason string) (float64, bool) {
+	t.Helper()
+	families, err := ctrlmetrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != name {
+			continue
+		}
+		for _, series := range family.GetMetric() {
+			if label := series.GetLabel(); len(label) == 1 && label[0].GetValue() == reason {
+				return series.GetGauge().GetValue(), true
+			}
+		}
+	}
+	return 0, false
+}
+
+// TestTellIsBounded: what an admission webhook answers has no bound, and the API server takes
+// neither a condition nor an event that is too long.
+func TestTellIsBounded(t *testing.T) {
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := wholeCluster()
+	cluster.Status.Conditions = nil
+	said := &clusterv1.Cluster{}
+	recorder := events.NewFakeRecorder(1)
+	r := &reconciler{
+		recorder: recorder, now: func() time.Time { return now },
+		Client: fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+			SubResourcePatch: func(_ context.Context, _ client.Client, _ string, object client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+				body, err := patch.Data(object)
+				if err != nil {
+					return err
+				}
+				return json.Unmarshal(body, said)
+			},
+		}).Build(),
+	}
+	result := waiting(reasonFailed, strings.Repeat("no", 32<<10), 0)
+	if err := r.tell(t.Context(), cluster, result); err != nil {
+		t.Fatal(err)
+	}
+	if len(said.Status.Conditions) != 1 || len(said.Status.Conditions[0].Message) > message.Condition {
+		t.Fatalf("%d conditions, or one that is too long", len(said.Status.Conditions))
+	}
+	if note := <-recorder.Events; len(note) > message.Note+len("Warning "+reasonFailed+" ") {
+		t.Errorf("the event has %d bytes", len(note))
+	}
+	// What is told again is no news.
+	cluster.Status.Conditions, said.Status.Conditions = said.Status.Conditions, nil
+	if err := r.tell(t.Context(), cluster, result); err != nil {
+		t.Fatal(err)
+	}
+	if said.Status.Conditions != nil {
+		t.Error("the same is told again")
+	}
 }

@@ -1,7 +1,9 @@
 package installer
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -9,7 +11,12 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -66,4 +73,123 @@ func TestCRDsStay(t *testing.T) {
 	installed(g, "0.16.1")
 	_, err = env.Kubectl(ctx, "get", "clustergroup", "kept", "-n", "default")
 	g.Expect(err).NotTo(HaveOccurred())
+}
+
+// With bootstrapLocalCluster Fleet gets every right here, manages this very cluster, and that is
+// said; without it any more, the rights go.
+func TestBootstrapLocalCluster(t *testing.T) {
+	g := fresh(t)
+	t.Cleanup(func() {
+		_, err := env.Kubectl(ctx, "delete", "namespace", "fleet-local", "cattle-fleet-local-system", "--ignore-not-found", "--timeout=120s")
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	})
+	t.Cleanup(func() { fresh(t) })
+	secret(g, "charts", credentials())
+	ask(g, "{"+fromRepository("version: 0.16.0")+", config: {bootstrapLocalCluster: true}}")
+	installed(g, "0.16.0")
+	says(g, "FleetConfigured", metav1.ConditionTrue, "Configured", "Fleet manages this cluster, and has every right here")
+	g.Expect(values(g)).To(HaveKeyWithValue("bootstrap", map[string]any{"enabled": true}))
+	role, key := &rbacv1.ClusterRole{}, client.ObjectKey{Name: "fleet-controller-bootstrap"}
+	g.Expect(admin.Get(ctx, key, role)).To(Succeed())
+	g.Expect(role.Rules).To(ContainElement(HaveField("Resources", ContainElement("*"))))
+	g.Eventually(func(g Gomega) {
+		local := &fleetv1.Cluster{}
+		g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: "fleet-local", Name: "local"}, local)).To(Succeed())
+		g.Expect(local.Status.AgentDeployedGeneration).NotTo(BeNil(), "%+v", local.Status)
+	}).Should(Succeed())
+
+	ask(g, "{"+fromRepository("version: 0.16.0")+", config: {bootstrapLocalCluster: false}}")
+	g.Eventually(func() error { return admin.Get(ctx, key, role) }).Should(Satisfy(apierrors.IsNotFound))
+	installed(g, "0.16.0")
+	g.Expect(says(g, "FleetConfigured", metav1.ConditionTrue, "Configured")).NotTo(ContainSubstring("every right"))
+	var arguments []string
+	for _, container := range controller(g).Spec.Template.Spec.Containers {
+		arguments = append(arguments, container.Args...)
+	}
+	g.Expect(strings.Join(arguments, " ")).To(ContainSubstring("--disable-bootstrap"))
+}
+
+// Whatever is wrong is said, with what to do; set right, Fleet is installed.
+func TestBadInput(t *testing.T) {
+	g := fresh(t)
+	with := func(changes map[string]string) map[string]string {
+		data := credentials()
+		for key, value := range changes {
+			data[key] = value
+		}
+		return data
+	}
+	answer := func(status int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte(body))
+		}
+	}
+	for i, test := range []struct {
+		name   string
+		secret map[string]string
+		spec   string
+		answer http.HandlerFunc
+		reason string
+		says   string
+	}{
+		{name: "an unknown version", spec: fromRepository("version: 9.9.9"), reason: "VersionUnknown", says: "has no version 9.9.9 of both fleet and fleet-crd"},
+		{name: "an empty range", spec: fromRegistry("version: '>=9.0.0'"), reason: "VersionUnknown"},
+		{name: "a wrong CA", secret: with(map[string]string{"ca.crt": authority(t)}), spec: fromRepository("version: 0.16.0"), reason: "RepositoryNotTrusted", says: "put its CA into the key ca.crt"},
+		{name: "a wrong CA, registry", secret: with(map[string]string{"ca.crt": authority(t)}), spec: fromRegistry("version: 0.16.0"), reason: "RepositoryNotTrusted"},
+		{name: "no CA", secret: with(map[string]string{"ca.crt": "none"}), spec: fromRepository("version: 0.16.0"), reason: "SecretUnusable"},
+		{name: "a wrong password", secret: with(map[string]string{"password": "wrong"}), spec: fromRepository("version: 0.16.0"), reason: "RepositoryRefused", says: "401"},
+		{name: "a wrong password, registry", secret: with(map[string]string{"password": "wrong"}), spec: fromRegistry("version: 0.16.0"), reason: "RepositoryRefused"},
+		{name: "a web page", spec: fromRepository("version: 0.16.0"), answer: answer(200, "<!DOCTYPE html><html></html>"), reason: "RepositoryInvalid", says: "but a web page"},
+		{name: "something else", spec: fromRepository("version: 0.16.0"), answer: answer(200, "entries: ["), reason: "RepositoryInvalid"},
+		{name: "nothing there", spec: fromRepository("version: 0.16.0"), answer: answer(404, ""), reason: "RepositoryInvalid", says: "404"},
+		{name: "no such chart", spec: fromRepository("version: 0.16.0"), answer: answer(200, "apiVersion: v1\nentries: {other: [{version: 1.0.0, urls: [a.tgz]}]}"), reason: "ChartMissing"},
+		{name: "no such chart, registry", spec: `install: {version: 0.16.0, repository: "` + shelf.registry + `/nowhere", repositorySecretRef: {name: charts}}`, reason: "ChartMissing"},
+		{name: "broken for now", spec: fromRepository("version: 0.16.0"), answer: answer(503, ""), reason: "RepositoryUnreachable", says: "503"},
+		{name: "no such Secret", spec: `install: {version: 0.16.0, repository: "` + shelf.repository + `", repositorySecretRef: {name: none}}`, reason: "SecretUnusable", says: "does not exist"},
+		{name: "a Secret elsewhere", spec: `install: {version: 0.16.0, repository: "` + shelf.repository + `", repositorySecretRef: {name: none, namespace: default}}`, reason: "SecretUnusable", says: "may not read it; give its ServiceAccount a Role"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := NewWithT(t)
+			if test.answer != nil {
+				defer shelf.answering(test.answer)()
+			}
+			if test.secret == nil {
+				test.secret = credentials()
+			}
+			secret(g, "charts", test.secret)
+			// What changes beside it has it tried at once.
+			ask(g, fmt.Sprintf("{%s, cluster: {naming: {suffix: '-%d'}}}", test.spec, i))
+			says(g, "FleetInstalled", metav1.ConditionFalse, test.reason, test.says)
+			says(g, "Ready", metav1.ConditionFalse, test.reason)
+		})
+	}
+	g.Expect(releases(g)).To(BeEmpty())
+	secret(g, "charts", credentials())
+	ask(g, "{"+fromRepository("version: 0.16.0")+"}")
+	installed(g, "0.16.0")
+
+	// Whatever is wrong with Fleet's installation, clusters are imported meanwhile.
+	ask(g, "{"+fromRepository("version: 9.9.9")+"}")
+	says(g, "FleetInstalled", metav1.ConditionFalse, "VersionUnknown", "Fleet 0.16.0 stays as it is")
+	imports(g, "meanwhile")
+}
+
+// Who asks for Fleet where no installer runs hears that, and what to apply.
+func TestMissing(t *testing.T) {
+	g := fresh(t)
+	g.Expect(env.Stop(ctx, "muster-installer")).To(Succeed())
+	t.Cleanup(func() {
+		g := NewWithT(t)
+		g.Expect(env.Start(ctx, "muster-installer")).To(Succeed())
+		says(g, "InstallerAvailable", metav1.ConditionTrue, "Available")
+	})
+	ask(g, "{install: {version: 0.16.0}}")
+	says(g, "InstallerAvailable", metav1.ConditionFalse, "InstallerMissing", "kubectl apply -k manifests/installer")
+	says(g, "Ready", metav1.ConditionFalse, "InstallerMissing")
+	ask(g, "{}")
+	g.Eventually(func(g Gomega) {
+		g.Expect(meta.FindStatusCondition(config(g).Status.Conditions, "InstallerAvailable")).To(BeNil())
+	}).Should(Succeed())
+	ask(g, "{config: {featureGates: {}}}")
 }

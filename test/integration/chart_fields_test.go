@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/charts/table"
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack"
 )
 
 // heard collects the warnings of an API server.
@@ -174,4 +176,131 @@ func defaults(proxy *unstructured.Unstructured) {
 	if options["upgrade"] != nil {
 		unless(within(options, "upgrade"), "maxHistory", int64(10))
 	}
+}
+
+// Without the webhook, a HelmChartProxy still hands out nothing that its author may not have:
+// no Secret or ConfigMap that they may not get, and nothing to Clusters of other namespaces.
+func TestAuthorsOfHelmChartProxies(t *testing.T) {
+	g := NewWithT(t)
+	root, err := stack.RepoRoot()
+	g.Expect(err).NotTo(HaveOccurred())
+	component := filepath.Join(root, "manifests", "helm")
+	_, err = env.Kubectl(ctx, "apply", "--server-side", "-k", component)
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		if _, err := env.Kubectl(ctx, "delete", "-k", component, "--ignore-not-found"); err != nil {
+			t.Error(err)
+		}
+	})
+	_, err = env.Kubectl(ctx, "delete", "validatingwebhookconfiguration/muster-charts-validating-webhook", "mutatingwebhookconfiguration/muster-charts-mutating-webhook")
+	g.Expect(err).NotTo(HaveOccurred())
+	own, other := newNamespace(t, g, "charts", nil), newNamespace(t, g, "charts-other", nil)
+	g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: test-proxies}
+rules: [{apiGroups: [addons.cluster.x-k8s.io], resources: [helmchartproxies], verbs: [get, create, update, patch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {namespace: %[1]s, name: proxies}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: test-proxies}
+subjects: [{kind: User, name: dora}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: test-proxies}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: test-proxies}
+subjects: [{kind: User, name: platform}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {namespace: %[1]s, name: reads}
+rules:
+- {apiGroups: [""], resources: [secrets], resourceNames: [mine], verbs: [get]}
+- {apiGroups: [""], resources: [configmaps], resourceNames: [mine], verbs: [get]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {namespace: %[1]s, name: reads}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reads}
+subjects: [{kind: User, name: dora}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {namespace: %[2]s, name: reads}
+rules: [{apiGroups: [""], resources: [secrets], resourceNames: [shared], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {namespace: %[2]s, name: reads}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: reads}
+subjects: [{kind: User, name: dora}]
+`, own, other))).To(Succeed())
+	t.Cleanup(func() {
+		if _, err := env.Kubectl(ctx, "delete", "clusterrolebinding/test-proxies", "clusterrole/test-proxies"); err != nil {
+			t.Error(err)
+		}
+	})
+
+	dora, platform := tenant(g, "dora"), tenant(g, "platform")
+	proxy := func(name, fields string) *unstructured.Unstructured {
+		return object(g, fmt.Sprintf(`{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: HelmChartProxy, metadata: {namespace: %s, name: %s},
+spec: {clusterSelector: {}, chartName: web, repoURL: "https://charts.example.com"%s}}`, own, name, fields))
+	}
+	g.Eventually(func() error { return dora.Create(ctx, proxy("there", "")) }).Should(Succeed())
+	// What is refused shows that the policy is in force.
+	g.Eventually(func() error { return dora.Create(ctx, proxy("try", ", namespaceSelector: {}"), client.DryRunAll) }).
+		Should(MatchError(ContainSubstring("ValidatingAdmissionPolicy 'muster-charts-authors'")))
+
+	sixteen := func(last string) string {
+		text := ", valuesFrom: ["
+		for range 15 {
+			text += "{kind: Secret, name: mine}, "
+		}
+		return text + last + "]"
+	}
+	for name, test := range map[string]struct{ fields, refused string }{
+		"nothing":                           {"", ""},
+		"namespaces":                        {", namespaceSelector: {matchLabels: {a: b}}", "spec.namespaceSelector deploys to Clusters of other namespaces"},
+		"credentials of its own":            {", credentials: {key: a, secret: {name: mine}}", ""},
+		"credentials of its own, by name":   {fmt.Sprintf(", credentials: {key: a, secret: {name: mine, namespace: %s}}", own), ""},
+		"other credentials of its own":      {", credentials: {key: a, secret: {name: theirs}}", "spec.credentials.secret names a Secret"},
+		"credentials of another namespace":  {fmt.Sprintf(", credentials: {key: a, secret: {name: mine, namespace: %s}}", other), "spec.credentials.secret names a Secret"},
+		"credentials that are shared":       {fmt.Sprintf(", credentials: {key: a, secret: {name: shared, namespace: %s}}", other), ""},
+		"an authority of its own":           {", tlsConfig: {caSecret: {name: mine}}", ""},
+		"an authority of another namespace": {fmt.Sprintf(", tlsConfig: {caSecret: {name: mine, namespace: %s}}", other), "spec.tlsConfig.caSecret names a Secret"},
+		"no authority":                      {", tlsConfig: {insecureSkipTLSVerify: true}", ""},
+		"values":                            {", valuesFrom: [{kind: Secret, name: mine}, {kind: ConfigMap, name: mine}]", ""},
+		"values of a Secret":                {", valuesFrom: [{kind: ConfigMap, name: mine}, {kind: Secret, name: theirs}]", "spec.valuesFrom[0] or [1] names"},
+		"values of a ConfigMap":             {", valuesFrom: [{kind: Secret, name: mine}, {kind: Secret, name: mine}, {kind: ConfigMap, name: theirs}]", "spec.valuesFrom[2] or [3] names"},
+		"as much as there can be":           {sixteen("{kind: Secret, name: mine}") + fmt.Sprintf(", tlsConfig: {caSecret: {name: mine}}, credentials: {key: a, secret: {name: shared, namespace: %s}}", other), ""},
+		"the last of many":                  {sixteen("{kind: Secret, name: theirs}"), "spec.valuesFrom[14] or [15] names"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			there := proxy("there", test.fields)
+			current := proxy("there", "")
+			g.Expect(dora.Get(ctx, client.ObjectKeyFromObject(current), current)).To(Succeed())
+			there.SetResourceVersion(current.GetResourceVersion())
+			for _, err := range []error{dora.Create(ctx, proxy("new", test.fields), client.DryRunAll), dora.Update(ctx, there, client.DryRunAll)} {
+				if test.refused == "" {
+					g.Expect(err).NotTo(HaveOccurred())
+					continue
+				}
+				g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
+				g.Expect(err).To(MatchError(And(ContainSubstring("muster-charts-authors"), ContainSubstring(test.refused))))
+			}
+		})
+	}
+
+	// Who may in all namespaces may select in all of them; and who changes something else of
+	// theirs is not asked, but has no part of it changed.
+	g.Eventually(func() error { return platform.Create(ctx, proxy("wide", ", namespaceSelector: {}")) }).Should(Succeed())
+	wide := func() *unstructured.Unstructured {
+		return target("addons.cluster.x-k8s.io/v1alpha1", "HelmChartProxy", own, "wide")
+	}
+	g.Expect(dora.Patch(ctx, wide(), mergePatch(`{"metadata":{"labels":{"a":"b"}}}`))).To(Succeed())
+	g.Expect(dora.Patch(ctx, wide(), mergePatch(`{"spec":{"repoURL":"https://charts.example.net"}}`))).
+		To(MatchError(ContainSubstring("spec.namespaceSelector deploys to Clusters of other namespaces")))
 }

@@ -3,12 +3,18 @@ package integration
 import (
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
@@ -149,4 +155,121 @@ func (s scene) checkOrder(g Gomega, since time.Time, first <-chan *fleetv1.Clust
 		g.Expect(target.Completed).To(BeTemporally("<=", imported.Received), "first\n%s\nand then\n%s", target, imported)
 	}
 	g.Expect(cluster.Annotations).To(HaveKeyWithValue(desired.TargetingAnnotation, desired.Hash([]types.UID{group.UID, mapping.UID})))
+}
+
+// To begin with some Clusters, the FleetAddonConfig has to be there before the syncer.
+// Applied with everything else, it is refused: its webhook does not answer yet. The
+// documented order is the CRD, the FleetAddonConfig, and then the rest.
+func TestConfigIsAppliedFirst(t *testing.T) {
+	g := NewWithT(t)
+	fresh, err := stack.Up(ctx, stack.Options{Profile: stack.API, WithoutCertManager: true, Progress: os.Stderr})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		if err := fresh.Down(); err != nil {
+			t.Error(err)
+		}
+	})
+	config := func(phase string) string {
+		return `{"apiVersion":"addons.cluster.x-k8s.io/v1alpha1","kind":"FleetAddonConfig","metadata":{"name":"fleet-addon-config"},` +
+			`"spec":{"cluster":{"selector":{"matchLabels":{"phase":"` + phase + `"}}}}}`
+	}
+
+	root, err := stack.RepoRoot()
+	g.Expect(err).NotTo(HaveOccurred())
+	commands, err := fixture.Commands("operations.md")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(commands["config"]).To(HaveKey("first"))
+	shell, err := fixture.NewShell(fresh, t.TempDir(), t.TempDir())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(os.Symlink(root, filepath.Join(shell.Home, "muster"))).To(Succeed())
+	g.Expect(os.WriteFile(filepath.Join(shell.Home, "fleetaddonconfig.yaml"), []byte(config("first")), 0o600)).To(Succeed())
+	g.Expect(os.WriteFile(filepath.Join(shell.Home, "kustomization.yaml"), []byte("resources: [muster/manifests/default]"), 0o600)).To(Succeed())
+	_, _, err = shell.Run(ctx, fresh.Kubeconfig, commands["config"]["first"])
+	g.Expect(err).NotTo(HaveOccurred())
+
+	out, err := fresh.Kubectl(ctx, "get", "fac", "fleet-addon-config", "-o", "jsonpath={.spec.cluster.selector.matchLabels.phase}")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(out).To(Equal("first"))
+	// The webhook is configured by now, and does not run: this is why it had to be first.
+	g.Eventually(func() error {
+		_, err := fresh.KubectlInput(ctx, config("second"), "apply", "-f", "-")
+		return err
+	}).Should(MatchError(ContainSubstring(`failed calling webhook "config.fleet.addons.cluster.x-k8s.io"`)))
+}
+
+// Muster may be installed before Fleet: it waits, says so, and needs no restart; nor does it when
+// a CRD goes and comes back. With
+// Fleet's CRDs goes all that was imported, of other tests, too: a stack of its own.
+func TestFleetIsInstalledLater(t *testing.T) {
+	g := NewWithT(t)
+	ownStack(t, g)
+	s := newScene(t, g)
+	start := stop(t, g, syncerProcess)
+	restore := removeCRDs(g, "clusters.fleet.cattle.io", "clustergroups.fleet.cattle.io", "bundlenamespacemappings.fleet.cattle.io")
+	setConfig(t, g, addonsv1.FleetAddonConfigSpec{})
+	cluster := fixture.Cluster(s.namespace, "early", "standard", s.classNamespace)
+	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
+	initialize(g, cluster)
+	start()
+
+	condition := func(g Gomega, name string) *metav1.Condition {
+		config := get(g, &addonsv1.FleetAddonConfig{}, "", addonsv1.FleetAddonConfigName)
+		found := meta.FindStatusCondition(config.Status.Conditions, name)
+		g.Expect(found).NotTo(BeNil(), "no %s in %v", name, config.Status.Conditions)
+		return found
+	}
+	g.Eventually(func(g Gomega) {
+		g.Expect(condition(g, "Ready").Status).To(Equal(metav1.ConditionFalse))
+		g.Expect(condition(g, "APIsAvailable").Message).To(ContainSubstring("ClusterGroup.fleet.cattle.io"))
+	}).Should(Succeed())
+	processes := env.Processes()
+
+	restore()
+	g.Eventually(func(g Gomega) {
+		fleetCluster(g, s.namespace, "early")
+		exists(g, s.group())
+		exists(g, s.mapping())
+		g.Expect(condition(g, "Ready").Status).To(Equal(metav1.ConditionTrue), condition(g, "Ready").Message)
+	}).Should(Succeed())
+	g.Expect(env.Processes()).To(Equal(processes), "a process was restarted")
+
+	provoked[s.classNamespace] = true // Nothing may be made while the CRD is being deleted.
+	restore = removeCRDs(g, "bundlenamespacemappings.fleet.cattle.io")
+	g.Eventually(func(g Gomega) {
+		g.Expect(condition(g, "APIsAvailable").Status).To(Equal(metav1.ConditionFalse))
+		g.Expect(condition(g, "APIsAvailable").Message).To(ContainSubstring("BundleNamespaceMapping.fleet.cattle.io"))
+		g.Expect(condition(g, "Ready").Status).To(Equal(metav1.ConditionFalse))
+	}).Should(Succeed())
+	restore()
+	g.Eventually(func(g Gomega) {
+		g.Expect(condition(g, "APIsAvailable").Status).To(Equal(metav1.ConditionTrue))
+		exists(g, s.mapping())
+	}).Should(Succeed())
+}
+
+// removeCRDs deletes CRDs, and returns how to bring them back.
+func removeCRDs(g Gomega, names ...string) (restore func()) {
+	var saved []*unstructured.Unstructured
+	for _, name := range names {
+		crd := &unstructured.Unstructured{}
+		crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+		g.Expect(admin.Get(ctx, client.ObjectKey{Name: name}, crd)).To(Succeed())
+		g.Expect(admin.Delete(ctx, crd.DeepCopy())).To(Succeed())
+		saved = append(saved, crd)
+	}
+	for _, crd := range saved {
+		g.Eventually(func(g Gomega) {
+			err := admin.Get(ctx, client.ObjectKeyFromObject(crd), crd.DeepCopy())
+			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "got %v", err)
+		}).Should(Succeed())
+	}
+	return func() {
+		for _, crd := range saved {
+			crd.SetResourceVersion("")
+			crd.SetUID("")
+			crd.SetManagedFields(nil)
+			unstructured.RemoveNestedField(crd.Object, "status")
+			g.Expect(admin.Create(ctx, crd)).To(Succeed())
+		}
+	}
 }

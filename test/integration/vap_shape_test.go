@@ -6,9 +6,15 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/fixture"
 )
 
 // A mapping hands out the bundles of a namespace. Who has the syncer's token makes none
@@ -123,4 +129,122 @@ namespaceSelector: {matchLabels: {by: somebody}}
 		g.Expect(syncer.Get(ctx, client.ObjectKeyFromObject(own), own)).To(Succeed())
 		g.Expect(syncer.Update(ctx, own, client.DryRunAll)).To(Succeed())
 	})
+}
+
+// Fleet makes accounts, deploys and deletes in the namespace that a Fleet Cluster's status
+// names, and any agent may write that status.
+func TestWhereFleetDeploysIsFleets(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {namespace: %[1]s, name: everything}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}
+subjects: [{kind: User, name: agent-%[1]s}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: fleet-%[1]s}
+rules:
+- {apiGroups: [fleet.cattle.io], resources: [clusters, clusters/status], verbs: ["*"]}
+- {apiGroups: [""], resources: [namespaces], verbs: ["*"]}
+- {apiGroups: [""], resources: [secrets], resourceNames: [granted-kubeconfig], verbs: [get]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: fleet-%[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: fleet-%[1]s}
+subjects: [{kind: User, name: fleet-%[1]s}]
+---
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Cluster
+metadata: {namespace: %[1]s, name: bare}
+`, s.namespace))).To(Succeed())
+	agent, err := fixture.ClientAs(env, "agent-"+s.namespace)
+	g.Expect(err).NotTo(HaveOccurred())
+	fleet, err := fixture.ClientAs(env, "fleet-"+s.namespace)
+	g.Expect(err).NotTo(HaveOccurred())
+	bare := func() client.Object { return target(fleetVersion, "Cluster", s.namespace, "bare") }
+	status := func(writer client.Client, status string) error {
+		return writer.Status().Patch(ctx, bare(), mergePatch(fmt.Sprintf(`{"status":%s}`, status)))
+	}
+	refused := func(err error) {
+		t.Helper()
+		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
+		g.Expect(err).To(MatchError(ContainSubstring("only Fleet may set or change status.namespace")))
+	}
+
+	g.Eventually(func() error { // The authorizer learns of the roles.
+		return status(agent, `{"agent":{"lastSeen":"2026-01-02T03:04:05Z"}}`)
+	}).Should(Succeed())
+	refused(status(agent, `{"namespace":"victim"}`))
+	g.Eventually(func() error { return status(fleet, `{"namespace":"cluster-its-own"}`) }).Should(Succeed())
+	g.Expect(status(agent, `{"agent":{"lastSeen":"2026-01-02T03:05:05Z"}}`)).To(Succeed())
+	refused(status(agent, `{"namespace":"victim"}`))
+	refused(status(agent, `{"namespace":null}`))
+	refused(agent.Status().Patch(ctx, bare(), client.RawPatch("application/json-patch+json", []byte(`[{"op":"remove","path":"/status"}]`))))
+	g.Expect(agent.Patch(ctx, bare(), mergePatch(`{"metadata":{"labels":{"a":"b"}}}`))).To(Succeed())
+	g.Expect(status(fleet, `{"namespace":"cluster-another"}`)).To(Succeed())
+
+	// It also reads kubeconfigs in some namespaces for whoever names them.
+	kubeconfig := func(writer client.Client, spec string) error {
+		return writer.Patch(ctx, bare(), mergePatch(fmt.Sprintf(`{"spec":%s}`, spec)))
+	}
+	const foreign = "only who may get the Secret may name the kubeconfig of another namespace"
+	g.Expect(kubeconfig(agent, `{"kubeConfigSecretNamespace":"fleet-default","kubeConfigSecret":"victim-kubeconfig"}`)).To(MatchError(ContainSubstring(foreign)))
+	g.Expect(kubeconfig(agent, fmt.Sprintf(`{"kubeConfigSecretNamespace":%q,"kubeConfigSecret":"its-kubeconfig"}`, s.namespace))).To(Succeed())
+	g.Expect(kubeconfig(agent, `{"kubeConfigSecretNamespace":"fleet-default"}`)).To(MatchError(ContainSubstring(foreign)))
+	g.Expect(kubeconfig(fleet, `{"kubeConfigSecretNamespace":"fleet-default"}`)).To(MatchError(ContainSubstring(foreign)))
+	g.Expect(kubeconfig(fleet, `{"kubeConfigSecretNamespace":"fleet-default","kubeConfigSecret":"granted-kubeconfig"}`)).To(Succeed())
+	g.Expect(kubeconfig(agent, `{"kubeConfigSecret":"victim-kubeconfig"}`)).To(MatchError(ContainSubstring(foreign)))
+	g.Expect(kubeconfig(agent, `{"agentNamespace":"agents"}`)).To(Succeed())
+	g.Expect(kubeconfig(agent, `{"kubeConfigSecretNamespace":null}`)).To(Succeed())
+	made := target(fleetVersion, "Cluster", s.namespace, "made")
+	g.Expect(unstructured.SetNestedField(made.Object, "cluster-fleet-local", "spec", "kubeConfigSecretNamespace")).To(Succeed())
+	g.Expect(agent.Create(ctx, made)).To(MatchError(ContainSubstring(foreign)))
+}
+
+// The shipped namespace enforces the restricted profile, and the API server admits the
+// pods of the shipped Deployments to it. No controller makes them here: the test does.
+func TestPodSecurity(t *testing.T) {
+	g := NewWithT(t)
+	namespace := get(g, &corev1.Namespace{}, "", "muster-system")
+	for _, mode := range []string{"enforce", "warn", "audit"} {
+		g.Expect(namespace.Labels).To(HaveKeyWithValue("pod-security.kubernetes.io/"+mode, "restricted"))
+		g.Expect(namespace.Labels).To(HaveKey("pod-security.kubernetes.io/" + mode + "-version"))
+	}
+	for _, name := range []string{"muster-webhook", "muster-syncer"} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			deployment := get(g, &appsv1.Deployment{}, "muster-system", name)
+			try := func(change func(*corev1.PodSpec)) error {
+				pod := &corev1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: name, Labels: deployment.Spec.Template.Labels},
+					Spec:       *deployment.Spec.Template.Spec.DeepCopy(),
+				}
+				change(&pod.Spec)
+				return admin.Create(ctx, pod, client.DryRunAll)
+			}
+			g.Expect(try(func(*corev1.PodSpec) {})).To(Succeed())
+			for what, change := range map[string]func(*corev1.PodSpec){
+				"privileged": func(pod *corev1.PodSpec) {
+					pod.Containers[0].SecurityContext.Privileged = ptr.To(true)
+					pod.Containers[0].SecurityContext.AllowPrivilegeEscalation = nil
+				},
+				"runAsNonRoot":             func(pod *corev1.PodSpec) { pod.SecurityContext.RunAsNonRoot = nil },
+				"seccompProfile":           func(pod *corev1.PodSpec) { pod.SecurityContext.SeccompProfile = nil },
+				"allowPrivilegeEscalation": func(pod *corev1.PodSpec) { pod.Containers[0].SecurityContext.AllowPrivilegeEscalation = nil },
+				"unrestricted capabilities": func(pod *corev1.PodSpec) {
+					pod.Containers[0].SecurityContext.Capabilities = nil
+				},
+				"host namespaces": func(pod *corev1.PodSpec) { pod.HostNetwork = true },
+			} {
+				g.Expect(try(change)).To(MatchError(And(ContainSubstring(`violates PodSecurity "restricted:v1.36"`), ContainSubstring(what))))
+			}
+			for _, container := range deployment.Spec.Template.Spec.Containers {
+				g.Expect(container.SecurityContext.ReadOnlyRootFilesystem).To(HaveValue(BeTrue()))
+			}
+		})
+	}
 }

@@ -1,6 +1,9 @@
+// Package migration moves a management cluster from CAAPF to Muster by the steps of
+// docs/migrate-from-caapf.md, and back. CAAPF is played.
 package migration
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -353,4 +356,16 @@ func hosted(g Gomega, into any, args ...string) {
 	out, err := env.HostedKubectl(ctx, prod.Namespace, prod.Name, append([]string{"-n", "default", "get", "-o", "json"}, args...)...)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(json.Unmarshal([]byte(out), into)).To(Succeed())
+}
+
+var (
+	ctx   = context.Background()
+	env   *stack.Stack
+	admin client.Client
+)
+
+func TestMain(m *testing.M) {
+	SetDefaultEventuallyTimeout(time.Minute)
+	SetDefaultEventuallyPollingInterval(200 * time.Millisecond)
+	os.Exit(stack.Main(m, stack.Options{Profile: stack.Full}, fixture.Use(&env, &admin)))
 }

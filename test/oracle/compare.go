@@ -1,8 +1,18 @@
+// Package oracle says, from the contract and from nothing else, what Muster has to
+// make of any state of a management cluster. It shares no code with what it judges:
+// every name, key and default is spelled out once more.
+//
+// Settle is the whole of it: given everything that Muster reads and writes, it
+// returns the same at the moment Muster comes to rest, if nobody else does anything.
+// The past matters only through what lies in the state: the pin on a Cluster, and
+// objects that are frozen and therefore stay as they are.
 package oracle
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -87,4 +97,69 @@ func without[T client.Object](kind string, all, others map[Key]T, counts func(cl
 		}
 	}
 	return names
+}
+
+// linesAround is how many equal lines are shown around a difference.
+const linesAround = 3
+
+// Diff returns a unified diff of two views, or "" if they are equal.
+func Diff(want, got string) string {
+	if want == got {
+		return ""
+	}
+	a, b := strings.Split(want, "\n"), strings.Split(got, "\n")
+	// common[i][j] is the length of the longest common subsequence of a[i:] and b[j:].
+	common := make([][]int, len(a)+1)
+	for i := range common {
+		common[i] = make([]int, len(b)+1)
+	}
+	for i := len(a) - 1; i >= 0; i-- {
+		for j := len(b) - 1; j >= 0; j-- {
+			if common[i][j] = max(common[i+1][j], common[i][j+1]); a[i] == b[j] {
+				common[i][j] = common[i+1][j+1] + 1
+			}
+		}
+	}
+	var lines, headings []string
+	heading := ""
+	for i, j := 0, 0; i < len(a) || j < len(b); {
+		switch {
+		case i < len(a) && j < len(b) && a[i] == b[j]:
+			if strings.HasPrefix(a[i], "--- ") {
+				heading = a[i]
+			}
+			lines = append(lines, " "+a[i])
+			i, j = i+1, j+1
+		case i < len(a) && (j == len(b) || common[i+1][j] >= common[i][j+1]):
+			lines = append(lines, "-"+a[i])
+			i++
+		default:
+			lines = append(lines, "+"+b[j])
+			j++
+		}
+		headings = append(headings, heading)
+	}
+	return hunks(lines, headings)
+}
+
+// hunks leaves out what is equal and far from any difference.
+func hunks(lines, headings []string) string {
+	var text strings.Builder
+	text.WriteString("--- expected\n+++ seen\n")
+	last := -1
+	for i := range lines {
+		near := false
+		for k := max(0, i-linesAround); k <= min(len(lines)-1, i+linesAround); k++ {
+			near = near || lines[k][0] != ' '
+		}
+		if !near {
+			continue
+		}
+		if last != i-1 || i == 0 {
+			fmt.Fprintf(&text, "@@ %s @@\n", strings.TrimPrefix(headings[i], "--- "))
+		}
+		fmt.Fprintln(&text, lines[i])
+		last = i
+	}
+	return text.String()
 }

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 )
 
 // Look reads, of the namespaces that begin with a prefix, what Muster writes; of
@@ -57,4 +59,101 @@ func keep[T any, P interface {
 			into[client.ObjectKeyFromObject(object)] = object
 		}
 	}
+}
+
+// View writes down all of a state that Muster may touch, in an order of its own, so
+// that two states can be compared byte for byte. What only the API server writes, and
+// Muster's notes about its own work, are left out.
+func View(s State) string {
+	documents := viewCalling(s)
+	viewCharts(s, documents)
+	add := func(kind string, object client.Object, parts map[string]any) {
+		annotations := map[string]string{}
+		for key, value := range object.GetAnnotations() {
+			if key != domain+"/applied-hash" && key != domain+"/targeting" {
+				annotations[key] = value
+			}
+		}
+		parts["labels"], parts["annotations"] = object.GetLabels(), annotations
+		parts["owners"], parts["finalizers"] = object.GetOwnerReferences(), object.GetFinalizers()
+		documents[kind+" "+client.ObjectKeyFromObject(object).String()] = parts
+	}
+	for _, object := range s.Namespaces {
+		add("Namespace", object, map[string]any{})
+	}
+	for _, object := range s.Classes {
+		add("ClusterClass", object, map[string]any{"spec": object.Spec})
+	}
+	for _, object := range s.Clusters {
+		add("Cluster", object, viewConditions(object))
+	}
+	for _, object := range s.FleetClusters {
+		spec := plain(object.Spec)
+		dropEmptied(spec["templateValues"])
+		add("Fleet Cluster", object, map[string]any{"spec": spec})
+	}
+	for _, object := range s.Groups {
+		add("ClusterGroup", object, map[string]any{"spec": object.Spec})
+	}
+	for _, object := range s.Mappings {
+		add("BundleNamespaceMapping", object, map[string]any{
+			"bundleSelector": object.BundleSelector, "namespaceSelector": object.NamespaceSelector,
+		})
+	}
+
+	var text strings.Builder
+	for _, name := range sortedKeys(documents) {
+		body := plain(documents[name])
+		for key, value := range body {
+			if isEmpty(value) {
+				delete(body, key)
+			}
+		}
+		content, err := yaml.Marshal(body)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Fprintf(&text, "--- %s\n%s", name, content)
+	}
+	return text.String()
+}
+
+// dropEmptied drops the lists that exclusions have emptied: whether they are there says
+// nothing.
+func dropEmptied(node any) {
+	switch typed := node.(type) {
+	case map[string]any:
+		for key, child := range typed {
+			if dropEmptied(child); (key == "variables" || key == "overrides") && isEmpty(child) {
+				delete(typed, key)
+			}
+		}
+	case []any:
+		for _, child := range typed {
+			dropEmptied(child)
+		}
+	}
+}
+
+func isEmpty(value any) bool {
+	switch typed := value.(type) {
+	case nil:
+		return true
+	case string:
+		return typed == ""
+	case map[string]any:
+		return len(typed) == 0
+	case []any:
+		return len(typed) == 0
+	}
+	return false
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
 }

@@ -3,6 +3,16 @@
 // with and the bar it has to reach.
 package report
 
+import (
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
 // Verdicts of a figure that has a bar.
 const (
 	OK    = "ok"
@@ -69,4 +79,75 @@ func (f Figure) judge(bar Bar) Figure {
 		f.Verdict = OK
 	}
 	return f
+}
+
+// Quantile returns a quantile of durations by the nearest rank: an observation that was
+// made, never one in between. Of none it is as long as can be, which reaches no bar.
+func Quantile(values []time.Duration, q float64) time.Duration {
+	if len(values) == 0 {
+		return math.MaxInt64
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	rank := int(math.Ceil(q*float64(len(sorted)))) - 1
+	return sorted[min(max(rank, 0), len(sorted)-1)]
+}
+
+// Milliseconds returns a duration as a figure's value.
+func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// Point is a value at a size.
+type Point struct{ X, Y float64 }
+
+// Slope returns the slope of the least-squares line through points, 0 for fewer than two
+// sizes.
+func Slope(points []Point) float64 {
+	var meanX, meanY float64
+	for _, p := range points {
+		meanX += p.X / float64(len(points))
+		meanY += p.Y / float64(len(points))
+	}
+	var covariance, variance float64
+	for _, p := range points {
+		covariance += (p.X - meanX) * (p.Y - meanY)
+		variance += (p.X - meanX) * (p.X - meanX)
+	}
+	if variance == 0 {
+		return 0
+	}
+	return covariance / variance
+}
+
+// Grid is a heading and rows below it, of as many cells each. The first cell of a row says
+// what the others are about.
+type Grid struct {
+	Heading []string
+	Rows    [][]string
+}
+
+// Print writes it for people, in columns.
+func (g Grid) Print(out io.Writer) {
+	rows := append([][]string{g.Heading}, g.Rows...)
+	widths := make([]int, len(g.Heading))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, row := range rows {
+		fmt.Fprintf(out, "%-*s", widths[0], row[0])
+		for i, cell := range row[1:] {
+			fmt.Fprintf(out, "  %*s", widths[i+1], cell)
+		}
+		fmt.Fprintln(out)
+	}
+}
+
+// Markdown writes it for a page.
+func (g Grid) Markdown(out io.Writer) {
+	line := func(cells []string) { fmt.Fprintf(out, "| %s |\n", strings.Join(cells, " | ")) }
+	line(g.Heading)
+	fmt.Fprintf(out, "|---|%s\n", strings.Repeat("--:|", len(g.Heading)-1))
+	for _, row := range g.Rows {
+		line(row)
+	}
 }

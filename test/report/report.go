@@ -1,9 +1,15 @@
 package report
 
 import (
+	"bufio"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 )
@@ -133,4 +139,70 @@ func number(value float64, unit string) string {
 		format = "%.3f"
 	}
 	return strings.TrimSpace(fmt.Sprintf(format, value) + " " + unit)
+}
+
+// Save writes as JSON what a run found out.
+func Save(path string, what any) error {
+	content, err := json.MarshalIndent(what, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(content, '\n'), 0o600)
+}
+
+// Load reads what Save wrote.
+func Load[T any](path string) (*T, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	into := new(T)
+	if err := json.Unmarshal(content, into); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return into, nil
+}
+
+// Machine is what a run was made on.
+type Machine struct {
+	Cores  int    `json:"cores"`
+	Memory string `json:"memory"`
+	Kernel string `json:"kernel"`
+	Go     string `json:"go"`
+}
+
+// String returns it for a sentence.
+func (m Machine) String() string {
+	return fmt.Sprintf("%d cores, %s, Linux %s, %s", m.Cores, m.Memory, m.Kernel, m.Go)
+}
+
+func thisMachine() Machine {
+	machine := Machine{Cores: runtime.NumCPU(), Memory: "?", Kernel: "?", Go: runtime.Version()}
+	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		machine.Kernel = strings.TrimSpace(string(release))
+	}
+	file, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return machine
+	}
+	defer func() { _ = file.Close() }()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var kib int64
+		if n, _ := fmt.Sscanf(lines.Text(), "MemTotal: %d kB", &kib); n == 1 {
+			machine.Memory = fmt.Sprintf("%d GiB", (kib+1<<19)>>20)
+		}
+	}
+	return machine
+}
+
+// revision asks git for the commit; "-dirty" says that there is more than that.
+func revision() string {
+	out, err := exec.Command("git", "describe", "--always", "--dirty").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
 }

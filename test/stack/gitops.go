@@ -2,8 +2,12 @@ package stack
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"os"
 	"path/filepath"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -138,4 +142,41 @@ func (s *Stack) gitjobSpec() (process.Spec, error) {
 		},
 		Env: env, LogSays: "Starting workers",
 	}, err
+}
+
+const mainModule = "github.com/muster-fleet/muster"
+
+// RepoRoot returns the root of the work tree that the working directory is in.
+func RepoRoot() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := start; ; dir = filepath.Dir(dir) {
+		content, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		switch {
+		case err == nil && strings.HasPrefix(string(content), "module "+mainModule+"\n"):
+			return dir, nil
+		case err != nil && !errors.Is(err, os.ErrNotExist):
+			return "", err
+		case dir == filepath.Dir(dir):
+			return "", fmt.Errorf("%s is not inside a work tree of %s", start, mainModule)
+		}
+	}
+}
+
+// StartRegistry runs an OCI registry at an address of this host, with this certificate, for
+// those who know the password.
+func (s *Stack) StartRegistry(ctx context.Context, address, certificate, key, user, password string) error {
+	return s.run(ctx, process.Spec{
+		Name: "registry", Path: s.tools.Bin("registry"),
+		Args: []string{"-address=" + address, "-cert=" + certificate, "-key=" + key, "-user=" + user, "-password=" + password},
+		Ready: func(ctx context.Context) error {
+			connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+			if err != nil {
+				return fmt.Errorf("registry: %w", err)
+			}
+			return connection.Close()
+		},
+	})
 }

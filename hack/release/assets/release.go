@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -164,4 +165,32 @@ func write(dir string, entries []entry, progress io.Writer) error {
 		fmt.Fprintf(progress, "%10d  dist/release/%s\n", len(e.content), e.name)
 	}
 	return nil
+}
+
+var section = regexp.MustCompile(`^## \[v?([^\]]+)\]`)
+
+// notes returns what the changelog says of a version. The heading is left out: whatever
+// shows the notes has a title.
+func notes(changelog, version string) (string, error) {
+	want := strings.TrimPrefix(version, "v")
+	var lines []string
+	found := false
+	for line := range strings.Lines(changelog) {
+		if match := section.FindStringSubmatch(line); match != nil {
+			if found {
+				break
+			}
+			found = match[1] == want
+		} else if found {
+			lines = append(lines, line)
+		}
+	}
+	text := strings.TrimSpace(strings.Join(lines, ""))
+	switch {
+	case !found:
+		return "", fmt.Errorf("CHANGELOG.md has no section of %s: put a heading \"## [%s] - YYYY-MM-DD\" below \"## [Unreleased]\", commit that, and run make release again", version, want)
+	case text == "":
+		return "", fmt.Errorf("the section [%s] of CHANGELOG.md is empty: say what changes for those who use Muster, commit that, and run make release again", want)
+	}
+	return text + "\n", nil
 }

@@ -1,3 +1,13 @@
+// Package plan says what Fleet is to do for a HelmChartProxy: which Bundles, with which
+// targets, which objects with values beside them, and what is told of it. It is pure: it
+// takes objects and the files of a chart and returns objects. It knows neither an API
+// server nor Helm's library, so that `syncer render` and the webhook decide as the program
+// does that fetches charts.
+//
+// A HelmChartProxy becomes Bundles in each namespace with selected Clusters, and each
+// Cluster one target of one of them, by the name that it is pinned to in Fleet. Values that
+// differ from Cluster to Cluster lie in a ConfigMap for each, which Fleet carries along:
+// a change of one Cluster writes one object, and concerns no other.
 package plan
 
 import (
@@ -6,6 +16,7 @@ import (
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"go.yaml.in/yaml/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -213,4 +224,37 @@ func ValuesSuffix(fleetCluster string) string { return ".for." + fleetCluster }
 func ProxyOf(object metav1.Object) (Key, bool) {
 	namespace, name, found := strings.Cut(object.GetAnnotations()[ProxyAnnotation], "/")
 	return Key{Namespace: namespace, Name: name}, found
+}
+
+// maxExpanded is how large values may be, in bytes or so, once every alias in them stands for
+// what it refers to: reading them does that.
+const maxExpanded = 2 * MaxValues
+
+// isBomb reports whether values become too large when their aliases are resolved.
+func isBomb(values []byte) bool {
+	var document yaml.Node
+	if yaml.Unmarshal(values, &document) != nil {
+		return false // Whoever reads them says so.
+	}
+	return expanded(&document, map[*yaml.Node]int{}) > maxExpanded
+}
+
+// expanded returns the size of a node with its aliases resolved, or something beyond what is
+// allowed.
+func expanded(node *yaml.Node, known map[*yaml.Node]int) int {
+	if size, found := known[node]; found {
+		return size
+	}
+	known[node] = maxExpanded + 1 // In case that it holds itself.
+	size := len(node.Value) + 1
+	if node.Kind == yaml.AliasNode {
+		size = expanded(node.Alias, known)
+	}
+	for _, child := range node.Content {
+		if size += expanded(child, known); size > maxExpanded {
+			break
+		}
+	}
+	known[node] = size
+	return size
 }

@@ -5,19 +5,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
 	"helm.sh/helm/v4/pkg/action"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/kube"
 	"helm.sh/helm/v4/pkg/postrenderer"
 	"helm.sh/helm/v4/pkg/release/common"
 	release "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/installer"
 )
@@ -246,4 +251,37 @@ func renderer(order installer.Order) postrenderer.PostRenderer {
 		return keeper{}
 	}
 	return nil
+}
+
+// keeper has Helm never delete the objects of a release: with Fleet's CRDs every object of
+// Fleet would go, and what those have deployed.
+type keeper struct{}
+
+// Run annotates every object.
+func (keeper) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
+	result := &bytes.Buffer{}
+	decoder := utilyaml.NewYAMLOrJSONDecoder(manifests, 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
+			return result, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("reading what the chart renders: %w", err)
+		}
+		if len(object.Object) == 0 {
+			continue
+		}
+		annotations := object.GetAnnotations()
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[kube.ResourcePolicyAnno] = kube.KeepPolicy
+		object.SetAnnotations(annotations)
+		text, err := yaml.Marshal(object)
+		if err != nil {
+			return nil, err
+		}
+		result.WriteString("---\n")
+		result.Write(text)
+	}
 }

@@ -8,12 +8,19 @@ import (
 	"sync"
 	"time"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
 // lag is how long a write is remembered while the cache has not shown it. A cache
@@ -195,4 +202,69 @@ func (s *Store) remember(object client.Object, as write) error {
 func (s *Store) key(object client.Object, name client.ObjectKey) (storeKey, error) {
 	gvk, err := apiutil.GVKForObject(object, s.scheme)
 	return storeKey{GroupKind: gvk.GroupKind(), NamespacedName: name}, err
+}
+
+// unseenInterval is how often we look for writes that the cache never delivered.
+const unseenInterval = 3 * time.Second
+
+// Unseen brings back, by an event of our own, objects whose last write no event has shown.
+type Unseen struct {
+	store *Store
+	// Clusters and the others bring back objects of their kind.
+	Clusters, FleetClusters, Groups, Mappings chan event.GenericEvent
+}
+
+// NewUnseen returns Unseen for the writes that a Store remembers.
+func NewUnseen(store *Store) *Unseen {
+	channel := func() chan event.GenericEvent { return make(chan event.GenericEvent) }
+	return &Unseen{store, channel(), channel(), channel(), channel()}
+}
+
+// Start looks until the context ends. It is a manager's Runnable.
+func (u *Unseen) Start(ctx context.Context) error {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		for _, object := range u.store.Unseen() {
+			ctrl.LoggerFrom(ctx).Info("Looking again at what no event may have shown", "object", client.ObjectKeyFromObject(object).String())
+			select {
+			case <-ctx.Done():
+				return
+			case u.of(object) <- event.GenericEvent{Object: object}:
+			}
+		}
+	}, unseenInterval)
+	return nil
+}
+
+func (u *Unseen) of(object client.Object) chan event.GenericEvent {
+	switch object.(type) {
+	case *clusterv1.Cluster:
+		return u.Clusters
+	case *fleetv1.Cluster:
+		return u.FleetClusters
+	case *fleetv1.ClusterGroup:
+		return u.Groups
+	default:
+		return u.Mappings
+	}
+}
+
+// News passes all events but updates that change nothing of what is cached here. A resync
+// passes: its purpose is to look again.
+var News = predicate.Funcs{UpdateFunc: func(update event.UpdateEvent) bool {
+	return update.ObjectOld.GetResourceVersion() == update.ObjectNew.GetResourceVersion() || isNews(update.ObjectOld, update.ObjectNew)
+}}
+
+func isNews(before, after client.Object) bool {
+	a, b := ShallowCopy(before), ShallowCopy(after)
+	for _, object := range []client.Object{a, b} {
+		object.SetResourceVersion("")
+	}
+	return !equality.Semantic.DeepEqual(a, b)
+}
+
+// ShallowCopy returns an object that shares everything with another but its own fields.
+func ShallowCopy(object client.Object) client.Object {
+	result := reflect.New(reflect.TypeOf(object).Elem())
+	result.Elem().Set(reflect.ValueOf(object).Elem())
+	return result.Interface().(client.Object)
 }

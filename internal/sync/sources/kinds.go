@@ -9,11 +9,15 @@ import (
 	"sync"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/contract"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -226,3 +230,62 @@ func (k *kinds) events() toolscache.ResourceEventHandler {
 		},
 	}
 }
+
+// CRD returns an empty CRD of which only metadata is read and cached.
+func CRD() *metav1.PartialObjectMetadata {
+	crd := &metav1.PartialObjectMetadata{}
+	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	return crd
+}
+
+// settling is how long after its creation a CRD's kind may not be served yet.
+const settling = time.Minute
+
+// ContractNews passes what can change whether and in which version a kind is read: a CRD that
+// appears, goes or changes its labels, and what happens to a new one. What is found at
+// startup is not news: nothing was read before.
+var ContractNews = predicate.Funcs{
+	CreateFunc: func(e event.CreateEvent) bool { return !e.IsInInitialList },
+	UpdateFunc: func(e event.UpdateEvent) bool {
+		return !maps.Equal(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) ||
+			e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
+			time.Since(e.ObjectNew.GetCreationTimestamp().Time) < settling && e.ObjectOld.GetResourceVersion() != e.ObjectNew.GetResourceVersion()
+	},
+}
+
+// Indexes of CAPI Clusters by what they refer to: control plane and infrastructure.
+const (
+	ByReference = "muster.reference"     // ReferenceKey
+	ByKind      = "muster.referenceKind" // name of the CRD
+)
+
+// References returns the values of ByReference.
+func References(cluster client.Object) []string {
+	return ofReferences(cluster, func(ref clusterv1.ContractVersionedObjectReference) string {
+		return ReferenceKey(ref.APIGroup, ref.Kind, ref.Name)
+	})
+}
+
+// Kinds returns the values of ByKind.
+func Kinds(cluster client.Object) []string {
+	return ofReferences(cluster, func(ref clusterv1.ContractVersionedObjectReference) string {
+		return contract.CalculateCRDName(ref.APIGroup, ref.Kind)
+	})
+}
+
+func ofReferences(object client.Object, key func(clusterv1.ContractVersionedObjectReference) string) []string {
+	var keys []string
+	for _, ref := range referencesOf(object.(*clusterv1.Cluster)) {
+		keys = append(keys, key(ref))
+	}
+	return keys
+}
+
+// referencesOf returns the references of a Cluster.
+func referencesOf(cluster *clusterv1.Cluster) []clusterv1.ContractVersionedObjectReference {
+	return slices.DeleteFunc([]clusterv1.ContractVersionedObjectReference{cluster.Spec.ControlPlaneRef, cluster.Spec.InfrastructureRef},
+		func(ref clusterv1.ContractVersionedObjectReference) bool { return !ref.IsDefined() })
+}
+
+// ReferenceKey tells referenced objects of a namespace apart.
+func ReferenceKey(group, kind, name string) string { return kind + "." + group + "/" + name }

@@ -2,6 +2,8 @@ package registrar
 
 import (
 	"fmt"
+	"net/http"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -9,7 +11,10 @@ import (
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -19,6 +24,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
+	"github.com/muster-fleet/muster/test/stack"
 )
 
 var counter atomic.Int64
@@ -185,4 +191,71 @@ func ready(g Gomega, name string) (*site, fleetv1.ClusterRegistration) {
 	registration := s.granted(g, "first")
 	s.handedOut(g, "first")
 	return s, registration
+}
+
+// The registrar may be installed before Fleet's CRDs: it waits, and needs no restart. With the
+// CRDs goes all that is registered, of other tests, too: a stack of its own.
+func TestFleetIsInstalledLater(t *testing.T) {
+	g := NewWithT(t)
+	own, err := stack.Up(ctx, stack.Options{Profile: stack.API, Muster: true, Progress: os.Stderr})
+	g.Expect(err).NotTo(HaveOccurred())
+	shared, sharedAdmin := env, admin
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(own.LogTail("muster-registrar"))
+		}
+		env, admin = shared, sharedAdmin
+		g.Expect(own.Down()).To(Succeed())
+	})
+	g.Expect(fixture.Use(&env, &admin)(own)).To(Succeed())
+	g.Expect(setServer("https://fleet.example.com")).To(Succeed())
+
+	crd := &unstructured.Unstructured{}
+	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	g.Expect(admin.Get(ctx, client.ObjectKey{Name: "clusterregistrations.fleet.cattle.io"}, crd)).To(Succeed())
+	g.Expect(admin.Delete(ctx, crd.DeepCopy())).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		err := admin.Get(ctx, client.ObjectKeyFromObject(crd), crd.DeepCopy())
+		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "got %v", err)
+	}).Should(Succeed())
+	g.Expect(env.StartComponent(ctx, "registrar")).To(Succeed())
+	g.Eventually(func() string { return env.LogTail("muster-registrar") }).Should(ContainSubstring("ClusterRegistration.fleet.cattle.io"))
+	processes := env.Processes()
+
+	crd.SetResourceVersion("")
+	crd.SetUID("")
+	crd.SetManagedFields(nil)
+	unstructured.RemoveNestedField(crd.Object, "status")
+	g.Expect(admin.Create(ctx, crd)).To(Succeed())
+	ready(g, "early")
+	g.Expect(env.Processes()).To(Equal(processes), "a process was restarted")
+}
+
+const process = "muster-registrar"
+
+// What the shipped alerts ask of the registrar is exposed, to the account that ships for it,
+// and with a certificate that can be verified.
+func TestMonitoring(t *testing.T) {
+	g := NewWithT(t)
+	ready(g, "edge")
+	code, _, err := fixture.Scrape(ctx, env, process, "")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(code).To(Equal(http.StatusUnauthorized))
+	token, err := fixture.MetricsReader(ctx, env, admin)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func(g Gomega) {
+		code, body, err := fixture.Scrape(ctx, env, process, token)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(code).To(Equal(http.StatusOK))
+		missing, asked, err := fixture.Unexposed(map[string]string{process: body})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(missing).To(BeEmpty())
+		g.Expect(asked).To(BeNumerically(">", 5))
+		g.Expect(body).To(MatchRegexp(`muster_manifests_by_reason\{reason="ManifestReady"\} [1-9]`))
+		for _, kind := range []string{"ClusterRegistration", "Secret"} {
+			g.Expect(body).To(MatchRegexp(`muster_apply_total\{kind="` + kind + `",result="created"\} [1-9]`))
+		}
+	}).Should(Succeed())
+
+	g.Eventually(func() error { return fixture.ServesItsCertificate(ctx, env, admin, process) }).Should(Succeed())
 }

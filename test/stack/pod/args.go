@@ -1,9 +1,27 @@
+// Package pod plays the kubelet for a pod that is a process of this host: it translates
+// the pod template of a Deployment, and keeps what the pod mounts up to date.
 package pod
 
 import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/test/stack/files"
+	"github.com/muster-fleet/muster/test/stack/pki"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // rewriter translates what a container's own mount and network namespaces would
@@ -57,4 +75,63 @@ func expand(text string, values map[string]string) string {
 		}
 		return found
 	})
+}
+
+// Identity is a ServiceAccount's token in a file, and a kubeconfig that reads it:
+// what a pod finds under /var/run/secrets/kubernetes.io.
+type Identity struct {
+	// Server is where the API server is found: its own URL, or what stands before it.
+	Server    string
+	Namespace string
+	Account   string
+	Dir       string
+	expires   time.Time
+}
+
+// Kubeconfig is the path of the kubeconfig.
+func (i *Identity) Kubeconfig() string { return filepath.Join(i.Dir, "kubeconfig") }
+func (i *Identity) token() string      { return filepath.Join(i.Dir, "token") }
+
+// Write makes the kubeconfig, which trusts this CA, and a first token.
+func (i *Identity) Write(ctx context.Context, ca []byte, client kubernetes.Interface) error {
+	config := pki.Kubeconfig(i.Server, ca, &clientcmdapi.AuthInfo{TokenFile: i.token()})
+	if err := pki.WriteKubeconfig(i.Kubeconfig(), config); err != nil {
+		return err
+	}
+	return poll.Until(ctx, fmt.Sprintf("ServiceAccount %s/%s", i.Namespace, i.Account), time.Minute, func(ctx context.Context) error {
+		return i.renew(ctx, client)
+	})
+}
+
+func (i *Identity) renew(ctx context.Context, client kubernetes.Interface) error {
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)}}
+	got, err := client.CoreV1().ServiceAccounts(i.Namespace).CreateToken(ctx, i.Account, request, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	i.expires = got.Status.ExpirationTimestamp.Time
+	return files.WriteAtomically(i.token(), []byte(got.Status.Token))
+}
+
+// Follow renews the token when most of its life is over, as the kubelet does.
+func (i *Identity) Follow(ctx context.Context, client kubernetes.Interface) {
+	for {
+		pause := time.Until(i.expires) * 8 / 10
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(max(pause, 5*time.Second)):
+		}
+		// A failure is tried again in the next round, sooner as the end comes nearer.
+		_ = i.renew(ctx, client)
+	}
+}
+
+// Check returns the probe as a condition. Kubelets verify no certificates, either.
+func (p *Probe) Check() func(context.Context) error {
+	client := &http.Client{Transport: &http.Transport{
+		TLSClientConfig:   &tls.Config{InsecureSkipVerify: true},
+		DisableKeepAlives: true,
+	}}
+	return poll.Answers(client, fmt.Sprintf("%s://127.0.0.1:%d%s", p.Scheme, p.Port, p.Path))
 }

@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"strings"
 	"time"
 )
 
@@ -54,3 +57,24 @@ func UntilOr(ctx context.Context, what string, timeout time.Duration, condition 
 
 // Since renders the time passed for people.
 func Since(begin time.Time) string { return time.Since(begin).Round(100 * time.Millisecond).String() }
+
+// Answers is a condition: a GET is answered, and not with an error. This is what a kubelet
+// takes for success.
+func Answers(client *http.Client, url string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = response.Body.Close() }()
+		if response.StatusCode < http.StatusBadRequest {
+			return nil
+		}
+		body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
+		return errors.Join(fmt.Errorf("%s: %s: %s", url, response.Status, strings.TrimSpace(string(body))), err)
+	}
+}

@@ -22,7 +22,7 @@ var onlyTrue = []string{ReasonInstalled, ReasonUpgrading, ReasonConfigured, Reas
 
 // A reason that the metrics do not know would never fire an alert.
 func TestEveryReasonIsTallied(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "reasons.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "report.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestEveryReasonIsTallied(t *testing.T) {
 	slices.Sort(all)
 	slices.Sort(known)
 	if diff := cmp.Diff(all, slices.Compact(known)); diff != "" {
-		t.Errorf("reasons.go, and what is tallied (-reasons +tallied):\n%s", diff)
+		t.Errorf("report.go, and what is tallied (-reasons +tallied):\n%s", diff)
 	}
 }
 
