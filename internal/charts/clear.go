@@ -23,7 +23,6 @@ func (r *reconciler) clear(ctx context.Context, key plan.Key) (ctrl.Result, erro
 	r.rendered.forget(key)
 	r.versions.forget(key)
 	r.large.forget(key)
-	r.settling.forget(key)
 	r.tally.forget(key)
 	bundles, err := r.bundlesOf(ctx, key, nil)
 	if err != nil {

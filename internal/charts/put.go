@@ -81,25 +81,24 @@ func describe(object client.Object) string {
 	return fmt.Sprintf("%s %s", reflect.TypeOf(written(object)).Elem().Name(), client.ObjectKeyFromObject(object))
 }
 
-// putValues writes a ConfigMap with values, and reports whether it had others. What the cache holds is
-// short: see Trim.
-func (r *reconciler) putValues(ctx context.Context, proxy plan.Key, want, have client.Object) (changed bool, err error) {
+// putConfigMap writes a ConfigMap with values. What the cache holds is short: see Trim.
+func (r *reconciler) putConfigMap(ctx context.Context, proxy plan.Key, want, have client.Object) error {
 	if have == nil {
 		live := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
 		if exists, err := r.createOr(ctx, proxy, want, live); err != nil || !exists {
-			return false, err
+			return err
 		}
 		have = live
 	}
 	if !isSameMeta(want, have) {
 		if err := r.patch(ctx, have, toJSON(map[string]any{"metadata": metaOf(want, have)})); err != nil {
-			return false, err
+			return err
 		}
 	}
-	if changed = digestOfValues(want) != digestOfValues(have); changed {
-		return true, r.patched(ctx, have, types.JSONPatchType, replaceData(want))
+	if digestOfValues(want) == digestOfValues(have) {
+		return nil
 	}
-	return false, nil
+	return r.patched(ctx, have, types.JSONPatchType, replaceData(want))
 }
 
 // replaceData returns the patch that makes the data of an object with values those of another, whichever

@@ -66,7 +66,6 @@ type reconciler struct {
 	rendered *memory
 	versions *versions
 	large    *large
-	settling *settling
 	traces   *traces
 	digests  *digests
 	tally    *tally
@@ -187,7 +186,6 @@ func (r *reconciler) carryOut(ctx context.Context, v *visit) (again time.Duratio
 		return again, r.holdAll(ctx, v)
 	}
 	waiting, err := r.write(ctx, v)
-	r.settling.hold(v, r.now())
 	return sooner(sooner(again, waiting), v.again), err
 }
 

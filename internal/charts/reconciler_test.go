@@ -176,7 +176,7 @@ func (s *scene) restart() {
 	cached := trimmed{s.api}
 	s.reconciler = &reconciler{
 		Client: cached, Options: Options{ChartInterval: time.Minute}, live: s.api, settings: settings.NewReader(s.api), sources: nothing{},
-		charts: fetch.New(time.Minute), recorder: events.NewFakeRecorder(100), now: time.Now, peer: newPeer(s.api), rendered: newMemory(), versions: newVersions(), large: newLarge(), settling: newSettling(), traces: newTraces(time.Now()), digests: &digests{client: s.api, live: s.api, namespace: "muster-system"}, tally: newTally(), pace: newPace(),
+		charts: fetch.New(time.Minute), recorder: events.NewFakeRecorder(100), now: time.Now, peer: newPeer(s.api), rendered: newMemory(), versions: newVersions(), large: newLarge(), traces: newTraces(time.Now()), digests: &digests{client: s.api, live: s.api, namespace: "muster-system"}, tally: newTally(), pace: newPace(),
 	}
 }
 
@@ -356,9 +356,15 @@ func TestLife(t *testing.T) {
 		proxy.Spec.ValuesTemplate = `name: {{ .Cluster.metadata.labels.other | default "none" }}`
 		proxy.Generation = 2
 	})
-	expect(t, "other values", len(s.looks()), 3+1)
+	expect(t, "other values: elsewhere, and then nothing is left", s.writesValues(), []string{
+		"create ConfigMap team/hcp-web.for.fleet-one.1", "create ConfigMap team/hcp-web.for.fleet-three.1", "create ConfigMap team/hcp-web.for.fleet-two.1",
+		"delete ConfigMap team/hcp-web.for.fleet-one", "delete ConfigMap team/hcp-web.for.fleet-three", "delete ConfigMap team/hcp-web.for.fleet-two",
+	})
 	s.change(one, func() { one.Labels["other"] = "y" })
-	expect(t, "a change of one Cluster", s.looks(), []string{"patch ConfigMap team/hcp-web.for.fleet-one"})
+	expect(t, "a change of one Cluster", s.looks(), []string{
+		"create ConfigMap team/hcp-web.for.fleet-one", "patch Bundle team/" + bundleName, "patch status HelmChartProxy team/web",
+		"delete ConfigMap team/hcp-web.for.fleet-one.1", "patch status HelmChartProxy team/web",
+	})
 
 	s.change(proxy, func() { proxy.Spec.Version, proxy.Generation = "1.1.0", 3 })
 	expect(t, "another version", s.looks(), []string{
@@ -373,15 +379,15 @@ func TestLife(t *testing.T) {
 
 	s.change(one, func() { delete(one.Labels, "web") })
 	expect(t, "deselected", s.looks(), []string{
-		"patch Bundle team/" + bundleName, "delete ConfigMap team/hcp-web.for.fleet-one", "delete HelmReleaseProxy team/web-one",
-		"patch status HelmChartProxy team/web", "patch status HelmChartProxy team/web",
+		"patch Bundle team/" + bundleName, "delete HelmReleaseProxy team/web-one", "patch status HelmChartProxy team/web",
+		"delete ConfigMap team/hcp-web.for.fleet-one", "patch status HelmChartProxy team/web",
 	})
 	expect(t, "targets", s.targets(), "fleet-three fleet-two")
 
 	s.drop(proxy)
 	s.restart()
 	expect(t, "gone while nobody looked", s.looks(), []string{
-		"delete Bundle team/" + bundleName, "delete ConfigMap team/hcp-web.for.fleet-three", "delete ConfigMap team/hcp-web.for.fleet-two",
+		"delete Bundle team/" + bundleName, "delete ConfigMap team/hcp-web.for.fleet-three.1", "delete ConfigMap team/hcp-web.for.fleet-two.1",
 	})
 }
 
@@ -434,7 +440,7 @@ func TestEdited(t *testing.T) {
 	}
 	values := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "hcp-web.for.fleet-one"}}
 	s.change(values, func() { values.Data[plan.ValuesKey] = "evil: yes" })
-	expect(t, "values", s.looks(), []string{"patch ConfigMap team/hcp-web.for.fleet-one"})
+	expect(t, "values", s.writesValues(), []string{"create ConfigMap team/hcp-web.for.fleet-one.1", "delete ConfigMap team/hcp-web.for.fleet-one"})
 }
 
 // What is wrong with one Cluster holds up no other.
@@ -485,9 +491,9 @@ func TestHeld(t *testing.T) {
 		t.Errorf("written: %v", written)
 	}
 	s.change(secret, func() { secret.Data["values.yaml"] = []byte("password: other") })
-	expect(t, "the Secret changes, and what says so", s.looks(), []string{"update Secret team/hcp-web.for-all", "patch Bundle team/" + bundleName})
+	expect(t, "the Secret changes: elsewhere, and what was secret is overwritten", s.writesValues(), []string{"create Secret team/hcp-web.for-all.1", "update Secret team/hcp-web.for-all"})
 	s.change(proxy, func() { proxy.Spec.ValuesFrom = nil })
-	if written := s.looks(); !slices.Contains(written, "update Secret team/hcp-web.for-all") {
+	if written := s.looks(); !slices.Contains(written, "update Secret team/hcp-web.for-all.1") {
 		t.Errorf("written: %v", written)
 	}
 }
@@ -555,7 +561,7 @@ func TestPausedCluster(t *testing.T) {
 	}
 	expect(t, "targets", s.targets(), "fleet-one fleet-three")
 	s.change(one, func() { one.Spec.Paused = nil })
-	expect(t, "goes on", s.looks(), []string{"patch ConfigMap team/hcp-web.for.fleet-one"})
+	expect(t, "goes on", s.writesValues(), []string{"create ConfigMap team/hcp-web.for.fleet-one.1", "delete ConfigMap team/hcp-web.for.fleet-one"})
 }
 
 func TestPaused(t *testing.T) {

@@ -46,39 +46,26 @@ const (
 	restoreInterval = 10 * time.Minute
 )
 
-// putSecret writes a Secret of ours, and reports whether what it holds has changed, as far as the
-// Bundles that name it tell.
-func (r *reconciler) putSecret(ctx context.Context, v *visit, want *corev1.Secret) (changed bool, err error) {
-	wanted, err := r.digests.of(ctx, want)
-	if err != nil {
-		return false, err
-	}
-	for _, its := range v.ofRelease(want.Namespace) {
-		place, kind := plan.SharedPlace(v.key, its)
-		known := its.Annotations[plan.ValuesDigestAnnotation]
-		isNamed := kind == plan.SecretKind && place.Of(plan.SharedName(v.key, its.Namespace)) == want.Name
-		changed = changed || isNamed && known != "" && known != wanted
-	}
+// putSecret writes a Secret of ours.
+func (r *reconciler) putSecret(ctx context.Context, v *visit, want *corev1.Secret) error {
 	v.addOwner(want)
 	key, written := client.ObjectKeyFromObject(want), trace{digest(toJSON(want)), r.now()}
 	if r.traces.holds(v.key, key, written.digest, written.at) {
-		return changed, nil
+		return nil
 	}
 	r.traces.note(v.key, key)
-	switch err := r.replace(ctx, want); {
-	case apierrors.IsNotFound(err):
-		if err := r.create(ctx, want); err != nil {
-			return changed, err
-		}
+	err := r.replace(ctx, want)
+	if apierrors.IsNotFound(err) {
+		err = r.create(ctx, want)
+	}
+	switch {
 	case isOfOthers(err):
-		return false, &takenError{want}
+		return &takenError{want}
 	case err != nil:
-		return false, fmt.Errorf("changing %s: %w", describe(want), err)
-	case changed:
-		ctrl.LoggerFrom(ctx).Info("Changed", "object", describe(want))
+		return fmt.Errorf("changing %s: %w", describe(want), err)
 	}
 	r.traces.wrote(v.key, key, written)
-	return changed, nil
+	return nil
 }
 
 // replace updates a Secret, whatever it held. If it is the same, the API server writes nothing.

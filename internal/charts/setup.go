@@ -122,7 +122,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	r := &reconciler{
 		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(), settings: settings.NewReader(mgr.GetClient()),
 		sources: referred, charts: fetch.New(options.ChartInterval, options.DeniedNetworks...), recorder: mgr.GetEventRecorder("muster-charts"), now: time.Now,
-		peer: newPeer(mgr.GetClient()), rendered: newMemory(), versions: newVersions(), large: newLarge(), settling: newSettling(), traces: newTraces(time.Now()), digests: &digests{client: mgr.GetClient(), live: mgr.GetAPIReader(), namespace: os.Getenv("POD_NAMESPACE")}, tally: newTally(), pace: newPace(),
+		peer: newPeer(mgr.GetClient()), rendered: newMemory(), versions: newVersions(), large: newLarge(), traces: newTraces(time.Now()), digests: &digests{client: mgr.GetClient(), live: mgr.GetAPIReader(), namespace: os.Getenv("POD_NAMESPACE")}, tally: newTally(), pace: newPace(),
 	}
 	if err := mgr.Add(referred); err != nil {
 		return err

@@ -64,7 +64,7 @@ func (v *visit) ofRelease(namespace string) []*fleetv1.Bundle {
 	return result
 }
 
-// stage puts values that have changed elsewhere, where the rollout is bounded: see plan.Place. What
+// stage puts values that have changed elsewhere: see plan.Place. What
 // agents read stays as it is until they read something else.
 func (r *reconciler) stage(ctx context.Context, v *visit, in *plan.Input, there map[client.ObjectKey]client.Object) error {
 	if v.here.staged = in.IsStaged(); !v.here.staged {
@@ -294,6 +294,30 @@ func namesOf(resources []fleetv1.DownstreamResource) []string {
 		names = append(names, its.Name)
 	}
 	return names
+}
+
+// awaitReaders has no release called ready that reads other values than it should: a BundleDeployment may
+// be older in the cache than its Bundle.
+func (v *visit) awaitReaders(bundles []*fleetv1.Bundle) {
+	wanted := map[deploymentKey][]string{}
+	for _, bundle := range bundles {
+		for i := range bundle.Spec.Targets {
+			its := &bundle.Spec.Targets[i]
+			wanted[deploymentKey{bundle.Namespace, its.ClusterName}] = append(namesOf(bundle.Spec.DownstreamResources), namesOf(its.DownstreamResources)...)
+		}
+	}
+	for _, cluster := range v.clusters {
+		key := deploymentKey{cluster.Namespace, cluster.fleet}
+		deployment := v.deployments[key]
+		if deployment == nil || !cluster.outcome.Release.Ready {
+			continue
+		}
+		reads := namesOf(deployment.Spec.Options.DownstreamResources)
+		isUnread := func(name string) bool { return !slices.Contains(reads, name) }
+		if len(reads) > 0 && slices.ContainsFunc(wanted[key], isUnread) {
+			cluster.outcome.Release = cluster.outcome.Release.Behind()
+		}
+	}
 }
 
 // isRead reports whether Fleet reads an object with values, or may. What is staged is made once: before

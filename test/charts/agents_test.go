@@ -99,7 +99,10 @@ func steps(t *testing.T, own *repository.Repository) {
 		since := time.Now()
 		one.label(g, "who=me")
 		one.says(g, "agents", "agents", "who", "me")
-		g.Expect(writes(g, since)).To(ConsistOf("patch configmaps hcp-agents.for.one"))
+		// What the agent reads stays as it is, until it reads something else.
+		g.Eventually(func(g Gomega) {
+			g.Expect(writes(g, since)).To(ConsistOf("create configmaps hcp-agents.for.one.1", HavePrefix("patch helmops hcp-agents-"), "delete configmaps hcp-agents.for.one"))
+		}).Should(Succeed())
 	})
 	for _, change := range []struct{ name, version, download, carrier string }{
 		{"another version", "1.1.0", "Agent", "helmops.fleet.cattle.io"},

@@ -109,7 +109,10 @@ func TestLife(t *testing.T) {
 		since := time.Now()
 		one.label(g, "who=me")
 		one.says(g, "life", "life", "who", "me")
-		g.Expect(writes(g, since)).To(ConsistOf("patch configmaps hcp-life.for.one"))
+		// What the agent reads stays as it is, until it reads something else.
+		g.Eventually(func(g Gomega) {
+			g.Expect(writes(g, since)).To(ConsistOf("create configmaps hcp-life.for.one.1", HavePrefix("patch bundles hcp-life-"), "delete configmaps hcp-life.for.one"))
+		}).Should(Succeed())
 		g.Expect(two.releases(g, "life")).To(Equal(before))
 	})
 	t.Run("another version", func(t *testing.T) {

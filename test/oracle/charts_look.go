@@ -276,15 +276,23 @@ func withoutGlobal(values map[string]any) map[string]any {
 	return plain(values)
 }
 
-// leftOver notes what was made for HelmChartProxies and nobody uses. Fleet, which does not run, may still copy
-// a ConfigMap whose values are in a Secret of its name now: it stays until Fleet has taken the Bundle over.
+// leftOver notes what was made for HelmChartProxies and nobody uses. Fleet does not run, so as long as there
+// is a Bundle or HelmOp, it may still copy what that named before: this stays until Fleet has taken it over.
 func (l *chartsLook) leftOver() {
+	mayBeCopied := func(of Carriage) bool {
+		for its := range l.Carriers {
+			if its.Proxy == of.Proxy && its.Namespace == of.Namespace {
+				return true
+			}
+		}
+		return false
+	}
 	isLeft := func(kind string, object client.Object) bool {
 		_, is := carried(object)
 		return is && !l.used[kind+" "+client.ObjectKeyFromObject(object).String()]
 	}
 	for key, object := range l.configMaps {
-		if of, _ := carried(object); (l.Proxies[of.Proxy] == nil || !l.used["Secret "+key.String()]) && isLeft("ConfigMap", object) {
+		if of, _ := carried(object); (l.Proxies[of.Proxy] == nil || !mayBeCopied(of)) && isLeft("ConfigMap", object) {
 			l.wrong("ConfigMap %s is left over", key)
 		}
 		l.tells("ConfigMap "+key.String(), object)

@@ -11,10 +11,10 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// Place is where values lie: in which object, and under which keys of it. Fleet bounds the rollout of
-// what a target says, and not of what the objects hold that it names: agents copy these as soon as they
-// change. So where a rollout is bounded, values that have changed get another place, and what is read
-// somewhere stays as it is. The first place is also that of values that are changed where they are.
+// Place is where values lie: in which object, and under which keys of it. Values that have changed get
+// another place, and what is read somewhere stays as it is. For agents copy an object as soon as it
+// changes, however the rollout is bounded, and try such a change only once: one that is refused then
+// is lost, and the release counts as ready (seen on Fleet 0.16).
 type Place struct {
 	// Number tells the objects apart that take turns. They are few: Fleet and its agents keep their
 	// copies of each as long as the release is there.
@@ -29,9 +29,6 @@ const mostPlaces = 8
 
 var revisionInKey = regexp.MustCompile(`^.+-([1-9][0-9]{0,8})[.]yaml$`)
 
-// isFirst reports whether values lie where they always do if no rollout is bounded.
-func (p Place) isFirst() bool { return p == Place{} }
-
 // MaxUnavailable returns what bounds the rollout; nil if nothing does.
 func MaxUnavailable(spec *addonsv1.HelmChartProxySpec) *intstr.IntOrString {
 	if spec.Rollout == nil {
@@ -40,18 +37,10 @@ func MaxUnavailable(spec *addonsv1.HelmChartProxySpec) *intstr.IntOrString {
 	return spec.Rollout.MaxUnavailable
 }
 
-// IsStaged reports whether values that have changed get another place: if the rollout is bounded, or
-// was. A Bundle that installs once has one target, and is held then.
+// IsStaged reports whether values that have changed get another place. A Bundle that installs once
+// has one target, and is held then.
 func (in Input) IsStaged() bool {
-	spec := &in.Proxy.Spec
-	if spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce {
-		return false
-	}
-	is := MaxUnavailable(spec) != nil || !in.SharedPlace.isFirst()
-	for _, target := range in.Targets {
-		is = is || !target.Place.isFirst()
-	}
-	return is
+	return in.Proxy.Spec.ReconcileStrategy != addonsv1.ReconcileStrategyInstallOnce
 }
 
 // Next returns the next place that is free: rather one whose object is not there, which may be on its way

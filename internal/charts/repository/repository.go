@@ -96,6 +96,12 @@ func (r *Repository) Publish(name, version string, templates map[string]string) 
 	if err != nil {
 		return err
 	}
+	r.PublishArchive(name, version, archive)
+	return nil
+}
+
+// PublishArchive adds a chart in a version that is packed already.
+func (r *Repository) PublishArchive(name, version string, archive []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.files[fmt.Sprintf("%s-%s.tgz", name, version)] = archive
@@ -113,7 +119,6 @@ func (r *Repository) Publish(name, version string, templates map[string]string) 
 		}
 	}
 	r.files["index.yaml"] = []byte(index.String())
-	return nil
 }
 
 // Archive makes a chart.

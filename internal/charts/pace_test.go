@@ -69,38 +69,34 @@ func TestTaken(t *testing.T) {
 	}
 }
 
-// A release is not called ready while it is that of the values before.
-func TestSettling(t *testing.T) {
+// A release is not called ready while it reads the values before, whatever the rollout is bounded by.
+func TestReadersOfOldValues(t *testing.T) {
 	s := newScene(t)
-	now := time.Now()
-	s.now = func() time.Time { return now }
 	proxy := s.guarded(addonsv1.DownloadManager)
 	proxy.Spec.ValuesTemplate = `name: {{ .Cluster.metadata.labels.other | default "none" }}`
 	s.create(proxy)
 	s.looks()
-	deployments := s.deployAll()
+	s.deployAll()
+	s.reach("fleet-one", "fleet-two", "fleet-three")
 	s.looks()
 	expect(t, "at first", s.condition("Ready"), "True Ready ")
 
+	const not = ": Fleet's agent has not deployed this yet"
 	one := cluster("one")
 	s.change(one, func() { one.Labels["other"] = "y" })
 	s.looks()
-	expect(t, "its own values", s.condition("Ready"), "False HelmReleasePending team/one: Fleet's agent has not deployed this yet")
-	first := deployments["fleet-one"]
-	s.change(first, func() { first.Spec.DownstreamResourcesGeneration, first.Status.DownstreamResourcesGeneration = 1, 1 })
+	expect(t, "its own values", s.condition("Ready"), "False HelmReleasePending team/one"+not)
+	s.reach("fleet-one")
 	s.looks()
-	expect(t, "when they are deployed", s.condition("Ready"), "True Ready ")
+	expect(t, "when Fleet has handed them on", s.condition("Ready"), "True Ready ")
 
 	source := s.valuesSecret()
 	s.change(source, func() { source.Data["values.yaml"] = []byte("password: other") })
-	if again := s.looksOnce(); again != pollInterval {
-		t.Errorf("again in %v", again)
-	}
-	const not = ": Fleet's agent has not deployed this yet"
-	expect(t, "those of all", s.condition("Ready"), "False HelmReleasePending team/one"+not+"; team/three"+not+"; team/two"+not)
-	now = now.Add(pollInterval)
 	s.looks()
-	expect(t, "what Fleet does not notice", s.condition("Ready"), "True Ready ")
+	expect(t, "those of all", s.condition("Ready"), "False HelmReleasePending team/one"+not+"; team/three"+not+"; team/two"+not)
+	s.reach("fleet-one", "fleet-two", "fleet-three")
+	s.looks()
+	expect(t, "when they are handed on, too", s.condition("Ready"), "True Ready ")
 }
 
 // Values that are not wanted any more leave the object that all Clusters read, and it is written once.
@@ -120,7 +116,7 @@ func TestValuesGo(t *testing.T) {
 	s.change(proxy, func() { proxy.Spec.ValuesFrom, proxy.Generation = proxy.Spec.ValuesFrom[:1], 2 })
 	s.looks() // It comes to rest.
 	values := &corev1.Secret{}
-	if err := s.api.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "hcp-web.for-all"}, values); err != nil {
+	if err := s.api.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "hcp-web.for-all.1"}, values); err != nil {
 		t.Fatal(err)
 	}
 	for key, value := range values.Data {
