@@ -134,7 +134,7 @@ func (r requests) valuesWritten(clusters map[client.ObjectKey]time.Time) map[cli
 	}
 	result := map[client.ObjectKey]request{}
 	for _, e := range r.of(write, false) {
-		key, known := cluster[client.ObjectKey{Namespace: e.Namespace, Name: e.Name}]
+		key, known := cluster[client.ObjectKey{Namespace: e.Namespace, Name: plan.FirstOf(e.Name)}]
 		if _, done := result[key]; known && !done && e.Resource == "configmaps" && e.Code < 300 {
 			result[key] = request{e.Received, e.Completed}
 		}
@@ -212,7 +212,7 @@ func (s *session) writeBarely(ctx context.Context, g *load.Generator) (table rep
 	for i := range oneByOne {
 		key := g.Key(i)
 		values, mirror := &corev1.ConfigMap{}, &addonsv1.HelmReleaseProxy{}
-		if err := s.admin.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: plan.ValuesName(chartsProxy, key.Namespace, key.Name)}, values); err != nil {
+		if err := s.admin.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: bundle.Spec.Targets[i].DownstreamResources[0].Name}, values); err != nil {
 			return table, err
 		}
 		if err := s.admin.Get(ctx, client.ObjectKey{Namespace: chartsProxy.Namespace, Name: plan.MirrorName(chartsProxy, key)}, mirror); err != nil {
