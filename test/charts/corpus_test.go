@@ -41,8 +41,9 @@ var corpus = []projectChart{
 		deployment: "metrics-server", values: "replicas: 0\napiService: {create: false}\npodAnnotations: {who: %s}\n",
 	},
 	{
-		name: "descheduler", module: "sigs.k8s.io/descheduler@v0.36.0", sum: "h1:fBemfJD1RhmbsdH94lKwGMOwQcbsrw67A5IK2c2fANA=", dir: "charts/descheduler",
-		deployment: "descheduler", values: "kind: Deployment\nreplicas: 0\npodAnnotations: {who: %s}\n",
+		name: "ingress-nginx", module: "k8s.io/ingress-nginx@v0.0.0-20240708192948-52c50467d67d", sum: "h1:tZui5g6S4GO1hxLm6yrEoIXLkl4QfeGytlmZqZ+DmdQ=", dir: "charts/ingress-nginx",
+		deployment: "ingress-nginx-controller",
+		values:     "controller: {replicaCount: 0, podAnnotations: {who: %s}, service: {type: ClusterIP}, admissionWebhooks: {enabled: false}}\n",
 	},
 }
 
