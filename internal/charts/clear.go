@@ -261,7 +261,7 @@ func secretsOf(key plan.Key, bundle *fleetv1.Bundle) []string {
 func (r *reconciler) removeSecrets(ctx context.Context, key plan.Key, bundles []fleetv1.Bundle, needed map[string]bool) error {
 	for i := range bundles {
 		names := secretsOf(key, &bundles[i])
-		if bundles[i].Spec.RolloutStrategy != nil && needed == nil { // One may have been written that it was never told of.
+		if needed == nil { // One may have been written that it was never told of.
 			names = append(names, plan.SharedNames(key, bundles[i].Namespace)...)
 		}
 		for _, name := range names {

@@ -3,6 +3,7 @@ package charts
 import (
 	"context"
 	"testing"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -178,12 +179,58 @@ func TestKindChanges(t *testing.T) {
 	}
 }
 
+// Values that were just made stay although nothing names them: the Bundle that does may not be in the cache.
+func TestUnnamedValuesStayForAWhile(t *testing.T) {
+	s := newScene(t)
+	s.bounded(addonsv1.DownloadManager)
+	now := time.Now().Truncate(time.Second)
+	s.now = func() time.Time { return now }
+	made := &corev1.ConfigMap{}
+	s.get("hcp-web.for.fleet-one", made)
+	made.ResourceVersion, made.UID, made.Name, made.CreationTimestamp = "", "", made.Name+".3", metav1.NewTime(now)
+	s.create(made)
+	if again := s.looksOnce(); again != unnamed {
+		t.Errorf("again in %s", again)
+	}
+	expect(t, "just made", s.exists(&corev1.ConfigMap{}, made.Name), true)
+	now = now.Add(unnamed)
+	s.looks()
+	expect(t, "later", s.exists(&corev1.ConfigMap{}, made.Name), false)
+}
+
+// What a Cluster keeps is not taken for missing because the cache does not show it.
+func TestKeptValuesThatTheCacheLacks(t *testing.T) {
+	s := newScene(t)
+	s.bounded(addonsv1.DownloadManager)
+	one := cluster("one")
+	s.change(one, func() { one.Labels["other"] = "x" })
+	s.looks()
+	s.reach("fleet-one")
+	s.looks()
+	expect(t, "reads", s.read("fleet-one"), []string{"for-all 00.yaml", "for.fleet-one.1 values-1.yaml"})
+	s.change(one, func() { one.Spec.Paused = ptr.To(true) })
+	v := &visit{key: key, clusters: []*selected{{Cluster: one, fleet: "fleet-one", kept: true}}}
+	v.bundles = []fleetv1.Bundle{*s.bundle()}
+	v.proxy = s.proxy()
+	there := map[client.ObjectKey]client.Object{}
+	if err := s.missing(t.Context(), v, "team", there); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "found", there[client.ObjectKey{Namespace: "team", Name: "hcp-web.for.fleet-one.1"}] != nil, true)
+	in := v.input("team", there)
+	expect(t, "kept", in.Targets[0].Kept, true)
+}
+
 // A Secret that was written, and no Bundle has named, goes: when the values are again as they were, or with
 // the HelmChartProxy.
 func TestStagedKilled(t *testing.T) {
-	for _, gone := range []bool{false, true} {
+	for _, test := range []struct{ gone, bounded bool }{{}, {gone: true}, {bounded: true}, {true, true}} {
 		s := newScene(t)
 		proxy, secret := s.bounded(addonsv1.DownloadManager), s.valuesSecret()
+		if !test.bounded {
+			s.change(proxy, func() { proxy.Spec.Rollout, proxy.Generation = nil, 2 })
+			s.looks()
+		}
 		s.change(secret, func() { secret.Data["values.yaml"] = []byte("password: other") })
 		s.patching = func(object client.Object, _ client.Patch) error {
 			if _, isBundle := object.(*fleetv1.Bundle); isBundle {
@@ -199,14 +246,14 @@ func TestStagedKilled(t *testing.T) {
 		s.change(its, func() { its.OwnerReferences = nil }) // As it is in other namespaces.
 		s.patching = nil
 		s.restart()
-		if gone {
+		if test.gone {
 			s.drop(proxy)
 		} else {
 			s.change(secret, func() { secret.Data["values.yaml"] = []byte("password: sesame") })
 		}
 		s.looks()
 		if s.exists(its, "hcp-web.for-all.1") {
-			t.Errorf("%v: it stays", gone)
+			t.Errorf("%+v: it stays", test)
 		}
 	}
 }

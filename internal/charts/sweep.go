@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -78,7 +79,7 @@ func (v *visit) secretsOfAll(going []*fleetv1.Bundle) (secrets []client.ObjectKe
 	}
 	for _, its := range going {
 		names := secretsOf(v.key, its)
-		if its.Spec.RolloutStrategy != nil && !stays[its.Namespace] && !v.isSelectedIn(its.Namespace) { // One may have been written that it was never told of.
+		if !stays[its.Namespace] && !v.isSelectedIn(its.Namespace) { // One may have been written that it was never told of.
 			names = append(names, plan.SharedNames(v.key, its.Namespace)...)
 		}
 		for _, name := range names {
@@ -131,12 +132,20 @@ func (r *reconciler) sweep(ctx context.Context, v *visit, namespace string, want
 	return r.sweepWritten(ctx, v, namespace, named)
 }
 
+// unnamed is for how long a ConfigMap that was just made is not deleted although nothing names it: the
+// cache may be behind that of ConfigMaps, and not show the Bundle that does.
+const unnamed = 10 * time.Second
+
 // sweepValues deletes ConfigMaps with values that nothing names and nothing reads.
 func (r *reconciler) sweepValues(ctx context.Context, v *visit, named map[client.ObjectKey]bool, values []client.Object) error {
 	for _, object := range values {
 		key := client.ObjectKeyFromObject(object)
 		isLeft := v.isLeft(key)
 		if named[key] && !isLeft {
+			continue
+		}
+		if age := r.now().Sub(object.GetCreationTimestamp().Time); age < unnamed {
+			v.again = sooner(v.again, unnamed-age)
 			continue
 		}
 		if isRead, err := r.isRead(ctx, v, key); err != nil {

@@ -83,7 +83,7 @@ func (w *traces) guess(v *visit, namespace string) {
 		return
 	}
 	names := []string{plan.SharedName(v.key, namespace)}
-	if v.proxy.Spec.Rollout != nil && slices.ContainsFunc(v.proxy.Spec.ValuesFrom, isFromSecret) {
+	if slices.ContainsFunc(v.proxy.Spec.ValuesFrom, isFromSecret) {
 		names = plan.SharedNames(v.key, namespace)
 	}
 	if plan.NeedsAccess(v.proxy) {

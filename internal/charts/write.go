@@ -3,6 +3,7 @@ package charts
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -117,6 +118,9 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 	}
 	named, wanted := map[client.ObjectKey]bool{}, map[client.ObjectKey]bool{}
 	v.keepFrozen(namespace, wanted, named)
+	if err := r.missing(ctx, v, namespace, there); err != nil {
+		return err
+	}
 	input := v.input(namespace, there)
 	if input.Unowned, err = r.isUnowned(ctx, v, namespace); err != nil {
 		return err
@@ -367,6 +371,29 @@ func (v *visit) input(namespace string, there map[client.ObjectKey]client.Object
 	}
 	lie.into(&in)
 	return in
+}
+
+// missing adds the values that Clusters keep, and that the cache does not show: they may have been written
+// a moment ago.
+func (r *reconciler) missing(ctx context.Context, v *visit, namespace string, there map[client.ObjectKey]client.Object) error {
+	lie := placesIn(v.key, v.ofRelease(namespace))
+	for _, cluster := range v.clusters {
+		place, isNamed := lie.own[cluster.fleet]
+		if !cluster.kept || !isNamed || cluster.Namespace != namespace {
+			continue
+		}
+		key := client.ObjectKey{Namespace: namespace, Name: place.Of(plan.ValuesName(v.key, namespace, cluster.fleet))}
+		if there[key] != nil {
+			continue
+		}
+		values := &corev1.ConfigMap{}
+		if err := r.live.Get(ctx, key, values); err == nil {
+			there[key] = values
+		} else if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("reading ConfigMap %s: %w", key, err)
+		}
+	}
+	return nil
 }
 
 // targetsIn returns which Bundle each Fleet Cluster is a target of.
