@@ -6,6 +6,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -195,13 +196,19 @@ func withoutValidation(t *testing.T, g Gomega) {
 		if configuration.Name != "muster-validating-webhook" {
 			continue
 		}
+		// The API server takes a moment to notice.
+		validates := func(matcher gomegatypes.GomegaMatcher) {
+			g.Eventually(func() error {
+				return admin.Patch(ctx, fixture.Config(), mergePatch(`{"spec":{"cluster":{"selector":{"matchLabels":{"a":"b c"}}}}}`), client.DryRunAll)
+			}).Should(matcher)
+		}
 		g.Expect(admin.Delete(ctx, configuration.DeepCopy())).To(Succeed())
 		t.Cleanup(func() {
 			configuration.ResourceVersion, configuration.UID = "", ""
-			if err := admin.Create(ctx, &configuration); err != nil {
-				t.Error(err)
-			}
+			g.Expect(admin.Create(ctx, &configuration)).To(Succeed())
+			validates(MatchError(ContainSubstring("a valid label must be")))
 		})
+		validates(Succeed())
 		return
 	}
 	t.Fatal("the webhook configuration has another name")

@@ -298,7 +298,7 @@ func (l *chartsLook) leftOver() {
 		l.tells("ConfigMap "+key.String(), object)
 	}
 	for key, object := range l.secrets {
-		if isLeft("Secret", object) {
+		if of, _ := carried(object); (l.Proxies[of.Proxy] == nil || !mayBeCopied(of)) && isLeft("Secret", object) {
 			l.Garbage = append(l.Garbage, "Secret "+key.String())
 		}
 	}
