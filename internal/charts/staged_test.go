@@ -212,8 +212,8 @@ func TestKeptValuesThatTheCacheLacks(t *testing.T) {
 	v := &visit{key: key, clusters: []*selected{{Cluster: one, fleet: "fleet-one", kept: true}}}
 	v.bundles = []fleetv1.Bundle{*s.bundle()}
 	v.proxy = s.proxy()
-	there := map[client.ObjectKey]client.Object{}
-	if err := s.missing(t.Context(), v, "team", there); err != nil {
+	there, err := s.valuesIn(t.Context(), v, "team", nil)
+	if err != nil {
 		t.Fatal(err)
 	}
 	expect(t, "found", there[client.ObjectKey{Namespace: "team", Name: "hcp-web.for.fleet-one.1"}] != nil, true)

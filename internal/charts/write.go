@@ -112,15 +112,12 @@ func (r *reconciler) writeIn(ctx context.Context, v *visit, namespace string, ob
 		v.failIn(namespace, addonsv1.HelmReleaseProxyReinstallingReason, "the release of another name or namespace is being uninstalled first")
 		return nil
 	}
-	there := map[client.ObjectKey]client.Object{}
-	for _, object := range objects {
-		there[client.ObjectKeyFromObject(object)] = object
+	there, err := r.valuesIn(ctx, v, namespace, objects)
+	if err != nil {
+		return err
 	}
 	named, wanted := map[client.ObjectKey]bool{}, map[client.ObjectKey]bool{}
 	v.keepFrozen(namespace, wanted, named)
-	if err := r.missing(ctx, v, namespace, there); err != nil {
-		return err
-	}
 	input := v.input(namespace, there)
 	if input.Unowned, err = r.isUnowned(ctx, v, namespace); err != nil {
 		return err
@@ -373,9 +370,13 @@ func (v *visit) input(namespace string, there map[client.ObjectKey]client.Object
 	return in
 }
 
-// missing adds the values that Clusters keep, and that the cache does not show: they may have been written
-// a moment ago.
-func (r *reconciler) missing(ctx context.Context, v *visit, namespace string, there map[client.ObjectKey]client.Object) error {
+// valuesIn returns the objects with values of a namespace, and those that Clusters keep and the cache does
+// not show: they may have been written a moment ago.
+func (r *reconciler) valuesIn(ctx context.Context, v *visit, namespace string, objects []client.Object) (map[client.ObjectKey]client.Object, error) {
+	there := map[client.ObjectKey]client.Object{}
+	for _, object := range objects {
+		there[client.ObjectKeyFromObject(object)] = object
+	}
 	lie := placesIn(v.key, v.ofRelease(namespace))
 	for _, cluster := range v.clusters {
 		place, isNamed := lie.own[cluster.fleet]
@@ -390,10 +391,10 @@ func (r *reconciler) missing(ctx context.Context, v *visit, namespace string, th
 		if err := r.live.Get(ctx, key, values); err == nil {
 			there[key] = values
 		} else if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("reading ConfigMap %s: %w", key, err)
+			return nil, fmt.Errorf("reading ConfigMap %s: %w", key, err)
 		}
 	}
-	return nil
+	return there, nil
 }
 
 // targetsIn returns which Bundle each Fleet Cluster is a target of.
