@@ -137,8 +137,8 @@ func (r *reconciler) reconcile(ctx context.Context, key plan.Key) (ctrl.Result, 
 	return ctrl.Result{RequeueAfter: again}, err
 }
 
-// isTransient reports whether an error says nothing of what was asked for: the cache is behind,
-// or the API server is busy.
+// isTransient reports whether an error will pass without a change of the HelmChartProxy: the cache
+// is behind, or the API server is busy.
 func isTransient(err error) bool {
 	return apierror.IsPassing(err) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 }

@@ -64,8 +64,8 @@ func (v *visit) ofRelease(namespace string) []*fleetv1.Bundle {
 	return result
 }
 
-// stage puts values that have changed elsewhere: see plan.Place. What
-// agents read stays as it is until they read something else.
+// stage puts values that have changed elsewhere: see plan.Place. What agents read stays as it is until they
+// read something else.
 func (r *reconciler) stage(ctx context.Context, v *visit, in *plan.Input, there map[client.ObjectKey]client.Object) error {
 	if v.here.staged = in.IsStaged(); !v.here.staged {
 		return nil

@@ -377,10 +377,14 @@ func (r *reconciler) valuesIn(ctx context.Context, v *visit, namespace string, o
 	for _, object := range objects {
 		there[client.ObjectKeyFromObject(object)] = object
 	}
+	isKept := func(its *selected) bool { return its.kept && its.Namespace == namespace }
+	if !slices.ContainsFunc(v.clusters, isKept) {
+		return there, nil
+	}
 	lie := placesIn(v.key, v.ofRelease(namespace))
 	for _, cluster := range v.clusters {
 		place, isNamed := lie.own[cluster.fleet]
-		if !cluster.kept || !isNamed || cluster.Namespace != namespace {
+		if !isKept(cluster) || !isNamed {
 			continue
 		}
 		key := client.ObjectKey{Namespace: namespace, Name: place.Of(plan.ValuesName(v.key, namespace, cluster.fleet))}

@@ -1,5 +1,5 @@
-// Package plan says what Fleet is to do for a HelmChartProxy: which Bundles, with which
-// targets, which objects with values beside them, and what is told of it. It is pure: it
+// Package plan decides what Fleet does for a HelmChartProxy: the Bundles with their targets, the
+// objects with values, and the status. It is pure: it
 // takes objects and the files of a chart and returns objects. It knows neither an API
 // server nor Helm's library, so that `syncer render` and the webhook decide as the program
 // does that fetches charts.

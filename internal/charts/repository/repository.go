@@ -83,7 +83,7 @@ func (r *Repository) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = w.Write(content)
 }
 
-// Asked returns what was asked for with the right password, and how often without.
+// Asked returns the paths of requests with the right password, and counts the other requests.
 func (r *Repository) Asked() (paths []string, refused int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
