@@ -225,7 +225,7 @@ func (t *tab) screenshot(name string) {
 
 const root = "../.."
 
-// program is kubectl-muster, if there is a browser to look at its page.
+// program is kubectl-muster.
 var program string
 
 // TestMain builds the program before any test begins: to compile it can take minutes, and is
@@ -238,14 +238,12 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
-		if findBrowser() != "" {
-			program = filepath.Join(dir, "kubectl-muster")
-			cmd := exec.Command("go", "build", "-trimpath", "-o", program, "./cmd/kubectl-muster")
-			cmd.Dir, cmd.Stderr = root, os.Stderr
-			if err := cmd.Run(); err != nil {
-				fmt.Fprintln(os.Stderr, "building kubectl-muster:", err)
-				return 1
-			}
+		program = filepath.Join(dir, "kubectl-muster")
+		cmd := exec.Command("go", "build", "-trimpath", "-o", program, "./cmd/kubectl-muster")
+		cmd.Dir, cmd.Stderr = root, os.Stderr
+		if err := cmd.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "building kubectl-muster:", err)
+			return 1
 		}
 		return m.Run()
 	}())
