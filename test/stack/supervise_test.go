@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 func TestASupervisedStackOutlivesItsStarterAndLeavesNothing(t *testing.T) {
 	ctx, dir := t.Context(), t.TempDir()
-	if err := SpawnSupervisor(ctx, dir, &testLog{t}); err != nil {
+	if err := SpawnSupervisor(ctx, dir, t.Output()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = TearDown(dir) })
@@ -62,7 +62,7 @@ func TestASupervisedStackOutlivesItsStarterAndLeavesNothing(t *testing.T) {
 
 func TestNothingOutlivesAKilledSupervisor(t *testing.T) {
 	ctx, dir := t.Context(), t.TempDir()
-	if err := SpawnSupervisor(ctx, dir, &testLog{t}); err != nil {
+	if err := SpawnSupervisor(ctx, dir, t.Output()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = TearDown(dir) })

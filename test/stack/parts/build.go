@@ -102,11 +102,6 @@ func (t *Tools) BuildMuster(ctx context.Context, progress io.Writer) error {
 	return nil
 }
 
-// Compile builds one package of the work tree.
-func (t *Tools) Compile(ctx context.Context, progress io.Writer, pkg, out string) error {
-	return goBuild(ctx, progress, t.Root, "", out, pkg)
-}
-
 // moduleBuild is a module of parts and those of its programs that are not there yet.
 type moduleBuild struct {
 	Module
