@@ -75,16 +75,10 @@ func (s *Stack) AuditLog(filter AuditFilter) ([]AuditEvent, error) {
 }
 
 func (s *Stack) auditLog(plane string, filter AuditFilter) ([]AuditEvent, error) {
-	file, err := os.Open((&controlPlane{dir: s.planeDir(plane)}).auditLog())
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	return readAudit(file, filter)
+	return (&AuditTail{path: (&controlPlane{dir: s.planeDir(plane)}).auditLog()}).Read(filter)
 }
 
-// AuditTail reads the audit log from where it stopped last: of a long log not all is read
-// again for every question.
+// AuditTail continues where its last Read ended, so that a long log is read only once.
 type AuditTail struct {
 	path string
 	next int64
@@ -93,25 +87,14 @@ type AuditTail struct {
 // AuditTail begins at the present end of the log.
 func (s *Stack) AuditTail() (*AuditTail, error) {
 	tail := &AuditTail{path: (&controlPlane{dir: s.planeDir("")}).auditLog()}
-	file, err := os.Open(tail.path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	const longerThanALine = 1 << 16
-	end, err := file.Seek(0, io.SeekEnd)
-	if err != nil {
-		return nil, err
-	}
-	tail.next = max(0, end-longerThanALine)
-	last, err := io.ReadAll(io.NewSectionReader(file, tail.next, end-tail.next))
+	content, err := os.ReadFile(tail.path)
 	// What follows the last line end is being written.
-	tail.next += int64(bytes.LastIndexByte(last, '\n') + 1)
+	tail.next = int64(bytes.LastIndexByte(content, '\n') + 1)
 	return tail, err
 }
 
 // Read returns the selected requests that were answered since the last Read.
-func (t *AuditTail) Read(filter AuditFilter) ([]AuditEvent, error) {
+func (t *AuditTail) Read(filter AuditFilter) (events []AuditEvent, err error) {
 	file, err := os.Open(t.path)
 	if err != nil {
 		return nil, err
@@ -120,9 +103,33 @@ func (t *AuditTail) Read(filter AuditFilter) ([]AuditEvent, error) {
 	if _, err := file.Seek(t.next, io.SeekStart); err != nil {
 		return nil, err
 	}
-	events, length, err := readAuditLines(file, filter)
-	t.next += length
-	return events, err
+	reader := bufio.NewReader(file)
+	for {
+		line, err := reader.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			// What has no line end yet is still being written, or was when the API
+			// server was killed.
+			return events, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		t.next += int64(len(line))
+		var raw rawAuditEvent
+		if err := json.Unmarshal(line, &raw); err != nil {
+			return nil, fmt.Errorf("%s: %w: %s", t.path, err, line)
+		}
+		event := AuditEvent{
+			User: raw.User.Username, UserAgent: raw.UserAgent, Verb: raw.Verb,
+			Group: raw.ObjectRef.APIGroup, Resource: raw.ObjectRef.Resource, Subresource: raw.ObjectRef.Subresource,
+			Namespace: raw.ObjectRef.Namespace, Name: raw.ObjectRef.Name,
+			URI: raw.RequestURI, Code: raw.ResponseStatus.Code, Reason: raw.Annotations.Reason,
+			Received: raw.Received, Completed: raw.Completed,
+		}
+		if filter.matches(event) {
+			events = append(events, event)
+		}
+	}
 }
 
 // rawAuditEvent is the part of an audit.k8s.io/v1 Event that is of use here.
@@ -148,40 +155,4 @@ type rawAuditEvent struct {
 	} `json:"annotations"`
 	Received  time.Time `json:"requestReceivedTimestamp"`
 	Completed time.Time `json:"stageTimestamp"`
-}
-
-func readAudit(from io.Reader, filter AuditFilter) ([]AuditEvent, error) {
-	events, _, err := readAuditLines(from, filter)
-	return events, err
-}
-
-// readAuditLines also returns how long the whole lines are that it read.
-func readAuditLines(from io.Reader, filter AuditFilter) (events []AuditEvent, length int64, err error) {
-	reader := bufio.NewReader(from)
-	for number := 1; ; number++ {
-		line, err := reader.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			// What has no line end yet is still being written, or was when the API
-			// server was killed.
-			return events, length, nil
-		}
-		if err != nil {
-			return nil, length, err
-		}
-		length += int64(len(line))
-		var raw rawAuditEvent
-		if err := json.Unmarshal(line, &raw); err != nil {
-			return nil, length, fmt.Errorf("audit log, line %d: %w", number, err)
-		}
-		event := AuditEvent{
-			User: raw.User.Username, UserAgent: raw.UserAgent, Verb: raw.Verb,
-			Group: raw.ObjectRef.APIGroup, Resource: raw.ObjectRef.Resource, Subresource: raw.ObjectRef.Subresource,
-			Namespace: raw.ObjectRef.Namespace, Name: raw.ObjectRef.Name,
-			URI: raw.RequestURI, Code: raw.ResponseStatus.Code, Reason: raw.Annotations.Reason,
-			Received: raw.Received, Completed: raw.Completed,
-		}
-		if filter.matches(event) {
-			events = append(events, event)
-		}
-	}
 }

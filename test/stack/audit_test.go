@@ -3,7 +3,6 @@ package stack
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,53 +13,45 @@ const auditLines = `{"kind":"Event","apiVersion":"audit.k8s.io/v1","level":"Meta
 {"verb":"get","requestURI":"/readyz","user":{"username":"admin"},"responseStatus":{"code":200},"requestReceivedTimestamp":"2026-01-02T03:04:06Z","stageTimestamp":"2026-01-02T03:04:06Z"}
 {"verb":"get","requestURI":"/half`
 
-func TestAuditLogIsReadAndFiltered(t *testing.T) {
-	all, err := readAudit(strings.NewReader(auditLines), AuditFilter{})
-	if err != nil || len(all) != 2 {
-		t.Fatalf("want two whole lines, got %v (%v)", all, err)
+// The log is read line by line and filtered; a tail reads every line once, one that is being
+// written when it is whole.
+func TestAuditLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	received := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	want := AuditEvent{
+	syncers := AuditEvent{
 		User: ServiceAccount("muster-system", "muster-syncer"), UserAgent: "syncer/v0", Verb: "patch",
 		Group: "fleet.cattle.io", Resource: "clusters", Subresource: "status", Namespace: "team", Name: "one",
 		URI: "/apis/fleet.cattle.io/v1alpha1/namespaces/team/clusters/one/status?fieldManager=x", Code: 403, Reason: "nobody said so",
 		Received: received, Completed: received.Add(250 * time.Millisecond),
 	}
-	if diff := cmp.Diff(want, all[0]); diff != "" {
-		t.Errorf("event (-want +got):\n%s", diff)
-	}
-	for name, filter := range map[string]AuditFilter{
-		"user":  {User: "admin"},
-		"since": {Since: received.Add(time.Second)},
-		"where": {Where: func(e AuditEvent) bool { return e.Code < 400 }},
+	admins := AuditEvent{User: "admin", Verb: "get", URI: "/readyz", Code: 200, Received: received.Add(time.Second), Completed: received.Add(time.Second)}
+	write(auditLines)
+	for name, test := range map[string]struct {
+		filter AuditFilter
+		want   []AuditEvent
+	}{
+		"all":   {AuditFilter{}, []AuditEvent{syncers, admins}},
+		"user":  {AuditFilter{User: "admin"}, []AuditEvent{admins}},
+		"since": {AuditFilter{Since: received.Add(time.Second)}, []AuditEvent{admins}},
+		"until": {AuditFilter{Until: received}, []AuditEvent{syncers}},
+		"where": {AuditFilter{Where: func(e AuditEvent) bool { return e.Code < 400 }}, []AuditEvent{admins}},
 	} {
-		if got, err := readAudit(strings.NewReader(auditLines), filter); err != nil || len(got) != 1 || got[0].User != "admin" {
-			t.Errorf("%s: got %v (%v)", name, got, err)
+		got, err := (&AuditTail{path: path}).Read(test.filter)
+		if diff := cmp.Diff(test.want, got); err != nil || diff != "" {
+			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
-	if got, err := readAudit(strings.NewReader(auditLines), AuditFilter{Until: received}); err != nil || len(got) != 1 || got[0].Code != 403 {
-		t.Errorf("until: got %v (%v)", got, err)
-	}
-}
-
-// A tail reads every line once, one that is being written when it is whole.
-func TestAuditTail(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "audit.log")
 	tail := &AuditTail{path: path}
-	var users []string
-	for _, written := range []string{auditLines, auditLines + `","user":{"username":"late"}}` + "\n"} {
-		if err := os.WriteFile(path, []byte(written), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		events, err := tail.Read(AuditFilter{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, event := range events {
-			users = append(users, event.User)
-		}
+	if events, err := tail.Read(AuditFilter{}); err != nil || len(events) != 2 {
+		t.Errorf("%v (%v)", events, err)
 	}
-	if diff := cmp.Diff([]string{ServiceAccount("muster-system", "muster-syncer"), "admin", "late"}, users); diff != "" {
-		t.Error(diff)
+	write(auditLines + `","user":{"username":"late"}}` + "\n")
+	if events, err := tail.Read(AuditFilter{}); err != nil || len(events) != 1 || events[0].User != "late" {
+		t.Errorf("%v (%v)", events, err)
 	}
 }
