@@ -33,26 +33,10 @@ func (s *Stack) hostPort(ctx context.Context, deployment *appsv1.Deployment, por
 	case 1:
 		return replicas[0].ports[port], nil
 	}
-	return s.balance(ctx, servedPort{deployment.Namespace, deployment.Name, port}, replicas)
-}
-
-// balance puts all replicas behind a balancer and returns its port when they are ready.
-func (s *Stack) balance(ctx context.Context, served servedPort, replicas []*workload) (int, error) {
-	s.mu.Lock()
-	b := s.balancers[served]
-	if b == nil {
-		port, err := s.leases.Port(0)
-		if err != nil {
-			s.mu.Unlock()
-			return 0, err
-		}
-		b = balancer.New("127.0.0.1", port)
-		if s.balancers == nil {
-			s.balancers = map[servedPort]*balancer.Balancer{}
-		}
-		s.balancers[served] = b
+	b, err := s.balancer(servedPort{deployment.Namespace, deployment.Name, port})
+	if err != nil {
+		return 0, err
 	}
-	s.mu.Unlock()
 	for _, w := range replicas {
 		p, err := s.process(w.name)
 		if err != nil {
@@ -62,11 +46,10 @@ func (s *Stack) balance(ctx context.Context, served servedPort, replicas []*work
 			return 0, fmt.Errorf("%s is behind a Service and has no readiness probe", w.name)
 		}
 		b.Add(s.ctx, &s.wait, &balancer.Endpoint{
-			Name: w.name, Address: fmt.Sprintf("127.0.0.1:%d", w.ports[served.port]),
-			Alive: p.Running, Probe: w.ready, Timing: w.timing,
+			Address: fmt.Sprintf("127.0.0.1:%d", w.ports[port]), Alive: p.Running, Probe: w.ready, Timing: w.timing,
 		})
 	}
-	return b.Port(), poll.Until(ctx, "all replicas behind "+served.deployment+" to be ready", time.Minute, func(context.Context) error {
+	return b.Port(), poll.Until(ctx, "all replicas behind "+deployment.Name+" to be ready", time.Minute, func(context.Context) error {
 		if ready := b.Ready(); ready < len(replicas) {
 			return fmt.Errorf("%d of %d are", ready, len(replicas))
 		}
@@ -74,30 +57,44 @@ func (s *Stack) balance(ctx context.Context, served servedPort, replicas []*work
 	})
 }
 
+// balancer returns the balancer of a port.
+func (s *Stack) balancer(served servedPort) (*balancer.Balancer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b := s.balancers[served]; b != nil {
+		return b, nil
+	}
+	port, err := s.leases.Port(0)
+	if err != nil {
+		return nil, err
+	}
+	if s.balancers == nil {
+		s.balancers = map[servedPort]*balancer.Balancer{}
+	}
+	s.balancers[served] = balancer.New(port)
+	return s.balancers[served], nil
+}
+
 // ReadyReplicas returns how many replicas of a Deployment its Service connects to,
 // 0 if there is no balancer in front of it.
 func (s *Stack) ReadyReplicas(deployment string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for served, b := range s.balancers {
-		if served.deployment == deployment {
-			return b.Ready()
-		}
-	}
-	return 0
+	return s.balanced(deployment, (*balancer.Balancer).Ready)
 }
 
 // CutConnections ends every connection through the Service of a Deployment with
 // several replicas, so that the next request needs a new one. It returns how many
 // there were.
 func (s *Stack) CutConnections(deployment string) int {
+	return s.balanced(deployment, (*balancer.Balancer).Cut)
+}
+
+func (s *Stack) balanced(deployment string, count func(*balancer.Balancer) int) (sum int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	count := 0
 	for served, b := range s.balancers {
 		if served.deployment == deployment {
-			count += b.Cut()
+			sum += count(b)
 		}
 	}
-	return count
+	return sum
 }

@@ -3,11 +3,11 @@ package balancer
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"strconv"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,19 +27,16 @@ const (
 // replicas that are ready, and never tries another one. A connection that was made
 // stays where it is. Without a ready replica connections are refused.
 type Balancer struct {
-	host string
 	port int
 
 	mu          sync.Mutex
 	endpoints   []*Endpoint
 	listener    net.Listener
 	connections map[net.Conn]struct{}
-	closed      bool
 }
 
 // Endpoint is one replica behind a balancer.
 type Endpoint struct {
-	Name    string
 	Address string
 	// Alive tells whether its process runs; Probe is its readiness probe.
 	Alive  func() bool
@@ -53,23 +50,22 @@ type Endpoint struct {
 func (b *Balancer) Port() int { return b.port }
 
 // New returns a balancer that is yet to have a replica.
-func New(host string, port int) *Balancer {
-	return &Balancer{host: host, port: port, connections: map[net.Conn]struct{}{}}
+func New(port int) *Balancer {
+	return &Balancer{port: port, connections: map[net.Conn]struct{}{}}
 }
 
-// Add puts a replica behind the balancer, and follows it until ctx ends.
+// Add puts a replica behind the balancer, unless it is there, and follows it until ctx ends.
 func (b *Balancer) Add(ctx context.Context, wait *sync.WaitGroup, e *Endpoint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, known := range b.endpoints {
-		if known.Name == e.Name {
-			return
-		}
+	if slices.ContainsFunc(b.endpoints, func(known *Endpoint) bool { return known.Address == e.Address }) {
+		return
 	}
 	b.endpoints = append(b.endpoints, e)
 	wait.Go(func() {
 		b.follow(ctx, e)
-		b.close()
+		b.set(e, false)
+		b.Cut()
 	})
 }
 
@@ -102,9 +98,6 @@ func (b *Balancer) follow(ctx context.Context, e *Endpoint) {
 				b.set(e, false)
 			}
 		}
-		b.mu.Lock()
-		b.listen()
-		b.mu.Unlock()
 		select {
 		case <-ctx.Done():
 		case <-time.After(lookInterval):
@@ -112,32 +105,27 @@ func (b *Balancer) follow(ctx context.Context, e *Endpoint) {
 	}
 }
 
+// set says whether a replica is ready. The balancer listens as long as one is.
 func (b *Balancer) set(e *Endpoint, ready bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e.ready = ready
-	b.listen()
-}
-
-// listen listens as long as a replica is ready. The mutex is held.
-func (b *Balancer) listen() {
-	ready := len(b.readyLocked()) > 0 && !b.closed
-	switch {
-	case ready && b.listener == nil:
-		listener, err := net.Listen("tcp", net.JoinHostPort(b.host, strconv.Itoa(b.port)))
+	switch some := len(b.ready()) > 0; {
+	case some && b.listener == nil:
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", b.port))
 		if err != nil {
-			return // Tried again at the next look.
+			e.ready = false // Tried again at the next probe.
+			return
 		}
 		b.listener = listener
 		go b.accept(listener)
-	case !ready && b.listener != nil:
+	case !some && b.listener != nil:
 		_ = b.listener.Close()
 		b.listener = nil
 	}
 }
 
-func (b *Balancer) readyLocked() []*Endpoint {
-	var ready []*Endpoint
+func (b *Balancer) ready() (ready []*Endpoint) {
 	for _, e := range b.endpoints {
 		if e.ready {
 			ready = append(ready, e)
@@ -150,18 +138,16 @@ func (b *Balancer) readyLocked() []*Endpoint {
 func (b *Balancer) Ready() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.readyLocked())
+	return len(b.ready())
 }
 
 func (b *Balancer) accept(listener net.Listener) {
 	for {
 		connection, err := listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
+		if err != nil {
 			return
 		}
-		if err == nil {
-			go b.serve(connection)
-		}
+		go b.serve(connection)
 	}
 }
 
@@ -169,12 +155,7 @@ func (b *Balancer) accept(listener net.Listener) {
 func (b *Balancer) serve(client net.Conn) {
 	defer reset(client)
 	b.mu.Lock()
-	ready := b.readyLocked()
-	if len(ready) == 0 || b.closed {
-		b.mu.Unlock()
-		return
-	}
-	address := ready[rand.IntN(len(ready))].Address
+	ready := b.ready()
 	b.connections[client] = struct{}{}
 	b.mu.Unlock()
 	defer func() {
@@ -182,8 +163,10 @@ func (b *Balancer) serve(client net.Conn) {
 		defer b.mu.Unlock()
 		delete(b.connections, client)
 	}()
-
-	replica, err := net.DialTimeout("tcp", address, dialTime)
+	if len(ready) == 0 {
+		return
+	}
+	replica, err := net.DialTimeout("tcp", ready[rand.IntN(len(ready))].Address, dialTime)
 	if err != nil {
 		return
 	}
@@ -218,12 +201,4 @@ func (b *Balancer) Cut() int {
 		reset(connection)
 	}
 	return len(b.connections)
-}
-
-func (b *Balancer) close() {
-	b.mu.Lock()
-	b.closed = true
-	b.listen()
-	b.mu.Unlock()
-	b.Cut()
 }
