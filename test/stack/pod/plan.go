@@ -1,14 +1,17 @@
 package pod
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 )
 
 // Plan is what a Deployment's pod template asks of a host process.
@@ -37,12 +40,12 @@ type volumePlan struct {
 	name    string
 	hostDir string
 	// file says that it is a file instead.
-	file      bool
-	secret    string
-	configMap string
-	optional  bool
-	items     []corev1.KeyToPath
-	mode      int32
+	file bool
+	// kind is Secret, ConfigMap or empty; source is the name of one.
+	kind, source string
+	optional     bool
+	items        []corev1.KeyToPath
+	mode         int32
 }
 
 // Probe is an HTTP probe.
@@ -92,10 +95,7 @@ func Translate(namespace string, spec *corev1.PodSpec, container *corev1.Contain
 	if len(container.EnvFrom) > 0 {
 		return nil, fmt.Errorf("envFrom is not translated")
 	}
-	plan := &Plan{namespace: namespace, ServiceAccount: spec.ServiceAccountName}
-	if plan.ServiceAccount == "" {
-		plan.ServiceAccount = "default"
-	}
+	plan := &Plan{namespace: namespace, ServiceAccount: cmp.Or(spec.ServiceAccountName, "default")}
 	mounts, err := plan.mountVolumes(spec.Volumes, container, place)
 	if err != nil {
 		return nil, err
@@ -179,26 +179,17 @@ func (p *Plan) mountVolumes(volumes []corev1.Volume, container *corev1.Container
 		volume := volumePlan{name: mount.Name, hostDir: path.Join(place.Dir, mount.Name)}
 		switch source := volumes[i].VolumeSource; {
 		case source.Secret != nil:
-			volume.secret, volume.items = source.Secret.SecretName, source.Secret.Items
-			volume.optional = source.Secret.Optional != nil && *source.Secret.Optional
-			if source.Secret.DefaultMode != nil {
-				volume.mode = *source.Secret.DefaultMode
-			}
+			volume.kind, volume.source, volume.items = "Secret", source.Secret.SecretName, source.Secret.Items
+			volume.optional, volume.mode = ptr.Deref(source.Secret.Optional, false), ptr.Deref(source.Secret.DefaultMode, 0o644)
 		case source.ConfigMap != nil:
-			volume.configMap, volume.items = source.ConfigMap.Name, source.ConfigMap.Items
-			volume.optional = source.ConfigMap.Optional != nil && *source.ConfigMap.Optional
-			if source.ConfigMap.DefaultMode != nil {
-				volume.mode = *source.ConfigMap.DefaultMode
-			}
+			volume.kind, volume.source, volume.items = "ConfigMap", source.ConfigMap.Name, source.ConfigMap.Items
+			volume.optional, volume.mode = ptr.Deref(source.ConfigMap.Optional, false), ptr.Deref(source.ConfigMap.DefaultMode, 0o644)
 		case source.EmptyDir != nil:
 		case source.HostPath != nil && place.Root != "":
 			volume.hostDir = path.Join(place.Root, source.HostPath.Path)
-			volume.file = source.HostPath.Type != nil && *source.HostPath.Type == corev1.HostPathFileOrCreate
+			volume.file = ptr.Deref(source.HostPath.Type, "") == corev1.HostPathFileOrCreate
 		default:
 			return nil, fmt.Errorf("volume %q: only secret, configMap and emptyDir are translated, and hostPath on a node", mount.Name)
-		}
-		if volume.mode == 0 {
-			volume.mode = 0o644
 		}
 		p.volumes = append(p.volumes, volume)
 		mounts[path.Clean(mount.MountPath)] = volume.hostDir
@@ -214,26 +205,18 @@ func envValue(variable corev1.EnvVar, plan *Plan, place Place, earlier map[strin
 		return "", fmt.Errorf("env %s: only value and fieldRef are translated", variable.Name)
 	}
 	field := variable.ValueFrom.FieldRef.FieldPath
-	if place.Node != "" {
-		switch field {
-		case "spec.nodeName":
-			return place.Node, nil
-		case "status.hostIP":
-			return "127.0.0.1", nil
-		}
+	values := map[string]string{
+		"metadata.namespace": plan.namespace, "metadata.name": place.Name,
+		"spec.serviceAccountName": plan.ServiceAccount, "status.podIP": "127.0.0.1",
 	}
-	switch field {
-	case "metadata.namespace":
-		return plan.namespace, nil
-	case "metadata.name":
-		return place.Name, nil
-	case "spec.serviceAccountName":
-		return plan.ServiceAccount, nil
-	case "status.podIP":
-		return "127.0.0.1", nil
-	default:
+	if place.Node != "" {
+		values["spec.nodeName"], values["status.hostIP"] = place.Node, "127.0.0.1"
+	}
+	value, translated := values[field]
+	if !translated {
 		return "", fmt.Errorf("env %s: field %s is not translated", variable.Name, field)
 	}
+	return value, nil
 }
 
 func planProbe(container *corev1.Container, ports map[int]int) (*Probe, error) {
@@ -251,24 +234,15 @@ func planProbe(container *corev1.Container, ports map[int]int) (*Probe, error) {
 	if moved, ok := ports[port]; ok {
 		port = moved
 	}
-	scheme := "http"
-	if get.Scheme == corev1.URISchemeHTTPS {
-		scheme = "https"
-	}
+	scheme := strings.ToLower(string(cmp.Or(get.Scheme, corev1.URISchemeHTTP)))
 	return &Probe{Scheme: scheme, Path: get.Path, Port: port, Timing: timingOf(container.ReadinessProbe)}, nil
 }
 
 // timingOf fills in what the API server fills in.
 func timingOf(probe *corev1.Probe) ProbeTiming {
-	orElse := func(value, fallback int32) int32 {
-		if value == 0 {
-			return fallback
-		}
-		return value
-	}
 	return ProbeTiming{
-		Period:   time.Duration(orElse(probe.PeriodSeconds, 10)) * time.Second,
-		Timeout:  time.Duration(orElse(probe.TimeoutSeconds, 1)) * time.Second,
-		Failures: int(orElse(probe.FailureThreshold, 3)),
+		Period:   time.Duration(cmp.Or(probe.PeriodSeconds, 10)) * time.Second,
+		Timeout:  time.Duration(cmp.Or(probe.TimeoutSeconds, 1)) * time.Second,
+		Failures: int(cmp.Or(probe.FailureThreshold, 3)),
 	}
 }

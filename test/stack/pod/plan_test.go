@@ -55,7 +55,7 @@ func TestPlanIsWhatTheDeploymentSays(t *testing.T) {
 		namespace: "muster-system", ServiceAccount: "muster-webhook", Command: "webhook",
 		Args:    []string{"serve", "--webhook-port=9443", "--webhook-cert-dir=/host/tls", "--name=muster-webhook-0"},
 		Env:     []string{"POD_NAME=muster-webhook-0", "PEER=muster-webhook-0:9443", "CERT=/host/tls/tls.crt"},
-		volumes: []volumePlan{{name: "tls", hostDir: "/host/tls", secret: "muster-webhook-tls", mode: 0o400}},
+		volumes: []volumePlan{{name: "tls", hostDir: "/host/tls", kind: "Secret", source: "muster-webhook-tls", mode: 0o400}},
 		Ready:   &Probe{Scheme: "https", Path: "/readyz", Port: 19440, Timing: ProbeTiming{Period: 5 * time.Second, Timeout: time.Second, Failures: 3}},
 	}
 	if diff := cmp.Diff(want, plan, cmp.AllowUnexported(Plan{}, volumePlan{})); diff != "" {

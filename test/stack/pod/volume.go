@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,9 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/muster-fleet/muster/test/stack/files"
@@ -57,85 +55,47 @@ func (v *Volume) mount(ctx context.Context, client kubernetes.Interface) error {
 	if err := os.MkdirAll(v.plan.hostDir, 0o755); err != nil {
 		return err
 	}
-	if v.plan.secret == "" && v.plan.configMap == "" {
+	if v.plan.kind == "" {
 		return nil
 	}
-	return poll.Until(ctx, v.what(), 2*time.Minute, func(ctx context.Context) error {
-		data, err := v.get(ctx, client)
-		if apierrors.IsNotFound(err) && v.plan.optional {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return v.write(data)
-	})
+	what := v.plan.kind + " " + v.namespace + "/" + v.plan.source
+	return poll.Until(ctx, what, 2*time.Minute, func(ctx context.Context) error { return v.fill(ctx, client) })
 }
 
-func (v *Volume) what() string {
-	if v.plan.secret != "" {
-		return "Secret " + v.namespace + "/" + v.plan.secret
-	}
-	return "ConfigMap " + v.namespace + "/" + v.plan.configMap
-}
-
-func (v *Volume) get(ctx context.Context, client kubernetes.Interface) (map[string][]byte, error) {
-	if v.plan.secret != "" {
-		secret, err := client.CoreV1().Secrets(v.namespace).Get(ctx, v.plan.secret, metav1.GetOptions{})
-		return dataOf(secret), err
-	}
-	configMap, err := client.CoreV1().ConfigMaps(v.namespace).Get(ctx, v.plan.configMap, metav1.GetOptions{})
-	return dataOf(configMap), err
-}
-
-func dataOf(object runtime.Object) map[string][]byte {
-	switch source := object.(type) {
-	case *corev1.Secret:
-		return source.Data
-	case *corev1.ConfigMap:
-		data := maps.Clone(source.BinaryData)
-		if data == nil {
-			data = map[string][]byte{}
-		}
-		for key, value := range source.Data {
+// fill writes what the Secret or ConfigMap has now.
+func (v *Volume) fill(ctx context.Context, client kubernetes.Interface) error {
+	data := map[string][]byte{}
+	var err error
+	if v.plan.kind == "Secret" {
+		var secret *corev1.Secret
+		secret, err = client.CoreV1().Secrets(v.namespace).Get(ctx, v.plan.source, metav1.GetOptions{})
+		maps.Copy(data, secret.Data)
+	} else {
+		var configMap *corev1.ConfigMap
+		configMap, err = client.CoreV1().ConfigMaps(v.namespace).Get(ctx, v.plan.source, metav1.GetOptions{})
+		maps.Copy(data, configMap.BinaryData)
+		for key, value := range configMap.Data {
 			data[key] = []byte(value)
 		}
-		return data
 	}
-	return nil
+	if apierrors.IsNotFound(err) && v.plan.optional {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return v.write(data)
 }
 
-// Follow rewrites the directory on every change until ctx ends. A watch that asks
-// for no version begins with what exists now, so nothing is missed in between.
+// Follow rewrites the directory within a second of every change until ctx ends.
 func (v *Volume) Follow(ctx context.Context, client kubernetes.Interface) {
-	if v.plan.secret == "" && v.plan.configMap == "" {
-		return
-	}
-	for ctx.Err() == nil {
-		events, err := v.watch(ctx, client)
-		if err == nil {
-			for event := range events.ResultChan() {
-				if event.Type == watch.Added || event.Type == watch.Modified {
-					_ = v.write(dataOf(event.Object))
-				}
-			}
-			events.Stop()
-		}
+	for v.plan.kind != "" && ctx.Err() == nil {
+		_ = v.fill(ctx, client)
 		select {
 		case <-ctx.Done():
-		case <-time.After(200 * time.Millisecond):
+		case <-time.After(time.Second):
 		}
 	}
-}
-
-func (v *Volume) watch(ctx context.Context, client kubernetes.Interface) (watch.Interface, error) {
-	options := func(name string) metav1.ListOptions {
-		return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
-	}
-	if v.plan.secret != "" {
-		return client.CoreV1().Secrets(v.namespace).Watch(ctx, options(v.plan.secret))
-	}
-	return client.CoreV1().ConfigMaps(v.namespace).Watch(ctx, options(v.plan.configMap))
 }
 
 func (v *Volume) files(data map[string][]byte) (map[string][]byte, error) {
@@ -159,8 +119,7 @@ func (v *Volume) write(data map[string][]byte) error {
 	if err != nil {
 		return err
 	}
-	same := func(a, b []byte) bool { return string(a) == string(b) }
-	if v.last != nil && maps.EqualFunc(wanted, v.last, same) {
+	if v.last != nil && maps.EqualFunc(wanted, v.last, bytes.Equal) {
 		return nil
 	}
 	fresh, err := os.MkdirTemp(v.plan.hostDir, time.Now().Format("..2006_01_02_15_04_05."))
@@ -187,11 +146,9 @@ func (v *Volume) write(data map[string][]byte) error {
 			problems = append(problems, os.Symlink(filepath.Join(dataLink, name), path))
 		}
 	}
-	if v.last != nil {
-		for name := range v.last {
-			if _, stays := wanted[name]; !stays {
-				problems = append(problems, os.Remove(filepath.Join(v.plan.hostDir, name)))
-			}
+	for name := range v.last {
+		if _, stays := wanted[name]; !stays {
+			problems = append(problems, os.Remove(filepath.Join(v.plan.hostDir, name)))
 		}
 	}
 	if old != "" {

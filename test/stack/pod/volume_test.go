@@ -10,7 +10,7 @@ import (
 )
 
 func TestVolumeNeverShowsAMixtureOfTwoVersions(t *testing.T) {
-	v := &Volume{plan: volumePlan{hostDir: t.TempDir(), secret: "tls", mode: 0o600}}
+	v := &Volume{plan: volumePlan{hostDir: t.TempDir(), kind: "Secret", source: "tls", mode: 0o600}}
 	version := func(mark string) map[string][]byte {
 		return map[string][]byte{"tls.crt": []byte(mark), "tls.key": []byte(mark)}
 	}
