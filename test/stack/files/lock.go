@@ -2,26 +2,24 @@ package files
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
 )
 
-// ErrLocked says that somebody else holds a lock.
-var ErrLocked = errors.New("somebody else holds the lock")
-
 // Lock waits for the lock of a file; waiting is called once if it has to wait.
 // The kernel frees the lock when the holder dies, so none is ever stale.
 func Lock(path string, waiting func()) (unlock func(), err error) {
 	unlock, err = TryLock(path)
-	if !errors.Is(err, ErrLocked) {
-		return unlock, err
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		waiting()
+		return lock(path, syscall.LOCK_EX)
 	}
-	waiting()
-	return lock(path, syscall.LOCK_EX)
+	return unlock, err
 }
 
-// TryLock returns ErrLocked if the lock is taken.
+// TryLock returns EWOULDBLOCK if the lock is taken.
 func TryLock(path string) (unlock func(), err error) {
 	return lock(path, syscall.LOCK_EX|syscall.LOCK_NB)
 }
@@ -34,18 +32,12 @@ func lock(path string, how int) (func(), error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
+	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
 		err = syscall.Flock(int(file.Fd()), how)
-		if !errors.Is(err, syscall.EINTR) {
-			break
-		}
 	}
 	if err != nil {
 		_ = file.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, ErrLocked
-		}
-		return nil, err
+		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return func() { _ = file.Close() }, nil
 }

@@ -9,13 +9,11 @@ package hostprovider
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -150,19 +148,22 @@ func (p *Provider) each(ctx context.Context, kind schema.GroupVersionKind, look 
 }
 
 func (p *Provider) cluster(ctx context.Context, object *unstructured.Unstructured) error {
-	return p.setStatus(ctx, object, map[string]any{
-		"initialization": map[string]any{"provisioned": true},
-		"conditions":     []any{isTrue("Ready", object.GetCreationTimestamp())},
-	})
+	return p.set(ctx, object, "status", done("provisioned", object))
 }
 
+// config needs no data for the node to start. Nothing reads the Secret that it names.
 func (p *Provider) config(ctx context.Context, object *unstructured.Unstructured) error {
-	// Nothing reads it: the node needs no data to start.
-	return p.setStatus(ctx, object, map[string]any{
-		"initialization": map[string]any{"dataSecretCreated": true},
-		"dataSecretName": object.GetName(),
+	status := done("dataSecretCreated", object)
+	status["dataSecretName"] = object.GetName()
+	return p.set(ctx, object, "status", status)
+}
+
+// done is the status of an object that is Ready, and initialized in this sense.
+func done(initialized string, object *unstructured.Unstructured) map[string]any {
+	return map[string]any{
+		"initialization": map[string]any{initialized: true},
 		"conditions":     []any{isTrue("Ready", object.GetCreationTimestamp())},
-	})
+	}
 }
 
 func (p *Provider) machine(ctx context.Context, object *unstructured.Unstructured) error {
@@ -172,28 +173,23 @@ func (p *Provider) machine(ctx context.Context, object *unstructured.Unstructure
 		if !p.isUp(cluster) {
 			return nil
 		}
-		machine := Machine{Name: key.Name, ProviderID: id}
-		var spec struct {
+		var machine struct {
 			Spec struct {
 				Taints []corev1.Taint `json:"taints"`
 			} `json:"spec"`
 		}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &spec); err != nil {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &machine); err != nil {
 			return err
 		}
-		machine.Taints = spec.Spec.Taints
-		if err := p.Hosts.StartNode(cluster, machine); err != nil {
+		if err := p.Hosts.StartNode(cluster, Machine{Name: key.Name, ProviderID: id, Taints: machine.Spec.Taints}); err != nil {
 			return err
 		}
 		p.nodes[key] = cluster
 	}
-	if err := p.setSpec(ctx, object, map[string]any{"providerID": id}); err != nil {
+	if err := p.set(ctx, object, "spec", map[string]any{"providerID": id}); err != nil {
 		return err
 	}
-	return p.setStatus(ctx, object, map[string]any{
-		"initialization": map[string]any{"provisioned": true},
-		"conditions":     []any{isTrue("Ready", object.GetCreationTimestamp())},
-	})
+	return p.set(ctx, object, "status", done("provisioned", object))
 }
 
 func (p *Provider) endNodes(there map[types.NamespacedName]bool) error {
@@ -231,14 +227,14 @@ func (p *Provider) controlPlane(ctx context.Context, object *unstructured.Unstru
 	if err := p.writeKubeconfig(ctx, object, cluster, is.Kubeconfig); err != nil {
 		return err
 	}
-	if err := p.setSpec(ctx, object, map[string]any{
+	if err := p.set(ctx, object, "spec", map[string]any{
 		"controlPlaneEndpoint": map[string]any{"host": is.Host, "port": int64(is.Port)},
 	}); err != nil {
 		return err
 	}
 	version, _, _ := unstructured.NestedString(object.Object, "spec", "version")
 	replicas, _, _ := unstructured.NestedInt64(object.Object, "spec", "replicas")
-	return p.setStatus(ctx, object, map[string]any{
+	return p.set(ctx, object, "status", map[string]any{
 		"initialization":              map[string]any{"controlPlaneInitialized": true},
 		"externalManagedControlPlane": true,
 		"version":                     version,
@@ -276,51 +272,31 @@ func (p *Provider) isUp(cluster types.NamespacedName) bool {
 }
 
 func (p *Provider) writeKubeconfig(ctx context.Context, owner *unstructured.Unstructured, cluster types.NamespacedName, kubeconfig []byte) error {
-	err := p.Client.Create(ctx, &corev1.Secret{
+	return client.IgnoreAlreadyExists(p.Client.Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig", Labels: map[string]string{clusterLabel: cluster.Name},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, controlPlaneKind)},
 		},
 		Type: "cluster.x-k8s.io/secret",
 		Data: map[string][]byte{"value": kubeconfig},
-	})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	return err
+	}))
 }
 
-// setStatus writes what of the status differs.
-func (p *Provider) setStatus(ctx context.Context, object *unstructured.Unstructured, want map[string]any) error {
-	return p.set(object, "status", want, func(patch client.Patch) error { return p.Client.Status().Patch(ctx, object, patch) })
-}
-
-func (p *Provider) setSpec(ctx context.Context, object *unstructured.Unstructured, want map[string]any) error {
-	return p.set(object, "spec", want, func(patch client.Patch) error { return p.Client.Patch(ctx, object, patch) })
-}
-
-func (p *Provider) set(object *unstructured.Unstructured, section string, want map[string]any, write func(client.Patch) error) error {
-	live, _, _ := unstructured.NestedMap(object.Object, section)
-	differ := false
+// set writes what of a section differs.
+func (p *Provider) set(ctx context.Context, object *unstructured.Unstructured, section string, want map[string]any) error {
+	patch := client.MergeFrom(object.DeepCopy())
 	for key, value := range want {
-		is, err := json.Marshal(live[key])
-		if err != nil {
+		if err := unstructured.SetNestedField(object.Object, value, section, key); err != nil {
 			return err
 		}
-		should, err := json.Marshal(value)
-		if err != nil {
-			return err
-		}
-		differ = differ || string(is) != string(should)
 	}
-	if !differ {
-		return nil
-	}
-	patch, err := json.Marshal(map[string]any{section: want})
-	if err != nil {
+	if data, err := patch.Data(object); err != nil || string(data) == "{}" {
 		return err
 	}
-	return write(client.RawPatch(types.MergePatchType, patch))
+	if section == "status" {
+		return p.Client.Status().Patch(ctx, object, patch)
+	}
+	return p.Client.Patch(ctx, object, patch)
 }
 
 func clusterOf(object *unstructured.Unstructured) types.NamespacedName {

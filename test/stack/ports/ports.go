@@ -48,8 +48,8 @@ func (l *Leases) Release() {
 	l.locks = nil
 }
 
-// Port Leases the preferred port if it is free, else any other one. A preferred
-// Port of 0 means any.
+// Port leases the preferred port if it is free, else any other one. A preferred
+// port of 0 means any.
 func (l *Leases) Port(preferred int) (int, error) {
 	if preferred != 0 && l.try(preferred) {
 		return preferred, nil
@@ -67,7 +67,8 @@ func (l *Leases) try(port int) bool {
 	if err != nil {
 		return false
 	}
-	if !portFree(port) {
+	// It is free if it can be listened on, on loopback and everywhere.
+	if listenable(fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf(":%d", port)) != nil {
 		unlock()
 		return false
 	}
@@ -81,24 +82,8 @@ func (l *Leases) keep(unlock func()) {
 	l.locks = append(l.locks, unlock)
 }
 
-// portFree tells whether a port can be listened on, on loopback and everywhere.
-func portFree(port int) bool {
-	for _, host := range []string{"127.0.0.1", ""} {
-		listener, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
-		if err != nil {
-			return false
-		}
-		_ = listener.Close()
-	}
-	return true
-}
-
-// inMemoryPorts are where the in-memory provider listens first: for debugging, and
-// for its first cluster.
-var inMemoryPorts = []string{"19000", "20000"}
-
-// Address Leases a loopback address. The in-memory provider always listens on
-// the same ports, so two of them need an address each.
+// Address leases a loopback address. The in-memory provider always listens on the same ports
+// first, for debugging and for its first cluster, so two of them need an address each.
 func (l *Leases) Address() (string, error) {
 	var last error
 	for host := 1; host < 255; host++ {
@@ -107,19 +92,19 @@ func (l *Leases) Address() (string, error) {
 		if err != nil {
 			continue
 		}
-		if last = listenable(address, inMemoryPorts); last != nil {
+		if last = listenable(address+":19000", address+":20000"); last != nil {
 			unlock()
 			continue
 		}
 		l.keep(unlock)
 		return address, nil
 	}
-	return "", fmt.Errorf("no loopback address has ports %v free: %w", inMemoryPorts, last)
+	return "", fmt.Errorf("no loopback address has the in-memory provider's ports free: %w", last)
 }
 
-func listenable(address string, ports []string) error {
-	for _, port := range ports {
-		listener, err := net.Listen("tcp", net.JoinHostPort(address, port))
+func listenable(addresses ...string) error {
+	for _, address := range addresses {
+		listener, err := net.Listen("tcp", address)
 		if err != nil {
 			return err
 		}
