@@ -70,9 +70,9 @@ func groups(pattern *regexp.Regexp, text string) []string {
 // tested are the modules whose versions say what Muster is tested with.
 var tested = []struct{ file, module string }{
 	{"test/parts/kube/go.mod", "k8s.io/kubernetes"},
-	{"test/parts/capi/go.mod", "sigs.k8s.io/cluster-api"},
-	{"test/parts/fleet/go.mod", "github.com/rancher/fleet"},
-	{"test/parts/certmanager/go.mod", "github.com/cert-manager/cert-manager"},
+	{"test/parts/controllers/go.mod", "sigs.k8s.io/cluster-api"},
+	{"test/parts/controllers/go.mod", "github.com/rancher/fleet"},
+	{"test/parts/controllers/go.mod", "github.com/cert-manager/cert-manager"},
 }
 
 // testedVersions returns the versions of the parts that tests run, without the leading v.

@@ -28,7 +28,7 @@ func Build(ctx context.Context, profile Profile, progress io.Writer, more ...par
 	}
 	modules := []parts.Module{parts.Kube, parts.CertManager}
 	if profile == Full {
-		modules = append(modules, parts.Fleet, parts.CAPI)
+		modules = append(modules, parts.Fleet, parts.CAPI, parts.CAPIControlPlane)
 	}
 	return parts.Build(ctx, root, append(modules, more...), progress)
 }

@@ -14,14 +14,13 @@ import (
 
 	"github.com/muster-fleet/muster/test/stack/files"
 	"github.com/muster-fleet/muster/test/stack/poll"
-	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // InMemoryClassFile is the manifest of the in-memory provider's ClusterClass.
 const InMemoryClassFile = "clusterclass-in-memory.yaml"
 
 // manifestsFormat changes when renderManifests writes something else.
-const manifestsFormat = "1"
+const manifestsFormat = "2"
 
 // CAPIProvider is a Cluster API provider as its module lays it out.
 type CAPIProvider struct {
@@ -34,12 +33,36 @@ type CAPIProvider struct {
 	folder string
 }
 
+const (
+	capiModule     = "sigs.k8s.io/cluster-api"
+	capiTestModule = "sigs.k8s.io/cluster-api/test"
+)
+
 // CAPIProviders are those that a stack runs.
 var CAPIProviders = []CAPIProvider{
-	{"capi-core", "capi-", "sigs.k8s.io/cluster-api", "core"},
-	{"capi-bootstrap", "capi-kubeadm-bootstrap-", "sigs.k8s.io/cluster-api", "bootstrap/kubeadm"},
-	{"capi-controlplane", "capi-kubeadm-control-plane-", "sigs.k8s.io/cluster-api", "controlplane/kubeadm"},
-	{"capd", "capd-", "sigs.k8s.io/cluster-api/test", "infrastructure/docker"},
+	{"capi-core", "capi-", capiModule, "core"},
+	{"capi-bootstrap", "capi-kubeadm-bootstrap-", capiModule, "bootstrap/kubeadm"},
+	{"capi-controlplane", "capi-kubeadm-control-plane-", capiModule, "controlplane/kubeadm"},
+	{"capd", "capd-", capiTestModule, "infrastructure/docker"},
+}
+
+// manifest is a file of a stack's, and the files of a module it consists of. A folder is a
+// kustomization: those of Cluster API's providers add the contract labels and the conversion
+// stanza that the generated CRDs lack.
+type manifest struct{ file, module, from string }
+
+func manifests() []manifest {
+	all := []manifest{
+		{"cert-manager-crds.yaml", "github.com/cert-manager/cert-manager", "deploy/crds/cert-manager.io_*.yaml"},
+		{"fleet-crds.yaml", "github.com/rancher/fleet", "charts/fleet-crd/templates/crds.yaml"},
+		{InMemoryClassFile, capiTestModule, "infrastructure/docker/templates/" + InMemoryClassFile},
+	}
+	for _, provider := range CAPIProviders {
+		all = append(all,
+			manifest{provider.Name + "-crds.yaml", provider.module, provider.folder + "/config/crd"},
+			manifest{provider.Name + "-webhooks.yaml", provider.module, provider.folder + "/config/webhook/manifests.yaml"})
+	}
+	return all
 }
 
 // renderManifests copies the CRDs and webhook configurations out of the pinned
@@ -47,8 +70,8 @@ var CAPIProviders = []CAPIProvider{
 func renderManifests(ctx context.Context, tools *Tools, progress io.Writer) (string, error) {
 	hash := sha256.New()
 	fmt.Fprintln(hash, manifestsFormat)
-	for _, module := range []Module{Kube, CertManager, Fleet, CAPI} {
-		key, err := moduleKey(filepath.Join(tools.Root, "test", "parts", module.name), module)
+	for _, module := range []Module{Kube, CertManager} {
+		key, err := module.key(tools.Root)
 		if err != nil {
 			return "", err
 		}
@@ -66,8 +89,12 @@ func renderManifests(ctx context.Context, tools *Tools, progress io.Writer) (str
 	if err := os.MkdirAll(part, 0o755); err != nil {
 		return "", err
 	}
-	for _, render := range []func(context.Context, *Tools, string) error{renderCertManager, renderFleet, renderCAPI} {
-		if err := render(ctx, tools, part); err != nil {
+	for _, m := range manifests() {
+		content, err := m.render(ctx, tools)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", m.file, err)
+		}
+		if err := os.WriteFile(filepath.Join(part, m.file), content, 0o600); err != nil {
 			return "", err
 		}
 	}
@@ -75,90 +102,39 @@ func renderManifests(ctx context.Context, tools *Tools, progress io.Writer) (str
 	return dir, os.Rename(part, dir)
 }
 
-func renderCertManager(ctx context.Context, tools *Tools, out string) error {
-	dir, err := moduleDir(ctx, tools.Root, "certmanager", "github.com/cert-manager/cert-manager")
+func (m manifest) render(ctx context.Context, tools *Tools) ([]byte, error) {
+	dir, err := ModuleDir(ctx, filepath.Join(tools.Root, "test", "parts", "controllers"), m.module)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "deploy", "crds", "cert-manager.io_*.yaml"))
-	if err != nil {
-		return err
+	paths, err := filepath.Glob(filepath.Join(dir, m.from))
+	if err != nil || len(paths) == 0 {
+		return nil, fmt.Errorf("%s has no %s: %w", m.module, m.from, err)
 	}
-	return concatenate(filepath.Join(out, "cert-manager-crds.yaml"), files...)
-}
-
-func renderFleet(ctx context.Context, tools *Tools, out string) error {
-	dir, err := moduleDir(ctx, tools.Root, "fleet", "github.com/rancher/fleet")
-	if err != nil {
-		return err
-	}
-	return concatenate(filepath.Join(out, "fleet-crds.yaml"), filepath.Join(dir, "charts", "fleet-crd", "templates", "crds.yaml"))
-}
-
-// renderCAPI builds the CRDs with the providers' own kustomizations: they add the
-// contract labels and the conversion stanza that the generated bases lack.
-func renderCAPI(ctx context.Context, tools *Tools, out string) error {
-	for _, provider := range CAPIProviders {
-		dir, err := moduleDir(ctx, tools.Root, "capi", provider.module)
-		if err != nil {
-			return err
-		}
-		config := filepath.Join(dir, filepath.FromSlash(provider.folder), "config")
-		cmd := exec.CommandContext(ctx, tools.Bin("kubectl"), "kustomize", filepath.Join(config, "crd"))
+	if info, err := os.Stat(paths[0]); err == nil && info.IsDir() {
+		cmd := exec.CommandContext(ctx, tools.Bin("kubectl"), "kustomize", paths[0])
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
-		crds, err := cmd.Output()
+		out, err := cmd.Output()
+		return out, goError(cmd, err, stderr.String())
+	}
+	var all []byte
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
 		if err != nil {
-			return fmt.Errorf("kustomize %s: %w\n%s", config, err, process.LastLines(stderr.String(), 20))
+			return nil, err
 		}
-		if err := os.WriteFile(filepath.Join(out, provider.Name+"-crds.yaml"), crds, 0o600); err != nil {
-			return err
-		}
-		if err := concatenate(filepath.Join(out, provider.Name+"-webhooks.yaml"), filepath.Join(config, "webhook", "manifests.yaml")); err != nil {
-			return err
-		}
+		all = fmt.Appendf(all, "---\n%s\n", content)
 	}
-	dir, err := moduleDir(ctx, tools.Root, "capi", "sigs.k8s.io/cluster-api/test")
-	if err != nil {
-		return err
-	}
-	return concatenate(filepath.Join(out, InMemoryClassFile),
-		filepath.Join(dir, "infrastructure", "docker", "templates", InMemoryClassFile))
-}
-
-func moduleDir(ctx context.Context, root, part, path string) (string, error) {
-	return ModuleDir(ctx, filepath.Join(root, "test", "parts", part), path)
+	return all, nil
 }
 
 // ModuleDir finds the source of a module that the module in a folder requires, downloading it
 // if need be.
 func ModuleDir(ctx context.Context, from, path string) (string, error) {
-	find := func() (string, error) {
-		dir, err := runGo(ctx, from, "list", "-m", "-f", "{{.Dir}}", path)
-		return strings.TrimSpace(string(dir)), err
-	}
-	if dir, err := find(); err != nil || dir != "" {
-		return dir, err
-	}
 	if _, err := runGo(ctx, from, "mod", "download", path); err != nil {
 		return "", err
 	}
-	return find()
-}
-
-func concatenate(out string, files ...string) error {
-	if len(files) == 0 {
-		return fmt.Errorf("nothing to write to %s", out)
-	}
-	var all bytes.Buffer
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		all.WriteString("---\n")
-		all.Write(content)
-		all.WriteString("\n")
-	}
-	return os.WriteFile(out, all.Bytes(), 0o600)
+	dir, err := runGo(ctx, from, "list", "-m", "-f", "{{.Dir}}", path)
+	return strings.TrimSpace(string(dir)), err
 }

@@ -1,3 +1,5 @@
+// Package parts builds what a stack runs: the programs that modules under test/parts pin,
+// Muster's own, and the CRDs and webhook configurations that come with them.
 package parts
 
 import (
@@ -7,25 +9,19 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-
-	"github.com/muster-fleet/muster/test/stack/files"
 )
 
 // The version the Kubernetes binaries report. Built from modules they would say
 // v0.0.0-master, which clients refuse to parse.
-const (
-	kubernetesVersion = "v1.36.3"
-	kubernetesMajor   = "1"
-	kubernetesMinor   = "36"
-)
+const kubernetesVersion = "v1.36.3"
 
-// Module is a module under test/parts: it pins one system's programs apart
-// from Muster's own requirements.
+// Module is a set of programs that are built together from one of the modules under
+// test/parts, which pin them apart from Muster's own requirements.
 type Module struct {
-	name     string
-	ldflags  string
-	programs []program
-	patches  []patch
+	name, dir string
+	ldflags   string
+	programs  []program
+	patch     *patch
 }
 
 // program is one binary of a Module.
@@ -35,56 +31,41 @@ type program struct {
 }
 
 // builtName is what Go names it.
-func (p program) builtName() string { return path.Base(p.pkg) }
+func (p program) builtName() string { return path.Base(strings.TrimSuffix(p.pkg, "/v3")) }
 
 // The modules.
 var (
 	Kube = Module{
-		name: "kube",
-		ldflags: "-s -w" +
-			" -X k8s.io/component-base/version.gitVersion=" + kubernetesVersion +
-			" -X k8s.io/component-base/version.gitMajor=" + kubernetesMajor +
-			" -X k8s.io/component-base/version.gitMinor=" + kubernetesMinor +
+		name: "kube", dir: "kube",
+		ldflags: " -X k8s.io/component-base/version.gitVersion=" + kubernetesVersion +
+			" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" +
 			" -X k8s.io/client-go/pkg/version.gitVersion=" + kubernetesVersion,
 		programs: []program{
-			{name: "etcd", pkg: "./etcd"},
-			{name: "kube-apiserver", pkg: "./kube-apiserver"},
-			{name: "kube-controller-manager", pkg: "./kube-controller-manager"},
-			{name: "kube-scheduler", pkg: "./kube-scheduler"},
-			{name: "kubectl", pkg: "./kubectl"},
+			{"etcd", "go.etcd.io/etcd/server/v3"},
+			{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"},
+			{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"},
+			{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"},
+			{"kubectl", "k8s.io/kubernetes/cmd/kubectl"},
 		},
 	}
-	CertManager = Module{
-		name:     "certmanager",
-		ldflags:  "-s -w",
-		programs: []program{{name: "cert-manager", pkg: "github.com/muster-fleet/muster/test/parts/certmanager"}},
-	}
-	Fleet = Module{
-		name:    "fleet",
-		ldflags: "-s -w",
-		programs: []program{
-			{name: "fleetcontroller", pkg: "github.com/rancher/fleet/cmd/fleetcontroller"},
-			{name: "fleetagent", pkg: "github.com/rancher/fleet/cmd/fleetagent"},
-			{name: "fleetcli", pkg: "github.com/rancher/fleet/cmd/fleetcli"},
-		},
-	}
+	CertManager = Module{name: "cert-manager", dir: "controllers", programs: []program{{"cert-manager", "./cert-manager"}}}
+	Fleet       = Module{name: "fleet", dir: "controllers", programs: []program{
+		{"fleetcontroller", "github.com/rancher/fleet/cmd/fleetcontroller"},
+		{"fleetagent", "github.com/rancher/fleet/cmd/fleetagent"},
+		{"fleetcli", "github.com/rancher/fleet/cmd/fleetcli"},
+	}}
 	// Registry is an OCI registry, for charts.
-	Registry = Module{
-		name:     "registry",
-		ldflags:  "-s -w",
-		programs: []program{{name: "registry", pkg: "github.com/muster-fleet/muster/test/parts/registry"}},
-	}
-	CAPI = Module{
-		name:    "capi",
-		ldflags: "-s -w",
-		programs: []program{
-			{name: "capi-core", pkg: "sigs.k8s.io/cluster-api/core"},
-			{name: "capi-bootstrap", pkg: "sigs.k8s.io/cluster-api/bootstrap/kubeadm"},
-			{name: "capi-controlplane", pkg: "sigs.k8s.io/cluster-api/controlplane/kubeadm"},
-			{name: "capd", pkg: "sigs.k8s.io/cluster-api/test/infrastructure/docker"},
-		},
-		patches: []patch{inMemoryListens},
-	}
+	Registry = Module{name: "registry", dir: "controllers", programs: []program{{"registry", "./registry"}}}
+	CAPI     = Module{name: "capi", dir: "controllers", patch: &inMemoryListens, programs: []program{
+		{"capi-core", "sigs.k8s.io/cluster-api/core"},
+		{"capi-bootstrap", "sigs.k8s.io/cluster-api/bootstrap/kubeadm"},
+		{"capd", "sigs.k8s.io/cluster-api/test/infrastructure/docker"},
+	}}
+	// CAPIControlPlane is apart: Go names a program by the last element of its path, and two
+	// of Cluster API's share theirs.
+	CAPIControlPlane = Module{name: "capi-controlplane", dir: "controllers", programs: []program{
+		{"capi-controlplane", "sigs.k8s.io/cluster-api/controlplane/kubeadm"},
+	}}
 )
 
 // patch replaces text in one file of a pinned module while it is compiled. It is
@@ -107,57 +88,38 @@ var inMemoryListens = patch{
 	},
 }
 
-// patchModules copies the modules concerned, patches the copies, and returns a module
-// file that builds with them in place of the originals.
-func patchModules(ctx context.Context, root, part, out string, patches []patch) (string, error) {
-	from := filepath.Join(root, "test", "parts", part)
+// apply copies a module of ours and the module to patch, patches that copy, and returns a
+// module file that builds with it in place of the original.
+func (p *patch) apply(ctx context.Context, dir, out string) (modfile string, err error) {
+	source, err := ModuleDir(ctx, dir, p.module)
+	if err != nil {
+		return "", err
+	}
 	if err := os.RemoveAll(out); err != nil {
 		return "", err
 	}
-	if err := os.MkdirAll(out, 0o755); err != nil {
+	if err := os.CopyFS(out, os.DirFS(dir)); err != nil {
 		return "", err
 	}
-	modfile, err := os.ReadFile(filepath.Join(from, "go.mod"))
-	if err != nil {
+	copied := filepath.Join(out, "patched")
+	if err := os.CopyFS(copied, os.DirFS(source)); err != nil {
 		return "", err
 	}
-	for i, p := range patches {
-		copied := filepath.Join(out, fmt.Sprintf("module-%d", i))
-		if err := p.apply(ctx, root, part, copied); err != nil {
-			return "", err
-		}
-		modfile = fmt.Appendf(modfile, "\nreplace %s => %s\n", p.module, copied)
-	}
-	sums, err := os.ReadFile(filepath.Join(from, "go.sum"))
-	if err != nil {
-		return "", err
-	}
-	if err := files.WriteAtomically(filepath.Join(out, "go.sum"), sums); err != nil {
-		return "", err
-	}
-	path := filepath.Join(out, "go.mod")
-	return path, files.WriteAtomically(path, modfile)
-}
-
-func (p patch) apply(ctx context.Context, root, part, to string) error {
-	dir, err := moduleDir(ctx, root, part, p.module)
-	if err != nil {
-		return err
-	}
-	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
-		return err
-	}
-	file := filepath.Join(to, filepath.FromSlash(p.file))
+	file := filepath.Join(copied, p.file)
 	content, err := os.ReadFile(file)
 	if err != nil {
-		return err
+		return "", err
 	}
 	text := string(content)
 	for before, after := range p.replace {
 		if !strings.Contains(text, before) {
-			return fmt.Errorf("%s of %s does not hold %q any more", p.file, p.module, before)
+			return "", fmt.Errorf("%s of %s does not contain %q any more", p.file, p.module, before)
 		}
 		text = strings.ReplaceAll(text, before, after)
 	}
-	return files.WriteAtomically(file, []byte(text))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return "", err
+	}
+	_, err = runGo(ctx, out, "mod", "edit", "-replace="+p.module+"="+copied)
+	return filepath.Join(out, "go.mod"), err
 }

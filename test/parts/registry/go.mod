@@ -1,5 +1,0 @@
-module github.com/muster-fleet/muster/test/parts/registry
-
-go 1.26.0
-
-require github.com/google/go-containerregistry v0.22.1
