@@ -36,7 +36,7 @@ var (
 func TestMain(m *testing.M) {
 	SetDefaultEventuallyTimeout(soon)
 	SetDefaultEventuallyPollingInterval(200 * time.Millisecond)
-	os.Exit(stack.Main(m, stack.Options{Profile: stack.Full, Registry: true, Muster: true}, prepare, nothingRefused))
+	os.Exit(stack.Main(m, stack.Options{Profile: stack.Full, Muster: true}, prepare, nothingRefused))
 }
 
 func prepare(s *stack.Stack) (err error) {

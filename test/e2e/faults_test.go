@@ -59,20 +59,26 @@ func serverStopped(t *testing.T, g Gomega, name string) {
 // agentKilled kills the agent of a hosted cluster, and waits until its node runs another.
 func (h hosted) agentKilled(t *testing.T, g Gomega) {
 	t.Helper()
+	agentKilled(t, g, h.namespace+"."+h.name+".")
+}
+
+// agentKilled is the same for the cluster whose processes begin like this.
+func agentKilled(t *testing.T, g Gomega, prefix string) {
+	t.Helper()
 	var killed process.Status
-	g.Eventually(func(g Gomega) { killed = h.agentOtherThan(g, 0) }).WithTimeout(soon).Should(Succeed())
+	g.Eventually(func(g Gomega) { killed = agentOtherThan(g, prefix, 0) }).WithTimeout(soon).Should(Succeed())
 	g.Expect(env.Kill(ctx, killed.Name)).To(Succeed())
-	g.Eventually(func(g Gomega) { h.agentOtherThan(g, killed.PID) }).WithTimeout(soon).Should(Succeed())
+	g.Eventually(func(g Gomega) { agentOtherThan(g, prefix, killed.PID) }).WithTimeout(soon).Should(Succeed())
 	t.Logf("the agent is killed: %s", killed.Name)
 }
 
 // agentOtherThan is the process of the cluster's agent.
-func (h hosted) agentOtherThan(g Gomega, pid int) process.Status {
+func agentOtherThan(g Gomega, prefix string, pid int) process.Status {
 	processes := env.Processes()
 	at := slices.IndexFunc(processes, func(p process.Status) bool {
-		return p.Running && p.PID != pid && strings.HasPrefix(p.Name, h.namespace+"."+h.name+".") && strings.HasSuffix(p.Name, ".fleet-agent")
+		return p.Running && p.PID != pid && strings.HasPrefix(p.Name, prefix) && strings.HasSuffix(p.Name, ".fleet-agent")
 	})
-	g.Expect(at).NotTo(Equal(-1), "no other agent runs on %s", h.name)
+	g.Expect(at).NotTo(Equal(-1), "no other agent runs on %s", prefix)
 	return processes[at]
 }
 
@@ -160,9 +166,7 @@ func TestFaultsBehindNAT(t *testing.T) {
 		eventuallyPods(g, name, "10.77.0.0/16")
 	}
 	lands("edge-cluster", func() { serverStopped(t, g, "downstream-kube-apiserver") })
-	lands("edge-agent", func() {
-		strikes(t, g, "the agent is killed", "fleet-agent", func() error { return env.Kill(ctx, "fleet-agent") })
-	})
+	lands("edge-agent", func() { agentKilled(t, g, "downstream-") })
 	lands("edge-server", func() { serverStopped(t, g, hubServer) })
 	lands("edge-syncer", func() { syncerKilled(t, g) })
 

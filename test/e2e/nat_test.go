@@ -282,7 +282,8 @@ func annotate(g Gomega, value string) {
 func redeploys(t *testing.T, g Gomega, name string) {
 	t.Helper()
 	applyManifest(t, g)
-	g.Expect(env.Restart(ctx, "fleet-agent")).To(Succeed())
+	_, err := env.DownstreamKubectl(ctx, "-n", stack.DefaultAgentNamespace, "delete", "pods", "-l", "app=fleet-agent")
+	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(env.Apply(ctx, helloBundle(name))).To(Succeed())
 	eventuallyPods(g, name, "10.77.0.0/16")
 }

@@ -104,7 +104,7 @@ func TestTrace(t *testing.T) {
 	}
 	w := &walk{
 		T: t, rng: rand.New(rand.NewPCG(seed, 0)), clusters: map[types.NamespacedName]*tracedCluster{},
-		selected: map[string]bool{}, counts: map[string]int{}, program: env.ProgramPath("kubectl-muster"),
+		selected: map[string]bool{}, counts: map[string]int{}, program: env.Program("kubectl-muster"),
 	}
 	w.setUp(g)
 	t.Cleanup(func() { w.leaveNothing() })
@@ -493,7 +493,7 @@ spec: {clientID: %s, templateValues: %s}
 // runAsPerson runs a line of a shell with kubectl on the path.
 func runAsPerson(line string) (string, error) {
 	cmd := exec.Command("bash", "-c", line)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+env.Kubeconfig, "PATH="+filepath.Dir(env.ProgramPath("kubectl"))+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+env.Kubeconfig, "PATH="+filepath.Dir(env.Program("kubectl"))+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -1,124 +1,186 @@
 package stack
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
+	"golang.org/x/sync/errgroup"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/discovery/cached/memory"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/restmapper"
-	"sigs.k8s.io/yaml"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/stack/parts"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-// fieldManager owns what the harness applies.
-const fieldManager = "muster-stack"
-
-// applier applies objects of any kind on the server's side.
-type applier struct {
-	client   dynamic.Interface
-	discover discovery.AggregatedDiscoveryInterface
-	mapper   *restmapper.DeferredDiscoveryRESTMapper
-}
-
-func newApplier(config *rest.Config) (*applier, error) {
-	client, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return nil, err
-	}
-	discover, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		return nil, err
-	}
-	return &applier{client: client, discover: discover, mapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discover))}, nil
-}
-
-func (a *applier) apply(ctx context.Context, content []byte) error {
-	objects, err := decode(content)
+// Apply applies every object of a YAML stream on the server's side.
+func (s *Stack) Apply(ctx context.Context, yaml string) error {
+	objects, err := decode([]byte(yaml))
 	if err != nil {
 		return err
 	}
 	for _, object := range objects {
-		if err := a.applyObject(ctx, object); err != nil {
-			return fmt.Errorf("apply %s %s/%s: %w", object.GetKind(), object.GetNamespace(), object.GetName(), err)
+		if err := s.apply(ctx, object); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func (a *applier) applyObject(ctx context.Context, object *unstructured.Unstructured) error {
-	resource, err := a.resource(object)
-	if err != nil {
-		return err
-	}
-	_, err = resource.Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
-	return err
-}
-
-// resource finds the endpoint of an object; the mapper looks again for kinds that
-// it does not know yet.
-func (a *applier) resource(object *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
-	kind := object.GroupVersionKind()
-	mapping, err := a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
-	if meta.IsNoMatchError(err) {
-		a.mapper.Reset()
-		mapping, err = a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+func (s *Stack) apply(ctx context.Context, object *unstructured.Unstructured) error {
+	namespaced, err := s.client.IsObjectNamespaced(object)
+	if err == nil {
+		if namespaced && object.GetNamespace() == "" {
+			object.SetNamespace(metav1.NamespaceDefault)
+		}
+		err = s.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("muster-stack"), client.ForceOwnership)
 	}
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("apply %s %s/%s: %w", object.GetKind(), object.GetNamespace(), object.GetName(), err)
 	}
-	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
-		return a.client.Resource(mapping.Resource), nil
-	}
-	namespace := object.GetNamespace()
-	if namespace == "" {
-		namespace = metav1.NamespaceDefault
-	}
-	return a.client.Resource(mapping.Resource).Namespace(namespace), nil
+	return nil
 }
 
 // decode reads a stream of YAML documents. Empty ones are left out.
 func decode(content []byte) ([]*unstructured.Unstructured, error) {
-	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), 4096)
 	var objects []*unstructured.Unstructured
 	for {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
+		var raw runtime.RawExtension
+		if err := decoder.Decode(&raw); errors.Is(err, io.EOF) {
 			return objects, nil
-		}
-		if err != nil {
+		} else if err != nil {
 			return nil, err
 		}
-		fields := map[string]any{}
-		if err := yaml.Unmarshal(document, &fields); err != nil {
-			return nil, err
-		}
-		if len(fields) == 0 {
+		if len(raw.Raw) == 0 {
 			continue
 		}
-		// Through JSON, for the number types that unstructured objects hold.
-		encoded, err := yaml.YAMLToJSON(document)
-		if err != nil {
-			return nil, err
-		}
 		object := &unstructured.Unstructured{}
-		if err := object.UnmarshalJSON(encoded); err != nil {
+		if err := object.UnmarshalJSON(raw.Raw); err != nil {
 			return nil, err
 		}
 		objects = append(objects, object)
 	}
 }
 
-func namespaceNamed(name string) *corev1.Namespace {
-	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+// typed reads an object into its Go type.
+func typed[T any](object *unstructured.Unstructured) (*T, error) {
+	into := new(T)
+	return into, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, into)
+}
+
+// installCRDs applies the CRDs of every system before anything that uses them
+// starts, and waits until they are served.
+func (s *Stack) installCRDs(ctx context.Context) error {
+	begin := time.Now()
+	names := []string{"cert-manager"}
+	if !s.options.WithoutFleet {
+		names = append(names, "fleet")
+	}
+	for _, provider := range parts.CAPIProviders {
+		names = append(names, provider.Name)
+	}
+	var crds []*unstructured.Unstructured
+	for _, name := range names {
+		content, err := os.ReadFile(filepath.Join(s.tools.Manifests, name+"-crds.yaml"))
+		if err != nil {
+			return err
+		}
+		objects, err := decode(content)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		for _, crd := range objects {
+			if err := s.settleConversion(name, crd); err != nil {
+				return fmt.Errorf("%s: %w", crd.GetName(), err)
+			}
+		}
+		crds = append(crds, objects...)
+	}
+	if err := s.applyCRDs(ctx, crds); err != nil {
+		return err
+	}
+	s.say("%d CRDs served (%s)", len(crds), poll.Since(begin))
+	return nil
+}
+
+// settleConversion says who converts between a CRD's versions: its provider's manager, or
+// nobody where no manager runs; then objects of another version are taken as they are.
+func (s *Stack) settleConversion(provider string, crd *unstructured.Unstructured) error {
+	_, found, _ := unstructured.NestedMap(crd.Object, "spec", "conversion", "webhook")
+	switch {
+	case !found:
+		return nil
+	case s.options.Profile != Full:
+		return unstructured.SetNestedMap(crd.Object, map[string]any{"strategy": "None"}, "spec", "conversion")
+	default:
+		return unstructured.SetNestedMap(crd.Object, s.loopbackClient(provider, "/convert"), "spec", "conversion", "webhook", "clientConfig")
+	}
+}
+
+// ApplyCRDs applies the CRDs of a stream of YAML documents, and waits until they are served.
+func (s *Stack) ApplyCRDs(ctx context.Context, content []byte) error {
+	crds, err := decode(content)
+	if err != nil {
+		return err
+	}
+	return s.applyCRDs(ctx, crds)
+}
+
+func (s *Stack) applyCRDs(ctx context.Context, crds []*unstructured.Unstructured) error {
+	group, applying := errgroup.WithContext(ctx)
+	group.SetLimit(4)
+	for _, crd := range crds {
+		group.Go(func() error { return s.apply(applying, crd) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return s.waitServed(ctx, crds)
+}
+
+// waitServed waits until the kinds of these CRDs are in the API server's discovery, where
+// they are a moment after the CRDs are established: until then clients know no such kind.
+func (s *Stack) waitServed(ctx context.Context, crds []*unstructured.Unstructured) error {
+	var kinds []schema.GroupVersionKind
+	for _, object := range crds {
+		crd, err := typed[apiextensionsv1.CustomResourceDefinition](object)
+		if err != nil {
+			return err
+		}
+		for _, version := range crd.Spec.Versions {
+			if version.Served {
+				kinds = append(kinds, schema.GroupVersionKind{Group: crd.Spec.Group, Version: version.Name, Kind: crd.Spec.Names.Kind})
+			}
+		}
+	}
+	return poll.Until(ctx, "CRDs to be served", time.Minute, func(context.Context) error {
+		_, served, _, err := s.hub.client.GroupsAndMaybeResources()
+		if err != nil {
+			return err
+		}
+		var missing []string
+		for _, kind := range kinds {
+			resources := served[kind.GroupVersion()]
+			if resources == nil || !slices.ContainsFunc(resources.APIResources, func(its metav1.APIResource) bool { return its.Kind == kind.Kind }) {
+				missing = append(missing, kind.String())
+			}
+		}
+		if len(missing) > 0 {
+			return fmt.Errorf("not in the API server's discovery: %s", strings.Join(missing, "; "))
+		}
+		return nil
+	})
 }

@@ -8,11 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -34,54 +33,37 @@ type controlPlane struct {
 	// prefix tells the processes of several control planes apart.
 	prefix string
 	dir    string
+	port   int
 	server string
 	pki    *pki.PKI
 	admin  *clientcmdapi.Config
 	client *kubernetes.Clientset
 }
 
-// startControlPlane starts etcd and kube-apiserver. Somebody outside may take a
-// port between choosing it and listening on it; then it tries again with others.
+// startControlPlane starts etcd and kube-apiserver.
 func (s *Stack) startControlPlane(ctx context.Context, prefix string) (*controlPlane, error) {
-	const attempts = 3
-	for attempt := 1; ; attempt++ {
-		plane, err := s.tryControlPlane(ctx, prefix)
-		if err == nil {
-			return plane, nil
-		}
-		if attempt == attempts || !strings.Contains(err.Error(), "address already in use") {
-			return nil, err
-		}
-		s.say("a port was taken meanwhile, trying others")
-		for _, name := range []string{"kube-apiserver", "etcd"} {
-			if p, err := s.process(prefix + name); err == nil {
-				_ = p.SignalAndWait(syscall.SIGKILL)
-				s.drop(p)
-			}
-		}
-	}
-}
-
-func (s *Stack) tryControlPlane(ctx context.Context, prefix string) (*controlPlane, error) {
 	c := &controlPlane{prefix: prefix, dir: s.planeDir(prefix)}
 	if err := os.RemoveAll(c.dir); err != nil {
 		return nil, err
 	}
-	var ports [3]int
-	for i := range ports {
-		port, err := s.leases.Port(0)
-		if err != nil {
-			return nil, err
-		}
-		ports[i] = port
+	clientPort, etcd, err := s.lease()
+	if err != nil {
+		return nil, err
 	}
-	securePort, clientPort, peerPort := ports[0], ports[1], ports[2]
-	c.server = fmt.Sprintf("https://127.0.0.1:%d", securePort)
+	_, peer, err := s.lease()
+	if err != nil {
+		return nil, err
+	}
+	var address string
+	if c.port, address, err = s.lease(); err != nil {
+		return nil, err
+	}
+	c.server = "https://" + address
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}
-	etcdURL, peerURL := fmt.Sprintf("http://127.0.0.1:%d", clientPort), fmt.Sprintf("http://127.0.0.1:%d", peerPort)
-	err := s.run(ctx, process.Spec{
+	etcdURL, peerURL := "http://"+etcd, "http://"+peer
+	err = s.run(ctx, process.Spec{
 		Name: prefix + "etcd", Path: s.tools.Bin("etcd"), Port: clientPort,
 		Args: []string{
 			"--name=e", "--data-dir=" + filepath.Join(c.dir, "etcd"), "--unsafe-no-fsync",
@@ -94,15 +76,15 @@ func (s *Stack) tryControlPlane(ctx context.Context, prefix string) (*controlPla
 		return nil, err
 	}
 	return c, s.run(ctx, process.Spec{
-		Name: prefix + "kube-apiserver", Path: s.tools.Bin("kube-apiserver"), Port: securePort,
+		Name: prefix + "kube-apiserver", Path: s.tools.Bin("kube-apiserver"), Port: c.port,
 		Args: []string{
 			"--etcd-servers=" + etcdURL,
-			"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", securePort),
+			"--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.port),
 			"--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.0.0.0/24",
 			"--tls-cert-file=" + c.pki.Path("apiserver.crt"), "--tls-private-key-file=" + c.pki.Path("apiserver.key"),
 			"--client-ca-file=" + c.pki.Path("ca.crt"), "--authorization-mode=RBAC",
 			"--service-account-issuer=https://kubernetes.default.svc",
-			"--service-account-key-file=" + c.pki.Path("sa.pub"), "--service-account-signing-key-file=" + c.pki.Path("sa.key"),
+			"--service-account-key-file=" + c.pki.Path("apiserver.key"), "--service-account-signing-key-file=" + c.pki.Path("apiserver.key"),
 			"--audit-policy-file=" + filepath.Join(c.dir, "audit-policy.yaml"),
 			// One file, never rotated: counting needs all of it.
 			"--audit-log-path=" + c.auditLog(), "--audit-log-maxsize=100000",
@@ -132,11 +114,10 @@ func (c *controlPlane) prepare() error {
 	if c.admin, err = c.userConfig("admin", "system:masters"); err != nil {
 		return err
 	}
-	config, err := clientcmd.NewDefaultClientConfig(*c.admin, nil).ClientConfig()
+	config, err := restConfig(c.admin)
 	if err != nil {
 		return err
 	}
-	config.QPS = -1
 	if c.client, err = kubernetes.NewForConfig(config); err != nil {
 		return err
 	}
@@ -165,6 +146,16 @@ func (c *controlPlane) userKubeconfig(user string, groups ...string) (string, er
 	}
 	path := filepath.Join(c.dir, "kubeconfigs", strings.ReplaceAll(user, ":", "-"))
 	return path, pki.WriteKubeconfig(path, config)
+}
+
+// restConfig configures a client without limits of its own.
+func restConfig(kubeconfig *clientcmdapi.Config) (*rest.Config, error) {
+	config, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1
+	return config, nil
 }
 
 func (c *controlPlane) ready(ctx context.Context) error {
@@ -197,7 +188,7 @@ func (s *Stack) controllerManagerSpec(c *controlPlane, name string, controllers 
 		Args: []string{
 			"--kubeconfig=" + kubeconfig, "--use-service-account-credentials=true", "--leader-elect=false", "--secure-port=0",
 			"--controllers=" + strings.Join(controllers, ","),
-			"--service-account-private-key-file=" + c.pki.Path("sa.key"), "--root-ca-file=" + c.pki.Path("ca.crt"),
+			"--service-account-private-key-file=" + c.pki.Path("apiserver.key"), "--root-ca-file=" + c.pki.Path("ca.crt"),
 		},
 		// It serves nothing; that its controllers work is seen in their objects.
 		Ready: func(ctx context.Context) error {
@@ -208,27 +199,18 @@ func (s *Stack) controllerManagerSpec(c *controlPlane, name string, controllers 
 	}, err
 }
 
-// schedulerSpec is the process that binds Pods to nodes.
-func (s *Stack) schedulerSpec(c *controlPlane) (process.Spec, error) {
+// workloadSpecs are the process that runs these controllers, and the scheduler, which binds
+// Pods to nodes.
+func (s *Stack) workloadSpecs(c *controlPlane, name string, controllers []string) ([]process.Spec, error) {
+	manager, err := s.controllerManagerSpec(c, name, controllers)
+	if err != nil {
+		return nil, err
+	}
 	kubeconfig, err := c.userKubeconfig("system:kube-scheduler")
-	return process.Spec{
+	return []process.Spec{manager, {
 		Name: c.prefix + "kube-scheduler", Path: s.tools.Bin("kube-scheduler"),
 		Args: []string{"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0"},
-	}, err
-}
-
-func (s *Stack) hubControllerManagerSpec() ([]process.Spec, error) {
-	spec, err := s.controllerManagerSpec(s.hub, "kube-controller-manager", baseControllers)
-	return []process.Spec{spec}, err
-}
-
-// ensureNamespace creates a namespace unless it exists.
-func (c *controlPlane) ensureNamespace(ctx context.Context, name string) error {
-	_, err := c.client.CoreV1().Namespaces().Create(ctx, namespaceNamed(name), metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	return err
+	}}, err
 }
 
 const downstreamPrefix = "downstream-"
@@ -239,7 +221,8 @@ const downstreamPrefix = "downstream-"
 func (s *Stack) StartDownstream(ctx context.Context) ([]byte, error) {
 	if s.remote != nil {
 		var kubeconfig []byte
-		return kubeconfig, s.remote.do(ctx, "start-downstream", "", &kubeconfig)
+		err := s.remote.do("start-downstream", "", &kubeconfig)
+		return kubeconfig, err
 	}
 	if s.downstream == nil {
 		plane, err := s.startControlPlane(ctx, downstreamPrefix)
@@ -263,6 +246,11 @@ func (s *Stack) StartDownstream(ctx context.Context) ([]byte, error) {
 
 // DownstreamKubeconfig is the path of the downstream administrator's kubeconfig.
 func (s *Stack) DownstreamKubeconfig() string { return filepath.Join(s.dir, "downstream.kubeconfig") }
+
+// DownstreamAuditLog is AuditLog for the downstream.
+func (s *Stack) DownstreamAuditLog(filter AuditFilter) ([]AuditEvent, error) {
+	return s.auditLog(downstreamPrefix, filter)
+}
 
 // DownstreamKubectl is Kubectl for the downstream.
 func (s *Stack) DownstreamKubectl(ctx context.Context, args ...string) (string, error) {

@@ -3,22 +3,186 @@ package stack
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/rpc"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
+	"slices"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/muster-fleet/muster/test/stack/files"
+	"github.com/muster-fleet/muster/test/stack/parts"
 	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/ports"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
+
+// State is what a supervised stack leaves on disk for the commands that come later.
+type State struct {
+	// Supervisor is the process that holds the stack.
+	Supervisor int       `json:"supervisor"`
+	Since      time.Time `json:"since"`
+	// Ready says that the stack has come up whole.
+	Ready   bool    `json:"ready"`
+	Profile Profile `json:"profile"`
+	Muster  bool    `json:"muster"`
+	// Socket is where the supervisor takes orders.
+	Socket    string           `json:"socket"`
+	Tools     *parts.Tools     `json:"tools"`
+	Processes []process.Status `json:"processes"`
+}
+
+func statePath(dir string) string { return filepath.Join(dir, "state.json") }
+
+// ReadState returns what a stack in this directory left, or an error that
+// errors.Is os.ErrNotExist if there is none.
+func ReadState(dir string) (*State, error) {
+	content, err := os.ReadFile(statePath(dir))
+	if err != nil {
+		return nil, err
+	}
+	state := &State{}
+	return state, json.Unmarshal(content, state)
+}
+
+// SupervisorAlive tells whether the supervisor still runs.
+func (s *State) SupervisorAlive() bool { return process.Runs(s.Supervisor, "") }
+
+// Supervise brings a stack up in options.Dir and holds it until ctx ends, keeping
+// state.json true and taking orders. It is what runs behind `make up`.
+func Supervise(ctx context.Context, options Options) error {
+	// Not in the directory itself: its path may be too long for a socket.
+	sockets, err := os.MkdirTemp("", "muster-stack-socket-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(sockets) }()
+	var mu sync.Mutex
+	state := State{
+		Supervisor: os.Getpid(), Since: time.Now(), Profile: options.Profile, Muster: options.Muster, Socket: filepath.Join(sockets, "control"),
+	}
+	options.changed = func(s *Stack) {
+		mu.Lock()
+		defer mu.Unlock()
+		state.Tools, state.Processes = s.tools, s.Processes()
+		// A full disk shows itself soon enough elsewhere.
+		if content, err := json.MarshalIndent(state, "", "  "); err == nil {
+			_ = files.WriteAtomically(statePath(s.dir), content)
+		}
+	}
+	defer func() { _ = os.Remove(statePath(options.Dir)) }()
+	s, err := Up(ctx, options)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(s.takeOrders(ctx, state.Socket), linkKubectl(s)); err != nil {
+		return errors.Join(err, s.Down())
+	}
+	mu.Lock()
+	state.Ready = true
+	mu.Unlock()
+	s.options.changed(s)
+	<-ctx.Done()
+	return s.Down()
+}
+
+// linkKubectl puts the kubectl that was built with the parts, and its plugin, at a path to
+// remember.
+func linkKubectl(s *Stack) error {
+	for _, name := range []string{"kubectl", "kubectl-muster"} {
+		program := s.Program(name)
+		if program == "" {
+			continue // It was not built: the stack runs without Muster.
+		}
+		if err := files.SwapLink(program, filepath.Join(s.dir, "bin", name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// orders is what a supervisor serves to later commands.
+type orders struct {
+	ctx   context.Context
+	stack *Stack
+}
+
+// takeOrders serves orders on a socket until ctx ends.
+func (s *Stack) takeOrders(ctx context.Context, socket string) error {
+	server := rpc.NewServer()
+	if err := server.RegisterName("Stack", orders{ctx, s}); err != nil {
+		return err
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { _ = listener.Close() })
+	go server.Accept(listener)
+	return nil
+}
+
+// Do does something by its name, with an argument.
+func (o orders) Do(order [2]string, reply *[]byte) (err error) {
+	switch order[0] {
+	case "start-dead":
+		return o.stack.StartDead(o.ctx)
+	case "start-downstream":
+		*reply, err = o.stack.StartDownstream(o.ctx)
+		return err
+	case "start-host-provider":
+		return o.stack.StartHostProvider(o.ctx)
+	case "start-agent":
+		return o.stack.StartAgent(o.ctx, order[1])
+	case "reload":
+		return o.stack.Reload(o.ctx)
+	default:
+		return fmt.Errorf("unknown order %q", order[0])
+	}
+}
+
+// remote gives orders to the supervisor of a stack.
+type remote struct{ socket string }
+
+func (r *remote) do(order, argument string, reply *[]byte) error {
+	supervisor, err := rpc.Dial("unix", r.socket)
+	if err != nil {
+		return fmt.Errorf("ask the supervisor: %w", err)
+	}
+	defer func() { _ = supervisor.Close() }()
+	if reply == nil {
+		reply = new([]byte)
+	}
+	return supervisor.Call("Stack.Do", [2]string{order, argument}, reply)
+}
+
+// Attach returns a stack that a supervisor holds, such as the one of `make up` in .dev. It can
+// use the API server, and give the orders that Do knows.
+func Attach(dir string) (*Stack, error) {
+	state, err := ReadState(dir)
+	if err != nil {
+		return nil, err
+	}
+	if !state.Ready || !state.SupervisorAlive() {
+		return nil, fmt.Errorf("the stack in %s does not run", dir)
+	}
+	s := &Stack{
+		Kubeconfig: filepath.Join(dir, "kubeconfig"), dir: dir, tools: state.Tools, options: Options{Progress: io.Discard}, remote: &remote{state.Socket},
+	}
+	config, err := s.RESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	s.client, err = newClient(config)
+	return s, err
+}
 
 // DevDir is the directory of the stack that `make up` starts.
 func DevDir() (string, error) {
@@ -33,6 +197,8 @@ func LockDir(dir string, waiting func()) (unlock func(), err error) {
 	return files.Lock(filepath.Join(ports.Dir(), name), waiting)
 }
 
+func supervisorLog(dir string) string { return filepath.Join(dir, "logs", "supervisor.log") }
+
 // SpawnSupervisor starts `<this program> supervise <args>` apart from the calling
 // terminal and returns when the stack is ready, copying the progress to out. If ctx
 // ends before, the supervisor is told to stop.
@@ -42,14 +208,21 @@ func SpawnSupervisor(ctx context.Context, dir string, out io.Writer, args ...str
 	}
 	// A copy that stays: `go run` removes its program when it ends.
 	program := filepath.Join(dir, "bin", "stack")
-	if err := copySelf(program); err != nil {
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
 		return err
 	}
-	logPath := filepath.Join(dir, "logs", "supervisor.log")
-	if err := os.MkdirAll(filepath.Dir(logPath), 0o755); err != nil {
+	if err := files.WriteAtomically(program, self); err != nil {
 		return err
 	}
-	log, err := os.Create(logPath)
+	if err := os.Chmod(program, 0o755); err != nil {
+		return err
+	}
+	if err := files.WriteAtomically(supervisorLog(dir), nil); err != nil {
+		return err
+	}
+	defer Follow(dir, out)()
+	log, err := os.OpenFile(supervisorLog(dir), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -62,17 +235,13 @@ func SpawnSupervisor(ctx context.Context, dir string, out io.Writer, args ...str
 	}
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
-
-	progress := &follower{path: logPath, out: out}
-	defer progress.copy()
 	for {
-		progress.copy()
 		if state, err := ReadState(dir); err == nil && state.Ready && state.Supervisor == cmd.Process.Pid {
 			return nil
 		}
 		select {
 		case err := <-exited:
-			return fmt.Errorf("the stack did not come up (%w); logs are in %s", err, filepath.Dir(logPath))
+			return fmt.Errorf("the stack did not come up (%w); logs are in %s", err, filepath.Dir(log.Name()))
 		case <-ctx.Done():
 			_ = cmd.Process.Signal(syscall.SIGTERM)
 			<-exited
@@ -84,57 +253,25 @@ func SpawnSupervisor(ctx context.Context, dir string, out io.Writer, args ...str
 
 // Follow copies what a stack's supervisor logs from now on until stop is called.
 func Follow(dir string, out io.Writer) (stop func()) {
-	f := &follower{path: filepath.Join(dir, "logs", "supervisor.log"), out: out}
-	if info, err := os.Stat(f.path); err == nil {
-		f.offset = info.Size()
+	log, err := os.Open(supervisorLog(dir))
+	if err != nil {
+		return func() {}
 	}
+	_, _ = log.Seek(0, io.SeekEnd)
 	done, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
 		for {
-			f.copy()
+			_, _ = io.Copy(out, log)
 			select {
 			case <-done:
-				f.copy()
+				_, _ = io.Copy(out, log)
 				return
 			case <-time.After(100 * time.Millisecond):
 			}
 		}
 	}()
-	return func() { close(done); <-stopped }
-}
-
-type follower struct {
-	path   string
-	offset int64
-	out    io.Writer
-}
-
-func (f *follower) copy() {
-	file, err := os.Open(f.path)
-	if err != nil {
-		return
-	}
-	defer func() { _ = file.Close() }()
-	if _, err := file.Seek(f.offset, io.SeekStart); err == nil {
-		count, _ := io.Copy(f.out, file)
-		f.offset += count
-	}
-}
-
-func copySelf(to string) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	content, err := os.ReadFile(self)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(to, content, 0o755)
+	return func() { close(done); <-stopped; _ = log.Close() }
 }
 
 // TearDown stops the supervised stack of a directory and makes sure that no process
@@ -150,9 +287,7 @@ func TearDown(dir string) (int, error) {
 	stopped := 0
 	if state.SupervisorAlive() {
 		stopped++
-		if err := syscall.Kill(state.Supervisor, syscall.SIGTERM); err != nil {
-			return 0, err
-		}
+		_ = syscall.Kill(state.Supervisor, syscall.SIGTERM)
 		if err := waitGone(state.Supervisor, 2*process.StopGrace); err != nil {
 			_ = syscall.Kill(state.Supervisor, syscall.SIGKILL)
 			if err := waitGone(state.Supervisor, process.StopGrace); err != nil {
@@ -165,7 +300,7 @@ func TearDown(dir string) (int, error) {
 			continue
 		}
 		stopped++
-		if !runs(p.PID, p.Path) {
+		if !p.Alive() {
 			continue
 		}
 		// They die with their supervisor; this is for one that was just dying.
@@ -174,43 +309,21 @@ func TearDown(dir string) (int, error) {
 			return stopped, fmt.Errorf("%s: %w", p.Name, err)
 		}
 	}
-	return stopped, removeAllBut(dir, "logs", "bin")
+	entries, err := os.ReadDir(dir)
+	problems := []error{err}
+	for _, entry := range entries {
+		if !slices.Contains([]string{"logs", "bin"}, entry.Name()) {
+			problems = append(problems, os.RemoveAll(filepath.Join(dir, entry.Name())))
+		}
+	}
+	return stopped, errors.Join(problems...)
 }
 
 func waitGone(pid int, timeout time.Duration) error {
 	return poll.Until(context.Background(), fmt.Sprintf("process %d to end", pid), timeout, func(context.Context) error {
-		if runs(pid, "") {
+		if process.Runs(pid, "") {
 			return errors.New("it still runs")
 		}
 		return nil
 	})
-}
-
-// zombie tells whether a process has ended and only waits for its parent to notice.
-func zombie(pid int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return false
-	}
-	// The state follows the name, which is in parentheses and may hold anything.
-	_, rest, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')'):]), " ")
-	return strings.HasPrefix(rest, "Z")
-}
-
-func removeAllBut(dir string, keep ...string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	var problems []error
-	for _, entry := range entries {
-		kept := false
-		for _, name := range keep {
-			kept = kept || entry.Name() == name
-		}
-		if !kept {
-			problems = append(problems, os.RemoveAll(filepath.Join(dir, entry.Name())))
-		}
-	}
-	return errors.Join(problems...)
 }

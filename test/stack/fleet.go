@@ -6,11 +6,6 @@ import (
 	"fmt"
 	"net/http"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-
 	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
@@ -22,15 +17,7 @@ const (
 
 // configureFleet writes what Fleet's chart would: without the URL of the API server
 // Fleet cannot import a cluster.
-func (s *Stack) configureFleet(ctx context.Context) error {
-	// "-" means that the local cluster is not managed.
-	return s.writeFleetConfig(ctx, map[string]string{"namespace": "-"})
-}
-
-func (s *Stack) writeFleetConfig(ctx context.Context, bootstrap map[string]string) error {
-	if err := s.hub.ensureNamespace(ctx, fleetNamespace); err != nil {
-		return err
-	}
+func (s *Stack) configureFleet(ctx context.Context, bootstrap map[string]string) error {
 	config, err := json.Marshal(map[string]any{
 		"agentImage":                      "rancher/fleet-agent:" + fleetVersion,
 		"agentImagePullPolicy":            "IfNotPresent",
@@ -46,23 +33,21 @@ func (s *Stack) writeFleetConfig(ctx context.Context, bootstrap map[string]strin
 	if err != nil {
 		return err
 	}
-	object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.ConfigMap{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: "fleet-controller"},
-		Data:       map[string]string{"config": string(config)},
-	})
-	if err != nil {
-		return err
-	}
-	return s.client.applyObject(ctx, &unstructured.Unstructured{Object: object})
+	return s.Apply(ctx, fmt.Sprintf(`
+{apiVersion: v1, kind: Namespace, metadata: {name: %[1]s}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {namespace: %[1]s, name: fleet-controller}, data: {config: %[2]q}}
+`, fleetNamespace, config))
 }
 
 // fleetEnv is the environment of Fleet's controllers. Each wants it whole: the election
 // settings even without election.
 func (s *Stack) fleetEnv(more ...string) ([]string, error) {
 	kubeconfig, err := s.hub.userKubeconfig("fleet-controller", "system:masters")
-	env := append(electionEnv(),
-		"HOME="+s.dir, "TMPDIR="+s.dir, "KUBECONFIG="+kubeconfig, "NAMESPACE="+fleetNamespace)
+	env := []string{"HOME=" + s.dir, "TMPDIR=" + s.dir, "KUBECONFIG=" + kubeconfig, "NAMESPACE=" + fleetNamespace}
+	for _, prefix := range []string{"CATTLE", "FLEET_AGENT"} {
+		env = append(env, prefix+"_ELECTION_LEASE_DURATION=12s", prefix+"_ELECTION_RETRY_PERIOD=2s", prefix+"_ELECTION_RENEW_DEADLINE=8s")
+	}
 	for _, kind := range []string{"BUNDLE", "BUNDLEDEPLOYMENT", "CLUSTER", "CLUSTERGROUP", "HELMOPS", "GITREPO"} {
 		// Unset means one worker.
 		env = append(env, kind+"_RECONCILER_WORKERS=50")
@@ -72,39 +57,36 @@ func (s *Stack) fleetEnv(more ...string) ([]string, error) {
 
 // fleetSpecs are Fleet's controllers.
 func (s *Stack) fleetSpecs() ([]process.Spec, error) {
-	port, err := s.leases.Port(0)
+	port, health, err := s.lease()
 	if err != nil {
 		return nil, err
 	}
-	health := fmt.Sprintf("127.0.0.1:%d", port)
-	env, err := s.fleetEnv()
+	env, err := s.fleetEnv("FLEET_HEALTHPROBE_BIND_ADDRESS=" + health)
 	if err != nil {
 		return nil, err
 	}
-	binary := s.tools.Bin("fleetcontroller")
+	management, err := s.agentManagementSpec("--disable-bootstrap")
+	if err != nil {
+		return nil, err
+	}
 	return []process.Spec{{
-		Name: "fleet-controller", Path: binary, Port: port,
+		Name: "fleet-controller", Path: s.tools.Bin("fleetcontroller"), Port: port,
 		Args:  []string{"--leader-elect=false", "--disable-metrics"},
-		Env:   append(env[:len(env):len(env)], "FLEET_HEALTHPROBE_BIND_ADDRESS="+health),
+		Env:   env,
 		Ready: poll.Answers(http.DefaultClient, "http://"+health+"/readyz"),
-	}, {
-		Name: "fleet-agentmanagement", Path: binary,
-		Args:    []string{"agentmanagement", "--disable-bootstrap"},
-		Env:     append(env[:len(env):len(env)], "FLEET_HEALTHPROBE_BIND_ADDRESS=0"),
-		LogSays: "Starting fleet.cattle.io/v1alpha1, Kind=Cluster controller",
-	}, {
-		Name: "fleet-helmops", Path: binary,
+	}, management, {
+		Name: "fleet-helmops", Path: s.tools.Bin("fleetcontroller"),
 		Args:    []string{"helmops", "--leader-elect=false", "--disable-metrics"},
-		Env:     append(env[:len(env):len(env)], "FLEET_HEALTHPROBE_BIND_ADDRESS=0"),
+		Env:     management.Env,
 		LogSays: "Starting workers",
 	}}, nil
 }
 
-// electionEnv are settings Fleet's programs parse whether they elect or not.
-func electionEnv() []string {
-	var env []string
-	for _, prefix := range []string{"CATTLE", "FLEET_AGENT"} {
-		env = append(env, prefix+"_ELECTION_LEASE_DURATION=12s", prefix+"_ELECTION_RETRY_PERIOD=2s", prefix+"_ELECTION_RENEW_DEADLINE=8s")
-	}
-	return env
+func (s *Stack) agentManagementSpec(flags ...string) (process.Spec, error) {
+	env, err := s.fleetEnv("FLEET_HEALTHPROBE_BIND_ADDRESS=0")
+	return process.Spec{
+		Name: "fleet-agentmanagement", Path: s.tools.Bin("fleetcontroller"),
+		Args: append([]string{"agentmanagement"}, flags...), Env: env,
+		LogSays: "Starting fleet.cattle.io/v1alpha1, Kind=Cluster controller",
+	}, err
 }

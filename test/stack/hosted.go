@@ -4,19 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/stack/hostprovider"
 	"github.com/muster-fleet/muster/test/stack/pki"
@@ -27,14 +21,15 @@ import (
 // scheduler, and nodes that are played.
 type hostedCluster struct {
 	plane *controlPlane
-	nodes map[string]*playedNode
+	// nodes are how each node is ended.
+	nodes map[string]func()
 }
 
 // StartHostProvider installs a provider of Cluster API whose clusters are processes of
 // this host, and plays it until the stack goes down. HostClusterClass is a class of it.
 func (s *Stack) StartHostProvider(ctx context.Context) error {
 	if s.remote != nil {
-		return s.remote.do(ctx, "start-host-provider", "", nil)
+		return s.remote.do("start-host-provider", "", nil)
 	}
 	s.mu.Lock()
 	plays := s.hosted != nil
@@ -65,16 +60,11 @@ func (s *Stack) playHostProvider(ctx context.Context, on hosts) error {
 	if err != nil {
 		return err
 	}
-	config, err := clientcmd.NewDefaultClientConfig(*user, nil).ClientConfig()
+	config, err := restConfig(user)
 	if err != nil {
 		return err
 	}
-	config.QPS = -1
-	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)); err != nil {
-		return err
-	}
-	objects, err := client.New(config, client.Options{Scheme: scheme})
+	objects, err := newClient(config)
 	if err != nil {
 		return err
 	}
@@ -129,37 +119,25 @@ func (h hosts) StartControlPlane(ctx context.Context, cluster types.NamespacedNa
 	if err != nil {
 		return nil, err
 	}
-	manager, err := h.controllerManagerSpec(plane, "kube-controller-manager", slices.Concat(baseControllers, workloadControllers))
+	specs, err := h.workloadSpecs(plane, "kube-controller-manager", slices.Concat(baseControllers, workloadControllers))
 	if err != nil {
 		return nil, err
 	}
-	scheduler, err := h.schedulerSpec(plane)
-	if err != nil {
-		return nil, err
-	}
-	if err := h.runAll(ctx, []process.Spec{manager, scheduler}); err != nil {
+	if err := h.runAll(ctx, specs); err != nil {
 		return nil, err
 	}
 	if err := pki.WriteKubeconfig(h.HostedKubeconfig(cluster.Namespace, cluster.Name), plane.admin); err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
-	h.hosted[cluster] = &hostedCluster{plane: plane, nodes: map[string]*playedNode{}}
+	h.hosted[cluster] = &hostedCluster{plane: plane, nodes: map[string]func(){}}
 	h.mu.Unlock()
 	return accessTo(plane)
 }
 
 func accessTo(plane *controlPlane) (*hostprovider.ControlPlane, error) {
-	server, err := url.Parse(plane.server)
-	if err != nil {
-		return nil, err
-	}
-	port, err := strconv.Atoi(server.Port())
-	if err != nil {
-		return nil, err
-	}
 	kubeconfig, err := clientcmd.Write(*plane.admin)
-	return &hostprovider.ControlPlane{Kubeconfig: kubeconfig, Host: server.Hostname(), Port: port}, err
+	return &hostprovider.ControlPlane{Kubeconfig: kubeconfig, Host: "127.0.0.1", Port: plane.port}, err
 }
 
 func (h hosts) StopControlPlane(cluster types.NamespacedName) error {
@@ -172,44 +150,40 @@ func (h hosts) StopControlPlane(cluster types.NamespacedName) error {
 		}
 	}
 	h.mu.Unlock()
-	problems := stopInLayers(ends)
+	err := stopInLayers(ends)
 	for _, p := range ends {
 		h.drop(p)
 	}
 	h.options.changed(h.Stack)
-	return errors.Join(append(problems, os.RemoveAll(h.planeDir(hostedPrefix(cluster))))...)
+	return errors.Join(err, os.RemoveAll(h.planeDir(hostedPrefix(cluster))))
 }
 
 func (h hosts) StartNode(cluster types.NamespacedName, machine hostprovider.Machine) error {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	hosted := h.hosted[cluster]
-	runs := hosted != nil && hosted.nodes[machine.Name] != nil
-	h.mu.Unlock()
 	if hosted == nil {
 		return fmt.Errorf("%s has no control plane", cluster)
 	}
-	if runs {
+	if hosted.nodes[machine.Name] != nil {
 		return nil
 	}
-	node, err := h.playNode(hosted.plane, machine)
-	if err != nil {
-		return err
+	end, err := h.playNode(hosted.plane, machine)
+	if err == nil {
+		hosted.nodes[machine.Name] = end
 	}
-	h.mu.Lock()
-	hosted.nodes[machine.Name] = node
-	h.mu.Unlock()
-	return nil
+	return err
 }
 
 func (h hosts) StopNode(cluster types.NamespacedName, name string) {
 	h.mu.Lock()
-	var node *playedNode
+	var end func()
 	if hosted := h.hosted[cluster]; hosted != nil {
-		node = hosted.nodes[name]
+		end = hosted.nodes[name]
 		delete(hosted.nodes, name)
 	}
 	h.mu.Unlock()
-	if node != nil {
-		node.end()
+	if end != nil {
+		end()
 	}
 }

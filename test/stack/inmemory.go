@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/test/stack/parts"
@@ -155,19 +156,13 @@ func (s *Stack) WaitForControlPlane(ctx context.Context, namespace, name string)
 }
 
 func (s *Stack) waitForCAPI(ctx context.Context, kind, namespace, name string, timeout time.Duration, condition func(*unstructured.Unstructured) error) error {
-	object := &unstructured.Unstructured{}
-	object.SetAPIVersion("cluster.x-k8s.io/v1beta2")
-	object.SetKind(kind)
-	object.SetNamespace(namespace)
-	resource, err := s.client.resource(object)
-	if err != nil {
-		return err
-	}
 	return poll.Until(ctx, kind+" "+namespace+"/"+name, timeout, func(ctx context.Context) error {
-		got, err := resource.Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
+		object := &unstructured.Unstructured{}
+		object.SetAPIVersion("cluster.x-k8s.io/v1beta2")
+		object.SetKind(kind)
+		if err := s.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, object); err != nil {
 			return err
 		}
-		return condition(got)
+		return condition(object)
 	})
 }

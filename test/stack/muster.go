@@ -10,7 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/muster-fleet/muster/test/stack/pod"
 	"github.com/muster-fleet/muster/test/stack/process"
@@ -24,8 +24,6 @@ type workload struct {
 	name       string
 	dir        string
 	ports      map[int]int
-	identity   *pod.Identity
-	volumes    []*pod.Volume
 	// server is where it finds the API server.
 	server string
 	// ready is its readiness probe, nil if it has none; timing is how a kubelet uses it.
@@ -37,56 +35,90 @@ type workload struct {
 
 // startMuster applies the shipped manifests and runs the Deployments in them.
 func (s *Stack) startMuster(ctx context.Context) error {
-	if err := s.ApplyMuster(ctx); err != nil {
+	if err := s.applyMuster(ctx); err != nil {
 		return err
 	}
-	for _, object := range s.shipped {
+	return s.runShipped(ctx, s.shipped)
+}
+
+// runShipped runs the Deployments among these objects, and leads the API server to the
+// webhooks among them.
+func (s *Stack) runShipped(ctx context.Context, objects []*unstructured.Unstructured) (err error) {
+	for _, object := range objects {
 		if object.GetKind() != "Deployment" {
 			continue
 		}
-		if _, err := s.startReplica(ctx, object.GetNamespace(), object.GetName(), 0); err != nil {
+		if _, unknown := s.process(object.GetName()); unknown == nil { // An earlier test stopped it.
+			err = s.Restart(ctx, object.GetName())
+		} else {
+			_, err = s.startReplica(ctx, object.GetNamespace(), object.GetName(), 0)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return s.routeWebhooks(ctx)
+	return s.route(ctx, objects)
 }
 
-// ApplyMuster applies Muster's manifests with kubectl, as a user would. When Muster
-// runs already, its processes see the change after a Restart.
-func (s *Stack) ApplyMuster(ctx context.Context) error {
+// applyMuster applies Muster's manifests. When Muster runs already, its processes see the
+// change after a Restart.
+func (s *Stack) applyMuster(ctx context.Context) (err error) {
 	manifests := s.options.Manifests
 	if manifests == "" {
 		manifests = filepath.Join(s.tools.Root, "manifests", "default")
 	}
-	rendered, err := s.Kubectl(ctx, "kustomize", manifests)
+	s.shipped, err = s.applyKustomization(ctx, manifests)
+	return err
+}
+
+// applyKustomization applies a kustomization with kubectl, as a user would.
+func (s *Stack) applyKustomization(ctx context.Context, dir string) ([]*unstructured.Unstructured, error) {
+	rendered, err := s.Kubectl(ctx, "kustomize", dir)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := decode([]byte(rendered))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", dir); err != nil {
+		return nil, err
+	}
+	crds := slices.DeleteFunc(slices.Clone(objects), func(object *unstructured.Unstructured) bool { return object.GetKind() != "CustomResourceDefinition" })
+	if err := s.waitServed(ctx, crds); err != nil {
+		return nil, err
+	}
+	s.say("applied %d objects of %s", len(objects), filepath.Base(filepath.Dir(dir))+"/"+filepath.Base(dir))
+	return objects, nil
+}
+
+// StartCharts starts the component for HelmChartProxies, which may read Secrets in all namespaces.
+func (s *Stack) StartCharts(ctx context.Context) error {
+	if err := s.StartComponent(ctx, "helm"); err != nil {
+		return err
+	}
+	return s.StartComponent(ctx, "helm-read-secrets")
+}
+
+// StartComponent applies an optional part of Muster, a kustomization under manifests/, runs the
+// Deployments in it, and leads its webhooks to Muster's.
+func (s *Stack) StartComponent(ctx context.Context, name string) error {
+	objects, err := s.applyKustomization(ctx, filepath.Join(s.tools.Root, "manifests", name))
 	if err != nil {
 		return err
 	}
-	if s.shipped, err = decode([]byte(rendered)); err != nil {
-		return err
-	}
-	if _, err := s.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", manifests); err != nil {
-		return err
-	}
-	crds := slices.DeleteFunc(slices.Clone(s.shipped), func(object *unstructured.Unstructured) bool { return object.GetKind() != "CustomResourceDefinition" })
-	if err := s.waitServed(ctx, crds); err != nil {
-		return err
-	}
-	s.say("applied %d objects of %s", len(s.shipped), filepath.Base(filepath.Dir(manifests))+"/"+filepath.Base(manifests))
-	return nil
+	return s.runShipped(ctx, objects)
 }
 
 // Reload builds Muster again, applies its manifests and restarts its processes.
 func (s *Stack) Reload(ctx context.Context) error {
 	if s.remote != nil {
-		return s.remote.do(ctx, "reload", "", nil)
+		return s.remote.do("reload", "", nil)
 	}
-	if s.options.Binaries == nil {
-		if err := s.tools.BuildMuster(ctx, s.options.Progress); err != nil {
-			return err
-		}
+	if err := s.tools.BuildMuster(ctx, s.options.Progress); err != nil {
+		return err
 	}
-	if err := s.ApplyMuster(ctx); err != nil {
+	if err := s.applyMuster(ctx); err != nil {
 		return err
 	}
 	for _, w := range s.workloads {
@@ -94,7 +126,7 @@ func (s *Stack) Reload(ctx context.Context) error {
 			return err
 		}
 	}
-	return s.routeWebhooks(ctx)
+	return s.route(ctx, s.shipped)
 }
 
 // UseMuster applies the manifests of another revision of Muster with kubectl, and leads the
@@ -108,20 +140,74 @@ func (s *Stack) UseMuster(ctx context.Context, manifests string, binaries map[st
 		}
 	}
 	s.options.Manifests, s.options.Binaries = manifests, binaries
-	if err := s.ApplyMuster(ctx); err != nil {
+	if err := s.applyMuster(ctx); err != nil {
 		return err
 	}
-	return s.routeWebhooks(ctx)
+	return s.route(ctx, s.shipped)
 }
+
+// adopted are the kinds that say what runs and how the API server finds it.
+var adopted = []schema.GroupVersionKind{
+	{Group: "apps", Version: "v1", Kind: "Deployment"},
+	{Version: "v1", Kind: "Service"},
+	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "MutatingWebhookConfiguration"},
+	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration"},
+}
+
+// Adopt runs the Deployments that a user installed into a namespace, and leads the API server
+// to their webhooks, as the nodes and the Service network of a cluster would. It returns the
+// names of the processes.
+func (s *Stack) Adopt(ctx context.Context, namespace string) ([]string, error) {
+	if err := s.tools.BuildMuster(ctx, s.options.Progress); err != nil {
+		return nil, err
+	}
+	s.shipped = nil
+	var names []string
+	for _, kind := range adopted {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(kind)
+		if err := s.client.List(ctx, list); err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			object := &list.Items[i]
+			isIn, err := isIn(object, namespace)
+			if err != nil {
+				return nil, err
+			}
+			if isIn {
+				s.shipped = append(s.shipped, object)
+			}
+			if isIn && kind.Kind == "Deployment" {
+				names = append(names, object.GetName())
+			}
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("there is no Deployment in namespace %s", namespace)
+	}
+	return names, s.runShipped(ctx, s.shipped)
+}
+
+// isIn says whether an object is in a namespace, or sends requests to one.
+func isIn(object *unstructured.Unstructured, namespace string) (bool, error) {
+	configuration, err := typed[webhookConfiguration](object)
+	for _, webhook := range configuration.Webhooks {
+		if to := webhook.ClientConfig.Service; to != nil && to.Namespace == namespace {
+			return true, nil
+		}
+	}
+	return object.GetNamespace() == namespace, err
+}
+
+// Route leads the API server to the webhooks of the adopted Deployments once more, after a
+// user has applied their manifests again.
+func (s *Stack) Route(ctx context.Context) error { return s.route(ctx, s.shipped) }
 
 // StartReplica runs one more replica of a Deployment of Muster, on ports of its own,
 // and returns the name of its process. A Service that selects it is balanced from then
 // on over all replicas that are ready.
 func (s *Stack) StartReplica(ctx context.Context, deployment string) (string, error) {
-	if s.remote != nil {
-		var name string
-		return name, s.remote.do(ctx, "start-replica", deployment, &name)
-	}
 	count, namespace := 0, ""
 	for _, w := range s.workloads {
 		if w.deployment == deployment {
@@ -135,7 +221,7 @@ func (s *Stack) StartReplica(ctx context.Context, deployment string) (string, er
 	if err != nil {
 		return name, err
 	}
-	return name, s.routeWebhooks(ctx)
+	return name, s.route(ctx, s.shipped)
 }
 
 func (s *Stack) startReplica(ctx context.Context, namespace, deployment string, index int) (string, error) {
@@ -174,45 +260,32 @@ func (w *workload) prepare(ctx context.Context, spec *process.Spec) error {
 	if err != nil {
 		return fmt.Errorf("deployment %s/%s: %w", w.namespace, w.deployment, err)
 	}
-	w.identity = &pod.Identity{Server: w.server, Namespace: w.namespace, Account: plan.ServiceAccount, Dir: filepath.Join(w.dir, "identity")}
-	if err := w.identity.Write(ctx, plane.pki.CA(), plane.client); err != nil {
+	identity := &pod.Identity{Server: w.server, Namespace: w.namespace, Account: plan.ServiceAccount, Dir: filepath.Join(w.dir, "identity")}
+	if err := identity.Write(ctx, plane.pki.CA(), plane.client); err != nil {
 		return err
 	}
-	if w.volumes, err = plan.Mount(ctx, plane.client); err != nil {
+	volumes, err := plan.Mount(ctx, plane.client)
+	if err != nil {
 		return err
 	}
-	w.follow()
-	return w.fill(spec, plan)
-}
-
-// follow keeps token and volumes up to date until the next start or the end.
-func (w *workload) follow() {
-	ctx, cancel := context.WithCancel(w.stack.ctx)
+	// Token and volumes are kept up to date until the next start or the end.
+	following, cancel := context.WithCancel(w.stack.ctx)
 	w.stopFollowing = cancel
-	client := w.stack.hub.client
-	identity := w.identity
-	w.stack.wait.Go(func() { identity.Follow(ctx, client) })
-	for _, v := range w.volumes {
-		w.stack.wait.Go(func() { v.Follow(ctx, client) })
+	w.stack.wait.Go(func() { identity.Follow(following, plane.client) })
+	for _, v := range volumes {
+		w.stack.wait.Go(func() { v.Follow(following, plane.client) })
 	}
-}
-
-func (w *workload) fill(spec *process.Spec, plan *pod.Plan) error {
-	var err error
 	if spec.Path, err = w.stack.musterBinary(w.deployment, plan.Command); err != nil {
 		return err
 	}
 	spec.Args, spec.Dir = plan.Args, w.dir
 	// In a pod the client finds its identity at a fixed path; on a host this variable
 	// leads it there.
-	spec.Env = append([]string{"KUBECONFIG=" + w.identity.Kubeconfig()}, plan.Env...)
-	spec.Env = append(spec.Env, w.stack.options.MusterEnv...)
-	if plan.Ready == nil {
-		return nil
+	spec.Env = append([]string{"KUBECONFIG=" + identity.Kubeconfig()}, plan.Env...)
+	if plan.Ready != nil {
+		spec.Port, spec.Ready = plan.Ready.Port, plan.Ready.Check()
+		w.ready, w.timing = spec.Ready, plan.Ready.Timing
 	}
-	spec.Port = plan.Ready.Port
-	spec.Ready = plan.Ready.Check()
-	w.ready, w.timing = spec.Ready, plan.Ready.Timing
 	return nil
 }
 
@@ -246,10 +319,4 @@ func (s *Stack) musterBinary(deployment, command string) (string, error) {
 		return binary, nil
 	}
 	return "", fmt.Errorf("deployment %s runs %q, but no such program was built", deployment, command)
-}
-
-// shippedAs reads a shipped object into its Go type.
-func shippedAs[T any](object *unstructured.Unstructured) (*T, error) {
-	typed := new(T)
-	return typed, runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, typed)
 }

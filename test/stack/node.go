@@ -2,25 +2,73 @@ package stack
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"path/filepath"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/muster-fleet/muster/test/stack/files"
 	"github.com/muster-fleet/muster/test/stack/hostprovider"
 	"github.com/muster-fleet/muster/test/stack/kubelet"
+	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-// playedNode is a node of a control plane, played until it is ended or the stack goes down.
-type playedNode struct {
-	stop context.CancelFunc
-	done chan struct{}
+// DefaultAgentNamespace is where Fleet's agent lives unless configured otherwise.
+const DefaultAgentNamespace = "fleet-addon-agent"
+
+// StartAgent gives the downstream a node, if it has none, and waits until the agent runs there
+// that Fleet, or its user, has deployed into this namespace.
+func (s *Stack) StartAgent(ctx context.Context, namespace string) error {
+	if s.remote != nil {
+		return s.remote.do("start-agent", namespace, nil)
+	}
+	if s.downstream == nil {
+		return errors.New("there is no downstream to run an agent for")
+	}
+	if _, err := s.process(downstreamPrefix + "kube-scheduler"); err != nil {
+		if err := s.startNode(ctx, s.downstream); err != nil {
+			return err
+		}
+	}
+	return poll.Until(ctx, "Fleet's agent on the downstream", defaultReadyTimeout, func(ctx context.Context) error {
+		agents, err := s.downstream.client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=fleet-agent"})
+		if err != nil {
+			return err
+		}
+		for _, agent := range agents.Items {
+			if agent.Status.Phase == corev1.PodRunning && agent.DeletionTimestamp == nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d Pods are there, and none runs", len(agents.Items))
+	})
 }
 
-func (n *playedNode) end() {
-	n.stop()
-	<-n.done
+// StartNode gives the management cluster a node, the scheduler and the controllers that make
+// Pods. The taint keeps Muster's own Deployments off it, which run as processes already.
+func (s *Stack) StartNode(ctx context.Context, taint corev1.Taint) error {
+	return s.startNode(ctx, s.hub, taint)
+}
+
+func (s *Stack) startNode(ctx context.Context, c *controlPlane, taints ...corev1.Taint) error {
+	specs, err := s.workloadSpecs(c, "kube-controller-manager-workloads", workloadControllers)
+	if err != nil {
+		return err
+	}
+	if err := s.runAll(ctx, specs); err != nil {
+		return err
+	}
+	const name = "node"
+	// It has a network: its cluster is nothing that begins.
+	if err := files.WriteAtomically(filepath.Join(s.nodeDir(c, name), "root", "etc", "cni", "net.d", "10-host.conflist"), []byte("{}")); err != nil {
+		return err
+	}
+	_, err = s.playNode(c, hostprovider.Machine{Name: name, Taints: taints})
+	return err
 }
 
 // nodeDir holds the files of a node.
@@ -28,18 +76,18 @@ func (s *Stack) nodeDir(c *controlPlane, name string) string {
 	return filepath.Join(s.dir, "nodes", c.prefix+name)
 }
 
-// playNode adds a node to a control plane.
-func (s *Stack) playNode(c *controlPlane, machine hostprovider.Machine) (*playedNode, error) {
+// playNode adds a node to a control plane. It is played until it is ended or the stack goes
+// down.
+func (s *Stack) playNode(c *controlPlane, machine hostprovider.Machine) (end func(), err error) {
 	// The audit log tells its requests from those of others; its rights are no subject here.
 	user, err := c.userConfig("system:node:"+machine.Name, "system:nodes", "system:masters")
 	if err != nil {
 		return nil, err
 	}
-	config, err := clientcmd.NewDefaultClientConfig(*user, nil).ClientConfig()
+	config, err := restConfig(user)
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -50,12 +98,12 @@ func (s *Stack) playNode(c *controlPlane, machine hostprovider.Machine) (*played
 		Images: s.images(), Host: nodeHost{s, c.prefix}, Dir: s.nodeDir(c, machine.Name),
 	}
 	ctx, stop := context.WithCancel(s.ctx)
-	played := &playedNode{stop: stop, done: make(chan struct{})}
+	done := make(chan struct{})
 	s.wait.Go(func() {
-		defer close(played.done)
+		defer close(done)
 		node.Run(ctx)
 	})
-	return played, nil
+	return func() { stop(); <-done }, nil
 }
 
 // nodeHost runs the processes of a node with those of the stack.
@@ -64,11 +112,11 @@ type nodeHost struct {
 	prefix string
 }
 
-func (h nodeHost) Add(spec process.Spec) *process.Process {
+func (h nodeHost) Start(spec process.Spec) (*process.Process, error) {
 	spec.Name = h.prefix + spec.Name
+	defer h.options.changed(h.Stack)
 	p := h.add(spec)
-	h.options.changed(h.Stack)
-	return p
+	return p, p.Start()
 }
 
 func (h nodeHost) Drop(p *process.Process) {

@@ -2,9 +2,12 @@ package stack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/muster-fleet/muster/test/stack/parts"
 )
@@ -33,6 +36,18 @@ func Build(ctx context.Context, profile Profile, progress io.Writer, more ...par
 	return parts.Build(ctx, root, append(modules, more...), progress)
 }
 
+// RepoRoot returns the root of the work tree that the working directory is in.
+func RepoRoot() (string, error) {
+	dir, err := os.Getwd()
+	for ; err == nil && dir != "/"; dir = filepath.Dir(dir) {
+		content, _ := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if strings.HasPrefix(string(content), "module github.com/muster-fleet/muster\n") {
+			return dir, nil
+		}
+	}
+	return "", errors.Join(err, errors.New("the working directory is in no work tree of Muster"))
+}
+
 // Options say what a stack consists of.
 type Options struct {
 	// Profile defaults to API.
@@ -43,10 +58,8 @@ type Options struct {
 	// WithoutCertManager leaves cert-manager's process out; its CRDs are there anyway.
 	WithoutCertManager bool
 	// WithoutFleet leaves out what Fleet's charts install, its CRDs and its controllers. Its
-	// programs are built, for a node to run (StartNode), and a registry for charts.
+	// programs are built, for a node to run (StartNode).
 	WithoutFleet bool
-	// Registry has StartRegistry at hand.
-	Registry bool
 	// Muster applies the shipped manifests and runs Muster's own Deployments.
 	Muster bool
 	// Manifests is the kustomization to apply for Muster; manifests/default if empty.
@@ -55,9 +68,6 @@ type Options struct {
 	// instead of those built from cmd/. If nil, the folder that MUSTER_PROGRAMS names
 	// may hold them.
 	Binaries map[string]string
-	// MusterEnv is added to the environment of Muster's processes, for what belongs
-	// to the test and not to the product (GOCOVERDIR, say).
-	MusterEnv []string
 	// Front, if set, returns the address at which one of Muster's processes is to find
 	// the API server: for what a test puts between the two.
 	Front func(process string, server APIServer) (address string, err error)
@@ -103,4 +113,30 @@ func (o Options) withDefaults() (Options, error) {
 		o.Dir = dir
 	}
 	return o, os.MkdirAll(o.Dir, 0o755)
+}
+
+// programsVariable names a folder with programs of Muster, such as those of its images, which
+// run in place of those that are built from cmd/.
+const programsVariable = "MUSTER_PROGRAMS"
+
+// programsIn returns the programs of a folder by the names of their commands.
+func programsIn(folder string) (map[string]string, error) {
+	folder, err := filepath.Abs(folder)
+	if err != nil {
+		return nil, err
+	}
+	files, err := os.ReadDir(folder)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", programsVariable, err)
+	}
+	programs := map[string]string{}
+	for _, file := range files {
+		if info, err := file.Info(); err == nil && info.Mode().IsRegular() && info.Mode()&0o100 != 0 {
+			programs[file.Name()] = filepath.Join(folder, file.Name())
+		}
+	}
+	if len(programs) == 0 {
+		return nil, fmt.Errorf("%s: %s has no program", programsVariable, folder)
+	}
+	return programs, nil
 }

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -19,8 +19,7 @@ const defaultReadyTimeout = 2 * time.Minute
 
 // run adds a process to the stack, starts it and waits until it is ready.
 func (s *Stack) run(ctx context.Context, spec process.Spec) error {
-	p := s.add(spec)
-	return s.startProcess(ctx, p)
+	return s.startProcess(ctx, s.add(spec))
 }
 
 // runAll starts all processes first and then waits for each: most of a start is
@@ -67,12 +66,7 @@ func (s *Stack) add(spec process.Spec) *process.Process {
 func (s *Stack) drop(p *process.Process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, known := range s.processes {
-		if known == p {
-			s.processes = append(s.processes[:i], s.processes[i+1:]...)
-			return
-		}
-	}
+	s.processes = slices.DeleteFunc(s.processes, func(known *process.Process) bool { return known == p })
 }
 
 func (s *Stack) startProcess(ctx context.Context, p *process.Process) error {
@@ -99,9 +93,6 @@ func (s *Stack) startProcess(ctx context.Context, p *process.Process) error {
 
 // Start starts a stopped process and waits until it is ready.
 func (s *Stack) Start(ctx context.Context, name string) error {
-	if s.remote != nil {
-		return s.remote.do(ctx, "start", name, nil)
-	}
 	p, err := s.process(name)
 	if err != nil {
 		return err
@@ -110,19 +101,12 @@ func (s *Stack) Start(ctx context.Context, name string) error {
 }
 
 // Stop ends a process with SIGTERM and returns when it has exited.
-func (s *Stack) Stop(ctx context.Context, name string) error {
-	return s.end(ctx, "stop", name, syscall.SIGTERM)
-}
+func (s *Stack) Stop(_ context.Context, name string) error { return s.end(name, syscall.SIGTERM) }
 
 // Kill ends a process with SIGKILL and returns when it has exited.
-func (s *Stack) Kill(ctx context.Context, name string) error {
-	return s.end(ctx, "kill", name, syscall.SIGKILL)
-}
+func (s *Stack) Kill(_ context.Context, name string) error { return s.end(name, syscall.SIGKILL) }
 
-func (s *Stack) end(ctx context.Context, verb, name string, signal syscall.Signal) error {
-	if s.remote != nil {
-		return s.remote.do(ctx, verb, name, nil)
-	}
+func (s *Stack) end(name string, signal syscall.Signal) error {
 	p, err := s.process(name)
 	if err != nil {
 		return err
@@ -166,7 +150,7 @@ func (s *Stack) Restart(ctx context.Context, name string) error {
 // StartDead starts every process that has ended, in the order of the first start.
 func (s *Stack) StartDead(ctx context.Context) error {
 	if s.remote != nil {
-		return s.remote.do(ctx, "start-dead", "", nil)
+		return s.remote.do("start-dead", "", nil)
 	}
 	for _, status := range s.Processes() {
 		if !status.Running {
@@ -180,9 +164,6 @@ func (s *Stack) StartDead(ctx context.Context) error {
 
 // Processes lists the processes of the stack in the order they were started.
 func (s *Stack) Processes() []process.Status {
-	if s.remote != nil {
-		return s.remote.processes()
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := make([]process.Status, 0, len(s.processes))
@@ -211,30 +192,4 @@ func (s *Stack) process(name string) (*process.Process, error) {
 		known = append(known, p.Name())
 	}
 	return nil, fmt.Errorf("there is no process %q; there are: %s", name, strings.Join(known, ", "))
-}
-
-// programsVariable names a folder with Muster's programs, to be run instead of those that
-// are built from cmd/: what was taken out of its images, say.
-const programsVariable = "MUSTER_PROGRAMS"
-
-// programsIn returns the programs of a folder by the names of their commands.
-func programsIn(folder string) (map[string]string, error) {
-	files, err := os.ReadDir(folder)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", programsVariable, err)
-	}
-	programs := map[string]string{}
-	for _, file := range files {
-		if info, err := file.Info(); err != nil {
-			return nil, err
-		} else if info.Mode().IsRegular() && info.Mode()&0o100 != 0 {
-			if programs[file.Name()], err = filepath.Abs(filepath.Join(folder, file.Name())); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if len(programs) == 0 {
-		return nil, fmt.Errorf("%s: %s holds no program", programsVariable, folder)
-	}
-	return programs, nil
 }

@@ -3,9 +3,11 @@ package stack
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"net"
+	"strconv"
+	"strings"
 	"time"
 
 	certmanagerv1 "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
@@ -17,6 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/stack/pod"
 	"github.com/muster-fleet/muster/test/stack/poll"
@@ -30,58 +35,52 @@ type webhookConfiguration struct {
 	} `json:"webhooks"`
 }
 
-// routeWebhooks lets the API server reach Muster's webhooks by the names that ship.
+// route lets the API server reach the webhooks of these objects by the names that ship.
 // A Service of type ExternalName is resolved by the API server itself, without a
 // Service network, and it still verifies the certificate for <service>.<namespace>.svc.
-func (s *Stack) routeWebhooks(ctx context.Context) error {
-	for _, object := range s.shipped {
-		switch object.GetKind() {
-		case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration":
-			if err := s.routeConfiguration(ctx, object); err != nil {
-				return fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
-			}
+func (s *Stack) route(ctx context.Context, objects []*unstructured.Unstructured) error {
+	for _, object := range objects {
+		if !strings.HasSuffix(object.GetKind(), "WebhookConfiguration") {
+			continue
+		}
+		if err := s.routeConfiguration(ctx, object); err != nil {
+			return fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 	}
 	return nil
 }
 
 func (s *Stack) routeConfiguration(ctx context.Context, shipped *unstructured.Unstructured) error {
-	resource, err := s.client.resource(shipped)
-	if err != nil {
-		return err
-	}
-	webhooks, _, err := unstructured.NestedSlice(shipped.Object, "webhooks")
+	configuration, err := typed[webhookConfiguration](shipped)
 	if err != nil {
 		return err
 	}
 	var patch []map[string]any
-	for i := range webhooks {
-		fields, _ := webhooks[i].(map[string]any)
-		reference, found, _ := unstructured.NestedMap(fields, "clientConfig", "service")
-		if !found {
+	for i, webhook := range configuration.Webhooks {
+		if webhook.ClientConfig.Service == nil {
 			continue
 		}
-		port, err := s.routeService(ctx, reference)
+		port, err := s.routeService(ctx, webhook.ClientConfig.Service)
 		if err != nil {
 			return err
 		}
 		patch = append(patch,
-			map[string]any{"op": "test", "path": fmt.Sprintf("/webhooks/%d/name", i), "value": fields["name"]},
+			map[string]any{"op": "test", "path": fmt.Sprintf("/webhooks/%d/name", i), "value": webhook.Name},
 			map[string]any{"op": "add", "path": fmt.Sprintf("/webhooks/%d/clientConfig/service/port", i), "value": port})
 	}
 	content, err := json.Marshal(patch)
 	if err != nil {
 		return err
 	}
-	if _, err := resource.Patch(ctx, shipped.GetName(), types.JSONPatchType, content, metav1.PatchOptions{}); err != nil {
+	live := shipped.DeepCopy()
+	if err := s.client.Patch(ctx, live, client.RawPatch(types.JSONPatchType, content)); err != nil {
 		return err
 	}
 	if shipped.GetAnnotations()[certmanagerv1.WantInjectAnnotation] == "" || s.options.WithoutCertManager {
 		return nil
 	}
 	return poll.Until(ctx, "a trusted way to the webhooks", time.Minute, func(ctx context.Context) error {
-		live, err := resource.Get(ctx, shipped.GetName(), metav1.GetOptions{})
-		if err != nil {
+		if err := s.client.Get(ctx, client.ObjectKeyFromObject(live), live); err != nil {
 			return err
 		}
 		return dialWebhooks(ctx, live)
@@ -89,104 +88,94 @@ func (s *Stack) routeConfiguration(ctx context.Context, shipped *unstructured.Un
 }
 
 // routeService points a Service to the process behind it and returns its port.
-func (s *Stack) routeService(ctx context.Context, reference map[string]any) (int64, error) {
-	namespace, _ := reference["namespace"].(string)
-	name, _ := reference["name"].(string)
-	asked, ok := reference["port"].(int64)
-	if !ok {
-		asked = 443
-	}
-	var service *corev1.Service
+func (s *Stack) routeService(ctx context.Context, reference *admissionregistrationv1.ServiceReference) (int, error) {
 	for _, object := range s.shipped {
-		if object.GetKind() == "Service" && object.GetNamespace() == namespace && object.GetName() == name {
-			var err error
-			if service, err = shippedAs[corev1.Service](object); err != nil {
-				return 0, err
-			}
+		if object.GetKind() != "Service" || object.GetNamespace() != reference.Namespace || object.GetName() != reference.Name {
+			continue
 		}
+		service, err := typed[corev1.Service](object)
+		if err != nil {
+			return 0, err
+		}
+		port, err := s.portBehind(ctx, service, ptr.Deref(reference.Port, 443))
+		if err != nil {
+			return 0, fmt.Errorf("service %s/%s: %w", reference.Namespace, reference.Name, err)
+		}
+		// The port has no name that ships: applying the manifests again adds the shipped ports back.
+		patch := fmt.Sprintf(`{"spec":{"type":"ExternalName","externalName":"127.0.0.1","clusterIP":null,"clusterIPs":null,
+			"ports":[{"name":"on-this-host","port":%d,"protocol":"TCP"}]}}`, port)
+		_, err = s.hub.client.CoreV1().Services(reference.Namespace).Patch(ctx, reference.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		return port, err
 	}
-	if service == nil {
-		return 0, fmt.Errorf("its Service %s/%s is not among the manifests", namespace, name)
-	}
-	port, err := s.portBehind(ctx, service, asked)
-	if err != nil {
-		return 0, fmt.Errorf("service %s/%s: %w", namespace, name, err)
-	}
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{
-		"type": corev1.ServiceTypeExternalName, "externalName": "127.0.0.1",
-		"clusterIP": nil, "clusterIPs": nil,
-		// Not a name that ships: applying the manifests again adds the shipped ports back.
-		"ports": []map[string]any{{"name": "on-this-host", "port": port, "protocol": "TCP"}},
-	}})
-	if err != nil {
-		return 0, err
-	}
-	_, err = s.hub.client.CoreV1().Services(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
-	return int64(port), err
+	return 0, fmt.Errorf("its Service %s/%s is not among the manifests", reference.Namespace, reference.Name)
 }
 
 // portBehind follows a Service's port to the Deployment it selects and from there
 // to the port the process got on this host.
-func (s *Stack) portBehind(ctx context.Context, service *corev1.Service, asked int64) (int, error) {
+func (s *Stack) portBehind(ctx context.Context, service *corev1.Service, asked int32) (int, error) {
 	selector := labels.SelectorFromSet(service.Spec.Selector)
-	for _, port := range service.Spec.Ports {
-		if int64(port.Port) != asked {
+	for _, object := range s.shipped {
+		if object.GetKind() != "Deployment" || object.GetNamespace() != service.Namespace {
 			continue
 		}
-		target := port.TargetPort
-		if target == (intstr.IntOrString{}) {
-			target = intstr.FromInt32(port.Port)
+		deployment, err := typed[appsv1.Deployment](object)
+		if err != nil {
+			return 0, err
 		}
-		for _, object := range s.shipped {
-			if object.GetKind() != "Deployment" || object.GetNamespace() != service.Namespace {
+		if !selector.Matches(labels.Set(deployment.Spec.Template.Labels)) {
+			continue
+		}
+		container, err := pod.OnlyContainer(deployment)
+		if err != nil {
+			return 0, err
+		}
+		for _, port := range service.Spec.Ports {
+			if port.Port != asked {
 				continue
 			}
-			deployment, err := shippedAs[appsv1.Deployment](object)
+			target := port.TargetPort
+			if target == (intstr.IntOrString{}) {
+				target = intstr.FromInt32(port.Port)
+			}
+			number, err := pod.ContainerPort(container, target)
 			if err != nil {
 				return 0, err
 			}
-			if !selector.Matches(labels.Set(deployment.Spec.Template.Labels)) {
-				continue
-			}
-			container, err := pod.OnlyContainer(deployment)
-			if err != nil {
-				return 0, err
-			}
-			port, err := pod.ContainerPort(container, target)
-			if err != nil {
-				return 0, err
-			}
-			return s.hostPort(ctx, deployment, port)
+			return s.hostPort(ctx, deployment, number)
 		}
-		return 0, fmt.Errorf("it selects no Deployment of the manifests")
 	}
-	return 0, fmt.Errorf("it has no port %d", asked)
+	return 0, fmt.Errorf("it has no port %d that leads to a Deployment of the manifests", asked)
 }
 
 // dialWebhooks does what the API server will: connect, and verify the name with the
 // injected CA.
-func dialWebhooks(ctx context.Context, configuration *unstructured.Unstructured) error {
-	typed, err := shippedAs[webhookConfiguration](configuration)
+func dialWebhooks(ctx context.Context, object *unstructured.Unstructured) error {
+	configuration, err := typed[webhookConfiguration](object)
 	if err != nil {
 		return err
 	}
-	for _, webhook := range typed.Webhooks {
+	for _, webhook := range configuration.Webhooks {
 		service := webhook.ClientConfig.Service
 		if service == nil || service.Port == nil {
 			continue
 		}
-		roots := x509.NewCertPool()
-		if !roots.AppendCertsFromPEM(webhook.ClientConfig.CABundle) {
-			return fmt.Errorf("webhook %s: no CA is injected yet", webhook.Name)
-		}
-		dialer := &tls.Dialer{Config: &tls.Config{
-			RootCAs: roots, ServerName: service.Name + "." + service.Namespace + ".svc", MinVersion: tls.VersionTLS12,
-		}}
-		conn, err := dialer.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", *service.Port))
-		if err != nil {
+		if err := handshake(ctx, int(*service.Port), webhook.ClientConfig.CABundle, service.Name+"."+service.Namespace+".svc"); err != nil {
 			return fmt.Errorf("webhook %s: %w", webhook.Name, err)
 		}
-		_ = conn.Close()
 	}
 	return nil
+}
+
+// handshake connects to a server of this host, and verifies its certificate.
+func handshake(ctx context.Context, port int, ca []byte, name string) error {
+	roots, err := cert.NewPoolFromBytes(ca)
+	if err != nil {
+		return fmt.Errorf("the CA: %w", err)
+	}
+	dialer := &tls.Dialer{Config: &tls.Config{RootCAs: roots, ServerName: name, MinVersion: tls.VersionTLS12}}
+	connection, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return err
+	}
+	return connection.Close()
 }

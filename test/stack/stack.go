@@ -18,7 +18,6 @@
 package stack
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -31,10 +30,15 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/stack/balancer"
 	"github.com/muster-fleet/muster/test/stack/parts"
@@ -59,8 +63,9 @@ type Stack struct {
 
 	hub        *controlPlane
 	downstream *controlPlane
-	client     *applier
-	capi       capiPorts
+	client     client.Client
+	// capi are the ports where Cluster API's managers serve webhooks.
+	capi map[string]int
 
 	// ctx ends when the stack goes down; background work hangs on it.
 	ctx    context.Context
@@ -92,10 +97,7 @@ func Up(ctx context.Context, options Options) (*Stack, error) {
 	tools := options.Tools
 	if tools == nil {
 		var more []parts.Module
-		if options.WithoutFleet || options.Registry {
-			more = append(more, parts.Registry)
-		}
-		if options.WithoutFleet && options.Profile != Full {
+		if options.WithoutFleet {
 			more = append(more, parts.Fleet)
 		}
 		if tools, err = Build(ctx, options.Profile, options.Progress, more...); err != nil {
@@ -130,7 +132,7 @@ func (s *Stack) startAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.client, err = newApplier(config); err != nil {
+	if s.client, err = newClient(config); err != nil {
 		return err
 	}
 	if s.options.Profile == Full {
@@ -155,17 +157,22 @@ func (s *Stack) startAll(ctx context.Context) error {
 
 // startControllers starts everything that works on the API server, at once.
 func (s *Stack) startControllers(ctx context.Context) error {
-	plan := []func() ([]process.Spec, error){s.hubControllerManagerSpec, s.certManagerSpecs}
+	manager, err := s.controllerManagerSpec(s.hub, "kube-controller-manager", baseControllers)
+	if err != nil {
+		return err
+	}
+	plan := []func() ([]process.Spec, error){s.certManagerSpecs}
 	if s.options.Profile == Full {
 		plan = append(plan, s.capiSpecs)
 	}
 	if s.options.Profile == Full && !s.options.WithoutFleet {
-		if err := s.configureFleet(ctx); err != nil {
+		// "-" means that the local cluster is not managed.
+		if err := s.configureFleet(ctx, map[string]string{"namespace": "-"}); err != nil {
 			return err
 		}
 		plan = append(plan, s.fleetSpecs)
 	}
-	var specs []process.Spec
+	specs := []process.Spec{manager}
 	for _, add := range plan {
 		more, err := add()
 		if err != nil {
@@ -191,18 +198,18 @@ func (s *Stack) Down() error {
 	processes := slices.Clone(s.processes)
 	s.mu.Unlock()
 	begin := time.Now()
-	problems := stopInLayers(processes)
+	err := stopInLayers(processes)
 	s.say("stopped (%s)", poll.Since(begin))
 	s.leases.Release()
 	if s.remove {
-		problems = append(problems, os.RemoveAll(s.dir))
+		err = errors.Join(err, os.RemoveAll(s.dir))
 	}
-	return errors.Join(problems...)
+	return err
 }
 
 // stopInLayers ends clients before the API servers they would complain about, and
 // those before their etcd.
-func stopInLayers(processes []*process.Process) []error {
+func stopInLayers(processes []*process.Process) error {
 	layer := func(p *process.Process) int {
 		switch {
 		case strings.HasSuffix(p.Name(), "etcd"):
@@ -213,27 +220,17 @@ func stopInLayers(processes []*process.Process) []error {
 			return 0
 		}
 	}
-	var (
-		mu       sync.Mutex
-		problems []error
-	)
+	var problems []error
 	for number := range 3 {
-		var wait sync.WaitGroup
+		var ends errgroup.Group
 		for _, p := range slices.Backward(processes) {
-			if layer(p) != number {
-				continue
+			if layer(p) == number {
+				ends.Go(func() error { return p.SignalAndWait(syscall.SIGTERM) })
 			}
-			wait.Go(func() {
-				if err := p.SignalAndWait(syscall.SIGTERM); err != nil {
-					mu.Lock()
-					defer mu.Unlock()
-					problems = append(problems, err)
-				}
-			})
 		}
-		wait.Wait()
+		problems = append(problems, ends.Wait())
 	}
-	return problems
+	return errors.Join(problems...)
 }
 
 // Dir is where the stack keeps its files.
@@ -241,17 +238,28 @@ func (s *Stack) Dir() string { return s.dir }
 
 // RESTConfig returns the administrator's configuration, without client-side limits.
 func (s *Stack) RESTConfig() (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig)
+	kubeconfig, err := clientcmd.LoadFromFile(s.Kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1
-	return config, nil
+	return restConfig(kubeconfig)
 }
 
-// ProgramPath is where a program is that was built for the stack: kubectl, say, or one of
+// newClient returns a client for objects of any kind, and for the types of Cluster API and of
+// Kubernetes' core.
+func newClient(config *rest.Config) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), clusterv1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	config = rest.CopyConfig(config)
+	config.WarningHandler = rest.NoWarnings{}
+	return client.New(config, client.Options{Scheme: scheme})
+}
+
+// Program is where a program is that was built for the stack: kubectl, say, or one of
 // Muster's.
-func (s *Stack) ProgramPath(name string) string { return s.tools.Bin(name) }
+func (s *Stack) Program(name string) string { return s.tools.Bin(name) }
 
 // Kubectl runs kubectl as the administrator and returns what it printed. An error
 // holds what it printed as errors.
@@ -268,22 +276,21 @@ func (s *Stack) kubectl(ctx context.Context, kubeconfig, input string, args ...s
 	cmd := exec.CommandContext(ctx, s.tools.Bin("kubectl"), args...)
 	cmd.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=" + filepath.Join(s.dir, "home"), "PATH=" + os.Getenv("PATH")}
 	cmd.Stdin = strings.NewReader(input)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	stdout, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
 	}
-	return stdout.String(), nil
-}
-
-// Apply applies every object of a YAML stream on the server's side.
-func (s *Stack) Apply(ctx context.Context, yaml string) error {
-	return s.client.apply(ctx, []byte(yaml))
+	return string(stdout), err
 }
 
 func (s *Stack) say(format string, args ...any) {
 	fmt.Fprintf(s.options.Progress, "%6s  %s\n", time.Since(s.begin).Round(100*time.Millisecond), fmt.Sprintf(format, args...))
 }
 
-// Program is the path of a program that the stack was built with.
-func (s *Stack) Program(name string) string { return s.tools.Bin(name) }
+// lease gives out a port, and the address with it.
+func (s *Stack) lease() (port int, address string, err error) {
+	port, err = s.leases.Port(0)
+	return port, fmt.Sprintf("127.0.0.1:%d", port), err
+}

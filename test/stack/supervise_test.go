@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
 // TestMain plays the supervisor when a test spawns this program as one.
@@ -26,43 +30,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestASupervisedStackOutlivesItsStarterAndLeavesNothing(t *testing.T) {
-	ctx, dir := t.Context(), t.TempDir()
-	if err := SpawnSupervisor(ctx, dir, t.Output()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = TearDown(dir) })
-	s, err := Attach(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Kubectl(ctx, "get", "namespaces"); err != nil {
-		t.Error(err)
-	}
-	if err := s.Kill(ctx, "kube-controller-manager"); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.StartDead(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Start(ctx, "no-such"); err == nil || !strings.Contains(err.Error(), "there are: etcd") {
-		t.Errorf("starting an unknown process gave %v", err)
-	}
-	running := s.Processes()
-	count, err := TearDown(dir)
-	if err != nil || count != len(running)+1 {
-		t.Errorf("stopped %d of %d processes and the supervisor (%v)", count, len(running), err)
-	}
-	for _, p := range running {
-		if !p.Running || runs(p.PID, "") {
-			t.Errorf("%s: running before %t, after %t", p.Name, p.Running, runs(p.PID, ""))
-		}
-	}
-}
-
-func TestNothingOutlivesAKilledSupervisor(t *testing.T) {
-	ctx, dir := t.Context(), t.TempDir()
-	if err := SpawnSupervisor(ctx, dir, t.Output()); err != nil {
+// supervised brings a stack up as `make up` does.
+func supervised(t *testing.T) (dir string, state *State) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := SpawnSupervisor(t.Context(), dir, t.Output()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = TearDown(dir) })
@@ -70,6 +42,51 @@ func TestNothingOutlivesAKilledSupervisor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return dir, state
+}
+
+func TestASupervisedStackOutlivesItsStarterAndLeavesNothing(t *testing.T) {
+	dir, state := supervised(t)
+	s, err := Attach(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Kubectl(t.Context(), "get", "namespaces"); err != nil {
+		t.Error(err)
+	}
+	i := slices.IndexFunc(state.Processes, func(p process.Status) bool { return p.Name == "kube-controller-manager" })
+	dead := state.Processes[i].PID
+	if err := syscall.Kill(dead, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := waitGone(dead, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	// The supervisor notices a moment later that its process has ended.
+	if err := poll.Until(t.Context(), "another kube-controller-manager", time.Minute, func(context.Context) error {
+		if err := s.StartDead(t.Context()); err != nil {
+			return err
+		}
+		if state, err = ReadState(dir); err == nil && (!state.Processes[i].Alive() || state.Processes[i].PID == dead) {
+			err = fmt.Errorf("%+v does not run again", state.Processes[i])
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	count, err := TearDown(dir)
+	if err != nil || count != len(state.Processes)+1 {
+		t.Errorf("stopped %d of %d processes and the supervisor (%v)", count, len(state.Processes), err)
+	}
+	for _, p := range state.Processes {
+		if !p.Running || p.Alive() {
+			t.Errorf("%s: running before %t, after %t", p.Name, p.Running, p.Alive())
+		}
+	}
+}
+
+func TestNothingOutlivesAKilledSupervisor(t *testing.T) {
+	dir, state := supervised(t)
 	if err := syscall.Kill(state.Supervisor, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -80,8 +97,5 @@ func TestNothingOutlivesAKilledSupervisor(t *testing.T) {
 	}
 	if _, err := Attach(dir); err == nil {
 		t.Error("attached to a dead stack")
-	}
-	if _, err := TearDown(dir); err != nil {
-		t.Error(err)
 	}
 }

@@ -45,7 +45,7 @@ func TestGuide(t *testing.T) {
 	if _, err := fixture.Clusterctl(bin); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(env.ProgramPath("kubectl"), filepath.Join(bin, "kubectl")); err != nil {
+	if err := os.Symlink(env.Program("kubectl"), filepath.Join(bin, "kubectl")); err != nil {
 		t.Fatal(err)
 	}
 	commands, outputs, last := 0, 0, ""

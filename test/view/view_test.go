@@ -135,7 +135,7 @@ func page(t testing.TB, flags []string, variables ...string) {
 	}
 	cmd := exec.Command("go", append([]string{"test", "-count=1", "-v", "."}, flags...)...)
 	cmd.Dir = filepath.Join(root, "test", "page")
-	cmd.Env = append(append(os.Environ(), "KUBECONFIG="+env.Kubeconfig, "MUSTER_KUBECTL="+env.ProgramPath("kubectl")), variables...)
+	cmd.Env = append(append(os.Environ(), "KUBECONFIG="+env.Kubeconfig, "MUSTER_KUBECTL="+env.Program("kubectl")), variables...)
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {

@@ -23,7 +23,7 @@ func (s *story) showTree(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	program := s.ProgramPath("kubectl-muster")
+	program := s.Program("kubectl-muster")
 	tree, err := exec.CommandContext(ctx, program, "tree", "--bundles", "--kubeconfig="+s.Kubeconfig).Output()
 	if err != nil {
 		return fmt.Errorf("kubectl muster tree: %w", err)

@@ -9,21 +9,24 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
 
-const usage = `usage: stack COMMAND [flags] [NAME]
+const usage = `usage: stack COMMAND [flags]
 
-  build                build every part into .cache
-  up                   start the stack and return when it is ready
-  down                 stop it; no process is left, logs stay
-  status               show what runs and where its log is
-  start|stop|kill|restart NAME
-                       start or end one process of the running stack
-  reload               build Muster again, apply its manifests, restart it
-  downstream           start a second API server as a cluster to deploy to
-  agent [NAMESPACE]    run Fleet's agent on it, once Fleet has imported it
+  build      build every part into .cache
+  up         start the stack, or what of it has died, and return when it is ready
+  down       stop it; no process is left, logs stay
+  status     show what runs and where its log is
+  reload     build Muster again, apply its manifests, restart it
 
 flags of up:
 `
@@ -39,16 +42,18 @@ func main() {
 
 // settings are the flags of every command.
 type settings struct {
-	dir           string
-	profile       string
-	withoutMuster bool
-	downstream    bool
+	dir, profile              string
+	withoutMuster, downstream bool
 }
 
 func run(ctx context.Context, args []string) error {
+	dir, err := stack.DevDir()
+	if err != nil {
+		return err
+	}
 	var set settings
 	flags := flag.NewFlagSet("stack", flag.ContinueOnError)
-	flags.StringVar(&set.dir, "dir", "", "where the stack keeps its files (default .dev in the work tree)")
+	flags.StringVar(&set.dir, "dir", dir, "where the stack keeps its files")
 	flags.StringVar(&set.profile, "profile", "full", "api: API server, cert-manager and CRDs; full: Cluster API and Fleet as well")
 	flags.BoolVar(&set.withoutMuster, "without-muster", false, "do not apply and run Muster itself")
 	flags.BoolVar(&set.downstream, "downstream", false, "also start a second API server to deploy to")
@@ -60,13 +65,158 @@ func run(ctx context.Context, args []string) error {
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
-	command, known := commands[args[0]]
+	if set.profile != string(stack.API) && set.profile != string(stack.Full) {
+		return fmt.Errorf("--profile is api or full, not %q", set.profile)
+	}
+	if set.dir, err = filepath.Abs(set.dir); err != nil {
+		return err
+	}
+	command, known := map[string]func(settings, context.Context) error{
+		"build": settings.build, "up": settings.up, "supervise": settings.supervise,
+		"down": settings.down, "status": settings.status, "reload": settings.reload,
+	}[args[0]]
 	if !known {
 		flags.Usage()
 		return fmt.Errorf("unknown command %q", args[0])
 	}
-	if err := set.complete(); err != nil {
+	if args[0] == "up" || args[0] == "down" {
+		unlock, err := stack.LockDir(set.dir, func() { fmt.Println("waiting for another command to finish") })
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	return command(set, ctx)
+}
+
+func (set settings) build(ctx context.Context) error {
+	begin := time.Now()
+	tools, err := stack.Build(ctx, stack.Profile(set.profile), os.Stdout)
+	if err != nil {
 		return err
 	}
-	return command(ctx, set, flags.Args())
+	if !set.withoutMuster {
+		if err := tools.BuildMuster(ctx, os.Stdout); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("all parts are built (%s)\n", poll.Since(begin))
+	return nil
+}
+
+func (set settings) up(ctx context.Context) error {
+	begin := time.Now()
+	state, err := stack.ReadState(set.dir)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		err = set.spawn(ctx)
+	case err != nil:
+		return err
+	case !state.SupervisorAlive() || !state.Ready:
+		// What it held died with it; in-memory clusters have no life after that.
+		fmt.Println("a stack that was not stopped in order is replaced")
+		if _, err := stack.TearDown(set.dir); err != nil {
+			return err
+		}
+		err = set.spawn(ctx)
+	case string(state.Profile) != set.profile || state.Muster == set.withoutMuster:
+		return fmt.Errorf("a stack of profile %s runs (with Muster: %t): stop it first", state.Profile, state.Muster)
+	default:
+		err = set.order(func(s *stack.Stack) error { return s.StartDead(ctx) })
+	}
+	if err != nil {
+		return err
+	}
+	if set.downstream {
+		if err := set.order(func(s *stack.Stack) error {
+			_, err := s.StartDownstream(ctx)
+			return err
+		}); err != nil {
+			return err
+		}
+		fmt.Println("the downstream's kubeconfig is", relative(filepath.Join(set.dir, "downstream.kubeconfig")))
+	}
+	fmt.Printf("the stack is up (%s)\n\n  export KUBECONFIG=%s\n  export PATH=%s:$PATH   # kubectl\n",
+		poll.Since(begin), filepath.Join(set.dir, "kubeconfig"), filepath.Join(set.dir, "bin"))
+	return nil
+}
+
+func (set settings) spawn(ctx context.Context) error {
+	return stack.SpawnSupervisor(ctx, set.dir, os.Stdout, "--profile="+set.profile, fmt.Sprintf("--without-muster=%t", set.withoutMuster))
+}
+
+// order has the supervisor do something, and shows how it goes.
+func (set settings) order(what func(*stack.Stack) error) error {
+	s, err := stack.Attach(set.dir)
+	if err != nil {
+		return err
+	}
+	defer stack.Follow(set.dir, os.Stdout)()
+	return what(s)
+}
+
+func (set settings) supervise(ctx context.Context) error {
+	return stack.Supervise(ctx, stack.Options{
+		Dir: set.dir, Profile: stack.Profile(set.profile), Muster: !set.withoutMuster, Progress: os.Stdout,
+	})
+}
+
+func (set settings) reload(ctx context.Context) error {
+	return set.order(func(s *stack.Stack) error { return s.Reload(ctx) })
+}
+
+func (set settings) down(context.Context) error {
+	begin := time.Now()
+	count, err := stack.TearDown(set.dir)
+	if err != nil {
+		return err
+	}
+	if count == 0 {
+		fmt.Println("no stack runs")
+		return nil
+	}
+	fmt.Printf("stopped %d processes (%s); their logs are in %s\n", count, poll.Since(begin), filepath.Join(set.dir, "logs"))
+	return nil
+}
+
+func (set settings) status(context.Context) error {
+	state, err := stack.ReadState(set.dir)
+	if errors.Is(err, os.ErrNotExist) {
+		fmt.Println("no stack runs")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "PROCESS\tPID\tUP\tPORT\tLOG")
+	for _, p := range append([]process.Status{{
+		Name: "supervisor", Running: true, PID: state.Supervisor, Since: state.Since, Log: filepath.Join(set.dir, "logs", "supervisor.log"),
+	}}, state.Processes...) {
+		pid, since, port := "-", "dead", "-"
+		if p.Running && p.Alive() {
+			pid, since = fmt.Sprint(p.PID), time.Since(p.Since).Round(time.Second).String()
+		}
+		if p.Port != 0 {
+			port = fmt.Sprint(p.Port)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", p.Name, pid, since, port, relative(p.Log))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Printf("\nprofile %s, kubeconfig %s\n", state.Profile, relative(filepath.Join(set.dir, "kubeconfig")))
+	return nil
+}
+
+// relative shortens a path for people in the work tree.
+func relative(path string) string {
+	here, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	if short, err := filepath.Rel(here, path); err == nil && !strings.HasPrefix(short, "..") {
+		return short
+	}
+	return path
 }

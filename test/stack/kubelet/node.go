@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/stack/process"
 )
@@ -38,8 +39,8 @@ const (
 
 // Host is who runs processes for a node.
 type Host interface {
-	// Add makes a process known under a name of its own.
-	Add(process.Spec) *process.Process
+	// Start starts a process, which is known until it is dropped.
+	Start(process.Spec) (*process.Process, error)
 	Drop(*process.Process)
 	// Port leases a port of this host, the preferred one if it is free.
 	Port(preferred int) (int, error)
@@ -96,10 +97,7 @@ func (n *Node) register(ctx context.Context) error {
 		}},
 		Spec: corev1.NodeSpec{ProviderID: n.ProviderID, Taints: n.Taints},
 	}, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	return err
+	return client.IgnoreAlreadyExists(err)
 }
 
 // networkReady tells whether a CNI has been configured.
@@ -120,6 +118,7 @@ func (n *Node) report(ctx context.Context) error {
 	}
 	conditions := nodeConditions(ready)
 	for i := range conditions {
+		conditions[i].LastHeartbeatTime, conditions[i].LastTransitionTime = metav1.Now(), metav1.Now()
 		for _, before := range live.Status.Conditions {
 			if before.Type == conditions[i].Type && before.Status == conditions[i].Status {
 				conditions[i].LastTransitionTime = before.LastTransitionTime
@@ -140,22 +139,19 @@ func (n *Node) report(ctx context.Context) error {
 	return nil
 }
 
-// nodeConditions are those that a kubelet reports, as of now.
+// nodeConditions are those that a kubelet reports. Cluster API looks at all of them.
 func nodeConditions(ready bool) []corev1.NodeCondition {
-	conditions := []corev1.NodeCondition{
+	last := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
+	if !ready {
+		last.Status, last.Reason = corev1.ConditionFalse, "KubeletNotReady"
+		last.Message = "container runtime network not ready: cni config uninitialized"
+	}
+	return []corev1.NodeCondition{
 		{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientMemory"},
 		{Type: corev1.NodeDiskPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasNoDiskPressure"},
 		{Type: corev1.NodePIDPressure, Status: corev1.ConditionFalse, Reason: "KubeletHasSufficientPID"},
-		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"},
+		last,
 	}
-	if !ready {
-		conditions[3].Status, conditions[3].Reason = corev1.ConditionFalse, "KubeletNotReady"
-		conditions[3].Message = "container runtime network not ready: cni config uninitialized"
-	}
-	for i := range conditions {
-		conditions[i].LastHeartbeatTime, conditions[i].LastTransitionTime = metav1.Now(), metav1.Now()
-	}
-	return conditions
 }
 
 // syncPods starts what is bound to the node, and ends what is not any more.
@@ -202,10 +198,10 @@ func (n *Node) forget(ctx context.Context, pod *corev1.Pod) error {
 	err := n.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 	})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	if apierrors.IsConflict(err) {
 		return nil
 	}
-	return err
+	return client.IgnoreNotFound(err)
 }
 
 func (n *Node) begin(ctx context.Context, pod *corev1.Pod) {

@@ -9,9 +9,9 @@ import (
 // host gives out ports one after another.
 type host struct{ port int }
 
-func (h *host) Add(process.Spec) *process.Process { return nil }
-func (h *host) Drop(*process.Process)             {}
-func (h *host) Port(int) (int, error)             { h.port++; return h.port, nil }
+func (h *host) Start(process.Spec) (*process.Process, error) { return nil, nil }
+func (h *host) Drop(*process.Process)                        {}
+func (h *host) Port(int) (int, error)                        { h.port++; return h.port, nil }
 
 func TestPortsClashOnlyWithinOneNetwork(t *testing.T) {
 	processes := &host{}

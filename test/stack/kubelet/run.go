@@ -161,9 +161,9 @@ func (r *podRun) runToEnd(ctx context.Context, container *corev1.Container, tell
 	if err != nil {
 		return nil, err
 	}
-	p := r.node.Host.Add(spec)
+	p, err := r.node.Host.Start(spec)
 	defer r.node.Host.Drop(p)
-	if err := p.Start(); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	if tell != nil {
@@ -184,7 +184,7 @@ func (r *podRun) runToEnd(ctx context.Context, container *corev1.Container, tell
 func (r *podRun) prepare(ctx context.Context, container *corev1.Container) (process.Spec, func(context.Context) error, error) {
 	n := r.node
 	var none process.Spec
-	image, program, err := n.Images.find(container.Image, first(container.Command))
+	image, program, err := n.Images.find(container.Image, append(container.Command, "")[0])
 	if err != nil {
 		return none, nil, err
 	}
@@ -233,13 +233,6 @@ func (r *podRun) prepare(ctx context.Context, container *corev1.Container) (proc
 	}
 	spec.Port = plan.Ready.Port
 	return spec, plan.Ready.Check(), nil
-}
-
-func first(command []string) string {
-	if len(command) == 0 {
-		return ""
-	}
-	return command[0]
 }
 
 // probe tells whenever readiness changes.

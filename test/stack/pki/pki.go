@@ -9,12 +9,20 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+
+	"github.com/muster-fleet/muster/test/stack/files"
 )
 
 // PKI is the certificate authority of one API server, kept in a directory.
@@ -24,90 +32,76 @@ type PKI struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New makes a certificate authority and the key that signs ServiceAccount tokens.
+// New makes a certificate authority.
 func New(dir string) (*PKI, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	p := &PKI{dir: dir}
-	var err error
-	if p.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
-		return nil, err
-	}
-	template := certificate("muster-stack-ca", nil)
-	template.IsCA, template.BasicConstraintsValid = true, true
-	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
-	der, err := x509.CreateCertificate(rand.Reader, template, template, p.key.Public(), p.key)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	if p.cert, err = x509.ParseCertificate(der); err != nil {
+	p := &PKI{dir: dir, key: key}
+	if p.cert, err = cert.NewSelfSignedCACert(cert.Config{CommonName: "muster-stack-ca", NotBefore: time.Now().Add(-time.Hour)}, key); err != nil {
 		return nil, err
 	}
-	if err := writePEM(p.Path("ca.crt"), "CERTIFICATE", der); err != nil {
-		return nil, err
-	}
-	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	public, err := x509.MarshalPKIXPublicKey(signer.Public())
-	if err != nil {
-		return nil, err
-	}
-	if err := writePEM(p.Path("sa.pub"), "PUBLIC KEY", public); err != nil {
-		return nil, err
-	}
-	return p, writeKey(p.Path("sa.key"), signer)
+	return p, cert.WriteCert(p.Path("ca.crt"), p.CA())
 }
 
 // Path is where a file of it is.
 func (p *PKI) Path(name string) string { return filepath.Join(p.dir, name) }
 
 // CA is the certificate of the authority.
-func (p *PKI) CA() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.cert.Raw})
-}
+func (p *PKI) CA() []byte { return certificatePEM(p.cert.Raw) }
 
 // Issue writes a certificate for serving on loopback and for the user with this
 // name and these groups, as <file>.crt and <file>.key.
 func (p *PKI) Issue(file, user string, groups ...string) error {
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:      pkix.Name{CommonName: user, Organization: groups},
+		NotBefore:    time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		DNSNames:    []string{"localhost", "kubernetes.default.svc"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(10, 0, 0, 1)},
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
 	}
-	template := certificate(user, groups)
-	template.KeyUsage = x509.KeyUsageDigitalSignature
-	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	template.DNSNames = []string{"localhost", "kubernetes.default.svc"}
-	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4(10, 0, 0, 1)}
 	der, err := x509.CreateCertificate(rand.Reader, template, p.cert, key.Public(), p.key)
 	if err != nil {
 		return fmt.Errorf("issue %s: %w", file, err)
 	}
-	if err := writePEM(p.Path(file+".crt"), "CERTIFICATE", der); err != nil {
-		return err
-	}
-	return writeKey(p.Path(file+".key"), key)
+	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
+	return errors.Join(err, cert.WriteCert(p.Path(file+".crt"), certificatePEM(der)), keyutil.WriteKey(p.Path(file+".key"), keyPEM))
 }
 
-func certificate(name string, groups []string) *x509.Certificate {
-	return &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()),
-		Subject:      pkix.Name{CommonName: name, Organization: groups},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().AddDate(1, 0, 0),
-	}
+// User reads a client certificate that was issued.
+func (p *PKI) User(file string) (*clientcmdapi.AuthInfo, error) {
+	certificate, certErr := os.ReadFile(p.Path(file + ".crt"))
+	key, keyErr := os.ReadFile(p.Path(file + ".key"))
+	return &clientcmdapi.AuthInfo{ClientCertificateData: certificate, ClientKeyData: key}, errors.Join(certErr, keyErr)
 }
 
-func writeKey(path string, key *ecdsa.PrivateKey) error {
-	der, err := x509.MarshalPKCS8PrivateKey(key)
+func certificatePEM(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der})
+}
+
+// Kubeconfig builds a kubeconfig with one context.
+func Kubeconfig(server string, ca []byte, user *clientcmdapi.AuthInfo) *clientcmdapi.Config {
+	const name = "muster"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
+	config.AuthInfos[name] = user
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	config.CurrentContext = name
+	return config
+}
+
+// WriteKubeconfig writes a kubeconfig that no reader sees half of.
+func WriteKubeconfig(path string, config *clientcmdapi.Config) error {
+	content, err := clientcmd.Write(*config)
 	if err != nil {
 		return err
 	}
-	return writePEM(path, "PRIVATE KEY", der)
-}
-
-func writePEM(path, kind string, der []byte) error {
-	return os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
+	return files.WriteAtomically(path, content)
 }

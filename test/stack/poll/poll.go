@@ -20,9 +20,6 @@ func Until(ctx context.Context, what string, timeout time.Duration, condition fu
 	return UntilOr(ctx, what, timeout, condition, func() error { return nil })
 }
 
-// ErrGiveUp marks an error of a condition that no waiting will mend.
-var ErrGiveUp = errors.New("giving up")
-
 // UntilOr also ends early when broken returns an error.
 func UntilOr(ctx context.Context, what string, timeout time.Duration, condition func(context.Context) error, broken func() error) error {
 	begin := time.Now()
@@ -40,9 +37,6 @@ func UntilOr(ctx context.Context, what string, timeout time.Duration, condition 
 		}
 		if ctx.Err() == nil || last == nil {
 			last = err
-		}
-		if errors.Is(err, ErrGiveUp) {
-			return fmt.Errorf("waiting for %s: %w", what, err)
 		}
 		if err := broken(); err != nil {
 			return fmt.Errorf("waiting for %s: %w", what, err)

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -297,4 +298,24 @@ func startFromLastingThread(cmd *exec.Cmd) error {
 	result := make(chan error)
 	starter <- func() { result <- cmd.Start() }
 	return <-result
+}
+
+// Alive tells whether the process that ran at the time of the Status still runs.
+func (s Status) Alive() bool { return Runs(s.PID, s.Path) }
+
+// Runs tells whether a process of this number runs, and still is that program: the
+// system gives numbers of dead processes to new ones.
+func Runs(pid int, program string) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	// A zombie only waits for its parent to notice. The state follows the name, which is in
+	// parentheses and may hold anything.
+	if strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')'):]), ") Z") {
+		return false
+	}
+	executable, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	// A rebuilt program shows as "... (deleted)".
+	return program == "" || err != nil || executable == program || executable == program+" (deleted)"
 }
