@@ -248,7 +248,7 @@ test-upgrade: ## Upgrade from the last release (UPGRADE_FROM=REVISION) and roll 
 .PHONY: test-faults
 test-faults: ## Let two faults strike a running Muster, once each
 	$(STACK) build --profile=api
-	$(TEST) -timeout=15m ./test/faults/...
+	$(TEST) -short -parallel=1 -timeout=15m ./test/faults/...
 
 .PHONY: test-e2e
 test-e2e: ## Test the whole: Cluster API, Fleet and Muster
@@ -296,9 +296,9 @@ test-images: ## Play the main story with the programs out of images that a regis
 ##@ Faults
 
 .PHONY: faults
-faults: ## Let every fault strike a running Muster, 20 times each (FAULTS_FLAGS=-runs=N, -faults=NAME,NAME, see -help)
+faults: ## Let every fault strike a running Muster, 20 times each (FAULTS_FLAGS='-run=TestFaults/NAME -count=N'; MUSTER_SEED)
 	$(STACK) build --profile=api
-	$(GO) run ./test/faults $(FAULTS_FLAGS)
+	$(TEST) -v -run='^TestFaults$$' -count=20 -parallel=2 -timeout=110m ./test/faults $(FAULTS_FLAGS)
 
 ##@ Benchmark
 

@@ -1,4 +1,4 @@
-package main
+package faults
 
 import (
 	"context"
@@ -26,11 +26,6 @@ const (
 	fleetInterval = 200 * time.Millisecond
 )
 
-// killRegistrar kills the registrar that leads in the middle of what it registers and hands out.
-func killRegistrar(ctx context.Context, r *run) (time.Time, error) {
-	return r.killLeader(ctx, registrar, secondRegistrar)
-}
-
 // withRegistrar runs two replicas of the optional registrar.
 func (l *lab) withRegistrar(ctx context.Context) error {
 	if l.registrars {
@@ -40,7 +35,7 @@ func (l *lab) withRegistrar(ctx context.Context) error {
 	if err := l.env.Apply(ctx, fixture.FleetSettings(fleetServer)); err != nil {
 		return err
 	}
-	if err := l.env.StartComponent(ctx, registrar[len("muster-"):]); err != nil {
+	if err := l.env.StartComponent(ctx, "registrar"); err != nil {
 		return err
 	}
 	_, err := l.env.StartReplica(ctx, registrar)
@@ -49,16 +44,11 @@ func (l *lab) withRegistrar(ctx context.Context) error {
 
 // callByAgent has people make it a Cluster whose agent is to call, which it stays.
 func callByAgent(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
-	if p.calls {
-		p.patch(ctx, "having its agent call:", false, cluster, object{"metadata": object{"annotations": object{registrationAnnotation: "agent"}}}, false)
-	}
+	p.patchCluster(ctx, "having its agent call:", cluster, metadata("annotations", registrationAnnotation, "agent"), false)
 }
 
 func rotateCredential(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
-	if p.calls {
-		value := []string{"1", "2"}[p.rng.IntN(2)]
-		p.patch(ctx, "rotating the credential of", false, cluster, object{"metadata": object{"annotations": object{rotateAnnotation: value}}}, false)
-	}
+	p.patchCluster(ctx, "rotating the credential of", cluster, metadata("annotations", rotateAnnotation, one(p, "1", "2")), false)
 }
 
 // playFleet does what Fleet does, and the agents that it knows, until it is stopped. What fails

@@ -1,10 +1,11 @@
-package main
+package faults
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,88 +21,91 @@ const (
 	// calm is for how long it must leave alone what is right.
 	calm         = 500 * time.Millisecond
 	lookInterval = 100 * time.Millisecond
-	// settled are how many Clusters each person has before the fault strikes.
-	settled = 2
+	// fewest are the requests without which people did next to nothing.
+	fewest = 30
 )
 
 // play lets a fault strike once. The error is the harness's, not Muster's.
-func (l *lab) play(ctx context.Context, f fault, seed uint64) (rec *record, err error) {
+func (l *lab) play(ctx context.Context, f fault, seed uint64) (r *run, err error) {
 	l.runs++
-	rec = &record{Fault: f.name, Seed: seed}
 	w, err := newWorld(ctx, l.admin, fmt.Sprintf("run%d", l.runs))
 	if err != nil {
-		return rec, err
+		return nil, err
 	}
 	if w.calls = f.calls; w.calls {
 		if err := l.withRegistrar(ctx); err != nil {
-			return rec, err
+			return nil, err
 		}
 		stop := w.playFleet(ctx, l.admin)
 		defer func() { err = errors.Join(err, stop()) }()
 	}
 	if f.charts {
 		if err := l.withCharts(ctx); err != nil {
-			return rec, err
+			return nil, err
 		}
 		if err := w.prepareCharts(ctx, l); err != nil {
-			return rec, err
+			return nil, err
 		}
 	}
-	r := &run{lab: l, world: w, tally: &tally{}, record: rec, rng: rand.New(rand.NewPCG(seed, workers)), mend: func() {}}
+	r = &run{lab: l, world: w, tally: &tally{}, rng: rand.New(rand.NewPCG(seed, workers)), mend: func() {}}
 	if err := r.served(ctx); err != nil {
-		return rec, err
+		return r, err
 	}
 	l.kubelet.reset()
-	people := newChurn(ctx, l, w, r.tally, seed, settled)
-	err = sleep(ctx, r.between(500*time.Millisecond, 3*time.Second))
-	var over time.Time
+	people := newChurn(ctx, r, seed)
+	err = r.pause(ctx, 500*time.Millisecond, 3*time.Second)
 	if err == nil {
-		over, err = f.strike(ctx, r)
+		err = f.strike(ctx, r)
+	}
+	if r.over.IsZero() {
+		r.over = time.Now()
 	}
 	people.finish()
-	if err != nil {
-		r.mend()
-		return rec, fmt.Errorf("%s, seed %d: %w", f.name, seed, err)
+	if err == nil {
+		r.settle(ctx)
 	}
-	r.settle(ctx, over)
 	r.mend()
-	r.count()
-	if rec.Converged {
+	if r.converged {
 		r.empty(ctx)
 	}
-	return rec, nil
+	return r, err
 }
 
-func (r *run) count() {
-	rec := r.record
-	rec.Requests, rec.Admissions = r.requests.Load(), r.admissions.Load()
-	rec.Retried, rec.FailedClosed, rec.Unstamped = r.retried.Load(), r.closed.Load(), r.unstamped.Load()
-	rec.Wrong, rec.Restarts = r.wrong, r.kubelet.restarts()
+// verdict says what Muster did not pass.
+func (r *run) verdict() error {
+	err := r.problem
+	if !r.converged {
+		err = errors.Join(errors.New("it did not converge"), err)
+	}
+	for what, list := range map[string][]string{"lost": r.lost, "orphaned": r.orphaned, "wrongly failed": r.wrong} {
+		if len(list) > 0 {
+			err = errors.Join(fmt.Errorf("%s:\n%s", what, strings.Join(list, "\n")), err)
+		}
+	}
+	if r.requests.Load() < fewest {
+		err = errors.Join(fmt.Errorf("people asked for next to nothing: %d requests", r.requests.Load()), err)
+	}
+	return err
 }
 
 // settle waits until what is there is what people wish for, and the webhooks answer.
-func (r *run) settle(ctx context.Context, over time.Time) {
+func (r *run) settle(ctx context.Context) {
 	want := r.expected()
+	var got oracle.State
 	var since time.Time
-	for end := time.Now().Add(deadline); ; time.Sleep(lookInterval) {
-		got, problem := r.compare(ctx, want)
+	for end := time.Now().Add(deadline); time.Now().Before(end); _ = sleep(ctx, lookInterval) {
+		got, r.problem = r.compare(ctx, want)
 		switch {
-		case problem != nil:
+		case r.problem != nil:
 			since = time.Time{}
 		case since.IsZero():
 			since = time.Now()
 		case time.Since(since) >= calm:
-			r.record.Converged, r.record.Took = true, seconds(max(0, since.Sub(over)))
-			return
-		}
-		if time.Now().After(end) || ctx.Err() != nil {
-			if problem != nil {
-				r.record.Problem = problem.Error()
-			}
-			r.record.Lost, r.record.Orphaned = oracle.Missing(want, got), oracle.Extra(want, got)
+			r.converged, r.took = true, max(0, since.Sub(r.over))
 			return
 		}
 	}
+	r.lost, r.orphaned = oracle.Missing(want, got), oracle.Extra(want, got)
 }
 
 // compare returns what is there, and what is wrong with it.
@@ -125,21 +129,20 @@ func (r *run) compare(ctx context.Context, want oracle.State) (oracle.State, err
 func (r *run) empty(ctx context.Context) {
 	for _, object := range r.wishes() {
 		if err := r.admin.Delete(ctx, object); client.IgnoreNotFound(err) != nil {
-			r.record.Problem = err.Error()
+			r.problem = err
 		}
 	}
-	var left []string
 	if err := poll.Until(ctx, "nothing to be left", deadline, func(ctx context.Context) error {
 		seen, err := r.look(ctx, r.admin)
 		if err != nil {
 			return err
 		}
-		if left = oracle.Extra(oracle.NewState(), seen); len(left) > 0 {
-			return fmt.Errorf("there is %v", left)
+		if r.orphaned = oracle.Extra(oracle.NewState(), seen); len(r.orphaned) > 0 {
+			return fmt.Errorf("there is %v", r.orphaned)
 		}
 		return nil
 	}); err != nil {
-		r.record.Orphaned, r.record.Problem = append(r.record.Orphaned, left...), err.Error()
+		r.problem = err
 		return
 	}
 	for name := range r.state.Namespaces {

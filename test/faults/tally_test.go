@@ -1,4 +1,4 @@
-package main
+package faults
 
 import (
 	"context"
@@ -59,16 +59,9 @@ var starting = regexp.MustCompile(`not yet ready to handle request|forbidden: Us
 
 func isStarting(err error) bool { return starting.MatchString(err.Error()) }
 
-// tally counts what people did in a run.
+// tally is what people were wrongly answered in a run.
 type tally struct {
-	// requests are all, admissions those that concern a Cluster or the FleetAddonConfig.
-	requests, admissions atomic.Int64
-	// retried are refusals by an API server that was down.
-	retried atomic.Int64
-	closed  atomic.Int64
-	// unstamped are Clusters that were created while the webhook could not be asked.
-	unstamped atomic.Int64
-
+	requests atomic.Int64
 	// apiDown says that the API server may be down, and webhooksDown the webhooks.
 	apiDown, webhooksDown atomic.Bool
 
@@ -85,74 +78,46 @@ func (t *tally) wrongly(format string, args ...any) {
 // request is something that a person asks of the API server and should get.
 type request struct {
 	what string
-	// admission says that webhooks of ours look at it; mayClose that one of them fails closed.
-	admission, mayClose bool
+	// mayClose says that a webhook of ours looks at it that fails closed.
+	mayClose bool
 	// do asks; again says that it was asked before and nobody knows what became of it.
 	do func(ctx context.Context, again bool) error
+}
+
+// try asks once.
+func (t *tally) try(ctx context.Context, do func(context.Context) error) (answer answer, apiDown, webhooksDown bool, err error) {
+	t.requests.Add(1)
+	apiDown, webhooksDown = t.apiDown.Load(), t.webhooksDown.Load()
+	ctx, done := context.WithTimeout(ctx, requestTimeout)
+	defer done()
+	err = do(ctx)
+	// What was in flight when it came back, or went, may have met either.
+	return judge(err), apiDown || t.apiDown.Load(), webhooksDown || t.webhooksDown.Load(), err
 }
 
 // ask asks until the answer is final, and reports whether it was accepted. Every
 // answer that a person should not have got is noted.
 func (t *tally) ask(ctx context.Context, r request) bool {
-	t.requests.Add(1)
-	if r.admission {
-		t.admissions.Add(1)
-	}
 	for again := false; ; again = true {
-		apiDown, webhooksDown := t.apiDown.Load(), t.webhooksDown.Load()
-		attempt, done := context.WithTimeout(ctx, requestTimeout)
-		err := r.do(attempt, again)
-		done()
-		if ctx.Err() != nil && err != nil {
+		answer, apiDown, webhooksDown, err := t.try(ctx, func(ctx context.Context) error { return r.do(ctx, again) })
+		switch {
+		case answer == accepted, ctx.Err() != nil:
+			return answer == accepted
+		case answer == closed && r.mayClose && webhooksDown:
 			return false
-		}
-		// What was in flight when it came back, or went, may have met either.
-		apiDown, webhooksDown = apiDown || t.apiDown.Load(), webhooksDown || t.webhooksDown.Load()
-		switch judge(err) {
-		case accepted:
-			return true
-		case closed:
-			if r.mayClose && webhooksDown {
-				t.closed.Add(1)
-			} else {
-				t.wrongly("%s: %v", r.what, err)
-			}
-			return false
-		case denied:
-			t.wrongly("%s: %v", r.what, err)
-			return false
-		}
-		if apiDown {
-			t.retried.Add(1)
-		} else if !again {
+		case answer == closed, answer == denied, !apiDown && !again:
 			t.wrongly("%s: %v", r.what, err)
 		}
-		select {
-		case <-ctx.Done():
+		if answer != unavailable || sleep(ctx, tryAgain) != nil {
 			return false
-		case <-time.After(tryAgain):
 		}
 	}
 }
 
 // tryForbidden asks for something that must be refused.
 func (t *tally) tryForbidden(ctx context.Context, what string, do func(context.Context) error) {
-	t.requests.Add(1)
-	t.admissions.Add(1)
-	attempt, done := context.WithTimeout(ctx, requestTimeout)
-	defer done()
-	apiDown := t.apiDown.Load()
-	err := do(attempt)
-	switch judge(err) {
-	case accepted:
-		t.wrongly("%s was accepted", what)
-	case unavailable:
-		if apiDown || t.apiDown.Load() {
-			t.retried.Add(1)
-		} else if ctx.Err() == nil {
-			t.wrongly("%s: %v", what, err)
-		}
-	case closed:
-		t.closed.Add(1)
+	answer, apiDown, _, err := t.try(ctx, do)
+	if answer == accepted || answer == unavailable && !apiDown && ctx.Err() == nil {
+		t.wrongly("%s: %s (%v)", what, answer, err)
 	}
 }

@@ -1,11 +1,9 @@
-package main
+package faults
 
 import (
 	"context"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,11 +20,6 @@ const (
 
 // published are the versions of the chart in the repository, the newest last.
 var published = []string{"1.0.0", "1.1.0", "2.0.0"}
-
-// killCharts kills the program that carries out HelmChartProxies in the middle of that.
-func killCharts(ctx context.Context, r *run) (time.Time, error) {
-	return r.killLeader(ctx, charts, secondCharts)
-}
 
 // withCharts runs two replicas of the optional component helm, and a chart repository.
 func (l *lab) withCharts(ctx context.Context) error {
@@ -74,31 +67,18 @@ var chartValues = []string{
 func wishForChart(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 	proxy := p.drawProxy()
 	key := client.ObjectKeyFromObject(proxy)
-	before := p.proxy(key)
-	verb := "creating"
-	if before != nil {
-		verb = "changing"
+	isDone := false
+	if before := p.proxy(key); before == nil {
+		isDone = p.make(ctx, proxy, true)
+	} else {
+		changed := before.DeepCopy()
+		changed.Spec = proxy.Spec
+		isDone = p.ask(ctx, request{what: "changing HelmChartProxy " + proxy.Name, mayClose: true, do: func(ctx context.Context, _ bool) error {
+			proxy = changed.DeepCopy()
+			return p.author.Patch(ctx, proxy, client.MergeFrom(before))
+		}})
 	}
-	if p.ask(ctx, request{what: verb + " HelmChartProxy " + proxy.Name, admission: true, mayClose: true, do: func(ctx context.Context, again bool) error {
-		if before != nil {
-			changed := before.DeepCopy()
-			changed.Spec = *proxy.Spec.DeepCopy()
-			err := p.author.Patch(ctx, changed, client.MergeFrom(before))
-			if err == nil {
-				proxy = changed
-			}
-			return err
-		}
-		made := proxy.DeepCopy()
-		err := p.author.Create(ctx, made)
-		if again && apierrors.IsAlreadyExists(err) {
-			err = p.author.Get(ctx, key, made)
-		}
-		if err == nil {
-			proxy = made
-		}
-		return err
-	}}) {
+	if isDone {
 		p.change(func(s *oracle.State) { s.Charts.Proxies[key] = proxy })
 	}
 }
@@ -106,8 +86,8 @@ func wishForChart(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 // drawProxy draws a HelmChartProxy: one of a team, or of all.
 func (p *person) drawProxy() *addonsv1.HelmChartProxy {
 	proxy := &addonsv1.HelmChartProxy{}
-	proxy.Name = []string{"web", "dns"}[p.rng.IntN(2)]
-	proxy.Namespace = p.namespace(append([]string{platform}, teams...)[p.rng.IntN(3)])
+	proxy.Name = one(p, "web", "dns")
+	proxy.Namespace = p.namespace(one(p, append(teams, platform)...))
 	if proxy.Namespace == p.namespace(platform) {
 		var all []string
 		for _, team := range teams {
@@ -121,20 +101,19 @@ func (p *person) drawProxy() *addonsv1.HelmChartProxy {
 		proxy.Spec.ClusterSelector.MatchLabels = map[string]string{"env": "prod"}
 	}
 	proxy.Spec.RepoURL, proxy.Spec.ChartName = p.charts.URL, chartName
-	proxy.Spec.Version = append([]string{"", "1.x"}, published...)[p.rng.IntN(2+len(published))]
-	proxy.Spec.ReleaseNamespace = []string{"default", "apps"}[p.rng.IntN(2)]
-	proxy.Spec.ValuesTemplate = chartValues[p.rng.IntN(len(chartValues))]
-	proxy.Spec.Download = []addonsv1.DownloadMode{"", addonsv1.DownloadAgent}[p.rng.IntN(2)]
+	proxy.Spec.Version = one(p, append([]string{"", "1.x"}, published...)...)
+	proxy.Spec.ReleaseNamespace = one(p, "default", "apps")
+	proxy.Spec.ValuesTemplate = one(p, chartValues...)
+	proxy.Spec.Download = one(p, "", addonsv1.DownloadAgent)
 	proxy.Spec.Credentials = &addonsv1.Credentials{Secret: corev1.SecretReference{Name: chartsSecret}, Key: "config.json"}
 	proxy.Spec.TLSConfig = &addonsv1.TLSConfig{CASecretRef: &corev1.SecretReference{Name: chartsSecret}}
 	return proxy
 }
 
 // proxy returns a HelmChartProxy as the API server answered last, or nil.
-func (p *person) proxy(key oracle.Key) *addonsv1.HelmChartProxy {
-	p.mu().Lock()
-	defer p.mu().Unlock()
-	return p.state.Charts.Proxies[key].DeepCopy()
+func (p *person) proxy(key oracle.Key) (proxy *addonsv1.HelmChartProxy) {
+	p.change(func(s *oracle.State) { proxy = s.Charts.Proxies[key].DeepCopy() })
+	return proxy
 }
 
 // dropChart deletes one of the HelmChartProxies.
@@ -143,12 +122,4 @@ func dropChart(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 	if proxy := p.proxy(key); proxy != nil && p.delete(ctx, proxy) {
 		p.change(func(s *oracle.State) { delete(s.Charts.Proxies, key) })
 	}
-}
-
-// chartsProcesses are those that carry out HelmChartProxies, if they run.
-func (l *lab) chartsProcesses() []string {
-	if l.repo == nil {
-		return nil
-	}
-	return []string{charts, secondCharts}
 }

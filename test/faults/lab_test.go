@@ -1,4 +1,4 @@
-package main
+package faults
 
 import (
 	"context"
@@ -6,9 +6,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"sync"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,30 +20,21 @@ import (
 
 // Names of processes.
 const (
-	syncer        = "muster-syncer"
-	webhook       = "muster-webhook"
-	secondSyncer  = syncer + "-2"
-	secondWebhook = webhook + "-2"
-
-	registrar       = "muster-registrar"
-	secondRegistrar = registrar + "-2"
-
-	charts       = "muster-charts"
-	secondCharts = charts + "-2"
-
+	syncer      = "muster-syncer"
+	webhook     = "muster-webhook"
+	registrar   = "muster-registrar"
+	charts      = "muster-charts"
 	apiServer   = "kube-apiserver"
 	etcd        = "etcd"
 	controllers = "kube-controller-manager"
 	certManager = "cert-manager"
 )
 
-// People. The first may do everything, and is still subject to RBAC, unlike an
-// administrator; the second may make Clusters, but not see classes.
-const (
-	author   = "author"
-	intruder = "intruder"
-)
+// replicas are the processes of a program of Muster.
+func replicas(program string) []string { return []string{program, program + "-2"} }
 
+// people are two: the first may do everything, and is still subject to RBAC, unlike an
+// administrator; the second may make Clusters, but not see classes.
 const people = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -92,12 +83,12 @@ type lab struct {
 }
 
 // newLab starts a stack.
-func newLab(ctx context.Context, p built, progress io.Writer) (*lab, error) {
+func newLab(ctx context.Context) (*lab, error) {
 	background, stop := context.WithCancel(context.Background())
 	l := &lab{stop: stop, proxies: map[string]*proxy.Proxy{}}
 	var err error
 	l.env, err = stack.Up(ctx, stack.Options{
-		Profile: stack.API, Muster: true, Tools: p.tools, Binaries: p.programs, Progress: progress,
+		Profile: stack.API, Muster: true,
 		Front: func(process string, server stack.APIServer) (string, error) {
 			return l.front(background, process, server)
 		},
@@ -119,15 +110,19 @@ func (l *lab) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	var err error
-	if l.admin, err = fixture.Client(l.env); err != nil {
+	admin, err := fixture.Client(l.env)
+	if err != nil {
 		return err
 	}
-	for name, into := range map[string]*client.Client{author: &l.author, intruder: &l.intruder} {
-		if *into, err = fixture.ClientAs(l.env, name); err != nil {
-			return err
-		}
+	author, err := fixture.ClientAs(l.env, "author")
+	if err != nil {
+		return err
 	}
+	intruder, err := fixture.ClientAs(l.env, "intruder")
+	if err != nil {
+		return err
+	}
+	l.admin, l.author, l.intruder = admin, author, intruder
 	return l.env.Apply(ctx, people)
 }
 
@@ -146,22 +141,22 @@ func (l *lab) front(ctx context.Context, process string, server stack.APIServer)
 		return "", err
 	}
 	p, address, err := proxy.Serve(ctx, server.URL, roots, certificate)
-	if err != nil {
-		return "", err
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.proxies[process] = p
-	return address, nil
+	return address, err
 }
 
-// proxiesOf returns the proxies in front of some processes.
-func (l *lab) proxiesOf(processes ...string) []*proxy.Proxy {
+// proxiesOf returns the proxies in front of those programs that run.
+func (l *lab) proxiesOf(programs ...string) (result []*proxy.Proxy) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var result []*proxy.Proxy
-	for _, process := range processes {
-		result = append(result, l.proxies[process])
+	for _, program := range programs {
+		for _, process := range replicas(program) {
+			if p := l.proxies[process]; p != nil {
+				result = append(result, p)
+			}
+		}
 	}
 	return result
 }
@@ -169,10 +164,76 @@ func (l *lab) proxiesOf(processes ...string) []*proxy.Proxy {
 func (l *lab) close() error {
 	l.stop()
 	if l.kubelet != nil {
-		l.kubelet.wait()
+		l.kubelet.done.Wait()
 	}
 	if l.repo != nil {
 		l.repo.Close()
 	}
 	return l.env.Down()
+}
+
+const (
+	kubeletInterval = 100 * time.Millisecond
+	// firstBackOff is how long a kubelet waits before it starts a container for the
+	// second time; it doubles with each time after that.
+	firstBackOff = 10 * time.Second
+)
+
+// kubelet starts processes that have ended, but those that a fault holds down.
+type kubelet struct {
+	env  *stack.Stack
+	done sync.WaitGroup
+
+	mu       sync.Mutex
+	held     map[string]bool
+	starts   map[string]int
+	notUntil map[string]time.Time
+}
+
+func newKubelet(ctx context.Context, env *stack.Stack) *kubelet {
+	k := &kubelet{env: env, held: map[string]bool{}}
+	k.reset()
+	k.hold(apiServer, etcd) // Started by who stopped them.
+	k.done.Go(func() {
+		for sleep(ctx, kubeletInterval) == nil {
+			for _, process := range k.env.Processes() {
+				if !process.Running && k.isDue(process.Name) {
+					// It fails only when the stack goes down.
+					_ = k.env.Respawn(process.Name)
+				}
+			}
+		}
+	})
+	return k
+}
+
+func (k *kubelet) isDue(name string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.held[name] || time.Now().Before(k.notUntil[name]) {
+		return false
+	}
+	k.notUntil[name] = time.Now().Add(firstBackOff << k.starts[name])
+	k.starts[name]++
+	return true
+}
+
+// hold keeps processes down when they end, until they are released.
+func (k *kubelet) hold(names ...string) { k.set(true, names) }
+
+func (k *kubelet) release(names ...string) { k.set(false, names) }
+
+func (k *kubelet) set(held bool, names []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, name := range names {
+		k.held[name] = held
+	}
+}
+
+// reset forgets how often processes were started: each run begins anew.
+func (k *kubelet) reset() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.starts, k.notUntil = map[string]int{}, map[string]time.Time{}
 }

@@ -1,4 +1,4 @@
-package main
+package faults
 
 import (
 	"context"
@@ -23,66 +23,59 @@ const (
 
 // stopAPIServer kills the API server, and starts it again after a time that is longer
 // than any lease.
-func stopAPIServer(ctx context.Context, r *run) (time.Time, error) {
+func stopAPIServer(ctx context.Context, r *run) error {
 	r.apiDown.Store(true)
 	if err := r.kill(ctx, apiServer); err != nil {
-		return time.Time{}, err
+		return err
 	}
 	if err := sleep(ctx, apiServerAway); err != nil {
-		return time.Time{}, err
+		return err
 	}
-	over := time.Now()
+	r.over = time.Now()
 	if err := r.env.Start(ctx, apiServer); err != nil {
-		return over, err
+		return err
 	}
-	return over, r.restartControllers(ctx)
+	return r.restartControllers(ctx)
 }
 
 // stopEtcd freezes etcd, or kills it: in the one case the API server waits for
 // answers, in the other it has none.
-func stopEtcd(ctx context.Context, r *run) (over time.Time, err error) {
+func stopEtcd(ctx context.Context, r *run) error {
 	r.apiDown.Store(true)
+	stop, start := func() error { return r.kill(ctx, etcd) }, func() error { return r.env.Start(ctx, etcd) }
 	if r.rng.IntN(2) == 0 {
-		if err := r.env.Signal(etcd, syscall.SIGSTOP); err != nil {
-			return over, err
-		}
-		err := sleep(ctx, etcdAway)
-		over = time.Now()
-		if err := errors.Join(err, r.env.Signal(etcd, syscall.SIGCONT)); err != nil {
-			return over, err
-		}
-	} else {
-		if err := r.kill(ctx, etcd); err != nil {
-			return over, err
-		}
-		err := sleep(ctx, etcdAway)
-		over = time.Now()
-		if err := errors.Join(err, r.env.Start(ctx, etcd)); err != nil {
-			return over, err
-		}
+		stop, start = func() error { return r.env.Signal(etcd, syscall.SIGSTOP) }, func() error { return r.env.Signal(etcd, syscall.SIGCONT) }
+	}
+	if err := stop(); err != nil {
+		return err
+	}
+	err := sleep(ctx, etcdAway)
+	r.over = time.Now()
+	if err := errors.Join(err, start()); err != nil {
+		return err
 	}
 	// The API server may have given up.
 	if err := r.env.Start(ctx, apiServer); err != nil {
-		return over, err
+		return err
 	}
 	if err := poll.Until(ctx, "the API server to read and write", time.Minute, func(ctx context.Context) error {
 		return r.admin.Get(ctx, client.ObjectKeyFromObject(fixture.Config()), fixture.Config())
 	}); err != nil {
-		return over, err
+		return err
 	}
-	return over, r.restartControllers(ctx)
+	return r.restartControllers(ctx)
 }
 
 // removeFleetCRDs uninstalls Fleet's CRDs, and with them every object of Fleet, and
 // installs them again.
-func removeFleetCRDs(ctx context.Context, r *run) (time.Time, error) {
+func removeFleetCRDs(ctx context.Context, r *run) error {
 	crds, err := r.fleetCRDs(ctx)
 	if err != nil {
-		return time.Time{}, err
+		return err
 	}
 	for i := range crds {
 		if err := r.admin.Delete(ctx, crds[i].DeepCopy()); err != nil {
-			return time.Time{}, err
+			return err
 		}
 	}
 	if err := poll.Until(ctx, "Fleet's CRDs to be gone", time.Minute, func(ctx context.Context) error {
@@ -92,10 +85,10 @@ func removeFleetCRDs(ctx context.Context, r *run) (time.Time, error) {
 		}
 		return err
 	}); err != nil {
-		return time.Time{}, err
+		return err
 	}
-	if err := sleep(ctx, r.between(500*time.Millisecond, 8*time.Second)); err != nil {
-		return time.Time{}, err
+	if err := r.pause(ctx, 500*time.Millisecond, 8*time.Second); err != nil {
+		return err
 	}
 	for i := range crds {
 		crds[i].SetResourceVersion("")
@@ -103,11 +96,11 @@ func removeFleetCRDs(ctx context.Context, r *run) (time.Time, error) {
 		crds[i].SetManagedFields(nil)
 		unstructured.RemoveNestedField(crds[i].Object, "status")
 		if err := r.admin.Create(ctx, &crds[i]); err != nil && !apierrors.IsAlreadyExists(err) {
-			return time.Time{}, err
+			return err
 		}
 	}
-	over := time.Now()
-	return over, poll.Until(ctx, "Fleet's CRDs to be served", time.Minute, func(ctx context.Context) error {
+	r.over = time.Now()
+	return poll.Until(ctx, "Fleet's CRDs to be served", time.Minute, func(ctx context.Context) error {
 		_, err := r.look(ctx, r.admin)
 		return err
 	})
