@@ -158,7 +158,7 @@ parts: ## Build the parts of the local stack into .cache/, each once
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no process
-	$(TEST) -timeout=10m ./api/... ./internal/... ./cmd/... ./hack/... ./test/bench/... ./test/report/...
+	$(TEST) -timeout=10m ./api/... ./internal/... ./cmd/... ./hack/... ./test/bench/...
 
 .PHONY: test-race
 test-race: ## Run the product's tests of test-unit with the race detector, if there is a C compiler
@@ -302,19 +302,10 @@ faults: ## Let every fault strike a running Muster, 20 times each (FAULTS_FLAGS=
 
 ##@ Benchmark
 
-# Who asks for a part of the benchmark does not want admission, too.
-ONE_BENCH = $(filter -only=% --only=%,$(BENCH_FLAGS))
-
 .PHONY: bench
 bench: ## Measure imports, requests, memory and admission (BENCH_FLAGS=-n=500: quickly, -only=, see -help)
 	$(STACK) build --profile=api
-	$(GO) run ./test/bench/syncer $(BENCH_FLAGS)
-	$(if $(ONE_BENCH),,$(GO) run ./test/bench/admission $(ADMISSION_FLAGS))
-
-.PHONY: bench-admission
-bench-admission: ## Measure what the stamp costs against a webhook that does nothing (ADMISSION_FLAGS=-creates=N, -output=FILE)
-	$(STACK) build --profile=api
-	$(GO) run ./test/bench/admission $(ADMISSION_FLAGS)
+	$(GO) run ./test/bench $(BENCH_FLAGS)
 
 .PHONY: bench-installer
 bench-installer: ## Measure what the installer holds, idle, with Fleet installed, and at most meanwhile

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,33 +15,31 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/test/bench/load"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-const (
-	bareNamespace = "bench-bare"
-	bareManager   = "bare-client"
-)
+const bareClient = "bare-client"
 
-var bareUser = stack.ServiceAccount(bareNamespace, "bare")
+var bareUser = stack.ServiceAccount("default", bareClient)
 
 // bare is a client that makes the three writes of an import and does nothing else: it
 // watches nothing, compares nothing, and what it writes was built beforehand. It uses the
 // syncer's libraries, and a ServiceAccount with the syncer's roles.
 type bare struct {
-	*load.Generator
-	writes client.Client
-	events kubernetes.Interface
-	// workers holds a token for each import that may be under way.
-	workers chan struct{}
+	*generator
+	session *session
+	writes  client.Client
+	events  kubernetes.Interface
+	// slots holds a token for each import that may be under way.
+	slots chan struct{}
 	// prepared are the writes, by number of the Cluster.
 	prepared map[int]*preparedImport
 }
@@ -50,15 +50,8 @@ type preparedImport struct {
 }
 
 func newBare(ctx context.Context, s *session) (*bare, error) {
-	if err := s.env.Apply(ctx, fmt.Sprintf(`
-apiVersion: v1
-kind: Namespace
-metadata: {name: %[1]s}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {namespace: %[1]s, name: bare}
-`, bareNamespace)); err != nil {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: bareClient}}
+	if err := s.admin.Create(ctx, account); err != nil {
 		return nil, err
 	}
 	// The last one, because what it writes carries the syncer's own keys.
@@ -66,15 +59,15 @@ metadata: {namespace: %[1]s, name: bare}
 		if err := s.env.Apply(ctx, fmt.Sprintf(`
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
-metadata: {name: bench-%[2]s}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[2]s}
-subjects: [{kind: ServiceAccount, namespace: %[1]s, name: bare}]
-`, bareNamespace, role)); err != nil {
+metadata: {name: bench-%[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s}
+subjects: [{kind: ServiceAccount, namespace: default, name: %[2]s}]
+`, role, bareClient)); err != nil {
 			return nil, err
 		}
 	}
-	token, err := s.token(ctx, bareNamespace, "bare")
-	if err != nil {
+	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](4 * 60 * 60)}}
+	if err := s.admin.SubResource("token").Create(ctx, account, token); err != nil {
 		return nil, err
 	}
 	admin, err := s.env.RESTConfig()
@@ -82,53 +75,59 @@ subjects: [{kind: ServiceAccount, namespace: %[1]s, name: bare}]
 		return nil, err
 	}
 	config := rest.AnonymousClientConfig(admin)
-	config.BearerToken = token
-	b := &bare{Generator: s.generator(), workers: make(chan struct{}, s.workers), prepared: map[int]*preparedImport{}}
-	b.Prefix, b.Labels = bareNamespace, map[string]string{armLabel: armBare}
+	config.BearerToken = token.Status.Token
+	b := &bare{session: s, generator: s.clusters(bareClient, namespaces, classes), slots: make(chan struct{}, workers), prepared: map[int]*preparedImport{}}
+	b.labels = map[string]string{armLabel: armBare}
 	if b.writes, err = fixture.ClientOf(config); err != nil {
 		return nil, err
 	}
-	b.events, err = kubernetes.NewForConfig(config)
-	return b, err
+	if b.events, err = kubernetes.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	return b, b.generator.prepare(ctx)
 }
 
-// create makes the Clusters from one number up to another, and builds their imports.
-func (b *bare) create(ctx context.Context, from, to int) error {
-	if err := b.Create(ctx, from, to, load.ClusterFile); err != nil {
+// turn makes Clusters for the bare client and lets it work, beside a process that keeps caches, while
+// the syncer does not run.
+func (b *bare) turn(ctx context.Context, count int, work func(from, to int) error) error {
+	from, to := b.take(count)
+	if err := b.create(ctx, from, to, clusterFile); err != nil {
 		return err
 	}
 	for i := from; i < to; i++ {
-		cluster := &clusterv1.Cluster{}
-		if err := b.Client.Get(ctx, b.Key(i), cluster); err != nil {
+		if err := b.prepareImport(ctx, i); err != nil {
 			return err
 		}
-		prepared, err := b.prepare(i, cluster)
-		if err != nil {
-			return err
-		}
-		b.prepared[i] = prepared
 	}
-	return nil
+	if err := b.session.env.Stop(ctx, syncer); err != nil {
+		return err
+	}
+	caches, err := startChild(ctx, "caches", b.session.env.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	err = work(from, to)
+	if _, ended := caches.end(); err != nil || ended != nil {
+		return errors.Join(err, ended)
+	}
+	_, err = b.session.restartSyncer(ctx, 1)
+	return err
 }
 
-func (b *bare) prepare(i int, cluster *clusterv1.Cluster) (*preparedImport, error) {
+func (b *bare) prepareImport(ctx context.Context, i int) error {
+	cluster := &clusterv1.Cluster{}
+	if err := b.admin.Get(ctx, b.key(i), cluster); err != nil {
+		return err
+	}
 	// As the stamp has it: it is not stamped, because the syncer is to leave it alone.
 	cluster.Annotations[stamp.ClusterNameAnnotation] = cluster.Name
-	controlPlane, err := b.Object(load.ControlPlaneFile, i)
+	values, err := desired.Values(cluster, b.object(controlPlaneFile, i).Object, b.object(infrastructureFile, i).Object, settings.DefaultExclude())
 	if err != nil {
-		return nil, err
-	}
-	infrastructure, err := b.Object(load.InfrastructureFile, i)
-	if err != nil {
-		return nil, err
-	}
-	values, err := desired.Values(cluster, controlPlane.Object, infrastructure.Object, settings.DefaultExclude())
-	if err != nil {
-		return nil, err
+		return err
 	}
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(desired.FleetCluster(settings.Default(), cluster, nil, values, desired.Targets{}, ""))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	delete(fields, "status")
 	delete(fields["metadata"].(map[string]any), "creationTimestamp")
@@ -138,7 +137,7 @@ func (b *bare) prepare(i int, cluster *clusterv1.Cluster) (*preparedImport, erro
 			"lastTransitionTime": now.Format(time.RFC3339)}
 	}
 	message := fmt.Sprintf("in Fleet as Cluster %q", cluster.Name)
-	return &preparedImport{
+	b.prepared[i] = &preparedImport{
 		fleetCluster: &unstructured.Unstructured{Object: fields},
 		conditions: &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": clusterv1.GroupVersion.String(), "kind": clusterv1.ClusterKind,
@@ -152,24 +151,25 @@ func (b *bare) prepare(i int, cluster *clusterv1.Cluster) (*preparedImport, erro
 		event: &eventsv1.Event{
 			ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name + ".import"},
 			EventTime:  metav1.NewMicroTime(now), Type: corev1.EventTypeNormal, Reason: "Imported", Action: "Import", Note: message,
-			ReportingController: bareManager, ReportingInstance: bareManager + "-0",
+			ReportingController: bareClient, ReportingInstance: bareClient + "-0",
 			Regarding: corev1.ObjectReference{APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind,
 				Namespace: cluster.Namespace, Name: cluster.Name, UID: cluster.UID},
 		},
-	}, nil
+	}
+	return nil
 }
 
-// importOne makes the three writes, one after the other, as soon as a worker is free.
+// importOne makes the three writes, one after the other, as soon as there is a slot.
 func (b *bare) importOne(ctx context.Context, i int) error {
-	b.workers <- struct{}{}
-	defer func() { <-b.workers }()
+	b.slots <- struct{}{}
+	defer func() { <-b.slots }()
 	prepared := b.prepared[i]
 	if err := b.writes.Apply(ctx, client.ApplyConfigurationFromUnstructured(prepared.fleetCluster),
-		client.FieldOwner(bareManager), client.ForceOwnership); err != nil {
+		client.FieldOwner(bareClient), client.ForceOwnership); err != nil {
 		return fmt.Errorf("applying a Fleet Cluster: %w", err)
 	}
 	if err := b.writes.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(prepared.conditions),
-		client.FieldOwner(bareManager), client.ForceOwnership); err != nil {
+		client.FieldOwner(bareClient), client.ForceOwnership); err != nil {
 		return fmt.Errorf("applying conditions: %w", err)
 	}
 	if _, err := b.events.EventsV1().Events(prepared.event.Namespace).Create(ctx, prepared.event, metav1.CreateOptions{}); err != nil {
@@ -178,13 +178,39 @@ func (b *bare) importOne(ctx context.Context, i int) error {
 	return nil
 }
 
-// importAll imports Clusters as fast as its workers can, and returns how long that took.
-func (b *bare) importAll(ctx context.Context, from, to int) (time.Duration, error) {
-	group, ctx := errgroup.WithContext(ctx)
-	begin := time.Now()
-	for i := from; i < to; i++ {
-		group.Go(func() error { return b.importOne(ctx, i) })
-	}
-	err := group.Wait()
-	return time.Since(begin), err
+// importAtOnce imports Clusters as fast as it can, and returns how long that took.
+func (b *bare) importAtOnce(ctx context.Context, count int) (elapsed time.Duration, err error) {
+	err = b.turn(ctx, count, func(from, to int) error {
+		group, ctx := errgroup.WithContext(ctx)
+		begin := time.Now()
+		for i := from; i < to; i++ {
+			group.Go(func() error { return b.importOne(ctx, i) })
+		}
+		err := group.Wait()
+		elapsed = time.Since(begin)
+		return err
+	})
+	return elapsed, err
+}
+
+// importSteadily initializes control planes at a rate, and imports each Cluster at once.
+func (b *bare) importSteadily(ctx context.Context, count int, rate float64) (result []time.Duration, err error) {
+	err = b.turn(ctx, count, func(from, to int) error {
+		p, err := b.session.follow(apiserver)
+		if err != nil {
+			return err
+		}
+		p.user = bareUser
+		if err := pace(ctx, rate, from, to, func(ctx context.Context, i int) error {
+			if err := b.initialize(ctx, i); err != nil {
+				return err
+			}
+			return b.importOne(ctx, i)
+		}); err != nil {
+			return err
+		}
+		result, err = p.latencies(ctx, b.keys(from, to, p.start))
+		return err
+	})
+	return result, err
 }
