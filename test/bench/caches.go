@@ -9,11 +9,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"reflect"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/clientcmd"
@@ -123,21 +122,14 @@ func fill(ctx context.Context, kubeconfig string) error {
 }
 
 func nameOnly(object any) (any, error) {
-	name := func(from client.Object) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: from.GetNamespace(), Name: from.GetName(), ResourceVersion: from.GetResourceVersion()}
+	from, isObject := object.(client.Object)
+	if !isObject {
+		return object, nil
 	}
-	switch typed := object.(type) {
-	case *clusterv1.Cluster:
-		return &clusterv1.Cluster{ObjectMeta: name(typed)}, nil
-	case *fleetv1.Cluster:
-		return &fleetv1.Cluster{ObjectMeta: name(typed)}, nil
-	case *unstructured.Unstructured:
-		kept := &unstructured.Unstructured{}
-		kept.SetGroupVersionKind(typed.GroupVersionKind())
-		kept.SetNamespace(typed.GetNamespace())
-		kept.SetName(typed.GetName())
-		kept.SetResourceVersion(typed.GetResourceVersion())
-		return kept, nil
-	}
-	return object, nil
+	kept := reflect.New(reflect.TypeOf(object).Elem()).Interface().(client.Object)
+	kept.GetObjectKind().SetGroupVersionKind(from.GetObjectKind().GroupVersionKind())
+	kept.SetNamespace(from.GetNamespace())
+	kept.SetName(from.GetName())
+	kept.SetResourceVersion(from.GetResourceVersion())
+	return kept, nil
 }

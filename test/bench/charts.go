@@ -66,8 +66,7 @@ func measureCharts(ctx context.Context, s *session) error {
 	if err := s.prepareCharts(ctx, g, repo); err != nil {
 		return err
 	}
-	fleet, err := playFleet(ctx, s)
-	if err != nil {
+	if err := playFleet(ctx, s); err != nil {
 		return err
 	}
 	most := min(s.n, mostSelected)
@@ -75,7 +74,7 @@ func measureCharts(ctx context.Context, s *session) error {
 	for _, n := range []int{most / 10, most * 2 / 5, most} {
 		l, err := s.measureSelected(ctx, g, n)
 		if err != nil {
-			return fmt.Errorf("with %d Clusters: %w", n, errors.Join(err, fleet.trouble()))
+			return fmt.Errorf("with %d Clusters: %w", n, err)
 		}
 		levels = append(levels, l)
 	}

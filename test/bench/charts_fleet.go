@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"sync/atomic"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -27,37 +25,35 @@ type playedFleet struct {
 	// deployed are the BundleDeployments as they were last written, values the versions of the values that they have.
 	deployed map[client.ObjectKey]*fleetv1.BundleDeployment
 	values   map[client.ObjectKey]string
-	failed   atomic.Value
 }
 
 // playFleet plays Fleet until ctx ends.
-func playFleet(ctx context.Context, s *session) (*playedFleet, error) {
+func playFleet(ctx context.Context, s *session) error {
 	config, err := s.env.RESTConfig()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	ours, err := labels.NewRequirement(plan.ProxyLabel, selection.Exists, nil)
+	ours, err := labels.Parse(plan.ProxyLabel)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	made := cache.ByObject{Label: labels.NewSelector().Add(*ours)}
+	made := cache.ByObject{Label: ours}
 	f := &playedFleet{admin: s.admin, deployed: map[client.ObjectKey]*fleetv1.BundleDeployment{}, values: map[client.ObjectKey]string{}}
 	f.cache, err = cache.New(config, cache.Options{Scheme: s.admin.Scheme(), ByObject: map[client.Object]cache.ByObject{&fleetv1.Bundle{}: made, &corev1.ConfigMap{}: made}})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	go func() { _ = f.cache.Start(ctx) }()
 	go func() {
 		for ctx.Err() == nil {
-			f.failed.Store(fmt.Sprint(f.act(ctx)))
+			if err := f.act(ctx); err != nil && ctx.Err() == nil {
+				s.say("playing Fleet: %v", err)
+			}
 			_ = sleep(ctx, 200*time.Millisecond)
 		}
 	}()
-	return f, nil
+	return nil
 }
-
-// trouble is what keeps Fleet from being played.
-func (f *playedFleet) trouble() error { return fmt.Errorf("playing Fleet: %v", f.failed.Load()) }
 
 // act takes Bundles over, and deploys them.
 func (f *playedFleet) act(ctx context.Context) error {

@@ -45,18 +45,15 @@ func measureNamespace(ctx context.Context, s *session) error {
 			return err
 		}
 		s.say("%d Clusters in one namespace: %d are changed, created, deleted", n, count)
-		events := &events{session: s, generator: g, count: count}
-		// Those that come and go have numbers that no other Cluster has or had.
-		from := n * 100
 		for _, event := range []struct {
 			name   string
-			happen func(p *phase) error
+			happen func(context.Context, *phase, *generator, int) error
 		}{
-			{"a Cluster's label changes", func(p *phase) error { return events.relabel(ctx, p) }},
-			{"a Cluster is created and imported", func(p *phase) error { return events.create(ctx, p, from, from+count) }},
-			{"a Cluster is deleted", func(*phase) error { return events.remove(ctx, from, from+count) }},
+			{"a Cluster's label changes", s.relabelSome},
+			{"a Cluster is created and imported", s.createSome},
+			{"a Cluster is deleted", s.deleteSome},
 		} {
-			p, err := s.during(ctx, syncer, event.happen)
+			p, err := s.during(ctx, syncer, func(p *phase) error { return event.happen(ctx, p, g, count) })
 			if err != nil {
 				return fmt.Errorf("with %d Clusters, %s: %w", n, event.name, err)
 			}
@@ -77,49 +74,47 @@ func measureNamespace(ctx context.Context, s *session) error {
 	return nil
 }
 
-// events happen to some Clusters.
-type events struct {
-	*session
-	*generator
-	count int
-}
-
-// relabel changes a label of Clusters all over the namespace.
-func (e *events) relabel(ctx context.Context, p *phase) error {
+// relabelSome changes a label of Clusters all over the namespace.
+func (s *session) relabelSome(ctx context.Context, p *phase, g *generator, count int) error {
 	after := map[client.ObjectKey]time.Time{}
-	for i := range e.count {
-		after[e.key(i*e.next/e.count)] = p.start
+	for i := range count {
+		after[g.key(i*g.next/count)] = p.start
 	}
-	if err := pace(ctx, eventsPerSecond, 0, e.count, func(ctx context.Context, i int) error {
-		return e.label(ctx, clusterFile, i*e.next/e.count, clusterLabel, fmt.Sprintf("at-%d", e.next))
+	if err := pace(ctx, eventsPerSecond, 0, count, func(ctx context.Context, i int) error {
+		return g.label(ctx, clusterFile, i*g.next/count, clusterLabel, fmt.Sprintf("at-%d", g.next))
 	}); err != nil {
 		return err
 	}
 	return p.written(ctx, after)
 }
 
-// create creates Clusters, and initializes their control planes when all are there.
-func (e *events) create(ctx context.Context, p *phase, from, to int) error {
+// createSome creates Clusters, and initializes their control planes when all are there.
+func (s *session) createSome(ctx context.Context, p *phase, g *generator, count int) error {
+	from, to := comeAndGo(g, count)
 	if err := pace(ctx, eventsPerSecond, from, to, func(ctx context.Context, i int) error {
-		return e.generator.create(ctx, i, i+1, allFiles...)
+		return g.create(ctx, i, i+1, allFiles...)
 	}); err != nil {
 		return err
 	}
 	if err := p.quiet(ctx); err != nil {
 		return err
 	}
-	if err := pace(ctx, eventsPerSecond, from, to, e.initialize); err != nil {
+	if err := pace(ctx, eventsPerSecond, from, to, g.initialize); err != nil {
 		return err
 	}
-	return p.written(ctx, e.keys(from, to, p.start))
+	return p.written(ctx, g.keys(from, to, p.start))
 }
 
-// remove deletes Clusters and then what they refer to, and waits until the garbage
+// comeAndGo returns numbers of Clusters that no other Cluster has or had.
+func comeAndGo(g *generator, count int) (from, to int) { return 100 * g.next, 100*g.next + count }
+
+// deleteSome deletes these Clusters and then what they refer to, and waits until the garbage
 // collector has deleted their Fleet Clusters.
-func (e *events) remove(ctx context.Context, from, to int) error {
+func (s *session) deleteSome(ctx context.Context, _ *phase, g *generator, count int) error {
+	from, to := comeAndGo(g, count)
 	if err := pace(ctx, eventsPerSecond, from, to, func(ctx context.Context, i int) error {
 		for _, file := range []string{clusterFile, controlPlaneFile, infrastructureFile} {
-			if err := e.generator.admin.Delete(ctx, e.object(file, i)); err != nil {
+			if err := s.admin.Delete(ctx, g.object(file, i)); err != nil {
 				return err
 			}
 		}
@@ -129,8 +124,7 @@ func (e *events) remove(ctx context.Context, from, to int) error {
 	}
 	return wait.PollUntilContextTimeout(ctx, time.Second, patience, true, func(ctx context.Context) (bool, error) {
 		for i := from; i < to; i++ {
-			err := e.generator.admin.Get(ctx, e.key(i), &fleetv1.Cluster{})
-			if !apierrors.IsNotFound(err) {
+			if err := s.admin.Get(ctx, g.key(i), &fleetv1.Cluster{}); !apierrors.IsNotFound(err) {
 				return false, err
 			}
 		}

@@ -39,6 +39,9 @@ const (
 // allFiles are in the order in which the objects are made.
 var allFiles = []string{controlPlaneFile, infrastructureFile, clusterFile}
 
+// fileContent stands for a file that kubeadm writes, in JSON.
+var fileContent = strings.Repeat(`vm.overcommit_memory = 1\n`, 22)
+
 // templates are the files as JSON: parsing JSON is much faster, and there are thousands.
 var templates = func() map[string]string {
 	result := map[string]string{}
@@ -99,7 +102,7 @@ func (g *generator) keys(from, to int, at time.Time) map[client.ObjectKey]time.T
 func (g *generator) object(file string, i int) *unstructured.Unstructured {
 	key := g.key(i)
 	text := strings.NewReplacer("CLASSNAMESPACE", classNamespace, "CLASS", className(i/g.namespaces%g.classes),
-		"NAMESPACE", key.Namespace, "NAME", key.Name).Replace(templates[file])
+		"NAMESPACE", key.Namespace, "NAME", key.Name, "CONTENT", fileContent).Replace(templates[file])
 	object := &unstructured.Unstructured{}
 	if err := json.Unmarshal([]byte(text), &object.Object); err != nil { // The files are part of the program.
 		panic(fmt.Sprintf("%s: %v", file, err))
