@@ -196,20 +196,7 @@ func (b *bare) importAtOnce(ctx context.Context, count int) (elapsed time.Durati
 // importSteadily initializes control planes at a rate, and imports each Cluster at once.
 func (b *bare) importSteadily(ctx context.Context, count int, rate float64) (result []time.Duration, err error) {
 	err = b.turn(ctx, count, func(from, to int) error {
-		p, err := b.session.follow(apiserver)
-		if err != nil {
-			return err
-		}
-		p.user = bareUser
-		if err := pace(ctx, rate, from, to, func(ctx context.Context, i int) error {
-			if err := b.initialize(ctx, i); err != nil {
-				return err
-			}
-			return b.importOne(ctx, i)
-		}); err != nil {
-			return err
-		}
-		result, err = p.latencies(ctx, b.keys(from, to, p.start))
+		result, err = b.session.importSteadily(ctx, b.generator, from, to, rate, b)
 		return err
 	})
 	return result, err

@@ -186,7 +186,6 @@ func growthTable(levels []level) table {
 			row(apiserver, "MiB", func(l level) float64 { return l.apiserver.Now }),
 			row("imports at once", "/s", func(l level) float64 { return l.imports.perSecond() }),
 			row("a class's change reaches all", "s", func(l level) float64 { return l.fanOut.Seconds() }),
-			row("control plane to template values, p50", "ms", func(l level) float64 { return quantile(l.values, .5) }),
 			row("control plane to template values, p99", "ms", func(l level) float64 { return quantile(l.values, .99) }).atMost(maxValues),
 		)
 	}

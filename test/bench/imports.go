@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"time"
+
+	"github.com/muster-fleet/muster/test/stack"
 )
 
 const (
@@ -77,7 +79,7 @@ func (s *session) compareSteadily(ctx context.Context, g *generator, b *bare, co
 	if err := s.create(ctx, g, from, to); err != nil {
 		return err
 	}
-	ours, err := s.importSteadily(ctx, g, from, to, rate)
+	ours, err := s.importSteadily(ctx, g, from, to, rate, nil)
 	if err != nil {
 		return err
 	}
@@ -132,14 +134,24 @@ func (s *session) importAtOnce(ctx context.Context, g *generator, count int) (bu
 	return burst{count: count, elapsed: p.requests.lastWrite().Sub(p.start), requests: p.requests, cpu: p.cpu}, err
 }
 
-// importSteadily initializes control planes at a rate, and returns how long after each its
-// Fleet Cluster was written.
-func (s *session) importSteadily(ctx context.Context, g *generator, from, to int, rate float64) ([]time.Duration, error) {
-	p, err := s.follow(syncer)
+// importSteadily initializes control planes at a rate, and returns how long after each its Fleet Cluster was
+// written: by the syncer, or by the bare client if there is one.
+func (s *session) importSteadily(ctx context.Context, g *generator, from, to int, rate float64, b *bare) ([]time.Duration, error) {
+	process, user := syncer, stack.ServiceAccount("muster-system", syncer)
+	if b != nil {
+		process, user = apiserver, bareUser
+	}
+	p, err := s.follow(process)
 	if err != nil {
 		return nil, err
 	}
-	if err := pace(ctx, rate, from, to, g.initialize); err != nil {
+	p.user = user
+	if err := pace(ctx, rate, from, to, func(ctx context.Context, i int) error {
+		if err := g.initialize(ctx, i); err != nil || b == nil {
+			return err
+		}
+		return b.importOne(ctx, i)
+	}); err != nil {
 		return nil, err
 	}
 	return p.latencies(ctx, g.keys(from, to, p.start))

@@ -17,15 +17,8 @@ import (
 )
 
 // parts are what can be measured, each on a stack of its own.
-var parts = []struct {
-	name    string
-	measure func(context.Context, *session) error
-}{
-	{"imports", measureImports},
-	{"growth", measureGrowth},
-	{"namespace", measureNamespace},
-	{"charts", measureCharts},
-	{"admission", measureAdmission},
+var parts = map[string]func(context.Context, *session) error{
+	"imports": measureImports, "growth": measureGrowth, "namespace": measureNamespace, "charts": measureCharts, "admission": measureAdmission,
 }
 
 func main() {
@@ -37,9 +30,9 @@ func main() {
 		err = beChild(ctx, os.Args[2:])
 	} else {
 		n := flag.Int("n", 5000, "Clusters at the end; growth is measured at a tenth, two fifths and all of them")
-		only := flag.String("only", "", "measure only these, with commas between them: "+strings.Join(partNames(), ", "))
+		only := flag.String("only", "imports,growth,namespace,charts,admission", "what to measure")
 		flag.Parse()
-		err = run(ctx, *n, *only)
+		err = run(ctx, *n, strings.Split(*only, ","))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -47,43 +40,23 @@ func main() {
 	}
 }
 
-func partNames() []string {
-	var names []string
-	for _, part := range parts {
-		names = append(names, part.name)
-	}
-	return names
-}
-
-func run(ctx context.Context, n int, only string) error {
-	wanted := map[string]bool{}
-	for _, name := range partNames() {
-		wanted[name] = only == ""
-	}
-	for _, name := range strings.FieldsFunc(only, func(r rune) bool { return r == ',' }) {
-		if _, known := wanted[name]; !known {
-			return fmt.Errorf("-only: there is no %q; there are %s", name, strings.Join(partNames(), ", "))
-		}
-		wanted[name] = true
-	}
+func run(ctx context.Context, n int, only []string) error {
 	var short []string
-	for _, part := range parts {
-		if !wanted[part.name] {
-			continue
+	for _, name := range only {
+		measure, known := parts[name]
+		if !known {
+			return fmt.Errorf("-only: there is no %q", name)
 		}
 		s, err := open(ctx, n)
 		if err != nil {
 			return err
 		}
-		err = part.measure(ctx, s)
+		err = measure(ctx, s)
 		short = append(short, s.short...)
 		if err := s.close(err); err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
+			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	if len(short) == 0 {
-		short = []string{"nothing"}
-	}
-	fmt.Printf("\nshort: %s\n", strings.Join(short, "; "))
+	fmt.Printf("\n%d figures are short: %s\n", len(short), strings.Join(short, "; "))
 	return nil
 }

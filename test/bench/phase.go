@@ -32,12 +32,7 @@ type phase struct {
 // follow begins a phase of a program.
 func (s *session) follow(process string) (*phase, error) {
 	p := &phase{session: s, process: process, user: stack.ServiceAccount("muster-system", process), changes: map[client.ObjectKey]request{}, start: time.Now()}
-	if _, absent := s.pid(process); absent == nil { // What is not running yet has used nothing.
-		var err error
-		if p.before, err = s.cpu(process); err != nil {
-			return nil, err
-		}
-	}
+	p.before, _ = s.cpu(process) // A program that does not run yet has used nothing.
 	var err error
 	p.tail, err = s.env.AuditTail()
 	return p, err

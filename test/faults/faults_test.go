@@ -44,7 +44,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/muster-fleet/muster/test/stack"
-	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // fault is something that breaks.
@@ -211,8 +210,3 @@ func (r *run) kill(ctx context.Context, names ...string) error {
 // restartControllers is what Kubernetes' own controllers do when they could not renew
 // their lease: they start again, and do not sleep until a retry is due.
 func (r *run) restartControllers(ctx context.Context) error { return r.kill(ctx, controllers) }
-
-// served waits until webhooks are answered as they should be.
-func (r *run) served(ctx context.Context) error {
-	return poll.Until(ctx, "the webhooks to answer", time.Minute, func(ctx context.Context) error { return r.answers(ctx) })
-}

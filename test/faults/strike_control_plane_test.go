@@ -7,8 +7,6 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -69,33 +67,26 @@ func stopEtcd(ctx context.Context, r *run) error {
 // removeFleetCRDs uninstalls Fleet's CRDs, and with them every object of Fleet, and
 // installs them again.
 func removeFleetCRDs(ctx context.Context, r *run) error {
-	crds, err := r.fleetCRDs(ctx)
-	if err != nil {
-		return err
-	}
-	for i := range crds {
-		if err := r.admin.Delete(ctx, crds[i].DeepCopy()); err != nil {
+	deletion := []string{"delete", "crd"}
+	var fresh []object
+	// Those that Muster writes objects of, or reads.
+	for _, kind := range []string{"clusters", "clustergroups", "bundlenamespacemappings", "bundles", "bundledeployments", "helmops"} {
+		crd := &unstructured.Unstructured{}
+		crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+		if err := r.admin.Get(ctx, client.ObjectKey{Name: kind + ".fleet.cattle.io"}, crd); err != nil {
 			return err
 		}
+		deletion = append(deletion, crd.GetName())
+		fresh = append(fresh, object{"apiVersion": crd.GetAPIVersion(), "kind": crd.GetKind(), "metadata": object{"name": crd.GetName()}, "spec": crd.Object["spec"]})
 	}
-	if err := poll.Until(ctx, "Fleet's CRDs to be gone", time.Minute, func(ctx context.Context) error {
-		left, err := r.fleetCRDs(ctx)
-		if err == nil && len(left) > 0 {
-			err = errors.New(left[0].GetName() + " is there")
-		}
-		return err
-	}); err != nil {
+	if _, err := r.env.Kubectl(ctx, deletion...); err != nil { // It waits until they are gone.
 		return err
 	}
 	if err := r.pause(ctx, 500*time.Millisecond, 8*time.Second); err != nil {
 		return err
 	}
-	for i := range crds {
-		crds[i].SetResourceVersion("")
-		crds[i].SetUID("")
-		crds[i].SetManagedFields(nil)
-		unstructured.RemoveNestedField(crds[i].Object, "status")
-		if err := r.admin.Create(ctx, &crds[i]); err != nil && !apierrors.IsAlreadyExists(err) {
+	for _, crd := range fresh {
+		if err := r.admin.Create(ctx, &unstructured.Unstructured{Object: crd}); err != nil {
 			return err
 		}
 	}
@@ -104,21 +95,4 @@ func removeFleetCRDs(ctx context.Context, r *run) error {
 		_, err := r.look(ctx, r.admin)
 		return err
 	})
-}
-
-// fleetCRDs are the CRDs of Fleet that Muster writes objects of, or reads.
-func (r *run) fleetCRDs(ctx context.Context) ([]unstructured.Unstructured, error) {
-	var crds []unstructured.Unstructured
-	for _, kind := range []string{"clusters", "clustergroups", "bundlenamespacemappings", "bundles", "bundledeployments", "helmops"} {
-		crd := unstructured.Unstructured{}
-		crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-		err := r.admin.Get(ctx, client.ObjectKey{Name: kind + ".fleet.cattle.io"}, &crd)
-		if client.IgnoreNotFound(err) != nil && !meta.IsNoMatchError(err) {
-			return nil, err
-		}
-		if err == nil {
-			crds = append(crds, crd)
-		}
-	}
-	return crds, nil
 }

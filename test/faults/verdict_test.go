@@ -48,7 +48,7 @@ func (l *lab) play(ctx context.Context, f fault, seed uint64) (r *run, err error
 		}
 	}
 	r = &run{lab: l, world: w, tally: &tally{}, rng: rand.New(rand.NewPCG(seed, workers)), mend: func() {}}
-	if err := r.served(ctx); err != nil {
+	if err := poll.Until(ctx, "the webhooks to answer", time.Minute, r.answers); err != nil {
 		return r, err
 	}
 	l.kubelet.reset()
