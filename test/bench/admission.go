@@ -35,8 +35,8 @@ const (
 	maxAdmission = 1.3
 )
 
-// The namespaces that take turns, by what is called in them: Muster's stamp, a webhook that does nothing on
-// the same server, and the component class-labels without a webhook.
+// The namespaces that take turns. Each has one of these: Muster's stamp, a webhook that does nothing on
+// the same server, the component class-labels without a webhook.
 const stamped, noop, labelled = "bench-stamp", "bench-noop", "bench-labels"
 
 var arms = []string{stamped, noop, labelled}

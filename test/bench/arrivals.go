@@ -10,16 +10,16 @@ import (
 
 const (
 	arrivalsPerSecond = 5
-	// maxArrival is how long, in ms, a new import may take while all others are looked at
-	// again.
+	// maxArrival is how long, in ms, a new import may take while the syncer reconciles all
+	// others again.
 	maxArrival = 1000
 	// minArrivals are as many as a p99 needs, to be more than the slowest of all.
 	minArrivals = 120
 )
 
 // measureArrivals imports new Clusters, a few per second: when nothing else happens, while
-// labels of all classes change, and while the FleetAddonConfig changes. Half of those that are
-// compared with come before the others, and half after them.
+// labels of all classes change, and while the FleetAddonConfig changes. Half of the baseline
+// comes before the others, and half after them.
 func (s *session) measureArrivals(ctx context.Context, g, newcomers *generator) error {
 	count := max(minArrivals, min(200, g.next/25))
 	s.say("%d Clusters: import %d at %d/s, alone and while all are looked at again", g.next, count, arrivalsPerSecond)
@@ -72,9 +72,8 @@ func (s *session) measureArrivals(ctx context.Context, g, newcomers *generator) 
 	return nil
 }
 
-// importWhile imports Clusters at a rate. Meanwhile all others are looked at again and
-// again: as soon as one round is over, the next one begins. It returns when both are over,
-// with the number of rounds.
+// importWhile imports Clusters at a rate. Meanwhile it calls again, round after round, which makes the
+// syncer reconcile all others. It returns when both are over, with the number of rounds.
 func (s *session) importWhile(ctx context.Context, g *generator, from, to int, again func(context.Context) error) (result []time.Duration, rounds int, err error) {
 	group, working := errgroup.WithContext(ctx)
 	imports, imported := context.WithCancel(working)
@@ -99,7 +98,7 @@ func (s *session) importWhile(ctx context.Context, g *generator, from, to int, a
 	return result, rounds, s.quiet(ctx)
 }
 
-// renameAndLook waits until so many Clusters are looked at: the syncer is not quiet while others are imported.
+// renameAndLook renames, and waits for n reconciles. It does not wait for quiet: new imports go on.
 func (s *session) renameAndLook(ctx context.Context, suffix string, n int) error {
 	before, err := s.counts(ctx)
 	if err != nil {

@@ -54,7 +54,7 @@ func newBare(ctx context.Context, s *session) (*bare, error) {
 	if err := s.admin.Create(ctx, account); err != nil {
 		return nil, err
 	}
-	// The last one, because what it writes carries the syncer's own keys.
+	// The last role permits the syncer's bookkeeping keys.
 	for _, role := range []string{"muster-syncer-fleet", "muster-syncer-cluster-api", "muster-syncer-events", "muster-bookkeeper"} {
 		if err := s.env.Apply(ctx, fmt.Sprintf(`
 apiVersion: rbac.authorization.k8s.io/v1
@@ -87,8 +87,8 @@ subjects: [{kind: ServiceAccount, namespace: default, name: %[2]s}]
 	return b, b.generator.prepare(ctx)
 }
 
-// turn makes Clusters for the bare client and lets it work, beside a process that keeps caches, while
-// the syncer does not run.
+// turn creates Clusters for the bare client and calls work while the syncer is stopped and another process
+// keeps caches.
 func (b *bare) turn(ctx context.Context, count int, work func(from, to int) error) error {
 	from, to := b.take(count)
 	if err := b.create(ctx, from, to, clusterFile); err != nil {

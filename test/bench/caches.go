@@ -23,13 +23,13 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// childCommand is the argument with which this program is something to compare with.
+// childCommand makes this program run as a baseline: as caches, or as a webhook.
 const childCommand = "be"
 
-// ready is what it says when it is that.
+// ready is what a child prints when it is ready.
 const ready = "ready"
 
-// beChild is what the arguments say until its input ends.
+// beChild runs the baseline that the arguments name, until standard input ends.
 func beChild(ctx context.Context, args []string) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -46,14 +46,14 @@ func beChild(ctx context.Context, args []string) error {
 	return fmt.Errorf("unknown: %q", args)
 }
 
-// child is such a process.
+// child is a process that runs a baseline.
 type child struct {
 	command *exec.Cmd
 	input   io.Closer
 	errors  bytes.Buffer
 }
 
-// startChild starts one, with the syncer's GOGC, and waits until it is ready.
+// startChild starts a child with the syncer's GOGC, and waits until it is ready.
 func startChild(ctx context.Context, args ...string) (*child, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -79,7 +79,7 @@ func startChild(ctx context.Context, args ...string) (*child, error) {
 	return c, nil
 }
 
-// end ends it, and returns the processor time that it used.
+// end ends the child, and returns the processor time that it used.
 func (c *child) end() (time.Duration, error) {
 	_ = c.input.Close()
 	if err := c.command.Wait(); err != nil {

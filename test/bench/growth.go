@@ -34,7 +34,7 @@ const (
 	// looking at it may take.
 	maxLook = 0.2
 
-	// Labels that change, of a class and of a control plane, and one of Fleet Clusters that nobody else writes.
+	// Labels that change: of a class, of a control plane, and of Fleet Clusters, where only the benchmark writes it.
 	classLabel        = "bench.example.com/class"
 	controlPlaneLabel = "bench.example.com/control-plane"
 	bareLabel         = "bench.example.com/bare"

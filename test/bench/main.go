@@ -1,5 +1,5 @@
 // Command bench measures what importing Clusters costs and how that grows with their number, and what
-// admission costs, on a real API server, with both programs as they ship and nobody else's controllers.
+// admission costs, on a real API server, with both programs as shipped and no other controllers.
 // See docs/benchmarks.md.
 package main
 

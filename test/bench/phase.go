@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// phase is what a program asks of the API server, and the processor time that it uses, until it is quiet.
+// phase records a program's requests to the API server, and the processor time that it uses until it is quiet.
 type phase struct {
 	session *session
 	// process is the program whose work is measured, user who it is to the API server.
@@ -50,8 +50,8 @@ func (s *session) during(ctx context.Context, process string, happens func(*phas
 	return p, p.quiet(ctx)
 }
 
-// read takes in what was answered meanwhile, and returns how many requests of the program
-// were not for itself.
+// read reads the new lines of the audit log, and returns how many requests the program has made,
+// without those for itself.
 func (p *phase) read() (int, error) {
 	events, err := p.tail.Read(stack.AuditFilter{})
 	news := 0
@@ -114,7 +114,7 @@ func (p *phase) written(ctx context.Context, after map[client.ObjectKey]time.Tim
 			return false, err
 		}
 		done = len(p.requests.fleetWrites(after))
-		// Nobody starts it again here, as a kubelet would: what it did would not be one run.
+		// Fail if the program has ended: no kubelet restarts it here.
 		_, err := p.session.pid(p.process)
 		return done == len(after), err
 	})

@@ -42,7 +42,7 @@ type churn struct {
 	wait  sync.WaitGroup
 }
 
-// person is one worker, with Clusters that nobody else touches.
+// person is one worker. Each has Clusters of its own.
 type person struct {
 	*churn
 	rng   *rand.Rand
@@ -92,7 +92,7 @@ func newChurn(ctx context.Context, r *run, seed uint64) *churn {
 		begun.Add(1)
 		p := &person{churn: c, rng: rand.New(rand.NewPCG(seed, uint64(number))), first: number == 0}
 		c.wait.Go(func() {
-			// What is begun is not given up when the time is over.
+			// The current action is completed even if the churn ends meanwhile.
 			patient := context.WithoutCancel(ctx)
 			for slot := range settled {
 				create(patient, p, p.blank(slot))
@@ -111,8 +111,7 @@ func newChurn(ctx context.Context, r *run, seed uint64) *churn {
 	return c
 }
 
-// finish lets everybody end what they have begun: a request of which nobody knows
-// whether it was done is asked again.
+// finish waits until each person has completed the current action, retries included.
 func (c *churn) finish() {
 	c.stop()
 	c.wait.Wait()
@@ -144,7 +143,7 @@ func (p *person) cluster(slot int) (cluster *clusterv1.Cluster) {
 	return cluster
 }
 
-// blank returns a Cluster that is yet to be made, with a name that nobody had.
+// blank returns a Cluster with a new name, to be created in a slot.
 func (p *person) blank(slot int) *clusterv1.Cluster {
 	cluster := &clusterv1.Cluster{}
 	cluster.Namespace = p.namespace(teams[p.rng.IntN(len(teams))])
@@ -156,7 +155,7 @@ func (p *person) blank(slot int) *clusterv1.Cluster {
 // one returns one of several.
 func one[T any](p *person, of ...T) T { return of[p.rng.IntN(len(of))] }
 
-// make creates an object, and reports whether it is there. What was asked for before may be there already.
+// make creates an object, and reports whether it exists now. A retry may find that the first attempt created it.
 func (p *person) make(ctx context.Context, object client.Object, mayClose bool) bool {
 	return p.ask(ctx, request{what: "creating " + object.GetName(), mayClose: mayClose, do: func(ctx context.Context, again bool) error {
 		err := p.author.Create(ctx, object)
@@ -320,7 +319,7 @@ func editConfig(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 	}
 }
 
-// useForbiddenClass lets somebody name a class that they may not see.
+// useForbiddenClass tries a class that its author may not get.
 func useForbiddenClass(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 	cluster := p.forbidden()
 	p.tryForbidden(ctx, "a Cluster with a class that its author may not get", func(ctx context.Context) error {

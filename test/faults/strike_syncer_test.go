@@ -16,10 +16,10 @@ import (
 
 func killSyncer(ctx context.Context, r *run) error { return r.killLeader(ctx, syncer) }
 
-// killRegistrar kills the registrar that leads in the middle of what it registers and hands out.
+// killRegistrar kills the leading registrar while it registers and hands out manifests.
 func killRegistrar(ctx context.Context, r *run) error { return r.killLeader(ctx, registrar) }
 
-// killCharts kills the program that carries out HelmChartProxies in the middle of that.
+// killCharts kills the leading replica of the program that carries out HelmChartProxies.
 func killCharts(ctx context.Context, r *run) error { return r.killLeader(ctx, charts) }
 
 // killLeader kills the one of two replicas that leads, and sometimes the one that stands by

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-// unseen is how long the death of a replica may be unknown to those who route to it.
+// unseen is how long the Service may take to notice that a replica is dead.
 const unseen = 3 * time.Second
 
 var (
@@ -26,8 +26,8 @@ var (
 	authority  = client.ObjectKey{Namespace: "muster-system", Name: "muster-ca"}
 )
 
-// killOneWebhook kills one of two replicas. Until that is known, and for what was in
-// flight, a webhook may not be reached.
+// killOneWebhook kills one of two replicas. Requests in flight, and those until the Service
+// notices, may not reach a webhook.
 func killOneWebhook(ctx context.Context, r *run) error {
 	victim := replicas(webhook)[r.rng.IntN(2)]
 	r.kubelet.hold(victim)
@@ -121,9 +121,8 @@ func expire(serving, ca *corev1.Secret) error {
 	return err
 }
 
-// removeCertManager makes it as it is where cert-manager is yet to be installed:
-// there is no certificate, so that no webhook starts, and nobody to trust. Then
-// cert-manager comes.
+// removeCertManager restores the state before cert-manager is installed: without a
+// certificate no webhook starts, and the configurations have no CA. Then cert-manager starts.
 func removeCertManager(ctx context.Context, r *run) error {
 	processes := append(replicas(webhook), certManager)
 	r.kubelet.hold(processes...)

@@ -28,7 +28,7 @@ const (
 	denied answer = "denied"
 	// closed: a webhook could not be asked, and failurePolicy Fail said no.
 	closed answer = "failed closed"
-	// unavailable: the API server could not serve it, or nobody knows.
+	// unavailable: the API server could not serve it, or the answer was lost.
 	unavailable answer = "unavailable"
 )
 
@@ -59,7 +59,7 @@ var starting = regexp.MustCompile(`not yet ready to handle request|forbidden: Us
 
 func isStarting(err error) bool { return starting.MatchString(err.Error()) }
 
-// tally is what people were wrongly answered in a run.
+// tally collects the wrong answers of a run.
 type tally struct {
 	requests atomic.Int64
 	// apiDown says that the API server may be down, and webhooksDown the webhooks.
@@ -80,7 +80,7 @@ type request struct {
 	what string
 	// mayClose says that a webhook of ours looks at it that fails closed.
 	mayClose bool
-	// do asks; again says that it was asked before and nobody knows what became of it.
+	// do sends the request; again is set on retries, whose earlier attempts may have succeeded.
 	do func(ctx context.Context, again bool) error
 }
 
@@ -91,12 +91,12 @@ func (t *tally) try(ctx context.Context, do func(context.Context) error) (answer
 	ctx, done := context.WithTimeout(ctx, requestTimeout)
 	defer done()
 	err = do(ctx)
-	// What was in flight when it came back, or went, may have met either.
+	// A request that was in flight while this changed may have met either state.
 	return judge(err), apiDown || t.apiDown.Load(), webhooksDown || t.webhooksDown.Load(), err
 }
 
-// ask asks until the answer is final, and reports whether it was accepted. Every
-// answer that a person should not have got is noted.
+// ask retries until the answer is final, and reports whether it was accepted. It notes every
+// wrong answer.
 func (t *tally) ask(ctx context.Context, r request) bool {
 	for again := false; ; again = true {
 		answer, apiDown, webhooksDown, err := t.try(ctx, func(ctx context.Context) error { return r.do(ctx, again) })
@@ -114,7 +114,7 @@ func (t *tally) ask(ctx context.Context, r request) bool {
 	}
 }
 
-// tryForbidden asks for something that must be refused.
+// tryForbidden sends a request that must be refused.
 func (t *tally) tryForbidden(ctx context.Context, what string, do func(context.Context) error) {
 	answer, apiDown, _, err := t.try(ctx, do)
 	if answer == accepted || answer == unavailable && !apiDown && ctx.Err() == nil {

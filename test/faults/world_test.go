@@ -17,8 +17,8 @@ import (
 	"github.com/muster-fleet/muster/test/oracle"
 )
 
-// world is what people wish for in a run: what they were told is there. Of what Muster
-// makes of it, it knows nothing.
+// world is the state that people have requested in a run, as the API server accepted it. It
+// does not include any object of Muster.
 type world struct {
 	id string
 	// calls says that some Clusters' agents call.

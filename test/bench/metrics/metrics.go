@@ -1,5 +1,5 @@
 // Package metrics reads the metrics of the API server and of Muster's programs, for tests
-// and benchmarks that judge them by what they counted themselves.
+// and benchmarks.
 package metrics
 
 import (
@@ -24,7 +24,7 @@ type Sample struct {
 // Snapshot is all that a server exposed at one time.
 type Snapshot []Sample
 
-// Scrape reads the metrics of the API server: those of admission, and others that begin like this.
+// Scrape reads the metrics of the API server: those of admission, and those with these prefixes.
 func Scrape(ctx context.Context, client rest.Interface, prefixes ...string) (Snapshot, error) {
 	body, err := client.Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {

@@ -40,8 +40,8 @@ func ProcessorTime(pid int) (time.Duration, error) {
 	return time.Duration(stat.CPUTime() * float64(time.Second)), err
 }
 
-// Busy returns the processor time that everybody has used. What a hypervisor gave to others counts: we
-// did not have it.
+// Busy returns the processor time that all processes have used, including time that a hypervisor gave to
+// other machines.
 func Busy() (time.Duration, error) {
 	kernel, err := procfs.NewDefaultFS()
 	if err != nil {
