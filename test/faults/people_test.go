@@ -84,16 +84,15 @@ func (p *person) actions() []action {
 }
 
 // newChurn puts people to work until finish. It returns when each has brought up some Clusters.
-func newChurn(ctx context.Context, r *run, seed uint64) *churn {
-	ctx, stop := context.WithCancel(ctx)
+func newChurn(patient context.Context, r *run, seed uint64) *churn {
+	// The current action is completed even if the churn ends meanwhile.
+	ctx, stop := context.WithCancel(patient)
 	c := &churn{run: r, stop: stop}
 	var begun sync.WaitGroup
 	for number := range workers {
 		begun.Add(1)
 		p := &person{churn: c, rng: rand.New(rand.NewPCG(seed, uint64(number))), first: number == 0}
 		c.wait.Go(func() {
-			// The current action is completed even if the churn ends meanwhile.
-			patient := context.WithoutCancel(ctx)
 			for slot := range settled {
 				create(patient, p, p.blank(slot))
 				if cluster := p.cluster(slot); cluster != nil {

@@ -52,13 +52,18 @@ func (l *lab) play(ctx context.Context, f fault, seed uint64) (r *run, err error
 		return r, err
 	}
 	l.kubelet.reset()
-	people := newChurn(ctx, r, seed)
+	working, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	people := newChurn(working, r, seed)
 	err = r.pause(ctx, 500*time.Millisecond, 3*time.Second)
 	if err == nil {
 		err = f.strike(ctx, r)
 	}
 	if r.over.IsZero() {
 		r.over = time.Now()
+	}
+	if err != nil {
+		giveUp() // The API server may be gone for good.
 	}
 	people.finish()
 	if err == nil {
