@@ -158,7 +158,7 @@ parts: ## Build the parts of the local stack into .cache/, each once
 
 .PHONY: test-unit
 test-unit: ## Run the tests that need no process
-	$(TEST) -timeout=10m ./api/... ./internal/... ./cmd/... ./hack/... ./test/bench/... ./test/report/...
+	$(TEST) -timeout=10m ./api/... ./internal/... ./cmd/... ./hack/... ./test/bench/...
 
 .PHONY: test-race
 test-race: ## Run the product's tests of test-unit with the race detector, if there is a C compiler
@@ -248,7 +248,7 @@ test-upgrade: ## Upgrade from the last release (UPGRADE_FROM=REVISION) and roll 
 .PHONY: test-faults
 test-faults: ## Let two faults strike a running Muster, once each
 	$(STACK) build --profile=api
-	$(TEST) -timeout=15m ./test/faults/...
+	$(TEST) -short -parallel=1 -timeout=15m ./test/faults/...
 
 .PHONY: test-e2e
 test-e2e: ## Test the whole: Cluster API, Fleet and Muster
@@ -296,25 +296,16 @@ test-images: ## Play the main story with the programs out of images that a regis
 ##@ Faults
 
 .PHONY: faults
-faults: ## Let every fault strike a running Muster, 20 times each (FAULTS_FLAGS=-runs=N, -faults=NAME,NAME, see -help)
+faults: ## Let every fault strike a running Muster, 20 times each (FAULTS_FLAGS='-run=TestFaults/NAME -count=N'; MUSTER_SEED)
 	$(STACK) build --profile=api
-	$(GO) run ./test/faults $(FAULTS_FLAGS)
+	$(TEST) -v -run='^TestFaults$$' -count=20 -parallel=2 -timeout=110m ./test/faults $(FAULTS_FLAGS)
 
 ##@ Benchmark
-
-# Who asks for a part of the benchmark does not want admission, too.
-ONE_BENCH = $(filter -only=% --only=%,$(BENCH_FLAGS))
 
 .PHONY: bench
 bench: ## Measure imports, requests, memory and admission (BENCH_FLAGS=-n=500: quickly, -only=, see -help)
 	$(STACK) build --profile=api
-	$(GO) run ./test/bench/syncer $(BENCH_FLAGS)
-	$(if $(ONE_BENCH),,$(GO) run ./test/bench/admission $(ADMISSION_FLAGS))
-
-.PHONY: bench-admission
-bench-admission: ## Measure what the stamp costs against a webhook that does nothing (ADMISSION_FLAGS=-creates=N, -output=FILE)
-	$(STACK) build --profile=api
-	$(GO) run ./test/bench/admission $(ADMISSION_FLAGS)
+	$(GO) run ./test/bench $(BENCH_FLAGS)
 
 .PHONY: bench-installer
 bench-installer: ## Measure what the installer holds, idle, with Fleet installed, and at most meanwhile

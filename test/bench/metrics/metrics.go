@@ -1,10 +1,12 @@
 // Package metrics reads the metrics of the API server and of Muster's programs, for tests
-// and benchmarks that judge them by what they counted themselves.
+// and benchmarks.
 package metrics
 
 import (
 	"context"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,13 +24,13 @@ type Sample struct {
 // Snapshot is all that a server exposed at one time.
 type Snapshot []Sample
 
-// Scrape reads the metrics of the API server.
-func Scrape(ctx context.Context, client rest.Interface) (Snapshot, error) {
+// Scrape reads the metrics of the API server: those of admission, and those with these prefixes.
+func Scrape(ctx context.Context, client rest.Interface, prefixes ...string) (Snapshot, error) {
 	body, err := client.Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading the API server's metrics: %w", err)
 	}
-	return Parse(string(body), "apiserver_admission_webhook_", "apiserver_mutating_admission_policy_")
+	return Parse(string(body), append(prefixes, "apiserver_admission_webhook_", "apiserver_mutating_admission_policy_")...)
 }
 
 // Parse reads those metrics in the text format that begin with one of the prefixes; there
@@ -64,4 +66,47 @@ func (s Snapshot) Sum(name string, pass func(labels map[string]string) bool) flo
 		}
 	}
 	return total
+}
+
+// Histogram is what a histogram counted between two snapshots: observations up to each bound, the last
+// one infinite.
+type Histogram struct {
+	upTo       map[float64]float64
+	Count, Sum float64
+}
+
+// HistogramBetween returns what the histogram of a name counted from one snapshot to a
+// later one, over all label sets that pass.
+func HistogramBetween(before, after Snapshot, name string, pass func(labels map[string]string) bool) Histogram {
+	h := Histogram{upTo: map[float64]float64{}, Sum: after.Sum(name+"_sum", pass) - before.Sum(name+"_sum", pass)}
+	for sign, snapshot := range map[float64]Snapshot{-1: before, 1: after} {
+		for _, sample := range snapshot {
+			bound, err := strconv.ParseFloat(sample.Labels["le"], 64)
+			if err == nil && sample.Name == name+"_bucket" && pass(sample.Labels) {
+				h.upTo[bound] += sign * sample.Value
+			}
+		}
+	}
+	h.Count = h.upTo[math.Inf(1)]
+	return h
+}
+
+// Mean returns the exact mean.
+func (h Histogram) Mean() float64 { return h.Sum / h.Count }
+
+// Quantile interpolates within the bucket that the quantile falls into, as Prometheus
+// does: it knows no more than the bucket's bounds.
+func (h Histogram) Quantile(q float64) float64 {
+	rank := q * h.Count
+	lower, below := 0.0, 0.0
+	for _, bound := range slices.Sorted(maps.Keys(h.upTo)) {
+		if count := h.upTo[bound]; count >= rank && count > below {
+			if math.IsInf(bound, 1) {
+				return lower
+			}
+			return lower + (bound-lower)*(rank-below)/(count-below)
+		}
+		lower, below = bound, h.upTo[bound]
+	}
+	return lower
 }

@@ -4,8 +4,9 @@ package usage
 import (
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // Memory is what a process holds, in MiB, and the most it has held since ResetPeak.
@@ -13,38 +14,40 @@ type Memory struct{ Now, Peak float64 }
 
 // MemoryOf returns the memory of a process.
 func MemoryOf(pid int) (Memory, error) {
-	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return Memory{}, err
 	}
-	return parseMemory(string(content))
-}
-
-func parseMemory(status string) (Memory, error) {
-	var result Memory
-	for line := range strings.Lines(status) {
-		fields := strings.Fields(line)
-		if len(fields) != 3 {
-			continue
-		}
-		kib, err := strconv.ParseFloat(fields[1], 64)
-		if err != nil {
-			continue
-		}
-		switch fields[0] {
-		case "VmRSS:":
-			result.Now = kib / 1024
-		case "VmHWM:":
-			result.Peak = kib / 1024
-		}
+	status, err := process.NewStatus()
+	if err == nil && status.VmRSS == 0 {
+		err = fmt.Errorf("process %d holds no memory: it has ended", pid)
 	}
-	if result.Now == 0 || result.Peak == 0 {
-		return result, fmt.Errorf("no VmRSS and VmHWM in %q", status)
-	}
-	return result, nil
+	return Memory{Now: float64(status.VmRSS) / (1 << 20), Peak: float64(status.VmHWM) / (1 << 20)}, err
 }
 
 // ResetPeak lets the kernel forget what a process held at most.
 func ResetPeak(pid int) error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0o600)
+}
+
+// ProcessorTime returns the processor time that a process has used.
+func ProcessorTime(pid int) (time.Duration, error) {
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, err
+	}
+	stat, err := process.Stat()
+	return time.Duration(stat.CPUTime() * float64(time.Second)), err
+}
+
+// Busy returns the processor time that all processes have used, including time that a hypervisor gave to
+// other machines.
+func Busy() (time.Duration, error) {
+	kernel, err := procfs.NewDefaultFS()
+	if err != nil {
+		return 0, err
+	}
+	stat, err := kernel.Stat()
+	all := stat.CPUTotal
+	return time.Duration((all.User + all.Nice + all.System + all.IRQ + all.SoftIRQ + all.Steal) * float64(time.Second)), err
 }

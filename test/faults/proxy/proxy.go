@@ -32,7 +32,7 @@ import (
 
 // Plan says what goes wrong.
 type Plan struct {
-	// Writes is the share of write requests that go wrong, each of Kinds as often.
+	// Writes is the share of write requests that go wrong, each kind as often.
 	Writes float64
 	// Watches is the share of watches that are told that their version is too old,
 	// after which a client has to list again.
@@ -54,8 +54,8 @@ const (
 	TooOld    Kind = "410"
 )
 
-// Kinds are the ways in which a write goes wrong.
-var Kinds = []Kind{Conflict, Throttled, Broken, CutBefore, CutAfter}
+// kinds are the ways in which a write goes wrong.
+var kinds = []Kind{Conflict, Throttled, Broken, CutBefore, CutAfter}
 
 // Proxy is an http.Handler in front of an API server.
 type Proxy struct {
@@ -78,14 +78,10 @@ func New(server *url.URL, transport http.RoundTripper) *Proxy {
 			FlushInterval: -1, // Events of a watch are passed on as they come.
 			// An API server that is away looks to the client as it does without a proxy.
 			ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-			ErrorLog:     log.New(discard{}, "", 0),
+			ErrorLog:     log.New(io.Discard, "", 0),
 		},
 	}
 }
-
-type discard struct{}
-
-func (discard) Write(text []byte) (int, error) { return len(text), nil }
 
 // Inject lets things go wrong from now on, drawn from a seed. The empty plan ends it.
 func (p *Proxy) Inject(plan Plan, seed uint64) {
@@ -133,7 +129,7 @@ func (p *Proxy) draw(r *http.Request) Kind {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		if p.plan.Writes > 0 && p.random.Float64() < p.plan.Writes {
-			kind = Kinds[p.random.IntN(len(Kinds))]
+			kind = kinds[p.random.IntN(len(kinds))]
 		}
 	case isWatch(r):
 		if p.plan.Watches > 0 && p.random.Float64() < p.plan.Watches {
@@ -224,7 +220,7 @@ func Serve(ctx context.Context, server string, roots *x509.CertPool, certificate
 		return nil, "", err
 	}
 	front := &http.Server{
-		Handler: p, ReadHeaderTimeout: 10 * time.Second, ErrorLog: log.New(discard{}, "", 0),
+		Handler: p, ReadHeaderTimeout: 10 * time.Second, ErrorLog: log.New(io.Discard, "", 0),
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12},
 		ConnState: p.note,
 		ConnContext: func(ctx context.Context, connection net.Conn) context.Context {
