@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -55,62 +58,53 @@ func AgentOf(bundle *fleetv1.Bundle) string {
 	return ""
 }
 
-// whatManifestSays reads a manifest as the cluster would that it is applied to, however it
+// whatManifestSays reads a manifest as the cluster that it is applied to would, however it
 // is written.
 func whatManifestSays(text []byte) (map[string]any, error) {
 	says := map[string]any{}
 	var rest []any
 	for reader := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
-		var object map[string]any
-		if err := reader.Decode(&object); errors.Is(err, io.EOF) {
+		object := unstructured.Unstructured{}
+		if err := reader.Decode(&object.Object); errors.Is(err, io.EOF) {
 			says["agent"] = rest
 			return says, nil
 		} else if err != nil {
 			return nil, err
 		}
-		metadata, _ := object["metadata"].(map[string]any)
-		name := fmt.Sprintf("%v %v/%v", object["kind"], metadata["namespace"], metadata["name"])
-		data, err := dataOf(object)
+		name := fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName())
+		isAgents := object.GetName() == "fleet-agent"
+		var err error
+		switch {
+		case len(object.Object) == 0:
+		case object.GetKind() == "Namespace":
+			says[name] = "is made"
+		case isAgents && object.GetKind() == "ConfigMap":
+			config, _, _ := unstructured.NestedString(object.Object, "data", "config")
+			says[name], err = whatConfigSays(config)
+		case isAgents && object.GetKind() == "Secret":
+			says[name], err = whatSecretSays(object.Object)
+		default:
+			rest = append(rest, object.Object)
+		}
 		if err != nil {
 			return nil, err
-		}
-		switch {
-		case len(object) == 0:
-		case object["kind"] == "Namespace":
-			says[name] = "is made"
-		case metadata["name"] == "fleet-agent" && object["kind"] == "ConfigMap":
-			if says[name], err = whatConfigSays(data["config"]); err != nil {
-				return nil, err
-			}
-		case metadata["name"] == "fleet-agent" && object["kind"] == "Secret":
-			if data["kubeconfig"], err = whatKubeconfigSays(data["kubeconfig"]); err != nil {
-				return nil, err
-			}
-			says[name] = data
-		default:
-			rest = append(rest, object)
 		}
 	}
 }
 
-// dataOf returns what a ConfigMap or a Secret holds.
-func dataOf(object map[string]any) (map[string]string, error) {
-	all := map[string]string{}
-	for _, field := range []string{"data", "stringData"} {
-		entries, _ := object[field].(map[string]any)
-		for key, value := range entries {
-			text, _ := value.(string)
-			if object["kind"] == "Secret" && field == "data" {
-				decoded, err := base64.StdEncoding.DecodeString(text)
-				if err != nil {
-					return nil, err
-				}
-				text = string(decoded)
-			}
-			all[key] = text
-		}
+func whatSecretSays(object map[string]any) (map[string]string, error) {
+	var secret corev1.Secret
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object, &secret); err != nil {
+		return nil, err
 	}
-	return all, nil
+	says := map[string]string{}
+	for key, value := range secret.Data {
+		says[key] = string(value)
+	}
+	maps.Copy(says, secret.StringData)
+	var err error
+	says["kubeconfig"], err = whatKubeconfigSays(says["kubeconfig"])
+	return says, err
 }
 
 func whatConfigSays(text string) (string, error) {

@@ -6,7 +6,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
@@ -66,51 +65,19 @@ func settingsOf(config *addonsv1.FleetAddonConfig) settings {
 	}
 }
 
-// secretive is what the control planes that the shipped roles let the syncer read may
-// carry secrets in, by where each keeps it.
-var secretive = pointersBelow("/ControlPlane/spec", map[string][]string{
-	"/kubeadmConfigSpec": {
+// secretive is where a kubeadm control plane, the only one in the runs, may carry secrets.
+var secretive = func() []string {
+	pointers := []string{
 		"files", "users", "ignition", "bootCommands", "preKubeadmCommands", "postKubeadmCommands",
 		"initConfiguration/bootstrapTokens", "joinConfiguration/discovery/bootstrapToken",
 		"joinConfiguration/discovery/tlsBootstrapToken", "joinConfiguration/discovery/file/kubeConfig/user",
 		"clusterConfiguration/*/extraEnvs", "clusterConfiguration/etcd/local/extraEnvs",
-	},
-	"/kthreesConfigSpec": {"files", "preK3sCommands", "postK3sCommands"},
-	"/k0sConfigSpec": {
-		"files", "preStartCommands", "postStartCommands", "preK0sCommands", "postK0sCommands",
-		"ignition", "provisioner/ignition", "downloadURL", "k0s/spec/storage", "k0s/spec/extensions",
-	},
-	"/controlPlaneConfig": { // Talos, then MicroK8s
-		"*/data", "*/configPatches", "*/strategicPatches",
-		"initConfiguration/extraWriteFiles", "initConfiguration/bootCommands",
-		"initConfiguration/preRunCommands", "initConfiguration/postRunCommands",
-		"initConfiguration/httpProxy", "initConfiguration/httpsProxy",
-		"initConfiguration/snapstoreHTTPProxy", "initConfiguration/snapstoreHTTPSProxy",
-		"joinConfiguration/connectionToken",
-	},
-	"": {
-		// RKE2
-		"files", "preRKE2Commands", "postRKE2Commands", "agentConfig/additionalUserData",
-		"agentConfig/*/extraEnv", "serverConfig/*/extraEnv", "serverConfig/etcd/customConfig/extraEnv",
-		// Kamaji
-		"deployment/extraContainers", "deployment/extraInitContainers", "kine/extraArgs",
-		// EKS
-		"addons/*/configuration", "vpcCni/env",
-		// AKS, and by the Azure Service Operator
-		"httpProxyConfig", "addonProfiles/*/config", "extensions/*/configurationSettings", "asoManagedClusterPatches",
-		"resources/*/spec/httpProxyConfig", "resources/*/spec/addonProfiles/*/config", "resources/*/spec/configurationSettings",
-	},
-})
-
-func pointersBelow(root string, places map[string][]string) []string {
-	var result []string
-	for place, rest := range places {
-		for _, path := range rest {
-			result = append(result, root+place+"/"+path)
-		}
 	}
-	return result
-}
+	for i := range pointers {
+		pointers[i] = "/ControlPlane/spec/kubeadmConfigSpec/" + pointers[i]
+	}
+	return pointers
+}()
 
 // parse returns a selector; a missing one matches everything, as an empty one does.
 func parse(selector *metav1.LabelSelector) (labels.Selector, error) {
@@ -130,9 +97,12 @@ func (in settings) selects(cluster *clusterv1.Cluster, namespace *corev1.Namespa
 	if !in.enabled {
 		return false
 	}
-	stamped := cluster.DeepCopy()
-	stampClass(stamped)
-	return in.selector.Matches(labelSet(stamped)) && in.namespaceSelector.Matches(labels.Set(namespace.Labels))
+	return in.selector.Matches(stampedLabels(cluster)) && in.namespaceSelector.Matches(labels.Set(namespace.Labels))
 }
 
-func labelSet(object client.Object) labels.Set { return object.GetLabels() }
+// stampedLabels are the labels of a Cluster once it is stamped.
+func stampedLabels(cluster *clusterv1.Cluster) labels.Set {
+	stamped := cluster.DeepCopy()
+	stampClass(stamped)
+	return stamped.Labels
+}
