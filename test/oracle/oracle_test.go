@@ -85,28 +85,6 @@ func pinned(name string) change {
 	return then(annotate(ownedBy, "fleet-addon-config"), annotate(pinnedName, name))
 }
 
-// fleetCluster makes a Fleet Cluster by hand, an hour after noon. Keys that begin with our
-// domain are annotations, the others labels.
-func fleetCluster(name string, keys map[string]string, owners ...metav1.OwnerReference) change {
-	return func(s *State) {
-		fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "team", Name: name, OwnerReferences: owners, CreationTimestamp: metav1.NewTime(noon.Add(time.Hour)),
-		}}
-		for key, value := range keys {
-			if strings.HasPrefix(key, domain+"/") {
-				fleet.Annotations = set(fleet.Annotations, key, value)
-			} else {
-				fleet.Labels = set(fleet.Labels, key, value)
-			}
-		}
-		s.FleetClusters[Key{Namespace: "team", Name: name}] = fleet
-	}
-}
-
-func owner(name, uid string) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: name, UID: types.UID(uid)}
-}
-
 func fleet(s *State) *fleetv1.Cluster { return s.FleetClusters[one] }
 
 func settle(s *State)      { *s = Settle(*s) }
@@ -119,19 +97,16 @@ func anew(s *State) {
 	s.add("one", "uid-of-one-anew").CreationTimestamp = metav1.NewTime(noon.Add(time.Hour))
 }
 
+// foreignOne is somebody else's Fleet Cluster under the name.
+func foreignOne(s *State) {
+	s.FleetClusters[one] = &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: one.Namespace, Name: one.Name}}
+}
+
 func retire(s *State) {
 	s.Mappings[mapping].BundleSelector, s.Mappings[mapping].NamespaceSelector = nil, nil
 }
 func edit(s *State) {
 	s.Mappings[mapping].BundleSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"theirs": "x"}}
-}
-
-// several are three Fleet Clusters of one Cluster; b is the oldest.
-func several(s *State) {
-	for _, name := range []string{"a", "b", "one"} {
-		fleetCluster(name, map[string]string{managedBy: "muster"}, owner("one", "uid-of-one"))(s)
-	}
-	s.FleetClusters[Key{Namespace: "team", Name: "b"}].CreationTimestamp = noon
 }
 
 var (
@@ -174,13 +149,8 @@ func TestSettle(t *testing.T) {
 		shared = "ClusterGroup team/small.lib, BundleNamespaceMapping lib/team"
 		all    = "Fleet Cluster team/one, " + shared
 		alone  = "Fleet Cluster team/one"
-		mine   = "Fleet Cluster team/mine"
 	)
-	forged := map[string]string{managedBy: "muster", classLabel: "small", classNsLabel: "other", released: "true"}
-	forgedFrom := map[string]string{managedBy: "muster", classLabel: "small", classNsLabel: "other", importedFrom: "one"}
 	isOpened := func(s *State) bool { return len(s.Namespaces["team"].Annotations) > 0 }
-	isHandedOver := func(s *State) bool { return !has(fleet(s).Annotations, adopt) }
-	isEdited := func(s *State) bool { return s.Mappings[mapping].BundleSelector.MatchLabels["theirs"] == "x" }
 	isAnew := func(s *State) bool {
 		return fleet(s).Spec.RedeployAgentGeneration == 1 && fleet(s).Annotations[importedFrom] == "one" && !has(fleet(s).Annotations, released)
 	}
@@ -196,54 +166,36 @@ func TestSettle(t *testing.T) {
 		// is says what else must be true.
 		is func(*State) bool
 	}{
-		"imported":                       {settle, all, "True Imported", nil},
-		"not initialized":                {uninitialize, shared, "False WaitingForControlPlane", nil},
-		"not initialized any more":       {then(settle, uninitialize), all, "True Imported", nil},
-		"rebased":                        {then(settle, toOther), strings.NewReplacer(".lib", ".other", "lib/", "other/").Replace(all), "True Imported", nil},
-		"paused and rebased":             {then(settle, pause, toOther), all, "True Paused", nil},
-		"paused makes nothing":           {then(pinned("one"), pause), "", "False Paused", nil},
-		"moved away":                     {then(settle, pause, settle, deleteOne), all, "", nil},
-		"deleted":                        {then(settle, deleteOne), "", "", nil},
-		"deleted, with a sibling":        {then(addTwo, settle, deleteOne), "Fleet Cluster team/two, " + shared, "", nil},
-		"deselected, Keep":               {then(settle, deselect), all, "True Deselected", nil},
-		"deselected, Delete":             {then(settle, deselectAway), "", "", nil},
-		"deselected and rebased":         {then(settle, deselect, settle, toOther), all, "True Deselected", nil},
-		"turned off":                     {turnOff, "", "", nil},
-		"turned off later":               {then(settle, turnOff, deleteOne, stopGarbage), all, "", nil},
-		"invalid":                        {invalidate, "", "", nil},
-		"invalid later":                  {then(settle, deleteOne, stopGarbage, invalidate), all, "", nil},
-		"no groups":                      {then(settle, noGroups), alone, "True Imported", nil},
-		"a dangling reference":           {dangle, shared, "False TemplateValuesUnresolved", nil},
-		"a dangling reference later":     {then(settle, dangle), all, "True TemplateValuesUnresolved", nil},
-		"a foreign Fleet Cluster":        {fleetCluster("one", nil), all, "False NameConflict", nil},
-		"naming changed: the pin stays":  {then(settle, named("late-", "")), all, "True Imported", nil},
-		"a name that Fleet cannot use":   {named("", ".x"), "Fleet Cluster team/one-x-f6ce39dd, " + shared, "True Imported", nil},
-		"a forged Fleet Cluster":         {then(deleteOne, fleetCluster("mine", forged)), mine, "", nil},
-		"a forged one of a Cluster":      {then(classless, fleetCluster("mine", forgedFrom)), mine, "True Imported", nil},
-		"a forged pin":                   {then(deselect, pinned("one")), "", "False Deselected", func(s *State) bool { return !isOpened(s) }},
-		"an altered pin":                 {then(settle, pinned("forged")), all, "True Imported", isPinned("one")},
-		"an altered pin of a paused one": {then(settle, pinned("forged"), pause), all, "True Paused", func(s *State) bool { return len(fleet(s).OwnerReferences) == 0 }},
-		"an edited mapping":              {then(settle, edit), all, "True Imported", func(s *State) bool { return !isEdited(s) }},
-		"an edited mapping, deselected":  {then(settle, deselect, settle, edit), all, "True Deselected", isEdited},
-		"a retired mapping":              {then(settle, retire), all, "True Imported", func(s *State) bool { return isLive(s.Mappings[mapping]) }},
-		"a retired mapping, deselected":  {then(settle, deselect, settle, retire), "Fleet Cluster team/one, ClusterGroup team/small.lib", "True Deselected", nil},
-		"a displaced group":              {func(s *State) { addClass(s, crossGroup) }, "ClusterGroup team/small.lib", "False NameConflict", nil},
-		"a displaced group later":        {then(settle, func(s *State) { addClass(s, crossGroup) }), all, "True NameConflict", nil},
-		"anew, the garbage stays":        {then(settle, stopGarbage, deleteOne, anew), all, "False FleetClusterDeleting", untouched},
-		"anew, without owners":           {then(withoutOwners, settle, deleteOne, anew), all, "True Imported", isAnew},
-		"anew, moved away":               {then(settle, pause, settle, deleteOne, anew), all, "True Imported", isAnew},
-		"anew, waits":                    {then(withoutOwners, settle, deleteOne, anew, uninitialize), all, "False WaitingForControlPlane", untouched},
-		"handed over":                    {fleetCluster("one", map[string]string{adopt: "true"}), all, "True Imported", isHandedOver},
-		"handed over by another": {
-			then(addTwo, pinned("mine"), fleetCluster("mine", map[string]string{adopt: "true"}, owner("two", "uid-of-two"))),
-			mine + ", " + shared, "False NameConflict", nil,
-		},
-		"several: the pinned one":   {then(several, pinned("a")), "Fleet Cluster team/a, Fleet Cluster team/b, " + all, "True Imported", isPinned("a")},
-		"several: the expected one": {several, "Fleet Cluster team/a, Fleet Cluster team/b, " + all, "True Imported", isPinned("one")},
-		"several: the oldest": {
-			then(several, func(s *State) { delete(s.FleetClusters, one) }),
-			"Fleet Cluster team/a, Fleet Cluster team/b, " + shared, "True Imported", isPinned("b"),
-		},
+		"imported":                      {settle, all, "True Imported", nil},
+		"not initialized":               {uninitialize, shared, "False WaitingForControlPlane", nil},
+		"not initialized any more":      {then(settle, uninitialize), all, "True Imported", nil},
+		"rebased":                       {then(settle, toOther), strings.NewReplacer(".lib", ".other", "lib/", "other/").Replace(all), "True Imported", nil},
+		"paused and rebased":            {then(settle, pause, toOther), all, "True Paused", nil},
+		"paused makes nothing":          {then(pinned("one"), pause), "", "False Paused", nil},
+		"moved away":                    {then(settle, pause, settle, deleteOne), all, "", nil},
+		"deleted":                       {then(settle, deleteOne), "", "", nil},
+		"deleted, with a sibling":       {then(addTwo, settle, deleteOne), "Fleet Cluster team/two, " + shared, "", nil},
+		"deselected, Keep":              {then(settle, deselect), all, "True Deselected", nil},
+		"deselected, Delete":            {then(settle, deselectAway), "", "", nil},
+		"deselected and rebased":        {then(settle, deselect, settle, toOther), all, "True Deselected", nil},
+		"turned off":                    {turnOff, "", "", nil},
+		"turned off later":              {then(settle, turnOff, deleteOne, stopGarbage), all, "", nil},
+		"invalid":                       {invalidate, "", "", nil},
+		"invalid later":                 {then(settle, deleteOne, stopGarbage, invalidate), all, "", nil},
+		"no groups":                     {then(settle, noGroups), alone, "True Imported", nil},
+		"a dangling reference":          {dangle, shared, "False TemplateValuesUnresolved", nil},
+		"a dangling reference later":    {then(settle, dangle), all, "True TemplateValuesUnresolved", nil},
+		"a foreign Fleet Cluster":       {foreignOne, all, "False NameConflict", nil},
+		"naming changed: the pin stays": {then(settle, named("late-", "")), all, "True Imported", nil},
+		"a name that Fleet cannot use":  {named("", ".x"), "Fleet Cluster team/one-x-f6ce39dd, " + shared, "True Imported", nil},
+		"a forged pin":                  {then(deselect, pinned("one")), "", "False Deselected", func(s *State) bool { return !isOpened(s) }},
+		"an altered pin":                {then(settle, pinned("forged")), all, "True Imported", isPinned("one")},
+		"a retired mapping":             {then(settle, retire), all, "True Imported", func(s *State) bool { return isLive(s.Mappings[mapping]) }},
+		"a retired mapping, deselected": {then(settle, deselect, settle, retire), "Fleet Cluster team/one, ClusterGroup team/small.lib", "True Deselected", nil},
+		"a displaced group":             {func(s *State) { addClass(s, crossGroup) }, "ClusterGroup team/small.lib", "False NameConflict", nil},
+		"a displaced group later":       {then(settle, func(s *State) { addClass(s, crossGroup) }), all, "True NameConflict", nil},
+		"anew, the garbage stays":       {then(settle, stopGarbage, deleteOne, anew), all, "False FleetClusterDeleting", untouched},
+		"anew, without owners":          {then(withoutOwners, settle, deleteOne, anew), all, "True Imported", isAnew},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := scene()

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -337,33 +336,33 @@ func (r *run) remove(somebody client.Client, object client.Object) (bool, error)
 
 // note writes down that an object is there, or that it is not.
 func (r *run) note(object client.Object, there bool) {
+	key, state := client.ObjectKeyFromObject(object), &r.state
 	switch object := object.(type) {
 	case *corev1.Namespace:
-		noteIn(r.state.Namespaces, object.Name, object, there)
-	case *clusterv1.ClusterClass:
-		noteIn(r.state.Classes, client.ObjectKeyFromObject(object), object, there)
-	case *clusterv1.Cluster:
-		noteIn(r.state.Clusters, client.ObjectKeyFromObject(object), object, there)
+		noteIn(state.Namespaces, object.Name, object, there)
 	case *unstructured.Unstructured:
-		noteIn(r.state.Referenced, oracle.ReferenceTo(object), object, there)
-	case *fleetv1.Cluster:
-		noteIn(r.state.FleetClusters, client.ObjectKeyFromObject(object), object, there)
-	case *fleetv1.ClusterGroup:
-		noteIn(r.state.Groups, client.ObjectKeyFromObject(object), object, there)
-	case *fleetv1.BundleNamespaceMapping:
-		noteIn(r.state.Mappings, client.ObjectKeyFromObject(object), object, there)
-	case *fleetv1.Bundle:
-		noteIn(r.state.Calling.Bundles, client.ObjectKeyFromObject(object), object, there)
-	case *fleetv1.ClusterRegistration:
-		noteIn(r.state.Calling.Registrations, client.ObjectKeyFromObject(object), object, there)
-	case *addonsv1.HelmChartProxy:
-		noteIn(r.state.Charts.Proxies, client.ObjectKeyFromObject(object), object, there)
+		noteIn(state.Referenced, oracle.ReferenceTo(object), object, there)
 	case *corev1.Secret:
 		if object.Namespace == credentialsNamespace {
-			noteIn(r.state.Calling.Credentials, object.Name, object, there)
+			noteIn(state.Calling.Credentials, object.Name, object, there)
 		} else {
-			noteIn(r.state.Calling.Manifests, client.ObjectKeyFromObject(object), object, there)
+			noteIn(state.Calling.Manifests, key, object, there)
 		}
+	}
+	noteIfIn(state.Classes, key, object, there)
+	noteIfIn(state.Clusters, key, object, there)
+	noteIfIn(state.FleetClusters, key, object, there)
+	noteIfIn(state.Groups, key, object, there)
+	noteIfIn(state.Mappings, key, object, there)
+	noteIfIn(state.Calling.Bundles, key, object, there)
+	noteIfIn(state.Calling.Registrations, key, object, there)
+	noteIfIn(state.Charts.Proxies, key, object, there)
+}
+
+// noteIfIn notes an object among those of its kind.
+func noteIfIn[T client.Object](objects map[oracle.Key]T, key oracle.Key, object client.Object, there bool) {
+	if object, isOne := object.(T); isOne {
+		noteIn(objects, key, object, there)
 	}
 }
 
