@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -266,29 +265,21 @@ func (s *State) told(in settings, proxy *addonsv1.HelmChartProxy, cluster *clust
 	return strings.Join(reasons, orElse)
 }
 
-// chartClusters returns the Clusters that a HelmChartProxy selects.
+// chartClusters returns the Clusters that a HelmChartProxy selects, of its own namespace or of
+// those that its namespaceSelector matches.
 func (s *State) chartClusters(proxy *addonsv1.HelmChartProxy) []*clusterv1.Cluster {
-	selector, err := metav1.LabelSelectorAsSelector(&proxy.Spec.ClusterSelector)
-	if err != nil {
-		return nil
-	}
+	selector, namespaces := parse(&proxy.Spec.ClusterSelector), parse(proxy.Spec.NamespaceSelector)
 	var selected []*clusterv1.Cluster
 	for _, key := range sorted(s.Clusters) {
-		if s.reaches(proxy, key.Namespace) && selector.Matches(stampedLabels(s.Clusters[key])) {
+		isReached := key.Namespace == proxy.Namespace
+		if proxy.Spec.NamespaceSelector != nil {
+			isReached = namespaces.Matches(labels.Set(s.Namespaces[key.Namespace].Labels))
+		}
+		if isReached && selector.Matches(stampedLabels(s.Clusters[key])) {
 			selected = append(selected, s.Clusters[key])
 		}
 	}
 	return selected
-}
-
-// reaches: a HelmChartProxy selects Clusters of its own namespace, or else of those that its
-// namespaceSelector matches.
-func (s *State) reaches(proxy *addonsv1.HelmChartProxy, namespace string) bool {
-	if proxy.Spec.NamespaceSelector == nil {
-		return proxy.Namespace == namespace
-	}
-	selector, err := metav1.LabelSelectorAsSelector(proxy.Spec.NamespaceSelector)
-	return err == nil && s.Namespaces[namespace] != nil && selector.Matches(labels.Set(s.Namespaces[namespace].Labels))
 }
 
 // resolve returns the version that a chart is installed at, or "" if there is none.

@@ -116,7 +116,6 @@ var (
 	withoutOwners = configured(addonsv1.ClusterConfig{SetOwnerReferences: ptr.To(false)})
 	noGroups      = configured(addonsv1.ClusterConfig{ApplyClassGroup: ptr.To(false)})
 	turnOff       = configured(addonsv1.ClusterConfig{Enabled: ptr.To(false)})
-	invalidate    = configured(addonsv1.ClusterConfig{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"not a key": "x"}}})
 	pause         = edited(func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
 	toOther       = edited(func(c *clusterv1.Cluster) { c.Spec.Topology.ClassRef.Namespace = "other" })
 	classless     = edited(func(c *clusterv1.Cluster) { c.Spec.Topology = clusterv1.Topology{} })
@@ -180,8 +179,6 @@ func TestSettle(t *testing.T) {
 		"deselected and rebased":        {then(settle, deselect, settle, toOther), all, "True Deselected", nil},
 		"turned off":                    {turnOff, "", "", nil},
 		"turned off later":              {then(settle, turnOff, deleteOne, stopGarbage), all, "", nil},
-		"invalid":                       {invalidate, "", "", nil},
-		"invalid later":                 {then(settle, deleteOne, stopGarbage, invalidate), all, "", nil},
 		"no groups":                     {then(settle, noGroups), alone, "True Imported", nil},
 		"a dangling reference":          {dangle, shared, "False TemplateValuesUnresolved", nil},
 		"a dangling reference later":    {then(settle, dangle), all, "True TemplateValuesUnresolved", nil},

@@ -1,6 +1,8 @@
 package oracle
 
 import (
+	"cmp"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -13,8 +15,6 @@ import (
 // settings are what a FleetAddonConfig asks for. What it does not mention, and all of
 // it if there is none, has its default; off is always explicit.
 type settings struct {
-	// invalid: what is asked for cannot be understood, and so nothing is done.
-	invalid bool
 	// missing: there is none.
 	missing bool
 
@@ -41,12 +41,8 @@ func settingsOf(config *addonsv1.FleetAddonConfig) settings {
 	cluster, class := ptr.Deref(spec.Cluster, addonsv1.ClusterConfig{}), ptr.Deref(spec.ClusterClass, addonsv1.ClusterClassConfig{})
 	naming := ptr.Deref(cluster.Naming, addonsv1.NamingStrategy{})
 	isOn := func(value *bool) bool { return ptr.Deref(value, true) }
-	selector, err := parse(cluster.Selector)
-	namespaceSelector, nsErr := parse(cluster.NamespaceSelector)
-	agentSelector, agentErr := parse(cluster.AgentInitiatedSelector)
 	return settings{
 		missing: config == nil,
-		invalid: err != nil || nsErr != nil || agentErr != nil,
 		enabled: isOn(cluster.Enabled), classGroup: isOn(cluster.ApplyClassGroup), patch: isOn(cluster.PatchResource),
 		owners: isOn(cluster.SetOwnerReferences), hostNetwork: isOn(cluster.HostNetwork),
 		agentNamespace: ptr.Deref(cluster.AgentNamespace, "fleet-addon-agent"),
@@ -56,11 +52,12 @@ func settingsOf(config *addonsv1.FleetAddonConfig) settings {
 			{Key: "node.cluster.x-k8s.io/uninitialized", Operator: "Exists", Effect: "NoSchedule"},
 			{Key: "node.cloudprovider.kubernetes.io/uninitialized", Operator: "Equal", Value: "true", Effect: "NoSchedule"},
 		}),
-		envVars:  cluster.AgentEnvVars,
-		selector: selector, namespaceSelector: namespaceSelector,
+		envVars:           cluster.AgentEnvVars,
+		selector:          parse(cluster.Selector),
+		namespaceSelector: parse(cluster.NamespaceSelector),
 		deletesDeselected: cluster.OnDeselect == "Delete",
 		exclude:           ptr.Deref(ptr.Deref(cluster.TemplateValues, addonsv1.TemplateValuesConfig{}).Exclude, secretive),
-		agentInitiated:    ptr.Deref(cluster.AgentInitiated, false), agentSelector: agentSelector,
+		agentInitiated:    ptr.Deref(cluster.AgentInitiated, false), agentSelector: parse(cluster.AgentInitiatedSelector),
 		classEnabled: isOn(class.Enabled), classPatch: isOn(class.PatchResource), classOwners: isOn(class.SetOwnerReferences),
 	}
 }
@@ -79,12 +76,14 @@ var secretive = func() []string {
 	return pointers
 }()
 
-// parse returns a selector; a missing one matches everything, as an empty one does.
-func parse(selector *metav1.LabelSelector) (labels.Selector, error) {
-	if selector == nil {
-		return labels.Everything(), nil
+// parse returns a selector; a missing one matches everything, as an empty one does. No run has
+// one that is invalid: admission refuses it.
+func parse(selector *metav1.LabelSelector) labels.Selector {
+	parsed, err := metav1.LabelSelectorAsSelector(cmp.Or(selector, &metav1.LabelSelector{}))
+	if err != nil {
+		panic(err)
 	}
-	return metav1.LabelSelectorAsSelector(selector)
+	return parsed
 }
 
 // nameOf returns the name that naming gives the Fleet Cluster of a Cluster now.

@@ -33,18 +33,11 @@ func (s *State) settle(in settings) {
 		cluster.Finalizers = withoutLegacy(cluster.Finalizers)
 	}
 	s.collectGarbage()
-	if in.invalid || !in.enabled { // Turned off, or nobody knows what is wanted.
-		for _, cluster := range s.Clusters {
-			s.holdCluster(in, cluster)
-		}
-	}
-	if in.invalid {
-		s.mirror(in)
-		return
-	}
 	for _, key := range sorted(s.Clusters) {
-		if in.enabled { // Turned off, everything stays as it is.
+		if in.enabled {
 			s.settleCluster(in, s.Clusters[key])
+		} else {
+			s.holdCluster(in, s.Clusters[key])
 		}
 	}
 	s.mirror(in)
@@ -73,8 +66,8 @@ func Admitted(s State, requested *clusterv1.Cluster) *clusterv1.Cluster {
 	return cluster
 }
 
-// holdCluster leaves everything of a Cluster as it is, but for the owner reference, which
-// goes while clusterctl may move the Cluster.
+// holdCluster applies while imports are turned off. It leaves everything of a Cluster as it is,
+// but for the owner reference, which goes while clusterctl may move the Cluster.
 func (s *State) holdCluster(in settings, cluster *clusterv1.Cluster) {
 	if fleet := s.fleetClusterOf(in, cluster); fleet != nil && isKnown(cluster, fleet) {
 		s.settleOwner(in, cluster, fleet)
@@ -210,7 +203,7 @@ func (s *State) hasForeignTarget(in settings, cluster *clusterv1.Cluster) bool {
 func (s *State) mirror(in settings) {
 	for _, cluster := range s.Clusters {
 		fleet := s.fleetClusterOf(in, cluster)
-		held := in.invalid || !in.enabled || !cluster.DeletionTimestamp.IsZero()
+		held := !in.enabled || !cluster.DeletionTimestamp.IsZero()
 		switch {
 		case held && !isKnown(cluster, fleet): // None of our business.
 		case fleet != nil && (held || meta.FindStatusCondition(cluster.Status.Conditions, importedCondition) != nil):
