@@ -119,12 +119,10 @@ func (c *Charts) carry(of Carriage, carrier *Carrier) {
 
 func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy) {
 	charts := &s.Charts
-	selected := s.chartClusters(proxy)
-	namespaces := map[string][]*clusterv1.Cluster{}
-	var matching []string
-	for _, cluster := range selected {
+	namespaces, mirrors := map[string][]*clusterv1.Cluster{}, map[string]string{}
+	for _, cluster := range s.chartClusters(proxy) {
 		namespaces[cluster.Namespace] = append(namespaces[cluster.Namespace], cluster)
-		matching = append(matching, client.ObjectKeyFromObject(cluster).String())
+		mirrors[client.ObjectKeyFromObject(cluster).String()] = s.told(in, proxy, cluster)
 	}
 	wanted, _, _ := s.wanted(proxy)
 	carriages := map[Carriage]bool{}
@@ -139,14 +137,9 @@ func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy
 	for of := range carriages {
 		charts.carry(of, s.carrier(in, proxy, of, namespaces[of.Namespace]))
 	}
-	if charts.Matching[key] = matching; len(matching) == 0 {
+	charts.Matching[key], charts.Mirrors[key] = slices.Sorted(maps.Keys(mirrors)), mirrors
+	if len(mirrors) == 0 {
 		delete(charts.Matching, key)
-	}
-	mirrors := map[string]string{}
-	for _, cluster := range selected {
-		mirrors[client.ObjectKeyFromObject(cluster).String()] = s.told(in, proxy, cluster)
-	}
-	if charts.Mirrors[key] = mirrors; len(mirrors) == 0 {
 		delete(charts.Mirrors, key)
 	}
 	charts.Observed[key] = true

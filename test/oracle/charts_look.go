@@ -320,7 +320,7 @@ func (of Carriage) String() string {
 	return "HelmChartProxy " + of.Proxy.String() + " in " + of.Namespace
 }
 
-// viewCharts is what is to be seen of HelmChartProxies.
+// viewCharts describes what is made of HelmChartProxies.
 func viewCharts(s State, documents map[string]map[string]any) {
 	for of, carrier := range s.Charts.Carriers {
 		documents[of.String()+" as "+of.Release] = map[string]any{"carrier": carrier}

@@ -26,36 +26,22 @@ const (
 	TLSMode = "strict"
 )
 
-// manifestText is what is handed out: the agent's namespace, its ConfigMap, its Secret with
-// the credential of this one cluster, and Fleet's own manifest of the agent. There is no
-// clientID in it, nor a token by which anybody could register.
+// manifestText returns what is handed out: the agent's namespace, its ConfigMap, its Secret with
+// the credential of this one cluster, and Fleet's own manifest of the agent. It contains no
+// clientID and no token by which anybody could register.
 func manifestText(server string, fleet *fleetv1.Cluster, bundle *fleetv1.Bundle, token string) []byte {
 	kubeconfig := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a, namespace: %q}}],
 clusters: [{name: a, cluster: {server: %q, certificate-authority-data: %q}}], users: [{name: a, user: {token: %q}}]}`,
 		fleet.Status.Namespace, server, base64.StdEncoding.EncodeToString([]byte(ServerCA)), token)
-	secret, err := json.Marshal(map[string]string{
-		"kubeconfig": kubeconfig, "deploymentNamespace": fleet.Status.Namespace, "clusterNamespace": fleet.Namespace, "clusterName": fleet.Name,
-	})
-	if err != nil {
-		panic(err) // Strings can be marshalled.
-	}
+	secret := fmt.Sprintf("{kubeconfig: %q, deploymentNamespace: %q, clusterNamespace: %q, clusterName: %q}",
+		kubeconfig, fleet.Status.Namespace, fleet.Namespace, fleet.Name)
 	return fmt.Appendf(nil, `{apiVersion: v1, kind: Namespace, metadata: {name: %[1]q}}
 ---
 {apiVersion: v1, kind: ConfigMap, metadata: {namespace: %[1]q, name: fleet-agent}, data: {config: '{"agentTLSMode":%[2]q}'}}
 ---
 {apiVersion: v1, kind: Secret, metadata: {namespace: %[1]q, name: fleet-agent}, stringData: %[3]s}
 ---
-%[4]s`, fleet.Spec.AgentNamespace, TLSMode, secret, AgentOf(bundle))
-}
-
-// AgentOf returns the manifest of the agent in Fleet's Bundle.
-func AgentOf(bundle *fleetv1.Bundle) string {
-	for _, resource := range bundle.Spec.Resources {
-		if resource.Name == "agent.yaml" {
-			return resource.Content
-		}
-	}
-	return ""
+%[4]s`, fleet.Spec.AgentNamespace, TLSMode, secret, bundle.Spec.Resources[0].Content)
 }
 
 // whatManifestSays reads a manifest as the cluster that it is applied to would, however it
@@ -126,7 +112,7 @@ func whatKubeconfigSays(text string) (string, error) {
 	return fmt.Sprintf("%s at %s, which %q has signed, in namespace %s", user.Token, cluster.Server, cluster.CertificateAuthorityData, context.Namespace), nil
 }
 
-// viewManifest is what is to be seen of a Secret that has the name of a manifest.
+// viewManifest describes a Secret that has the name of a manifest.
 func viewManifest(secret *corev1.Secret) map[string]any {
 	view := map[string]any{"type": string(secret.Type)}
 	for key, value := range secret.Data {
