@@ -155,8 +155,9 @@ func (s *State) isIn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 		return fleet != nil
 	}
 	told := meta.FindStatusCondition(cluster.Status.Conditions, manifestCondition)
-	return s.Calling.Called[fleet.UID] &&
-		(!isInherited(cluster, fleet) || meta.IsStatusConditionTrue(cluster.Status.Conditions, importedCondition) || told != nil && (told.Reason == "ManifestReady" || told.Reason == "AlreadyRegistered"))
+	isItsOwn := !isInherited(cluster, fleet) || meta.IsStatusConditionTrue(cluster.Status.Conditions, importedCondition) ||
+		told != nil && (told.Reason == "ManifestReady" || told.Reason == "AlreadyRegistered")
+	return s.Calling.Called[fleet.UID] && isItsOwn
 }
 
 // isInherited: the Fleet Cluster was there before the Cluster was.

@@ -44,9 +44,9 @@ func viewCalling(s State) map[string]map[string]any {
 	return views
 }
 
-// Recognize returns what is seen, with the same placeholder as in what is expected for
-// whatever could not be known before: a clientID that was drawn, if it is long enough and
-// nobody had it before, and which of several right reasons a condition has.
+// Recognize returns the seen state with the placeholders of the expected one for everything that
+// the model cannot predict: new clientIDs, if they are long enough and were not used before, and
+// which of several valid reasons a condition has.
 func Recognize(want, seen State) State {
 	seen = seen.Copy()
 	for key, fleet := range seen.FleetClusters {

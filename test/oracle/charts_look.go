@@ -200,7 +200,8 @@ func (l *chartsLook) carries(of Carriage, carrier *Carrier, object client.Object
 	}
 	carrier.UID = object.GetUID()
 	carrier.ReleaseName, carrier.ReleasedIn, carrier.Targets, carrier.Own = spec.Helm.ReleaseName, spec.DefaultNamespace, map[string]any{}, map[string]any{}
-	if begin, isShortened := strings.CutSuffix(nameOfRelease(of.Proxy.Name), Shortened); isShortened && strings.HasPrefix(carrier.ReleaseName, begin) && len(carrier.ReleaseName) <= longestRelease {
+	begin, isShortened := strings.CutSuffix(nameOfRelease(of.Proxy.Name), Shortened)
+	if isShortened && strings.HasPrefix(carrier.ReleaseName, begin) && len(carrier.ReleaseName) <= longestRelease {
 		carrier.ReleaseName = begin + Shortened
 	}
 	carrier.CorrectDrift = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled
@@ -269,8 +270,8 @@ func withoutGlobal(values map[string]any) map[string]any {
 	return plain(values)
 }
 
-// leftOver notes what was made for HelmChartProxies and nobody uses. Fleet does not run, so as long as there
-// is a Bundle or HelmOp, it may still copy what that named before: this stays until Fleet has taken it over.
+// leftOver notes ConfigMaps and Secrets of HelmChartProxies that no carrier refers to. Fleet does not
+// run: as long as there is a Bundle or HelmOp, it may still have to copy those that this named before.
 func (l *chartsLook) leftOver() {
 	mayBeCopied := func(of Carriage) bool {
 		for its := range l.Carriers {

@@ -129,10 +129,9 @@ func (s *State) advance(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []st
 // first, nothing says.
 func (s *State) hindrances(fleet *fleetv1.Cluster) []string {
 	var reasons []string
-	switch {
-	case fleet == nil || !fleet.DeletionTimestamp.IsZero() || fleet.Status.Namespace == "" || fleet.Spec.KubeConfigSecret != "":
+	if fleet == nil || !fleet.DeletionTimestamp.IsZero() || fleet.Status.Namespace == "" || fleet.Spec.KubeConfigSecret != "" {
 		reasons = append(reasons, "WaitingForFleet")
-	case fleet.Status.Namespace != FleetNamespace(client.ObjectKeyFromObject(fleet)), s.Holder(client.ObjectKeyFromObject(fleet)) != client.ObjectKeyFromObject(fleet):
+	} else if key := client.ObjectKeyFromObject(fleet); fleet.Status.Namespace != FleetNamespace(key) || s.Holder(key) != key {
 		reasons = append(reasons, "RegistrationConflict")
 	}
 	if s.Calling.Server == "" {

@@ -49,9 +49,9 @@ var callingOperations = []operation{
 	{name: "ChangeManifest", weight: 5, draw: draws(drawSlot, drawKind("Delete", "Delete", "Edit", "Forge")), do: changeManifest, racy: always},
 }
 
-// flapOperations take "agent" from Clusters for a moment, by mistake, and give it back: nobody
-// is cut off, registered anew or left without a manifest. Value is how long it takes until
-// somebody notices.
+// flapOperations turn Clusters away from their agents by mistake and back again. No agent may
+// be cut off, registered again or left without a manifest. Value says whether Muster comes to
+// rest in between.
 var flapOperations = []operation{
 	{name: "Flap", weight: 8, draw: draws(drawSlot, drawKind("Annotation", "Flag", "Selector", "Config", "Config"), drawValue("", "at rest")),
 		do: flap, racy: always},
@@ -128,8 +128,8 @@ func (r *run) its(step Step) *fleetv1.Cluster {
 	return fleet.DeepCopy()
 }
 
-// caller is the step, with the first slot from its own on whose agent is to call, if there is
-// one: of few Clusters at a time is it.
+// caller moves a step to the next Cluster whose agent must call, if there is one. At any time
+// there are only a few.
 func (r *run) caller(step Step) Step {
 	step.Cluster = firstSlot(step.Cluster, slotCount, func(slot int) bool {
 		cluster := r.cluster(Step{Cluster: slot})
@@ -138,7 +138,8 @@ func (r *run) caller(step Step) Step {
 	return step
 }
 
-// firstSlot returns the first slot, from one on, that is what is looked for, or else that one.
+// firstSlot returns the first slot, counted from the given one, that matches. If none does, it
+// returns the given slot.
 func firstSlot(from, count int, is func(int) bool) int {
 	for i := range count {
 		if slot := (from + i) % count; is(slot) {

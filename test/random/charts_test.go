@@ -82,7 +82,7 @@ func proxyName(slot int) string {
 	return [proxyCount]string{"web", "web", "dotted.name", "long-" + strings.Repeat("x", 30) + "-5c3a2f8e-2b1d-4d0c-9a53-0f4f5d1f7a11"}[slot]
 }
 
-// drawChart draws what is to be installed, and where. Who plays it fills in the repository.
+// drawChart draws a chart, and the Clusters that get it. createProxy adds the repository.
 func drawChart(rng *rand.Rand, step *Step) {
 	spec := &addonsv1.HelmChartProxySpec{
 		ClusterSelector: oneOf(rng, metav1.LabelSelector{}, metav1.LabelSelector{}, metav1.LabelSelector{MatchLabels: map[string]string{chartLabel: "yes"}},
@@ -156,8 +156,8 @@ func (r *run) proxy(step Step) *addonsv1.HelmChartProxy {
 	return r.state.Charts.Proxies[r.proxies[step.Proxy]].DeepCopy()
 }
 
-// carriedBy is the step, with the first slot from its own on that has a HelmChartProxy, if there is
-// one: there are few at a time.
+// carriedBy moves a step to the next HelmChartProxy, if there is one. At any time there are only
+// a few.
 func (r *run) carriedBy(step Step) Step {
 	step.Proxy = firstSlot(step.Proxy, proxyCount, func(slot int) bool { return r.proxy(Step{Proxy: slot}) != nil })
 	return step
@@ -285,7 +285,8 @@ func deleteProxy(r *run, step Step) (bool, error) {
 	return true, r.waitGone(proxy)
 }
 
-// sourced returns what is in a ConfigMap or Secret that values come from: the latter is to stay in Secrets.
+// sourced returns the content of a ConfigMap or Secret with values. That of Secrets may appear in
+// Secrets only.
 func sourced(kind, value string) map[string]any {
 	if kind == "Secret" {
 		value = oracle.Secretive + "-" + value

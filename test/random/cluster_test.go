@@ -146,9 +146,9 @@ func sameStamp(what string, want, got *clusterv1.Cluster) error {
 	return nil
 }
 
-// hasKeepers: there may be somebody for whom groups and mappings are kept as they are,
-// but not made. Then it matters whether they were there, and how, when the last for
-// whom they are made went.
+// hasKeepers reports whether there may be Clusters for which Muster keeps groups and mappings
+// as they are, but does not make them. Then it matters which existed when the last Cluster
+// went for which it makes them.
 func hasKeepers(r *run, step Step) bool {
 	if mayDeselect(r, step) {
 		return true
@@ -299,8 +299,8 @@ func sameUpdate(cluster, pinned *clusterv1.Cluster) error {
 	return sameStamp("the answer to UPDATE", want, cluster)
 }
 
-// dropPin drops a pin or forges one: under a name that nobody has, or under that of a
-// Fleet Cluster of somebody else.
+// dropPin drops a pin or forges one, with a name that is free or with that of another
+// Cluster's Fleet Cluster.
 func (r *run) dropPin(somebody client.Client, step Step) (bool, error) {
 	before := r.cluster(step)
 	if before == nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-// patience is how long Muster may take to come to rest. A reference of a kind that
-// nobody had is looked for again after 15 s.
+// patience is how long Muster may take to come to rest. It looks again after 15 s for a
+// reference whose kind did not exist.
 const patience = 40 * time.Second
 
 var (
@@ -224,7 +224,7 @@ func (r *run) sweep() error {
 			return err
 		}
 		swept := slices.Concat(values(seen.FleetClusters), values(seen.Groups), values(seen.Mappings))
-		// Nobody deletes what was registered and handed out: it goes with what it is for.
+		// Registrations and manifests are not deleted here: they go with their owners.
 		if len(swept)+len(seen.Calling.Registrations)+len(seen.Calling.Manifests) == 0 {
 			r.state = seen
 			return nil

@@ -117,8 +117,8 @@ func (r *run) noteWished() {
 	}
 }
 
-// nothingElse fails if Muster has done since the last quiet point what its end does not show.
-// The audit log forgets nothing, however short it was there.
+// nothingElse fails if Muster has done something since the last quiet point that the objects do
+// not show any more. The audit log shows everything, however briefly it existed.
 func (r *run) nothingElse() error {
 	events, err := r.audit.Read(stack.AuditFilter{Where: func(event stack.AuditEvent) bool {
 		return event.Code == 201 && event.Group == "fleet.cattle.io" && event.Subresource == "" && r.state.Namespaces[event.Namespace] != nil
@@ -182,8 +182,8 @@ func keptCarrier(of oracle.Carriage, carrier *oracle.Carrier) string {
 	return of.String() + ", " + of.Release + ": " + carrier.Kind
 }
 
-// noteKept forgets, of the objects of the last quiet point, those that somebody deleted
-// since or that nobody wanted for a moment: they may have been made anew.
+// noteKept forgets the objects of the last quiet point that were deleted since, or that the
+// model would have had deleted for a moment: Muster may make them again.
 func (r *run) noteKept() {
 	there, wanted := uidsOf(r.state), uidsOf(oracle.Settle(r.state))
 	maps.DeleteFunc(r.kept, func(name string, uid types.UID) bool { return there[name] != uid || wanted[name] != uid })
