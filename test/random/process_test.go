@@ -31,10 +31,16 @@ var processOperations = []operation{
 	{name: "SyncerStop", weight: 2, do: stops(syncerProcess, (*stack.Stack).Stop)},
 	{name: "SyncerKill", weight: 2, do: stops(syncerProcess, (*stack.Stack).Kill)},
 	{name: "WebhookStop", weight: 2, do: stops(webhookProcess, (*stack.Stack).Stop)},
-	{name: "WebhookStart", weight: 6, do: func(r *run, _ Step) (bool, error) { return r.down[webhookProcess], r.start(webhookProcess) }},
+	{name: "WebhookStart", weight: 6, do: func(r *run, _ Step) (bool, error) {
+		wasDown := r.down[webhookProcess]
+		return wasDown, r.start(webhookProcess)
+	}},
 	// What it had not collected yet when it stopped is anybody's guess.
 	{name: "StopGC", weight: 3, do: stopCollector, racy: always},
-	{name: "StartGC", weight: 5, do: func(r *run, _ Step) (bool, error) { return r.state.GarbageStays, r.startCollector() }},
+	{name: "StartGC", weight: 5, do: func(r *run, _ Step) (bool, error) {
+		wasDown := r.state.GarbageStays
+		return wasDown, r.startCollector()
+	}},
 }
 
 var registrarOperations = []operation{
