@@ -4,17 +4,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
-	"slices"
-	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Calling is what there is for Clusters whose agents call: what Fleet gives, and what the
@@ -90,9 +86,7 @@ func (in settings) calls(cluster *clusterv1.Cluster) bool {
 	case "manager":
 		return false
 	}
-	stamped := cluster.DeepCopy()
-	stampClass(stamped)
-	return in.agentInitiated && in.agentSelector.Matches(labelSet(stamped))
+	return in.agentInitiated && in.agentSelector.Matches(stampedLabels(cluster))
 }
 
 // calls: its agent is to call, or, without a FleetAddonConfig, has called for this Cluster.
@@ -138,21 +132,19 @@ func (s *State) cutOff(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.C
 	}
 }
 
-// reportImported says that a Cluster is in Fleet, or will be once its agent has called.
-func (s *State) reportImported(calls bool, cluster *clusterv1.Cluster, resolved bool) {
+// reasonsOfImported are those of a Cluster that is in Fleet, or will be once its agent has called.
+func (s *State) reasonsOfImported(calls bool, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, resolved bool) string {
 	reason := map[bool]string{true: "Imported", false: "TemplateValuesUnresolved"}[resolved]
-	isIn := s.isIn(cluster, s.FleetClusters[fleetKey(cluster)])
-	switch fleet := s.FleetClusters[fleetKey(cluster)]; {
-	case isIn:
+	waits := map[bool]string{true: "RegistrarMissing", false: "WaitingForAgent"}[calls && !s.Calling.Registrar]
+	switch {
+	case s.isIn(cluster, fleet):
+		return reason
 	case !calls && s.waitsToTurn(cluster, fleet):
-		reason = "WaitingForControlPlane"
-	default:
-		waits := map[bool]string{true: "RegistrarMissing", false: "WaitingForAgent"}[calls && !s.Calling.Registrar]
-		if reason = waits + orElse + reason; resolved {
-			reason = waits
-		}
+		return "WaitingForControlPlane"
+	case resolved:
+		return waits
 	}
-	report(cluster, isIn, reason)
+	return waits + orElse + reason
 }
 
 // isIn: the Cluster is in Fleet, and if its agent was to call it has. Of a Fleet Cluster that
@@ -163,8 +155,9 @@ func (s *State) isIn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 		return fleet != nil
 	}
 	told := meta.FindStatusCondition(cluster.Status.Conditions, manifestCondition)
-	return s.Calling.Called[fleet.UID] &&
-		(!isInherited(cluster, fleet) || meta.IsStatusConditionTrue(cluster.Status.Conditions, importedCondition) || told != nil && (told.Reason == "ManifestReady" || told.Reason == "AlreadyRegistered"))
+	isItsOwn := !isInherited(cluster, fleet) || meta.IsStatusConditionTrue(cluster.Status.Conditions, importedCondition) ||
+		told != nil && (told.Reason == "ManifestReady" || told.Reason == "AlreadyRegistered")
+	return s.Calling.Called[fleet.UID] && isItsOwn
 }
 
 // isInherited: the Fleet Cluster was there before the Cluster was.
@@ -178,9 +171,11 @@ func CredentialName(of *fleetv1.ClusterRegistration) string {
 	return ("c-" + hex.EncodeToString(sum[:]))[:63]
 }
 
+const manifestSuffix = "-fleet-agent"
+
 // ManifestOf names the Secret with the manifest of a Cluster.
 func ManifestOf(cluster Key) Key {
-	return Key{Namespace: cluster.Namespace, Name: cluster.Name + "-fleet-agent"}
+	return Key{Namespace: cluster.Namespace, Name: cluster.Name + manifestSuffix}
 }
 
 // isManifestOf: the Secret is Muster's, for this Cluster.
@@ -191,7 +186,7 @@ func isManifestOf(secret *corev1.Secret, cluster *clusterv1.Cluster) bool {
 // registrationsOf returns the keys of what was registered for a Fleet Cluster: what
 // Muster registered, and what others did.
 func (s *State) registrationsOf(fleet *fleetv1.Cluster) (ours, others []Key) {
-	for _, key := range slices.SortedFunc(maps.Keys(s.Calling.Registrations), func(a, b Key) int { return strings.Compare(a.String(), b.String()) }) {
+	for _, key := range sorted(s.Calling.Registrations) {
 		asked := s.Calling.Registrations[key]
 		switch {
 		case key.Namespace != fleet.Namespace || !isOwner(asked, fleet.UID):
@@ -202,27 +197,6 @@ func (s *State) registrationsOf(fleet *fleetv1.Cluster) (ours, others []Key) {
 		}
 	}
 	return ours, others
-}
-
-// collectCalling is what Kubernetes does with what was registered for Fleet Clusters that
-// are gone, and with the manifests of Clusters that are.
-func (s *State) collectCalling() {
-	if s.GarbageStays {
-		return
-	}
-	lives := map[types.UID]bool{}
-	for _, cluster := range s.Clusters {
-		lives[cluster.UID] = true
-	}
-	for _, fleet := range s.FleetClusters {
-		lives[fleet.UID] = true
-	}
-	orphaned := func(object client.Object) bool {
-		owners := object.GetOwnerReferences()
-		return len(owners) > 0 && !slices.ContainsFunc(owners, func(owner metav1.OwnerReference) bool { return lives[owner.UID] })
-	}
-	maps.DeleteFunc(s.Calling.Registrations, func(_ Key, asked *fleetv1.ClusterRegistration) bool { return orphaned(asked) })
-	maps.DeleteFunc(s.Calling.Manifests, func(_ Key, secret *corev1.Secret) bool { return orphaned(secret) })
 }
 
 // noteUsed notes the clientIDs that there are.

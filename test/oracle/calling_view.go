@@ -6,18 +6,18 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// viewCalling is what is to be seen of what was registered and of what is handed out. How a
-// registration is called, nothing says.
+// viewCalling describes what was registered and what is handed out. The name of a registration
+// does not matter.
 func viewCalling(s State) map[string]map[string]any {
-	documents := map[string]map[string]any{}
+	views, registrations := map[string]map[string]any{}, map[string][]string{}
 	for _, asked := range s.Calling.Registrations {
 		of := "nobody"
-		owners := asked.OwnerReferences
 		view := map[string]any{"labels": asked.Labels, "granted": asked.Status.Granted, "clusterLabels": asked.Spec.ClusterLabels}
-		if len(owners) == 1 && strings.HasPrefix(owners[0].APIVersion, "fleet.cattle.io/") {
+		if owners := asked.OwnerReferences; len(owners) == 1 && strings.HasPrefix(owners[0].APIVersion, "fleet.cattle.io/") {
 			key := Key{Namespace: asked.Namespace, Name: owners[0].Name}
 			of = key.String()
 			fleet := s.FleetClusters[key]
@@ -27,38 +27,26 @@ func viewCalling(s State) map[string]map[string]any {
 		if random := asked.Spec.ClientRandom; random != Drawn && len(random) < leastLength {
 			view["clientRandom"] = random
 		}
-		documents["ClusterRegistration of "+of+", "+numbered(documents, "ClusterRegistration of "+of, view)] = view
+		registrations[of] = append(registrations[of], asYAML(view))
+	}
+	for of, all := range registrations {
+		slices.Sort(all)
+		views["ClusterRegistrations of "+of] = map[string]any{"all": all}
 	}
 	for key, secret := range s.Calling.Manifests {
 		view := viewManifest(secret)
 		view["owners"], view["labels"] = secret.OwnerReferences, secret.Labels
 		if uid, there := secret.Annotations[registered]; there {
-			view["registered"] = "for one that is gone"
-			for _, asked := range s.Calling.Registrations {
-				if string(asked.UID) == uid {
-					view["registered"] = "for one that is there"
-				}
-			}
+			view["registered"] = map[bool]string{true: "for one that is there", false: "for one that is gone"}[s.isRegistered(types.UID(uid))]
 		}
-		documents["Secret "+key.String()] = view
+		views["Secret "+key.String()] = view
 	}
-	return documents
+	return views
 }
 
-// numbered tells apart what has the same name by what it is.
-func numbered(documents map[string]map[string]any, name string, view map[string]any) string {
-	what := fmt.Sprintf("granted %v, its clientID %v, labels %v", view["granted"], view["its clientID"], view["labels"])
-	for number := 1; ; number++ {
-		label := fmt.Sprintf("%s #%d", what, number)
-		if documents[name+", "+label] == nil {
-			return label
-		}
-	}
-}
-
-// Recognize returns what is seen, with the same placeholder as in what is expected for
-// whatever could not be known before: a clientID that was drawn, if it is long enough and
-// nobody had it before, and which of several right reasons a condition has.
+// Recognize returns the seen state with the placeholders of the expected one for everything that
+// the model cannot predict: new clientIDs, if they are long enough and were not used before, and
+// which of several valid reasons a condition has.
 func Recognize(want, seen State) State {
 	seen = seen.Copy()
 	for key, fleet := range seen.FleetClusters {
@@ -88,26 +76,26 @@ func Recognize(want, seen State) State {
 		}
 	}
 	for key, cluster := range seen.Clusters {
-		if expected := want.Clusters[key]; expected != nil {
-			for _, name := range []string{importedCondition, manifestCondition} {
-				recognizeReason(expected, cluster, name)
+		if want.Clusters[key] == nil {
+			continue
+		}
+		for _, name := range ourConditions {
+			expected, got := meta.FindStatusCondition(want.Clusters[key].Status.Conditions, name), meta.FindStatusCondition(cluster.Status.Conditions, name)
+			if expected != nil && got != nil && slices.Contains(strings.Split(expected.Reason, orElse), got.Reason) {
+				got.Reason = expected.Reason
 			}
 		}
 	}
 	return seen
 }
 
-func recognizeReason(want, seen *clusterv1.Cluster, name string) {
-	expected, got := meta.FindStatusCondition(want.Status.Conditions, name), meta.FindStatusCondition(seen.Status.Conditions, name)
-	if expected != nil && got != nil && slices.Contains(strings.Split(expected.Reason, orElse), got.Reason) {
-		got.Reason = expected.Reason
-	}
-}
+// ourConditions are the conditions that Muster writes.
+var ourConditions = []string{importedCondition, bundlesCondition, manifestCondition}
 
-// viewConditions are those that Muster writes alone, each in its own words.
+// viewConditions describes a Cluster's spec and the conditions that Muster writes.
 func viewConditions(cluster *clusterv1.Cluster) map[string]any {
 	view := map[string]any{"spec": cluster.Spec}
-	for _, name := range []string{importedCondition, bundlesCondition, manifestCondition} {
+	for _, name := range ourConditions {
 		if found := meta.FindStatusCondition(cluster.Status.Conditions, name); found != nil {
 			view[name] = fmt.Sprintf("%s, %s", found.Status, found.Reason)
 		}

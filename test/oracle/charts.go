@@ -1,13 +1,14 @@
 package oracle
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,7 +22,7 @@ type Charts struct {
 	// Published are the versions of each chart in the repository, the newest last.
 	Published map[string][]string
 	// Sources are the ConfigMaps and Secrets that values come from.
-	Sources map[Source]any
+	Sources map[Source]map[string]any
 
 	// Carriers are what Fleet is handed.
 	Carriers map[Carriage]*Carrier
@@ -75,7 +76,7 @@ func (c *Carrier) DeepCopy() *Carrier {
 
 func newCharts() Charts {
 	return Charts{
-		Proxies: map[Key]*addonsv1.HelmChartProxy{}, Published: map[string][]string{}, Sources: map[Source]any{},
+		Proxies: map[Key]*addonsv1.HelmChartProxy{}, Published: map[string][]string{}, Sources: map[Source]map[string]any{},
 		Carriers: map[Carriage]*Carrier{}, Mirrors: map[Key]map[string]string{}, Matching: map[Key][]string{}, Observed: map[Key]bool{},
 	}
 }
@@ -95,11 +96,8 @@ func (s *State) settleCharts(in settings) {
 	charts := &s.Charts
 	charts.Wrong, charts.Garbage = nil, nil
 	for of, carrier := range charts.Carriers {
-		if charts.Proxies[of.Proxy] != nil {
-			continue
-		}
-		if charts.Carriers[of] = s.withMoved(of.Namespace, carrier); charts.Carriers[of] == nil {
-			delete(charts.Carriers, of)
+		if charts.Proxies[of.Proxy] == nil {
+			charts.carry(of, s.withMoved(of.Namespace, carrier))
 		}
 	}
 	maps.DeleteFunc(charts.Mirrors, func(proxy Key, _ map[string]string) bool { return charts.Proxies[proxy] == nil && !s.GarbageStays })
@@ -112,14 +110,19 @@ func (s *State) settleCharts(in settings) {
 	}
 }
 
+// carry notes what Fleet is handed; nil is nothing.
+func (c *Charts) carry(of Carriage, carrier *Carrier) {
+	if c.Carriers[of] = carrier; carrier == nil {
+		delete(c.Carriers, of)
+	}
+}
+
 func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy) {
 	charts := &s.Charts
-	selected := s.chartClusters(proxy)
-	namespaces := map[string][]*clusterv1.Cluster{}
-	var matching []string
-	for _, cluster := range selected {
+	namespaces, mirrors := map[string][]*clusterv1.Cluster{}, map[string]string{}
+	for _, cluster := range s.chartClusters(proxy) {
 		namespaces[cluster.Namespace] = append(namespaces[cluster.Namespace], cluster)
-		matching = append(matching, client.ObjectKeyFromObject(cluster).String())
+		mirrors[client.ObjectKeyFromObject(cluster).String()] = s.told(in, proxy, cluster)
 	}
 	wanted, _, _ := s.wanted(proxy)
 	carriages := map[Carriage]bool{}
@@ -132,20 +135,11 @@ func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy
 		}
 	}
 	for of := range carriages {
-		if carrier := s.carrier(in, proxy, of, namespaces[of.Namespace]); carrier != nil {
-			charts.Carriers[of] = carrier
-		} else {
-			delete(charts.Carriers, of)
-		}
+		charts.carry(of, s.carrier(in, proxy, of, namespaces[of.Namespace]))
 	}
-	if charts.Matching[key] = matching; len(matching) == 0 {
+	charts.Matching[key], charts.Mirrors[key] = slices.Sorted(maps.Keys(mirrors)), mirrors
+	if len(mirrors) == 0 {
 		delete(charts.Matching, key)
-	}
-	mirrors := map[string]string{}
-	for _, cluster := range selected {
-		mirrors[client.ObjectKeyFromObject(cluster).String()] = s.told(in, proxy, cluster)
-	}
-	if charts.Mirrors[key] = mirrors; len(mirrors) == 0 {
 		delete(charts.Mirrors, key)
 	}
 	charts.Observed[key] = true
@@ -182,7 +176,7 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 	}
 	for _, cluster := range clusters {
 		fleet := s.fleetClusterOf(in, cluster)
-		if fleet == nil || !isClaimed(cluster) && !isOurs(fleet) {
+		if fleet == nil || !isKnown(cluster, fleet) {
 			continue // It is not in Fleet.
 		}
 		_, was := old.Targets[fleet.Name]
@@ -211,11 +205,8 @@ func (c *Carrier) add(name string, shared map[string]any, own any) {
 func (s *State) wanted(proxy *addonsv1.HelmChartProxy) (carrier *Carrier, shared map[string]any, held bool) {
 	carrier = &Carrier{
 		Kind: "Bundle", Chart: proxy.Spec.ChartName, Version: resolve(proxy.Spec.Version, s.Charts.Published[proxy.Spec.ChartName]),
-		ReleaseName: releaseName(proxy), ReleasedIn: proxy.Spec.ReleaseNamespace,
-		CorrectDrift: proxy.Spec.CorrectDrift != nil && *proxy.Spec.CorrectDrift,
-	}
-	if carrier.ReleasedIn == "" {
-		carrier.ReleasedIn = "default"
+		ReleaseName: cmp.Or(proxy.Spec.ReleaseName, nameOfRelease(proxy.Name)), ReleasedIn: cmp.Or(proxy.Spec.ReleaseNamespace, "default"),
+		CorrectDrift: ptr.Deref(proxy.Spec.CorrectDrift, false),
 	}
 	if proxy.Spec.Download == addonsv1.DownloadAgent {
 		carrier.Kind = "HelmOp"
@@ -255,7 +246,7 @@ func (s *State) told(in settings, proxy *addonsv1.HelmChartProxy, cluster *clust
 	_, rendered := s.renderedFor(in, proxy, cluster)
 	reasons := []string{"Available"}
 	switch {
-	case fleet == nil || !isClaimed(cluster) && !isOurs(fleet):
+	case fleet == nil || !isKnown(cluster, fleet):
 		reasons = []string{"GetClusterFailed"}
 	case cluster.Annotations[pinnedName] != fleet.Name: // It has lost its pin.
 		reasons = append(reasons, "GetClusterFailed", "ValueParsingFailed", "HelmReleaseProxyCreationFailed")
@@ -267,34 +258,21 @@ func (s *State) told(in settings, proxy *addonsv1.HelmChartProxy, cluster *clust
 	return strings.Join(reasons, orElse)
 }
 
-// chartClusters returns the Clusters that a HelmChartProxy selects.
+// chartClusters returns the Clusters that a HelmChartProxy selects, of its own namespace or of
+// those that its namespaceSelector matches.
 func (s *State) chartClusters(proxy *addonsv1.HelmChartProxy) []*clusterv1.Cluster {
-	selector, err := metav1.LabelSelectorAsSelector(&proxy.Spec.ClusterSelector)
-	if err != nil {
-		return nil
-	}
+	selector, namespaces := parse(&proxy.Spec.ClusterSelector), parse(proxy.Spec.NamespaceSelector)
 	var selected []*clusterv1.Cluster
-	for key, cluster := range s.Clusters {
-		stamped := cluster.DeepCopy()
-		stampClass(stamped)
-		if s.reaches(proxy, key.Namespace) && selector.Matches(labels.Set(stamped.Labels)) {
-			selected = append(selected, cluster)
+	for _, key := range sorted(s.Clusters) {
+		isReached := key.Namespace == proxy.Namespace
+		if proxy.Spec.NamespaceSelector != nil {
+			isReached = namespaces.Matches(labels.Set(s.Namespaces[key.Namespace].Labels))
+		}
+		if isReached && selector.Matches(stampedLabels(s.Clusters[key])) {
+			selected = append(selected, s.Clusters[key])
 		}
 	}
-	slices.SortFunc(selected, func(a, b *clusterv1.Cluster) int {
-		return strings.Compare(client.ObjectKeyFromObject(a).String(), client.ObjectKeyFromObject(b).String())
-	})
 	return selected
-}
-
-// reaches: a HelmChartProxy selects Clusters of its own namespace, or else of those that its
-// namespaceSelector matches.
-func (s *State) reaches(proxy *addonsv1.HelmChartProxy, namespace string) bool {
-	if proxy.Spec.NamespaceSelector == nil {
-		return proxy.Namespace == namespace
-	}
-	selector, err := metav1.LabelSelectorAsSelector(proxy.Spec.NamespaceSelector)
-	return err == nil && s.Namespaces[namespace] != nil && selector.Matches(labels.Set(s.Namespaces[namespace].Labels))
 }
 
 // resolve returns the version that a chart is installed at, or "" if there is none.
@@ -315,15 +293,11 @@ const longestRelease = 53
 // Shortened stands for the end of a name that is shortened somehow.
 const Shortened = "…"
 
-// releaseName returns the name of a release. Where none is given, it is made of that of the
-// HelmChartProxy.
-func releaseName(proxy *addonsv1.HelmChartProxy) string {
-	switch {
-	case proxy.Spec.ReleaseName != "":
-		return proxy.Spec.ReleaseName
-	case len(proxy.Name) <= longestRelease && isDNSLabel(proxy.Name):
-		return proxy.Name
+// nameOfRelease returns the name of the release of a HelmChartProxy that gives none.
+func nameOfRelease(proxy string) string {
+	if len(proxy) <= longestRelease && isDNSLabel(proxy) {
+		return proxy
 	}
-	readable, _, _ := strings.Cut(proxy.Name, ".")
+	readable, _, _ := strings.Cut(proxy, ".")
 	return readable[:min(len(readable), longestRelease/2)] + Shortened
 }

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -13,7 +14,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -38,54 +39,43 @@ var secretly = [][]byte{[]byte(Secretive), []byte("c2VzYW1l"), []byte("correct h
 func LookCharts(ctx context.Context, reader client.Reader, prefix string, known Charts) (Charts, error) {
 	seen := newCharts()
 	seen.Proxies, seen.Published, seen.Sources = known.Proxies, known.Published, known.Sources
-	look := chartsLook{Charts: &seen, configMaps: map[Key]*corev1.ConfigMap{}, secrets: map[Key]*corev1.Secret{}, used: map[string]bool{}}
-	var (
-		proxies    addonsv1.HelmChartProxyList
-		mirrors    addonsv1.HelmReleaseProxyList
-		bundles    fleetv1.BundleList
-		helmOps    fleetv1.HelmOpList
-		configMaps corev1.ConfigMapList
-		secrets    corev1.SecretList
-	)
-	for _, list := range []client.ObjectList{&proxies, &mirrors, &bundles, &helmOps, &configMaps, &secrets} {
-		if err := reader.List(ctx, list); err != nil {
-			return seen, err
-		}
+	look := chartsLook{Charts: &seen, held: map[Source]held{}, used: map[Source]bool{}}
+	proxies, mirrors := map[Key]*addonsv1.HelmChartProxy{}, map[Key]*addonsv1.HelmReleaseProxy{}
+	bundles, helmOps := map[Key]*fleetv1.Bundle{}, map[Key]*fleetv1.HelmOp{}
+	configMaps, secrets := map[Key]*corev1.ConfigMap{}, map[Key]*corev1.Secret{}
+	if err := errors.Join(
+		list(ctx, reader, prefix, &addonsv1.HelmChartProxyList{}, proxies),
+		list(ctx, reader, prefix, &addonsv1.HelmReleaseProxyList{}, mirrors),
+		list(ctx, reader, prefix, &fleetv1.BundleList{}, bundles),
+		list(ctx, reader, prefix, &fleetv1.HelmOpList{}, helmOps),
+		list(ctx, reader, prefix, &corev1.ConfigMapList{}, configMaps),
+		list(ctx, reader, prefix, &corev1.SecretList{}, secrets),
+	); err != nil {
+		return seen, err
 	}
-	keep(prefix, look.configMaps, configMaps.Items)
-	keep(prefix, look.secrets, secrets.Items)
-	theirs := map[Key]*addonsv1.HelmChartProxy{}
-	keep(prefix, theirs, proxies.Items)
-	for key, proxy := range theirs {
+	for key, object := range configMaps {
+		look.held[Source{"ConfigMap", key}] = held{object, object.Data}
+	}
+	for key, object := range secrets {
+		data := map[string]string{}
+		for name, value := range object.Data {
+			data[name] = string(value)
+		}
+		look.held[Source{"Secret", key}] = held{object, data}
+	}
+	for key, proxy := range proxies {
 		look.proxy(key, proxy)
 	}
-	inBundles, inHelmOps, told := map[Key]*fleetv1.Bundle{}, map[Key]*fleetv1.HelmOp{}, map[Key]*addonsv1.HelmReleaseProxy{}
-	keep(prefix, inBundles, bundles.Items)
-	keep(prefix, inHelmOps, helmOps.Items)
-	keep(prefix, told, mirrors.Items)
-	for key, bundle := range inBundles {
-		if inHelmOps[key] == nil { // Else it is Fleet's, which has it of the HelmOp.
+	for key, bundle := range bundles {
+		if helmOps[key] == nil { // Otherwise it is Fleet's, made from the HelmOp.
 			look.bundle(bundle)
 		}
 	}
-	for _, helmOp := range inHelmOps {
+	for _, helmOp := range helmOps {
 		look.helmOp(helmOp)
 	}
-	for key, mirror := range told {
-		of := Key{Namespace: mirror.Spec.ClusterRef.Namespace, Name: mirror.Spec.ClusterRef.Name}
-		proxy := mirroredBy(mirror)
-		if seen.Mirrors[proxy] == nil {
-			seen.Mirrors[proxy] = map[string]string{}
-		}
-		if _, twice := seen.Mirrors[proxy][of.String()]; twice {
-			look.wrong("there is more than one HelmReleaseProxy of %s for %s", proxy, of)
-		}
-		available := meta.FindStatusCondition(mirror.Status.Conditions, addonsv1.ClusterAvailableCondition)
-		if available == nil {
-			available = &metav1.Condition{}
-		}
-		seen.Mirrors[proxy][of.String()] = available.Reason
-		look.tells("HelmReleaseProxy "+key.String(), mirror)
+	for key, mirror := range mirrors {
+		look.mirror(key, mirror)
 	}
 	look.leftOver()
 	slices.Sort(seen.Wrong)
@@ -95,10 +85,14 @@ func LookCharts(ctx context.Context, reader client.Reader, prefix string, known 
 // chartsLook is what is seen of charts.
 type chartsLook struct {
 	*Charts
-	configMaps map[Key]*corev1.ConfigMap
-	secrets    map[Key]*corev1.Secret
-	// used are the objects that carriers refer to.
-	used map[string]bool
+	// held are the ConfigMaps and Secrets, used those that carriers refer to.
+	held map[Source]held
+	used map[Source]bool
+}
+
+type held struct {
+	object client.Object
+	data   map[string]string
 }
 
 func (l *chartsLook) wrong(format string, a ...any) {
@@ -120,6 +114,22 @@ func (l *chartsLook) proxy(key Key, proxy *addonsv1.HelmChartProxy) {
 	}
 	slices.Sort(l.Matching[key])
 	l.tells("the status of HelmChartProxy "+key.String(), proxy.Status)
+}
+
+func (l *chartsLook) mirror(key Key, mirror *addonsv1.HelmReleaseProxy) {
+	of := Key{Namespace: mirror.Spec.ClusterRef.Namespace, Name: mirror.Spec.ClusterRef.Name}.String()
+	proxy := mirroredBy(mirror)
+	if l.Mirrors[proxy] == nil {
+		l.Mirrors[proxy] = map[string]string{}
+	}
+	if _, twice := l.Mirrors[proxy][of]; twice {
+		l.wrong("there is more than one HelmReleaseProxy of %s for %s", proxy, of)
+	}
+	l.Mirrors[proxy][of] = ""
+	if available := meta.FindStatusCondition(mirror.Status.Conditions, addonsv1.ClusterAvailableCondition); available != nil {
+		l.Mirrors[proxy][of] = available.Reason
+	}
+	l.tells("HelmReleaseProxy "+key.String(), mirror)
 }
 
 // carried returns the HelmChartProxy that something says it was made for.
@@ -174,13 +184,10 @@ func (l *chartsLook) helmOp(helmOp *fleetv1.HelmOp) {
 	if helm := helmOp.Spec.Helm; helm != nil {
 		carrier.Chart, carrier.Version = helm.Chart, helm.Version
 	}
-	if access := helmOp.Spec.HelmSecretName; access != "" {
-		l.used["Secret "+Key{Namespace: helmOp.Namespace, Name: access}.String()] = true
-		if secret := l.secrets[Key{Namespace: helmOp.Namespace, Name: access}]; secret == nil || string(secret.Type) != accessType || len(secret.Data["password"]) == 0 {
-			l.wrong("HelmOp for %s has no credentials in Secret %s", of, access)
-		}
-	} else {
-		l.wrong("HelmOp for %s has no credentials", of)
+	access := Source{"Secret", Key{Namespace: helmOp.Namespace, Name: helmOp.Spec.HelmSecretName}}
+	l.used[access] = true
+	if secret, _ := l.held[access].object.(*corev1.Secret); secret == nil || string(secret.Type) != accessType || len(secret.Data["password"]) == 0 {
+		l.wrong("HelmOp for %s has no credentials in %s", of, access)
 	}
 	l.carries(of, carrier, helmOp, helmOp.Spec.BundleSpec)
 }
@@ -193,30 +200,23 @@ func (l *chartsLook) carries(of Carriage, carrier *Carrier, object client.Object
 	}
 	carrier.UID = object.GetUID()
 	carrier.ReleaseName, carrier.ReleasedIn, carrier.Targets, carrier.Own = spec.Helm.ReleaseName, spec.DefaultNamespace, map[string]any{}, map[string]any{}
-	proxy := l.Proxies[of.Proxy]
-	if proxy == nil { // It is gone, and what it carried has yet to go.
-		proxy = &addonsv1.HelmChartProxy{}
-		proxy.Namespace, proxy.Name = of.Proxy.Namespace, of.Proxy.Name
-	}
-	unnamed := proxy.DeepCopy()
-	unnamed.Spec.ReleaseName = ""
-	if begin, isShortened := strings.CutSuffix(releaseName(unnamed), Shortened); isShortened && strings.HasPrefix(carrier.ReleaseName, begin) && len(carrier.ReleaseName) <= longestRelease {
+	begin, isShortened := strings.CutSuffix(nameOfRelease(of.Proxy.Name), Shortened)
+	if isShortened && strings.HasPrefix(carrier.ReleaseName, begin) && len(carrier.ReleaseName) <= longestRelease {
 		carrier.ReleaseName = begin + Shortened
 	}
 	carrier.CorrectDrift = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled
 	for _, target := range spec.Targets {
-		if target.ClusterName == "" || target.ClusterSelector != nil || target.ClusterGroup != "" || target.ClusterGroupSelector != nil {
-			l.wrong("%s for %s has a target that names no Fleet Cluster", carrier.Kind, of)
-			continue
-		}
-		if target.Helm != nil && target.Helm.Version != "" && target.Helm.Version != carrier.Version || carrier.Kind == "HelmOp" && (target.Helm == nil || target.Helm.Version == "") {
-			l.wrong("%s for %s has not the exact version for %s", carrier.Kind, of, target.ClusterName)
-		}
-		if _, twice := carrier.Targets[target.ClusterName]; twice {
-			l.wrong("%s for %s has %s twice", carrier.Kind, of, target.ClusterName)
-		}
-		if target.Helm != nil && target.Helm.ReleaseName != "" {
-			l.wrong("%s for %s has release %s on %s", carrier.Kind, of, target.Helm.ReleaseName, target.ClusterName)
+		helm := ptr.Deref(target.Helm, fleetv1.HelmOptions{})
+		_, twice := carrier.Targets[target.ClusterName]
+		for what, is := range map[string]bool{
+			"names no Fleet Cluster":    target.ClusterName == "" || target.ClusterSelector != nil || target.ClusterGroup != "" || target.ClusterGroupSelector != nil,
+			"has not the exact version": helm.Version != carrier.Version && (helm.Version != "" || carrier.Kind == "HelmOp"),
+			"is there twice":            twice,
+			"has its own release":       helm.ReleaseName != "",
+		} {
+			if is {
+				l.wrong("target %q in the %s for %s %s", target.ClusterName, carrier.Kind, of, what)
+			}
 		}
 		carrier.Targets[target.ClusterName], carrier.Own[target.ClusterName] = l.values(of, spec, target)
 	}
@@ -231,7 +231,6 @@ func (l *chartsLook) carries(of Carriage, carrier *Carrier, object client.Object
 // that keeps Helm from taking empty values for those of the last release; and of that its own.
 func (l *chartsLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1.BundleTarget) (all, own any) {
 	values := map[string]any{}
-	carriedAlong := slices.Concat(spec.DownstreamResources, target.DownstreamResources)
 	for _, helm := range []*fleetv1.HelmOptions{spec.Helm, target.Helm} {
 		if helm == nil {
 			continue
@@ -240,25 +239,20 @@ func (l *chartsLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1
 			values = merged(values, helm.Values.Data)
 		}
 		for _, from := range helm.ValuesFrom {
-			layer, kind, name := map[string]any{}, "", ""
-			var text string
+			resource, key := fleetv1.DownstreamResource{Kind: "ConfigMap"}, ""
 			if ref := from.ConfigMapKeyRef; ref != nil {
-				kind, name = "ConfigMap", ref.Name
-				if object := l.configMaps[Key{Namespace: of.Namespace, Name: name}]; object != nil {
-					text = object.Data[ref.Key]
-				}
+				resource.Name, key = ref.Name, ref.Key
 			} else if ref := from.SecretKeyRef; ref != nil {
-				kind, name = "Secret", ref.Name
-				if object := l.secrets[Key{Namespace: of.Namespace, Name: name}]; object != nil {
-					text = string(object.Data[ref.Key])
-				}
+				resource.Kind, resource.Name, key = "Secret", ref.Name, ref.Key
 			}
-			l.used[kind+" "+Key{Namespace: of.Namespace, Name: name}.String()] = true
+			source, layer := Source{resource.Kind, Key{Namespace: of.Namespace, Name: resource.Name}}, map[string]any{}
+			l.used[source] = true
+			text := l.held[source].data[key]
 			if err := yaml.Unmarshal([]byte(text), &layer); text == "" || err != nil {
-				l.wrong("%s has no values in %s %s (%v)", of, kind, name, err)
+				l.wrong("%s has no values in %s (%v)", of, source, err)
 			}
-			if !slices.Contains(carriedAlong, fleetv1.DownstreamResource{Kind: kind, Name: name}) {
-				l.wrong("%s does not carry %s %s along", of, kind, name)
+			if !slices.Contains(slices.Concat(spec.DownstreamResources, target.DownstreamResources), resource) {
+				l.wrong("%s does not carry %s along", of, source)
 			}
 			values = merged(values, layer)
 			if helm == target.Helm {
@@ -276,34 +270,34 @@ func withoutGlobal(values map[string]any) map[string]any {
 	return plain(values)
 }
 
-// leftOver notes what was made for HelmChartProxies and nobody uses. Fleet does not run, so as long as there
-// is a Bundle or HelmOp, it may still copy what that named before: this stays until Fleet has taken it over.
+// leftOver notes ConfigMaps and Secrets of HelmChartProxies that no carrier refers to. Fleet does not
+// run: as long as there is a Bundle or HelmOp, it may still have to copy those that this named before.
 func (l *chartsLook) leftOver() {
 	mayBeCopied := func(of Carriage) bool {
 		for its := range l.Carriers {
 			if its.Proxy == of.Proxy && its.Namespace == of.Namespace {
-				return true
+				return l.Proxies[of.Proxy] != nil
 			}
 		}
 		return false
 	}
-	isLeft := func(kind string, object client.Object) bool {
-		_, is := carried(object)
-		return is && !l.used[kind+" "+client.ObjectKeyFromObject(object).String()]
-	}
-	for key, object := range l.configMaps {
-		if of, _ := carried(object); (l.Proxies[of.Proxy] == nil || !mayBeCopied(of)) && isLeft("ConfigMap", object) {
-			l.wrong("ConfigMap %s is left over", key)
-		}
-		l.tells("ConfigMap "+key.String(), object)
-	}
-	for key, object := range l.secrets {
-		if of, _ := carried(object); (l.Proxies[of.Proxy] == nil || !mayBeCopied(of)) && isLeft("Secret", object) {
-			l.Garbage = append(l.Garbage, "Secret "+key.String())
+	for source, held := range l.held {
+		of, is := carried(held.object)
+		isLeft := is && !l.used[source] && !mayBeCopied(of)
+		switch {
+		case source.Kind == "Secret" && isLeft:
+			l.Garbage = append(l.Garbage, source.String())
+		case source.Kind == "ConfigMap":
+			if isLeft {
+				l.wrong("%s is left over", source)
+			}
+			l.tells(source.String(), held.object)
 		}
 	}
 	slices.Sort(l.Garbage)
 }
+
+func (s Source) String() string { return s.Kind + " " + s.Key.String() }
 
 func unpack(resource fleetv1.BundleResource, into any) error {
 	content := []byte(resource.Content)
@@ -327,7 +321,7 @@ func (of Carriage) String() string {
 	return "HelmChartProxy " + of.Proxy.String() + " in " + of.Namespace
 }
 
-// viewCharts is what is to be seen of HelmChartProxies.
+// viewCharts describes what is made of HelmChartProxies.
 func viewCharts(s State, documents map[string]map[string]any) {
 	for of, carrier := range s.Charts.Carriers {
 		documents[of.String()+" as "+of.Release] = map[string]any{"carrier": carrier}

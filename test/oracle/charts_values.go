@@ -9,18 +9,13 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// noValue is what a Go template makes of a field that is missing.
-const noValue = "<no value>"
-
 // Templates are values templates, and what is to come of each without a template engine: from
 // what a Cluster's bundles can read of it, or nothing if that fails.
 var Templates = map[string]func(data map[string]any) any{
-	"":                     func(map[string]any) any { return map[string]any{} },
-	"who: anybody":         func(map[string]any) any { return map[string]any{"who": "anybody"} },
-	"{who: {is: anybody}}": func(map[string]any) any { return map[string]any{"who": map[string]any{"is": "anybody"}} },
-	"who: {{ .Cluster.metadata.name }}": func(data map[string]any) any {
-		return map[string]any{"who": field(data, "Cluster", "metadata", "name")}
-	},
+	"":                                  always(map[string]any{}),
+	"who: anybody":                      always(map[string]any{"who": "anybody"}),
+	"{who: {is: anybody}}":              always(map[string]any{"who": map[string]any{"is": "anybody"}}),
+	"who: {{ .Cluster.metadata.name }}": reads("who", "Cluster", "metadata", "name"),
 	"{{ range $k, $v := .Cluster.metadata.labels }}{{ if eq $k \"env\" }}env: {{ $v }}{{ end }}{{ end }}": func(data map[string]any) any {
 		values := map[string]any{}
 		if env, there := field(data, "Cluster", "metadata", "labels", "env").(string); there {
@@ -28,15 +23,9 @@ var Templates = map[string]func(data map[string]any) any{
 		}
 		return values
 	},
-	"replicas: {{ .ControlPlane.spec.replicas }}": func(data map[string]any) any {
-		return map[string]any{"replicas": orNoValue(field(data, "ControlPlane", "spec", "replicas"))}
-	},
-	"infra: {{ .InfraCluster.metadata.name }}": func(data map[string]any) any {
-		return map[string]any{"infra": orNoValue(field(data, "InfraCluster", "metadata", "name"))}
-	},
-	"cpus: {{ .Variables.size.cpus }}": func(data map[string]any) any {
-		return map[string]any{"cpus": orNoValue(field(data, "Variables", "size", "cpus"))}
-	},
+	"replicas: {{ .ControlPlane.spec.replicas }}": reads("replicas", "ControlPlane", "spec", "replicas"),
+	"infra: {{ .InfraCluster.metadata.name }}":    reads("infra", "InfraCluster", "metadata", "name"),
+	"cpus: {{ .Variables.size.cpus }}":            reads("cpus", "Variables", "size", "cpus"),
 	// Fails for a Cluster of one name, and for no other.
 	"{{ if eq .Cluster.metadata.name \"one\" }}{{ fail \"no\" }}{{ end }}who: {{ .Cluster.metadata.name }}": func(data map[string]any) any {
 		if name := field(data, "Cluster", "metadata", "name"); name != "one" {
@@ -44,6 +33,21 @@ var Templates = map[string]func(data map[string]any) any{
 		}
 		return nil
 	},
+}
+
+func always(values map[string]any) func(map[string]any) any {
+	return func(map[string]any) any { return maps.Clone(values) }
+}
+
+// reads returns one field. A Go template renders "<no value>" if it is missing.
+func reads(key string, path ...string) func(map[string]any) any {
+	return func(data map[string]any) any {
+		value := field(data, path...)
+		if value == nil {
+			value = "<no value>"
+		}
+		return map[string]any{key: value}
+	}
 }
 
 // aCluster is one whose values may fail.
@@ -96,9 +100,7 @@ func (s *State) sharedValues(proxy *addonsv1.HelmChartProxy) (map[string]any, bo
 		if !there && !from.Optional {
 			return nil, false
 		}
-		if there {
-			values = merged(values, content.(map[string]any))
-		}
+		values = merged(values, content)
 	}
 	if isStatic(proxy) {
 		values = merged(values, Templates[proxy.Spec.ValuesTemplate](nil).(map[string]any))
@@ -128,11 +130,4 @@ func field(node any, keys ...string) any {
 		node = object[key]
 	}
 	return node
-}
-
-func orNoValue(value any) any {
-	if value == nil {
-		return noValue
-	}
-	return value
 }

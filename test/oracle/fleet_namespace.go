@@ -74,12 +74,7 @@ func IsTaken(s State, requested *clusterv1.Cluster) bool {
 	if isMade || holder != wanted || s.FleetClusters[wanted] != nil {
 		return holder != wanted
 	}
-	for _, other := range s.Clusters {
-		if isClaimed(other) && fleetKey(other) != wanted && FleetNamespace(fleetKey(other)) == FleetNamespace(wanted) {
-			return true
-		}
-	}
-	return false
+	return s.isRivalled(wanted, func(*clusterv1.Cluster) bool { return true })
 }
 
 // isPromised reports whether a Cluster that is not pinned yet would be pinned to a name whose
@@ -88,27 +83,31 @@ func (s *State) isPromised(in settings, cluster *clusterv1.Cluster) bool {
 	planned := cluster.DeepCopy()
 	s.pin(in, planned)
 	wanted := fleetKey(planned)
-	if s.Holder(wanted) != wanted {
-		return true
-	}
+	return s.Holder(wanted) != wanted || s.isRivalled(wanted, func(other *clusterv1.Cluster) bool {
+		return other != cluster && other.DeletionTimestamp.IsZero() && in.selects(other, s.Namespaces[other.Namespace])
+	})
+}
+
+// isRivalled reports whether one of some Clusters is pinned to another name whose namespace in
+// Fleet is the same.
+func (s *State) isRivalled(wanted Key, counts func(*clusterv1.Cluster) bool) bool {
 	for _, other := range s.Clusters {
-		if other != cluster && isClaimed(other) && other.DeletionTimestamp.IsZero() && in.selects(other, s.Namespaces[other.Namespace]) &&
-			fleetKey(other) != wanted && FleetNamespace(fleetKey(other)) == FleetNamespace(wanted) {
+		if key := fleetKey(other); isClaimed(other) && counts(other) && key != wanted && FleetNamespace(key) == FleetNamespace(wanted) {
 			return true
 		}
 	}
 	return false
 }
 
-// reportShared says that another Fleet Cluster has the namespace in Fleet. A Cluster that waits
-// for something else need not hear of it before that has come.
-func (s *State) reportShared(in settings, cluster *clusterv1.Cluster) {
-	reason := "NameConflict"
+// reasonsOfShared are those of a Cluster whose namespace in Fleet another has. A Cluster that
+// waits for something else need not hear of it before that has come.
+func (s *State) reasonsOfShared(in settings, cluster *clusterv1.Cluster) string {
+	reasons := "NameConflict"
 	if !in.mayBeMade(cluster) {
-		reason += orElse + "WaitingForControlPlane"
+		reasons += orElse + "WaitingForControlPlane"
 	}
 	if _, resolved := s.templateValues(in, cluster); !resolved {
-		reason += orElse + "TemplateValuesUnresolved"
+		reasons += orElse + "TemplateValuesUnresolved"
 	}
-	report(cluster, s.isIn(cluster, s.FleetClusters[fleetKey(cluster)]), reason)
+	return reasons
 }

@@ -2,12 +2,14 @@ package oracle
 
 import (
 	"context"
-	"fmt"
-	"slices"
+	"errors"
+	"maps"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -16,67 +18,53 @@ import (
 // Look reads, of the namespaces that begin with a prefix, what Muster writes; of
 // Namespaces themselves those that known names.
 func Look(ctx context.Context, reader client.Reader, prefix string, known map[string]*corev1.Namespace) (State, error) {
-	seen := NewState()
-	var (
-		clusters      clusterv1.ClusterList
-		classes       clusterv1.ClusterClassList
-		fleetClusters fleetv1.ClusterList
-		groups        fleetv1.ClusterGroupList
-		mappings      fleetv1.BundleNamespaceMappingList
-		namespaces    corev1.NamespaceList
-		registrations fleetv1.ClusterRegistrationList
-		secrets       corev1.SecretList
+	seen, namespaces := NewState(), map[Key]*corev1.Namespace{}
+	err := errors.Join(
+		list(ctx, reader, prefix, &clusterv1.ClusterList{}, seen.Clusters),
+		list(ctx, reader, prefix, &clusterv1.ClusterClassList{}, seen.Classes),
+		list(ctx, reader, prefix, &fleetv1.ClusterList{}, seen.FleetClusters),
+		list(ctx, reader, prefix, &fleetv1.ClusterGroupList{}, seen.Groups),
+		list(ctx, reader, prefix, &fleetv1.BundleNamespaceMappingList{}, seen.Mappings),
+		list(ctx, reader, prefix, &fleetv1.ClusterRegistrationList{}, seen.Calling.Registrations),
+		list(ctx, reader, prefix, &corev1.SecretList{}, seen.Calling.Manifests),
+		list(ctx, reader, "", &corev1.NamespaceList{}, namespaces),
 	)
-	for _, list := range []client.ObjectList{&clusters, &classes, &fleetClusters, &groups, &mappings, &namespaces, &registrations, &secrets} {
-		if err := reader.List(ctx, list); err != nil {
-			return seen, err
+	maps.DeleteFunc(seen.Calling.Manifests, func(key Key, _ *corev1.Secret) bool { return !strings.HasSuffix(key.Name, manifestSuffix) })
+	for key, namespace := range namespaces {
+		if known[key.Name] != nil {
+			seen.Namespaces[key.Name] = namespace
 		}
 	}
-	keep(prefix, seen.Clusters, clusters.Items)
-	keep(prefix, seen.Classes, classes.Items)
-	keep(prefix, seen.FleetClusters, fleetClusters.Items)
-	keep(prefix, seen.Groups, groups.Items)
-	keep(prefix, seen.Mappings, mappings.Items)
-	keep(prefix, seen.Calling.Registrations, registrations.Items)
-	keep(prefix, seen.Calling.Manifests, slices.DeleteFunc(secrets.Items, func(secret corev1.Secret) bool {
-		return !strings.HasSuffix(secret.Name, ManifestOf(Key{}).Name)
-	}))
-	for i := range namespaces.Items {
-		if namespace := &namespaces.Items[i]; known[namespace.Name] != nil {
-			seen.Namespaces[namespace.Name] = namespace
-		}
-	}
-	return seen, nil
+	return seen, err
 }
 
-// keep keeps the objects of the namespaces that begin with a prefix.
-func keep[T any, P interface {
-	*T
-	client.Object
-}](prefix string, into map[Key]P, items []T) {
-	for i := range items {
-		if object := P(&items[i]); strings.HasPrefix(object.GetNamespace(), prefix) {
+// list reads the objects of the namespaces that begin with a prefix.
+func list[T client.Object](ctx context.Context, reader client.Reader, prefix string, all client.ObjectList, into map[Key]T) error {
+	if err := reader.List(ctx, all); err != nil {
+		return err
+	}
+	return meta.EachListItem(all, func(item runtime.Object) error {
+		if object := item.(T); strings.HasPrefix(object.GetNamespace(), prefix) {
 			into[client.ObjectKeyFromObject(object)] = object
 		}
-	}
+		return nil
+	})
 }
 
-// View writes down all of a state that Muster may touch, in an order of its own, so
-// that two states can be compared byte for byte. What only the API server writes, and
-// Muster's notes about its own work, are left out.
-func View(s State) string {
-	documents := viewCalling(s)
-	viewCharts(s, documents)
-	add := func(kind string, object client.Object, parts map[string]any) {
-		annotations := map[string]string{}
-		for key, value := range object.GetAnnotations() {
-			if key != domain+"/applied-hash" && key != domain+"/targeting" {
-				annotations[key] = value
-			}
-		}
-		parts["labels"], parts["annotations"] = object.GetLabels(), annotations
-		parts["owners"], parts["finalizers"] = object.GetOwnerReferences(), object.GetFinalizers()
-		documents[kind+" "+client.ObjectKeyFromObject(object).String()] = parts
+// Documents describe the objects of a state, each under its kind and name.
+type Documents map[string]string
+
+// View describes all of a state that Muster may touch, so that two states can be compared.
+// It leaves out what only the API server writes, and Muster's notes about its own work.
+func View(s State) Documents {
+	views := viewCalling(s)
+	viewCharts(s, views)
+	add := func(kind string, object client.Object, view map[string]any) {
+		annotations := maps.Clone(object.GetAnnotations())
+		maps.DeleteFunc(annotations, func(key, _ string) bool { return key == domain+"/applied-hash" || key == domain+"/targeting" })
+		view["labels"], view["annotations"] = object.GetLabels(), annotations
+		view["owners"], view["finalizers"] = object.GetOwnerReferences(), object.GetFinalizers()
+		views[kind+" "+client.ObjectKeyFromObject(object).String()] = view
 	}
 	for _, object := range s.Namespaces {
 		add("Namespace", object, map[string]any{})
@@ -100,26 +88,25 @@ func View(s State) string {
 			"bundleSelector": object.BundleSelector, "namespaceSelector": object.NamespaceSelector,
 		})
 	}
-
-	var text strings.Builder
-	for _, name := range sortedKeys(documents) {
-		body := plain(documents[name])
-		for key, value := range body {
-			if isEmpty(value) {
-				delete(body, key)
-			}
-		}
-		content, err := yaml.Marshal(body)
-		if err != nil {
-			panic(err)
-		}
-		fmt.Fprintf(&text, "--- %s\n%s", name, content)
+	documents := Documents{}
+	for name, view := range views {
+		body := plain(view)
+		maps.DeleteFunc(body, func(_ string, value any) bool { return isEmpty(value) })
+		documents[name] = asYAML(body)
 	}
-	return text.String()
+	return documents
 }
 
-// dropEmptied drops the lists that exclusions have emptied: whether they are there says
-// nothing.
+func asYAML(value any) string {
+	text, err := yaml.Marshal(value)
+	if err != nil {
+		panic(err) // All of it came from JSON.
+	}
+	return string(text)
+}
+
+// dropEmptied drops lists that exclusions have emptied: whether an empty list is there does
+// not matter.
 func dropEmptied(node any) {
 	switch typed := node.(type) {
 	case map[string]any:
@@ -137,23 +124,10 @@ func dropEmptied(node any) {
 
 func isEmpty(value any) bool {
 	switch typed := value.(type) {
-	case nil:
-		return true
-	case string:
-		return typed == ""
 	case map[string]any:
 		return len(typed) == 0
 	case []any:
 		return len(typed) == 0
 	}
-	return false
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
+	return value == nil || value == ""
 }

@@ -7,10 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -23,94 +26,71 @@ const (
 	TLSMode = "strict"
 )
 
-// manifestText is what is handed out: the agent's namespace, its ConfigMap, its Secret with
-// the credential of this one cluster, and Fleet's own manifest of the agent. There is no
-// clientID in it, nor a token by which anybody could register.
+// manifestText returns what is handed out: the agent's namespace, its ConfigMap, its Secret with
+// the credential of this one cluster, and Fleet's own manifest of the agent. It contains no
+// clientID and no token by which anybody could register.
 func manifestText(server string, fleet *fleetv1.Cluster, bundle *fleetv1.Bundle, token string) []byte {
 	kubeconfig := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a, namespace: %q}}],
 clusters: [{name: a, cluster: {server: %q, certificate-authority-data: %q}}], users: [{name: a, user: {token: %q}}]}`,
 		fleet.Status.Namespace, server, base64.StdEncoding.EncodeToString([]byte(ServerCA)), token)
-	secret, err := json.Marshal(map[string]string{
-		"kubeconfig": kubeconfig, "deploymentNamespace": fleet.Status.Namespace, "clusterNamespace": fleet.Namespace, "clusterName": fleet.Name,
-	})
-	if err != nil {
-		panic(err) // Strings can be marshalled.
-	}
+	secret := fmt.Sprintf("{kubeconfig: %q, deploymentNamespace: %q, clusterNamespace: %q, clusterName: %q}",
+		kubeconfig, fleet.Status.Namespace, fleet.Namespace, fleet.Name)
 	return fmt.Appendf(nil, `{apiVersion: v1, kind: Namespace, metadata: {name: %[1]q}}
 ---
 {apiVersion: v1, kind: ConfigMap, metadata: {namespace: %[1]q, name: fleet-agent}, data: {config: '{"agentTLSMode":%[2]q}'}}
 ---
 {apiVersion: v1, kind: Secret, metadata: {namespace: %[1]q, name: fleet-agent}, stringData: %[3]s}
 ---
-%[4]s`, fleet.Spec.AgentNamespace, TLSMode, secret, AgentOf(bundle))
+%[4]s`, fleet.Spec.AgentNamespace, TLSMode, secret, bundle.Spec.Resources[0].Content)
 }
 
-// AgentOf returns the manifest of the agent in Fleet's Bundle.
-func AgentOf(bundle *fleetv1.Bundle) string {
-	for _, resource := range bundle.Spec.Resources {
-		if resource.Name == "agent.yaml" {
-			return resource.Content
-		}
-	}
-	return ""
-}
-
-// whatManifestSays reads a manifest as the cluster would that it is applied to, however it
+// whatManifestSays reads a manifest as the cluster that it is applied to would, however it
 // is written.
 func whatManifestSays(text []byte) (map[string]any, error) {
 	says := map[string]any{}
 	var rest []any
 	for reader := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
-		var object map[string]any
-		if err := reader.Decode(&object); errors.Is(err, io.EOF) {
+		object := unstructured.Unstructured{}
+		if err := reader.Decode(&object.Object); errors.Is(err, io.EOF) {
 			says["agent"] = rest
 			return says, nil
 		} else if err != nil {
 			return nil, err
 		}
-		metadata, _ := object["metadata"].(map[string]any)
-		name := fmt.Sprintf("%v %v/%v", object["kind"], metadata["namespace"], metadata["name"])
-		data, err := dataOf(object)
+		name := fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName())
+		isAgents := object.GetName() == "fleet-agent"
+		var err error
+		switch {
+		case len(object.Object) == 0:
+		case object.GetKind() == "Namespace":
+			says[name] = "is made"
+		case isAgents && object.GetKind() == "ConfigMap":
+			config, _, _ := unstructured.NestedString(object.Object, "data", "config")
+			says[name], err = whatConfigSays(config)
+		case isAgents && object.GetKind() == "Secret":
+			says[name], err = whatSecretSays(object.Object)
+		default:
+			rest = append(rest, object.Object)
+		}
 		if err != nil {
 			return nil, err
-		}
-		switch {
-		case len(object) == 0:
-		case object["kind"] == "Namespace":
-			says[name] = "is made"
-		case metadata["name"] == "fleet-agent" && object["kind"] == "ConfigMap":
-			if says[name], err = whatConfigSays(data["config"]); err != nil {
-				return nil, err
-			}
-		case metadata["name"] == "fleet-agent" && object["kind"] == "Secret":
-			if data["kubeconfig"], err = whatKubeconfigSays(data["kubeconfig"]); err != nil {
-				return nil, err
-			}
-			says[name] = data
-		default:
-			rest = append(rest, object)
 		}
 	}
 }
 
-// dataOf returns what a ConfigMap or a Secret holds.
-func dataOf(object map[string]any) (map[string]string, error) {
-	all := map[string]string{}
-	for _, field := range []string{"data", "stringData"} {
-		entries, _ := object[field].(map[string]any)
-		for key, value := range entries {
-			text, _ := value.(string)
-			if object["kind"] == "Secret" && field == "data" {
-				decoded, err := base64.StdEncoding.DecodeString(text)
-				if err != nil {
-					return nil, err
-				}
-				text = string(decoded)
-			}
-			all[key] = text
-		}
+func whatSecretSays(object map[string]any) (map[string]string, error) {
+	var secret corev1.Secret
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object, &secret); err != nil {
+		return nil, err
 	}
-	return all, nil
+	says := map[string]string{}
+	for key, value := range secret.Data {
+		says[key] = string(value)
+	}
+	maps.Copy(says, secret.StringData)
+	var err error
+	says["kubeconfig"], err = whatKubeconfigSays(says["kubeconfig"])
+	return says, err
 }
 
 func whatConfigSays(text string) (string, error) {
@@ -132,7 +112,7 @@ func whatKubeconfigSays(text string) (string, error) {
 	return fmt.Sprintf("%s at %s, which %q has signed, in namespace %s", user.Token, cluster.Server, cluster.CertificateAuthorityData, context.Namespace), nil
 }
 
-// viewManifest is what is to be seen of a Secret that has the name of a manifest.
+// viewManifest describes a Secret that has the name of a manifest.
 func viewManifest(secret *corev1.Secret) map[string]any {
 	view := map[string]any{"type": string(secret.Type)}
 	for key, value := range secret.Data {

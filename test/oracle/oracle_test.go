@@ -1,10 +1,10 @@
 package oracle
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
@@ -17,7 +17,12 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-var one = Key{Namespace: "team", Name: "one"}
+var (
+	one        = Key{Namespace: "team", Name: "one"}
+	mapping    = Key{Namespace: "lib", Name: "team"}
+	crossGroup = Key{Namespace: "team", Name: "small.lib"}
+	noon       = metav1.NewTime(time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC))
+)
 
 // scene is an initialized Cluster team/one of the class lib/small.
 func scene() State {
@@ -26,149 +31,178 @@ func scene() State {
 		s.Namespaces[name] = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	}
 	for _, namespace := range []string{"lib", "other"} {
-		s.Classes[Key{Namespace: namespace, Name: "small"}] = &clusterv1.ClusterClass{ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: "small", UID: types.UID("class-in-" + namespace), Labels: map[string]string{"tier": "gold", "both": "class"},
-		}}
+		addClass(&s, Key{Namespace: namespace, Name: "small"})
 	}
-	s.add("one")
+	s.add("one", "uid-of-one")
 	return s
 }
 
-func (s *State) add(name string) *clusterv1.Cluster {
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "team", Name: name, UID: "uid-of-one", Labels: map[string]string{"both": "cluster", "fleet.cattle.io/shard-ref": "x"},
-	}}
+func addClass(s *State, key Key) {
+	s.Classes[key] = &clusterv1.ClusterClass{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: types.UID("class-in-" + key.Namespace)}}
+}
+
+func (s *State) add(name string, uid types.UID) *clusterv1.Cluster {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, UID: uid}}
 	cluster.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Name: "small", Namespace: "lib"}
 	cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
 	s.Clusters[Key{Namespace: "team", Name: name}] = cluster
 	return cluster
 }
 
-func (s *State) configure(cluster addonsv1.ClusterConfig) {
-	s.Config = &addonsv1.FleetAddonConfig{Spec: addonsv1.FleetAddonConfigSpec{Cluster: &cluster}}
+// change is something that happens to a state.
+type change func(*State)
+
+// then lets one thing happen after another.
+func then(changes ...change) change {
+	return func(s *State) {
+		for _, happen := range changes {
+			happen(s)
+		}
+	}
 }
 
-// made lists the objects of Fleet, each as kind and name.
+// configured writes the FleetAddonConfig.
+func configured(cluster addonsv1.ClusterConfig) change {
+	return func(s *State) {
+		s.Config = &addonsv1.FleetAddonConfig{Spec: addonsv1.FleetAddonConfigSpec{Cluster: &cluster}}
+	}
+}
+
+func named(prefix, suffix string) change {
+	return configured(addonsv1.ClusterConfig{Naming: &addonsv1.NamingStrategy{Prefix: prefix, Suffix: suffix}})
+}
+
+// edited changes Cluster one.
+func edited(edit func(*clusterv1.Cluster)) change {
+	return func(s *State) { edit(s.Clusters[one]) }
+}
+
+func annotate(key, value string) change {
+	return edited(func(c *clusterv1.Cluster) { c.Annotations = set(c.Annotations, key, value) })
+}
+
+func pinned(name string) change {
+	return then(annotate(ownedBy, "fleet-addon-config"), annotate(pinnedName, name))
+}
+
+func fleet(s *State) *fleetv1.Cluster { return s.FleetClusters[one] }
+
+func settle(s *State)      { *s = Settle(*s) }
+func deleteOne(s *State)   { delete(s.Clusters, one) }
+func stopGarbage(s *State) { s.GarbageStays = true }
+func addTwo(s *State)      { s.add("two", "uid-of-two") }
+
+// anew makes a Cluster of the name once more, with another UID.
+func anew(s *State) {
+	s.add("one", "uid-of-one-anew").CreationTimestamp = metav1.NewTime(noon.Add(time.Hour))
+}
+
+// foreignOne is somebody else's Fleet Cluster under the name.
+func foreignOne(s *State) {
+	s.FleetClusters[one] = &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: one.Namespace, Name: one.Name}}
+}
+
+func retire(s *State) {
+	s.Mappings[mapping].BundleSelector, s.Mappings[mapping].NamespaceSelector = nil, nil
+}
+func edit(s *State) {
+	s.Mappings[mapping].BundleSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"theirs": "x"}}
+}
+
+var (
+	nobody        = &metav1.LabelSelector{MatchLabels: map[string]string{"import": "yes"}}
+	deselect      = configured(addonsv1.ClusterConfig{Selector: nobody})
+	deselectAway  = configured(addonsv1.ClusterConfig{Selector: nobody, OnDeselect: addonsv1.DeselectDelete})
+	withoutOwners = configured(addonsv1.ClusterConfig{SetOwnerReferences: ptr.To(false)})
+	noGroups      = configured(addonsv1.ClusterConfig{ApplyClassGroup: ptr.To(false)})
+	turnOff       = configured(addonsv1.ClusterConfig{Enabled: ptr.To(false)})
+	pause         = edited(func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+	toOther       = edited(func(c *clusterv1.Cluster) { c.Spec.Topology.ClassRef.Namespace = "other" })
+	classless     = edited(func(c *clusterv1.Cluster) { c.Spec.Topology = clusterv1.Topology{} })
+	uninitialize  = edited(func(c *clusterv1.Cluster) { c.Status.Initialization.ControlPlaneInitialized = nil })
+	dangle        = edited(func(c *clusterv1.Cluster) {
+		c.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{APIGroup: "g", Kind: "K", Name: "n"}
+	})
+)
+
+// made lists the objects of Fleet, but for the groups of the classes, which are always the same.
 func made(s State) string {
-	var names []string
-	for key := range s.FleetClusters {
-		names = append(names, "cluster "+key.String())
-	}
-	for key := range s.Groups {
-		names = append(names, "group "+key.String())
-	}
-	for key := range s.Mappings {
-		names = append(names, "mapping "+key.String())
-	}
-	slices.Sort(names)
-	return strings.Join(names, ", ")
+	names := missing(s, NewState(), nil)
+	return strings.Join(slices.DeleteFunc(names, func(name string) bool { return strings.HasSuffix(name, "/small") }), ", ")
 }
 
 func reason(s State) string {
+	if s.Clusters[one] == nil {
+		return ""
+	}
 	if condition := meta.FindStatusCondition(s.Clusters[one].Status.Conditions, importedCondition); condition != nil {
 		return string(condition.Status) + " " + condition.Reason
 	}
 	return ""
 }
 
-const all = "cluster team/one, group lib/small, group other/small, group team/small.lib, mapping lib/team"
-
+// TestSettle anchors the rules to the contract. What random runs and integration tests judge on
+// an API server is not repeated here.
 func TestSettle(t *testing.T) {
+	const (
+		shared = "ClusterGroup team/small.lib, BundleNamespaceMapping lib/team"
+		all    = "Fleet Cluster team/one, " + shared
+		alone  = "Fleet Cluster team/one"
+	)
+	isOpened := func(s *State) bool { return len(s.Namespaces["team"].Annotations) > 0 }
+	isAnew := func(s *State) bool {
+		return fleet(s).Spec.RedeployAgentGeneration == 1 && fleet(s).Annotations[importedFrom] == "one" && !has(fleet(s).Annotations, released)
+	}
+	untouched := func(s *State) bool {
+		return fleet(s).Spec.RedeployAgentGeneration == 0 && !isOwner(fleet(s), "uid-of-one-anew")
+	}
+	isPinned := func(name string) func(*State) bool {
+		return func(s *State) bool { return s.Clusters[one].Annotations[pinnedName] == name }
+	}
 	for name, test := range map[string]struct {
-		// before is what happened before Muster came to rest once, then what happened since.
-		before, since func(*State)
-		made, reason  string
+		happens      change
+		made, reason string
+		// is says what else must be true.
+		is func(*State) bool
 	}{
-		"imported": {made: all, reason: "True Imported"},
-		"not initialized": {
-			before: func(s *State) { s.Clusters[one].Status.Initialization.ControlPlaneInitialized = nil },
-			made:   "group lib/small, group other/small, group team/small.lib, mapping lib/team", reason: "False WaitingForControlPlane",
-		},
-		"not initialized any more": {
-			since: func(s *State) { s.Clusters[one].Status.Initialization.ControlPlaneInitialized = ptr.To(false) },
-			made:  all, reason: "True Imported",
-		},
-		"an explicit reference to the own namespace": {
-			before: func(s *State) { s.Clusters[one].Spec.Topology.ClassRef.Namespace = "team" },
-			made:   "cluster team/one, group lib/small, group other/small", reason: "True Imported",
-		},
-		"rebased": {
-			since:  func(s *State) { s.Clusters[one].Spec.Topology.ClassRef.Namespace = "other" },
-			made:   "cluster team/one, group lib/small, group other/small, group team/small.other, mapping other/team",
-			reason: "True Imported",
-		},
-		"paused, then rebased: nothing is made": {
-			since: func(s *State) {
-				s.Clusters[one].Spec.Paused = ptr.To(true)
-				s.Clusters[one].Spec.Topology.ClassRef.Namespace = "other"
-			},
-			made: all, reason: "True Paused",
-		},
-		"deselected, Keep": {
-			since: func(s *State) {
-				s.configure(addonsv1.ClusterConfig{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"import": "yes"}}})
-			},
-			made: all, reason: "True Deselected",
-		},
-		"deselected, Delete": {
-			since: func(s *State) {
-				s.configure(addonsv1.ClusterConfig{
-					Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"import": "yes"}}, OnDeselect: "Delete"})
-			},
-			made: "group lib/small, group other/small",
-		},
-		"naming changed: the pin stays": {
-			since: func(s *State) { s.configure(addonsv1.ClusterConfig{Naming: &addonsv1.NamingStrategy{Prefix: "late-"}}) },
-			made:  all, reason: "True Imported",
-		},
-		"naming": {
-			before: func(s *State) {
-				s.configure(addonsv1.ClusterConfig{Naming: &addonsv1.NamingStrategy{Prefix: "capi-", Suffix: ".x"}})
-			},
-			made: strings.Replace(all, "team/one", "team/capi-one-x-e3f81ce7", 1), reason: "True Imported",
-		},
-		"a section without the field, and off": {
-			since: func(s *State) { s.configure(addonsv1.ClusterConfig{ApplyClassGroup: ptr.To(false)}) },
-			made:  "cluster team/one, group lib/small, group other/small", reason: "True Imported",
-		},
-		"a foreign Fleet Cluster has the name": {
-			before: func(s *State) {
-				s.FleetClusters[one] = &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one"}}
-			},
-			made: all, reason: "False NameConflict",
-		},
-		"a reference that leads nowhere": {
-			before: func(s *State) {
-				s.Clusters[one].Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{APIGroup: "g", Kind: "K", Name: "n"}
-			},
-			made: "group lib/small, group other/small, group team/small.lib, mapping lib/team", reason: "False TemplateValuesUnresolved",
-		},
-		"a reference that leads nowhere any more": {
-			since: func(s *State) {
-				s.Clusters[one].Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{APIGroup: "g", Kind: "K", Name: "n"}
-			},
-			made: all, reason: "True TemplateValuesUnresolved",
-		},
-		"turned off": {
-			before: func(s *State) { s.configure(addonsv1.ClusterConfig{Enabled: ptr.To(false)}) },
-			made:   "group lib/small, group other/small",
-		},
+		"imported":                      {settle, all, "True Imported", nil},
+		"not initialized":               {uninitialize, shared, "False WaitingForControlPlane", nil},
+		"not initialized any more":      {then(settle, uninitialize), all, "True Imported", nil},
+		"rebased":                       {then(settle, toOther), strings.NewReplacer(".lib", ".other", "lib/", "other/").Replace(all), "True Imported", nil},
+		"paused and rebased":            {then(settle, pause, toOther), all, "True Paused", nil},
+		"paused makes nothing":          {then(pinned("one"), pause), "", "False Paused", nil},
+		"moved away":                    {then(settle, pause, settle, deleteOne), all, "", nil},
+		"deleted":                       {then(settle, deleteOne), "", "", nil},
+		"deleted, with a sibling":       {then(addTwo, settle, deleteOne), "Fleet Cluster team/two, " + shared, "", nil},
+		"deselected, Keep":              {then(settle, deselect), all, "True Deselected", nil},
+		"deselected, Delete":            {then(settle, deselectAway), "", "", nil},
+		"deselected and rebased":        {then(settle, deselect, settle, toOther), all, "True Deselected", nil},
+		"turned off":                    {turnOff, "", "", nil},
+		"turned off later":              {then(settle, turnOff, deleteOne, stopGarbage), all, "", nil},
+		"no groups":                     {then(settle, noGroups), alone, "True Imported", nil},
+		"a dangling reference":          {dangle, shared, "False TemplateValuesUnresolved", nil},
+		"a dangling reference later":    {then(settle, dangle), all, "True TemplateValuesUnresolved", nil},
+		"a foreign Fleet Cluster":       {foreignOne, all, "False NameConflict", nil},
+		"naming changed: the pin stays": {then(settle, named("late-", "")), all, "True Imported", nil},
+		"a name that Fleet cannot use":  {named("", ".x"), "Fleet Cluster team/one-x-f6ce39dd, " + shared, "True Imported", nil},
+		"a forged pin":                  {then(deselect, pinned("one")), "", "False Deselected", func(s *State) bool { return !isOpened(s) }},
+		"an altered pin":                {then(settle, pinned("forged")), all, "True Imported", isPinned("one")},
+		"a retired mapping":             {then(settle, retire), all, "True Imported", func(s *State) bool { return isLive(s.Mappings[mapping]) }},
+		"a retired mapping, deselected": {then(settle, deselect, settle, retire), "Fleet Cluster team/one, ClusterGroup team/small.lib", "True Deselected", nil},
+		"a displaced group":             {func(s *State) { addClass(s, crossGroup) }, "ClusterGroup team/small.lib", "False NameConflict", nil},
+		"a displaced group later":       {then(settle, func(s *State) { addClass(s, crossGroup) }), all, "True NameConflict", nil},
+		"anew, the garbage stays":       {then(settle, stopGarbage, deleteOne, anew), all, "False FleetClusterDeleting", untouched},
+		"anew, without owners":          {then(withoutOwners, settle, deleteOne, anew), all, "True Imported", isAnew},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := scene()
-			if test.before != nil {
-				test.before(&s)
-			}
+			test.happens(&s)
 			s = Settle(s)
-			if test.since != nil {
-				test.since(&s)
-				s = Settle(s)
+			if got := made(s) + "; " + reason(s); got != test.made+"; "+test.reason {
+				t.Errorf("made\n  %s\nwant\n  %s; %s", got, test.made, test.reason)
 			}
-			if got := made(s); got != test.made {
-				t.Errorf("made\n  %s\nwant\n  %s", got, test.made)
-			}
-			if got := reason(s); got != test.reason {
-				t.Errorf("%s = %q, want %q", importedCondition, got, test.reason)
+			if test.is != nil && !test.is(&s) {
+				t.Errorf("not as it must be:\n%s", Diff(nil, View(s)))
 			}
 			if diff := Diff(View(s), View(Settle(s))); diff != "" {
 				t.Errorf("not at rest:\n%s", diff)
@@ -177,56 +211,55 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-func TestDeletion(t *testing.T) {
-	s := scene()
-	two := s.add("two")
-	two.UID = "uid-of-two"
-	s = Settle(s)
-	delete(s.Clusters, one)
-	s = Settle(s)
-	if got, want := made(s), strings.Replace(all, "team/one", "team/two", 1); got != want {
-		t.Errorf("with a sibling: made\n  %s\nwant\n  %s", got, want)
-	}
-	clear(s.Clusters)
-	s = Settle(s)
-	if got, want := made(s), "group lib/small, group other/small"; got != want {
-		t.Errorf("after the last: made\n  %s\nwant\n  %s", got, want)
-	}
-	if len(s.Namespaces["team"].Annotations) != 0 {
-		t.Errorf("the Namespace is still annotated: %v", s.Namespaces["team"].Annotations)
-	}
-}
-
-func TestMoved(t *testing.T) {
-	s := Settle(scene())
-	s.Clusters[one].Spec.Paused = ptr.To(true)
-	s = Settle(s)
-	delete(s.Clusters, one)
-	if got := made(Settle(s)); got != all {
-		t.Errorf("a Cluster that was moved leaves\n  %s\nwant\n  %s", got, all)
-	}
-}
-
-func TestMetadata(t *testing.T) {
-	s := Settle(scene())
-	want := map[string]string{
-		"both": "cluster", "tier": "gold", managedBy: "muster",
-		"clusterclass-name.fleet.addons.cluster.x-k8s.io": "small", "clusterclass-namespace.fleet.addons.cluster.x-k8s.io": "lib",
-	}
-	if got := s.FleetClusters[one].Labels; !maps.Equal(got, want) {
-		t.Errorf("labels %v, want %v", got, want)
-	}
-	want["both"] = "class"
-	if got := s.Groups[Key{Namespace: "team", Name: "small.lib"}].Labels; !maps.Equal(got, want) {
-		t.Errorf("labels of the group %v, want %v", got, want)
-	}
-}
-
+// TestDiff: a difference is found wherever it is.
 func TestDiff(t *testing.T) {
-	want := "--- a\nx: 1\n--- b\none\ntwo\nthree\nfour\nfive"
-	got := strings.Replace(want, "four", "vier", 1)
-	expected := "--- expected\n+++ seen\n@@ b @@\n one\n two\n three\n-four\n+vier\n five\n"
-	if diff := Diff(want, got); diff != expected {
-		t.Errorf("Diff =\n%s\nwant\n%s", diff, expected)
+	s := Settle(scene())
+	for where, alter := range map[string]change{
+		"Fleet Cluster team/one":          func(s *State) { fleet(s).Spec.AgentNamespace = "x" },
+		"ClusterGroup team/small.lib":     func(s *State) { delete(s.Groups, crossGroup) },
+		"BundleNamespaceMapping lib/team": edit,
+		"Namespace /team":                 func(s *State) { s.Namespaces["team"].Annotations = nil },
+		"Cluster team/one":                pinned("x"),
+		"what must not be there":          func(s *State) { s.Charts.Wrong = []string{"x"} },
+	} {
+		seen := s.Copy()
+		alter(&seen)
+		if diff := Diff(View(s), View(seen)); !strings.Contains(diff, where) || strings.Count(diff, "@@") != 2 {
+			t.Errorf("%s: the difference is\n%s", where, diff)
+		}
+	}
+}
+
+// caller makes it a Cluster without topology whose agent is to call.
+func caller(s *State) {
+	s.Calling.Registrar, s.Calling.Server = true, "https://fleet.example.com"
+	then(classless, uninitialize, annotate(registration, "agent"))(s)
+}
+
+// TestRecognize: what is drawn is told from what was there, and from what is too short.
+func TestRecognize(t *testing.T) {
+	was := scene()
+	caller(&was)
+	was.FleetClusters[Key{Namespace: "team", Name: "other"}] = &fleetv1.Cluster{Spec: fleetv1.ClusterSpec{ClientID: strings.Repeat("o", 30)}}
+	want := Settle(was)
+	for id, is := range map[string]bool{strings.Repeat("n", 26): true, strings.Repeat("o", 30): false, "short": false} {
+		seen := want.Copy()
+		seen.FleetClusters[one].Spec.ClientID = id
+		if got := Diff(View(want), View(Recognize(want, seen))) == ""; got != is {
+			t.Errorf("%q is recognized: %t, want %t", id, got, is)
+		}
+	}
+}
+
+// TestFleetAnswers: wishes alone, and a Fleet that answers, lead to a Cluster whose agent has called.
+func TestFleetAnswers(t *testing.T) {
+	s := scene()
+	caller(&s)
+	s = FleetAnswers(s, func(fleet *fleetv1.Cluster) string { return "of " + fleet.Name })
+	if got, want := reason(s)+" "+string(s.Calling.Manifests[ManifestOf(one)].Data["token"]), "True Imported of one"; got != want {
+		t.Errorf("it comes to %s, want %s", got, want)
+	}
+	if diff := Diff(View(s), View(Settle(s))); diff != "" {
+		t.Errorf("not at rest:\n%s", diff)
 	}
 }

@@ -29,7 +29,7 @@ func (s *State) settleManifest(in settings, cluster *clusterv1.Cluster) {
 	selected := in.selects(cluster, s.Namespaces[cluster.Namespace])
 	fleet := s.fleetClusterOf(in, cluster)
 	switch {
-	case !selected && fleet != nil && (isClaimed(cluster) || isOurs(fleet)):
+	case !selected && fleet != nil && isKnown(cluster, fleet):
 		// Kept, frozen as it is. A credential without a Fleet Cluster is none.
 	case !selected || !s.calls(in, cluster, fleet):
 		s.takeBack(cluster, fleet)
@@ -46,8 +46,10 @@ func (s *State) takeBack(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	}
 	meta.RemoveStatusCondition(&cluster.Status.Conditions, manifestCondition)
 	s.empty(cluster)
-	if fleet != nil && s.isAsked(fleet) {
-		return
+	if fleet != nil {
+		if current, _ := s.current(fleet); current != nil && !current.Status.Granted {
+			return // It waits for Fleet.
+		}
 	}
 	s.Calling.Rotated[cluster.UID] = s.Calling.Kept[cluster.UID].Rotation // What was not followed to its end is a wish again.
 }
@@ -73,21 +75,21 @@ func (s *State) isRegistered(uid types.UID) bool {
 	return false
 }
 
-// isAsked: a registration of Muster's waits for Fleet.
-func (s *State) isAsked(fleet *fleetv1.Cluster) bool {
-	current, _ := s.current(fleet)
-	return current != nil && !current.Status.Granted
-}
-
 // handOut registers a Cluster, and once that is granted writes its manifest.
 func (s *State) handOut(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	if kept := s.Calling.Kept[cluster.UID]; fleet != nil && fleet.Spec.KubeConfigSecret != "" && kept.Token != "" && s.isRegistered(kept.Registration) {
 		return // Its Fleet Cluster may not be patched: what was handed out works on.
 	}
-	if hindrances := s.hindrances(fleet); len(hindrances) > 0 {
-		s.reportManifest(cluster, fleet, hindrances...)
-		return
+	reasons := s.hindrances(fleet)
+	if len(reasons) == 0 {
+		reasons = s.advance(cluster, fleet)
 	}
+	s.reportManifest(cluster, fleet, reasons...)
+}
+
+// advance does what comes next for a Cluster whose agent is to call, and returns the reasons of
+// which its condition has one.
+func (s *State) advance(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []string {
 	current, earlier := s.current(fleet)
 	asked := cluster.Annotations[rotate]
 	rotates := asked != "" && asked != s.Calling.Rotated[cluster.UID]
@@ -96,47 +98,40 @@ func (s *State) handOut(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	switch {
 	case current == nil && !rotates && s.Calling.Called[fleet.UID] && s.isRegisteredByOthers(fleet):
 		s.empty(cluster)
-		s.reportManifest(cluster, fleet, "AlreadyRegistered") // That takes nothing more.
-	case current != nil && !current.Status.Granted && !rotates:
-		s.reportManifest(cluster, fleet, "WaitingForFleet")
-	case s.Calling.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))] == nil:
-		s.reportManifest(cluster, fleet, "WaitingForFleet")
-	case current == nil && isTaken, rotates && isTaken:
-		s.reportManifest(cluster, fleet, "SecretConflict")
+		return []string{"AlreadyRegistered"} // That takes nothing more.
+	case current != nil && !current.Status.Granted && !rotates, s.Calling.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))] == nil:
+		return []string{"WaitingForFleet"}
+	case isTaken && (current == nil || rotates):
+		return []string{"SecretConflict"}
 	case current == nil || rotates && current.Name != "":
 		s.register(fleet)
-		s.follow(cluster, asked)
-		s.reportManifest(cluster, fleet, "WaitingForFleet")
-	default:
-		s.write(cluster, fleet, current, earlier, isTaken)
+		if asked != "" {
+			s.Calling.Rotated[cluster.UID] = asked
+		}
+		return []string{"WaitingForFleet"}
 	}
-}
-
-// write writes the manifest, and then revokes what was registered earlier.
-func (s *State) write(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, current *fleetv1.ClusterRegistration, earlier []Key, isTaken bool) {
 	token := s.tokenOf(cluster, fleet, current)
 	if token == "" { // For some minutes nobody can tell.
-		s.reportManifest(cluster, fleet, "CredentialLost", "WaitingForFleet")
-		return
+		return []string{"CredentialLost", "WaitingForFleet"}
 	}
 	s.Calling.Kept[cluster.UID] = Kept{current.UID, token, s.Calling.Rotated[cluster.UID]}
 	if isTaken {
-		s.reportManifest(cluster, fleet, "SecretConflict")
-		return
+		return []string{"SecretConflict"}
 	}
 	s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))] = s.manifest(cluster, fleet, current, token)
-	s.reportManifest(cluster, fleet, "ManifestReady")
-	s.revoke(earlier...)
+	for _, key := range earlier { // What was registered earlier is revoked.
+		delete(s.Calling.Registrations, key)
+	}
+	return []string{"ManifestReady"}
 }
 
 // hindrances are the reasons for which nobody can be registered now. Which of several is told
 // first, nothing says.
 func (s *State) hindrances(fleet *fleetv1.Cluster) []string {
 	var reasons []string
-	switch {
-	case fleet == nil || !fleet.DeletionTimestamp.IsZero() || fleet.Status.Namespace == "" || fleet.Spec.KubeConfigSecret != "":
+	if fleet == nil || !fleet.DeletionTimestamp.IsZero() || fleet.Status.Namespace == "" || fleet.Spec.KubeConfigSecret != "" {
 		reasons = append(reasons, "WaitingForFleet")
-	case fleet.Status.Namespace != FleetNamespace(client.ObjectKeyFromObject(fleet)), s.Holder(client.ObjectKeyFromObject(fleet)) != client.ObjectKeyFromObject(fleet):
+	} else if key := client.ObjectKeyFromObject(fleet); fleet.Status.Namespace != FleetNamespace(key) || s.Holder(key) != key {
 		reasons = append(reasons, "RegistrationConflict")
 	}
 	if s.Calling.Server == "" {
@@ -158,25 +153,19 @@ func (s *State) isRegisteredByOthers(fleet *fleetv1.Cluster) bool {
 // last one, and what was registered earlier: by Muster, and by whomever under another clientID.
 func (s *State) current(fleet *fleetv1.Cluster) (current *fleetv1.ClusterRegistration, earlier []Key) {
 	ours, others := s.registrationsOf(fleet)
-	slices.SortStableFunc(ours, func(a, b Key) int { // What waits to be granted is the last.
-		waits := func(key Key) int {
-			return map[bool]int{true: 0, false: 1}[!s.Calling.Registrations[key].Status.Granted]
-		}
-		return waits(a) - waits(b)
-	})
-	for _, key := range ours {
-		if asked := s.Calling.Registrations[key]; current == nil && asked.Spec.ClientID == fleet.Spec.ClientID {
-			current = asked
-			continue
-		}
-		earlier = append(earlier, key)
+	isOfIts := func(key Key) bool { return s.Calling.Registrations[key].Spec.ClientID == fleet.Spec.ClientID }
+	isGranted := func(key Key) bool { return s.Calling.Registrations[key].Status.Granted }
+	// What waits to be granted is the last.
+	last := slices.IndexFunc(ours, func(key Key) bool { return isOfIts(key) && !isGranted(key) })
+	if last < 0 {
+		last = slices.IndexFunc(ours, isOfIts)
 	}
-	for _, key := range others {
-		if other := s.Calling.Registrations[key]; other.Status.Granted && other.Spec.ClientID != fleet.Spec.ClientID {
-			earlier = append(earlier, key)
-		}
+	if last >= 0 {
+		current = s.Calling.Registrations[ours[last]]
+		ours = slices.Delete(ours, last, last+1)
 	}
-	return current, earlier
+	others = slices.DeleteFunc(others, func(key Key) bool { return isOfIts(key) || !isGranted(key) })
+	return current, append(ours, others...)
 }
 
 // register makes a registration that is yet to get a name. It goes with the Fleet Cluster, no
@@ -187,19 +176,6 @@ func (s *State) register(fleet *fleetv1.Cluster) {
 	asked.OwnerReferences = []metav1.OwnerReference{{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster", Name: fleet.Name, UID: fleet.UID}}
 	asked.Spec.ClientID, asked.Spec.ClientRandom = fleet.Spec.ClientID, Drawn
 	s.Calling.Registrations[Key{Namespace: fleet.Namespace, Name: "new of " + fleet.Name}] = asked
-}
-
-// follow notes which value of the annotation a credential is of.
-func (s *State) follow(cluster *clusterv1.Cluster, asked string) {
-	if asked != "" {
-		s.Calling.Rotated[cluster.UID] = asked
-	}
-}
-
-func (s *State) revoke(keys ...Key) {
-	for _, key := range keys {
-		delete(s.Calling.Registrations, key)
-	}
 }
 
 // tokenOf returns the credential of a registration: as it was handed out, or as Fleet has left

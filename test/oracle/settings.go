@@ -1,12 +1,13 @@
 package oracle
 
 import (
+	"cmp"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
@@ -14,8 +15,6 @@ import (
 // settings are what a FleetAddonConfig asks for. What it does not mention, and all of
 // it if there is none, has its default; off is always explicit.
 type settings struct {
-	// invalid: what is asked for cannot be understood, and so nothing is done.
-	invalid bool
 	// missing: there is none.
 	missing bool
 
@@ -42,12 +41,8 @@ func settingsOf(config *addonsv1.FleetAddonConfig) settings {
 	cluster, class := ptr.Deref(spec.Cluster, addonsv1.ClusterConfig{}), ptr.Deref(spec.ClusterClass, addonsv1.ClusterClassConfig{})
 	naming := ptr.Deref(cluster.Naming, addonsv1.NamingStrategy{})
 	isOn := func(value *bool) bool { return ptr.Deref(value, true) }
-	selector, err := parse(cluster.Selector)
-	namespaceSelector, nsErr := parse(cluster.NamespaceSelector)
-	agentSelector, agentErr := parse(cluster.AgentInitiatedSelector)
 	return settings{
 		missing: config == nil,
-		invalid: err != nil || nsErr != nil || agentErr != nil,
 		enabled: isOn(cluster.Enabled), classGroup: isOn(cluster.ApplyClassGroup), patch: isOn(cluster.PatchResource),
 		owners: isOn(cluster.SetOwnerReferences), hostNetwork: isOn(cluster.HostNetwork),
 		agentNamespace: ptr.Deref(cluster.AgentNamespace, "fleet-addon-agent"),
@@ -57,67 +52,38 @@ func settingsOf(config *addonsv1.FleetAddonConfig) settings {
 			{Key: "node.cluster.x-k8s.io/uninitialized", Operator: "Exists", Effect: "NoSchedule"},
 			{Key: "node.cloudprovider.kubernetes.io/uninitialized", Operator: "Equal", Value: "true", Effect: "NoSchedule"},
 		}),
-		envVars:  cluster.AgentEnvVars,
-		selector: selector, namespaceSelector: namespaceSelector,
+		envVars:           cluster.AgentEnvVars,
+		selector:          parse(cluster.Selector),
+		namespaceSelector: parse(cluster.NamespaceSelector),
 		deletesDeselected: cluster.OnDeselect == "Delete",
 		exclude:           ptr.Deref(ptr.Deref(cluster.TemplateValues, addonsv1.TemplateValuesConfig{}).Exclude, secretive),
-		agentInitiated:    ptr.Deref(cluster.AgentInitiated, false), agentSelector: agentSelector,
+		agentInitiated:    ptr.Deref(cluster.AgentInitiated, false), agentSelector: parse(cluster.AgentInitiatedSelector),
 		classEnabled: isOn(class.Enabled), classPatch: isOn(class.PatchResource), classOwners: isOn(class.SetOwnerReferences),
 	}
 }
 
-// secretive is what the control planes that the shipped roles let the syncer read may
-// carry secrets in, by where each keeps it.
-var secretive = pointersBelow("/ControlPlane/spec", map[string][]string{
-	"/kubeadmConfigSpec": {
+// secretive is where a kubeadm control plane, the only one in the runs, may carry secrets.
+var secretive = func() []string {
+	pointers := []string{
 		"files", "users", "ignition", "bootCommands", "preKubeadmCommands", "postKubeadmCommands",
 		"initConfiguration/bootstrapTokens", "joinConfiguration/discovery/bootstrapToken",
 		"joinConfiguration/discovery/tlsBootstrapToken", "joinConfiguration/discovery/file/kubeConfig/user",
 		"clusterConfiguration/*/extraEnvs", "clusterConfiguration/etcd/local/extraEnvs",
-	},
-	"/kthreesConfigSpec": {"files", "preK3sCommands", "postK3sCommands"},
-	"/k0sConfigSpec": {
-		"files", "preStartCommands", "postStartCommands", "preK0sCommands", "postK0sCommands",
-		"ignition", "provisioner/ignition", "downloadURL", "k0s/spec/storage", "k0s/spec/extensions",
-	},
-	"/controlPlaneConfig": { // Talos, then MicroK8s
-		"*/data", "*/configPatches", "*/strategicPatches",
-		"initConfiguration/extraWriteFiles", "initConfiguration/bootCommands",
-		"initConfiguration/preRunCommands", "initConfiguration/postRunCommands",
-		"initConfiguration/httpProxy", "initConfiguration/httpsProxy",
-		"initConfiguration/snapstoreHTTPProxy", "initConfiguration/snapstoreHTTPSProxy",
-		"joinConfiguration/connectionToken",
-	},
-	"": {
-		// RKE2
-		"files", "preRKE2Commands", "postRKE2Commands", "agentConfig/additionalUserData",
-		"agentConfig/*/extraEnv", "serverConfig/*/extraEnv", "serverConfig/etcd/customConfig/extraEnv",
-		// Kamaji
-		"deployment/extraContainers", "deployment/extraInitContainers", "kine/extraArgs",
-		// EKS
-		"addons/*/configuration", "vpcCni/env",
-		// AKS, and by the Azure Service Operator
-		"httpProxyConfig", "addonProfiles/*/config", "extensions/*/configurationSettings", "asoManagedClusterPatches",
-		"resources/*/spec/httpProxyConfig", "resources/*/spec/addonProfiles/*/config", "resources/*/spec/configurationSettings",
-	},
-})
-
-func pointersBelow(root string, places map[string][]string) []string {
-	var result []string
-	for place, rest := range places {
-		for _, path := range rest {
-			result = append(result, root+place+"/"+path)
-		}
 	}
-	return result
-}
-
-// parse returns a selector; a missing one matches everything, as an empty one does.
-func parse(selector *metav1.LabelSelector) (labels.Selector, error) {
-	if selector == nil {
-		return labels.Everything(), nil
+	for i := range pointers {
+		pointers[i] = "/ControlPlane/spec/kubeadmConfigSpec/" + pointers[i]
 	}
-	return metav1.LabelSelectorAsSelector(selector)
+	return pointers
+}()
+
+// parse returns a selector; a missing one matches everything, as an empty one does. No run has
+// one that is invalid: admission refuses it.
+func parse(selector *metav1.LabelSelector) labels.Selector {
+	parsed, err := metav1.LabelSelectorAsSelector(cmp.Or(selector, &metav1.LabelSelector{}))
+	if err != nil {
+		panic(err)
+	}
+	return parsed
 }
 
 // nameOf returns the name that naming gives the Fleet Cluster of a Cluster now.
@@ -130,9 +96,12 @@ func (in settings) selects(cluster *clusterv1.Cluster, namespace *corev1.Namespa
 	if !in.enabled {
 		return false
 	}
-	stamped := cluster.DeepCopy()
-	stampClass(stamped)
-	return in.selector.Matches(labelSet(stamped)) && in.namespaceSelector.Matches(labels.Set(namespace.Labels))
+	return in.selector.Matches(stampedLabels(cluster)) && in.namespaceSelector.Matches(labels.Set(namespace.Labels))
 }
 
-func labelSet(object client.Object) labels.Set { return object.GetLabels() }
+// stampedLabels are the labels of a Cluster once it is stamped.
+func stampedLabels(cluster *clusterv1.Cluster) labels.Set {
+	stamped := cluster.DeepCopy()
+	stampClass(stamped)
+	return stamped.Labels
+}

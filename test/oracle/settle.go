@@ -3,11 +3,11 @@ package oracle
 import (
 	"maps"
 	"slices"
-	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,7 +20,7 @@ func Settle(was State) State {
 	for range 2 { // What the registrar says of an agent that called counts for the syncer.
 		s.settle(settingsOf(was.Config))
 	}
-	s.collectCalling()
+	s.collectGarbage()
 	s.settleCharts(settingsOf(was.Config))
 	return s
 }
@@ -33,19 +33,11 @@ func (s *State) settle(in settings) {
 		cluster.Finalizers = withoutLegacy(cluster.Finalizers)
 	}
 	s.collectGarbage()
-	s.collectCalling()
-	if in.invalid || !in.enabled { // Turned off, or nobody knows what is wanted.
-		for _, cluster := range s.Clusters {
-			s.holdCluster(in, cluster)
-		}
-	}
-	if in.invalid {
-		s.mirror(in)
-		return
-	}
-	for _, key := range slices.SortedFunc(maps.Keys(s.Clusters), func(a, b Key) int { return strings.Compare(a.String(), b.String()) }) {
-		if in.enabled { // Turned off, everything stays as it is.
+	for _, key := range sorted(s.Clusters) {
+		if in.enabled {
 			s.settleCluster(in, s.Clusters[key])
+		} else {
+			s.holdCluster(in, s.Clusters[key])
 		}
 	}
 	s.mirror(in)
@@ -74,10 +66,10 @@ func Admitted(s State, requested *clusterv1.Cluster) *clusterv1.Cluster {
 	return cluster
 }
 
-// holdCluster leaves everything of a Cluster as it is, but for the owner reference, which
-// goes while clusterctl may move the Cluster.
+// holdCluster applies while imports are turned off. It leaves everything of a Cluster as it is,
+// but for the owner reference, which goes while clusterctl may move the Cluster.
 func (s *State) holdCluster(in settings, cluster *clusterv1.Cluster) {
-	if fleet := s.fleetClusterOf(in, cluster); fleet != nil && (isClaimed(cluster) || isOurs(fleet)) {
+	if fleet := s.fleetClusterOf(in, cluster); fleet != nil && isKnown(cluster, fleet) {
 		s.settleOwner(in, cluster, fleet)
 	}
 }
@@ -107,54 +99,53 @@ func (s *State) settleOwner(in settings, cluster *clusterv1.Cluster, fleet *flee
 func (s *State) settleCluster(in settings, cluster *clusterv1.Cluster) {
 	selected := in.selects(cluster, s.Namespaces[cluster.Namespace])
 	fleet := s.fleetClusterOf(in, cluster)
-	if !selected && !isClaimed(cluster) && fleet != nil && !isOurs(fleet) {
+	if !selected && !isKnown(cluster, fleet) {
 		fleet = nil // None of our business. What CAAPF made of it is.
 	}
 
-	deleting := !cluster.DeletionTimestamp.IsZero() // Then nothing but the owner matters.
 	s.settleOwner(in, cluster, fleet)
-	if isPaused(cluster) { // Nothing else is written.
-		switch {
-		case deleting:
-		case isClaimed(cluster) || selected || fleet != nil:
+	switch deleting := !cluster.DeletionTimestamp.IsZero(); {
+	case deleting: // Then nothing but the owner matters.
+	case isPaused(cluster): // Nothing else is written.
+		if isClaimed(cluster) || selected || fleet != nil {
 			report(cluster, s.isIn(cluster, fleet), "Paused")
-		default: // None of our business.
-			meta.RemoveStatusCondition(&cluster.Status.Conditions, importedCondition)
+		} else {
+			report(cluster, false, "")
 		}
-		return
-	}
-	if deleting {
-		return
-	}
-
-	stampClass(cluster)
-	if !selected {
-		switch {
-		case !isClaimed(cluster) && fleet == nil: // None of our business.
-			meta.RemoveStatusCondition(&cluster.Status.Conditions, importedCondition)
-		case in.deletesDeselected:
-			s.withdraw(in, cluster, fleet)
-			meta.RemoveStatusCondition(&cluster.Status.Conditions, importedCondition)
-		default: // Kept, frozen as it is, and pinned to what it has.
-			if fleet != nil && (isClaimed(cluster) || fleet.Labels[managedBy] == "muster") {
-				s.pin(in, cluster)
-			}
-			report(cluster, s.isIn(cluster, fleet), "Deselected")
+	default:
+		stampClass(cluster)
+		var imported bool
+		var reason string
+		if selected {
+			imported, reason = s.settleSelected(in, cluster, fleet)
+		} else {
+			imported, reason = s.settleDeselected(in, cluster, fleet)
 		}
-		return
+		report(cluster, imported, reason)
 	}
-
-	if fleet == nil && !isClaimed(cluster) && s.isPromised(in, cluster) {
-		report(cluster, false, "NameConflict")
-		return
-	}
-	s.pin(in, cluster)
-	s.importCluster(in, cluster, s.FleetClusters[fleetKey(cluster)])
 }
 
-// importCluster makes the Fleet Cluster of a selected Cluster as it should be, if what
+func (s *State) settleDeselected(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) (imported bool, reason string) {
+	switch {
+	case !isClaimed(cluster) && fleet == nil: // None of our business.
+		return false, ""
+	case in.deletesDeselected:
+		s.withdraw(in, cluster, fleet)
+		return false, ""
+	case fleet != nil && (isClaimed(cluster) || fleet.Labels[managedBy] == "muster"):
+		s.pin(in, cluster) // Kept, frozen as it is, and pinned to what it has.
+	}
+	return s.isIn(cluster, fleet), "Deselected"
+}
+
+// settleSelected makes the Fleet Cluster of a selected Cluster as it should be, if what
 // has its name is the Cluster's or may become it.
-func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
+func (s *State) settleSelected(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) (imported bool, reason string) {
+	if fleet == nil && !isClaimed(cluster) && s.isPromised(in, cluster) {
+		return false, "NameConflict"
+	}
+	s.pin(in, cluster)
+	fleet = s.FleetClusters[fleetKey(cluster)]
 	is := own // What is yet to be made.
 	if fleet != nil {
 		is = s.relationOf(in, fleet, cluster)
@@ -162,28 +153,21 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 	switch {
 	case s.isGroupTaken(in, cluster):
 		// Its bundles would be targeted through the group of somebody else's class.
-		report(cluster, is == own && s.isIn(cluster, fleet), "NameConflict")
-		return
+		return is == own && s.isIn(cluster, fleet), "NameConflict"
 	case is == foreign:
-		report(cluster, false, "NameConflict")
-		return
+		return false, "NameConflict"
 	case s.Holder(fleetKey(cluster)) != fleetKey(cluster):
-		s.reportShared(in, cluster)
-		return
+		return s.isIn(cluster, fleet), s.reasonsOfShared(in, cluster)
 	case is == orphan, fleet != nil && !fleet.DeletionTimestamp.IsZero():
-		report(cluster, false, "FleetClusterDeleting")
-		return
+		return false, "FleetClusterDeleting"
 	case fleet == nil && in.calls(cluster) && s.FleetNamespaces[FleetNamespace(fleetKey(cluster))].Name != "":
-		report(cluster, false, "FleetClusterDeleting") // Fleet has yet to remove what is there of an earlier one.
-		return
+		return false, "FleetClusterDeleting" // Fleet has yet to remove what is there of an earlier one.
 	case (fleet == nil || is == heirloom) && !in.mayBeMade(cluster):
-		report(cluster, false, "WaitingForControlPlane")
-		return
+		return false, "WaitingForControlPlane"
 	}
 	values, resolved := s.templateValues(in, cluster)
 	if !resolved && (fleet == nil || is == heirloom) { // A namesake's values are not its own.
-		report(cluster, false, "TemplateValuesUnresolved")
-		return
+		return false, "TemplateValuesUnresolved"
 	}
 	calls := s.calls(in, cluster, map[bool]*fleetv1.Cluster{true: fleet}[is == own])
 	if is == heirloom && !calls { // There is nobody whom Fleet could deploy anew.
@@ -194,13 +178,12 @@ func (s *State) importCluster(in settings, cluster *clusterv1.Cluster, fleet *fl
 		s.cutOff(in, cluster, fleet, is == heirloom)
 	}
 	if fleet == nil || in.patch {
-		s.writeFleetCluster(in, calls, cluster, fleet, values)
+		fleet = s.writeFleetCluster(in, calls, cluster, fleet, values)
 	}
 	if s.hasForeignTarget(in, cluster) {
-		report(cluster, s.isIn(cluster, s.FleetClusters[fleetKey(cluster)]), "NameConflict")
-		return
+		return s.isIn(cluster, fleet), "NameConflict"
 	}
-	s.reportImported(calls, cluster, resolved)
+	return s.isIn(cluster, fleet), s.reasonsOfImported(calls, cluster, fleet, resolved)
 }
 
 // hasForeignTarget: somebody else has made the group or the mapping that the Cluster needs.
@@ -220,9 +203,9 @@ func (s *State) hasForeignTarget(in settings, cluster *clusterv1.Cluster) bool {
 func (s *State) mirror(in settings) {
 	for _, cluster := range s.Clusters {
 		fleet := s.fleetClusterOf(in, cluster)
-		held := in.invalid || !in.enabled || !cluster.DeletionTimestamp.IsZero()
+		held := !in.enabled || !cluster.DeletionTimestamp.IsZero()
 		switch {
-		case held && !isClaimed(cluster) && (fleet == nil || !isOurs(fleet)): // None of our business.
+		case held && !isKnown(cluster, fleet): // None of our business.
 		case fleet != nil && (held || meta.FindStatusCondition(cluster.Status.Conditions, importedCondition) != nil):
 			meta.SetStatusCondition(&cluster.Status.Conditions, mirrored(fleet))
 		default:
@@ -299,7 +282,9 @@ func unpin(cluster *clusterv1.Cluster) {
 
 // writeFleetCluster makes the Fleet Cluster as it should be. If a reference of the
 // Cluster cannot be resolved there are no values, and the last good ones stay.
-func (s *State) writeFleetCluster(in settings, calls bool, cluster *clusterv1.Cluster, old *fleetv1.Cluster, values map[string]any) {
+func (s *State) writeFleetCluster(
+	in settings, calls bool, cluster *clusterv1.Cluster, old *fleetv1.Cluster, values map[string]any,
+) *fleetv1.Cluster {
 	if old == nil {
 		old = &fleetv1.Cluster{}
 		old.Namespace, old.Name = cluster.Namespace, cluster.Annotations[pinnedName]
@@ -336,6 +321,7 @@ func (s *State) writeFleetCluster(in settings, calls bool, cluster *clusterv1.Cl
 		fleet.Spec.TemplateValues = &fleetv1.GenericMap{Data: values}
 	}
 	s.FleetClusters[client.ObjectKeyFromObject(fleet)] = fleet
+	return fleet
 }
 
 func (in settings) ownersOf(cluster *clusterv1.Cluster) []metav1.OwnerReference {
@@ -355,32 +341,44 @@ func (s *State) classLabels(class Key) map[string]string {
 // collectGarbage is what Kubernetes itself does: what is being deleted and has no
 // finalizer goes, and so does what had owners and has none any more.
 func (s *State) collectGarbage() {
-	maps.DeleteFunc(s.Classes, func(_ Key, class *clusterv1.ClusterClass) bool { return isGone(class) })
-	maps.DeleteFunc(s.Clusters, func(_ Key, cluster *clusterv1.Cluster) bool { return isGone(cluster) })
+	maps.DeleteFunc(s.Classes, isGone)
+	maps.DeleteFunc(s.Clusters, isGone)
 	if s.GarbageStays {
 		return
 	}
-	lives := map[any]bool{}
+	lives := map[types.UID]bool{}
 	for _, cluster := range s.Clusters {
 		lives[cluster.UID] = true
 	}
 	for _, class := range s.Classes {
 		lives[class.UID] = true
 	}
-	orphaned := func(object client.Object) bool {
-		owners := object.GetOwnerReferences()
-		return len(owners) > 0 && !slices.ContainsFunc(owners, func(owner metav1.OwnerReference) bool { return lives[owner.UID] })
+	collect(s.FleetClusters, lives)
+	collect(s.Groups, lives)
+	for _, fleet := range s.FleetClusters {
+		lives[fleet.UID] = true
 	}
-	maps.DeleteFunc(s.FleetClusters, func(_ Key, fleet *fleetv1.Cluster) bool { return orphaned(fleet) })
-	maps.DeleteFunc(s.Groups, func(_ Key, group *fleetv1.ClusterGroup) bool { return orphaned(group) })
+	collect(s.Calling.Registrations, lives)
+	collect(s.Calling.Manifests, lives)
 }
 
+func collect[T client.Object](objects map[Key]T, lives map[types.UID]bool) {
+	maps.DeleteFunc(objects, func(_ Key, object T) bool {
+		owners := object.GetOwnerReferences()
+		return len(owners) > 0 && !slices.ContainsFunc(owners, func(owner metav1.OwnerReference) bool { return lives[owner.UID] })
+	})
+}
+
+// report writes the condition FleetImported; without a reason there is none.
 func report(cluster *clusterv1.Cluster, imported bool, reason string) {
 	status := map[bool]metav1.ConditionStatus{true: metav1.ConditionTrue, false: metav1.ConditionFalse}[imported]
 	meta.SetStatusCondition(&cluster.Status.Conditions, metav1.Condition{Type: importedCondition, Status: status, Reason: reason})
+	if reason == "" {
+		meta.RemoveStatusCondition(&cluster.Status.Conditions, importedCondition)
+	}
 }
 
-func isGone(object client.Object) bool {
+func isGone[T client.Object](_ Key, object T) bool {
 	return !object.GetDeletionTimestamp().IsZero() && len(object.GetFinalizers()) == 0
 }
 

@@ -76,6 +76,11 @@ func (s *State) Copy() State {
 	}
 }
 
+// sorted returns the keys of a map in order.
+func sorted[T any](objects map[Key]T) []Key {
+	return slices.SortedFunc(maps.Keys(objects), func(a, b Key) int { return strings.Compare(a.String(), b.String()) })
+}
+
 func copyMap[K comparable, V interface{ DeepCopy() V }](from map[K]V) map[K]V {
 	to := make(map[K]V, len(from))
 	for key, value := range from {
@@ -122,6 +127,11 @@ func isManager(object client.Object) bool {
 
 func isClaimed(cluster *clusterv1.Cluster) bool {
 	return cluster.Annotations[ownedBy] != "" && isDNSLabel(cluster.Annotations[pinnedName])
+}
+
+// isKnown: the Cluster is or was imported. Other Clusters are none of our business.
+func isKnown(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
+	return isClaimed(cluster) || fleet != nil && isOurs(fleet)
 }
 
 // classOf returns the class that a Cluster's topology names; no namespace is the Cluster's own.

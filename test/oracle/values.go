@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"maps"
 	"regexp"
-	"strconv"
 	"strings"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -69,114 +68,54 @@ func withoutCopies(node any) {
 	}
 }
 
-// leaveOut removes what the pointers name. A variable that one of them names, under
-// Variables or in the Cluster's list, goes from both, and from all overrides.
+// leaveOut removes what the pointers name. A variable under Variables goes from all lists of
+// the topology as well, overrides included.
 func leaveOut(values map[string]any, pointers []string) {
-	lists := variableLists(values)
-	var everywhere [][]string // of a variable: its name and the rest of the way
 	for _, pointer := range pointers {
 		path := strings.Split(pointer, "/")[1:]
-		switch {
-		case path[0] == "Variables" || path[0] == "*":
-			everywhere = append(everywhere, path[1:])
-		case len(path) >= 4 && goes(path[:4], "Cluster", "spec", "topology", "variables"):
-			everywhere = append(everywhere, byPosition(lists, path[4:])...)
-		}
-	}
-	for _, pointer := range pointers {
-		exclude(values, strings.Split(pointer, "/")[1:])
-	}
-	for _, way := range everywhere {
-		if len(way) == 0 {
-			delete(values, "Variables")
-			way = []string{"*"}
-		}
-		exclude(values["Variables"], way)
-		for _, parent := range lists {
-			parent.without(way)
-		}
-	}
-}
-
-// variableList is a list of names and values: object[key].
-type variableList struct {
-	object map[string]any
-	key    string
-}
-
-// variableLists returns where in the Cluster variables have a value, the topology's own first.
-func variableLists(values map[string]any) []variableList {
-	inside := func(node any, keys ...string) any {
-		for _, key := range keys {
-			object, _ := node.(map[string]any)
-			node = object[key]
-		}
-		return node
-	}
-	topology, _ := inside(values, "Cluster", "spec", "topology").(map[string]any)
-	lists := []variableList{{topology, "variables"}}
-	parts := []any{topology["controlPlane"]}
-	for _, workers := range []string{"machineDeployments", "machinePools"} {
-		more, _ := inside(topology, "workers", workers).([]any)
-		parts = append(parts, more...)
-	}
-	for _, part := range parts {
-		if object, ok := inside(part, "variables").(map[string]any); ok {
-			lists = append(lists, variableList{object, "overrides"})
-		}
-	}
-	return lists
-}
-
-// byPosition turns a place in the topology's list into the names of what is there.
-func byPosition(lists []variableList, path []string) [][]string {
-	if len(path) == 0 {
-		return [][]string{nil}
-	}
-	var result [][]string
-	items, _ := lists[0].object["variables"].([]any)
-	for i, item := range items {
-		name := item.(map[string]any)["name"].(string)
-		switch {
-		case path[0] != "*" && path[0] != strconv.Itoa(i):
-		case len(path) == 1:
-			result = append(result, []string{name})
-		case path[1] == "value" || path[1] == "*":
-			result = append(result, append([]string{name}, path[2:]...))
-		}
-	}
-	return result
-}
-
-// without removes a variable, or what is in it, from the list.
-func (l variableList) without(way []string) {
-	items, ok := l.object[l.key].([]any)
-	if !ok {
-		return
-	}
-	kept := []any{}
-	for _, item := range items {
-		variable, _ := item.(map[string]any)
-		concerned := variable != nil && (way[0] == "*" || way[0] == variable["name"])
-		if concerned && len(way) == 1 {
+		exclude(values, path)
+		if path[0] != "Variables" && path[0] != "*" {
 			continue
 		}
-		if concerned {
-			exclude(variable["value"], way[1:])
+		if path = path[1:]; len(path) == 0 {
+			path = []string{"*"}
+		}
+		leaveOutVariable(field(values, "Cluster", "spec", "topology"), path)
+	}
+}
+
+// leaveOutVariable removes a variable, or what is in it, from the lists of a topology.
+func leaveOutVariable(node any, path []string) {
+	switch typed := node.(type) {
+	case map[string]any:
+		for key, child := range typed {
+			if items, isList := child.([]any); isList && (key == "variables" || key == "overrides") {
+				typed[key] = withoutVariable(items, path)
+			} else {
+				leaveOutVariable(child, path)
+			}
+		}
+	case []any:
+		for _, child := range typed {
+			leaveOutVariable(child, path)
+		}
+	}
+}
+
+func withoutVariable(items []any, path []string) []any {
+	kept := []any{}
+	for _, item := range items {
+		name := field(item, "name")
+		isNamed := path[0] == "*" || path[0] == name
+		if isNamed && len(path) == 1 {
+			continue
+		}
+		if isNamed {
+			exclude(field(item, "value"), path[1:])
 		}
 		kept = append(kept, item)
 	}
-	l.object[l.key] = kept
-}
-
-// goes reports whether a path leads along the keys.
-func goes(path []string, keys ...string) bool {
-	for i, key := range keys {
-		if path[i] != key && path[i] != "*" {
-			return false
-		}
-	}
-	return true
+	return kept
 }
 
 // exclude removes what the segments of a JSON pointer lead to; * is every key or item.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,85 +24,129 @@ const (
 	manifestReady   = "FleetAgentManifestReady"
 )
 
+// credentialsNamespace is where Fleet leaves credentials.
+const credentialsNamespace = "cattle-fleet-clusters-system"
+
 // What happens to Clusters whose agents call: what people ask for, and what Fleet does, which
 // is played. What Fleet is asked for is known when Muster is at rest, and each of these comes
 // out differently if it is seen too late.
 var callingOperations = []operation{
 	{name: "CallUp", weight: 26, draw: func(rng *rand.Rand, step *Step) {
-		drawSlot(rng, step)
-		step.Namespace, step.Class, step.Kind = rng.IntN(namespaceCount), noClass, "Calls"
-		step.Value = oneOf(rng, "", "called", "called")
+		draws(drawSlot, drawNamespace, drawValue("", "called", "called"))(rng, step)
+		step.Class, step.Kind = noClass, "Calls"
 	}, do: callUp, racy: always},
-	{name: "Registration", weight: 12, draw: func(rng *rand.Rand, step *Step) {
-		drawSlot(rng, step)
-		step.Value = oneOf(rng, "agent", "agent", "agent", "manager", "manager", "", "neither")
-	}, do: func(r *run, step Step) (bool, error) {
-		return r.changeStamped(admin, step, metadata("annotations", registrationKey, step.Value))
-	}, racy: always},
-	{name: "Rotate", weight: 5, draw: func(rng *rand.Rand, step *Step) {
-		drawSlot(rng, step)
-		step.Value = oneOf(rng, "1", "2", "")
-	}, do: rotateCredential, racy: always},
-	{name: "FleetDeploys", weight: 5, draw: func(rng *rand.Rand, step *Step) {
-		drawSlot(rng, step)
-		step.Kind = oneOf(rng, "Namespace", "Bundle")
-	}, do: fleetDeploys, racy: always},
+	{name: "Registration", weight: 12, draw: draws(drawSlot, drawValue("agent", "agent", "agent", "manager", "manager", "", "neither")),
+		do: func(r *run, step Step) (bool, error) { return r.register(step, step.Value) }, racy: always},
+	{name: "Rotate", weight: 5, draw: draws(drawSlot, drawValue("1", "2", "")), do: rotateCredential, racy: always},
+	{name: "FleetDeploys", weight: 5, draw: draws(drawSlot, drawKind("Namespace", "Bundle")), do: fleetDeploys, racy: always},
 	{name: "FleetGrants", weight: 16, draw: drawSlot, do: fleetGrants, racy: always},
 	{name: "FleetInstalls", weight: 5, draw: drawSlot, do: fleetInstalls, racy: always},
 	{name: "AgentCalls", weight: 8, draw: drawSlot, do: agentCalls, racy: always},
-	{name: "FleetSays", weight: 12, draw: func(rng *rand.Rand, step *Step) {
-		drawSlot(rng, step)
-		step.Value = oneOf(rng, "True", "False")
-	}, do: fleetSays},
-	{name: "FleetServer", weight: 2, draw: func(rng *rand.Rand, step *Step) {
-		step.Value = oneOf(rng, "https://fleet.example.com", "https://elsewhere.example.com", "")
-	}, do: func(r *run, step Step) (bool, error) { return true, r.setServer(step.Value) }, racy: always},
+	{name: "FleetSays", weight: 12, draw: draws(drawSlot, drawValue("True", "False")), do: fleetSays},
+	{name: "FleetServer", weight: 2, draw: drawValue("https://fleet.example.com", "https://elsewhere.example.com", ""),
+		do: func(r *run, step Step) (bool, error) { return true, r.setServer(step.Value) }, racy: always},
 	{name: "LoseCredential", weight: 2, draw: drawSlot, do: loseCredential, racy: always},
-	{name: "ChangeManifest", weight: 5, draw: func(rng *rand.Rand, step *Step) {
-		drawSlot(rng, step)
-		step.Kind = oneOf(rng, "Delete", "Delete", "Edit", "Forge")
-	}, do: changeManifest, racy: always},
+	{name: "ChangeManifest", weight: 5, draw: draws(drawSlot, drawKind("Delete", "Delete", "Edit", "Forge")), do: changeManifest, racy: always},
+}
+
+// flapOperations turn Clusters away from their agents by mistake and back again. No agent may
+// be cut off, registered again or left without a manifest. Value says whether Muster comes to
+// rest in between.
+var flapOperations = []operation{
+	{name: "Flap", weight: 8, draw: draws(drawSlot, drawKind("Annotation", "Flag", "Selector", "Config", "Config"), drawValue("", "at rest")),
+		do: flap, racy: always},
+}
+
+func flap(r *run, step Step) (bool, error) {
+	var mistake, back func() (bool, error)
+	if step.Kind == "Annotation" {
+		step = r.caller(step)
+		if cluster := r.cluster(step); cluster == nil || cluster.Annotations[registrationKey] != "agent" {
+			return false, nil
+		}
+		mistake = func() (bool, error) { return r.register(step, "manager") }
+		back = func() (bool, error) { return r.register(step, "agent") }
+	} else {
+		if r.state.Config == nil {
+			return false, nil
+		}
+		before, mistaken := Step{Config: r.state.Config.Spec.DeepCopy()}, Step{Config: r.state.Config.Spec.DeepCopy()}
+		cluster, _ := r.config()
+		mistaken.Config.Cluster = &cluster
+		mistake = func() (bool, error) { return setConfig(r, mistaken) }
+		back = func() (bool, error) { return setConfig(r, before) }
+		switch step.Kind {
+		case "Flag":
+			cluster.AgentInitiated = ptr.To(false)
+		case "Selector":
+			cluster.AgentInitiatedSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"evn": "prod"}}
+		default:
+			mistake = func() (bool, error) { return deleteConfig(r, step) }
+			step.Value = "at rest" // Without one, other Clusters are selected.
+		}
+	}
+	if done, err := mistake(); !done || err != nil {
+		return done, err
+	}
+	if step.Value != "" {
+		if err := r.quiet(); err != nil {
+			return true, err
+		}
+	}
+	_, err := back()
+	return true, err
+}
+
+// register says who registers a Cluster.
+func (r *run) register(step Step, by string) (bool, error) {
+	return r.changeStamped(admin, step, metadata("annotations", registrationKey, by))
 }
 
 // fleetSays plays Fleet, which reports whether the bundles of a cluster are ready.
 func fleetSays(r *run, step Step) (bool, error) {
-	_, fleet := r.its(step)
+	fleet := r.its(step)
 	if fleet == nil {
 		return false, nil
 	}
 	before := fleet.DeepCopy()
-	fleet.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: corev1.ConditionStatus(step.Value), Message: "said in step " + fmt.Sprint(r.count)}}
-	if err := admin.Status().Patch(ctx, fleet, client.MergeFrom(before)); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	r.remember(fleet)
-	return true, nil
+	fleet.Status.Conditions = []genericcondition.GenericCondition{{
+		Type: "Ready", Status: corev1.ConditionStatus(step.Value), Message: "said in step " + fmt.Sprint(r.count),
+	}}
+	return r.changed(fleet, admin.Status().Patch(ctx, fleet, client.MergeFrom(before)))
 }
 
-// its returns a Cluster, and its Fleet Cluster as it was seen last; nil if there is none.
-func (r *run) its(step Step) (*clusterv1.Cluster, *fleetv1.Cluster) {
+// its returns the Fleet Cluster of a step's Cluster as it was seen last; nil if there is none.
+func (r *run) its(step Step) *fleetv1.Cluster {
 	cluster := r.cluster(step)
 	if cluster == nil {
-		return nil, nil
+		return nil
 	}
 	fleet := r.state.FleetClusters[oracle.Key{Namespace: cluster.Namespace, Name: cluster.Annotations[pinKey]}]
 	if fleet == nil || !fleet.DeletionTimestamp.IsZero() {
-		return cluster, nil
+		return nil
 	}
-	return cluster, fleet.DeepCopy()
+	return fleet.DeepCopy()
 }
 
-// caller is the step, with the first slot from its own on whose agent is to call, if there is
-// one: of few Clusters at a time is it.
+// caller moves a step to the next Cluster whose agent must call, if there is one. At any time
+// there are only a few.
 func (r *run) caller(step Step) Step {
-	for i := range slotCount {
-		other := step
-		other.Cluster = (step.Cluster + i) % slotCount
-		if cluster := r.cluster(other); cluster != nil && told(cluster, manifestReady) != "" {
-			return other
+	step.Cluster = firstSlot(step.Cluster, slotCount, func(slot int) bool {
+		cluster := r.cluster(Step{Cluster: slot})
+		return cluster != nil && told(cluster, manifestReady) != ""
+	})
+	return step
+}
+
+// firstSlot returns the first slot, counted from the given one, that matches. If none does, it
+// returns the given slot.
+func firstSlot(from, count int, is func(int) bool) int {
+	for i := range count {
+		if slot := (from + i) % count; is(slot) {
+			return slot
 		}
 	}
-	return step
+	return from
 }
 
 // callUp does all that it takes for a Cluster's agent to call, as far as nothing is in the way.
@@ -110,7 +155,7 @@ func callUp(r *run, step Step) (bool, error) {
 	var err error
 	if cluster := r.cluster(step); cluster == nil {
 		done, err = createCluster(r, step)
-	} else if done, err = r.changeStamped(admin, step, metadata("annotations", registrationKey, "agent")); done && err == nil && cluster.Spec.Topology.ClassRef.Name != "" {
+	} else if done, err = r.register(step, "agent"); done && err == nil && cluster.Spec.Topology.ClassRef.Name != "" {
 		if err := r.between(); err != nil {
 			return true, err
 		}
@@ -151,10 +196,7 @@ func (r *run) touch(step Step) error {
 func rotateCredential(r *run, step Step) (bool, error) {
 	step = r.caller(step)
 	cluster := r.cluster(step)
-	if cluster == nil {
-		return false, nil
-	}
-	if reason := told(cluster, manifestReady); reason != "ManifestReady" && reason != "AlreadyRegistered" {
+	if cluster == nil || told(cluster, manifestReady) != "ManifestReady" && told(cluster, manifestReady) != "AlreadyRegistered" {
 		return false, nil
 	}
 	return r.changeStamped(admin, step, metadata("annotations", rotateKey, step.Value))
@@ -163,36 +205,30 @@ func rotateCredential(r *run, step Step) (bool, error) {
 // fleetDeploys plays Fleet, which takes note of a Fleet Cluster: it gives it a namespace, and
 // a Bundle with its agent. One that it is to import itself gets a clientID.
 func fleetDeploys(r *run, step Step) (bool, error) {
-	_, fleet := r.its(step)
+	fleet := r.its(step)
 	if fleet == nil {
 		return false, nil
 	}
 	if step.Kind == "Bundle" {
 		bundle := oracle.Agent(fleet)
-		key := client.ObjectKeyFromObject(bundle)
-		if r.state.Calling.Bundles[key] != nil {
+		if r.state.Calling.Bundles[client.ObjectKeyFromObject(bundle)] != nil {
 			return false, nil
 		}
-		if err := admin.Create(ctx, bundle); err != nil {
-			return false, err
-		}
-		r.state.Calling.Bundles[key] = bundle
-		return true, nil
+		return true, r.create(admin, bundle)
 	}
 	drawn := fleet.Spec.KubeConfigSecret != "" && fleet.Spec.ClientID == ""
 	if drawn {
-		if err := patch(fleet, map[string]any{"spec": map[string]any{"clientID": fmt.Sprintf("drawn-by-fleet-%d-%s", r.count, fleet.UID)}}); err != nil {
-			return false, client.IgnoreNotFound(err)
+		id := fmt.Sprintf("drawn-by-fleet-%d-%s", r.count, fleet.UID)
+		if done, err := r.change(admin, fleet, map[string]any{"spec": map[string]any{"clientID": id}}); !done {
+			return false, err
 		}
-		r.remember(fleet)
 	}
 	if fleet.Status.Namespace != "" {
 		return drawn, nil
 	}
-	if err := fixture.AssignNamespace(ctx, admin, fleet); err != nil {
-		return drawn, client.IgnoreNotFound(err)
+	if done, err := r.changed(fleet, fixture.AssignNamespace(ctx, admin, fleet)); !done {
+		return drawn, err
 	}
-	r.remember(fleet)
 	return true, r.makeFleetNamespace(fleet)
 }
 
@@ -214,7 +250,7 @@ func grantIts(r *run, step Step) (bool, error) {
 			return true, err
 		}
 	}
-	_, fleet := r.its(step)
+	fleet := r.its(step)
 	if fleet == nil {
 		return noted, nil
 	}
@@ -233,25 +269,22 @@ func isOwnedBy(object client.Object, owner client.Object) bool {
 }
 
 func (r *run) grant(asked *fleetv1.ClusterRegistration, fleet *fleetv1.Cluster) error {
-	key := client.ObjectKeyFromObject(asked)
-	for other, earlier := range r.state.Calling.Registrations {
-		if other == key || earlier.Namespace != asked.Namespace || earlier.Spec.ClientID != asked.Spec.ClientID {
+	for key, earlier := range r.state.Calling.Registrations {
+		if key == client.ObjectKeyFromObject(asked) || earlier.Namespace != asked.Namespace || earlier.Spec.ClientID != asked.Spec.ClientID {
 			continue
 		}
-		if err := admin.Delete(ctx, earlier.DeepCopy()); client.IgnoreNotFound(err) != nil {
+		if _, err := r.remove(admin, earlier.DeepCopy()); err != nil {
 			return err
 		}
-		delete(r.state.Calling.Registrations, other)
+		r.note(earlier, false)
 	}
-	left := oracle.Credential(asked, fleet, fmt.Sprintf("token-%d", r.count))
-	if err := admin.Create(ctx, left); err != nil {
+	if err := r.create(admin, oracle.Credential(asked, fleet, fmt.Sprintf("token-%d", r.count))); err != nil {
 		return err
 	}
-	r.state.Calling.Credentials[left.Name] = left
 	if err := fixture.Grant(ctx, admin, asked, fleet.Name); err != nil {
 		return err
 	}
-	r.state.Calling.Registrations[key] = asked
+	r.note(asked, true)
 	return nil
 }
 
@@ -261,13 +294,13 @@ func fleetInstalls(r *run, step Step) (bool, error) {
 	if _, err := fleetDeploys(r, Step{Cluster: step.Cluster, Kind: "Namespace"}); err != nil {
 		return false, err
 	}
-	_, fleet := r.its(step)
+	fleet := r.its(step)
 	if fleet == nil || fleet.Spec.KubeConfigSecret == "" || fleet.Spec.ClientID == "" || fleet.Status.Namespace == "" {
 		return false, nil
 	}
 	asked := fixture.RegistersItself(fmt.Sprintf("request-%d", r.count), fleet.Spec.ClientID, fleet)
 	asked.Spec.ClientRandom = asked.Name + fleet.Namespace
-	if err := admin.Create(ctx, asked); err != nil {
+	if err := r.create(admin, asked); err != nil {
 		return false, err
 	}
 	if err := r.grant(asked, fleet); err != nil {
@@ -280,7 +313,7 @@ func fleetInstalls(r *run, step Step) (bool, error) {
 func agentCalls(r *run, step Step) (bool, error) { return callsIts(r, r.caller(step)) }
 
 func callsIts(r *run, step Step) (bool, error) {
-	_, fleet := r.its(step)
+	fleet := r.its(step)
 	if fleet == nil {
 		return false, nil
 	}
@@ -308,10 +341,9 @@ func (r *run) call(fleet *fleetv1.Cluster) error {
 	if last := fleet.Status.Agent.LastSeen.Time; !at.After(last) {
 		at = last.Add(time.Second)
 	}
-	if err := fixture.Call(ctx, admin, fleet, at); err != nil {
-		return client.IgnoreNotFound(err)
+	if done, err := r.changed(fleet, fixture.Call(ctx, admin, fleet, at)); !done {
+		return err
 	}
-	r.remember(fleet)
 	r.state.Calling.Called[fleet.UID] = true
 	time.Sleep(time.Until(at.Add(time.Second)))
 	return nil
@@ -324,7 +356,7 @@ func (r *run) setServer(url string) error {
 
 // loseCredential plays Fleet, which keeps a credential for 40 minutes.
 func loseCredential(r *run, step Step) (bool, error) {
-	_, fleet := r.its(r.caller(step))
+	fleet := r.its(r.caller(step))
 	if fleet == nil {
 		return false, nil
 	}
@@ -334,10 +366,9 @@ func loseCredential(r *run, step Step) (bool, error) {
 		if left == nil || !isOwnedBy(asked, fleet) {
 			continue
 		}
-		if err := admin.Delete(ctx, left.DeepCopy()); client.IgnoreNotFound(err) != nil {
+		if _, err := r.remove(admin, left.DeepCopy()); err != nil {
 			return done, err
 		}
-		delete(r.state.Calling.Credentials, left.Name)
 		done = true
 	}
 	return done, nil
@@ -353,27 +384,24 @@ func changeManifest(r *run, step Step) (bool, error) {
 	if cluster == nil {
 		return false, nil
 	}
-	key := oracle.ManifestOf(client.ObjectKeyFromObject(cluster))
-	secret := r.state.Calling.Manifests[key].DeepCopy()
-	switch {
-	case step.Kind == "Forge" && secret == nil:
-		secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Data: map[string][]byte{"manifest": []byte("theirs")}}
-		if err := admin.Create(ctx, secret); err != nil {
-			return false, err
-		}
-		r.state.Calling.Manifests[key] = secret
-	case secret == nil || step.Kind == "Forge":
+	secret := pick(r.state.Calling.Manifests, oracle.ManifestOf(client.ObjectKeyFromObject(cluster)), &corev1.Secret{
+		Data: map[string][]byte{"manifest": []byte("theirs")},
+	})
+	if isThere(secret) == (step.Kind == "Forge") {
 		return false, nil
-	case step.Kind == "Delete":
-		if err := admin.Delete(ctx, secret); err != nil {
-			return false, client.IgnoreNotFound(err)
-		}
-		delete(r.state.Calling.Manifests, key)
+	}
+	done := true
+	var err error
+	switch step.Kind {
+	case "Forge":
+		err = r.create(admin, secret)
+	case "Delete":
+		done, err = r.remove(admin, secret)
 	default:
-		if err := patch(secret, map[string]any{"stringData": map[string]any{"manifest": "theirs"}}); err != nil {
-			return false, client.IgnoreNotFound(err)
-		}
-		r.state.Calling.Manifests[key] = secret
+		done, err = r.change(admin, secret, map[string]any{"stringData": map[string]any{"manifest": "theirs"}})
+	}
+	if !done || err != nil {
+		return false, err
 	}
 	return true, r.touch(step)
 }

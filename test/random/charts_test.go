@@ -1,29 +1,32 @@
 package random
 
 import (
-	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/charts/repository"
 	"github.com/muster-fleet/muster/test/oracle"
-	"github.com/muster-fleet/muster/test/stack/poll"
+	"github.com/muster-fleet/muster/test/stack"
 )
 
 const (
-	chartsProcess = "muster-charts"
-	proxyCount    = 4
+	proxyCount = 4
 	// chartLabel is what HelmChartProxies select Clusters by, beside other labels.
 	chartLabel = "chart"
 	// chartsSecret has what the repository wants, and is in every namespace.
@@ -32,7 +35,7 @@ const (
 	chartValues = "values"
 )
 
-// repo is the chart repository; nil where the optional component helm does not run.
+// repo is the chart repository.
 var repo *repository.Repository
 
 // published are the charts in it, the newest version last.
@@ -41,27 +44,35 @@ var published = map[string][]string{"simple": {"1.0.0", "1.1.0", "2.0.0"}, "othe
 // What people wish of HelmChartProxies. What Fleet does of them does not happen.
 var chartsOperations = []operation{
 	{name: "ChartUp", weight: 14, draw: func(rng *rand.Rand, step *Step) {
-		drawSlot(rng, step)
-		step.Proxy, step.Namespace, step.Class, step.Chart = rng.IntN(proxyCount), rng.IntN(namespaceCount), noClass, drawChart(rng)
+		draws(drawSlot, drawProxy, drawNamespace, drawChart)(rng, step)
+		step.Class = noClass
 	}, do: chartUp, racy: always},
-	{name: "CreateProxy", weight: 8, draw: func(rng *rand.Rand, step *Step) {
-		step.Proxy, step.Namespace, step.Chart = rng.IntN(proxyCount), rng.IntN(namespaceCount), drawChart(rng)
-	}, do: createProxy, racy: func(r *run, step Step) bool {
+	{name: "CreateProxy", weight: 8, draw: draws(drawProxy, drawNamespace, drawChart), do: createProxy, racy: func(r *run, step Step) bool {
 		return r.deleted[oracle.Key{Namespace: r.namespace(step.Namespace), Name: proxyName(step.Proxy)}] || r.wouldHold(step)
 	}},
-	{name: "EditProxy", weight: 16, draw: func(rng *rand.Rand, step *Step) {
-		step.Proxy, step.Chart = rng.IntN(proxyCount), drawChart(rng)
-		step.Key = oneOf(rng, "version", "version", "template", "template", "selector", "release", "download", "download", "sources", "chart")
-	}, do: editProxy, racy: (*run).wouldHold},
+	{name: "EditProxy", weight: 16, draw: draws(drawProxy, drawChart, drawKey(
+		"version", "version", "template", "template", "selector", "release", "download", "download", "sources", "chart",
+	)), do: editProxy, racy: (*run).wouldHold},
 	{name: "PauseProxy", weight: 2, draw: drawProxy, do: func(r *run, step Step) (bool, error) { return r.annotateProxy(step, "true") }, racy: always},
 	{name: "UnpauseProxy", weight: 4, draw: drawProxy, do: func(r *run, step Step) (bool, error) { return r.annotateProxy(step, "") }},
 	{name: "DeleteProxy", weight: 4, draw: drawProxy, do: deleteProxy},
 	{name: "SelectForChart", weight: 8, draw: func(rng *rand.Rand, step *Step) {
-		drawSlot(rng, step)
-		step.Key, step.Value = chartLabel, oneOf(rng, "yes", "yes", "no", "")
+		draws(drawSlot, drawValue("yes", "yes", "no", ""))(rng, step)
+		step.Key = chartLabel
 	}, do: labelCluster, racy: mayDeselect},
-	{name: "ChartsStop", weight: 2, draw: nothing, do: func(r *run, _ Step) (bool, error) { return r.stopCharts(env.Stop) }},
-	{name: "ChartsKill", weight: 4, draw: nothing, do: func(r *run, _ Step) (bool, error) { return r.stopCharts(env.Kill) }},
+	{name: "ChartsStop", weight: 2, do: stops(chartsProcess, (*stack.Stack).Stop)},
+	{name: "ChartsKill", weight: 4, do: stops(chartsProcess, (*stack.Stack).Kill)},
+}
+
+// What happens to what HelmChartProxies are made of, and to what is made of them.
+var carriedOperations = []operation{
+	// What is read and not watched is looked at every 30 s, and when something happens to the
+	// HelmChartProxy.
+	{name: "SetSource", weight: 6, draw: draws(drawNamespace, drawKind("ConfigMap", "Secret"), drawValue("1", "2", "2", "")),
+		do: setSource, racy: always},
+	{name: "ForeignCarried", weight: 8, draw: draws(
+		drawSlot, drawKind("Bundle", "HelmOp", "ConfigMap", "HelmReleaseProxy"), drawValue("Delete", "Edit", "Edit"),
+	), do: foreignCarried, racy: always},
 }
 
 func drawProxy(rng *rand.Rand, step *Step) { step.Proxy = rng.IntN(proxyCount) }
@@ -71,8 +82,8 @@ func proxyName(slot int) string {
 	return [proxyCount]string{"web", "web", "dotted.name", "long-" + strings.Repeat("x", 30) + "-5c3a2f8e-2b1d-4d0c-9a53-0f4f5d1f7a11"}[slot]
 }
 
-// drawChart draws what is to be installed, and where. Who plays it fills in the repository.
-func drawChart(rng *rand.Rand) *addonsv1.HelmChartProxySpec {
+// drawChart draws a chart, and the Clusters that get it. createProxy adds the repository.
+func drawChart(rng *rand.Rand, step *Step) {
 	spec := &addonsv1.HelmChartProxySpec{
 		ClusterSelector: oneOf(rng, metav1.LabelSelector{}, metav1.LabelSelector{}, metav1.LabelSelector{MatchLabels: map[string]string{chartLabel: "yes"}},
 			metav1.LabelSelector{MatchLabels: map[string]string{chartLabel: "yes"}}, selectors[2], selectors[3]),
@@ -85,14 +96,15 @@ func drawChart(rng *rand.Rand) *addonsv1.HelmChartProxySpec {
 	spec.ReleaseNamespace = oneOf(rng, "", "apps")
 	configMap, secret := addonsv1.ValuesReference{Kind: "ConfigMap", Name: chartValues}, addonsv1.ValuesReference{Kind: "Secret", Name: chartValues}
 	secret.Optional = rng.IntN(2) == 0
-	spec.ValuesFrom = oneOf(rng, nil, nil, []addonsv1.ValuesReference{configMap}, []addonsv1.ValuesReference{secret}, []addonsv1.ValuesReference{configMap, secret})
+	spec.ValuesFrom = oneOf(rng, nil, nil,
+		[]addonsv1.ValuesReference{configMap}, []addonsv1.ValuesReference{secret}, []addonsv1.ValuesReference{configMap, secret})
 	if rng.IntN(4) == 0 {
 		spec.NamespaceSelector = ptr.To(oneOf(rng, namespaceSelectors...))
 	}
 	if rng.IntN(4) == 0 {
 		spec.CorrectDrift = ptr.To(true)
 	}
-	return spec
+	step.Chart = spec
 }
 
 // withAccess fills in the repository.
@@ -104,11 +116,8 @@ func withAccess(drawn *addonsv1.HelmChartProxySpec) addonsv1.HelmChartProxySpec 
 	return spec
 }
 
-// withCharts has the component helm run. It does in all runs.
-func withCharts() error {
-	if repo != nil {
-		return nil
-	}
+// startCharts starts the component helm, which runs in all runs, and the repository.
+func startCharts() error {
 	repo = repository.New()
 	for _, chart := range slices.Sorted(maps.Keys(published)) {
 		for _, version := range published[chart] {
@@ -121,56 +130,11 @@ func withCharts() error {
 		return err
 	}
 	// The garbage collector hears of new kinds half a minute later, or when it starts.
-	return errors.Join(env.Restart(ctx, collectorProcess), chartsLead())
-}
-
-func chartsLease() *coordinationv1.Lease {
-	lease := &coordinationv1.Lease{}
-	lease.Namespace, lease.Name = "muster-system", chartsProcess
-	return lease
-}
-
-func chartsLead() error {
-	return poll.Until(ctx, "the charts program to lead", time.Minute, func(context.Context) error {
-		lease := chartsLease()
-		if err := admin.Get(ctx, client.ObjectKeyFromObject(lease), lease); err != nil {
-			return err
-		}
-		if ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
-			return errors.New("nobody holds the lease")
-		}
-		return nil
-	})
-}
-
-// stopCharts stops the program, to be started later. That its Lease lapses is not waited for.
-func (r *run) stopCharts(end func(context.Context, string) error) (bool, error) {
-	if !r.chartsUp {
-		return false, nil
-	}
-	r.chartsUp = false
-	if err := end(ctx, chartsProcess); err != nil {
-		return false, err
-	}
-	return true, client.IgnoreNotFound(admin.Delete(ctx, chartsLease()))
-}
-
-func (r *run) startCharts() error {
-	if r.chartsUp || repo == nil {
-		return nil
-	}
-	r.chartsUp = true
-	if err := env.Start(ctx, chartsProcess); err != nil {
-		return err
-	}
-	return chartsLead()
+	return errors.Join(env.Restart(ctx, collectorProcess), leads(chartsProcess))
 }
 
 // prepareCharts makes what HelmChartProxies of the run's namespaces refer to.
 func (r *run) prepareCharts() error {
-	if repo == nil {
-		return nil
-	}
 	r.state.Charts.Published = published
 	for i := range namespaceCount {
 		secret := &corev1.Secret{Data: repo.Secret()}
@@ -192,16 +156,10 @@ func (r *run) proxy(step Step) *addonsv1.HelmChartProxy {
 	return r.state.Charts.Proxies[r.proxies[step.Proxy]].DeepCopy()
 }
 
-// carriedBy is the step, with the first slot from its own on that has a HelmChartProxy, if there is
-// one: there are few at a time.
+// carriedBy moves a step to the next HelmChartProxy, if there is one. At any time there are only
+// a few.
 func (r *run) carriedBy(step Step) Step {
-	for i := range proxyCount {
-		other := step
-		other.Proxy = (step.Proxy + i) % proxyCount
-		if r.proxy(other) != nil {
-			return other
-		}
-	}
+	step.Proxy = firstSlot(step.Proxy, proxyCount, func(slot int) bool { return r.proxy(Step{Proxy: slot}) != nil })
 	return step
 }
 
@@ -223,12 +181,8 @@ func chartUp(r *run, step Step) (bool, error) {
 	if _, err := initialize(r, Step{Cluster: step.Cluster}); err != nil {
 		return false, err
 	}
-	cluster := r.cluster(step)
-	if cluster == nil {
-		return false, nil
-	}
 	for i := range namespaceCount {
-		if r.namespace(i) == cluster.Namespace {
+		if r.namespace(i) == r.slots[step.Cluster].Namespace {
 			step.Namespace = i
 		}
 	}
@@ -243,10 +197,10 @@ func createProxy(r *run, step Step) (bool, error) {
 	}
 	proxy := &addonsv1.HelmChartProxy{Spec: withAccess(step.Chart)}
 	proxy.Namespace, proxy.Name = key.Namespace, key.Name
-	if err := admin.Create(ctx, proxy); err != nil {
+	if err := r.create(admin, proxy); err != nil {
 		return false, err
 	}
-	r.proxies[step.Proxy], r.state.Charts.Proxies[key] = key, proxy
+	r.proxies[step.Proxy] = key
 	return true, nil
 }
 
@@ -282,11 +236,7 @@ func editProxy(r *run, step Step) (bool, error) {
 		return false, nil
 	}
 	proxy := edited(before, step)
-	if err := admin.Patch(ctx, proxy, client.MergeFrom(before)); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	r.state.Charts.Proxies[client.ObjectKeyFromObject(proxy)] = proxy
-	return true, nil
+	return r.changed(proxy, admin.Patch(ctx, proxy, client.MergeFrom(before)))
 }
 
 // wouldHold: what a step makes of a HelmChartProxy leaves something as it was.
@@ -320,11 +270,7 @@ func (r *run) annotateProxy(step Step, value string) (bool, error) {
 	if proxy == nil {
 		return false, nil
 	}
-	if err := patch(proxy, metadata("annotations", "cluster.x-k8s.io/paused", value)); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	r.state.Charts.Proxies[client.ObjectKeyFromObject(proxy)] = proxy
-	return true, nil
+	return r.change(admin, proxy, metadata("annotations", pausedKey, value))
 }
 
 func deleteProxy(r *run, step Step) (bool, error) {
@@ -332,30 +278,109 @@ func deleteProxy(r *run, step Step) (bool, error) {
 	if proxy == nil {
 		return false, nil
 	}
-	if err := admin.Delete(ctx, proxy); err != nil {
-		return false, client.IgnoreNotFound(err)
+	if done, err := r.remove(admin, proxy); !done {
+		return false, err
 	}
-	key := client.ObjectKeyFromObject(proxy)
-	delete(r.state.Charts.Proxies, key)
-	r.deleted[key] = true
+	r.deleted[client.ObjectKeyFromObject(proxy)] = true
 	return true, r.waitGone(proxy)
 }
 
-// lookAtCharts reads what is made of HelmChartProxies.
-func (r *run) lookAtCharts() (oracle.Charts, error) {
-	if repo == nil {
-		return r.state.Charts, nil
+// sourced returns the content of a ConfigMap or Secret with values. That of Secrets may appear in
+// Secrets only.
+func sourced(kind, value string) map[string]any {
+	if kind == "Secret" {
+		value = oracle.Secretive + "-" + value
 	}
-	return oracle.LookCharts(ctx, admin, r.id+"-", r.state.Charts)
+	return map[string]any{"source": map[string]any{strings.ToLower(kind): value}}
 }
 
-// sweepProxies deletes all HelmChartProxies.
-func (r *run) sweepProxies() error {
-	for _, proxy := range r.state.Charts.Proxies {
-		if err := r.forceDelete(proxy); err != nil {
-			return err
+func (r *run) makeSource(kind, namespace, value string) error {
+	text, err := yaml.Marshal(sourced(kind, value))
+	if err != nil {
+		return err
+	}
+	data := map[string]string{"values.yaml": string(text)}
+	object := map[string]client.Object{"Secret": &corev1.Secret{StringData: data}, "ConfigMap": &corev1.ConfigMap{Data: data}}[kind]
+	object.SetNamespace(namespace)
+	object.SetName(chartValues)
+	key := oracle.Source{Kind: kind, Key: client.ObjectKeyFromObject(object)}
+	if value == "" {
+		delete(r.state.Charts.Sources, key)
+		return client.IgnoreNotFound(admin.Delete(ctx, object))
+	}
+	r.state.Charts.Sources[key] = sourced(kind, value)
+	err = admin.Create(ctx, object)
+	if apierrors.IsAlreadyExists(err) {
+		err = admin.Update(ctx, object)
+	}
+	return err
+}
+
+// setSource changes what values come from.
+func setSource(r *run, step Step) (bool, error) {
+	namespace := r.namespace(step.Namespace)
+	if err := r.makeSource(step.Kind, namespace, step.Value); err != nil {
+		return false, err
+	}
+	for key, proxy := range r.state.Charts.Proxies {
+		if key.Namespace != namespace {
+			continue
+		}
+		if done, err := r.change(admin, proxy.DeepCopy(), metadata("annotations", "look", fmt.Sprint(r.count))); !done {
+			return true, err
 		}
 	}
-	clear(r.state.Charts.Proxies)
-	return nil
+	return true, nil
+}
+
+// foreignCarried deletes or changes something that was made for a HelmChartProxy: it is put back. What one
+// that is gone has left, for a Cluster that is paused or while garbage stays, is not.
+func foreignCarried(r *run, step Step) (bool, error) {
+	if oracle.ChartsHold(r.state) || r.hasPausedProxy() {
+		return false, nil // What is not written stays as somebody made it.
+	}
+	list, edit := map[string]client.ObjectList{
+		"Bundle": &fleetv1.BundleList{}, "HelmOp": &fleetv1.HelmOpList{}, "ConfigMap": &corev1.ConfigMapList{}, "HelmReleaseProxy": &addonsv1.HelmReleaseProxyList{},
+	}[step.Kind], map[string]string{
+		"Bundle":           `{"spec":{"targets":null,"helm":{"releaseName":"theirs"}}}`,
+		"HelmOp":           `{"spec":{"targets":[{"clusterName":"theirs"}],"helm":{"version":"0.0.1"}}}`,
+		"ConfigMap":        `{"data":{"values.yaml":"theirs: x"}}`,
+		"HelmReleaseProxy": `{"spec":{"clusterRef":{"name":"theirs"}}}`,
+	}[step.Kind]
+	if err := admin.List(ctx, list); err != nil {
+		return false, err
+	}
+	made := map[string]client.Object{}
+	if err := meta.EachListItem(list, func(its runtime.Object) error {
+		object := its.(client.Object)
+		if proxy, found := oracle.MadeFor(object); found && r.state.Charts.Proxies[proxy] != nil {
+			made[client.ObjectKeyFromObject(object).String()] = object
+		}
+		return nil
+	}); err != nil {
+		return false, err
+	}
+	if len(made) == 0 {
+		return false, nil
+	}
+	names := slices.Sorted(maps.Keys(made))
+	object := made[names[step.Cluster%len(names)]]
+	if step.Value == "Delete" {
+		for of, carrier := range r.state.Charts.Carriers {
+			if carrier.UID == object.GetUID() {
+				delete(r.kept, keptCarrier(of, carrier))
+			}
+		}
+		return true, client.IgnoreNotFound(admin.Delete(ctx, object))
+	}
+	return true, client.IgnoreNotFound(patch(object, json.RawMessage(edit)))
+}
+
+func (r *run) hasPausedProxy() bool {
+	for _, proxy := range r.state.Charts.Proxies {
+		if proxy.Annotations[pausedKey] != "" {
+			return true
+		}
+	}
+	return false
 }

@@ -7,14 +7,14 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/fixture"
@@ -29,6 +29,7 @@ const (
 	nameLabel      = "clusterclass-name." + domain
 	namespaceLabel = "clusterclass-namespace." + domain
 	managedByLabel = "app.kubernetes.io/managed-by"
+	pausedKey      = "cluster.x-k8s.io/paused"
 	// finalizer stands for Cluster API's own: its Clusters take their time to go.
 	finalizer = "cluster.cluster.x-k8s.io"
 )
@@ -38,49 +39,29 @@ var clusterOperations = []operation{
 		// A paused Cluster keeps what it finds, and makes nothing: it matters what is still there.
 		return step.Kind == "Paused"
 	}},
-	{name: "DeleteCluster", weight: 4, draw: drawSlot, do: deleteCluster, racy: func(r *run, step Step) bool {
-		return leavesSomething(r, step) || r.hasKeepers()
-	}},
-	{name: "FinishDeletion", weight: 4, draw: drawSlot, do: finishDeletion, racy: func(r *run, step Step) bool {
-		return leavesSomething(r, step) || r.hasKeepers()
-	}},
-	{name: "Rebase", weight: 7, draw: func(rng *rand.Rand, step *Step) { drawSlot(rng, step); drawClass(rng, step) }, do: rebase, racy: func(r *run, _ Step) bool {
-		return r.hasKeepers()
-	}},
-	{name: "LabelCluster", weight: 7, draw: func(rng *rand.Rand, step *Step) {
-		drawSlot(rng, step)
-		step.Key = oneOf(rng, "env", "both", "env", "fleet.cattle.io/shard-ref", "clusterclass-name."+domain, "clusterclass-namespace."+domain)
-		step.Value = oneOf(rng, "", "prod", "dev")
-	}, do: labelCluster, racy: mayDeselect},
-	{name: "AnnotateCluster", weight: 4, draw: func(rng *rand.Rand, step *Step) {
-		drawSlot(rng, step)
-		step.Key = oneOf(rng, "note", "meta.helm.sh/release-name", "kubectl.kubernetes.io/last-applied-configuration")
-		step.Value = oneOf(rng, "", "a", "b")
-	}, do: annotateCluster},
-	{name: "DropPin", weight: 2, draw: func(rng *rand.Rand, step *Step) {
-		drawSlot(rng, step)
-		step.Key = oneOf(rng, pinKey, ownKey, "")
-		step.Value = oneOf(rng, "", "", "forged", "taken")
-		// As long as a Cluster has no Fleet Cluster, its pin is all there is to go by: it
-		// matters whether one was made under the old name.
-	}, do: dropPin, racy: always},
-	{name: "Initialize", weight: 10, draw: func(rng *rand.Rand, step *Step) {
-		drawSlot(rng, step)
-		step.Kind = oneOf(rng, "", "", "", "NoReferences", "Dangling")
-	}, do: initialize, racy: func(r *run, step Step) bool { return step.Kind == "Dangling" }},
+	{name: "DeleteCluster", weight: 4, draw: drawSlot, do: deleteCluster, racy: leavesSomething},
+	{name: "FinishDeletion", weight: 4, draw: drawSlot, do: finishDeletion, racy: leavesSomething},
+	{name: "Rebase", weight: 7, draw: draws(drawSlot, drawClass), do: rebase, racy: hasKeepers},
+	{name: "LabelCluster", weight: 7, draw: draws(
+		drawSlot, drawKey("env", "both", "env", "fleet.cattle.io/shard-ref", nameLabel, namespaceLabel), drawValue("", "prod", "dev"),
+	), do: labelCluster, racy: mayDeselect},
+	{name: "AnnotateCluster", weight: 4, draw: draws(
+		drawSlot, drawKey("note", "meta.helm.sh/release-name", "kubectl.kubernetes.io/last-applied-configuration"), drawValue("", "a", "b"),
+	), do: annotateCluster},
+	// As long as a Cluster has no Fleet Cluster, its pin is all there is to go by: it
+	// matters whether one was made under the old name.
+	{name: "DropPin", weight: 2, draw: draws(drawSlot, drawKey(pinKey, ownKey, ""), drawValue("", "", "forged", "taken")),
+		do: func(r *run, step Step) (bool, error) { return r.dropPin(admin, step) }, racy: always},
+	{name: "Initialize", weight: 10, draw: draws(drawSlot, drawKind("", "", "", "NoReferences", "Dangling")), do: initialize,
+		racy: func(_ *run, step Step) bool { return step.Kind == "Dangling" }},
 	{name: "Uninitialize", weight: 1, draw: drawSlot, do: uninitialize, racy: always},
-	{name: "ScaleControlPlane", weight: 4, draw: func(rng *rand.Rand, step *Step) {
-		drawSlot(rng, step)
-		step.Value = oneOf(rng, "1", "3", "5")
-	}, do: scaleControlPlane},
-	{name: "DeleteReferenced", weight: 2, draw: drawReferenced, do: deleteReferenced, racy: always},
-	{name: "CreateReferenced", weight: 3, draw: drawReferenced, do: createReferenced},
-	{name: "Pause", weight: 4, draw: drawPause, do: pause("true"), racy: always},
-	{name: "Unpause", weight: 6, draw: drawPause, do: pause("")},
+	{name: "ScaleControlPlane", weight: 4, draw: draws(drawSlot, drawValue("1", "3", "5")), do: scaleControlPlane},
+	{name: "DeleteReferenced", weight: 2, draw: draws(drawSlot, drawKind("ControlPlane", "Infrastructure")), do: deleteReferenced, racy: always},
+	{name: "CreateReferenced", weight: 3, draw: draws(drawSlot, drawKind("ControlPlane", "Infrastructure")), do: createReferenced},
+	{name: "Pause", weight: 4, draw: draws(drawSlot, drawKind("Spec", "Annotation")), do: pause("true"), racy: always},
+	{name: "Unpause", weight: 6, draw: draws(drawSlot, drawKind("Spec", "Annotation")), do: pause("")},
 	{name: "LegacyFinalizer", weight: 1, draw: drawSlot, do: legacyFinalizer},
 }
-
-func drawSlot(rng *rand.Rand, step *Step) { step.Cluster = rng.IntN(slotCount) }
 
 func drawClass(rng *rand.Rand, step *Step) {
 	step.Class = oneOf(rng, 0, 0, 1, 2, noClass)
@@ -88,28 +69,14 @@ func drawClass(rng *rand.Rand, step *Step) {
 }
 
 func drawCreateCluster(rng *rand.Rand, step *Step) {
-	drawSlot(rng, step)
-	drawClass(rng, step)
-	step.Namespace = rng.IntN(namespaceCount)
+	draws(drawSlot, drawClass, drawNamespace, drawKey("", "", "env", "both"), drawValue("prod", "dev"),
+		drawKind("", "", "", "", "", "GenerateName", "Paused", "Finalizer", "Finalizer", "Pinned", "Calls", "Calls", "Calls"))(rng, step)
 	if step.Cluster == collided {
 		step.Namespace = lib
 	}
-	step.Key = oneOf(rng, "", "", "env", "both")
-	step.Value = oneOf(rng, "prod", "dev")
-	step.Kind = oneOf(rng, "", "", "", "", "", "GenerateName", "Paused", "Finalizer", "Finalizer", "Pinned", "Calls", "Calls", "Calls")
 	if step.Kind == "Calls" && rng.IntN(3) > 0 {
 		step.Class = noClass // Without a topology, nothing is waited for.
 	}
-}
-
-func drawReferenced(rng *rand.Rand, step *Step) {
-	drawSlot(rng, step)
-	step.Kind = oneOf(rng, "ControlPlane", "Infrastructure")
-}
-
-func drawPause(rng *rand.Rand, step *Step) {
-	drawSlot(rng, step)
-	step.Kind = oneOf(rng, "Spec", "Annotation")
 }
 
 // slotName returns the name of a slot's Cluster. Some share it, in other namespaces;
@@ -118,9 +85,9 @@ func slotName(slot int) string {
 	return [slotCount]string{"one", "two", "three.dotted", "one", "two", "production-eu-west-1-payments-cluster0001"}[slot]
 }
 
-func createCluster(r *run, step Step) (bool, error) { return r.createClusterAs(admin, step) }
+func createCluster(r *run, step Step) (bool, error) { return r.createCluster(admin, step) }
 
-func (r *run) createClusterAs(somebody client.Client, step Step) (bool, error) {
+func (r *run) createCluster(somebody client.Client, step Step) (bool, error) {
 	if r.cluster(step) != nil {
 		return false, nil
 	}
@@ -149,82 +116,47 @@ func (r *run) createClusterAs(somebody client.Client, step Step) (bool, error) {
 	if step.Class != noClass {
 		cluster.Spec.Topology.Variables = []clusterv1.ClusterVariable{{Name: "size"}}
 		cluster.Spec.Topology.Variables[0].Value.Raw = []byte(`{"cpus":2}`)
+		cluster.Spec.Topology.ControlPlane.Variables.Overrides = cluster.Spec.Topology.Variables
 		if step.ClassNamespace != ownNamespace {
 			cluster.Spec.Topology.ClassRef.Namespace = r.namespace(step.ClassNamespace)
 		}
 	}
 	requested := cluster.DeepCopy()
 	taken := oracle.IsTaken(r.state, requested)
-	if err := somebody.Create(ctx, cluster); err != nil {
+	if err := r.create(somebody, cluster); err != nil {
 		return false, err
 	}
 	key := client.ObjectKeyFromObject(cluster)
-	r.slots[step.Cluster], r.state.Clusters[key] = key, cluster
-	if r.webhookUp && !r.dirty && taken {
+	r.slots[step.Cluster] = key
+	switch {
+	case !r.isUp(webhookProcess):
+		return true, checkLabelled(cluster)
+	case !r.dirty && taken:
 		return true, &oracleError{fmt.Sprintf("Cluster %s was not refused, and another has its namespace in Fleet", key)}
 	}
-	if r.webhookUp {
-		return true, sameStamp("the answer to CREATE", oracle.Admitted(r.state, requested), cluster)
-	}
-	return true, checkLabelled(cluster)
+	return true, sameStamp("the answer to CREATE", oracle.Admitted(r.state, requested), cluster)
 }
 
 // sameStamp compares labels and annotations.
 func sameStamp(what string, want, got *clusterv1.Cluster) error {
-	view := func(cluster *clusterv1.Cluster) string {
-		all := map[string]string{}
-		for key, value := range cluster.Labels {
-			all["label "+key] = value
-		}
-		for key, value := range cluster.Annotations {
-			all["annotation "+key] = value
-		}
-		return asYAML(all)
-	}
-	if diff := oracle.Diff(view(want), view(got)); diff != "" {
-		return &oracleError{what + " of Cluster " + client.ObjectKeyFromObject(got).String() + ":\n" + diff}
+	diff := cmp.Diff(want.Labels, got.Labels, cmpopts.EquateEmpty()) + cmp.Diff(want.Annotations, got.Annotations, cmpopts.EquateEmpty())
+	if diff != "" {
+		return &oracleError{what + " of Cluster " + client.ObjectKeyFromObject(got).String() + " (-expected +seen):\n" + diff}
 	}
 	return nil
 }
 
-func asYAML(value any) string {
-	text, err := yaml.Marshal(value)
-	if err != nil {
-		panic(err)
-	}
-	return string(text)
-}
-
-// changeCluster patches the Cluster of a step's slot.
-func (r *run) changeCluster(step Step, change map[string]any) (bool, error) {
-	return r.changeClusterAs(admin, step, change)
-}
-
-func (r *run) changeClusterAs(somebody client.Client, step Step, change map[string]any) (bool, error) {
-	before := r.cluster(step)
-	if before == nil {
-		return false, nil
-	}
-	cluster := before.DeepCopy()
-	if err := patchAs(somebody, cluster, change); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	r.state.Clusters[r.slots[step.Cluster]] = cluster
-	return true, nil
-}
-
-// hasKeepers: there may be somebody for whom groups and mappings are kept as they are,
-// but not made. Then it matters whether they were there, and how, when the last for
-// whom they are made went.
-func (r *run) hasKeepers() bool {
-	if mayDeselect(r, Step{}) {
+// hasKeepers reports whether there may be Clusters for which Muster keeps groups and mappings
+// as they are, but does not make them. Then it matters which existed when the last Cluster
+// went for which it makes them.
+func hasKeepers(r *run, step Step) bool {
+	if mayDeselect(r, step) {
 		return true
 	}
 	lives := map[types.UID]bool{}
 	for _, cluster := range r.state.Clusters {
 		lives[cluster.UID] = true
-		_, annotated := cluster.Annotations["cluster.x-k8s.io/paused"]
-		if annotated || ptr.Deref(cluster.Spec.Paused, false) || !cluster.DeletionTimestamp.IsZero() {
+		if isPaused(cluster) || !cluster.DeletionTimestamp.IsZero() {
 			return true
 		}
 	}
@@ -241,19 +173,18 @@ func (r *run) hasKeepers() bool {
 	return false
 }
 
-// leavesSomething: the Cluster or its Fleet Cluster does not go at once, and stays as it was.
+// leavesSomething: the Cluster or its Fleet Cluster does not go at once, and stays as it was, or
+// something is kept for others.
 func leavesSomething(r *run, step Step) bool {
 	cluster := r.cluster(step)
-	if cluster == nil {
+	config, _ := r.config()
+	switch {
+	case hasKeepers(r, step):
+		return true
+	case cluster == nil:
 		return false
-	}
-	if r.state.GarbageStays {
-		return true
-	}
-	if len(cluster.Finalizers) > 0 && cluster.DeletionTimestamp.IsZero() {
-		return true
-	}
-	if r.state.Config != nil && r.state.Config.Spec.Cluster != nil && isFalse(r.state.Config.Spec.Cluster.SetOwnerReferences) {
+	case r.state.GarbageStays, isFalse(config.SetOwnerReferences), ptr.Deref(cluster.Spec.Paused, false),
+		len(cluster.Finalizers) > 0 && cluster.DeletionTimestamp.IsZero():
 		return true
 	}
 	for _, fleet := range r.state.FleetClusters {
@@ -261,7 +192,14 @@ func leavesSomething(r *run, step Step) bool {
 			return true
 		}
 	}
-	return ptr.Deref(cluster.Spec.Paused, false)
+	return false
+}
+
+// mayDeselect: a selector is in force, so that the Cluster may be frozen or withdrawn, or its
+// agent have to call and to call no longer.
+func mayDeselect(r *run, _ Step) bool {
+	config, _ := r.config()
+	return config.Selector != nil || config.NamespaceSelector != nil || config.AgentInitiatedSelector != nil
 }
 
 func deleteCluster(r *run, step Step) (bool, error) {
@@ -269,24 +207,24 @@ func deleteCluster(r *run, step Step) (bool, error) {
 	if cluster == nil || !cluster.DeletionTimestamp.IsZero() {
 		return false, nil
 	}
-	if err := admin.Delete(ctx, cluster.DeepCopy()); err != nil {
-		return false, client.IgnoreNotFound(err)
+	if done, err := r.remove(admin, cluster); !done {
+		return false, err
 	}
 	return true, r.wentOrWaits(cluster)
 }
 
 // wentOrWaits takes note of a Cluster that was deleted, or waits for its finalizer.
 func (r *run) wentOrWaits(cluster *clusterv1.Cluster) error {
-	key := client.ObjectKeyFromObject(cluster)
-	r.deleted[key] = true
 	current := &clusterv1.Cluster{}
-	if err := admin.Get(ctx, key, current); err == nil {
-		r.state.Clusters[key] = current
+	err := admin.Get(ctx, client.ObjectKeyFromObject(cluster), current)
+	if err == nil {
+		r.note(current, true)
 		return nil
-	} else if client.IgnoreNotFound(err) != nil {
+	}
+	r.note(cluster, false)
+	if client.IgnoreNotFound(err) != nil {
 		return err
 	}
-	delete(r.state.Clusters, key)
 	return r.waitGone(cluster)
 }
 
@@ -296,33 +234,24 @@ func finishDeletion(r *run, step Step) (bool, error) {
 		return false, nil
 	}
 	rest := slices.DeleteFunc(slices.Clone(cluster.Finalizers), func(name string) bool { return name == finalizer })
-	if err := patch(cluster.DeepCopy(), map[string]any{"metadata": map[string]any{"finalizers": rest}}); err != nil {
-		return false, client.IgnoreNotFound(err)
+	if done, err := r.change(admin, cluster, map[string]any{"metadata": map[string]any{"finalizers": rest}}); !done {
+		return false, err
 	}
 	return true, r.wentOrWaits(cluster)
 }
 
-// mayDeselect: a selector is in force, so that the Cluster may be frozen or withdrawn, or its
-// agent have to call and to call no longer.
-func mayDeselect(r *run, _ Step) bool {
-	if r.state.Config == nil || r.state.Config.Spec.Cluster == nil {
-		return false
-	}
-	cluster := r.state.Config.Spec.Cluster
-	return cluster.Selector != nil || cluster.NamespaceSelector != nil || cluster.AgentInitiatedSelector != nil
-}
+func rebase(r *run, step Step) (bool, error) { return r.rebase(admin, step) }
 
-func rebase(r *run, step Step) (bool, error) { return r.rebaseAs(admin, step) }
-
-func (r *run) rebaseAs(somebody client.Client, step Step) (bool, error) {
-	if step.Class == noClass {
-		return r.changeStamped(somebody, step, map[string]any{"spec": map[string]any{"topology": nil}})
+func (r *run) rebase(somebody client.Client, step Step) (bool, error) {
+	topology := map[string]any{"topology": nil}
+	if step.Class != noClass {
+		ref := map[string]any{"name": r.className(step), "namespace": nil}
+		if step.ClassNamespace != ownNamespace {
+			ref["namespace"] = r.namespace(step.ClassNamespace)
+		}
+		topology["topology"] = map[string]any{"version": fixture.KubernetesVersion, "classRef": ref}
 	}
-	ref := map[string]any{"name": r.className(step), "namespace": nil}
-	if step.ClassNamespace != ownNamespace {
-		ref["namespace"] = r.namespace(step.ClassNamespace)
-	}
-	return r.changeStamped(somebody, step, map[string]any{"spec": map[string]any{"topology": map[string]any{"version": fixture.KubernetesVersion, "classRef": ref}}})
+	return r.changeStamped(somebody, step, map[string]any{"spec": topology})
 }
 
 func labelCluster(r *run, step Step) (bool, error) {
@@ -333,15 +262,24 @@ func annotateCluster(r *run, step Step) (bool, error) {
 	return r.changeStamped(admin, step, metadata("annotations", step.Key, step.Value))
 }
 
+// changeCluster patches the Cluster of a step's slot.
+func (r *run) changeCluster(somebody client.Client, step Step, change map[string]any) (bool, error) {
+	cluster := r.cluster(step)
+	if cluster == nil {
+		return false, nil
+	}
+	return r.change(somebody, cluster, change)
+}
+
 // changeStamped changes a Cluster in a way that the webhook sees, and checks that its
 // class labels are right at once.
 func (r *run) changeStamped(somebody client.Client, step Step, change map[string]any) (bool, error) {
 	before := r.cluster(step)
-	done, err := r.changeClusterAs(somebody, step, change)
+	done, err := r.changeCluster(somebody, step, change)
 	if !done || err != nil || r.cluster(step).ResourceVersion == before.ResourceVersion {
 		return done, err // An update that changes nothing is not shown to the webhook.
 	}
-	if !r.webhookUp {
+	if !r.isUp(webhookProcess) {
 		return true, checkLabelled(r.cluster(step))
 	}
 	return true, sameUpdate(r.cluster(step), r.cluster(step))
@@ -361,11 +299,9 @@ func sameUpdate(cluster, pinned *clusterv1.Cluster) error {
 	return sameStamp("the answer to UPDATE", want, cluster)
 }
 
-func dropPin(r *run, step Step) (bool, error) { return r.dropPinAs(admin, step) }
-
-// dropPinAs drops a pin or forges one: under a name that nobody has, or under that of a
-// Fleet Cluster of somebody else.
-func (r *run) dropPinAs(somebody client.Client, step Step) (bool, error) {
+// dropPin drops a pin or forges one, with a name that is free or with that of another
+// Cluster's Fleet Cluster.
+func (r *run) dropPin(somebody client.Client, step Step) (bool, error) {
 	before := r.cluster(step)
 	if before == nil {
 		return false, nil
@@ -389,16 +325,16 @@ func (r *run) dropPinAs(somebody client.Client, step Step) (bool, error) {
 	case ownKey:
 		delete(change, pinKey)
 	}
-	done, err := r.changeClusterAs(somebody, step, map[string]any{"metadata": map[string]any{"annotations": change}})
-	if !done || err != nil || !r.webhookUp {
+	done, err := r.changeCluster(somebody, step, map[string]any{"metadata": map[string]any{"annotations": change}})
+	if !done || err != nil || !r.isUp(webhookProcess) {
 		return done, err
 	}
 	return true, sameUpdate(r.cluster(step), before) // The webhook puts the pin back, whatever was asked for.
 }
 
-// nameOfAnother returns the first Fleet Cluster beside a Cluster that is another's.
+// nameOfAnother returns the first Fleet Cluster beside a Cluster that is another's, or "".
 func (r *run) nameOfAnother(cluster *clusterv1.Cluster) string {
-	var names []string
+	names := []string{""}
 	for key, fleet := range r.state.FleetClusters {
 		for _, owner := range fleet.OwnerReferences {
 			if key.Namespace == cluster.Namespace && owner.UID != cluster.UID {
@@ -407,13 +343,12 @@ func (r *run) nameOfAnother(cluster *clusterv1.Cluster) string {
 		}
 	}
 	slices.Sort(names)
-	return slices.Concat(names, []string{""})[0]
+	return names[min(1, len(names)-1)]
 }
 
 // isImported: the Cluster owns a Fleet Cluster and has reported so.
 func (r *run) isImported(cluster *clusterv1.Cluster) bool {
-	condition := meta.FindStatusCondition(cluster.Status.Conditions, "FleetImported")
-	if condition == nil || condition.Reason != "Imported" {
+	if told(cluster, "FleetImported") != "Imported" {
 		return false
 	}
 	for _, fleet := range r.state.FleetClusters {
@@ -431,44 +366,32 @@ func initialize(r *run, step Step) (bool, error) {
 	if cluster == nil || !cluster.DeletionTimestamp.IsZero() || ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
 		return false, nil
 	}
-	if step.Kind == "" {
-		for _, kind := range []string{"ControlPlane", "Infrastructure"} {
+	references := map[string]any{}
+	for kind, field := range map[string]string{"ControlPlane": "controlPlaneRef", "Infrastructure": "infrastructureRef"} {
+		if step.Kind == "" {
 			if _, err := createReferenced(r, Step{Cluster: step.Cluster, Kind: kind}); err != nil {
 				return false, err
 			}
 		}
+		references[field] = fixture.ReferenceTo(referenced(kind, cluster))
 	}
 	if step.Kind != "NoReferences" {
-		controlPlane, infrastructure := referenceTo("ControlPlane", cluster), referenceTo("Infrastructure", cluster)
-		done, err := r.changeCluster(step, map[string]any{"spec": map[string]any{
-			"controlPlaneRef":   map[string]any{"apiGroup": controlPlane.Group, "kind": controlPlane.Kind, "name": controlPlane.Name},
-			"infrastructureRef": map[string]any{"apiGroup": infrastructure.Group, "kind": infrastructure.Kind, "name": infrastructure.Name},
-		}})
-		if !done || err != nil {
-			return done, err
+		if done, err := r.changeCluster(admin, step, map[string]any{"spec": references}); !done {
+			return false, err
 		}
 	}
-	return r.changeStatus(step, true)
+	cluster = r.cluster(step)
+	return r.changed(cluster, fixture.Initialize(ctx, admin, cluster))
 }
 
 func uninitialize(r *run, step Step) (bool, error) {
-	if cluster := r.cluster(step); cluster == nil || !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
+	cluster := r.cluster(step)
+	if cluster == nil || !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
 		return false, nil
 	}
-	return r.changeStatus(step, false)
-}
-
-func (r *run) changeStatus(step Step, initialized bool) (bool, error) {
-	cluster := r.cluster(step).DeepCopy()
-	text, err := json.Marshal(map[string]any{"status": map[string]any{"initialization": map[string]any{"controlPlaneInitialized": initialized}}})
-	if err != nil {
-		return false, err
-	}
-	if err := admin.Status().Patch(ctx, cluster, client.RawPatch("application/merge-patch+json", text)); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	r.state.Clusters[r.slots[step.Cluster]] = cluster
-	return true, nil
+	before := cluster.DeepCopy()
+	cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(false)
+	return r.changed(cluster, admin.Status().Patch(ctx, cluster, client.MergeFrom(before)))
 }
 
 // referenced returns what a Cluster is to refer to.
@@ -479,69 +402,46 @@ func referenced(kind string, cluster *clusterv1.Cluster) *unstructured.Unstructu
 	return fixture.Infrastructure(cluster)
 }
 
-func referenceTo(kind string, cluster *clusterv1.Cluster) oracle.Reference {
-	return oracle.ReferenceTo(referenced(kind, cluster))
+// itsReferenced returns what the Cluster of a step is to refer to, as it was seen last if it is there.
+func (r *run) itsReferenced(kind string, step Step) *unstructured.Unstructured {
+	cluster := r.cluster(step)
+	if cluster == nil {
+		return &unstructured.Unstructured{}
+	}
+	object := referenced(kind, cluster)
+	if seen := r.state.Referenced[oracle.ReferenceTo(object)]; seen != nil {
+		return seen.DeepCopy()
+	}
+	return object
 }
 
 func createReferenced(r *run, step Step) (bool, error) {
-	cluster := r.cluster(step)
-	if cluster == nil {
+	object := r.itsReferenced(step.Kind, step)
+	if r.cluster(step) == nil || isThere(object) {
 		return false, nil
 	}
-	object := referenced(step.Kind, cluster)
-	ref := oracle.ReferenceTo(object)
-	if r.state.Referenced[ref] != nil {
-		return false, nil
-	}
-	if err := admin.Create(ctx, object); err != nil {
-		return false, err
-	}
-	r.state.Referenced[ref] = object
-	return true, nil
+	return true, r.create(admin, object)
 }
 
 func scaleControlPlane(r *run, step Step) (bool, error) {
-	cluster := r.cluster(step)
-	if cluster == nil {
-		return false, nil
-	}
-	ref := referenceTo("ControlPlane", cluster)
-	if r.state.Referenced[ref] == nil {
-		return false, nil
-	}
-	object := r.state.Referenced[ref].DeepCopy()
-	if err := patch(object, map[string]any{"spec": map[string]any{"replicas": json.Number(step.Value)}}); err != nil {
-		return false, err
-	}
-	r.state.Referenced[ref] = object
-	return true, nil
+	return r.change(admin, r.itsReferenced("ControlPlane", step), map[string]any{"spec": map[string]any{"replicas": json.Number(step.Value)}})
 }
 
 func deleteReferenced(r *run, step Step) (bool, error) {
-	cluster := r.cluster(step)
-	if cluster == nil {
-		return false, nil
-	}
-	ref := referenceTo(step.Kind, cluster)
-	object := r.state.Referenced[ref]
-	if object == nil {
-		return false, nil
-	}
-	delete(r.state.Referenced, ref)
-	return true, client.IgnoreNotFound(admin.Delete(ctx, object))
+	return r.remove(admin, r.itsReferenced(step.Kind, step))
 }
 
 // pause sets one of the two ways to pause a Cluster; an empty value unsets it.
 func pause(value string) func(*run, Step) (bool, error) {
 	return func(r *run, step Step) (bool, error) {
 		if step.Kind == "Annotation" {
-			return r.changeCluster(step, metadata("annotations", "cluster.x-k8s.io/paused", value))
+			return r.changeCluster(admin, step, metadata("annotations", pausedKey, value))
 		}
-		var paused any
+		paused := map[string]any{"paused": nil}
 		if value != "" {
-			paused = true
+			paused["paused"] = true
 		}
-		return r.changeCluster(step, map[string]any{"spec": map[string]any{"paused": paused}})
+		return r.changeCluster(admin, step, map[string]any{"spec": paused})
 	}
 }
 
@@ -552,5 +452,5 @@ func legacyFinalizer(r *run, step Step) (bool, error) {
 		return false, nil
 	}
 	rest := slices.DeleteFunc(slices.Clone(cluster.Finalizers), func(name string) bool { return name == domain })
-	return r.changeCluster(step, map[string]any{"metadata": map[string]any{"finalizers": append(rest, domain)}})
+	return r.changeCluster(admin, step, map[string]any{"metadata": map[string]any{"finalizers": append(rest, domain)}})
 }

@@ -1,6 +1,7 @@
 package random
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 
@@ -21,8 +22,8 @@ var collidingOperations = []operation{
 	// The Cluster goes again in the same step: if neither were in Fleet, either could come first.
 	{name: "TenantCollide", weight: 10, draw: func(rng *rand.Rand, step *Step) { step.Cluster = rng.IntN(collided) },
 		do: tenantCollide, racy: always},
-	{name: "CreateCollided", weight: 8, draw: nothing, do: createCollided},
-	{name: "FleetCollects", weight: 4, draw: nothing, do: fleetCollects, racy: always},
+	{name: "CreateCollided", weight: 8, do: createCollided},
+	{name: "FleetCollects", weight: 4, do: fleetCollects, racy: always},
 }
 
 // collidedKey returns the key of the victim's Fleet Cluster.
@@ -35,7 +36,7 @@ func (r *run) collidedKey() oracle.Key {
 func (r *run) collidingName() string {
 	wanted := oracle.FleetNamespace(r.collidedKey())
 	for i := 0; r.colliding == ""; i++ {
-		key := oracle.Key{Namespace: r.tenantNamespace(), Name: fmt.Sprintf("n%d-%s-%d", lib, slotName(collided), i)}
+		key := oracle.Key{Namespace: r.namespace(theirs), Name: fmt.Sprintf("n%d-%s-%d", lib, slotName(collided), i)}
 		if oracle.FleetNamespace(key) == wanted {
 			r.colliding = key.Name
 		}
@@ -62,7 +63,7 @@ func createCollided(r *run, _ Step) (bool, error) {
 
 // tenantCollide has the tenant create a Cluster whose namespace in Fleet another one has.
 func tenantCollide(r *run, step Step) (bool, error) {
-	if !r.syncerUp {
+	if !r.isUp(syncerProcess) {
 		if err := r.quiet(); err != nil {
 			return false, err
 		}
@@ -71,9 +72,9 @@ func tenantCollide(r *run, step Step) (bool, error) {
 	if r.cluster(step) != nil || r.state.FleetClusters[r.collidedKey()] == nil {
 		return false, nil
 	}
-	done, err := r.createClusterAs(r.tenant, step)
-	if apierrors.IsForbidden(err) && r.webhookUp {
-		refused := fixture.Cluster(r.tenantNamespace(), r.collidingName(), "", "")
+	done, err := r.createCluster(r.tenant, step)
+	if apierrors.IsForbidden(err) && r.isUp(webhookProcess) {
+		refused := fixture.Cluster(r.namespace(theirs), r.collidingName(), "", "")
 		refused.Annotations = map[string]string{pinKey: refused.Name}
 		if !oracle.IsTaken(r.state, refused) {
 			return true, &oracleError{"nobody else has its namespace in Fleet, and yet: " + err.Error()}
@@ -115,28 +116,21 @@ func fleetCollects(r *run, _ Step) (bool, error) {
 		return false, nil
 	}
 	before := len(r.state.FleetNamespaces)
-	err := r.removeFleetNamespaces(values(r.state.FleetClusters)...)
+	err := r.removeFleetNamespaces(func(holder oracle.Key) bool { return r.state.FleetClusters[holder] == nil })
 	return len(r.state.FleetNamespaces) < before, err
 }
 
-// removeFleetNamespaces removes the namespaces in Fleet of all Fleet Clusters but some.
-func (r *run) removeFleetNamespaces(but ...client.Object) error {
-	kept := map[oracle.Key]bool{}
-	for _, fleet := range but {
-		kept[client.ObjectKeyFromObject(fleet)] = true
-	}
+// removeFleetNamespaces removes the namespaces in Fleet of those Fleet Clusters that may go.
+func (r *run) removeFleetNamespaces(mayGo func(oracle.Key) bool) error {
 	for name, holder := range r.state.FleetNamespaces {
-		if kept[holder] {
+		if !mayGo(holder) {
 			continue
 		}
 		namespace := &corev1.Namespace{}
 		if err := admin.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
 			return err
 		}
-		if err := admin.Delete(ctx, namespace.DeepCopy()); err != nil {
-			return err
-		}
-		if err := r.waitGone(namespace); err != nil {
+		if err := errors.Join(admin.Delete(ctx, namespace.DeepCopy()), r.waitGone(namespace)); err != nil {
 			return err
 		}
 		delete(r.state.FleetNamespaces, name)

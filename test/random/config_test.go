@@ -1,10 +1,10 @@
 package random
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,37 +16,29 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 var classOperations = []operation{
-	{name: "CreateClass", weight: 8, draw: func(rng *rand.Rand, step *Step) {
-		drawOneClass(rng, step)
-		step.Key = oneOf(rng, "", "tier", "both")
-		step.Value = oneOf(rng, "gold", "iron")
-	}, do: createClass},
+	{name: "CreateClass", weight: 8, draw: draws(drawOneClass, drawKey("", "tier", "both"), drawValue("gold", "iron")), do: createClass},
 	// Such a class freezes the Clusters that have a group of its name: it matters how they are.
 	{name: "CreateDisplacing", weight: 2, draw: drawDisplacing, do: createClass, racy: always},
 	{name: "DeleteDisplacing", weight: 2, draw: drawDisplacing, do: deleteClass, racy: always},
 	// A group that does not go with its class stays as it was.
 	{name: "DeleteClass", weight: 3, draw: drawOneClass, do: deleteClass, racy: func(r *run, _ Step) bool {
-		config := r.state.Config
-		if r.state.GarbageStays {
-			return true
-		}
-		return config != nil && config.Spec.ClusterClass != nil && isFalse(config.Spec.ClusterClass.SetOwnerReferences)
+		_, config := r.config()
+		return r.state.GarbageStays || isFalse(config.SetOwnerReferences)
 	}},
-	{name: "LabelClass", weight: 5, draw: func(rng *rand.Rand, step *Step) {
-		drawOneClass(rng, step)
-		step.Key = oneOf(rng, "tier", "both", "management.cattle.io/cluster-display-name")
-		step.Value = oneOf(rng, "", "gold", "iron")
-	}, do: labelClass},
+	{name: "LabelClass", weight: 5, draw: draws(
+		drawOneClass, drawKey("tier", "both", "management.cattle.io/cluster-display-name"), drawValue("", "gold", "iron"),
+	), do: labelClass},
 }
 
 var configOperations = []operation{
 	{name: "SetConfig", weight: 7, draw: drawConfig, do: setConfig, racy: always},
-	{name: "DeleteConfig", weight: 2, draw: func(*rand.Rand, *Step) {}, do: deleteConfig, racy: always},
+	{name: "DeleteConfig", weight: 2, do: deleteConfig, racy: always},
 	{name: "LabelNamespace", weight: 4, draw: func(rng *rand.Rand, step *Step) {
-		step.Namespace = rng.IntN(namespaceCount)
+		drawNamespace(rng, step)
 		step.Key, step.Value = "team", oneOf(rng, "", "red", "blue")
 	}, do: labelNamespace, racy: mayDeselect},
 }
@@ -62,64 +54,46 @@ func drawDisplacing(rng *rand.Rand, step *Step) {
 	step.Kind, step.Namespace = "Displacing", rng.IntN(namespaceCount)
 }
 
-// ownClassKey returns the class that a step creates, changes or deletes.
-func (r *run) ownClassKey(step Step) oracle.Key {
-	key := r.classKey(step, "")
+// class returns the class that a step creates, changes or deletes, as it was seen last if it is there.
+func (r *run) class(step Step) *clusterv1.ClusterClass {
+	key := r.classKey(step)
 	if step.Kind == "Displacing" {
 		key = oracle.Key{Namespace: r.namespace(step.Namespace), Name: key.Name + "." + key.Namespace}
 	}
-	return key
+	if class := r.state.Classes[key]; class != nil {
+		return class.DeepCopy()
+	}
+	return fixture.Class(key.Namespace, key.Name, nil)
 }
 
 func createClass(r *run, step Step) (bool, error) {
-	key := r.ownClassKey(step)
-	class := fixture.Class(key.Namespace, key.Name, nil)
+	class := r.class(step)
+	if isThere(class) {
+		return false, nil
+	}
 	if step.Key != "" {
 		class.Labels = map[string]string{step.Key: step.Value}
 	}
-	if r.state.Classes[key] != nil {
-		return false, nil
-	}
-	if err := admin.Create(ctx, class); err != nil {
-		return false, err
-	}
-	r.state.Classes[key] = class
-	return true, nil
+	return true, r.create(admin, class)
 }
 
 func deleteClass(r *run, step Step) (bool, error) {
-	key := r.ownClassKey(step)
-	class := r.state.Classes[key]
-	if class == nil {
-		return false, nil
+	class := r.class(step)
+	if done, err := r.remove(admin, class); !done {
+		return false, err
 	}
-	if err := admin.Delete(ctx, class); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	delete(r.state.Classes, key)
-	r.deleted[key] = true
 	return true, r.waitGone(class)
 }
 
 func labelClass(r *run, step Step) (bool, error) {
-	key := r.classKey(step, "")
-	if r.state.Classes[key] == nil {
-		return false, nil
-	}
-	class := r.state.Classes[key].DeepCopy()
-	if err := patch(class, metadata("labels", step.Key, step.Value)); err != nil {
-		return false, err
-	}
-	r.state.Classes[key] = class
-	return true, nil
+	return r.change(admin, r.class(step), metadata("labels", step.Key, step.Value))
 }
 
 func labelNamespace(r *run, step Step) (bool, error) {
 	namespace := r.state.Namespaces[r.namespace(step.Namespace)].DeepCopy()
-	if err := patch(namespace, metadata("labels", step.Key, step.Value)); err != nil {
+	if _, err := r.change(admin, namespace, metadata("labels", step.Key, step.Value)); err != nil {
 		return false, err
 	}
-	r.state.Namespaces[namespace.Name] = namespace
 	return true, r.waitForWebhook()
 }
 
@@ -199,7 +173,7 @@ func deleteConfig(r *run, _ Step) (bool, error) {
 	if r.state.Config == nil {
 		return false, nil
 	}
-	if err := admin.Delete(ctx, r.state.Config); err != nil {
+	if err := admin.Delete(ctx, r.state.Config.DeepCopy()); err != nil {
 		return false, err
 	}
 	r.state.Config = nil
@@ -209,10 +183,10 @@ func deleteConfig(r *run, _ Step) (bool, error) {
 // waitForWebhook waits until the webhook has seen the last change of settings and
 // Namespaces, by asking it for stamps.
 func (r *run) waitForWebhook() error {
-	if !r.webhookUp {
+	if !r.isUp(webhookProcess) {
 		return nil
 	}
-	return try(r.patience, func() error {
+	return poll.Until(ctx, "the webhook to see what was changed", r.patience, func(ctx context.Context) error {
 		for i := range namespaceCount {
 			probe := fixture.Cluster(r.namespace(i), "probe", classNames[0], "")
 			probe.Labels = map[string]string{"env": "prod"}
@@ -226,30 +200,6 @@ func (r *run) waitForWebhook() error {
 		}
 		return nil
 	})
-}
-
-// labelled is whether the API server labels Clusters with their class itself, by the
-// component class-labels.
-var labelled bool
-
-// withClassLabels installs the component, or takes it away. MUSTER_CLASS_LABELS=on or off has
-// the last word.
-func withClassLabels(wanted bool) error {
-	if wanted = asked("MUSTER_CLASS_LABELS", wanted); wanted == labelled {
-		return nil
-	}
-	var err error
-	if wanted {
-		err = env.StartComponent(ctx, "class-labels")
-	} else {
-		_, err = env.Kubectl(ctx, "delete", "mutatingadmissionpolicybinding,mutatingadmissionpolicy", "muster-class-labels")
-	}
-	if err != nil {
-		return err
-	}
-	labelled = wanted
-	time.Sleep(time.Second) // The API server hears of it a moment later.
-	return nil
 }
 
 // checkLabelled checks that a Cluster that was just written has the labels of its class
@@ -266,7 +216,7 @@ func checkLabelled(cluster *clusterv1.Cluster) error {
 	got := maps.Clone(cluster.Labels)
 	maps.DeleteFunc(got, func(key, _ string) bool { return key != nameLabel && key != namespaceLabel })
 	if !maps.Equal(want, got) {
-		return &oracleError{fmt.Sprintf("labels of Cluster %s without the webhook:\n%s", client.ObjectKeyFromObject(cluster), oracle.Diff(asYAML(want), asYAML(got)))}
+		return &oracleError{fmt.Sprintf("labels of Cluster %s without the webhook: %v, not %v", client.ObjectKeyFromObject(cluster), got, want)}
 	}
 	return nil
 }

@@ -25,8 +25,8 @@
 // The environment says what is played:
 //
 //	MUSTER_SEED=7 MUSTER_SEEDS=20 MUSTER_STEPS=250   twenty runs, from seed 7 on
-//	MUSTER_POLICIES=off                              the shipped admission policies taken away in all runs; or on
-//	MUSTER_REGISTRAR=off                             the optional registrar does not run in any; or on
-//	MUSTER_CLASS_LABELS=on                           the API server labels Clusters with their class in all; or off
 //	MUSTER_REPLAY=steps.jsonl                        the steps that a failure printed
+//
+// The seed also decides which optional parts there are: the policies in even seeds, the
+// registrar in two of three, and class labels by the API server in every other two.
 package random

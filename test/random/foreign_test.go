@@ -1,11 +1,11 @@
 package random
 
 import (
+	"encoding/json"
 	"math/rand/v2"
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/oracle"
@@ -14,13 +14,11 @@ import (
 // What others do to objects of Fleet. Muster has to be at rest before each, because
 // an object may be about to be frozen, or to go.
 var foreignOperations = []operation{
-	{name: "ForeignLabel", weight: 4, draw: func(rng *rand.Rand, step *Step) {
-		drawTarget(rng, step)
-		step.Key = oneOf(rng, oracle.Others+"a", managedByLabel, nameLabel, namespaceLabel, nameLabel, namespaceLabel,
-			"left."+domain, domain+"/left", domain+"/released", domain+"/imported-from", domain+"/imported-uid", domain+"/clusterclass-name",
-			domain+"/targeting", domain+"/applied-hash", "env", "tier")
-		step.Value = oneOf(rng, "", "theirs")
-	}, do: foreignLabel, racy: always},
+	{name: "ForeignLabel", weight: 4, draw: draws(drawTarget, drawKey(
+		oracle.Others+"a", managedByLabel, nameLabel, namespaceLabel, nameLabel, namespaceLabel,
+		"left."+domain, domain+"/left", domain+"/released", domain+"/imported-from", domain+"/imported-uid", domain+"/clusterclass-name",
+		domain+"/targeting", domain+"/applied-hash", "env", "tier",
+	), drawValue("", "theirs")), do: foreignLabel, racy: always},
 	{name: "ForeignSpec", weight: 4, draw: func(rng *rand.Rand, step *Step) {
 		drawTarget(rng, step)
 		step.Value = oneOf(rng, foreignSpecs[step.Kind]...)
@@ -28,8 +26,7 @@ var foreignOperations = []operation{
 	{name: "ForeignDelete", weight: 4, draw: drawTarget, do: foreignDelete, racy: always},
 	{name: "ForeignCreate", weight: 3, draw: drawTarget, do: foreignCreate, racy: always},
 	{name: "Adopt", weight: 3, draw: drawTarget, do: foreignAdopt, racy: always},
-	{name: "ForeignNamespace", weight: 1, draw: func(rng *rand.Rand, step *Step) { step.Namespace = rng.IntN(namespaceCount) },
-		do: foreignNamespace, racy: always},
+	{name: "ForeignNamespace", weight: 1, draw: drawNamespace, do: foreignNamespace, racy: always},
 }
 
 const (
@@ -40,16 +37,13 @@ const (
 )
 
 func drawTarget(rng *rand.Rand, step *Step) {
-	step.Kind = oneOf(rng, fleetClusterKind, fleetClusterKind, classGroupKind, crossGroupKind, mappingKind)
-	drawSlot(rng, step)
-	drawOneClass(rng, step)
-	step.Namespace = rng.IntN(namespaceCount)
+	draws(drawKind(fleetClusterKind, fleetClusterKind, classGroupKind, crossGroupKind, mappingKind), drawSlot, drawOneClass, drawNamespace)(rng, step)
 }
 
 // target returns the object of Fleet that a step is about, as it was seen last, or an
 // empty one with its name if there is none.
-func (r *run) target(step Step) (object client.Object, found bool) {
-	class := r.classKey(step, "")
+func (r *run) target(step Step) client.Object {
+	class := r.classKey(step)
 	key := oracle.Key{Namespace: r.namespace(step.Namespace)}
 	switch step.Kind {
 	case fleetClusterKind:
@@ -68,32 +62,17 @@ func (r *run) target(step Step) (object client.Object, found bool) {
 	}
 }
 
-func pick[T client.Object](from map[oracle.Key]T, key oracle.Key, empty T) (client.Object, bool) {
+func pick[T client.Object](from map[oracle.Key]T, key oracle.Key, empty T) client.Object {
 	if object, ok := from[key]; ok {
-		return object.DeepCopyObject().(client.Object), true
+		return object.DeepCopyObject().(client.Object)
 	}
 	empty.SetNamespace(key.Namespace)
 	empty.SetName(key.Name)
-	return empty, false
-}
-
-func (r *run) remember(object client.Object) {
-	key := client.ObjectKeyFromObject(object)
-	switch object := object.(type) {
-	case *fleetv1.Cluster:
-		r.state.FleetClusters[key] = object
-	case *fleetv1.ClusterGroup:
-		r.state.Groups[key] = object
-	case *fleetv1.BundleNamespaceMapping:
-		r.state.Mappings[key] = object
-	}
+	return empty
 }
 
 func foreignLabel(r *run, step Step) (bool, error) {
-	object, found := r.target(step)
-	if !found {
-		return false, nil
-	}
+	object := r.target(step)
 	// Keys of ours are ours wherever they are, wanted or not.
 	if isFree := step.Key == oracle.Others+"a" || strings.Contains(step.Key, domain); !isFree {
 		if _, has := object.GetLabels()[step.Key]; !has {
@@ -108,11 +87,7 @@ func foreignLabel(r *run, step Step) (bool, error) {
 	if strings.HasPrefix(step.Key, domain+"/") {
 		field = "annotations"
 	}
-	if err := patch(object, metadata(field, step.Key, step.Value)); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	r.remember(object)
-	return true, nil
+	return r.change(admin, object, metadata(field, step.Key, step.Value))
 }
 
 // isKept reports whether Muster puts a Fleet Cluster back at once.
@@ -121,8 +96,7 @@ func (r *run) isKept(step Step) bool {
 	if step.Kind != fleetClusterKind || cluster == nil || r.createsOnly() {
 		return false
 	}
-	condition := meta.FindStatusCondition(cluster.Status.Conditions, "FleetImported")
-	return condition != nil && condition.Reason == "Imported"
+	return told(cluster, "FleetImported") == "Imported"
 }
 
 // foreignSpecs are merge patches.
@@ -142,69 +116,35 @@ var foreignSpecs = map[string][]string{
 }
 
 func foreignSpec(r *run, step Step) (bool, error) {
-	object, found := r.target(step)
-	if !found {
-		return false, nil
-	}
+	object := r.target(step)
 	// A clientID that an agent calls with stays as it is: there is nothing to put back that
 	// anybody could know.
 	if fleet, ok := object.(*fleetv1.Cluster); ok && fleet.Spec.KubeConfigSecret == "" && strings.Contains(step.Value, "clientID") {
 		return false, nil
 	}
-	if err := admin.Patch(ctx, object, client.RawPatch("application/merge-patch+json", []byte(step.Value))); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	r.remember(object)
-	return true, nil
+	return r.change(admin, object, json.RawMessage(step.Value))
 }
 
 func foreignDelete(r *run, step Step) (bool, error) {
-	object, found := r.target(step)
-	if !found {
-		return false, nil
-	}
+	object := r.target(step)
 	if step.Kind == fleetClusterKind && r.retainsIn(object.GetNamespace()) {
 		return false, nil // It is chance whether charts sees that it is gone, and then gives up what it retains.
 	}
-	if err := admin.Delete(ctx, object); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	key := client.ObjectKeyFromObject(object)
-	switch step.Kind {
-	case fleetClusterKind:
-		delete(r.state.FleetClusters, key)
-	case mappingKind:
-		delete(r.state.Mappings, key)
-	default:
-		delete(r.state.Groups, key)
-	}
-	return true, nil
+	return r.remove(admin, object)
 }
 
 // foreignCreate takes a name before Muster does.
 func foreignCreate(r *run, step Step) (bool, error) {
-	object, found := r.target(step)
-	if found || r.state.Namespaces[object.GetNamespace()] == nil {
+	object := r.target(step)
+	if isThere(object) || r.state.Namespaces[object.GetNamespace()] == nil {
 		return false, nil
 	}
 	object.SetLabels(map[string]string{oracle.Others + "made": "true"})
-	if err := admin.Create(ctx, object); err != nil {
-		return false, err
-	}
-	r.remember(object)
-	return true, nil
+	return true, r.create(admin, object)
 }
 
 func foreignAdopt(r *run, step Step) (bool, error) {
-	object, found := r.target(step)
-	if !found {
-		return false, nil
-	}
-	if err := patch(object, metadata("annotations", domain+"/adopt", "true")); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-	r.remember(object)
-	return true, nil
+	return r.change(admin, r.target(step), metadata("annotations", domain+"/adopt", "true"))
 }
 
 func foreignNamespace(r *run, step Step) (bool, error) {
@@ -213,9 +153,5 @@ func foreignNamespace(r *run, step Step) (bool, error) {
 	if namespace.Annotations[workspace] == "" {
 		return false, nil
 	}
-	if err := patch(namespace, metadata("annotations", workspace, "")); err != nil {
-		return false, err
-	}
-	r.state.Namespaces[namespace.Name] = namespace
-	return true, nil
+	return r.change(admin, namespace, metadata("annotations", workspace, ""))
 }

@@ -1,33 +1,115 @@
 package random
 
 import (
-	"math/rand/v2"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-// collectorProcess has the garbage collector, and what else may wait for a while.
-const collectorProcess = "kube-controller-manager"
+const (
+	webhookProcess   = "muster-webhook"
+	syncerProcess    = "muster-syncer"
+	registrarProcess = "muster-registrar"
+	chartsProcess    = "muster-charts"
+	// collectorProcess has the garbage collector, and what else may wait for a while.
+	collectorProcess = "kube-controller-manager"
+)
 
 var processOperations = []operation{
-	{name: quiet, weight: 14, draw: nothing},
-	{name: "SyncerStop", weight: 2, draw: nothing, do: func(r *run, _ Step) (bool, error) { return r.stopSyncer(env.Stop) }},
-	{name: "SyncerKill", weight: 2, draw: nothing, do: func(r *run, _ Step) (bool, error) { return r.stopSyncer(env.Kill) }},
-	{name: "WebhookStop", weight: 2, draw: nothing, do: func(r *run, _ Step) (bool, error) {
-		if !r.webhookUp {
-			return false, nil
-		}
-		r.webhookUp = false
-		return true, env.Stop(ctx, webhookProcess)
-	}},
-	{name: "WebhookStart", weight: 6, draw: nothing, do: func(r *run, _ Step) (bool, error) {
-		wasDown := !r.webhookUp
-		return wasDown, r.startWebhook()
+	{name: quiet, weight: 14},
+	{name: "SyncerStop", weight: 2, do: stops(syncerProcess, (*stack.Stack).Stop)},
+	{name: "SyncerKill", weight: 2, do: stops(syncerProcess, (*stack.Stack).Kill)},
+	{name: "WebhookStop", weight: 2, do: stops(webhookProcess, (*stack.Stack).Stop)},
+	{name: "WebhookStart", weight: 6, do: func(r *run, _ Step) (bool, error) {
+		wasDown := r.down[webhookProcess]
+		return wasDown, r.start(webhookProcess)
 	}},
 	// What it had not collected yet when it stopped is anybody's guess.
-	{name: "StopGC", weight: 3, draw: nothing, do: stopCollector, racy: always},
-	{name: "StartGC", weight: 5, draw: nothing, do: func(r *run, _ Step) (bool, error) {
+	{name: "StopGC", weight: 3, do: stopCollector, racy: always},
+	{name: "StartGC", weight: 5, do: func(r *run, _ Step) (bool, error) {
 		wasDown := r.state.GarbageStays
 		return wasDown, r.startCollector()
 	}},
+}
+
+var registrarOperations = []operation{
+	{name: "RegistrarStop", weight: 1, do: stops(registrarProcess, (*stack.Stack).Stop)},
+	{name: "RegistrarKill", weight: 2, do: stops(registrarProcess, (*stack.Stack).Kill)},
+}
+
+func leaseOf(process string) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: process}}
+}
+
+// leads waits until a program leads.
+func leads(process string) error {
+	return poll.Until(ctx, process+" to lead", time.Minute, func(context.Context) error {
+		lease := leaseOf(process)
+		if err := admin.Get(ctx, client.ObjectKeyFromObject(lease), lease); err != nil {
+			return err
+		}
+		if ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
+			return errors.New("nobody holds the lease")
+		}
+		return nil
+	})
+}
+
+// stops returns what ends a program of Muster, to be started later. The Lease of one that was
+// killed is given back for it: it would lapse in some seconds only.
+func stops(process string, end func(*stack.Stack, context.Context, string) error) func(*run, Step) (bool, error) {
+	return func(r *run, _ Step) (bool, error) {
+		if !r.isUp(process) {
+			return false, nil
+		}
+		r.down[process] = true
+		if process == syncerProcess {
+			r.clean = !r.dirty
+		}
+		if err := end(env, ctx, process); err != nil || process == webhookProcess {
+			return true, err
+		}
+		return true, patch(leaseOf(process), map[string]any{"spec": map[string]any{"holderIdentity": ""}})
+	}
+}
+
+func (r *run) isUp(process string) bool {
+	return !r.down[process] && (registrar || process != registrarProcess)
+}
+
+// start starts programs that were stopped, and lets them begin.
+func (r *run) start(processes ...string) error {
+	for _, process := range processes {
+		if !r.down[process] {
+			continue
+		}
+		delete(r.down, process)
+		if err := env.Start(ctx, process); err != nil {
+			return err
+		}
+		begins := func() error { return leads(process) }
+		if process == webhookProcess {
+			begins = r.waitForWebhook
+		}
+		if err := begins(); err != nil {
+			return err
+		}
+		if process == syncerProcess {
+			time.Sleep(2 * calm) // Its caches fill.
+		}
+	}
+	return nil
 }
 
 // stopCollector stops the garbage collector: what is owned by what was deleted stays.
@@ -38,7 +120,7 @@ func stopCollector(r *run, _ Step) (bool, error) {
 	if err := r.waitCollected(); err != nil {
 		return false, err
 	}
-	if !r.syncerUp { // Then nobody else has changed anything.
+	if !r.isUp(syncerProcess) { // Then nobody else has changed anything.
 		seen, err := r.look()
 		if err != nil {
 			return false, err
@@ -57,15 +139,89 @@ func (r *run) startCollector() error {
 	return env.Start(ctx, collectorProcess)
 }
 
-func nothing(*rand.Rand, *Step) {}
+var (
+	// registrar says whether runs have the optional component. Without it, Clusters whose agents
+	// are to call say so, and nothing else comes of it.
+	registrar, registrarInstalled bool
+	// labelled says whether the API server labels Clusters with their class itself, by the
+	// component class-labels.
+	labelled bool
+)
 
-func (r *run) startWebhook() error {
-	if r.webhookUp {
+// withRegistrar has the registrar run, or not. The syncer looks for it anew: it remembers for a
+// minute what it has seen.
+func withRegistrar(wanted bool) error {
+	if wanted == registrar {
 		return nil
 	}
-	r.webhookUp = true
-	if err := env.Start(ctx, webhookProcess); err != nil {
+	var err error
+	switch {
+	case !wanted:
+		if err = env.Stop(ctx, registrarProcess); err == nil {
+			err = admin.Delete(ctx, leaseOf(registrarProcess))
+		}
+	case registrarInstalled:
+		err = env.Start(ctx, registrarProcess)
+	default:
+		// The component has Roles in Fleet's namespaces.
+		if err = env.Apply(ctx, fixture.FleetSettings("")); err == nil {
+			err = env.StartComponent(ctx, "registrar")
+		}
+	}
+	if registrar, registrarInstalled = wanted, true; wanted && err == nil {
+		err = leads(registrarProcess)
+	}
+	if err != nil {
 		return err
 	}
-	return r.waitForWebhook()
+	return env.Restart(ctx, syncerProcess)
+}
+
+// withClassLabels installs the component, or takes it away.
+func withClassLabels(wanted bool) error {
+	if wanted == labelled {
+		return nil
+	}
+	var err error
+	if wanted {
+		err = env.StartComponent(ctx, "class-labels")
+	} else {
+		_, err = env.Kubectl(ctx, "delete", "mutatingadmissionpolicybinding,mutatingadmissionpolicy", "muster-class-labels")
+	}
+	labelled = wanted
+	time.Sleep(time.Second) // The API server hears of it a moment later.
+	return err
+}
+
+// withPolicies leaves the shipped admission policies in force, or takes their bindings away:
+// no decision of Muster's may rest on them. It returns what puts them back.
+func withPolicies(inForce bool) (restore func() error, err error) {
+	var bindings admissionv1.ValidatingAdmissionPolicyBindingList
+	var taken []client.Object
+	if !inForce {
+		err = admin.List(ctx, &bindings)
+	}
+	for i := range bindings.Items {
+		binding := &bindings.Items[i]
+		if !strings.HasPrefix(binding.Name, "muster-") {
+			continue
+		}
+		err = errors.Join(err, admin.Delete(ctx, binding.DeepCopy()))
+		binding.ObjectMeta = metav1.ObjectMeta{Name: binding.Name, Labels: binding.Labels, Annotations: binding.Annotations}
+		taken = append(taken, binding)
+	}
+	wait := func() {
+		if len(taken) > 0 {
+			time.Sleep(time.Second) // The API server hears of it a moment later.
+		}
+	}
+	wait()
+	return func() error {
+		var errs []error
+		for _, binding := range taken {
+			errs = append(errs, admin.Create(ctx, binding))
+		}
+		wait()
+		return errors.Join(errs...)
+	}, err
 }

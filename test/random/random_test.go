@@ -6,25 +6,22 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-const (
-	webhookProcess = "muster-webhook"
-	syncerProcess  = "muster-syncer"
-	// patience is how long Muster may take to come to rest. A reference of a kind that
-	// nobody had is looked for again after 15 s.
-	patience = 40 * time.Second
-)
+// patience is how long Muster may take to come to rest. It looks again after 15 s for a
+// reference whose kind did not exist.
+const patience = 40 * time.Second
 
 var (
 	ctx   = context.Background()
@@ -43,7 +40,7 @@ func testMain(m *testing.M) int {
 		if err := makeTenantRole(); err != nil {
 			return err
 		}
-		return withCharts()
+		return startCharts()
 	})
 }
 
@@ -59,22 +56,7 @@ func TestRandom(t *testing.T) {
 	for seed := first; seed < first+seeds && !t.Failed(); seed++ {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			begin := time.Now()
-			// Before the policies go, which come with the component.
-			if err := withRegistrar(seed%3 != 0); err != nil {
-				t.Fatal(err)
-			}
-			if err := withClassLabels(seed%4 >= 2); err != nil {
-				t.Fatal(err)
-			}
-			restore, err := withPolicies(seed%2 == 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := restore(); err != nil {
-					t.Error(err)
-				}
-			})
+			setUp(t, seed%2 == 0, seed%3 != 0, seed%4 >= 2)
 			r, err := playSeed(seed, count)
 			total, carried = total+r.count, carried+r.carried
 			t.Logf("seed %d: %d steps in %s; %d registrations were made; at all quiet points together, %d Bundles and HelmOps carried charts",
@@ -87,6 +69,25 @@ func TestRandom(t *testing.T) {
 	fmt.Fprintf(os.Stderr, "%d steps over %d seeds in %s\n", total, seeds, time.Since(begin).Round(time.Second))
 	if carried == 0 && seeds > 2 && !t.Failed() {
 		t.Error("no chart was carried to any Cluster in any of the runs")
+	}
+}
+
+// setUp decides which optional parts there are in a run: the shipped admission policies, the
+// registrar, and labels of classes by the API server.
+func setUp(t *testing.T, policies, registrar, classLabels bool) {
+	t.Helper()
+	// The policies come with the component.
+	if err := errors.Join(withRegistrar(registrar), withClassLabels(classLabels)); err != nil {
+		t.Fatal(err)
+	}
+	restore, err := withPolicies(policies)
+	t.Cleanup(func() {
+		if err := restore(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -113,24 +114,10 @@ func replay(t *testing.T, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := withRegistrar(true); err != nil {
+	setUp(t, true, true, false)
+	if err := playSteps("replay", steps, patience); err != nil {
 		t.Fatal(err)
 	}
-	restore, err := withPolicies(true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(playSteps("replay", steps, patience, true), restore()); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// asked returns what an environment variable says, on or off, or what is wanted if it says nothing.
-func asked(name string, wanted bool) bool {
-	if text := os.Getenv(name); text != "" {
-		return text != "off"
-	}
-	return wanted
 }
 
 func number(t *testing.T, name string, fallback int) int {
@@ -148,13 +135,30 @@ func number(t *testing.T, name string, fallback int) int {
 
 // playSeed draws steps until enough of them were done.
 func playSeed(seed, count int) (*run, error) {
-	r, err := newRun(fmt.Sprintf("s%d", seed), patience)
+	rng := rand.New(rand.NewPCG(uint64(seed), 0))
+	return playAll(fmt.Sprintf("s%d", seed), patience, func(r *run) (Step, bool) { return drawStep(rng), r.count < count })
+}
+
+// playSteps plays recorded steps.
+func playSteps(id string, steps []Step, patience time.Duration) error {
+	tries++
+	_, err := playAll(fmt.Sprintf("%s%d", id, tries), patience, func(*run) (next Step, more bool) {
+		if more = len(steps) > 0; more {
+			next, steps = steps[0], steps[1:]
+		}
+		return next, more
+	})
+	return err
+}
+
+// playAll plays steps as long as there are more, and then removes everything.
+func playAll(id string, patience time.Duration, next func(*run) (Step, bool)) (*run, error) {
+	r, err := newRun(id, patience)
 	if err != nil {
 		return r, err
 	}
-	rng := rand.New(rand.NewPCG(uint64(seed), 0))
-	for r.count < count && err == nil {
-		_, err = r.play(drawStep(rng))
+	for step, more := next(r); more && err == nil; step, more = next(r) {
+		err = r.play(step)
 	}
 	if err == nil {
 		err = r.quiet()
@@ -162,135 +166,92 @@ func playSeed(seed, count int) (*run, error) {
 	return r, errors.Join(err, r.finish(err == nil))
 }
 
-// playSteps plays recorded steps, and checks what is left in the end if it is told to.
-func playSteps(id string, steps []Step, patience time.Duration, toTheEnd bool) error {
-	r, err := newRun(id, patience)
-	if err != nil {
-		return err
-	}
-	for _, step := range steps {
-		if _, err = r.play(step); err != nil {
-			break
-		}
-	}
-	if err == nil {
-		err = r.quiet()
-	}
-	return errors.Join(err, r.finish(err == nil && toTheEnd))
-}
-
 // finish removes everything. If all went well so far, what is left over when all
 // Clusters and classes are gone is what the oracle says; and when that is gone too,
 // there must be nothing.
 func (r *run) finish(check bool) error {
-	if err := errors.Join(r.startCollector(), r.startSyncer(), r.startWebhook(), r.startRegistrar(), r.startCharts()); err != nil {
+	rests := func(when string) error {
+		if !check {
+			return nil
+		}
+		if err := r.quiet(); err != nil {
+			return fmt.Errorf("%s: %w", when, err)
+		}
+		return nil
+	}
+	if err := errors.Join(r.startCollector(), r.start(syncerProcess, webhookProcess, registrarProcess, chartsProcess)); err != nil {
 		return err
 	}
-	if r.state.Config != nil {
-		if _, err := deleteConfig(r, Step{}); err != nil {
-			return err
-		}
-	}
-	if check {
-		if err := r.quiet(); err != nil {
-			return fmt.Errorf("without a FleetAddonConfig: %w", err)
-		}
-	}
-	for _, cluster := range r.state.Clusters {
-		if err := r.forceDelete(cluster); err != nil {
-			return err
-		}
-	}
-	for _, class := range r.state.Classes {
-		if err := r.forceDelete(class); err != nil {
-			return err
-		}
-	}
-	for _, referenced := range r.state.Referenced {
-		if err := r.forceDelete(referenced); err != nil {
-			return err
-		}
-	}
-	clear(r.state.Clusters)
-	clear(r.state.Classes)
-	clear(r.state.Referenced)
-	if check {
-		if err := r.quiet(); err != nil {
-			return fmt.Errorf("without Clusters and classes: %w", err)
-		}
-	}
-	if err := errors.Join(r.sweepCalling(), r.sweepProxies(), r.removeFleetNamespaces()); err != nil {
+	if _, err := deleteConfig(r, Step{}); err != nil {
 		return err
 	}
-	return r.sweep(check)
-}
-
-// sweep deletes what Muster leaves on purpose or did not make, and then looks for orphans.
-func (r *run) sweep(check bool) error {
-	deadline := time.Now().Add(r.patience)
-	for {
-		seen, err := r.look()
-		if err != nil {
-			return err
-		}
-		// Nobody deletes what was registered and handed out: it goes with what it is for.
-		if len(seen.FleetClusters)+len(seen.Groups)+len(seen.Mappings)+len(seen.Calling.Registrations)+len(seen.Calling.Manifests) == 0 {
-			r.state = seen
-			break
-		}
-		if time.Now().After(deadline) {
-			return &oracleError{"these come back, though nobody needs them:\n" + oracle.View(seen)}
-		}
-		for _, objects := range [][]client.Object{values(seen.FleetClusters), values(seen.Groups), values(seen.Mappings)} {
-			for _, object := range objects {
-				if err := admin.Delete(ctx, object); client.IgnoreNotFound(err) != nil {
-					return err
-				}
-			}
-		}
-		time.Sleep(200 * time.Millisecond)
+	if err := rests("without a FleetAddonConfig"); err != nil {
+		return err
 	}
-	if check {
-		time.Sleep(time.Second)
-		if err := r.quiet(); err != nil {
-			return fmt.Errorf("with nothing left: %w", err)
+	if err := r.forceDelete(slices.Concat(values(r.state.Clusters), values(r.state.Classes), values(r.state.Referenced))); err != nil {
+		return err
+	}
+	if err := rests("without Clusters and classes"); err != nil {
+		return err
+	}
+	// What was played goes next: nobody else deletes it.
+	played := slices.Concat(values(r.state.Charts.Proxies), values(r.state.Calling.Bundles), values(r.state.Calling.Credentials))
+	for _, secret := range values(r.state.Calling.Manifests) {
+		if len(secret.GetOwnerReferences()) == 0 {
+			played = append(played, secret)
 		}
+	}
+	if err := errors.Join(r.forceDelete(played), r.removeFleetNamespaces(func(oracle.Key) bool { return true }), r.sweep()); err != nil {
+		return err
+	}
+	time.Sleep(time.Second)
+	if err := rests("with nothing left"); err != nil {
+		return err
 	}
 	for _, namespace := range r.state.Namespaces {
-		if err := admin.Delete(ctx, &corev1.Namespace{ObjectMeta: namespace.ObjectMeta}); client.IgnoreNotFound(err) != nil {
+		if _, err := r.remove(admin, namespace.DeepCopy()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func values[T client.Object](objects map[oracle.Key]T) []client.Object {
-	var result []client.Object
-	for _, object := range objects {
-		result = append(result, object)
-	}
-	return result
-}
-
-// forceDelete deletes an object and its finalizers.
-func (r *run) forceDelete(object client.Object) error {
-	object = object.DeepCopyObject().(client.Object)
-	if err := patch(object, map[string]any{"metadata": map[string]any{"finalizers": nil}}); client.IgnoreNotFound(err) != nil {
-		return err
-	}
-	if err := admin.Delete(ctx, object); client.IgnoreNotFound(err) != nil {
-		return err
-	}
-	return r.waitGone(object)
-}
-
-func try(timeout time.Duration, what func() error) error {
-	deadline := time.Now().Add(timeout)
-	for {
-		err := what()
-		if err == nil || time.Now().After(deadline) {
+// sweep deletes what Muster leaves on purpose or did not make, until nothing is there any more.
+func (r *run) sweep() error {
+	return poll.Until(ctx, "all to be gone", r.patience, func(ctx context.Context) error {
+		seen, err := r.look()
+		if err != nil {
 			return err
 		}
-		time.Sleep(20 * time.Millisecond)
+		swept := slices.Concat(values(seen.FleetClusters), values(seen.Groups), values(seen.Mappings))
+		// Registrations and manifests are not deleted here: they go with their owners.
+		if len(swept)+len(seen.Calling.Registrations)+len(seen.Calling.Manifests) == 0 {
+			r.state = seen
+			return nil
+		}
+		for _, object := range swept {
+			if err := admin.Delete(ctx, object); client.IgnoreNotFound(err) != nil {
+				return err
+			}
+		}
+		return &oracleError{"these come back, though nobody needs them:\n" + oracle.Diff(nil, oracle.View(seen))}
+	})
+}
+
+// forceDelete deletes objects and their finalizers.
+func (r *run) forceDelete(objects []client.Object) error {
+	for _, object := range objects {
+		object = object.DeepCopyObject().(client.Object)
+		if err := patch(object, map[string]any{"metadata": map[string]any{"finalizers": nil}}); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		if _, err := r.remove(admin, object); err != nil {
+			return err
+		}
+		r.note(object, false)
+		if err := r.waitGone(object); err != nil {
+			return err
+		}
 	}
+	return nil
 }

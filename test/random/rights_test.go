@@ -1,17 +1,19 @@
 package random
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"maps"
+	"slices"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +21,7 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
 // tenantRole is what a tenant may do, in one namespace.
@@ -34,9 +37,6 @@ func makeTenantRole() error {
 	}
 	return nil
 }
-
-// tenantNamespace is the namespace that is a tenant's.
-func (r *run) tenantNamespace() string { return r.namespace(namespaceCount - 1) }
 
 // newTenant returns the client of somebody who has rights in one namespace.
 func newTenant(namespace string) (client.Client, error) {
@@ -54,44 +54,9 @@ func newTenant(namespace string) (client.Client, error) {
 		return nil, err
 	}
 	// The API server hears of the binding a moment later.
-	return tenant, try(10*time.Second, func() error { return tenant.List(ctx, &fleetv1.ClusterList{}, client.InNamespace(namespace)) })
-}
-
-// withPolicies leaves the shipped admission policies in force, or takes their bindings
-// away: no decision of Muster's may rest on them. MUSTER_POLICIES=on or off has the last
-// word. It returns what puts them back.
-func withPolicies(inForce bool) (restore func() error, err error) {
-	inForce = asked("MUSTER_POLICIES", inForce)
-	restore = func() error { return nil }
-	if inForce {
-		return restore, nil
-	}
-	var bindings admissionv1.ValidatingAdmissionPolicyBindingList
-	if err := admin.List(ctx, &bindings); err != nil {
-		return restore, err
-	}
-	var taken []*admissionv1.ValidatingAdmissionPolicyBinding
-	for i := range bindings.Items {
-		binding := &bindings.Items[i]
-		if !strings.HasPrefix(binding.Name, "muster-") {
-			continue
-		}
-		if err := admin.Delete(ctx, binding.DeepCopy()); err != nil {
-			return restore, err
-		}
-		taken = append(taken, &admissionv1.ValidatingAdmissionPolicyBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: binding.Name, Labels: binding.Labels, Annotations: binding.Annotations}, Spec: binding.Spec,
-		})
-	}
-	time.Sleep(time.Second) // The API server forgets them a moment later.
-	return func() error {
-		var errs []error
-		for _, binding := range taken {
-			errs = append(errs, admin.Create(ctx, binding))
-		}
-		time.Sleep(time.Second)
-		return errors.Join(errs...)
-	}, nil
+	return tenant, poll.Until(ctx, "the tenant's rights", 10*time.Second, func(ctx context.Context) error {
+		return tenant.List(ctx, &fleetv1.ClusterList{}, client.InNamespace(namespace))
+	})
 }
 
 // noteRightful notes which groups and mappings may be made as things are now: those for
@@ -115,45 +80,133 @@ func (r *run) noteRightful() {
 
 func made(resource, namespace, name string) string { return resource + " " + namespace + "/" + name }
 
+func isPaused(cluster *clusterv1.Cluster) bool {
+	_, annotated := cluster.Annotations[pausedKey]
+	return annotated || ptr.Deref(cluster.Spec.Paused, false)
+}
+
 // isSelected: both selectors match, and the Cluster is not paused.
 func (r *run) isSelected(cluster *clusterv1.Cluster) bool {
-	_, annotated := cluster.Annotations["cluster.x-k8s.io/paused"]
-	if annotated || ptr.Deref(cluster.Spec.Paused, false) {
-		return false
-	}
-	config := r.state.Config
-	if config == nil || config.Spec.Cluster == nil {
-		return true
-	}
+	config, _ := r.config()
 	stamped := oracle.Admitted(oracle.State{Namespaces: r.state.Namespaces}, cluster).Labels
 	matches := func(selector *metav1.LabelSelector, set map[string]string) bool {
 		parsed, err := metav1.LabelSelectorAsSelector(selector)
 		return selector == nil || err == nil && parsed.Matches(labels.Set(set))
 	}
-	return !isFalse(config.Spec.Cluster.Enabled) && matches(config.Spec.Cluster.Selector, stamped) &&
-		matches(config.Spec.Cluster.NamespaceSelector, r.state.Namespaces[cluster.Namespace].Labels)
+	return !isPaused(cluster) && !isFalse(config.Enabled) && matches(config.Selector, stamped) &&
+		matches(config.NamespaceSelector, r.state.Namespaces[cluster.Namespace].Labels)
 }
 
-// nothingOpened fails if since the last quiet point the syncer has made a mapping or a
-// group that nobody entitled to it wished for. The audit log forgets nothing, however
-// short it was there.
-func (r *run) nothingOpened() error {
-	events, err := r.audit.Read(stack.AuditFilter{
-		User: stack.ServiceAccount("muster-system", syncerProcess),
-		Where: func(event stack.AuditEvent) bool {
-			return event.Code == 201 && event.Group == "fleet.cattle.io" && event.Subresource == "" && strings.HasPrefix(event.Namespace, r.id+"-")
-		},
-	})
+// noteWished notes what is to be registered as things are now, each once.
+func (r *run) noteWished() {
+	want := oracle.Settle(r.state)
+	for key, asked := range want.Calling.Registrations {
+		if asked.Name != "" {
+			continue
+		}
+		of := asked.OwnerReferences[0]
+		wish := fmt.Sprint(key, of.UID, asked.Spec.ClientID)
+		if fleet := want.FleetClusters[oracle.Key{Namespace: key.Namespace, Name: of.Name}]; fleet != nil && len(fleet.OwnerReferences) > 0 {
+			uid := fleet.OwnerReferences[0].UID
+			wish += fmt.Sprint(uid, want.Calling.Rotated[uid])
+		}
+		if r.wished[key.Namespace] == nil {
+			r.wished[key.Namespace] = map[string]bool{}
+		}
+		r.wished[key.Namespace][wish] = true
+	}
+}
+
+// nothingElse fails if Muster has done something since the last quiet point that the objects do
+// not show any more. The audit log shows everything, however briefly it existed.
+func (r *run) nothingElse() error {
+	events, err := r.audit.Read(stack.AuditFilter{Where: func(event stack.AuditEvent) bool {
+		return event.Code == 201 && event.Group == "fleet.cattle.io" && event.Subresource == "" && r.state.Namespaces[event.Namespace] != nil
+	}})
 	if err != nil {
 		return err
 	}
+	err = errors.Join(r.nothingAnew(), r.nothingOpened(events), r.nothingTwice(events))
+	clear(r.rightful)
+	clear(r.wished)
+	r.noteRightful()
+	return err
+}
+
+// nothingOpened fails if the syncer has made a mapping or a group that nobody entitled to it
+// wished for.
+func (r *run) nothingOpened(events []stack.AuditEvent) error {
 	for _, event := range events {
 		what := made(event.Resource, event.Namespace, event.Name)
-		if (event.Resource == "bundlenamespacemappings" || event.Resource == "clustergroups") && !r.rightful[what] {
+		if event.User == stack.ServiceAccount("muster-system", syncerProcess) && !r.rightful[what] &&
+			(event.Resource == "bundlenamespacemappings" || event.Resource == "clustergroups") {
 			return &oracleError{fmt.Sprintf("%s was made at %s, and nobody entitled to it wished for it", what, event.Received.Format("15:04:05.000"))}
 		}
 	}
-	clear(r.rightful)
-	r.noteRightful()
+	return nil
+}
+
+// nothingTwice fails if the registrar has registered more than was to be registered: each
+// time, an agent that has the earlier credential is cut off.
+func (r *run) nothingTwice(events []stack.AuditEvent) error {
+	made := map[string]int{}
+	for _, event := range events {
+		if event.User == stack.ServiceAccount("muster-system", registrarProcess) && event.Resource == "clusterregistrations" {
+			made[event.Namespace]++
+			r.callers++
+		}
+	}
+	for namespace, count := range made {
+		if wished := len(r.wished[namespace]); count > wished {
+			return &oracleError{fmt.Sprintf("%d ClusterRegistrations were made in %s, and %d were to be made", count, namespace, wished)}
+		}
+	}
+	return nil
+}
+
+// uidsOf returns the UIDs of what Muster makes.
+func uidsOf(s oracle.State) map[string]types.UID {
+	uids := map[string]types.UID{}
+	for _, object := range slices.Concat(
+		values(s.FleetClusters), values(s.Groups), values(s.Mappings), values(s.Calling.Registrations), values(s.Calling.Manifests),
+	) {
+		uids[fmt.Sprintf("%T %s", object, client.ObjectKeyFromObject(object))] = object.GetUID()
+	}
+	for of, carrier := range s.Charts.Carriers {
+		uids[keptCarrier(of, carrier)] = carrier.UID
+	}
+	return uids
+}
+
+func keptCarrier(of oracle.Carriage, carrier *oracle.Carrier) string {
+	return of.String() + ", " + of.Release + ": " + carrier.Kind
+}
+
+// noteKept forgets the objects of the last quiet point that were deleted since, or that the
+// model would have had deleted for a moment: Muster may make them again.
+func (r *run) noteKept() {
+	there, wanted := uidsOf(r.state), uidsOf(oracle.Settle(r.state))
+	maps.DeleteFunc(r.kept, func(name string, uid types.UID) bool { return there[name] != uid || wanted[name] != uid })
+	// Somebody has deleted the Fleet Clusters of all that it was for: with these goes what Fleet
+	// made of it, whether it stays or not.
+	for of, carrier := range r.state.Charts.Carriers {
+		if len(carrier.Targets) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(carrier.Targets)), func(name string) bool {
+			return r.state.FleetClusters[oracle.Key{Namespace: of.Namespace, Name: name}] != nil
+		}) {
+			delete(r.kept, keptCarrier(of, carrier))
+		}
+	}
+}
+
+// nothingAnew fails if one of the objects that stay is another than it was at the last
+// quiet point: to Fleet that is another cluster, to which it deploys everything again.
+func (r *run) nothingAnew() error {
+	seen := uidsOf(r.state)
+	for _, name := range slices.Sorted(maps.Keys(r.kept)) {
+		if seen[name] != r.kept[name] {
+			return &oracleError{fmt.Sprintf("%s was made anew, and nothing was the matter with it", name)}
+		}
+	}
+	r.kept = seen
 	return nil
 }

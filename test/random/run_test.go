@@ -1,16 +1,18 @@
 package random
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -28,6 +30,10 @@ const (
 	// ownNamespace as ClassNamespace means that the reference names none.
 	ownNamespace = namespaceCount + 1
 	noClass      = 3
+
+	// The tenant's namespace, and one that is not his.
+	theirs = namespaceCount - 1
+	lib    = 0
 )
 
 // classNames are the classes; the last does not fit a label value.
@@ -47,26 +53,26 @@ type run struct {
 	done  []Step
 	count int
 
-	syncerUp, webhookUp, registrarUp, chartsUp bool
+	// down are the programs that were stopped.
+	down map[string]bool
 	// dirty says that Muster may not be at rest; clean that it was when it was stopped.
 	dirty, clean bool
 
 	// tenant has rights in one of the namespaces only.
 	tenant client.Client
-	// rightful are the mappings and groups that may have been made since the last quiet
-	// point: somebody entitled to it wished for them; audit tells what was made.
+	// audit tells what Muster has made since the last quiet point.
+	audit *stack.AuditTail
+	// rightful are the mappings and groups that may have been made since then: somebody entitled
+	// to it wished for them. wished is what may have been registered, by namespace.
 	rightful map[string]bool
-	audit    *stack.AuditTail
-	// wished is what may have been registered since then, by namespace; registered tells what was.
-	wished     map[string]map[string]bool
-	registered *stack.AuditTail
+	wished   map[string]map[string]bool
 	// callers is how many registrations were made in all.
 	callers int
 	// carried is how many carriers of HelmChartProxies there were at all quiet points.
 	carried int
 	// kept are the objects of the last quiet point that have to be the same at the next.
 	kept map[string]types.UID
-	// deleted are the objects that were deleted since then.
+	// deleted are the HelmChartProxies that were deleted since then.
 	deleted map[oracle.Key]bool
 	// colliding is what collidingName has found.
 	colliding string
@@ -74,35 +80,28 @@ type run struct {
 
 func newRun(id string, patience time.Duration) (*run, error) {
 	r := &run{
-		id: id, patience: patience, state: oracle.NewState(), slots: map[int]oracle.Key{}, proxies: map[int]oracle.Key{},
-		syncerUp: true, webhookUp: true, registrarUp: registrar, chartsUp: repo != nil, wished: map[string]map[string]bool{}, rightful: map[string]bool{}, kept: map[string]types.UID{}, deleted: map[oracle.Key]bool{},
+		id: id, patience: patience, state: oracle.NewState(), slots: map[int]oracle.Key{}, proxies: map[int]oracle.Key{}, down: map[string]bool{},
+		wished: map[string]map[string]bool{}, rightful: map[string]bool{}, kept: map[string]types.UID{}, deleted: map[oracle.Key]bool{},
 	}
 	for i := range namespaceCount {
 		namespace := &corev1.Namespace{}
 		namespace.Name = r.namespace(i)
-		if err := admin.Create(ctx, namespace); err != nil {
-			return nil, err
+		if err := r.create(admin, namespace); err != nil {
+			return r, err
 		}
-		r.state.Namespaces[namespace.Name] = namespace
 	}
 	var err error
 	if r.audit, err = env.AuditTail(); err != nil {
-		return nil, err
-	}
-	if r.registered, err = env.AuditTail(); err != nil {
-		return nil, err
+		return r, err
 	}
 	r.state.Calling.Registrar = registrar
 	if err := r.setServer("https://fleet.example.com"); err != nil {
-		return nil, err
-	}
-	if r.tenant, err = newTenant(r.tenantNamespace()); err != nil {
 		return r, err
 	}
-	if err := r.prepareCharts(); err != nil {
+	if r.tenant, err = newTenant(r.namespace(theirs)); err != nil {
 		return r, err
 	}
-	return r, nil
+	return r, r.prepareCharts()
 }
 
 // namespace returns a namespace by its number. The name of lib begins with the name of the
@@ -122,9 +121,9 @@ func (r *run) className(step Step) string {
 	return classNames[step.Class]
 }
 
-// classKey returns the class a step names, seen from a namespace.
-func (r *run) classKey(step Step, from string) oracle.Key {
-	key := oracle.Key{Namespace: from, Name: r.className(step)}
+// classKey returns the class a step names.
+func (r *run) classKey(step Step) oracle.Key {
+	key := oracle.Key{Name: r.className(step)}
 	if step.ClassNamespace != ownNamespace {
 		key.Namespace = r.namespace(step.ClassNamespace)
 	}
@@ -132,21 +131,23 @@ func (r *run) classKey(step Step, from string) oracle.Key {
 }
 
 // cluster returns the Cluster in a step's slot as it was seen last, or nil.
-func (r *run) cluster(step Step) *clusterv1.Cluster { return r.state.Clusters[r.slots[step.Cluster]] }
+func (r *run) cluster(step Step) *clusterv1.Cluster {
+	return r.state.Clusters[r.slots[step.Cluster]].DeepCopy()
+}
 
-// play does a step. It returns false if the step could not be done, and an
-// *oracleError if Muster does not do what the oracle says.
-func (r *run) play(step Step) (bool, error) {
+// play does a step, unless it cannot be done. The error is an *oracleError if Muster does not
+// do what the oracle says.
+func (r *run) play(step Step) error {
 	if step.Op == quiet {
 		r.done = append(r.done, step)
-		return true, r.quiet()
+		return r.quiet()
 	}
-	operation := operationOf(step.Op)
+	operation, isUp := operationOf(step.Op), r.isUp(syncerProcess)
 	racy := !strings.HasPrefix(step.Op, "Syncer") && (operation.racy != nil && operation.racy(r, step) || r.createsOnly() || oracle.ChartsHold(r.state))
-	if racy && (r.syncerUp && r.dirty || !r.syncerUp && (!r.clean || r.registrarUp || r.chartsUp)) {
+	if racy && (isUp && r.dirty || !isUp && (!r.clean || r.isUp(registrarProcess) || r.isUp(chartsProcess))) {
 		r.done = append(r.done, Step{Op: quiet})
 		if err := r.quiet(); err != nil {
-			return false, err
+			return err
 		}
 	}
 	r.noteRightful()
@@ -157,33 +158,38 @@ func (r *run) play(step Step) (bool, error) {
 		done, err = false, nil
 	}
 	if !done && err == nil {
-		return false, nil
+		return nil
 	}
 	r.done, r.count = append(r.done, step), r.count+1
 	r.dirty = true
 	if err != nil {
-		return true, fmt.Errorf("%s: %w", step, err)
+		return fmt.Errorf("%s: %w", step, err)
 	}
-	if racy && r.syncerUp {
-		return true, r.quiet()
+	if racy && r.isUp(syncerProcess) {
+		return r.quiet()
 	}
-	return true, nil
+	return nil
+}
+
+// config returns the sections of the FleetAddonConfig, empty where there are none.
+func (r *run) config() (cluster addonsv1.ClusterConfig, class addonsv1.ClusterClassConfig) {
+	if r.state.Config != nil {
+		cluster, class = ptr.Deref(r.state.Config.Spec.Cluster, cluster), ptr.Deref(r.state.Config.Spec.ClusterClass, class)
+	}
+	return cluster, class
 }
 
 // createsOnly reports whether objects are made and then left as they are: then it
 // matters when they are made.
 func (r *run) createsOnly() bool {
-	if r.state.Config == nil {
-		return false
-	}
-	cluster, class := r.state.Config.Spec.Cluster, r.state.Config.Spec.ClusterClass
-	return cluster != nil && isFalse(cluster.PatchResource) || class != nil && isFalse(class.PatchResource)
+	cluster, class := r.config()
+	return isFalse(cluster.PatchResource) || isFalse(class.PatchResource)
 }
 
 // between waits, between two changes of one step, if it matters when objects are made: a Cluster whose
 // agent calls is in Fleet before it refers to anything.
 func (r *run) between() error {
-	if r.syncerUp && r.createsOnly() {
+	if r.isUp(syncerProcess) && r.createsOnly() {
 		return r.quiet()
 	}
 	return nil
@@ -208,7 +214,7 @@ const calm = 250 * time.Millisecond
 
 // quiet waits until Muster has made what the oracle says, and fails if it does not.
 func (r *run) quiet() error {
-	if err := errors.Join(r.startSyncer(), r.startRegistrar(), r.startCharts()); err != nil {
+	if err := r.start(syncerProcess, registrarProcess, chartsProcess); err != nil {
 		return err
 	}
 	r.noteRightful()
@@ -227,7 +233,7 @@ func (r *run) quiet() error {
 			return err
 		}
 		switch {
-		case want != got || !observed:
+		case !observed || !maps.Equal(want, got):
 			calmSince = time.Time{}
 		case calmSince.IsZero():
 			calmSince = time.Now()
@@ -236,14 +242,10 @@ func (r *run) quiet() error {
 			r.state.Calling.Called, r.state.Calling.Rotated, r.state.Calling.Kept = settled.Calling.Called, settled.Calling.Rotated, settled.Calling.Kept
 			r.carried += len(seen.Charts.Carriers)
 			clear(r.deleted)
-			return errors.Join(r.nothingAnew(), r.nothingOpened(), r.nothingTwice())
+			return r.nothingElse()
 		}
 		if time.Now().After(deadline) {
-			diff := oracle.Diff(want, got)
-			if diff == "" {
-				diff = "the status of the FleetAddonConfig does not show its generation"
-			}
-			return &oracleError{diff}
+			return &oracleError{cmp.Or(oracle.Diff(want, got), "the status of the FleetAddonConfig does not show its generation")}
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -252,14 +254,15 @@ func (r *run) quiet() error {
 // look reads what Muster writes; the rest is known.
 func (r *run) look() (oracle.State, error) {
 	seen, err := oracle.Look(ctx, admin, r.id+"-", r.state.Namespaces)
+	if err != nil {
+		return seen, err
+	}
 	seen.Config, seen.Referenced, seen.GarbageStays = r.state.Config, r.state.Referenced, r.state.GarbageStays
 	seen.FleetNamespaces = r.state.FleetNamespaces
 	known := r.state.Calling
 	known.Registrations, known.Manifests = seen.Calling.Registrations, seen.Calling.Manifests
 	seen.Calling = known
-	if err == nil {
-		seen.Charts, err = r.lookAtCharts()
-	}
+	seen.Charts, err = oracle.LookCharts(ctx, admin, r.id+"-", r.state.Charts)
 	return seen, err
 }
 
@@ -272,47 +275,10 @@ func (r *run) configObserved() (bool, error) {
 	return config.Status.ObservedGeneration == config.Generation, err
 }
 
-// startSyncer starts the syncer if it is down, and lets it begin.
-func (r *run) startSyncer() error {
-	if r.syncerUp {
-		return nil
-	}
-	r.syncerUp = true
-	if err := env.Start(ctx, syncerProcess); err != nil {
-		return err
-	}
-	lease := &coordinationv1.Lease{}
-	err := poll.Until(ctx, "the syncer to lead", time.Minute, func(context.Context) error {
-		if err := admin.Get(ctx, client.ObjectKey{Namespace: "muster-system", Name: syncerProcess}, lease); err != nil {
-			return err
-		}
-		if ptr.Deref(lease.Spec.HolderIdentity, "") == "" {
-			return errors.New("nobody holds the lease")
-		}
-		return nil
-	})
-	time.Sleep(2 * calm) // Its caches fill.
-	return err
-}
-
-func (r *run) stopSyncer(end func(context.Context, string) error) (bool, error) {
-	if !r.syncerUp {
-		return false, nil
-	}
-	r.syncerUp, r.clean = false, !r.dirty
-	if err := end(ctx, syncerProcess); err != nil {
-		return false, err
-	}
-	// The lease of a leader that was killed lapses in some seconds. We do not wait for that.
-	lease := &coordinationv1.Lease{}
-	lease.Namespace, lease.Name = "muster-system", syncerProcess
-	return true, client.IgnoreNotFound(admin.Delete(ctx, lease))
-}
-
 // patch changes an object by a merge patch, in place.
-func patch(object client.Object, change map[string]any) error { return patchAs(admin, object, change) }
+func patch(object client.Object, change any) error { return patchAs(admin, object, change) }
 
-func patchAs(somebody client.Client, object client.Object, change map[string]any) error {
+func patchAs(somebody client.Client, object client.Object, change any) error {
 	text, err := json.Marshal(change)
 	if err != nil {
 		return err
@@ -326,6 +292,84 @@ func metadata(field, key, value string) map[string]any {
 		entry = value
 	}
 	return map[string]any{"metadata": map[string]any{field: map[string]any{key: entry}}}
+}
+
+// create makes an object, and notes it.
+func (r *run) create(somebody client.Client, object client.Object) error {
+	err := somebody.Create(ctx, object)
+	if err == nil {
+		r.note(object, true)
+	}
+	return err
+}
+
+// isThere reports whether an object was seen: otherwise it is empty but for its name.
+func isThere(object client.Object) bool { return object.GetUID() != "" }
+
+// change patches an object, and notes what it is now. It returns false if the object is not there.
+func (r *run) change(somebody client.Client, object client.Object, change any) (bool, error) {
+	if !isThere(object) {
+		return false, nil
+	}
+	return r.changed(object, patchAs(somebody, object, change))
+}
+
+// changed notes an object that somebody has just written. It returns false if it was gone.
+func (r *run) changed(object client.Object, err error) (bool, error) {
+	if err == nil {
+		r.note(object, true)
+	}
+	return err == nil, client.IgnoreNotFound(err)
+}
+
+// remove deletes an object, and notes it. It returns false if the object is not there.
+func (r *run) remove(somebody client.Client, object client.Object) (bool, error) {
+	if !isThere(object) {
+		return false, nil
+	}
+	err := somebody.Delete(ctx, object)
+	if err == nil {
+		r.note(object, false)
+	}
+	return err == nil, client.IgnoreNotFound(err)
+}
+
+// note writes down that an object is there, or that it is not.
+func (r *run) note(object client.Object, there bool) {
+	key, state := client.ObjectKeyFromObject(object), &r.state
+	switch object := object.(type) {
+	case *corev1.Namespace:
+		noteIn(state.Namespaces, object.Name, object, there)
+	case *unstructured.Unstructured:
+		noteIn(state.Referenced, oracle.ReferenceTo(object), object, there)
+	case *corev1.Secret:
+		if object.Namespace == credentialsNamespace {
+			noteIn(state.Calling.Credentials, object.Name, object, there)
+		} else {
+			noteIn(state.Calling.Manifests, key, object, there)
+		}
+	}
+	noteIfIn(state.Classes, key, object, there)
+	noteIfIn(state.Clusters, key, object, there)
+	noteIfIn(state.FleetClusters, key, object, there)
+	noteIfIn(state.Groups, key, object, there)
+	noteIfIn(state.Mappings, key, object, there)
+	noteIfIn(state.Calling.Bundles, key, object, there)
+	noteIfIn(state.Calling.Registrations, key, object, there)
+	noteIfIn(state.Charts.Proxies, key, object, there)
+}
+
+// noteIfIn notes an object among those of its kind.
+func noteIfIn[T client.Object](objects map[oracle.Key]T, key oracle.Key, object client.Object, there bool) {
+	if object, isOne := object.(T); isOne {
+		noteIn(objects, key, object, there)
+	}
+}
+
+func noteIn[K comparable, T any](objects map[K]T, key K, object T, there bool) {
+	if objects[key] = object; !there {
+		delete(objects, key)
+	}
 }
 
 // waitGone waits until the API server has deleted an object. What it owned may still be
@@ -349,25 +393,27 @@ func (r *run) waitCollected() error {
 			return err
 		}
 		lives := map[types.UID]bool{}
-		for _, objects := range [][]client.Object{values(seen.Clusters), values(seen.Classes)} {
-			for _, object := range objects {
-				lives[object.GetUID()] = true
-			}
+		for _, object := range slices.Concat(values(seen.Clusters), values(seen.Classes), values(seen.FleetClusters)) {
+			lives[object.GetUID()] = true
 		}
-		for _, fleet := range seen.FleetClusters {
-			lives[fleet.UID] = true
-		}
-		for _, objects := range [][]client.Object{
+		for _, object := range slices.Concat(
 			values(seen.FleetClusters), values(seen.Groups), values(seen.Calling.Registrations), values(seen.Calling.Manifests),
-		} {
-			for _, object := range objects {
-				for _, owner := range object.GetOwnerReferences() {
-					if !lives[owner.UID] {
-						return fmt.Errorf("%T %s is there", object, client.ObjectKeyFromObject(object))
-					}
+		) {
+			for _, owner := range object.GetOwnerReferences() {
+				if !lives[owner.UID] {
+					return fmt.Errorf("%T %s is there", object, client.ObjectKeyFromObject(object))
 				}
 			}
 		}
 		return nil
 	})
+}
+
+// values returns the objects of a map.
+func values[K comparable, T client.Object](objects map[K]T) []client.Object {
+	var result []client.Object
+	for _, object := range objects {
+		result = append(result, object)
+	}
+	return result
 }

@@ -50,12 +50,9 @@ func formatSteps(steps []Step) string {
 
 func parseSteps(text string) ([]Step, error) {
 	var steps []Step
-	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line == "" {
-			continue
-		}
+	for decoder := json.NewDecoder(strings.NewReader(text)); decoder.More(); {
 		var step Step
-		if err := json.Unmarshal([]byte(line), &step); err != nil {
+		if err := decoder.Decode(&step); err != nil {
 			return nil, err
 		}
 		steps = append(steps, step)
@@ -68,8 +65,8 @@ type operation struct {
 	name string
 	// weight is how often it is drawn, compared with others.
 	weight int
-	// draw fills in what it is done to, and how.
-	draw func(*rand.Rand, *Step)
+	// draw fills in what it is done to, and how; nil where there is nothing to choose.
+	draw drawing
 	// do does it; false means that it could not be done here.
 	do func(*run, Step) (bool, error)
 	// racy says that the result depends on what Muster has seen before, so that Muster
@@ -81,21 +78,13 @@ type operation struct {
 const quiet = "quiet"
 
 // operations are all that can happen.
-var operations = func() []operation {
-	var all []operation
-	for _, some := range [][]operation{clusterOperations, classOperations, configOperations, foreignOperations, tenantOperations, collidingOperations, processOperations, callingOperations, flapOperations, registrarOperations, chartsOperations, carriedOperations} {
-		all = append(all, some...)
-	}
-	return all
-}()
+var operations = slices.Concat(
+	clusterOperations, classOperations, configOperations, foreignOperations, tenantOperations, collidingOperations,
+	processOperations, callingOperations, flapOperations, registrarOperations, chartsOperations, carriedOperations,
+)
 
 func operationOf(name string) operation {
-	for _, operation := range operations {
-		if operation.name == name {
-			return operation
-		}
-	}
-	panic("there is no operation " + name)
+	return operations[slices.IndexFunc(operations, func(operation operation) bool { return operation.name == name })]
 }
 
 func drawStep(rng *rand.Rand) Step {
@@ -107,12 +96,41 @@ func drawStep(rng *rand.Rand) Step {
 	for _, operation := range operations {
 		if pick -= operation.weight; pick < 0 {
 			step := Step{Op: operation.name}
-			operation.draw(rng, &step)
+			if operation.draw != nil {
+				operation.draw(rng, &step)
+			}
 			return step
 		}
 	}
 	panic("unreachable")
 }
+
+// drawing fills in some of a step.
+type drawing func(*rand.Rand, *Step)
+
+// draws fills in one thing after another.
+func draws(all ...drawing) drawing {
+	return func(rng *rand.Rand, step *Step) {
+		for _, draw := range all {
+			draw(rng, step)
+		}
+	}
+}
+
+func drawKind(from ...string) drawing {
+	return func(rng *rand.Rand, step *Step) { step.Kind = oneOf(rng, from...) }
+}
+
+func drawKey(from ...string) drawing {
+	return func(rng *rand.Rand, step *Step) { step.Key = oneOf(rng, from...) }
+}
+
+func drawValue(from ...string) drawing {
+	return func(rng *rand.Rand, step *Step) { step.Value = oneOf(rng, from...) }
+}
+
+func drawSlot(rng *rand.Rand, step *Step)      { step.Cluster = rng.IntN(slotCount) }
+func drawNamespace(rng *rand.Rand, step *Step) { step.Namespace = rng.IntN(namespaceCount) }
 
 func oneOf[T any](rng *rand.Rand, values ...T) T { return values[rng.IntN(len(values))] }
 
@@ -131,19 +149,15 @@ func always(*run, Step) bool { return true }
 // of the patience.
 const hurry = 5 * time.Second
 
-// tries numbers the runs while searching, each of which has its own namespaces.
+// tries numbers the runs of recorded steps, each of which has its own namespaces.
 var tries int
 
-// shrink returns a short part of the steps that still fails, and how. MUSTER_SHRINK
-// is for how many minutes it looks.
+// shrink returns a short part of the steps that still fails, and how. It looks for ten minutes.
 func shrink(t *testing.T, steps []Step) ([]Step, error) {
 	t.Helper()
-	deadline := time.Now().Add(time.Duration(number(t, "MUSTER_SHRINK", 10)) * time.Minute)
-
-	toTheEnd := false
+	deadline := time.Now().Add(10 * time.Minute)
 	fails := func(steps []Step, patience time.Duration) error {
-		tries++
-		err := playSteps(fmt.Sprintf("try%d", tries), steps, patience, toTheEnd)
+		err := playSteps("try", steps, patience)
 		var difference *oracleError
 		if err != nil && !errors.As(err, &difference) {
 			t.Logf("a shorter run broke: %v", err)
@@ -151,65 +165,37 @@ func shrink(t *testing.T, steps []Step) ([]Step, error) {
 		}
 		return err
 	}
-	var last error
-	for _, toTheEnd = range []bool{false, true} {
-		if last = fails(steps, patience); last != nil {
-			break
-		}
-	}
+	last := fails(steps, patience)
 	if last == nil {
 		return steps, errors.New("it did not fail again; the steps are all of them")
 	}
-	// What the failure has nothing to do with goes first: whole Clusters and classes,
-	// whole kinds of steps. That is most of it, in few runs.
-	for _, about := range []func(Step) any{
-		func(step Step) any { return step.Op },
-		func(step Step) any { return [2]any{"cluster", step.Cluster} },
-		func(step Step) any { return [3]any{"class", step.ClassNamespace, step.Class} },
-		func(step Step) any { return [2]any{step.Op, step.Kind} },
-	} {
-		for _, subject := range subjects(steps, about) {
-			rest := slices.DeleteFunc(slices.Clone(steps), func(step Step) bool { return about(step) == subject })
-			if len(rest) == 0 || time.Now().After(deadline) {
-				continue
-			}
-			if err := fails(rest, hurry); err != nil {
-				steps, last = rest, err
+	// leaveOut reports whether the rest fails as well, and goes on with that.
+	leaveOut := func(drop func(int, Step) bool) bool {
+		var rest []Step
+		for i, step := range steps {
+			if !drop(i, step) {
+				rest = append(rest, step)
 			}
 		}
+		if len(rest) == 0 || len(rest) == len(steps) || time.Now().After(deadline) {
+			return false
+		}
+		err := fails(rest, hurry)
+		if err != nil {
+			steps, last = rest, err
+		}
+		return err != nil
 	}
 	// Delta debugging: leave out ever smaller parts.
-	for size := (len(steps) + 1) / 2; size >= 1; {
-		shorter := false
-		for begin := 0; begin < len(steps) && time.Now().Before(deadline); {
-			rest := append(append([]Step{}, steps[:begin]...), steps[min(begin+size, len(steps)):]...)
-			if err := fails(rest, hurry); err != nil {
-				steps, last, shorter = rest, err, true
-			} else {
+	for size := (len(steps) + 1) / 2; size >= 1; size /= 2 {
+		for begin := 0; begin < len(steps); {
+			if !leaveOut(func(i int, _ Step) bool { return begin <= i && i < begin+size }) {
 				begin += size
 			}
 		}
-		if size == 1 && !shorter || time.Now().After(deadline) {
-			break
-		}
-		size = max(1, size/2)
 	}
 	if err := fails(steps, patience); err != nil {
 		return steps, err
 	}
 	return steps, fmt.Errorf("with more patience it does not fail; it only takes long: %w", last)
-}
-
-// subjects returns what the steps are about, the most frequent first.
-func subjects(steps []Step, about func(Step) any) []any {
-	counts := map[any]int{}
-	var all []any
-	for _, step := range steps {
-		subject := about(step)
-		if counts[subject]++; counts[subject] == 1 {
-			all = append(all, subject)
-		}
-	}
-	slices.SortStableFunc(all, func(a, b any) int { return counts[b] - counts[a] })
-	return all
 }
