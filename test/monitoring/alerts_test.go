@@ -20,7 +20,7 @@ type scenario struct {
 	Name string `json:"name"`
 	// Series in the notation of promtool's tests, one value each 30 seconds.
 	Series map[string]string `json:"series"`
-	// At is when the alerts are looked at.
+	// At is the time at which the test reads the alerts.
 	At model.Duration `json:"at"`
 	// Firing are the labels of each alert that fires then. No other alert fires until then.
 	Firing map[string][]map[string]string `json:"firing"`
