@@ -316,11 +316,6 @@ bench-admission: ## Measure what the stamp costs against a webhook that does not
 	$(STACK) build --profile=api
 	$(GO) run ./test/bench/admission $(ADMISSION_FLAGS)
 
-.PHONY: bench-installer
-bench-installer: ## Measure what the installer holds, idle, with Fleet installed, and at most meanwhile
-	$(STACK) build --profile=api
-	$(TEST) -v -run='^$$' -bench=Memory -benchtime=1x -timeout=20m ./test/installer/
-
 .PHONY: bench-page
 bench-page: ## Measure the page of kubectl muster view with 10 000 Clusters, beside what kubectl and a page of one Cluster take (MUSTER_MANY=600: quickly)
 	$(STACK) build --profile=api
