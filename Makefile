@@ -11,7 +11,7 @@ TEST := GOGC=400 $(GO) test -exec='env -u GOGC' -vet=off -count=1
 # Every module of the repository, in which `go mod tidy` must have nothing to do.
 MODULES := $(shell git ls-files '*go.mod' | xargs dirname)
 # Those with code of ours, which is looked at and tested.
-OURS := . hack/release test/monitoring test/page test/differential/fleet
+OURS := . hack/release test/monitoring test/page
 # Builds images and what else is released; -root is the work tree, from there.
 RELEASE := $(GO) run -C hack/release .
 
@@ -165,8 +165,8 @@ test-race: ## Run the product's tests of test-unit with the race detector, if th
 	hack/test-race.sh
 
 .PHONY: test-monitoring
-test-monitoring: ## Test alerts and dashboard with Prometheus's own engine (MONITORING_FLAGS=-update)
-	cd test/monitoring && $(TEST) -timeout=10m ./... $(MONITORING_FLAGS)
+test-monitoring: ## Test alerts and dashboard with Prometheus's own engine
+	cd test/monitoring && $(TEST) -timeout=10m ./...
 
 .PHONY: test-differential
 test-differential: ## Compare whom bundles are for with Fleet's own code, on random cases
@@ -306,11 +306,6 @@ faults: ## Let every fault strike a running Muster, 20 times each (FAULTS_FLAGS=
 bench: ## Measure imports, requests, memory and admission (BENCH_FLAGS=-n=500: quickly, -only=, see -help)
 	$(STACK) build --profile=api
 	$(GO) run ./test/bench $(BENCH_FLAGS)
-
-.PHONY: bench-installer
-bench-installer: ## Measure what the installer holds, idle, with Fleet installed, and at most meanwhile
-	$(STACK) build --profile=api
-	$(TEST) -v -run='^$$' -bench=Memory -benchtime=1x -timeout=20m ./test/installer/
 
 .PHONY: bench-page
 bench-page: ## Measure the page of kubectl muster view with 10 000 Clusters, beside what kubectl and a page of one Cluster take (MUSTER_MANY=600: quickly)

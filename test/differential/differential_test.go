@@ -1,5 +1,5 @@
-// Package differential holds package targets against Fleet's own code, which the module in
-// fleet/ may import, on cases drawn at random.
+// Package differential compares package targets with Fleet's own code, which the program in
+// testdata/fleet calls, on cases drawn at random.
 package differential
 
 import (
@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -169,15 +170,30 @@ func ask(q *question) answer {
 	return result
 }
 
+// buildFleet builds the program with the requirements of the local stack's Fleet. Only
+// packages below Fleet's module path may import its internal packages: for this build the
+// module has such a path.
+func buildFleet(t *testing.T) string {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("../parts/fleet")); err != nil {
+		t.Fatal(err)
+	}
+	modfile, program := filepath.Join(dir, "go.mod"), filepath.Join(dir, "program")
+	for _, args := range [][]string{
+		{"mod", "edit", "-module=github.com/rancher/fleet/muster", modfile},
+		{"build", "-modfile=" + modfile, "-o", program, "./testdata/fleet"},
+	} {
+		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+			t.Fatalf("go %v: %v: %s", args, err, out)
+		}
+	}
+	return program
+}
+
 // TestAgainstFleet compares both on thousands of cases.
 func TestAgainstFleet(t *testing.T) {
 	const cases = 4000
-	program := filepath.Join(t.TempDir(), "fleet-targets")
-	build := exec.Command("go", "build", "-o", program, ".")
-	build.Dir = "fleet"
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	program := buildFleet(t)
 	d := drawer{rand.New(rand.NewPCG(15, 1))}
 	var asked []*question
 	var in bytes.Buffer

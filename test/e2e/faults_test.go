@@ -21,15 +21,16 @@ import (
 // hubServer is the management cluster's API server.
 const hubServer = "kube-apiserver"
 
-// strikes lets a process end, starts what a kubelet would start again, and waits until it
-// is ready. What others ended with it, too: a controller may give up without its API server.
-func strikes(t *testing.T, g Gomega, what, name string, end func() error) {
+// killed kills a process, restarts it as a kubelet would, and waits until it is ready. It also
+// restarts processes that ended with it: a controller may exit without its API server. On SIGTERM
+// an API server would first wait for open requests.
+func killed(t *testing.T, g Gomega, name string) {
 	t.Helper()
 	begin := time.Now()
-	g.Expect(end()).To(Succeed())
+	g.Expect(env.Kill(ctx, name)).To(Succeed())
 	g.Expect(env.Start(ctx, name)).To(Succeed())
 	g.Eventually(startEnded).WithTimeout(soon).Should(Succeed())
-	t.Logf("%s: %s was away for %s", what, name, time.Since(begin).Round(100*time.Millisecond))
+	t.Logf("%s was killed, and away for %s", name, time.Since(begin).Round(100*time.Millisecond))
 }
 
 // startEnded starts what has ended, but for the processes of Pods: their node does.
@@ -44,16 +45,6 @@ func startEnded() error {
 		}
 	}
 	return nil
-}
-
-func syncerKilled(t *testing.T, g Gomega) {
-	strikes(t, g, "the syncer is killed", syncerProcess, func() error { return env.Kill(ctx, syncerProcess) })
-}
-
-// serverStopped lets an API server go down without a word, as `make faults` does: told to end,
-// it would first wait for requests of clients that are not told.
-func serverStopped(t *testing.T, g Gomega, name string) {
-	strikes(t, g, "an API server is stopped", name, func() error { return env.Kill(ctx, name) })
 }
 
 // agentKilled kills the agent of a hosted cluster, and waits until its node runs another.
@@ -101,15 +92,15 @@ func TestFaultsFromGit(t *testing.T) {
 	g := NewWithT(t)
 	story := newGitStory(t)
 	story.begin(g)
-	syncerKilled(t, g)
+	killed(t, g, syncerProcess)
 	g.Eventually(story.says("git")).WithTimeout(4 * time.Minute).Should(Succeed())
 
 	for _, fault := range []struct {
 		says   string
 		strike func(t *testing.T, g Gomega)
 	}{
-		{"server", func(t *testing.T, g Gomega) { serverStopped(t, g, hubServer) }},
-		{"cluster", func(t *testing.T, g Gomega) { serverStopped(t, g, story.prod.server()) }},
+		{"server", func(t *testing.T, g Gomega) { killed(t, g, hubServer) }},
+		{"cluster", func(t *testing.T, g Gomega) { killed(t, g, story.prod.server()) }},
 		{"agent", story.prod.agentKilled},
 	} {
 		begin := time.Now()
@@ -133,11 +124,11 @@ func TestFaultsReadyFromATemplate(t *testing.T) {
 		kubectlApply(g, block)
 	}
 
-	syncerKilled(t, g)
+	killed(t, g, syncerProcess)
 	g.Expect(env.WaitForControlPlane(ctx, "team", "prod")).To(Succeed())
-	serverStopped(t, g, hubServer)
+	killed(t, g, hubServer)
 	g.Eventually(func(g Gomega) { prod.scheduled(g, stack.DefaultAgentNamespace, "app=fleet-agent") }).WithTimeout(2 * soon).Should(Succeed())
-	serverStopped(t, g, prod.server())
+	killed(t, g, prod.server())
 	prod.agentKilled(t, g)
 
 	g.Eventually(prod.available).WithTimeout(4*time.Minute).Should(BeTrue(), prod.told)
@@ -145,8 +136,7 @@ func TestFaultsReadyFromATemplate(t *testing.T) {
 	g.Expect(deployments(g, prod.key())).To(ConsistOf("classes/cni", "classes/cloud-provider"))
 	g.Expect(prod.taints(g)).To(BeEmpty())
 	isImportedOnce(g, prod.key(), "standard.classes", classNamespace)
-	_, err := env.Kubectl(ctx, "-n", "team", "delete", "clusters.cluster.x-k8s.io", "prod", "--timeout=60s")
-	g.Expect(err).NotTo(HaveOccurred())
+	kubectl(g, "-n", "team", "delete", "clusters.cluster.x-k8s.io", "prod", "--timeout=60s")
 }
 
 // Story 5: behind NAT. It is registered once, whatever happens.
@@ -155,20 +145,21 @@ func TestFaultsBehindNAT(t *testing.T) {
 	const class = stack.InMemoryClass + "." + natClasses
 	behindNAT(t, g)
 
-	syncerKilled(t, g)
-	strikes(t, g, "the registrar is killed", "muster-registrar", func() error { return env.Kill(ctx, "muster-registrar") })
+	killed(t, g, syncerProcess)
+	killed(t, g, "muster-registrar")
 	_, token := testRegistered(t)
-	serverStopped(t, g, hubServer)
+	killed(t, g, hubServer)
 	t.Run("what is handed out lets its agent call and deploy", testCalls)
-	lands := func(name string, strike func()) {
+	for _, process := range []string{"downstream-kube-apiserver", "fleet-agent", hubServer, syncerProcess} {
+		name := "without-" + process
 		g.Expect(env.Apply(ctx, helloBundle(name))).To(Succeed())
-		strike()
+		if process == "fleet-agent" {
+			agentKilled(t, g, "downstream-")
+		} else {
+			killed(t, g, process)
+		}
 		eventuallyPods(g, name, "10.77.0.0/16")
 	}
-	lands("edge-cluster", func() { serverStopped(t, g, "downstream-kube-apiserver") })
-	lands("edge-agent", func() { agentKilled(t, g, "downstream-") })
-	lands("edge-server", func() { serverStopped(t, g, hubServer) })
-	lands("edge-syncer", func() { syncerKilled(t, g) })
 
 	g.Expect(manifestToken(g, "")).To(Equal(token), "registered once more")
 	g.Expect(registrations(g)).To(HaveLen(1))

@@ -8,7 +8,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -50,53 +49,26 @@ func (h hosted) get(g Gomega, into any, args ...string) {
 	g.Expect(json.Unmarshal([]byte(out), into)).To(Succeed())
 }
 
-// onlyNode is the node of a cluster of one.
-type onlyNode struct {
-	created metav1.Time
-	ready   corev1.NodeCondition
-	taints  []string
-}
-
-func (h hosted) node(g Gomega) onlyNode {
+// taints are those of the node of a cluster of one.
+func (h hosted) taints(g Gomega) []string {
 	var nodes corev1.NodeList
 	h.get(g, &nodes, "nodes")
 	g.Expect(nodes.Items).To(HaveLen(1))
-	node := onlyNode{created: nodes.Items[0].CreationTimestamp}
-	for _, condition := range nodes.Items[0].Status.Conditions {
-		if condition.Type == corev1.NodeReady {
-			node.ready = condition
-		}
-	}
+	var keys []string
 	for _, taint := range nodes.Items[0].Spec.Taints {
-		node.taints = append(node.taints, taint.Key)
+		keys = append(keys, taint.Key)
 	}
-	return node
+	return keys
 }
-
-func (h hosted) taints(g Gomega) []string { return h.node(g).taints }
 
 // scheduled is what the scheduler says of the one Pod with this label.
 func (h hosted) scheduled(g Gomega, namespace, selector string) corev1.PodCondition {
-	pod := h.pod(g, namespace, selector)
-	for _, condition := range pod.Status.Conditions {
+	for _, condition := range h.pod(g, namespace, selector).Status.Conditions {
 		if condition.Type == corev1.PodScheduled {
 			return condition
 		}
 	}
 	return corev1.PodCondition{}
-}
-
-// events are those of this reason on objects whose names begin so.
-func (h hosted) events(g Gomega, namespace, name, reason string) []moment {
-	var events corev1.EventList
-	h.get(g, &events, "-n", namespace, "events", "--field-selector=reason="+reason)
-	var found []moment
-	for _, event := range events.Items {
-		if strings.HasPrefix(event.InvolvedObject.Name, name) {
-			found = append(found, moment{event.Message, event.EventTime.Time})
-		}
-	}
-	return found
 }
 
 func (h hosted) pod(g Gomega, namespace, selector string) corev1.Pod {

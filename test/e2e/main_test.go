@@ -10,6 +10,11 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/test/fixture"
@@ -17,7 +22,8 @@ import (
 )
 
 const (
-	syncerProcess = "muster-syncer"
+	syncerProcess  = "muster-syncer"
+	classNamespace = "classes"
 	// soon is how long Fleet may take to follow. The contract says 10 s; how long it took
 	// is printed, and is a second or two. A test waits longer, because a busy machine is
 	// no defect.
@@ -46,4 +52,115 @@ func TestMain(m *testing.M) {
 		}
 		return stack.Main(m, options, fixture.Use(&env, &admin))
 	}())
+}
+
+func kubectl(g Gomega, args ...string) string {
+	out, err := env.Kubectl(ctx, args...)
+	g.Expect(err).NotTo(HaveOccurred())
+	return out
+}
+
+// kubectlApply applies objects as a person does, with these flags.
+func kubectlApply(g Gomega, yaml string, flags ...string) string {
+	out, err := env.KubectlInput(ctx, yaml, append([]string{"apply", "-f", "-"}, flags...)...)
+	g.Expect(err).NotTo(HaveOccurred())
+	return out
+}
+
+func namespaces(g Gomega, names ...string) {
+	for _, name := range names {
+		g.Expect(env.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: "+name+"}}")).To(Succeed())
+	}
+}
+
+// inMemoryClass creates the class of clusters in memory in a namespace. Each change edits its YAML.
+func inMemoryClass(g Gomega, namespace string, change ...func(Gomega, string) string) {
+	namespaces(g, namespace)
+	class, err := env.InMemoryClusterClass(namespace)
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, changed := range change {
+		class = changed(g, class)
+	}
+	g.Expect(env.Apply(ctx, class)).To(Succeed())
+	g.Expect(env.WaitForClusterClass(ctx, namespace, stack.InMemoryClass)).To(Succeed())
+}
+
+// hostClass makes the class standard, whose clusters are processes of this host.
+func hostClass(g Gomega) {
+	g.Expect(env.Apply(ctx, env.HostClusterClass(classNamespace, "standard"))).To(Succeed())
+	g.Expect(env.WaitForClusterClass(ctx, classNamespace, "standard")).To(Succeed())
+}
+
+// bundles creates a Bundle of one ConfigMap with these targets.
+func bundles(g Gomega, namespace, name, targets string) {
+	g.Expect(env.Apply(ctx, fixture.DataBundle(namespace, name, "["+targets+"]", "{from: "+name+"}"))).To(Succeed())
+}
+
+// waitImported waits for a Cluster's import and returns when it happened.
+func waitImported(t *testing.T, g Gomega, key types.NamespacedName) time.Time {
+	t.Helper()
+	g.Expect(env.WaitForControlPlane(ctx, key.Namespace, key.Name)).To(Succeed())
+	var at time.Time
+	g.Eventually(func(g Gomega) {
+		condition := conditions.Get(getCluster(g, key), "FleetImported")
+		g.Expect(condition).NotTo(BeNil())
+		g.Expect(string(condition.Status)).To(Equal("True"), condition.Message)
+		at = condition.LastTransitionTime.Time
+	}).WithTimeout(soon).Should(Succeed())
+	return at.Add(time.Second) // Conditions have whole seconds.
+}
+
+func getCluster(g Gomega, key types.NamespacedName) *clusterv1.Cluster {
+	cluster := &clusterv1.Cluster{}
+	g.Expect(admin.Get(ctx, key, cluster)).To(Succeed())
+	return cluster
+}
+
+func fleetCluster(g Gomega, key types.NamespacedName) *fleetv1.Cluster {
+	cluster := &fleetv1.Cluster{}
+	g.Expect(admin.Get(ctx, key, cluster)).To(Succeed())
+	return cluster
+}
+
+func eventuallyGone(g Gomega, object client.Object) {
+	g.Eventually(func() bool {
+		return apierrors.IsNotFound(admin.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopyObject().(client.Object)))
+	}).WithTimeout(2*time.Minute).Should(BeTrue(), "%T %s/%s should be gone", object, object.GetNamespace(), object.GetName())
+}
+
+// mappingGone waits until Bundles of a namespace do not reach another any more.
+func mappingGone(g Gomega, from, to string) {
+	mapping := &fleetv1.BundleNamespaceMapping{}
+	mapping.Namespace, mapping.Name = from, to
+	eventuallyGone(g, mapping)
+}
+
+// fleetNamespace returns the namespace in which Fleet keeps a cluster's BundleDeployments.
+func fleetNamespace(g Gomega, key types.NamespacedName) string {
+	namespace := fleetCluster(g, key).Status.Namespace
+	g.Expect(namespace).NotTo(BeEmpty())
+	return namespace
+}
+
+// deployments returns the bundles that are deployed to a cluster, as namespace/name.
+func deployments(g Gomega, key types.NamespacedName) []string {
+	var names []string
+	for name := range list(g, fleetNamespace(g, key)) {
+		names = append(names, name)
+	}
+	return names
+}
+
+// list returns the bundles that are deployed in a namespace of Fleet's, but for its own agents.
+func list(g Gomega, namespace string) map[string]types.UID {
+	var all fleetv1.BundleDeploymentList
+	g.Expect(admin.List(ctx, &all, client.InNamespace(namespace))).To(Succeed())
+	result := map[string]types.UID{}
+	for _, deployment := range all.Items {
+		if own := deployment.Labels[fleetv1.BundleLabel] == "fleet-agent-"+deployment.Labels[fleetv1.ClusterLabel] &&
+			deployment.Labels[fleetv1.BundleNamespaceLabel] == deployment.Labels[fleetv1.ClusterNamespaceLabel]; !own {
+			result[deployment.Labels[fleetv1.BundleNamespaceLabel]+"/"+deployment.Labels[fleetv1.BundleLabel]] = deployment.UID
+		}
+	}
+	return result
 }

@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,66 +24,38 @@ import (
 )
 
 const (
-	onMachine  = "/etc/kubernetes/fleet-agent.yaml"
-	adminConf  = "/etc/kubernetes/admin.conf"
-	natBlocks  = 5
-	dataSecret = "DataSecretAvailable"
+	onMachine = "/etc/kubernetes/fleet-agent.yaml"
+	adminConf = "/etc/kubernetes/admin.conf"
 )
+
+func natGuide(g Gomega) []string {
+	blocks, err := fixture.Guide("nat.md", 5)
+	g.Expect(err).NotTo(HaveOccurred())
+	return blocks
+}
 
 // handOver is a class with the patch of the guide that adds to lists. Its template has
 // both, as those of most classes do.
 func handOver(g Gomega, class string) string {
-	blocks, err := fixture.Guide("nat.md", natBlocks)
-	g.Expect(err).NotTo(HaveOccurred())
-	var guide map[string]any
-	g.Expect(yaml.Unmarshal([]byte(blocks[1]), &guide)).To(Succeed())
-	return changeClass(g, class, guide["patches"], map[string]any{
-		"files":               []any{map[string]any{"path": "/etc/motd", "content": "of the class\n"}},
-		"postKubeadmCommands": []any{"echo of the class"},
-	})
+	const config = "kubeadmConfigSpec:\n"
+	class = strings.Replace(class, config, config+"        files: [{path: /etc/motd, content: of the class}]\n        postKubeadmCommands: [echo of the class]\n", 1)
+	return withPatches(class, natGuide(g)[1])
 }
 
 // handOverAlone is a class whose template has no lists, with the guide's other patches.
 func handOverAlone(g Gomega, class string) string {
-	blocks, err := fixture.Guide("nat.md", natBlocks)
-	g.Expect(err).NotTo(HaveOccurred())
-	var guide struct {
-		Patches []struct {
-			Name        string           `json:"name"`
-			Definitions []map[string]any `json:"definitions"`
-		} `json:"patches"`
-	}
-	var lists map[string]any
-	g.Expect(yaml.Unmarshal([]byte(blocks[1]), &guide)).To(Succeed())
-	g.Expect(yaml.Unmarshal([]byte(blocks[2]), &lists)).To(Succeed())
-	guide.Patches[0].Definitions[0]["jsonPatches"] = lists["jsonPatches"]
-	return changeClass(g, class, guide.Patches, nil)
+	selector, _, _ := strings.Cut(natGuide(g)[1], "    jsonPatches:\n")
+	return withPatches(class, selector+indented(natGuide(g)[2], "    "))
 }
 
-// changeClass gives the ClusterClass of a stream patches, and its KubeadmControlPlaneTemplate
-// more of a spec.
-func changeClass(g Gomega, class string, patches any, spec map[string]any) string {
-	var changed []string
-	for document := range strings.SplitSeq(class, "---\n") {
-		var object map[string]any
-		g.Expect(yaml.Unmarshal([]byte(document), &object)).To(Succeed())
-		switch object["kind"] {
-		case nil:
-			continue
-		case "ClusterClass":
-			object["spec"].(map[string]any)["patches"] = patches
-		case "KubeadmControlPlaneTemplate":
-			template := object["spec"].(map[string]any)["template"].(map[string]any)
-			config := template["spec"].(map[string]any)["kubeadmConfigSpec"].(map[string]any)
-			for key, value := range spec {
-				config[key] = value
-			}
-		}
-		content, err := yaml.Marshal(object)
-		g.Expect(err).NotTo(HaveOccurred())
-		changed = append(changed, string(content))
-	}
-	return strings.Join(changed, "---\n")
+func withPatches(class, patches string) string {
+	before, its, _ := strings.Cut(class, "kind: ClusterClass\n")
+	metadata, spec, _ := strings.Cut(its, "\nspec:\n")
+	return before + "kind: ClusterClass\n" + metadata + "\nspec:\n" + indented(patches, "  ") + spec
+}
+
+func indented(text, by string) string {
+	return by + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+by) + "\n"
 }
 
 // cloudConfig is what of bootstrap data is looked at.
@@ -167,28 +137,19 @@ func bootstrap(t *testing.T, g Gomega) {
 func testManifestIsLate(t *testing.T) {
 	g := NewWithT(t)
 	late := types.NamespacedName{Namespace: "nat-late", Name: "late"}
-	g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", late.Namespace))).To(Succeed())
-	class, err := env.InMemoryClusterClass(late.Namespace)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(env.Apply(ctx, handOverAlone(g, class))).To(Succeed())
-	g.Expect(env.WaitForClusterClass(ctx, late.Namespace, stack.InMemoryClass)).To(Succeed())
+	inMemoryClass(g, late.Namespace, handOverAlone)
 
 	g.Expect(env.Stop(ctx, "muster-registrar")).To(Succeed())
 	t.Cleanup(func() {
-		if err := env.Start(context.Background(), "muster-registrar"); err != nil {
-			t.Error(err)
-		}
-		if _, err := env.Kubectl(ctx, "delete", "clusters.cluster.x-k8s.io", "-n", late.Namespace, "--all", "--wait=false"); err != nil {
-			t.Error(err)
-		}
+		g.Expect(env.Start(ctx, "muster-registrar")).To(Succeed())
+		kubectl(g, "delete", "clusters.cluster.x-k8s.io", "-n", late.Namespace, "--all", "--wait=false")
 	})
 	g.Expect(env.Apply(ctx, stack.TopologyCluster{
 		Namespace: late.Namespace, Name: late.Name, Annotations: map[string]string{stamp.RegistrationAnnotation: "agent"},
 	}.YAML())).To(Succeed())
 	g.Eventually(func(g Gomega) {
-		said, err := env.Kubectl(ctx, "-n", late.Namespace, "get", "kubeadmconfigs", "-o",
-			`jsonpath={.items[*].status.conditions[?(@.type=="`+dataSecret+`")].message}`)
-		g.Expect(err).NotTo(HaveOccurred())
+		said := kubectl(g, "-n", late.Namespace, "get", "kubeadmconfigs", "-o",
+			`jsonpath={.items[*].status.conditions[?(@.type=="DataSecretAvailable")].message}`)
 		g.Expect(said).To(ContainSubstring("secret not found: nat-late/late-fleet-agent"))
 	}).WithTimeout(2 * soon).Should(Succeed())
 
@@ -206,14 +167,9 @@ func testAgentNamespace(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(env.Apply(ctx, `{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config},
 spec: {cluster: {agentNamespace: elsewhere, agentEnvVars: [{name: MUSTER_TEST, value: reached}]}}}`)).To(Succeed())
-	t.Cleanup(func() {
-		if _, err := env.Kubectl(ctx, "delete", "fleetaddonconfig", "fleet-addon-config"); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { kubectl(g, "delete", "fleetaddonconfig", "fleet-addon-config") })
 	g.Eventually(func(g Gomega) {
-		var fleet fleetv1.Cluster
-		g.Expect(admin.Get(ctx, nat, &fleet)).To(Succeed())
+		fleet := fleetCluster(g, nat)
 		g.Expect(fleet.Spec.AgentEnvVars).To(HaveLen(1))
 		g.Expect(fleet.Spec.AgentNamespace).To(Equal("fleet-addon-agent"))
 		g.Expect(conditions.GetMessage(getCluster(g, nat), "FleetImported")).To(ContainSubstring(`its agent stays in namespace "fleet-addon-agent"`))
@@ -227,8 +183,7 @@ spec: {cluster: {agentNamespace: elsewhere, agentEnvVars: [{name: MUSTER_TEST, v
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(env).To(ContainSubstring("MUSTER_TEST"))
 	}).WithTimeout(soon).Should(Succeed())
-	g.Expect(env.Apply(ctx, helloBundle("edge-stays"))).To(Succeed())
-	eventuallyPods(g, "edge-stays", "10.77.0.0/16")
+	lands(g, "edge-stays")
 	out, err := env.DownstreamKubectl(ctx, "get", "namespaces", "-o", "name")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(out).NotTo(ContainSubstring("elsewhere"))

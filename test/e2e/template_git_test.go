@@ -7,7 +7,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -41,9 +40,7 @@ func TestFromGit(t *testing.T) {
 		})).To(Succeed())
 		story.push(g, "push")
 		g.Eventually(func(g Gomega) {
-			var imported fleetv1.Cluster
-			g.Expect(admin.Get(ctx, prod.key(), &imported)).To(Succeed())
-			g.Expect(imported.Labels).To(And(HaveKeyWithValue("env", "changed"), HaveKeyWithValue("tier", "gold")))
+			g.Expect(fleetCluster(g, prod.key()).Labels).To(And(HaveKeyWithValue("env", "changed"), HaveKeyWithValue("tier", "gold")))
 		}).WithTimeout(soon).Should(Succeed())
 		g.Eventually(story.says("push")).WithTimeout(soon).Should(Succeed())
 	})
@@ -72,12 +69,9 @@ func newGitStory(t *testing.T) *gitStory {
 
 	g.Expect(env.StartHostProvider(ctx)).To(Succeed())
 	g.Expect(env.StartGitOps(ctx)).To(Succeed())
-	for _, namespace := range []string{classNamespace, "team"} {
-		g.Expect(env.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")).To(Succeed())
-	}
+	namespaces(g, classNamespace, "team")
 	g.Eventually(func(g Gomega) {
-		var local fleetv1.Cluster
-		g.Expect(admin.Get(ctx, types.NamespacedName{Namespace: stack.LocalNamespace, Name: "local"}, &local)).To(Succeed())
+		local := fleetCluster(g, types.NamespacedName{Namespace: stack.LocalNamespace, Name: "local"})
 		g.Expect(local.Status.Agent.LastSeen.IsZero()).To(BeFalse())
 	}).WithTimeout(2 * time.Minute).Should(Succeed())
 
@@ -135,19 +129,15 @@ func (s *gitStory) push(g Gomega, says string) {
 func (s *gitStory) remove(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(s.platform.Push(ctx, "Remove the cluster", map[string]string{"clusters/prod.yaml": ""})).To(Succeed())
-	for _, left := range []struct {
-		object          client.Object
-		namespace, name string
-	}{
-		{&clusterv1.Cluster{}, "team", "prod"},
-		{&fleetv1.Cluster{}, "team", "prod"},
-		{&fleetv1.ClusterGroup{}, "team", "standard.classes"},
-		{&fleetv1.BundleNamespaceMapping{}, classNamespace, "team"},
-	} {
-		g.Eventually(func() bool {
-			return apierrors.IsNotFound(admin.Get(ctx, types.NamespacedName{Namespace: left.namespace, Name: left.name}, left.object))
-		}).WithTimeout(2*time.Minute).Should(BeTrue(), "%T %s/%s is left", left.object, left.namespace, left.name)
+	for _, left := range []client.Object{&clusterv1.Cluster{}, &fleetv1.Cluster{}, &fleetv1.ClusterGroup{}} {
+		left.SetNamespace("team")
+		left.SetName("prod")
+		if _, isGroup := left.(*fleetv1.ClusterGroup); isGroup {
+			left.SetName("standard.classes")
+		}
+		eventuallyGone(g, left)
 	}
+	mappingGone(g, classNamespace, "team")
 	g.Eventually(func(g Gomega) {
 		var all fleetv1.BundleDeploymentList
 		g.Expect(admin.List(ctx, &all, client.MatchingLabels{fleetv1.ClusterNamespaceLabel: "team", fleetv1.ClusterLabel: "prod"})).To(Succeed())
@@ -159,12 +149,11 @@ func (s *gitStory) remove(t *testing.T) {
 func leaveNoGitRepo(t *testing.T) {
 	g := NewWithT(t)
 	for namespace, name := range map[string]string{stack.LocalNamespace: "platform", classNamespace: "apps"} {
-		_, err := env.Kubectl(ctx, "-n", namespace, "delete", "gitrepos.fleet.cattle.io", name, "--ignore-not-found")
-		g.Expect(err).NotTo(HaveOccurred())
+		kubectl(g, "-n", namespace, "delete", "gitrepos.fleet.cattle.io", name, "--ignore-not-found")
 	}
-	g.Eventually(func() bool {
-		return apierrors.IsNotFound(admin.Get(ctx, types.NamespacedName{Namespace: classNamespace, Name: "standard"}, &clusterv1.ClusterClass{}))
-	}).WithTimeout(soon).Should(BeTrue(), "the ClusterClass from Git should be gone")
+	class := &clusterv1.ClusterClass{}
+	class.Namespace, class.Name = classNamespace, "standard"
+	eventuallyGone(g, class)
 }
 
 // testNobodyFights applies Clusters again, by every way and manager, and looks whether
@@ -174,28 +163,21 @@ func leaveNoGitRepo(t *testing.T) {
 func testNobodyFights(t *testing.T, cluster string) {
 	g := NewWithT(t)
 	const sameStamp = "fleet.addons.cluster.x-k8s.io/cluster-name: "
-	out, err := env.KubectlInput(ctx, cluster, "apply", "--server-side", "--field-manager=somebody", "--dry-run=server", "-f", "-", "-o", "yaml")
-	g.Expect(err).NotTo(HaveOccurred(), "another manager's apply conflicts with nothing")
-	g.Expect(stamped(out)).To(Equal(4))
-	g.Expect(out).To(ContainSubstring(sameStamp + "prod"))
+	byAnother := []string{"--server-side", "--field-manager=somebody", "-o", "yaml"} // It conflicts with nothing.
+	isStamped := func(yaml, name string) {
+		g.Expect(stamped(yaml)).To(Equal(4))
+		g.Expect(yaml).To(ContainSubstring("fleet.addons.cluster.x-k8s.io/cluster-name: " + name))
+	}
+	isStamped(kubectlApply(g, cluster, append(byAnother, "--dry-run=server")...), "prod")
 
 	// One by hand, which nobody provisions.
 	byHand := strings.Replace(strings.Replace(cluster, "name: prod", "name: by-hand", 1), "\nspec:\n", "\nspec:\n  paused: true\n", 1)
 	for _, want := range []string{"created", "unchanged", "unchanged"} {
-		out, err := env.KubectlInput(ctx, byHand, "apply", "-f", "-")
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(out).To(ContainSubstring(want))
+		g.Expect(kubectlApply(g, byHand)).To(ContainSubstring(want))
 	}
-	_, err = env.KubectlInput(ctx, byHand, "apply", "--server-side", "--field-manager=somebody", "-f", "-")
-	g.Expect(err).NotTo(HaveOccurred(), "another manager's apply conflicts with nothing")
-	out, err = env.Kubectl(ctx, "-n", "team", "get", "clusters.cluster.x-k8s.io", "by-hand", "-o", "yaml")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(stamped(out)).To(Equal(4))
-	g.Expect(out).To(ContainSubstring(sameStamp + "by-hand"))
-	_, err = env.Kubectl(ctx, "-n", "team", "delete", "clusters.cluster.x-k8s.io", "by-hand", "--wait=false")
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = env.Kubectl(ctx, "-n", "team", "patch", "clusters.cluster.x-k8s.io", "by-hand", "--type=merge", "-p", `{"spec":{"paused":false}}`)
-	g.Expect(err).NotTo(HaveOccurred())
+	isStamped(kubectlApply(g, byHand, byAnother...), "by-hand")
+	kubectl(g, "-n", "team", "delete", "clusters.cluster.x-k8s.io", "by-hand", "--wait=false")
+	kubectl(g, "-n", "team", "patch", "clusters.cluster.x-k8s.io", "by-hand", "--type=merge", "-p", `{"spec":{"paused":false}}`)
 
 	summary := func() fleetv1.BundleSummary {
 		var bundle fleetv1.Bundle

@@ -3,12 +3,12 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -39,6 +39,14 @@ spec:
   controlPlane: {templateRef: {apiVersion: controlplane.cluster.x-k8s.io/v1beta2, kind: KubeadmControlPlaneTemplate, name: missing}}
 `
 
+const (
+	// platform is where the platform team keeps its class std and the bundles beside it.
+	platform      = "platform"
+	platformClass = "std"
+	platformGroup = platformClass + "." + platform
+	baseline      = "baseline"
+)
+
 const tenantRole = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -56,13 +64,13 @@ rules:
 // leaves out the namespaces with the label unselected and the Clusters of class never.
 func setUpPlatform(t *testing.T, g Gomega) {
 	t.Helper()
-	g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", platform))).To(Succeed())
+	namespaces(g, platform)
 	g.Expect(env.Apply(ctx, tenantRole)).To(Succeed())
 	for _, name := range []string{platformClass, "never"} {
 		g.Expect(env.Apply(ctx, fmt.Sprintf(classYAML, platform, name))).To(Succeed())
 		acceptClass(g, platform, name)
 	}
-	bundles(g, platform, baseline, "clusterSelector: {}")
+	bundles(g, platform, baseline, "{clusterSelector: {}}")
 	g.Expect(env.Apply(ctx, `
 apiVersion: addons.cluster.x-k8s.io/v1alpha1
 kind: FleetAddonConfig
@@ -114,18 +122,11 @@ func acceptClass(g Gomega, namespace, name string) {
 	g.Expect(env.WaitForClusterClass(ctx, namespace, name)).To(Succeed())
 	class := &clusterv1.ClusterClass{}
 	class.Namespace, class.Name = namespace, name
-	g.Expect(admin.Status().Patch(ctx, class, client.RawPatch(types.MergePatchType, []byte(`{"status":{"observedGeneration":1}}`)))).To(Succeed())
+	g.Expect(admin.Status().Patch(ctx, class, mergePatch(`{"status":{"observedGeneration":1}}`))).To(Succeed())
 }
 
-// try says what became of something that may be refused or let through: either is well,
-// if nothing comes of it.
-func (m *tenant) try(what string, err error) {
-	m.Helper()
-	if err != nil {
-		m.Logf("%s: refused: %v", what, err)
-		return
-	}
-	m.Logf("%s: let through", what)
+func (m *tenant) key(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: m.namespace, Name: name}
 }
 
 // topology returns a Cluster of a class as he writes it.
@@ -133,19 +134,10 @@ func (m *tenant) topology(name, class, classNamespace string) *clusterv1.Cluster
 	return fixture.Cluster(m.namespace, name, class, classNamespace)
 }
 
-// imported creates a Cluster of a class of his own and waits for its Fleet Cluster.
-func (m *tenant) imported(g Gomega, name string) *clusterv1.Cluster {
-	cluster := m.topology(name, "own", "")
-	g.Expect(m.Create(ctx, cluster)).To(Succeed())
-	m.initialize(g, cluster)
-	g.Eventually(func() error { return m.Get(ctx, client.ObjectKeyFromObject(cluster), &fleetv1.Cluster{}) }).Should(Succeed())
-	return cluster
-}
-
-// ofPlatform creates a Cluster of the platform's class, as one who may use it.
-func (m *tenant) ofPlatform(g Gomega, name, class string, annotations map[string]string) *clusterv1.Cluster {
-	cluster := m.topology(name, class, platform)
-	cluster.Annotations = maps.Clone(annotations)
+// ofPlatform creates the Cluster theirs of a class of the platform, as one who may use it.
+func (m *tenant) ofPlatform(g Gomega, class string, with annotations) *clusterv1.Cluster {
+	cluster := m.topology("theirs", class, platform)
+	cluster.Annotations = with
 	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 	m.initialize(g, cluster)
 	return cluster
@@ -157,40 +149,47 @@ func (m *tenant) initialize(g Gomega, cluster *clusterv1.Cluster) {
 
 // fleetCluster returns a Fleet Cluster that looks like one of Muster's, of a Cluster of
 // the platform's class.
-func (m *tenant) fleetCluster(name string, annotations map[string]string) *fleetv1.Cluster {
+func (m *tenant) fleetCluster(name string, with ...annotations) *fleetv1.Cluster {
 	cluster := &fleetv1.Cluster{}
-	cluster.Namespace, cluster.Name = m.namespace, name
-	cluster.Labels = maps.Clone(platformLabels)
-	cluster.Labels["app.kubernetes.io/managed-by"] = "muster"
-	cluster.Annotations = maps.Clone(annotations)
+	cluster.Namespace, cluster.Name, cluster.Annotations = m.namespace, name, joined(with...)
+	cluster.Labels = joined(platformLabels, map[string]string{"app.kubernetes.io/managed-by": "muster"})
 	return cluster
 }
 
-var (
-	platformLabels = stamp.Labels(types.NamespacedName{Namespace: platform, Name: platformClass})
-	released       = map[string]string{stamp.Domain + "/released": "true"}
-	pin            = map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: "forged"}
-)
-
-func importedFrom(name string) map[string]string {
-	return map[string]string{stamp.Domain + "/imported-from": name}
-}
+var platformLabels = stamp.Labels(types.NamespacedName{Namespace: platform, Name: platformClass})
 
 // relabel puts labels and annotations on an object, by a merge patch.
-func (m *tenant) relabel(object client.Object, labels, annotations map[string]string) error {
+func (m *tenant) relabel(object client.Object, labels map[string]string, with annotations) error {
 	metadata := map[string]any{} // A null would take all of them off.
 	if labels != nil {
 		metadata["labels"] = labels
 	}
-	if annotations != nil {
-		metadata["annotations"] = annotations
+	if with != nil {
+		metadata["annotations"] = with
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return err
 	}
-	return m.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
+	return m.Patch(ctx, object, mergePatch(string(patch)))
 }
+
+// applyAs applies a Cluster, of Cluster API's or Fleet's, as a field manager.
+func (m *tenant) applyAs(g Gomega, manager, version, name string, labels map[string]string, with annotations) error {
+	object := fromYAML(g, fmt.Sprintf("{apiVersion: %s, kind: Cluster, metadata: {namespace: %s, name: %s}}", version, m.namespace, name))
+	object.SetLabels(labels)
+	object.SetAnnotations(with)
+	return m.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(manager), client.ForceOwnership)
+}
+
+// refused expects that who may use a class was asked.
+func (m *tenant) refused(g Gomega, err error) {
+	m.Helper()
+	g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
+	g.Expect(err.Error()).To(ContainSubstring("get clusterclasses.cluster.x-k8s.io"))
+}
+
+func mergePatch(body string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(body)) }
 
 func fromYAML(g Gomega, text string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}

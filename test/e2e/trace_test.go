@@ -1,26 +1,15 @@
 package e2e
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"math/rand/v2"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/picture/source"
 	"github.com/muster-fleet/muster/internal/picture/trace"
@@ -32,11 +21,14 @@ const (
 	traceClass = "std"
 )
 
-// tracePlaces are where Clusters are made; the class is in the first and in the second.
-var tracePlaces = []string{traceLib, "trace-a", "trace-b"}
+// tracedCluster is a Cluster, and which namespace its class is in.
+type tracedCluster struct {
+	namespace, name, class, env string
+	inFleet                     bool
+}
 
 // tracedBundle is a Bundle, and which Clusters it is for, said without the rules of Fleet
-// that are tested: by what the operations below did.
+// that are tested.
 type tracedBundle struct {
 	namespace, name, target string
 	wants                   func(tracedCluster) bool
@@ -44,91 +36,38 @@ type tracedBundle struct {
 	step string
 }
 
-// tracedCluster is what the operations made of a Cluster.
-type tracedCluster struct {
-	key     types.NamespacedName
-	class   string // its namespace
-	env     string
-	inFleet bool
-}
-
 func tracedBundles() []tracedBundle {
+	const group = traceClass + "." + traceLib
+	every := func(tracedCluster) bool { return true }
+	isProd := func(c tracedCluster) bool { return c.env == "prod" }
 	// A target names a group of the Cluster's namespace, wherever the Bundle is: there, that
 	// of the class beside the Cluster has the class's bare name.
-	ofOwnClass := func(c tracedCluster) bool { return c.class == c.key.Namespace }
-	group := traceClass + "." + traceLib
+	ofOwnClass := func(c tracedCluster) bool { return c.class == c.namespace }
+	isGrouped := func(c tracedCluster) bool { return c.class == traceLib && c.namespace != traceLib }
 	return []tracedBundle{
-		{traceLib, "all", "{clusterSelector: {}}", func(tracedCluster) bool { return true }, trace.StepTarget},
-		{traceLib, "prod", "{clusterSelector: {matchLabels: {env: prod}}}", func(c tracedCluster) bool { return c.env == "prod" }, trace.StepTarget},
-		{traceLib, "grouped", fmt.Sprintf("{clusterGroup: %s}", group), func(c tracedCluster) bool { return c.class == traceLib && c.key.Namespace != traceLib }, trace.StepTarget},
-		{traceLib, "beside", fmt.Sprintf("{clusterGroup: %s}", traceClass), ofOwnClass, trace.StepTarget},
+		{traceLib, "all", "{clusterSelector: {}}", every, trace.StepTarget},
+		{traceLib, "prod", "{clusterSelector: {matchLabels: {env: prod}}}", isProd, trace.StepTarget},
+		{traceLib, "grouped", "{clusterGroup: " + group + "}", isGrouped, trace.StepTarget},
+		{traceLib, "beside", "{clusterGroup: " + traceClass + "}", ofOwnClass, trace.StepTarget},
 		{
-			traceLib, "prod-group", fmt.Sprintf("{clusterGroup: %s, clusterSelector: {matchLabels: {env: prod}}}", group),
-			func(c tracedCluster) bool {
-				return c.class == traceLib && c.key.Namespace != traceLib && c.env == "prod"
-			}, trace.StepTarget,
+			traceLib, "prod-group", "{clusterGroup: " + group + ", clusterSelector: {matchLabels: {env: prod}}}",
+			func(c tracedCluster) bool { return isGrouped(c) && isProd(c) }, trace.StepTarget,
 		},
-		{traceLib, "named", "{clusterName: c1}", func(c tracedCluster) bool { return c.key.Name == "c1" }, trace.StepTarget},
+		{traceLib, "named", "{clusterName: c1}", func(c tracedCluster) bool { return c.name == "c1" }, trace.StepTarget},
 		{
-			traceLib, "not-dev", "{name: forbidden, clusterSelector: {matchLabels: {env: dev}}, doNotDeploy: true}\n  - {clusterSelector: {}}",
-			func(c tracedCluster) bool { return c.env != "dev" }, trace.StepAllowed,
+			traceLib, "not-dev", "{name: forbidden, clusterSelector: {matchLabels: {env: dev}}, doNotDeploy: true}, {clusterSelector: {}}",
+			isProd, trace.StepAllowed,
 		},
-		{
-			traceLib, "templated", "clusterSelector: {}\n    helm: {values: {name: '${ .ClusterValues.Cluster.metadata.name }'}}",
-			func(tracedCluster) bool { return true }, trace.StepTarget,
-		},
-		{"trace-a", "own", "{clusterSelector: {}}", func(tracedCluster) bool { return true }, trace.StepTarget},
-		{"trace-a", "own-class", fmt.Sprintf("{clusterGroup: %s}", traceClass), ofOwnClass, trace.StepTarget},
+		{traceLib, "templated", "{clusterSelector: {}, helm: {values: {name: '${ .ClusterValues.Cluster.metadata.name }'}}}", every, trace.StepTarget},
+		{"trace-a", "own", "{clusterSelector: {}}", every, trace.StepTarget},
+		{"trace-a", "own-class", "{clusterGroup: " + traceClass + "}", ofOwnClass, trace.StepTarget},
 	}
 }
 
-// walk is a walk through states, by operations drawn at random.
-type walk struct {
-	*testing.T
-	rng      *rand.Rand
-	clusters map[types.NamespacedName]*tracedCluster
-	selected map[string]bool // by namespace
-	program  string
-	counts   map[string]int
-}
-
-// TestTrace holds `kubectl muster trace` against Fleet: for pairs of Bundle and Cluster
-// drawn at random, while Clusters come and go and are changed.
+// TestTrace compares `kubectl muster trace` with Fleet, for every pair of a Bundle and a
+// Cluster, before and after Clusters change.
 func TestTrace(t *testing.T) {
 	g := NewWithT(t)
-	seed := uint64(1)
-	if text := os.Getenv("MUSTER_SEED"); text != "" {
-		var err error
-		seed, err = strconv.ParseUint(text, 10, 64)
-		g.Expect(err).NotTo(HaveOccurred())
-	}
-	w := &walk{
-		T: t, rng: rand.New(rand.NewPCG(seed, 0)), clusters: map[types.NamespacedName]*tracedCluster{},
-		selected: map[string]bool{}, counts: map[string]int{}, program: env.Program("kubectl-muster"),
-	}
-	w.setUp(g)
-	t.Cleanup(func() { w.leaveNothing() })
-	const rounds, steps, pairs = 8, 4, 8
-	for round := range rounds {
-		var done []string
-		for range steps {
-			done = append(done, w.step(g))
-		}
-		t.Logf("round %d: %s", round, strings.Join(done, "; "))
-		w.rest(g)
-		for range pairs {
-			w.draw(g)
-		}
-	}
-	t.Logf("seed %d: %v", seed, w.counts)
-	targeted, not := w.counts["targeted"], w.counts["not targeted"]
-	if targeted < 10 || not < 10 || len(w.counts) < 5 {
-		t.Errorf("%d pairs were targeted and %d not, for reasons %v: too few to say anything", targeted, not, w.counts)
-	}
-}
-
-func (w *walk) setUp(g Gomega) {
-	w.Helper()
 	g.Expect(env.Apply(ctx, `
 apiVersion: addons.cluster.x-k8s.io/v1alpha1
 kind: FleetAddonConfig
@@ -138,310 +77,127 @@ spec:
     onDeselect: Delete
     namespaceSelector: {matchExpressions: [{key: trace-unselected, operator: DoesNotExist}]}
 `)).To(Succeed())
-	for _, namespace := range tracePlaces {
-		g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", namespace))).To(Succeed())
-		w.selected[namespace] = true
+	selected := map[string]bool{traceLib: true, "trace-a": true, "trace-b": true}
+	unselect := func(namespace string) {
+		kubectl(g, "label", "namespace", namespace, "trace-unselected=")
+		delete(selected, namespace)
 	}
-	for _, namespace := range tracePlaces[:2] {
+	namespaces(g, traceLib, "trace-a", "trace-b", "trace-c")
+	unselect("trace-c")
+	for _, namespace := range []string{traceLib, "trace-a"} {
 		g.Expect(env.Apply(ctx, fmt.Sprintf(classYAML, namespace, traceClass))).To(Succeed())
 		acceptClass(g, namespace, traceClass)
 	}
 	for _, bundle := range tracedBundles() {
 		bundles(g, bundle.namespace, bundle.name, bundle.target)
 	}
-}
-
-// leaveNothing takes away what was made, so that other tests find what they expect.
-func (w *walk) leaveNothing() {
-	for key := range w.clusters {
-		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-		if err := client.IgnoreNotFound(admin.Delete(ctx, cluster)); err != nil {
-			w.Error(err)
+	clusters := []*tracedCluster{
+		{traceLib, "c1", traceLib, "prod", true}, {traceLib, "c2", "trace-a", "dev", true},
+		{"trace-a", "c1", traceLib, "prod", true}, {"trace-a", "c2", "trace-a", "dev", true}, {"trace-a", "c3", traceLib, "prod", false},
+		{"trace-b", "c1", "trace-a", "prod", true}, {"trace-b", "c2", "trace-a", "dev", false},
+		{"trace-c", "c1", traceLib, "prod", true},
+	}
+	for _, c := range clusters {
+		cluster := fixture.Cluster(c.namespace, c.name, traceClass, c.class)
+		cluster.Labels = map[string]string{"env": c.env}
+		g.Expect(admin.Create(ctx, cluster)).To(Succeed())
+		if c.inFleet {
+			g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
 		}
 	}
-	config := fixture.Config()
-	if err := client.IgnoreNotFound(admin.Delete(ctx, config)); err != nil {
-		w.Error(err)
+	t.Cleanup(func() {
+		for _, c := range clusters {
+			kubectl(g, "-n", c.namespace, "delete", "clusters.cluster.x-k8s.io", c.name, "--wait=false")
+		}
+		kubectl(g, "delete", "fleetaddonconfig", "fleet-addon-config")
+	})
+	isMapped := func(from, to string) bool {
+		return slices.ContainsFunc(clusters, func(c *tracedCluster) bool { return c.namespace == to && c.class == from && selected[to] })
 	}
-}
-
-// step does one operation and says which.
-func (w *walk) step(g Gomega) string {
-	operations := []func(Gomega) string{w.create, w.create, w.create, w.initialize, w.initialize, w.relabel, w.relabel, w.delete, w.toggle, w.rebase, w.foreign}
-	for {
-		if done := operations[w.rng.IntN(len(operations))](g); done != "" {
-			return done
+	// expected is the first step that fails of a Bundle and a Cluster, or "" if none does.
+	expected := func(bundle tracedBundle, c tracedCluster) string {
+		switch {
+		case !c.inFleet, !selected[c.namespace]:
+			return trace.StepCluster
+		case bundle.namespace != c.namespace && !isMapped(bundle.namespace, c.namespace):
+			return trace.StepNamespace
+		case !bundle.wants(c):
+			return bundle.step
+		default:
+			return ""
 		}
 	}
-}
-
-// any returns one of the Clusters there are, or nil.
-func (w *walk) any(want func(*tracedCluster) bool) *tracedCluster {
-	var all []*tracedCluster
-	for _, cluster := range w.clusters {
-		if want(cluster) {
-			all = append(all, cluster)
+	agree := func(t *testing.T) {
+		g := NewWithT(t)
+		// As trace advises: a Cluster may bring a mapping for Bundles that do not want the Cluster
+		// itself, and Fleet looks at those only when they change.
+		for _, namespace := range []string{traceLib, "trace-a"} {
+			kubectl(g, "-n", namespace, "annotate", "--overwrite", "bundles.fleet.cattle.io", "--all", "looked-at="+time.Now().Format("150405.000"))
 		}
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	slices.SortFunc(all, func(a, b *tracedCluster) int { return strings.Compare(a.key.String(), b.key.String()) })
-	return all[w.rng.IntN(len(all))]
-}
-
-func (w *walk) create(g Gomega) string {
-	key := types.NamespacedName{Namespace: tracePlaces[w.rng.IntN(3)], Name: fmt.Sprintf("c%d", 1+w.rng.IntN(3))}
-	if w.clusters[key] != nil {
-		return ""
-	}
-	class := tracePlaces[w.rng.IntN(2)]
-	made := &tracedCluster{key: key, class: class, env: []string{"prod", "dev"}[w.rng.IntN(2)]}
-	cluster := fixture.Cluster(key.Namespace, key.Name, traceClass, class)
-	cluster.Labels = map[string]string{"env": made.env}
-	if err := admin.Create(ctx, cluster); err != nil {
-		g.Expect(err).NotTo(HaveOccurred())
-	}
-	w.clusters[key] = made
-	if w.rng.IntN(3) > 0 {
-		g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
-		made.inFleet = true
-	}
-	return fmt.Sprintf("create %s of %s, env=%s, initialized=%v", key, class, made.env, made.inFleet)
-}
-
-func (w *walk) initialize(g Gomega) string {
-	cluster := w.any(func(c *tracedCluster) bool { return !c.inFleet })
-	if cluster == nil {
-		return ""
-	}
-	g.Expect(fixture.Initialize(ctx, admin, getCluster(g, cluster.key))).To(Succeed())
-	cluster.inFleet = true
-	return "initialize " + cluster.key.String()
-}
-
-func (w *walk) relabel(g Gomega) string {
-	cluster := w.any(func(*tracedCluster) bool { return true })
-	if cluster == nil {
-		return ""
-	}
-	cluster.env = map[string]string{"prod": "dev", "dev": "prod"}[cluster.env]
-	w.patch(g, getCluster(g, cluster.key), map[string]any{"metadata": map[string]any{"labels": map[string]any{"env": cluster.env}}})
-	return fmt.Sprintf("relabel %s env=%s", cluster.key, cluster.env)
-}
-
-func (w *walk) patch(g Gomega, object client.Object, patch map[string]any) {
-	text, err := json.Marshal(patch)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(admin.Patch(ctx, object, client.RawPatch(types.MergePatchType, text))).To(Succeed())
-}
-
-func (w *walk) delete(g Gomega) string {
-	cluster := w.any(func(*tracedCluster) bool { return true })
-	if cluster == nil || len(w.clusters) < 3 {
-		return ""
-	}
-	live := getCluster(g, cluster.key)
-	g.Expect(admin.Delete(ctx, live)).To(Succeed())
-	// Cluster API waits for objects that never were.
-	w.patch(g, live, map[string]any{"metadata": map[string]any{"finalizers": nil}})
-	g.Eventually(func() bool {
-		return client.IgnoreNotFound(admin.Get(ctx, cluster.key, &clusterv1.Cluster{})) == nil && admin.Get(ctx, cluster.key, &clusterv1.Cluster{}) != nil
-	}).Should(BeTrue())
-	delete(w.clusters, cluster.key)
-	return "delete " + cluster.key.String()
-}
-
-// toggle selects a namespace, or does no longer.
-func (w *walk) toggle(g Gomega) string {
-	namespace := &corev1.Namespace{}
-	namespace.Name = tracePlaces[1+w.rng.IntN(2)]
-	var value any = "yes"
-	if !w.selected[namespace.Name] {
-		value = nil
-	}
-	w.patch(g, namespace, map[string]any{"metadata": map[string]any{"labels": map[string]any{"trace-unselected": value}}})
-	w.selected[namespace.Name] = value == nil
-	return fmt.Sprintf("select %s: %v", namespace.Name, value == nil)
-}
-
-// rebase has a Cluster use the class of the other namespace.
-func (w *walk) rebase(g Gomega) string {
-	cluster := w.any(func(*tracedCluster) bool { return true })
-	if cluster == nil {
-		return ""
-	}
-	other := map[string]string{tracePlaces[0]: tracePlaces[1], tracePlaces[1]: tracePlaces[0]}[cluster.class]
-	text := fmt.Sprintf(`{"spec":{"topology":{"classRef":{"name":%q,"namespace":%q}}}}`, traceClass, other)
-	if err := admin.Patch(ctx, getCluster(g, cluster.key), client.RawPatch(types.MergePatchType, []byte(text))); err != nil {
-		w.Logf("Cluster API refuses a rebase: %v", err)
-		return ""
-	}
-	cluster.class = other
-	return fmt.Sprintf("rebase %s to %s", cluster.key, other)
-}
-
-// foreign has somebody change a Fleet Cluster, which Muster puts right.
-func (w *walk) foreign(g Gomega) string {
-	cluster := w.any(func(c *tracedCluster) bool { return c.inFleet && w.selected[c.key.Namespace] })
-	if cluster == nil {
-		return ""
-	}
-	fleet := &fleetv1.Cluster{}
-	if err := admin.Get(ctx, cluster.key, fleet); err != nil {
-		return ""
-	}
-	w.patch(g, fleet, map[string]any{"metadata": map[string]any{"labels": map[string]any{"env": "forged"}}})
-	return "relabel Fleet Cluster " + cluster.key.String()
-}
-
-// expected returns what is right of a Bundle and a Cluster, by what the operations did: the
-// first step that fails, or "" if none does.
-func (w *walk) expected(bundle tracedBundle, key types.NamespacedName) string {
-	cluster := w.clusters[key]
-	switch {
-	case cluster == nil, !cluster.inFleet, !w.selected[key.Namespace]:
-		return trace.StepCluster
-	case bundle.namespace != key.Namespace && !w.isMapped(bundle.namespace, key.Namespace):
-		return trace.StepNamespace
-	case !bundle.wants(*cluster):
-		return bundle.step
-	default:
-		return ""
-	}
-}
-
-// isMapped reports whether any Cluster of a namespace brings the Bundles of another there.
-func (w *walk) isMapped(from, to string) bool {
-	for key, cluster := range w.clusters {
-		if key.Namespace == to && cluster.class == from && w.selected[to] {
-			return true
-		}
-	}
-	return false
-}
-
-// keys are the Clusters that may exist.
-func (w *walk) keys() []types.NamespacedName {
-	var keys []types.NamespacedName
-	for _, namespace := range tracePlaces {
-		for i := range 3 {
-			keys = append(keys, types.NamespacedName{Namespace: namespace, Name: fmt.Sprintf("c%d", i+1)})
-		}
-	}
-	return keys
-}
-
-// rest waits until Fleet has done, for all pairs, what is right. That is not what is tested
-// here, but where trace is asked.
-func (w *walk) rest(g Gomega) {
-	w.Helper()
-	begin, asked := time.Now(), map[tracedKey]bool{}
-	g.Eventually(func() error {
-		var wrong []error
-		for _, bundle := range tracedBundles() {
-			for _, key := range w.keys() {
-				is, err := isDeployed(bundle, key)
-				if want := w.expected(bundle, key) == ""; err != nil || is != want {
-					wrong = append(wrong, fmt.Errorf("%s/%s on %s: deployed %v, want %v, %w", bundle.namespace, bundle.name, key, is, want, errOf(err)))
-					if place := (tracedKey{bundle.namespace, bundle.name}); want && bundle.namespace != key.Namespace && !asked[place] && time.Since(begin) > patience {
-						asked[place] = true
-						w.lookAgain(g, place)
-					}
+		counts := map[string]int{}
+		all := append(slices.Clone(clusters), &tracedCluster{namespace: "trace-a", name: "absent"})
+		g.Eventually(func(g Gomega) {
+			clear(counts)
+			deployed := allDeployments(g)
+			for _, bundle := range tracedBundles() {
+				for _, c := range all {
+					pair := fmt.Sprintf("%s/%s on %s/%s", bundle.namespace, bundle.name, c.namespace, c.name)
+					want := expected(bundle, *c)
+					counts[want]++
+					g.Expect(deployed[pair]).To(Equal(want == ""), pair)
 				}
 			}
-		}
-		return errors.Join(wrong...)
-	}).WithTimeout(2 * soon).WithPolling(time.Second).Should(Succeed())
-}
-
-// tracedKey names a Bundle.
-type tracedKey struct{ namespace, name string }
-
-// patience is how long Fleet is waited for before it is asked to look again.
-const patience = 15 * time.Second
-
-// lookAgain does what trace advises. A Cluster may bring a mapping to a namespace without
-// being wanted itself by all Bundles that it leads there: those Fleet looks at only when
-// they change, or a Cluster that they want does.
-func (w *walk) lookAgain(g Gomega, key tracedKey) {
-	w.Logf("Fleet is asked to look again at %s/%s", key.namespace, key.name)
-	bundle := &fleetv1.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: key.namespace, Name: key.name}}
-	w.patch(g, bundle, map[string]any{"metadata": map[string]any{"annotations": map[string]any{"looked-at": time.Now().Format(time.RFC3339Nano)}}})
-}
-
-var errNone = errors.New("no error")
-
-func errOf(err error) error {
-	if err == nil {
-		return errNone
+			for _, bundle := range tracedBundles() {
+				for _, c := range all {
+					want := expected(bundle, *c)
+					got := explain(g, bundle.namespace, bundle.namespace+"/"+bundle.name, c.namespace+"/"+c.name)
+					g.Expect(got.FailedStep).To(Equal(want), "%s/%s on %v: %+v", bundle.namespace, bundle.name, *c, got)
+					g.Expect(got.Verdict == trace.Targeted).To(Equal(want == ""))
+					g.Expect(got.Deployed != nil).To(Equal(want == ""))
+				}
+			}
+		}).WithTimeout(2 * soon).WithPolling(time.Second).Should(Succeed())
+		t.Logf("pairs, by the step that fails: %v", counts)
+		g.Expect(len(counts)).To(BeNumerically(">=", 4), "too few steps fail")
 	}
-	return err
+	t.Run("at first", agree)
+	for _, c := range clusters[2:4] {
+		c.env = map[string]string{"prod": "dev", "dev": "prod"}[c.env]
+		kubectl(g, "-n", c.namespace, "label", "--overwrite", "clusters.cluster.x-k8s.io", c.name, "env="+c.env)
+	}
+	g.Expect(fixture.Initialize(ctx, admin, getCluster(g, types.NamespacedName{Namespace: "trace-a", Name: "c3"}))).To(Succeed())
+	clusters[4].inFleet = true
+	unselect("trace-b")
+	// Muster puts this right.
+	kubectl(g, "-n", traceLib, "label", "--overwrite", "clusters.fleet.cattle.io", "c1", "env=forged")
+	t.Run("changed", agree)
 }
 
-// isDeployed asks Fleet, by the labels of its BundleDeployments.
-func isDeployed(bundle tracedBundle, key types.NamespacedName) (bool, error) {
+// allDeployments asks Fleet what it deploys where, by the labels of its BundleDeployments.
+func allDeployments(g Gomega) map[string]bool {
 	list := &fleetv1.BundleDeploymentList{}
-	err := admin.List(ctx, list, client.MatchingLabels{
-		fleetv1.BundleLabel: bundle.name, fleetv1.BundleNamespaceLabel: bundle.namespace,
-		fleetv1.ClusterLabel: key.Name, fleetv1.ClusterNamespaceLabel: key.Namespace,
-	})
-	return len(list.Items) > 0, err
+	g.Expect(admin.List(ctx, list)).To(Succeed())
+	result := map[string]bool{}
+	for _, one := range list.Items {
+		result[fmt.Sprintf("%s/%s on %s/%s", one.Labels[fleetv1.BundleNamespaceLabel], one.Labels[fleetv1.BundleLabel],
+			one.Labels[fleetv1.ClusterNamespaceLabel], one.Labels[fleetv1.ClusterLabel])] = true
+	}
+	return result
 }
 
-// draw asks for one pair, and compares the answer with what Fleet did.
-func (w *walk) draw(g Gomega) {
-	w.Helper()
-	all := tracedBundles()
-	bundle, keys := all[w.rng.IntN(len(all))], w.keys()
-	key := keys[w.rng.IntN(len(keys))]
-	if w.rng.IntN(2) == 0 { // Half of them among those that can be targeted.
-		if known := w.any(func(c *tracedCluster) bool { return c.inFleet && w.selected[c.key.Namespace] }); known != nil {
-			key = known.key
-		}
-	}
-	got, err := w.ask(bundle.namespace+"/"+bundle.name, key.String())
+// explain asks trace, in a namespace.
+func explain(g Gomega, namespace, bundle, cluster string) *trace.Trace {
+	in, err := source.Trace(ctx, admin, namespace, bundle, cluster)
 	g.Expect(err).NotTo(HaveOccurred())
-	deployed, err := isDeployed(bundle, key)
-	g.Expect(err).NotTo(HaveOccurred())
-	want := w.expected(bundle, key)
-	if (got.Verdict == trace.Targeted) != deployed || (got.Deployed != nil) != deployed || got.FailedStep != want {
-		text, _ := json.MarshalIndent(got, "", "  ")
-		w.Errorf("%s/%s on %s: Fleet has deployed it: %v; the step that fails is %q:\n%s", bundle.namespace, bundle.name, key, deployed, want, text)
-	}
-	if deployed {
-		w.counts["targeted"]++
-	} else {
-		w.counts["not targeted"]++
-		w.counts["failed at "+got.FailedStep]++
-	}
-}
-
-// ask asks as a person does.
-func (w *walk) ask(bundle, cluster string) (*trace.Trace, error) {
-	cmd := exec.Command(w.program, "trace", bundle, cluster, "-o", "json", "--kubeconfig="+env.Kubeconfig)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s", err, stderr.String())
-	}
-	result := &trace.Trace{}
-	return result, json.Unmarshal(out, result)
+	return trace.Explain(in)
 }
 
 // TestTraceBlocked holds what trace says of a Bundle that one Cluster stops for all, and of
 // one that is left over because Fleet does not watch mappings.
 func TestTraceBlocked(t *testing.T) {
 	g := NewWithT(t)
-	for _, namespace := range []string{"blocked-lib", "blocked"} {
-		g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", namespace))).To(Succeed())
-	}
-	for _, name := range []string{"with", "without"} {
-		value := "{}"
-		if name == "with" {
-			value = "{zone: a}"
-		}
+	namespaces(g, "blocked-lib", "blocked")
+	for name, value := range map[string]string{"with": "{zone: a}", "without": "{}"} {
 		g.Expect(env.Apply(ctx, fmt.Sprintf(`
 apiVersion: fleet.cattle.io/v1alpha1
 kind: Cluster
@@ -456,7 +212,7 @@ spec: {clientID: %s, templateValues: %s}
 			g.Expect(fleetNamespace(g, types.NamespacedName{Namespace: "blocked", Name: name})).NotTo(BeEmpty())
 		}
 	}).Should(Succeed())
-	bundles(g, "blocked-lib", "zoned", "clusterSelector: {}\n    helm: {values: {zone: '${ .ClusterValues.zone }'}}")
+	bundles(g, "blocked-lib", "zoned", "{clusterSelector: {}, helm: {values: {zone: '${ .ClusterValues.zone }'}}}")
 	bundles(g, "blocked-lib", "plain", "{clusterSelector: {}}")
 	g.Eventually(func(g Gomega) {
 		bundle := &fleetv1.Bundle{}
@@ -464,11 +220,7 @@ spec: {clientID: %s, templateValues: %s}
 		g.Expect(fmt.Sprint(bundle.Status.Conditions)).To(ContainSubstring("targeting error"))
 		g.Expect(deployments(g, types.NamespacedName{Namespace: "blocked", Name: "with"})).To(ContainElement("blocked-lib/plain"))
 	}).WithTimeout(soon).Should(Succeed())
-	explain := func(bundle, cluster string) *trace.Trace {
-		in, err := source.Trace(ctx, admin, "blocked", bundle, cluster)
-		g.Expect(err).NotTo(HaveOccurred())
-		return trace.Explain(in)
-	}
+	explain := func(bundle, cluster string) *trace.Trace { return explain(g, "blocked", bundle, cluster) }
 	for _, name := range []string{"with", "without"} {
 		got := explain("blocked-lib/zoned", name)
 		g.Expect(got.Verdict).To(Equal(trace.Blocked), name)
@@ -477,23 +229,16 @@ spec: {clientID: %s, templateValues: %s}
 	}
 	g.Expect(explain("plain", "with").Verdict).To(Equal(trace.Targeted))
 
-	mapped := &fleetv1.BundleNamespaceMapping{ObjectMeta: metav1.ObjectMeta{Namespace: "blocked-lib", Name: "by-hand"}}
-	g.Expect(admin.Delete(ctx, mapped)).To(Succeed())
+	kubectl(g, "-n", "blocked-lib", "delete", "bundlenamespacemapping", "by-hand")
 	got := explain("blocked-lib/plain", "with")
 	g.Expect(got.Verdict).To(Equal(trace.NotTargeted))
 	g.Expect(got.FailedStep).To(Equal(trace.StepNamespace))
 	g.Expect(got.Deployed).NotTo(BeNil(), "Fleet does not watch mappings")
 	_, command, found := strings.Cut(got.Do, "To have it look now: ")
 	g.Expect(found).To(BeTrue(), got.Do)
-	out, err := runAsPerson(command)
-	g.Expect(err).NotTo(HaveOccurred(), out)
+	shell, err := fixture.NewShell(env, t.TempDir(), t.TempDir())
+	g.Expect(err).NotTo(HaveOccurred())
+	_, _, err = shell.Run(ctx, env.Kubeconfig, command)
+	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func() *trace.Deployed { return explain("blocked-lib/plain", "with").Deployed }).WithTimeout(soon).Should(BeNil())
-}
-
-// runAsPerson runs a line of a shell with kubectl on the path.
-func runAsPerson(line string) (string, error) {
-	cmd := exec.Command("bash", "-c", line)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+env.Kubeconfig, "PATH="+filepath.Dir(env.Program("kubectl"))+":"+os.Getenv("PATH"))
-	out, err := cmd.CombinedOutput()
-	return string(out), err
 }

@@ -2,13 +2,16 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,22 +27,16 @@ func TestUpgrade(t *testing.T) {
 		t.Fatalf("there is nothing to upgrade from: name a revision in %s", formerVariable)
 	}
 	g := NewWithT(t)
-	for _, namespace := range []string{classNamespace, "team"} {
-		g.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
-	}
-	class, err := env.InMemoryClusterClass(classNamespace)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(env.Apply(ctx, class)).To(Succeed())
-	g.Expect(env.WaitForClusterClass(ctx, classNamespace, stack.InMemoryClass)).To(Succeed())
-	bundles(g, classNamespace, "any", "clusterSelector: {}")
-	bundles(g, classNamespace, "by-group", "clusterGroup: "+group)
-	bundles(g, classNamespace, "values", "clusterGroup: "+group+"\n    helm: {values: {cidrs: '${ .ClusterValues.Cluster.spec.clusterNetwork.pods.cidrBlocks }', version: '${ .ClusterValues.ControlPlane.spec.version }'}}")
-	bundles(g, "team", "by-name", "clusterName: one")
+	namespaces(g, "team")
+	inMemoryClass(g, classNamespace)
+	bundles(g, classNamespace, "any", "{clusterSelector: {}}")
+	bundles(g, classNamespace, "by-group", "{clusterGroup: "+group+"}")
+	bundles(g, classNamespace, "values", "{clusterGroup: "+group+", helm: {values: {cidrs: "+cidrs+", version: '${ .ClusterValues.ControlPlane.spec.version }'}}}")
+	bundles(g, "team", "by-name", "{clusterName: one}")
 	keys := []types.NamespacedName{{Namespace: "team", Name: "one"}, {Namespace: classNamespace, Name: "beside"}}
 	for i, key := range keys {
 		cluster := stack.TopologyCluster{Namespace: key.Namespace, Name: key.Name, ClassNamespace: classNamespace, PodCIDR: fmt.Sprintf("10.%d.0.0/16", i+1)}
-		_, err := env.KubectlInput(ctx, cluster.YAML(), "apply", "-f", "-")
-		g.Expect(err).NotTo(HaveOccurred())
+		kubectlApply(g, cluster.YAML())
 	}
 	for _, key := range keys {
 		waitImported(t, g, key)
@@ -63,8 +60,7 @@ func TestUpgrade(t *testing.T) {
 	} {
 		g.Expect(env.UseMuster(ctx, step.manifests, step.binaries)).To(Succeed())
 		// The CRD keeps its version, and needs no conversion.
-		crd, err := env.Kubectl(ctx, "get", "crd", "fleetaddonconfigs.addons.cluster.x-k8s.io", "-o", "jsonpath={.spec.versions[*].name} {.status.storedVersions[*]} {.spec.conversion.strategy}")
-		g.Expect(err).NotTo(HaveOccurred())
+		crd := kubectl(g, "get", "crd", "fleetaddonconfigs.addons.cluster.x-k8s.io", "-o", "jsonpath={.spec.versions[*].name} {.status.storedVersions[*]} {.spec.conversion.strategy}")
 		g.Expect(crd).To(Equal("v1alpha1 v1alpha1 None"))
 		// Webhook and syncer are replaced in either order, and work side by side meanwhile.
 		processes := []string{"muster-webhook", syncerProcess}
@@ -84,12 +80,9 @@ func TestUpgrade(t *testing.T) {
 // all of them.
 func look(g Gomega, keys []types.NamespacedName, value string) {
 	for _, key := range keys {
-		patch := fmt.Sprintf(`{"metadata":{"labels":{"look":%q}}}`, value)
-		g.Expect(admin.Patch(ctx, getCluster(g, key), client.RawPatch(types.MergePatchType, []byte(patch)))).To(Succeed())
+		g.Expect(admin.Patch(ctx, getCluster(g, key), mergePatch(fmt.Sprintf(`{"metadata":{"labels":{"look":%q}}}`, value)))).To(Succeed())
 		g.Eventually(func(g Gomega) {
-			var imported fleetv1.Cluster
-			g.Expect(admin.Get(ctx, key, &imported)).To(Succeed())
-			g.Expect(imported.Labels).To(HaveKeyWithValue("look", value))
+			g.Expect(fleetCluster(g, key).Labels).To(HaveKeyWithValue("look", value))
 		}).WithTimeout(soon).Should(Succeed())
 	}
 }
@@ -98,28 +91,73 @@ func look(g Gomega, keys []types.NamespacedName, value string) {
 // UID, and what is deployed in which version, Fleet's agent included.
 func deployed(g Gomega, keys []types.NamespacedName) map[string]string {
 	all := map[string]string{}
-	note := func(kind string, object client.Object, more string) {
-		all[kind+" "+client.ObjectKeyFromObject(object).String()] = string(object.GetUID()) + more
-	}
 	for _, key := range keys {
-		var cluster fleetv1.Cluster
-		g.Expect(admin.Get(ctx, key, &cluster)).To(Succeed())
-		note("Cluster", &cluster, "")
-		var bundleDeployments fleetv1.BundleDeploymentList
-		g.Expect(admin.List(ctx, &bundleDeployments, client.InNamespace(fleetNamespace(g, key)))).To(Succeed())
-		for i := range bundleDeployments.Items {
-			note("BundleDeployment", &bundleDeployments.Items[i], " "+bundleDeployments.Items[i].Spec.DeploymentID)
+		var deployments fleetv1.BundleDeploymentList
+		g.Expect(admin.List(ctx, &deployments, client.InNamespace(fleetNamespace(g, key)))).To(Succeed())
+		for _, one := range deployments.Items {
+			all["BundleDeployment "+one.Namespace+"/"+one.Name] = string(one.UID) + " " + one.Spec.DeploymentID
 		}
-		var groups fleetv1.ClusterGroupList
-		g.Expect(admin.List(ctx, &groups, client.InNamespace(key.Namespace))).To(Succeed())
-		for i := range groups.Items {
-			note("ClusterGroup", &groups.Items[i], "")
-		}
-		var mappings fleetv1.BundleNamespaceMappingList
-		g.Expect(admin.List(ctx, &mappings, client.InNamespace(key.Namespace))).To(Succeed())
-		for i := range mappings.Items {
-			note("BundleNamespaceMapping", &mappings.Items[i], "")
+		for _, kind := range []string{"Cluster", "ClusterGroup", "BundleNamespaceMapping"} {
+			list := &metav1.PartialObjectMetadataList{}
+			list.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind(kind + "List"))
+			g.Expect(admin.List(ctx, list, client.InNamespace(key.Namespace))).To(Succeed())
+			for _, one := range list.Items {
+				all[kind+" "+one.Namespace+"/"+one.Name] = string(one.UID)
+			}
 		}
 	}
 	return all
+}
+
+// formerVariable names the revision that TestUpgrade upgrades from.
+const formerVariable = "MUSTER_UPGRADE_FROM"
+
+// revision is a build of Muster at another commit.
+type revision struct {
+	// manifests is the directory of its default kustomization.
+	manifests string
+	// binaries maps the names of its commands to their programs.
+	binaries map[string]string
+}
+
+// former is the revision that TestUpgrade starts from; nil if the variable is not set.
+var former *revision
+
+// takeFormer extracts the commit that the variable names into dir, builds it there, and makes
+// the stack install it first.
+func takeFormer(options *stack.Options, dir string) error {
+	name := os.Getenv(formerVariable)
+	if name == "" {
+		return nil
+	}
+	root, err := stack.RepoRoot()
+	if err != nil {
+		return err
+	}
+	if err := run(root, "bash", "-euo", "pipefail", "-c", `git archive "$0" | tar -x -C "$1"`, name, dir); err != nil {
+		return err
+	}
+	// The stack builds this work tree with the same settings.
+	if err := run(dir, "env", "CGO_ENABLED=0", "GOWORK=off", "go", "build", "-buildvcs=false", "-o", "bin/", "./cmd/..."); err != nil {
+		return err
+	}
+	programs, err := filepath.Glob(filepath.Join(dir, "bin", "*"))
+	if err != nil {
+		return err
+	}
+	former = &revision{manifests: filepath.Join(dir, "manifests", "default"), binaries: map[string]string{}}
+	for _, program := range programs {
+		former.binaries[filepath.Base(program)] = program
+	}
+	options.Manifests, options.Binaries = former.manifests, former.binaries
+	return nil
+}
+
+func run(dir, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return nil
 }

@@ -1,11 +1,11 @@
 package install
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 
 	. "github.com/onsi/gomega"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -43,23 +43,13 @@ func nameOf(object *unstructured.Unstructured) string {
 func (s *scene) present(g Gomega) []string {
 	var result []string
 	for _, object := range s.shipped(g) {
-		err := s.admin.Get(ctx, client.ObjectKeyFromObject(object), object.DeepCopy())
-		if err == nil && s.going(object) {
-			continue
-		}
-		if err == nil {
+		err := s.admin.Get(ctx, client.ObjectKeyFromObject(object), object)
+		if err == nil && object.GetDeletionTimestamp() == nil {
 			result = append(result, nameOf(object))
-		} else {
-			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%s: %v", nameOf(object), err)
 		}
+		g.Expect(client.IgnoreNotFound(err)).To(Succeed(), nameOf(object))
 	}
 	return result
-}
-
-// going says whether an object is being deleted.
-func (s *scene) going(object *unstructured.Unstructured) bool {
-	live := object.DeepCopy()
-	return s.admin.Get(ctx, client.ObjectKeyFromObject(object), live) != nil || live.GetDeletionTimestamp() != nil
 }
 
 // installed is each of the shipped objects as it is on the API server, without what another
@@ -71,7 +61,7 @@ func (s *scene) installed(g Gomega) map[string]map[string]any {
 			continue // Helm makes it, without our labels.
 		}
 		g.Expect(s.admin.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed(), nameOf(object))
-		result[nameOf(object)] = s.plain(g, object)
+		result[nameOf(object)] = s.plain(object)
 	}
 	return result
 }
@@ -84,16 +74,13 @@ func notOurs(key, value string) bool {
 		key == "kubectl.kubernetes.io/last-applied-configuration"
 }
 
-func (s *scene) plain(g Gomega, object *unstructured.Unstructured) map[string]any {
-	labels, annotations := object.GetLabels(), object.GetAnnotations()
-	maps.DeleteFunc(labels, notOurs)
-	maps.DeleteFunc(annotations, notOurs)
-	metadata := map[string]any{"labels": asJSON(g, labels), "annotations": asJSON(g, annotations)}
-	if len(labels) == 0 {
-		delete(metadata, "labels")
-	}
-	if len(annotations) == 0 {
-		delete(metadata, "annotations")
+func (s *scene) plain(object *unstructured.Unstructured) map[string]any {
+	metadata := map[string]any{}
+	for field, all := range map[string]map[string]string{"labels": object.GetLabels(), "annotations": object.GetAnnotations()} {
+		maps.DeleteFunc(all, notOurs)
+		if len(all) > 0 {
+			metadata[field] = fmt.Sprint(all)
+		}
 	}
 	content := object.Object
 	content["metadata"] = metadata

@@ -4,15 +4,12 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/muster-fleet/muster/test/fixture"
-	"github.com/muster-fleet/muster/test/stack"
 	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/ports"
 	"github.com/muster-fleet/muster/test/stack/process"
@@ -60,20 +57,15 @@ spec:
 func startOperator(s *scene) {
 	s.Helper()
 	g := NewWithT(s.T)
-	root, err := stack.RepoRoot()
-	g.Expect(err).NotTo(HaveOccurred())
-	module := filepath.Join(root, "test/parts/capi-operator")
 	binary, err := fixture.Program("test/parts/capi-operator", "sigs.k8s.io/cluster-api-operator/cmd", s.T.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())
-	list := exec.Command("go", "list", "-m", "-f={{.Dir}}", "sigs.k8s.io/cluster-api-operator")
-	list.Dir = module
-	dir, err := list.Output()
+	dir, err := fixture.ModuleDir("test/parts/capi-operator", "sigs.k8s.io/cluster-api-operator")
 	g.Expect(err).NotTo(HaveOccurred())
-	crds := filepath.Join(strings.TrimSpace(string(dir)), "config/crd/bases")
+	crds := filepath.Join(dir, "config/crd/bases")
 	s.sh("kubectl apply --server-side -f " + crds + " && kubectl wait --for=condition=Established --timeout=1m -f " + crds)
 
 	s.runOperator(binary)
-	g.Expect(os.WriteFile(filepath.Join(s.home, "core.yaml"), []byte(core), 0o600)).To(Succeed())
+	g.Expect(os.WriteFile(filepath.Join(s.Home, "core.yaml"), []byte(core), 0o600)).To(Succeed())
 	s.sh(`
 kubectl apply -f ~/core.yaml
 kubectl -n capi-system wait --for=condition=ProviderInstalled --timeout=2m coreproviders.operator.cluster.x-k8s.io/cluster-api
@@ -101,15 +93,15 @@ openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 
 `)
 	health := fmt.Sprintf("127.0.0.1:%d", port[0])
 	p := process.New(process.Spec{
-		Name: "capi-operator", Path: binary, Dir: s.home,
+		Name: "capi-operator", Path: binary, Dir: s.Home,
 		Args: []string{
 			"--health-addr=" + health, fmt.Sprintf("--diagnostics-address=127.0.0.1:%d", port[1]), "--insecure-diagnostics=true",
-			fmt.Sprintf("--webhook-port=%d", port[2]), "--webhook-cert-dir=" + filepath.Join(s.home, "serving"), "--profiler-address=", "--v=2",
+			fmt.Sprintf("--webhook-port=%d", port[2]), "--webhook-cert-dir=" + filepath.Join(s.Home, "serving"), "--profiler-address=", "--v=2",
 		},
-		Env:     []string{"HOME=" + s.home, "KUBECONFIG=" + s.env.Kubeconfig},
+		Env:     []string{"HOME=" + s.Home, "KUBECONFIG=" + s.env.Kubeconfig},
 		Ready:   poll.Answers(http.DefaultClient, "http://"+health+"/readyz"),
 		Timeout: patience,
-	}, filepath.Join(s.home, "capi-operator.log"))
+	}, filepath.Join(s.Home, "capi-operator.log"))
 	g.Expect(p.Start()).To(Succeed())
 	s.Cleanup(func() {
 		if s.Failed() {

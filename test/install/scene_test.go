@@ -1,11 +1,8 @@
 package install
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,12 +26,11 @@ var ctx = context.Background()
 // scene is an empty API server, a checkout, and somebody at a shell in it.
 type scene struct {
 	*testing.T
+	*fixture.Shell
 	env       *stack.Stack
 	admin     client.Client
 	namespace string
 	checkout  string
-	home      string
-	path      string
 }
 
 // newScene starts an API server on which cert-manager works and Muster is not installed.
@@ -49,7 +45,7 @@ func newScene(t *testing.T, namespace string) *scene {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &scene{T: t, env: env, namespace: namespace, checkout: t.TempDir(), home: t.TempDir(), path: tools(t, env)}
+	s := &scene{T: t, env: env, namespace: namespace, checkout: t.TempDir()}
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, p := range env.Processes() {
@@ -62,6 +58,16 @@ func newScene(t *testing.T, namespace string) *scene {
 			t.Error(err)
 		}
 	})
+	if s.Shell, err = fixture.NewShell(env, t.TempDir(), t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	// A proxy that nobody listens at: nothing is fetched.
+	s.Dir, s.Env = s.checkout, []string{"HTTPS_PROXY=http://127.0.0.1:1", "NO_PROXY=127.0.0.1,localhost"}
+	_, helm := fixture.Program("tools/helm", "helm.sh/helm/v4/cmd/helm", s.Tools)
+	_, clusterctl := fixture.Clusterctl(s.Tools)
+	if err := errors.Join(helm, clusterctl); err != nil {
+		t.Fatal(err)
+	}
 	if s.admin, err = fixture.Client(env); err != nil {
 		t.Fatal(err)
 	}
@@ -92,19 +98,12 @@ func (s *scene) sh(commands string) string {
 func (s *scene) try(commands string) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(limited, "bash", "-euo", "pipefail", "-c", commands)
-	cmd.Dir = s.checkout
-	// A proxy that nobody listens at: nothing is fetched.
-	cmd.Env = []string{"HOME=" + s.home, "PATH=" + s.path, "KUBECONFIG=" + s.env.Kubeconfig,
-		"HTTPS_PROXY=http://127.0.0.1:1", "NO_PROXY=127.0.0.1,localhost", "CLUSTERCTL_DISABLE_VERSIONCHECK=true"}
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
 	begin := time.Now()
-	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("%w: %s\n%s", err, commands, out.String())
+	_, out, err := s.Shell.Run(limited, s.env.Kubeconfig, commands)
+	if err == nil {
+		s.Logf("%s\n%s(%s)", strings.TrimSpace(commands), out, poll.Since(begin))
 	}
-	s.Logf("%s\n%s(%s)", strings.TrimSpace(commands), out.String(), poll.Since(begin))
-	return out.String(), nil
+	return out, err
 }
 
 // runs starts what the Deployments describe, and says of them what the kubelets of a
@@ -164,26 +163,4 @@ func (s *scene) endDeleted(watching context.Context, names []string) {
 		}
 		names = left
 	}
-}
-
-// tools makes a directory of the programs that the guide uses, as this repository pins them.
-func tools(t *testing.T, env *stack.Stack) string {
-	t.Helper()
-	dir := t.TempDir()
-	_, helm := fixture.Program("tools/helm", "helm.sh/helm/v4/cmd/helm", dir)
-	_, clusterctl := fixture.Clusterctl(dir)
-	if err := errors.Join(helm, clusterctl); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(env.Program("kubectl"), filepath.Join(dir, "kubectl")); err != nil {
-		t.Fatal(err)
-	}
-	return dir + ":" + os.Getenv("PATH")
-}
-
-// asJSON is for messages.
-func asJSON(g Gomega, value any) string {
-	content, err := json.MarshalIndent(value, "", " ")
-	g.Expect(err).NotTo(HaveOccurred())
-	return string(content)
 }

@@ -5,11 +5,9 @@ import (
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -42,35 +40,24 @@ func (s *scene) works() {
 	}).Should(Succeed())
 
 	s.protects(g, cluster)
-	for _, account := range []string{"muster-webhook", "muster-syncer"} {
-		refused, err := s.env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount(s.namespace, account),
-			Where: func(e stack.AuditEvent) bool { return e.Code == 403 && e.UserAgent != "thief" }})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(refused).To(BeEmpty(), "by RBAC or a policy")
-	}
+	g.Expect(fixture.NothingRefused(s.env, s.namespace, []string{"muster-webhook", "muster-syncer"}, func(e stack.AuditEvent) bool {
+		return e.UserAgent == "thief"
+	})).To(Succeed())
 }
 
 // protects looks whether the policies know the syncer where it is, and the webhook others.
 func (s *scene) protects(g Gomega, cluster *clusterv1.Cluster) {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "muster-syncer"}}
-	token := &authenticationv1.TokenRequest{}
-	g.Expect(s.admin.SubResource("token").Create(ctx, account, token)).To(Succeed())
-	config, err := s.env.RESTConfig()
-	g.Expect(err).NotTo(HaveOccurred())
-	config = rest.AnonymousClientConfig(config)
-	config.BearerToken, config.UserAgent = token.Status.Token, "thief"
-	thief, err := fixture.ClientOf(config)
+	thief, err := fixture.ClientOfAccount(ctx, s.env, s.admin, s.namespace, "muster-syncer", "thief")
 	g.Expect(err).NotTo(HaveOccurred())
 	pause := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":true}}`))
 	g.Expect(thief.Patch(ctx, cluster.DeepCopy(), pause, client.DryRunAll)).
 		To(MatchError(ContainSubstring("ValidatingAdmissionPolicy 'muster-syncer-clusters'")))
 
-	_, err = s.env.Kubectl(ctx, "create", "clusterrolebinding", "test-tenants", "--clusterrole=admin", "--user=tom")
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = s.env.Kubectl(ctx, "create", "clusterrole", "test-clusters", "--verb=create,patch,update", "--resource=clusters.cluster.x-k8s.io,clusters.fleet.cattle.io")
-	g.Expect(err).NotTo(HaveOccurred())
-	_, err = s.env.Kubectl(ctx, "create", "clusterrolebinding", "test-clusters", "--clusterrole=test-clusters", "--user=tom")
-	g.Expect(err).NotTo(HaveOccurred())
+	s.sh(`
+kubectl create clusterrolebinding test-tenants --clusterrole=admin --user=tom
+kubectl create clusterrole test-clusters --verb=create,patch,update --resource=clusters.cluster.x-k8s.io,clusters.fleet.cattle.io
+kubectl create clusterrolebinding test-clusters --clusterrole=test-clusters --user=tom
+`)
 	tom, err := fixture.ClientAs(s.env, "tom")
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, namespace := range []string{"team", s.namespace} {

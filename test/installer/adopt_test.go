@@ -40,8 +40,7 @@ spec: {replicas: 0, selector: {matchLabels: {a: b}}, template: {metadata: {label
 // somebodyInstalls installs Fleet's charts with Helm's own command.
 func somebodyInstalls(g Gomega, version string) {
 	for _, chart := range []string{"fleet-crd", "fleet"} {
-		_, err := shelf.run("install", chart, chart, "--repo", shelf.repository, "--version", version, "-n", fleetNamespace, "--wait",
-			"--ca-file", shelf.authority.Path("ca.crt"), "--username", repositoryUser, "--password", repositoryPassword)
+		_, err := shelf.run(shelf.authorized("install", chart, chart, "--repo", shelf.repository.URL, "--version", version, "-n", fleetNamespace, "--wait")...)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
 }
@@ -63,7 +62,6 @@ func handOver(g Gomega, word string) {
 // those of other names never, whatever a chart has in it.
 func TestAdopt(t *testing.T) {
 	g := fresh(t)
-	secret(g, "charts", credentials())
 	somebodyInstalls(g, "0.16.0")
 	loseRelease(t, g)
 	// The chart's own default gives Fleet every right, and the installer's does not: these two
@@ -94,7 +92,7 @@ func TestAdopt(t *testing.T) {
 	// A chart that has one object more, of a name that is somebody else's already.
 	theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: somebodys}, Data: map[string]string{"is": "mine"}}
 	g.Expect(admin.Create(ctx, theirs)).To(Succeed())
-	g.Expect(shelf.publishWith("0.16.2-greedy", nil, "{apiVersion: v1, kind: ConfigMap, metadata: {name: "+somebodys+"}, data: {is: taken}}")).To(Succeed())
+	g.Expect(shelf.publish("0.16.2-greedy", nil, "{apiVersion: v1, kind: ConfigMap, metadata: {name: "+somebodys+"}, data: {is: taken}}")).To(Succeed())
 	for word, refused := range map[string]string{
 		adoptAnnotation + "=true": "may write of ConfigMaps that are not of its Helm releases only the one key", // The policy.
 		adoptAnnotation + "-":     "invalid ownership metadata",                                                 // Helm itself.
@@ -108,8 +106,7 @@ func TestAdopt(t *testing.T) {
 		g.Expect(found.UID).To(Equal(theirs.UID))
 		g.Expect(found.Data).To(Equal(theirs.Data))
 		g.Expect(found.Annotations).To(BeEmpty())
-		ask(g, "{"+fromRepository("version: 0.16.1")+"}")
-		installed(g, "0.16.1")
+		install(g, "0.16.1")
 	}
 }
 
@@ -134,9 +131,7 @@ func loseRelease(t *testing.T, g Gomega) {
 // there, for these say whose they are.
 func TestReleaseLost(t *testing.T) {
 	g := fresh(t)
-	secret(g, "charts", credentials())
-	ask(g, "{"+fromRepository("version: 0.16.0")+"}")
-	installed(g, "0.16.0")
+	install(g, "0.16.0")
 	was := controller(g).UID
 	_, err := env.Kubectl(ctx, "delete", "secret", "-n", fleetNamespace, "-l", "owner=helm,name=fleet")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -150,7 +145,6 @@ func TestReleaseLost(t *testing.T) {
 // Fleet without any release at all is left as it is, adoption or not: nobody knows what it is.
 func TestForeignFleet(t *testing.T) {
 	g := fresh(t)
-	secret(g, "charts", credentials())
 	withoutRelease(g, "0.16.0")
 	was := controller(g)
 	ask(g, "{"+fromRepository("version: 0.16.1")+"}")

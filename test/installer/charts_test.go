@@ -5,66 +5,40 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"time"
 
-	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/internal/charts/repository"
+	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack/pki"
 )
 
-const (
-	repositoryUser     = "reader"
-	repositoryPassword = "right"
-)
-
-// charts are Fleet's charts at versions made up, on a web server and in a registry.
+// charts are Fleet's charts at versions made up, in a repository and in a registry.
 type charts struct {
 	dir, source, helm string
-	authority         *pki.PKI
-	// repository is a Helm repository over https, registry an OCI registry.
-	repository, registry string
-
-	mu sync.Mutex
-	// answer, if set, is what the web server answers instead.
-	answer http.HandlerFunc
+	repository        *repository.Repository
+	// registry is an OCI registry; ca are the authorities of both.
+	registry string
+	ca       []byte
 }
 
 func newCharts() (*charts, error) {
-	root, err := stack.RepoRoot()
-	if err != nil {
-		return nil, err
-	}
-	c := &charts{dir: filepath.Join(env.Dir(), "charts")}
+	c := &charts{dir: filepath.Join(env.Dir(), "charts"), repository: repository.New()}
 	// The chart's own module, and Helm's own command.
-	source, err := output(filepath.Join(root, "test", "parts", "fleet"), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/rancher/fleet")
+	source, err := fixture.ModuleDir("test/parts/fleet", "github.com/rancher/fleet")
 	if err != nil {
 		return nil, err
 	}
 	c.source = filepath.Join(source, "charts")
-	if c.helm, err = output(root, "go", "tool", "-n", "-modfile=tools/helm/go.mod", "helm"); err != nil {
-		return nil, err
-	}
-	if _, err := os.Stat(c.helm); err != nil {
-		c.helm = filepath.Join(c.dir, "helm")
-		if _, err := output(root, "go", "build", "-modfile=tools/helm/go.mod", "-o", c.helm, "helm.sh/helm/v4/cmd/helm"); err != nil {
-			return nil, err
-		}
-	}
-	if c.authority, err = pki.New(filepath.Join(c.dir, "pki")); err != nil {
-		return nil, err
-	}
-	if err := c.authority.Issue("server", "charts"); err != nil {
-		return nil, err
-	}
-	if err := c.serve(); err != nil {
+	if c.helm, err = fixture.Program("tools/helm", "helm.sh/helm/v4/cmd/helm", c.dir); err != nil {
 		return nil, err
 	}
 	if err := c.startRegistry(); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(c.dir, "ca.crt"), c.ca, 0o600); err != nil {
 		return nil, err
 	}
 	for _, version := range []string{"0.15.3", "0.16.0", "0.16.1", "0.17.0-rc.1"} {
@@ -75,25 +49,9 @@ func newCharts() (*charts, error) {
 	return c, nil
 }
 
-func output(dir, program string, args ...string) (string, error) {
-	cmd := exec.Command(program, args...)
-	var stderr bytes.Buffer
-	cmd.Dir, cmd.Stderr = dir, &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, stderr.String())
-	}
-	return strings.TrimSpace(string(out)), nil
-}
-
 // publish packs both charts at a version and offers them in both places. A change is made to
-// the values of the chart.
-func (c *charts) publish(version string, change func(values string) string) error {
-	return c.publishWith(version, change, "")
-}
-
-// publishWith publishes with one template more in the chart fleet.
-func (c *charts) publishWith(version string, change func(values string) string, template string) error {
+// the values of the chart; templates are added to the chart fleet.
+func (c *charts) publish(version string, change func(values string) string, templates ...string) error {
 	for _, name := range []string{"fleet-crd", "fleet"} {
 		copied := filepath.Join(c.dir, "source", version, name)
 		if err := os.CopyFS(copied, os.DirFS(filepath.Join(c.source, name))); err != nil {
@@ -102,22 +60,30 @@ func (c *charts) publishWith(version string, change func(values string) string, 
 		if err := c.prepare(copied, version, change); err != nil {
 			return err
 		}
-		if template != "" && name == "fleet" {
-			if err := os.WriteFile(filepath.Join(copied, "templates", "more.yaml"), []byte(template), 0o644); err != nil {
+		if len(templates) > 0 && name == "fleet" {
+			if err := os.WriteFile(filepath.Join(copied, "templates", "more.yaml"), []byte(strings.Join(templates, "---\n")), 0o644); err != nil {
 				return err
 			}
 		}
-		if _, err := c.run("package", copied, "--version", version, "--app-version", version, "--destination", c.served()); err != nil {
+		if _, err := c.run("package", copied, "--version", version, "--app-version", version, "--destination", c.dir); err != nil {
 			return err
 		}
-		archive := filepath.Join(c.served(), name+"-"+version+".tgz")
-		if _, err := c.run("push", archive, c.registry, "--ca-file", c.authority.Path("ca.crt"),
-			"--username", repositoryUser, "--password", repositoryPassword); err != nil {
+		file := filepath.Join(c.dir, name+"-"+version+".tgz")
+		archive, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		c.repository.PublishArchive(name, version, archive)
+		if _, err := c.run(c.authorized("push", file, c.registry)...); err != nil {
 			return err
 		}
 	}
-	_, err := c.run("repo", "index", c.served())
-	return err
+	return nil
+}
+
+// authorized adds to a command of Helm's what the repository and the registry want.
+func (c *charts) authorized(args ...string) []string {
+	return append(args, "--ca-file", filepath.Join(c.dir, "ca.crt"), "--username", repository.Username, "--password", repository.Password)
 }
 
 // prepare does to a chart what Fleet's release does: the images get a version.
@@ -142,8 +108,6 @@ func (c *charts) prepare(dir, version string, change func(values string) string)
 	return os.WriteFile(path, []byte(values), 0o644)
 }
 
-func (c *charts) served() string { return filepath.Join(c.dir, "served") }
-
 // run runs Helm's own command, as the administrator.
 func (c *charts) run(args ...string) (string, error) {
 	cmd := exec.Command(c.helm, args...)
@@ -158,47 +122,15 @@ func (c *charts) run(args ...string) (string, error) {
 	return string(out), nil
 }
 
-// serve starts the web server.
-func (c *charts) serve() error {
-	if err := os.MkdirAll(c.served(), 0o755); err != nil {
-		return err
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func (c *charts) startRegistry() error {
+	authority, err := pki.New(filepath.Join(c.dir, "pki"))
 	if err != nil {
 		return err
 	}
-	c.repository = "https://" + listener.Addr().String()
-	files := http.FileServer(http.Dir(c.served()))
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c.mu.Lock()
-		answer := c.answer
-		c.mu.Unlock()
-		if answer != nil {
-			answer(w, r)
-			return
-		}
-		if user, password, _ := r.BasicAuth(); user != repositoryUser || password != repositoryPassword {
-			http.Error(w, "unauthorized", http.StatusUnauthorized)
-			return
-		}
-		files.ServeHTTP(w, r)
-	})}
-	go func() { _ = server.ServeTLS(listener, c.authority.Path("server.crt"), c.authority.Path("server.key")) }()
-	return nil
-}
-
-// answering lets the web server answer something else until it is told to stop.
-func (c *charts) answering(answer http.HandlerFunc) (stop func()) {
-	set := func(answer http.HandlerFunc) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.answer = answer
+	if err := authority.Issue("server", "charts"); err != nil {
+		return err
 	}
-	set(answer)
-	return func() { set(nil) }
-}
-
-func (c *charts) startRegistry() error {
+	c.ca = append(append([]byte{}, c.repository.CA...), authority.CA()...)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -208,5 +140,5 @@ func (c *charts) startRegistry() error {
 		return err
 	}
 	c.registry = "oci://" + address + "/fleet"
-	return env.StartRegistry(ctx, address, c.authority.Path("server.crt"), c.authority.Path("server.key"), repositoryUser, repositoryPassword)
+	return env.StartRegistry(ctx, address, authority.Path("server.crt"), authority.Path("server.key"), repository.Username, repository.Password)
 }

@@ -3,7 +3,6 @@ package installer
 import (
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -31,7 +30,6 @@ func TestKilled(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	const kills = 5
 	g := fresh(t)
-	secret(g, "charts", credentials())
 	for _, version := range []string{"0.15.3", "0.16.0"} {
 		ask(g, "{"+fromRepository("version: "+version)+"}")
 		for range kills {
@@ -58,20 +56,15 @@ func TestKilled(t *testing.T) {
 // CRDs stay, whoever uninstalls what.
 func TestCRDsStay(t *testing.T) {
 	g := fresh(t)
-	secret(g, "charts", credentials())
-	ask(g, "{"+fromRepository("version: 0.16.0")+"}")
-	installed(g, "0.16.0")
+	install(g, "0.16.0")
 	g.Expect(env.Apply(ctx, "{apiVersion: fleet.cattle.io/v1alpha1, kind: ClusterGroup, metadata: {namespace: default, name: kept}, spec: {selector: {}}}")).To(Succeed())
 	ask(g, "{}")
 	for _, name := range []string{"fleet", "fleet-crd"} {
 		_, err := shelf.run("uninstall", name, "-n", fleetNamespace)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
+	install(g, "0.16.1")
 	_, err := env.Kubectl(ctx, "get", "clustergroup", "kept", "-n", "default")
-	g.Expect(err).NotTo(HaveOccurred())
-	ask(g, "{"+fromRepository("version: 0.16.1")+"}")
-	installed(g, "0.16.1")
-	_, err = env.Kubectl(ctx, "get", "clustergroup", "kept", "-n", "default")
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
@@ -112,48 +105,33 @@ func TestBootstrapLocalCluster(t *testing.T) {
 // Whatever is wrong is said, with what to do; set right, Fleet is installed.
 func TestBadInput(t *testing.T) {
 	g := fresh(t)
-	with := func(changes map[string]string) map[string]string {
+	with := func(key, value string) map[string]string {
 		data := credentials()
-		for key, value := range changes {
-			data[key] = value
-		}
+		data[key] = value
 		return data
-	}
-	answer := func(status int, body string) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(status)
-			_, _ = w.Write([]byte(body))
-		}
 	}
 	for i, test := range []struct {
 		name   string
 		secret map[string]string
 		spec   string
-		answer http.HandlerFunc
 		reason string
 		says   string
 	}{
 		{name: "an unknown version", spec: fromRepository("version: 9.9.9"), reason: "VersionUnknown", says: "has no version 9.9.9 of both fleet and fleet-crd"},
 		{name: "an empty range", spec: fromRegistry("version: '>=9.0.0'"), reason: "VersionUnknown"},
-		{name: "a wrong CA", secret: with(map[string]string{"ca.crt": authority(t)}), spec: fromRepository("version: 0.16.0"), reason: "RepositoryNotTrusted", says: "put its CA into the key ca.crt"},
-		{name: "a wrong CA, registry", secret: with(map[string]string{"ca.crt": authority(t)}), spec: fromRegistry("version: 0.16.0"), reason: "RepositoryNotTrusted"},
-		{name: "no CA", secret: with(map[string]string{"ca.crt": "none"}), spec: fromRepository("version: 0.16.0"), reason: "SecretUnusable"},
-		{name: "a wrong password", secret: with(map[string]string{"password": "wrong"}), spec: fromRepository("version: 0.16.0"), reason: "RepositoryRefused", says: "401"},
-		{name: "a wrong password, registry", secret: with(map[string]string{"password": "wrong"}), spec: fromRegistry("version: 0.16.0"), reason: "RepositoryRefused"},
-		{name: "a web page", spec: fromRepository("version: 0.16.0"), answer: answer(200, "<!DOCTYPE html><html></html>"), reason: "RepositoryInvalid", says: "but a web page"},
-		{name: "something else", spec: fromRepository("version: 0.16.0"), answer: answer(200, "entries: ["), reason: "RepositoryInvalid"},
-		{name: "nothing there", spec: fromRepository("version: 0.16.0"), answer: answer(404, ""), reason: "RepositoryInvalid", says: "404"},
-		{name: "no such chart", spec: fromRepository("version: 0.16.0"), answer: answer(200, "apiVersion: v1\nentries: {other: [{version: 1.0.0, urls: [a.tgz]}]}"), reason: "ChartMissing"},
-		{name: "no such chart, registry", spec: `install: {version: 0.16.0, repository: "` + shelf.registry + `/nowhere", repositorySecretRef: {name: charts}}`, reason: "ChartMissing"},
-		{name: "broken for now", spec: fromRepository("version: 0.16.0"), answer: answer(503, ""), reason: "RepositoryUnreachable", says: "503"},
-		{name: "no such Secret", spec: `install: {version: 0.16.0, repository: "` + shelf.repository + `", repositorySecretRef: {name: none}}`, reason: "SecretUnusable", says: "does not exist"},
-		{name: "a Secret elsewhere", spec: `install: {version: 0.16.0, repository: "` + shelf.repository + `", repositorySecretRef: {name: none, namespace: default}}`, reason: "SecretUnusable", says: "may not read it; give its ServiceAccount a Role"},
+		{name: "a wrong CA", secret: with("ca.crt", authority(t)), spec: fromRepository("version: 0.16.0"), reason: "RepositoryNotTrusted", says: "put its CA into the key ca.crt"},
+		{name: "a wrong CA, registry", secret: with("ca.crt", authority(t)), spec: fromRegistry("version: 0.16.0"), reason: "RepositoryNotTrusted"},
+		{name: "no CA", secret: with("ca.crt", "none"), spec: fromRepository("version: 0.16.0"), reason: "SecretUnusable"},
+		{name: "a wrong password", secret: with("password", "wrong"), spec: fromRepository("version: 0.16.0"), reason: "RepositoryRefused", says: "401"},
+		{name: "a wrong password, registry", secret: with("password", "wrong"), spec: fromRegistry("version: 0.16.0"), reason: "RepositoryRefused"},
+		{name: "nothing there", spec: from(shelf.repository.URL+"/nowhere", "version: 0.16.0"), reason: "RepositoryInvalid", says: "404"},
+		{name: "nobody there", spec: from("https://127.0.0.1:1", "version: 0.16.0"), reason: "RepositoryUnreachable"},
+		{name: "no such chart, registry", spec: from(shelf.registry+"/nowhere", "version: 0.16.0"), reason: "ChartMissing"},
+		{name: "no such Secret", spec: strings.Replace(fromRepository("version: 0.16.0"), "charts}", "none}", 1), reason: "SecretUnusable", says: "does not exist"},
+		{name: "a Secret elsewhere", spec: strings.Replace(fromRepository("version: 0.16.0"), "charts}", "none, namespace: default}", 1), reason: "SecretUnusable", says: "may not read it; give its ServiceAccount a Role"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
-			if test.answer != nil {
-				defer shelf.answering(test.answer)()
-			}
 			if test.secret == nil {
 				test.secret = credentials()
 			}
@@ -166,8 +144,7 @@ func TestBadInput(t *testing.T) {
 	}
 	g.Expect(releases(g)).To(BeEmpty())
 	secret(g, "charts", credentials())
-	ask(g, "{"+fromRepository("version: 0.16.0")+"}")
-	installed(g, "0.16.0")
+	install(g, "0.16.0")
 
 	// Whatever is wrong with Fleet's installation, clusters are imported meanwhile.
 	ask(g, "{"+fromRepository("version: 9.9.9")+"}")
@@ -180,7 +157,6 @@ func TestMissing(t *testing.T) {
 	g := fresh(t)
 	g.Expect(env.Stop(ctx, "muster-installer")).To(Succeed())
 	t.Cleanup(func() {
-		g := NewWithT(t)
 		g.Expect(env.Start(ctx, "muster-installer")).To(Succeed())
 		says(g, "InstallerAvailable", metav1.ConditionTrue, "Available")
 	})

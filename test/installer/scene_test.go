@@ -14,34 +14,26 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/charts/repository"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack/pki"
 )
 
 // clusterInfo is what kubeadm publishes.
 func clusterInfo(server, ca string) string {
-	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters:\n- name: \"\"\n  cluster:\n    server: %s\n    certificate-authority-data: %s\n", server, encoded(ca))
-	object := map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "kube-public", "name": "cluster-info"},
-		"data": map[string]any{"kubeconfig": kubeconfig},
-	}
-	text, err := json.Marshal(object)
-	if err != nil {
-		panic(err)
-	}
-	return string(text)
+	kubeconfig := fmt.Sprintf("{apiVersion: v1, kind: Config, clusters: [{name: '', cluster: {server: %q, certificate-authority-data: %s}}]}", server, encoded(ca))
+	return fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {namespace: kube-public, name: cluster-info}, data: {kubeconfig: %q}}", kubeconfig)
 }
 
-// fresh leaves no Fleet: what a test begins with. Nothing of the product removes CRDs; the
+// fresh leaves no Fleet, and the Secret charts: what a test begins with. Nothing of the product removes CRDs; the
 // administrator does here.
-func fresh(t testing.TB) Gomega {
+func fresh(t *testing.T) Gomega {
 	t.Helper()
 	g := NewWithT(t)
 	g.Expect(client.IgnoreNotFound(admin.Delete(ctx, fixture.Config()))).To(Succeed())
 	g.Eventually(func() error {
 		return admin.Get(ctx, client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, fixture.Config())
-	}).
-		Should(Satisfy(apierrors.IsNotFound))
+	}).Should(Satisfy(apierrors.IsNotFound))
 	for _, args := range []string{
 		"delete namespace cattle-fleet-system cattle-system --ignore-not-found --timeout=120s",
 		"delete clusterroles,clusterrolebindings -l app.kubernetes.io/managed-by=Helm --ignore-not-found",
@@ -59,6 +51,7 @@ func fresh(t testing.TB) Gomega {
 			g.Expect(err).NotTo(HaveOccurred())
 		}
 	}
+	secret(g, "charts", credentials())
 	return g
 }
 
@@ -86,7 +79,7 @@ func secret(g Gomega, name string, data map[string]string) {
 }
 
 func credentials() map[string]string {
-	return map[string]string{"username": repositoryUser, "password": repositoryPassword, "ca.crt": string(shelf.authority.CA())}
+	return map[string]string{"username": repository.Username, "password": repository.Password, "ca.crt": string(shelf.ca)}
 }
 
 // ask applies a FleetAddonConfig with this spec, which is written as YAML.
@@ -94,14 +87,14 @@ func ask(g Gomega, spec string) {
 	g.Expect(env.Apply(ctx, "{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config}, spec: "+spec+"}")).To(Succeed())
 }
 
-// fromRepository is an install section for the web server.
-func fromRepository(what string) string {
-	return fmt.Sprintf("install: {%s, repository: %q, repositorySecretRef: {name: charts}}", what, shelf.repository)
+// from is an install section for a repository or a registry.
+func from(url, what string) string {
+	return fmt.Sprintf("install: {%s, repository: %q, repositorySecretRef: {name: charts}}", what, url)
 }
 
-func fromRegistry(what string) string {
-	return fmt.Sprintf("install: {%s, repository: %q, repositorySecretRef: {name: charts}}", what, shelf.registry)
-}
+func fromRepository(what string) string { return from(shelf.repository.URL, what) }
+
+func fromRegistry(what string) string { return from(shelf.registry, what) }
 
 func config(g Gomega) *addonsv1.FleetAddonConfig {
 	found := fixture.Config()
@@ -127,16 +120,18 @@ func says(g Gomega, kind string, status metav1.ConditionStatus, reason string, p
 	return message
 }
 
-// installed waits until a version of Fleet is there, and all that is asked for is so.
+// installed waits until this version of Fleet is installed and FleetInstalled is true.
 func installed(g Gomega, version string) {
 	g.Eventually(func(g Gomega) {
-		found := config(g)
-		g.Expect(found.Status.InstalledVersion).To(Equal(version), "%+v", found.Status.Conditions)
-		condition := meta.FindStatusCondition(found.Status.Conditions, "FleetInstalled")
-		g.Expect(condition).NotTo(BeNil())
-		g.Expect(fmt.Sprint(condition.Status, " ", condition.Reason)).To(Equal("True Installed"), condition.Message)
-		g.Expect(condition.ObservedGeneration).To(Equal(found.Generation))
+		g.Expect(config(g).Status.InstalledVersion).To(Equal(version), "%+v", config(g).Status.Conditions)
 	}).Should(Succeed())
+	says(g, "FleetInstalled", metav1.ConditionTrue, "Installed")
+}
+
+// install requests a version of Fleet from the repository, and waits for it.
+func install(g Gomega, version string) {
+	ask(g, "{"+fromRepository("version: "+version)+"}")
+	installed(g, version)
 }
 
 // release is what `helm list` shows.
@@ -144,19 +139,14 @@ type release struct {
 	Name, Namespace, Revision, Status, Chart string
 }
 
-func releases(g Gomega) []release {
-	text, err := shelf.run("list", "-n", fleetNamespace, "-o", "json")
-	g.Expect(err).NotTo(HaveOccurred())
-	var found []release
-	g.Expect(json.Unmarshal([]byte(text), &found)).To(Succeed())
-	return found
-}
+func releases(g Gomega) []release { return helm[[]release](g, "list") }
 
 // values are those of the release, as Helm's own command shows them.
-func values(g Gomega) map[string]any {
-	text, err := shelf.run("get", "values", "fleet", "-n", fleetNamespace, "-o", "json")
+func values(g Gomega) map[string]any { return helm[map[string]any](g, "get", "values", "fleet") }
+
+func helm[T any](g Gomega, args ...string) (found T) {
+	text, err := shelf.run(append(args, "-n", fleetNamespace, "-o", "json")...)
 	g.Expect(err).NotTo(HaveOccurred())
-	var found map[string]any
 	g.Expect(json.Unmarshal([]byte(text), &found)).To(Succeed())
 	return found
 }

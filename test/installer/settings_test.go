@@ -27,9 +27,8 @@ func TestSettings(t *testing.T) {
 	imports(g, "inferred")
 
 	// A user's own values stay, byte for byte.
-	_, err = shelf.run("upgrade", "fleet", "fleet", "--repo", shelf.repository, "--version", "0.16.0", "-n", fleetNamespace, "--reuse-values",
-		"--ca-file", shelf.authority.Path("ca.crt"), "--username", repositoryUser, "--password", repositoryPassword,
-		"--set-string", "extraEnv[0].name=MINE,extraEnv[0].value=yes", "--set", "garbageCollectionInterval=7m")
+	_, err = shelf.run(shelf.authorized("upgrade", "fleet", "fleet", "--repo", shelf.repository.URL, "--version", "0.16.0", "-n", fleetNamespace,
+		"--reuse-values", "--set-string", "extraEnv[0].name=MINE,extraEnv[0].value=yes", "--set", "garbageCollectionInterval=7m")...)
 	g.Expect(err).NotTo(HaveOccurred())
 
 	// Rotated: within half a minute.
@@ -83,12 +82,7 @@ endpoints: [{addresses: [%q]}]
 // and where Rancher has, not even those.
 func TestForeign(t *testing.T) {
 	g := fresh(t)
-	secret(g, "charts", credentials())
-	for _, chart := range []string{"fleet-crd", "fleet"} {
-		_, err := shelf.run("install", chart, chart, "--repo", shelf.repository, "--version", "0.16.0", "-n", fleetNamespace, "--wait",
-			"--ca-file", shelf.authority.Path("ca.crt"), "--username", repositoryUser, "--password", repositoryPassword)
-		g.Expect(err).NotTo(HaveOccurred())
-	}
+	somebodyInstalls(g, "0.16.0")
 	object := &corev1.ConfigMap{}
 	key := client.ObjectKey{Namespace: fleetNamespace, Name: "fleet-controller"}
 	g.Expect(admin.Get(ctx, key, object)).To(Succeed())
@@ -145,7 +139,6 @@ data: {other: stays}
 	// Handed over, it is upgraded with the values that it has.
 	ask(g, "{"+fromRepository("version: 0.16.1")+"}")
 	says(g, "FleetInstalled", metav1.ConditionFalse, "ForeignRelease")
-	_, err = env.Kubectl(ctx, "annotate", "fleetaddonconfig", "fleet-addon-config", "fleet.addons.cluster.x-k8s.io/adopt-fleet=true")
-	g.Expect(err).NotTo(HaveOccurred())
+	handOver(g, adoptAnnotation+"=true")
 	installed(g, "0.16.1")
 }

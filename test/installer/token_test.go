@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -26,17 +24,8 @@ import (
 // is refused, by RBAC, or by the policies where RBAC cannot tell.
 func TestToken(t *testing.T) {
 	g := fresh(t)
-	secret(g, "charts", credentials())
-	ask(g, "{"+fromRepository("version: 0.16.0")+"}")
-	installed(g, "0.16.0")
-	token := &authenticationv1.TokenRequest{}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: "muster-installer"}}
-	g.Expect(admin.SubResource("token").Create(ctx, account, token)).To(Succeed())
-	config, err := env.RESTConfig()
-	g.Expect(err).NotTo(HaveOccurred())
-	config = rest.AnonymousClientConfig(config)
-	config.BearerToken, config.UserAgent = token.Status.Token, thiefAgent
-	thief, err := fixture.ClientOf(config)
+	install(g, "0.16.0")
+	thief, err := fixture.ClientOfAccount(ctx, env, admin, "muster-system", "muster-installer", thiefAgent)
 	g.Expect(err).NotTo(HaveOccurred())
 
 	apply := func(text string) func() error {
@@ -48,6 +37,14 @@ func TestToken(t *testing.T) {
 			return thief.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("thief"), client.ForceOwnership, client.DryRunAll)
 		}
 	}
+	patch := func(object client.Object, text string) func() error {
+		return func() error {
+			return thief.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(text)), client.DryRunAll)
+		}
+	}
+	remove := func(object client.Object) func() error {
+		return func() error { return thief.Delete(ctx, object, client.DryRunAll) }
+	}
 	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: "fleet-controller"}}
 	// ConfigMaps that no Helm release stands for.
 	g.Expect(env.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: cattle-system}}")).To(Succeed())
@@ -55,12 +52,10 @@ func TestToken(t *testing.T) {
 	rancher := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-system", Name: "rancher-config"}, Data: map[string]string{"fleet": "a: 1"}}
 	g.Expect(admin.Create(ctx, rancher)).To(Succeed())
 	t.Cleanup(func() { _, _ = env.Kubectl(ctx, "delete", "namespace", "cattle-system") })
-	merge := func(namespace, name, patch string) func() error {
-		return func() error {
-			object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-			return thief.Patch(ctx, object, client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
-		}
+	merge := func(namespace, name, text string) func() error {
+		return patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}, text)
 	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fleetNamespace}}
 	for name, test := range map[string]struct {
 		try     func() error
 		message string
@@ -73,13 +68,9 @@ func TestToken(t *testing.T) {
 		"make any Secret": {func() error {
 			return thief.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: "any"}}, client.DryRunAll)
 		}, "only those Secrets that are Helm releases"},
-		"delete credentials": {func() error {
-			return thief.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: "charts"}}, client.DryRunAll)
-		}, "only those Secrets that are Helm releases"},
-		"delete a CRD": {func() error { return thief.Delete(ctx, crd("clusters.fleet.cattle.io"), client.DryRunAll) }, "cannot delete resource"},
-		"change another's CRD": {func() error {
-			return thief.Patch(ctx, crd("clusters.cluster.x-k8s.io"), client.RawPatch(types.MergePatchType, []byte("{}")), client.DryRunAll)
-		}, "cannot patch resource"},
+		"delete credentials":           {remove(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: fleetNamespace, Name: "charts"}}), "only those Secrets that are Helm releases"},
+		"delete a CRD":                 {remove(crd("clusters.fleet.cattle.io")), "cannot delete resource"},
+		"change another's CRD":         {patch(crd("clusters.cluster.x-k8s.io"), "{}"), "cannot patch resource"},
 		"bind cluster-admin to itself": {apply(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: helmops-binding}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}, subjects: [{kind: ServiceAccount, namespace: muster-system, name: muster-installer}]}`), "forbidden"},
 		"bind Fleet's role to itself":  {apply(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: fleet-controller-bootstrap}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: fleet-controller}, subjects: [{kind: ServiceAccount, namespace: muster-system, name: muster-installer}]}`), "only to Fleet's accounts"},
 		"give gitjob every right":      {apply(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: gitjob}, rules: [{apiGroups: ["*"], resources: ["*"], verbs: ["*"]}]}`), "every right to the cluster role fleet-controller-bootstrap only"},
@@ -88,15 +79,9 @@ func TestToken(t *testing.T) {
 		"bind its role to another":     {apply(`{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {namespace: cattle-fleet-system, name: muster-installer}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: muster-installer-fleet-namespace}, subjects: [{kind: User, name: thief}]}`), "forbidden"},
 		"make a Deployment of its own": {apply(`{apiVersion: apps/v1, kind: Deployment, metadata: {namespace: cattle-fleet-system, name: mine}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {serviceAccountName: fleet-controller, containers: [{name: a, image: b}]}}}}`), "only objects of the Helm release fleet"},
 		"make a Deployment elsewhere":  {apply(`{apiVersion: apps/v1, kind: Deployment, metadata: {namespace: default, name: mine}, spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a, image: b}]}}}}`), "cannot patch resource"},
-		"delete Fleet's namespace": {func() error {
-			return thief.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fleetNamespace}}, client.DryRunAll)
-		}, "cannot delete resource"},
-		"label Fleet's namespace": {func() error {
-			return thief.Patch(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fleetNamespace}}, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`)), client.DryRunAll)
-		}, "nothing else to Namespaces"},
-		"change the FleetAddonConfig": {func() error {
-			return thief.Patch(ctx, fixture.Config(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"install":null}}`)), client.DryRunAll)
-		}, "cannot patch resource"},
+		"delete Fleet's namespace":     {remove(namespace), "cannot delete resource"},
+		"label Fleet's namespace":      {patch(namespace, `{"metadata":{"labels":{"a":"b"}}}`), "nothing else to Namespaces"},
+		"change the FleetAddonConfig":  {patch(fixture.Config(), `{"spec":{"install":null}}`), "cannot patch resource"},
 		"say that all is well": {func() error {
 			return thief.Status().Patch(ctx, fixture.Config(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"conditions":[]}}`)), client.DryRunAll)
 		}, "only FleetInstalled and FleetConfigured"},

@@ -6,15 +6,14 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
-	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/test/bench/usage"
 )
 
 // image is that of Fleet's controller.
 func image(g Gomega) string {
-	deployment := &appsv1.Deployment{}
-	g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: fleetNamespace, Name: "fleet-controller"}, deployment)).To(Succeed())
+	deployment := controller(g)
 	g.Expect(deployment.Status.AvailableReplicas).To(BeEquivalentTo(1))
 	return deployment.Spec.Template.Spec.Containers[0].Image
 }
@@ -22,7 +21,6 @@ func image(g Gomega) string {
 // From a registry: by version, by range and by followLatest, but by nothing else.
 func TestUpgrade(t *testing.T) {
 	g := fresh(t)
-	secret(g, "charts", credentials())
 	ask(g, "{"+fromRegistry("version: 0.15.3")+"}")
 	installed(g, "0.15.3")
 
@@ -73,12 +71,19 @@ func TestUpgrade(t *testing.T) {
 	g.Expect(image(g)).To(Equal("rancher/fleet:v0.17.1"))
 	g.Expect(shelf.publish("0.18.2", nil)).To(Succeed())
 	installed(g, "0.18.2")
+	for _, process := range env.Processes() {
+		if process.Name == "muster-installer" && process.Running {
+			memory, err := usage.MemoryOf(process.PID)
+			g.Expect(err).NotTo(HaveOccurred())
+			t.Logf("the installer holds %.0f MiB, and has held %.0f", memory.Now, memory.Peak)
+			g.Expect(memory.Peak).To(BeNumerically("<", 460), "GOMEMLIMIT of the shipped Deployment")
+		}
+	}
 }
 
 // What would be done is shown, and nothing is done.
 func TestPlan(t *testing.T) {
 	g := fresh(t)
-	secret(g, "charts", credentials())
 	ask(g, "{"+fromRepository("version: 0.16.0, mode: Plan")+"}")
 	g.Expect(says(g, "FleetInstalled", metav1.ConditionFalse, "Planned")).To(ContainSubstring("Fleet 0.16.0 would be installed"))
 	g.Expect(releases(g)).To(BeEmpty())

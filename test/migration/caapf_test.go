@@ -1,26 +1,23 @@
 package migration
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
-	"testing"
-	"time"
+	"strings"
+	"text/template"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
@@ -105,168 +102,164 @@ spec:
   clusterClass: {patchResource: true, setOwnerReferences: true}
 `
 
-// agentTolerations are CAAPF's defaults.
-var agentTolerations = []map[string]any{
-	{"effect": "NoSchedule", "key": "node.kubernetes.io/not-ready", "operator": "Exists"},
-	{"effect": "NoSchedule", "key": "node.cluster.x-k8s.io/uninitialized", "operator": "Exists"},
-	{"effect": "NoSchedule", "key": "node.cloudprovider.kubernetes.io/uninitialized", "operator": "Equal", "value": "true"},
-}
+// caapfOfClass is what CAAPF makes of a ClusterClass.
+const caapfOfClass = `
+apiVersion: fleet.cattle.io/v1alpha1
+kind: ClusterGroup
+metadata: {namespace: {{.Namespace}}, name: {{.Name}}, labels: {{.Labels}}, ownerReferences: [{{.Owner}}]}
+spec: {selector: {matchLabels: {{.ClassLabels}}}}
+`
 
-// caapf is its account.
-var caapf client.Client
+// caapfOfCluster is what CAAPF makes, in this order, of a Cluster that is initialized.
+const caapfOfCluster = `
+apiVersion: fleet.cattle.io/v1alpha1
+kind: BundleNamespaceMapping
+metadata: {namespace: {{.ClassNamespace}}, name: {{.Namespace}}}
+bundleSelector: {}
+namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: {{.Namespace}}}}
+---
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Cluster
+metadata: {namespace: {{.Namespace}}, name: {{.Name}}, labels: {{.Labels}}, annotations: {{.Annotations}}, ownerReferences: [{{.Owner}}]}
+spec:
+  kubeConfigSecret: {{.Name}}-kubeconfig
+  agentNamespace: fleet-addon-agent
+  hostNetwork: true
+  agentTolerations:
+  - {effect: NoSchedule, key: node.kubernetes.io/not-ready, operator: Exists}
+  - {effect: NoSchedule, key: node.cluster.x-k8s.io/uninitialized, operator: Exists}
+  - {effect: NoSchedule, key: node.cloudprovider.kubernetes.io/uninitialized, operator: Equal, value: "true"}
+  templateValues: {{.Values}}
+---
+apiVersion: fleet.cattle.io/v1alpha1
+kind: ClusterGroup
+metadata: {namespace: {{.Namespace}}, name: {{.Class}}.{{.ClassNamespace}}, labels: {{.ClassLabels}}, ownerReferences: [{{.Owner}}]}
+spec: {selector: {matchLabels: {{.ClassLabels}}}}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: {{.Namespace}}, annotations: {field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace: "true"}}
+`
 
-// playCAAPF does what CAAPF's controllers do, as long as its Deployment has a replica. It
-// applies without force and goes on where it is refused, as they do.
-func playCAAPF(t *testing.T) {
-	t.Helper()
-	var err error
-	if caapf, err = fixture.ClientAs(env, stack.ServiceAccount(caapfNamespace, caapfDeployment)); err != nil {
-		t.Fatal(err)
+// playCAAPF does once what CAAPF's controllers do, as its account. It applies without force,
+// as they do.
+func playCAAPF() error {
+	caapf, err := fixture.ClientAs(env, stack.ServiceAccount(caapfNamespace, caapfDeployment))
+	if err != nil {
+		return err
 	}
-	playing, stop := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		said := ""
-		for playing.Err() == nil {
-			if err := playOnce(playing); err != nil && playing.Err() == nil && err.Error() != said {
-				said = err.Error()
-				t.Logf("CAAPF: %s", said)
-			}
-			select {
-			case <-playing.Done():
-			case <-time.After(500 * time.Millisecond):
-			}
-		}
-	}()
-	t.Cleanup(func() { stop(); <-done })
-}
-
-func playOnce(ctx context.Context) error {
-	var deployment appsv1.Deployment
-	err := caapf.Get(ctx, types.NamespacedName{Namespace: caapfNamespace, Name: caapfDeployment}, &deployment)
-	if err != nil || ptr.Deref(deployment.Spec.Replicas, 1) == 0 {
-		return client.IgnoreNotFound(err)
-	}
+	p := player{caapf}
 	var classes clusterv1.ClusterClassList
 	var clusters clusterv1.ClusterList
 	var groups fleetv1.ClusterGroupList
-	problems := []error{caapf.List(ctx, &classes), caapf.List(ctx, &clusters), caapf.List(ctx, &groups)}
+	problems := []error{p.List(ctx, &classes), p.List(ctx, &clusters)}
 	for i := range classes.Items {
-		problems = append(problems, playClass(ctx, &classes.Items[i]))
+		class := &classes.Items[i]
+		problems = append(problems, p.finalize(class), p.apply(caapfOfClass, []string{caapfManager}, "ClusterClass", class, class.Name, class.Namespace, nil))
 	}
 	for i := range clusters.Items {
-		problems = append(problems, playCluster(ctx, &clusters.Items[i]))
+		problems = append(problems, p.cluster(&clusters.Items[i]))
 	}
+	problems = append(problems, p.List(ctx, &groups))
 	for i := range groups.Items {
-		problems = append(problems, playGroup(ctx, &groups.Items[i], classes.Items))
+		problems = append(problems, p.group(&groups.Items[i], classes.Items))
 	}
 	return errors.Join(problems...)
 }
 
-// playClass puts the finalizer on a ClusterClass and makes its group.
-func playClass(ctx context.Context, class *clusterv1.ClusterClass) error {
-	if err := putFinalizer(ctx, class); err != nil || class.DeletionTimestamp != nil {
-		return err
-	}
-	labels := classLabels(class.Name, class.Namespace)
-	its := maps.Clone(labels)
-	maps.Copy(its, class.Labels)
-	return applyAs(ctx, caapfManager, "ClusterGroup", class.Namespace, class.Name, map[string]any{
-		"labels": its, "ownerReferences": []any{ownerOf("ClusterClass", class)},
-	}, map[string]any{"spec": map[string]any{"selector": map[string]any{"matchLabels": labels}}})
-}
+type player struct{ client.Client }
 
-// playCluster makes, in CAAPF's order, mapping, Fleet Cluster, group and annotation of a
-// Cluster that is initialized.
-func playCluster(ctx context.Context, cluster *clusterv1.Cluster) error {
-	if err := putFinalizer(ctx, cluster); err != nil || cluster.DeletionTimestamp != nil ||
-		!ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
+func (p player) cluster(cluster *clusterv1.Cluster) error {
+	if err := p.finalize(cluster); err != nil || !ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) {
 		return err
 	}
-	perCluster := "cluster-" + cluster.Name + "-" + caapfManager
-	class := cluster.Spec.Topology.ClassRef
-	its := classLabels(class.Name, class.Namespace)
-	values, err := templateValues(ctx, cluster)
+	values, err := p.templateValues(cluster)
 	if err != nil {
 		return err
 	}
-	labels := maps.Clone(its)
-	maps.Copy(labels, cluster.Labels)
-	// The first that fails ends it: nothing more is done for this Cluster.
-	if err := applyAs(ctx, perCluster, "BundleNamespaceMapping", class.Namespace, cluster.Namespace, map[string]any{}, map[string]any{
-		"bundleSelector":    map[string]any{},
-		"namespaceSelector": map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": cluster.Namespace}},
+	class, perCluster := cluster.Spec.Topology.ClassRef, "cluster-"+cluster.Name+"-"+caapfManager
+	return p.apply(caapfOfCluster, []string{perCluster, caapfManager, perCluster, "namespace-" + caapfManager}, "Cluster", cluster, class.Name, class.Namespace, values)
+}
+
+// group gives a group the labels of its class, once more by the whole object: owners and all
+// belong to two managers from then on.
+func (p player) group(group *fleetv1.ClusterGroup, classes []clusterv1.ClusterClass) error {
+	for _, class := range classes {
+		if class.Name == group.Labels[stamp.ClassNameLabel] && class.Namespace == group.Labels[stamp.ClassNamespaceLabel] {
+			maps.Copy(group.Labels, class.Labels)
+		}
+	}
+	whole := &fleetv1.ClusterGroup{ObjectMeta: metav1.ObjectMeta{
+		Namespace: group.Namespace, Name: group.Name, Labels: group.Labels, OwnerReferences: group.OwnerReferences,
+	}}
+	whole.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("ClusterGroup"))
+	whole.Spec.Selector = group.Spec.Selector
+	content, err := json.Marshal(whole)
+	if err != nil {
+		return err
+	}
+	return p.applyOne(content, caapfManager)
+}
+
+func (p player) finalize(object client.Object) error {
+	before := object.DeepCopyObject().(client.Object)
+	if controllerutil.AddFinalizer(object, stamp.LegacyFinalizer) {
+		return p.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	}
+	return nil
+}
+
+// apply fills in a template, and applies each of its objects as a field manager. The first
+// that fails ends it.
+func (p player) apply(text string, managers []string, kind string, object client.Object, class, classNamespace string, values any) error {
+	asJSON := func(value any) string {
+		content, _ := json.Marshal(value)
+		return string(content)
+	}
+	classLabels := map[string]string{stamp.ClassNameLabel: class, stamp.ClassNamespaceLabel: classNamespace}
+	labels := maps.Clone(classLabels)
+	maps.Copy(labels, object.GetLabels())
+	var filled strings.Builder
+	if err := template.Must(template.New("").Parse(text)).Execute(&filled, map[string]string{
+		"Namespace": object.GetNamespace(), "Name": object.GetName(), "Class": class, "ClassNamespace": classNamespace,
+		"Labels": asJSON(labels), "ClassLabels": asJSON(classLabels), "Annotations": asJSON(object.GetAnnotations()), "Values": asJSON(values),
+		"Owner": asJSON(metav1.OwnerReference{APIVersion: clusterv1.GroupVersion.String(), Kind: kind, Name: object.GetName(), UID: object.GetUID()}),
 	}); err != nil {
 		return err
 	}
-	if err := applyAs(ctx, caapfManager, "Cluster", cluster.Namespace, cluster.Name, map[string]any{
-		"labels": labels, "annotations": cluster.Annotations, "ownerReferences": []any{ownerOf("Cluster", cluster)},
-	}, map[string]any{"spec": map[string]any{
-		"kubeConfigSecret": cluster.Name + "-kubeconfig", "agentNamespace": "fleet-addon-agent", "hostNetwork": true,
-		"agentTolerations": agentTolerations, "templateValues": values,
-	}}); err != nil {
+	for i, document := range strings.Split(filled.String(), "\n---\n") {
+		content, err := yaml.YAMLToJSON([]byte(document))
+		if err != nil {
+			return err
+		}
+		if err := p.applyOne(content, managers[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p player) applyOne(content []byte, manager string) error {
+	object := &unstructured.Unstructured{}
+	if err := object.UnmarshalJSON(content); err != nil {
 		return err
 	}
-	if err := applyAs(ctx, perCluster, "ClusterGroup", cluster.Namespace, class.Name+"."+class.Namespace, map[string]any{
-		"labels": its, "ownerReferences": []any{ownerOf("Cluster", cluster)},
-	}, map[string]any{"spec": map[string]any{"selector": map[string]any{"matchLabels": its}}}); err != nil {
-		return err
-	}
-	return applyNamespace(ctx, cluster.Namespace)
-}
-
-// playGroup gives a group the labels of its class, once more by the whole object: owners
-// and all belong to two managers from then on.
-func playGroup(ctx context.Context, group *fleetv1.ClusterGroup, classes []clusterv1.ClusterClass) error {
-	at := slices.IndexFunc(classes, func(class clusterv1.ClusterClass) bool {
-		return class.Name == group.Labels[stamp.ClassNameLabel] && class.Namespace == group.Labels[stamp.ClassNamespaceLabel]
-	})
-	if at < 0 {
-		return nil
-	}
-	labels := maps.Clone(group.Labels)
-	maps.Copy(labels, classes[at].Labels)
-	var owners []any
-	for _, owner := range group.OwnerReferences {
-		owners = append(owners, map[string]any{"apiVersion": owner.APIVersion, "kind": owner.Kind, "name": owner.Name, "uid": owner.UID})
-	}
-	return applyAs(ctx, caapfManager, "ClusterGroup", group.Namespace, group.Name, map[string]any{"labels": labels, "ownerReferences": owners},
-		map[string]any{"spec": map[string]any{"selector": map[string]any{"matchLabels": group.Spec.Selector.MatchLabels}}})
-}
-
-func classLabels(name, namespace string) map[string]string {
-	return map[string]string{stamp.ClassNameLabel: name, stamp.ClassNamespaceLabel: namespace}
-}
-
-func ownerOf(kind string, object client.Object) map[string]any {
-	return map[string]any{"apiVersion": clusterv1.GroupVersion.String(), "kind": kind, "name": object.GetName(), "uid": object.GetUID()}
-}
-
-func putFinalizer(ctx context.Context, object client.Object) error {
-	if slices.Contains(object.GetFinalizers(), stamp.LegacyFinalizer) || object.GetDeletionTimestamp() != nil {
-		return nil
-	}
-	before := object.DeepCopyObject().(client.Object)
-	object.SetFinalizers(append(object.GetFinalizers(), stamp.LegacyFinalizer))
-	return caapf.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	unstructured.RemoveNestedField(object.Object, "status")
+	return p.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(manager))
 }
 
 // templateValues are the Cluster and what it refers to, without status, managed fields and
 // resource version, and with all else.
-func templateValues(ctx context.Context, cluster *clusterv1.Cluster) (map[string]any, error) {
+func (p player) templateValues(cluster *clusterv1.Cluster) (map[string]any, error) {
 	values := map[string]any{}
-	for key, at := range map[string]struct {
-		kind schema.GroupVersionKind
-		name string
-	}{
-		"Cluster":               {clusterv1.GroupVersion.WithKind("Cluster"), cluster.Name},
-		"ControlPlane":          {kindOf(cluster.Spec.ControlPlaneRef), cluster.Spec.ControlPlaneRef.Name},
-		"InfrastructureCluster": {kindOf(cluster.Spec.InfrastructureRef), cluster.Spec.InfrastructureRef.Name},
+	for key, ref := range map[string]clusterv1.ContractVersionedObjectReference{
+		"Cluster":               {APIGroup: clusterv1.GroupVersion.Group, Kind: "Cluster", Name: cluster.Name},
+		"ControlPlane":          cluster.Spec.ControlPlaneRef,
+		"InfrastructureCluster": cluster.Spec.InfrastructureRef,
 	} {
 		object := &unstructured.Unstructured{}
-		object.SetGroupVersionKind(at.kind)
-		if err := caapf.Get(ctx, types.NamespacedName{Namespace: cluster.Namespace, Name: at.name}, object); err != nil {
+		object.SetGroupVersionKind(schema.GroupVersionKind{Group: ref.APIGroup, Version: "v1beta2", Kind: ref.Kind})
+		if err := p.Get(ctx, types.NamespacedName{Namespace: cluster.Namespace, Name: ref.Name}, object); err != nil {
 			return nil, fmt.Errorf("%s of %s: %w", key, cluster.Name, err)
 		}
 		unstructured.RemoveNestedField(object.Object, "status")
@@ -275,42 +268,4 @@ func templateValues(ctx context.Context, cluster *clusterv1.Cluster) (map[string
 		values[key] = object.Object
 	}
 	return values, nil
-}
-
-func kindOf(ref clusterv1.ContractVersionedObjectReference) schema.GroupVersionKind {
-	return schema.GroupVersionKind{Group: ref.APIGroup, Version: "v1beta2", Kind: ref.Kind}
-}
-
-func applyNamespace(ctx context.Context, name string) error {
-	const allow = "field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace"
-	namespace, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&corev1.Namespace{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{allow: "true"}},
-	})
-	if err != nil {
-		return err
-	}
-	delete(namespace, "status")
-	return caapf.Apply(ctx, client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: namespace}), client.FieldOwner("namespace-"+caapfManager))
-}
-
-// applyAs applies an object of Fleet's.
-func applyAs(ctx context.Context, manager, kind, namespace, name string, metadata, rest map[string]any) error {
-	metadata["namespace"], metadata["name"] = namespace, name
-	whole := map[string]any{"apiVersion": fleetv1.SchemeGroupVersion.String(), "kind": kind, "metadata": metadata}
-	maps.Copy(whole, rest)
-	// Through JSON, for the types that unstructured objects hold.
-	content, err := json.Marshal(whole)
-	if err != nil {
-		return err
-	}
-	object := &unstructured.Unstructured{}
-	if err := object.UnmarshalJSON(content); err != nil {
-		return err
-	}
-	err = caapf.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(manager))
-	if err != nil {
-		return fmt.Errorf("%s %s/%s as %s: %w", kind, namespace, name, manager, err)
-	}
-	return nil
 }

@@ -18,14 +18,12 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/manifests"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
@@ -57,14 +55,15 @@ func TestMigration(t *testing.T) {
 		steps.run(t, g, "render")
 		g.Expect(steps.objects(g, "rendered.yaml")).To(ConsistOf(steps.objects(g, "fleet.yaml")))
 	})
-	t.Run("migrated: the same objects, nothing is deployed again", func(t *testing.T) {
+	migrated := func(t *testing.T) {
 		g := NewWithT(t)
 		steps.run(t, g, "stop")
 		steps.install(t, g)
 		eventuallyMusters(g)
 		staysAs(g, before)
 		left(g)
-	})
+	}
+	t.Run("migrated: the same objects, nothing is deployed again", migrated)
 	t.Run("back to CAAPF: nothing is deployed again", func(t *testing.T) {
 		g := NewWithT(t)
 		steps.run(t, g, "back")
@@ -73,6 +72,7 @@ func TestMigration(t *testing.T) {
 		}
 		steps.run(t, g, "restart")
 		g.Eventually(func(g Gomega) {
+			g.Expect(playCAAPF()).To(Succeed())
 			for _, key := range []types.NamespacedName{prod, one, two} {
 				g.Expect(cluster(g, key).Finalizers).To(ContainElement(stamp.LegacyFinalizer))
 				g.Expect(fleetCluster(g, key).Labels).NotTo(HaveKey(stamp.ManagedByLabel), "CAAPF has not applied it")
@@ -80,18 +80,7 @@ func TestMigration(t *testing.T) {
 		}).Should(Succeed())
 		staysAs(g, before)
 	})
-	t.Run("and forward again", func(t *testing.T) {
-		g := NewWithT(t)
-		steps.run(t, g, "stop")
-		steps.install(t, g)
-		for _, name := range []string{"muster-webhook", "muster-syncer"} {
-			g.Expect(env.Start(ctx, name)).To(Succeed())
-		}
-		g.Expect(env.Route(ctx)).To(Succeed())
-		eventuallyMusters(g)
-		staysAs(g, before)
-		left(g)
-	})
+	t.Run("and forward again", migrated)
 	t.Run("what is left of CAAPF is removed, and everything goes with its last user", func(t *testing.T) { testRemoved(t) })
 }
 
@@ -110,7 +99,6 @@ func runCAAPF(t *testing.T, g Gomega) {
 	for _, class := range []string{"standard", stack.InMemoryClass} {
 		g.Expect(env.WaitForClusterClass(ctx, classes, class)).To(Succeed())
 	}
-	playCAAPF(t)
 	for _, bundle := range []string{
 		fixture.DataBundle(classes, "hello", "[{clusterGroup: standard.classes}]", "{from: hello}"),
 		fixture.DataBundle(classes, "values", "[{clusterSelector: {matchLabels: {env: prod}}}]", fixture.PodCIDRs),
@@ -127,7 +115,11 @@ func runCAAPF(t *testing.T, g Gomega) {
 		_, err := env.KubectlInput(ctx, cluster.YAML(), "apply", "-f", "-")
 		g.Expect(err).NotTo(HaveOccurred())
 	}
+	for _, key := range []types.NamespacedName{prod, one, two} {
+		g.Expect(env.WaitForControlPlane(ctx, key.Namespace, key.Name)).To(Succeed())
+	}
 	g.Eventually(func(g Gomega) {
+		g.Expect(playCAAPF()).To(Succeed())
 		all := look(g)
 		g.Expect(all.applications).To(HaveLen(2))
 		g.Expect(slices.Collect(maps.Keys(all.deployments))).To(ContainElements(
@@ -136,8 +128,7 @@ func runCAAPF(t *testing.T, g Gomega) {
 		out, err := env.HostedKubectl(ctx, prod.Namespace, prod.Name, "-n", stack.DefaultAgentNamespace, "get", "deployment", "fleet-agent", "-o", "name")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).NotTo(BeEmpty())
-		var live fleetv1.Cluster
-		g.Expect(admin.Get(ctx, prod, &live)).To(Succeed())
+		live := fleetCluster(g, prod)
 		g.Expect(live.Status.Summary.Ready).To(Equal(live.Status.Summary.DesiredReady))
 		g.Expect(live.Status.Summary.DesiredReady).To(Equal(3))
 	}).WithTimeout(2 * soon).Should(Succeed())
@@ -176,14 +167,18 @@ func (p *page) run(t *testing.T, g Gomega, step string) {
 func (p *page) install(t *testing.T, g Gomega) {
 	root, err := stack.RepoRoot()
 	g.Expect(err).NotTo(HaveOccurred())
-	for _, dir := range []string{"manifests", "certs"} {
-		if !p.installed {
+	if !p.installed {
+		for _, dir := range []string{"manifests", "certs"} {
 			g.Expect(os.CopyFS(filepath.Join(p.Home, dir), os.DirFS(filepath.Join(root, dir)))).To(Succeed())
 		}
+		g.Expect(os.WriteFile(filepath.Join(p.Home, "kustomization.yaml"), []byte("resources: [manifests/default]\n"), 0o600)).To(Succeed())
 	}
-	g.Expect(os.WriteFile(filepath.Join(p.Home, "kustomization.yaml"), []byte("resources: [manifests/default]\n"), 0o600)).To(Succeed())
 	p.run(t, g, "install")
 	if p.installed {
+		for _, name := range []string{"muster-webhook", "muster-syncer"} {
+			g.Expect(env.Start(ctx, name)).To(Succeed())
+		}
+		g.Expect(env.Route(ctx)).To(Succeed())
 		return
 	}
 	p.installed = true
@@ -194,28 +189,13 @@ func (p *page) install(t *testing.T, g Gomega) {
 
 // objects names the objects of Fleet's in a file.
 func (p *page) objects(g Gomega, file string) []string {
-	content, err := os.ReadFile(filepath.Join(p.Home, file))
-	g.Expect(err).NotTo(HaveOccurred())
+	read, problems := manifests.Read([]string{filepath.Join(p.Home, file)}, nil)
+	g.Expect(problems).To(BeEmpty())
 	var names []string
-	var add func(object *unstructured.Unstructured)
-	add = func(object *unstructured.Unstructured) {
-		if object.IsList() {
-			g.Expect(object.EachListItem(func(item runtime.Object) error { add(item.(*unstructured.Unstructured)); return nil })).To(Succeed())
-			return
+	for _, one := range read {
+		if one.GroupVersionKind().Group == fleetv1.SchemeGroupVersion.Group {
+			names = append(names, fmt.Sprintf("%s %s/%s", one.Kind, one.Namespace, one.Name))
 		}
-		if group := object.GroupVersionKind().Group; group == fleetv1.SchemeGroupVersion.Group {
-			names = append(names, fmt.Sprintf("%s %s/%s", object.GetKind(), object.GetNamespace(), object.GetName()))
-		}
-	}
-	for document := range strings.SplitSeq(string(content), "\n---\n") {
-		encoded, err := yaml.YAMLToJSON([]byte(document))
-		g.Expect(err).NotTo(HaveOccurred())
-		object := &unstructured.Unstructured{}
-		if strings.TrimSpace(string(encoded)) == "null" {
-			continue
-		}
-		g.Expect(json.Unmarshal(encoded, &object.Object)).To(Succeed())
-		add(object)
 	}
 	return names
 }
@@ -260,18 +240,17 @@ func staysAs(g Gomega, before state) {
 
 // left looks for what CAAPF leaves on shared objects, which nobody wants.
 func left(g Gomega) {
-	for _, shared := range []client.Object{&fleetv1.ClusterGroup{}, &fleetv1.BundleNamespaceMapping{}} {
-		list := []types.NamespacedName{{Namespace: "team", Name: "in-memory.classes"}, {Namespace: "team", Name: "standard.classes"}, {Namespace: "other", Name: "in-memory.classes"}}
-		if _, isMapping := shared.(*fleetv1.BundleNamespaceMapping); isMapping {
-			list = []types.NamespacedName{{Namespace: classes, Name: "team"}, {Namespace: classes, Name: "other"}}
-		}
+	for kind, list := range map[string][]types.NamespacedName{
+		"ClusterGroup":           {{Namespace: "team", Name: "in-memory.classes"}, {Namespace: "team", Name: "standard.classes"}, {Namespace: "other", Name: "in-memory.classes"}},
+		"BundleNamespaceMapping": {{Namespace: classes, Name: "team"}, {Namespace: classes, Name: "other"}},
+	} {
 		for _, key := range list {
 			g.Eventually(func(g Gomega) {
+				shared := &metav1.PartialObjectMetadata{}
+				shared.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind(kind))
 				g.Expect(admin.Get(ctx, key, shared)).To(Succeed())
-				g.Expect(shared.GetOwnerReferences()).To(BeEmpty(), key.String())
-				for _, entry := range shared.GetManagedFields() {
-					g.Expect(entry.Manager).NotTo(HaveSuffix("-"+caapfManager), key.String())
-				}
+				g.Expect(shared.OwnerReferences).To(BeEmpty(), key.String())
+				g.Expect(shared.ManagedFields).NotTo(ContainElement(HaveField("Manager", HaveSuffix("-"+caapfManager))), key.String())
 			}).Should(Succeed())
 		}
 	}

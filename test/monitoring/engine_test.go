@@ -1,22 +1,17 @@
 package monitoring
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/template"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
-	"github.com/prometheus/prometheus/tsdb/chunks"
-	"github.com/prometheus/prometheus/util/annotations"
 )
 
 // interval is how often is scraped and evaluated.
@@ -37,7 +32,7 @@ type alert struct {
 // firing evaluates a rule from the beginning up to a time, as Prometheus would, and
 // returns what fires then, and whether anything ever did. (Prometheus's own package for
 // this would bring the clients of every cloud.)
-func firing(t *testing.T, rule rulefmt.Rule, stored *series, at time.Duration) (result []alert, ever bool) {
+func firing(t *testing.T, rule rulefmt.Rule, stored storage.Queryable, at time.Duration) (result []alert, ever bool) {
 	t.Helper()
 	since := map[uint64]time.Duration{}
 	for now := time.Duration(0); now <= at; now += interval {
@@ -91,95 +86,62 @@ func expand(t *testing.T, rule rulefmt.Rule, sample promql.Sample, now time.Dura
 	return result
 }
 
-// series is a storage for series in the notation of promtool's tests.
-type series struct{ stored []storage.Series }
-
-var _ storage.Queryable = (*series)(nil)
-
-// add stores a series: `metric{label="value"}` and `0+1x10 _ stale`.
-func (s *series) add(name, values string) error {
-	if strings.HasPrefix(values, "0x") || strings.Contains(values, " 0x") {
-		return fmt.Errorf("%s: 0x10 is a hexadecimal number; ten zeros are 0+0x10", name)
+// storageOf stores series in the notation of promtool's tests: `metric{label="value"}` and
+// `0+1x10 _ stale`. The programs that are always there are up, unless their `up` is given.
+func storageOf(t *testing.T, given map[string]string) storage.Queryable {
+	t.Helper()
+	var stored []storage.Series
+	up := map[string]bool{}
+	add := func(name, values string) {
+		if strings.HasPrefix(values, "0x") || strings.Contains(values, " 0x") {
+			t.Fatalf("%s: 0x10 is a hexadecimal number; ten zeros are 0+0x10", name)
+		}
+		metric, samples, err := queries.ParseSeriesDesc(name + " " + values)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if metric.Get(model.MetricNameLabel) == "up" {
+			up[metric.Get(model.JobLabel)] = true
+		}
+		series := promql.Series{Metric: metric}
+		for i, value := range samples {
+			if !value.Omitted {
+				series.Floats = append(series.Floats, promql.FPoint{T: int64(i) * interval.Milliseconds(), F: value.Value})
+			}
+		}
+		stored = append(stored, promql.NewStorageSeries(series))
 	}
-	metric, samples, err := queries.ParseSeriesDesc(name + " " + values)
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+	for name, values := range given {
+		add(name, values)
 	}
-	var list []chunks.Sample
-	for i, value := range samples {
-		if !value.Omitted {
-			list = append(list, sample{int64(i) * interval.Milliseconds(), value.Value})
+	for _, job := range []string{"muster-syncer", "muster-webhook"} {
+		if !up[job] {
+			add(fmt.Sprintf("up{job=%q}", job), "1x1000")
 		}
 	}
-	s.stored = append(s.stored, storage.NewListSeries(metric, list))
-	return nil
+	return &storage.MockQueryable{MockQuerier: &storage.MockQuerier{
+		SelectMockFunction: func(_ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+			set := &seriesSet{SeriesSet: storage.EmptySeriesSet(), at: -1}
+			for _, one := range stored {
+				if labels.Selector(matchers).Matches(one.Labels()) {
+					set.all = append(set.all, one)
+				}
+			}
+			return set
+		},
+	}}
 }
-
-// Querier reads from the storage.
-func (s *series) Querier(_, _ int64) (storage.Querier, error) { return querier{s}, nil }
-
-type querier struct{ *series }
-
-// Select returns the series that match.
-func (q querier) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
-	set := &seriesSet{}
-	for _, one := range q.stored {
-		matches := true
-		for _, matcher := range matchers {
-			matches = matches && matcher.Matches(one.Labels().Get(matcher.Name))
-		}
-		if matches {
-			set.rest = append(set.rest, one)
-		}
-	}
-	return set
-}
-
-// LabelValues is not asked for by queries.
-func (querier) LabelValues(context.Context, string, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	return nil, nil, nil
-}
-
-// LabelNames is not asked for by queries.
-func (querier) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
-	return nil, nil, nil
-}
-
-// Close does nothing.
-func (querier) Close() error { return nil }
 
 type seriesSet struct {
-	current storage.Series
-	rest    []storage.Series
+	storage.SeriesSet
+	all []storage.Series
+	at  int
 }
 
-func (s *seriesSet) Next() bool {
-	if len(s.rest) == 0 {
-		return false
-	}
-	s.current, s.rest = s.rest[0], s.rest[1:]
-	return true
-}
-func (s *seriesSet) At() storage.Series                { return s.current }
-func (s *seriesSet) Err() error                        { return nil }
-func (s *seriesSet) Warnings() annotations.Annotations { return nil }
+func (s *seriesSet) Next() bool         { s.at++; return s.at < len(s.all) }
+func (s *seriesSet) At() storage.Series { return s.all[s.at] }
 
-// sample is a value at a time, in milliseconds.
-type sample struct {
-	t int64
-	f float64
-}
-
-func (s sample) T() int64                      { return s.t }
-func (s sample) ST() int64                     { return 0 }
-func (s sample) F() float64                    { return s.f }
-func (s sample) H() *histogram.Histogram       { return nil }
-func (s sample) FH() *histogram.FloatHistogram { return nil }
-func (s sample) Type() chunkenc.ValueType      { return chunkenc.ValFloat }
-func (s sample) Copy() chunks.Sample           { return s }
-
-// The storage and the evaluation are ours: that `for`, gaps and stale series are
-// Prometheus's is worth a test.
+// The evaluation is ours: that `for`, gaps and stale series are Prometheus's is worth a test.
 func TestFiring(t *testing.T) {
 	rule := rulefmt.Rule{Alert: "A", Expr: "a > 1", For: model.Duration(2 * time.Minute), Annotations: map[string]string{"s": "{{ $value }} of {{ $labels.l }}"}}
 	for name, test := range map[string]struct {
@@ -194,12 +156,8 @@ func TestFiring(t *testing.T) {
 		"the last value is shown": {"2x4 7", "7 of x"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			stored := &series{}
-			if err := stored.add(`a{l="x"}`, test.values); err != nil {
-				t.Fatal(err)
-			}
+			alerts, _ := firing(t, rule, storageOf(t, map[string]string{`a{l="x"}`: test.values}), 5*interval)
 			var got []string
-			alerts, _ := firing(t, rule, stored, 5*interval)
 			for _, one := range alerts {
 				got = append(got, one.annotations["s"])
 			}

@@ -2,18 +2,12 @@ package monitoring
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
-	"os/exec"
+	"regexp"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
-	"github.com/prometheus/common/model"
-	"github.com/prometheus/common/promslog"
-	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,86 +15,88 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-var queries = parser.NewParser(parser.Options{})
-
-// manifest is what manifests/monitoring gives.
-var manifest = sync.OnceValues(func() ([]byte, error) {
-	cmd := exec.Command("go", "tool", "-modfile=tools/go.mod", "kustomize", "build", "manifests/monitoring")
-	cmd.Dir = "../.."
-	cmd.Stderr = os.Stderr
-	return cmd.Output()
-})
-
-// shipped returns the objects of a kind in manifests/monitoring. A field that the kind
-// does not have is an error: the Prometheus Operator would drop it silently.
-func shipped[T any](t *testing.T, kind string) []T {
-	t.Helper()
-	content, err := manifest()
+// What Grafana would not complain of but show as an empty or unreadable panel.
+func TestDashboard(t *testing.T) {
+	shown, err := ShippedDashboard()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var result []T
-	for _, document := range bytes.Split(content, []byte("\n---\n")) {
-		var header struct {
-			Kind string `json:"kind"`
+	if shown.SchemaVersion < 36 || shown.UID == "" {
+		t.Errorf("schema version %d, UID %q", shown.SchemaVersion, shown.UID)
+	}
+	if list := shown.Templating.List; len(list) != 1 || list[0].Name != "datasource" || list[0].Type != "datasource" || list[0].Query != "prometheus" {
+		t.Errorf("the variables are %+v", list)
+	}
+	source := Datasource{"prometheus", "${datasource}"}
+	for i, panel := range shown.Panels {
+		for _, other := range shown.Panels[:i] {
+			a, b := panel.GridPos, other.GridPos
+			if a.X < b.X+b.W && b.X < a.X+a.W && a.Y < b.Y+b.H && b.Y < a.Y+a.H || panel.ID == other.ID {
+				t.Errorf("%s lies on %s, or has its ID", panel.Title, other.Title)
+			}
 		}
-		if err := yaml.Unmarshal(document, &header); err != nil {
-			t.Fatal(err)
-		}
-		if header.Kind != kind {
+		if panel.Type == "row" {
 			continue
 		}
-		var object T
-		if err := yaml.UnmarshalStrict(document, &object); err != nil {
-			t.Errorf("%s: %v", kind, err)
+		if panel.Title == "" || panel.Description == "" || len(panel.Targets) == 0 || panel.Datasource != source {
+			t.Errorf("%q: no title, description or query, or not of the data source that is chosen", panel.Title)
 		}
-		result = append(result, object)
+		for _, query := range panel.Targets {
+			if query.Datasource != source || query.RefID == "" {
+				t.Errorf("%s: query %q is not of the data source that is chosen", panel.Title, query.RefID)
+			}
+			checkLegend(t, panel.Title, query)
+		}
 	}
-	if len(result) == 0 {
-		t.Fatalf("no %s ships", kind)
+	if used, err := Used(); err != nil || len(used) < 100 {
+		t.Errorf("alerts and dashboard ask for %d things only: %v", len(used), err)
 	}
-	return result
 }
 
-// shippedRules returns all alerts, as Prometheus reads them: that is where expressions
-// and templates are parsed.
-func shippedRules(t *testing.T) []rulefmt.Rule {
+var legendLabel = regexp.MustCompile(`\{\{ *(\w+) *\}\}`)
+
+// checkLegend demands that what a legend names survives the aggregation.
+func checkLegend(t *testing.T, title string, query Target) {
 	t.Helper()
-	var rules []rulefmt.Rule
-	for _, object := range shipped[monitoringv1.PrometheusRule](t, monitoringv1.PrometheusRuleKind) {
-		file, err := yaml.Marshal(object.Spec)
-		if err != nil {
-			t.Fatal(err)
+	expression, err := queries.ParseExpr(query.expression())
+	if err != nil {
+		t.Errorf("%s: %s: %v", title, query.Expr, err)
+		return
+	}
+	var kept []string
+	parser.Inspect(expression, func(node parser.Node, _ []parser.Node) error {
+		if aggregation, ok := node.(*parser.AggregateExpr); ok {
+			kept = append(kept, aggregation.Grouping...)
 		}
-		groups, errs := rulefmt.Parse(file, false, model.UTF8Validation, queries, promslog.NewNopLogger())
-		for _, err := range errs {
-			t.Errorf("PrometheusRule %s: %v", object.Name, err)
-		}
-		if groups == nil {
-			continue
-		}
-		for _, group := range groups.Groups {
-			rules = append(rules, group.Rules...)
+		return nil
+	})
+	for _, label := range legendLabel.FindAllStringSubmatch(query.LegendFormat, -1) {
+		if !slices.Contains(kept, label[1]) {
+			t.Errorf("%s: the legend names %s, but the query keeps %q", title, label[1], kept)
 		}
 	}
-	return rules
 }
 
 // Prometheus has to find the pods, to be let in with a token that is its own, and to know
 // whom it talks to.
 func TestServiceMonitors(t *testing.T) {
+	monitors, err := Shipped[monitoringv1.ServiceMonitor](monitoringv1.ServiceMonitorsKind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	services, err := Shipped[corev1.Service]("Service")
+	if err != nil {
+		t.Fatal(err)
+	}
 	var jobs []string
-	for _, monitor := range shipped[monitoringv1.ServiceMonitor](t, monitoringv1.ServiceMonitorsKind) {
+	for _, monitor := range monitors {
 		selector, err := metav1.LabelSelectorAsSelector(&monitor.Spec.Selector)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var selected []corev1.Service
-		for _, service := range shipped[corev1.Service](t, "Service") {
-			if service.Namespace == monitor.Namespace && selector.Matches(labels.Set(service.Labels)) {
-				selected = append(selected, service)
-			}
-		}
+		selected := slices.DeleteFunc(slices.Clone(services), func(service corev1.Service) bool {
+			return service.Namespace != monitor.Namespace || !selector.Matches(labels.Set(service.Labels))
+		})
 		if len(selected) != 1 {
 			t.Errorf("ServiceMonitor %s selects %d Services", monitor.Name, len(selected))
 			continue
@@ -134,78 +130,25 @@ func TestServiceMonitors(t *testing.T) {
 // issued reports whether a certificate for this name is asked for.
 func issued(t *testing.T, secret, name string) bool {
 	t.Helper()
-	var content []byte
-	for _, file := range []string{"../../certs/certificate.yaml", "../../manifests/registrar/certificate.yaml", "../../manifests/installer/certificate.yaml", "../../manifests/helm/certificate.yaml"} {
-		read, err := os.ReadFile(file)
+	for _, dir := range []string{"certs", "manifests/registrar", "manifests/installer", "manifests/helm"} {
+		content, err := os.ReadFile("../../" + dir + "/certificate.yaml")
 		if err != nil {
 			t.Fatal(err)
 		}
-		content = append(append(content, read...), "\n---\n"...)
-	}
-	for _, document := range bytes.Split(content, []byte("\n---\n")) {
-		var certificate struct {
-			Spec struct {
-				SecretName string   `json:"secretName"`
-				DNSNames   []string `json:"dnsNames"`
-			} `json:"spec"`
-		}
-		if err := yaml.Unmarshal(document, &certificate); err != nil {
-			t.Fatal(err)
-		}
-		if certificate.Spec.SecretName == secret && slices.Contains(certificate.Spec.DNSNames, name) {
-			return true
+		for _, document := range bytes.Split(content, []byte("\n---\n")) {
+			var certificate struct {
+				Spec struct {
+					SecretName string   `json:"secretName"`
+					DNSNames   []string `json:"dnsNames"`
+				} `json:"spec"`
+			}
+			if err := yaml.Unmarshal(document, &certificate); err != nil {
+				t.Fatal(err)
+			}
+			if certificate.Spec.SecretName == secret && slices.Contains(certificate.Spec.DNSNames, name) {
+				return true
+			}
 		}
 	}
 	return false
-}
-
-// dashboard is what is read of a Grafana dashboard.
-type dashboard struct {
-	SchemaVersion int    `json:"schemaVersion"`
-	UID           string `json:"uid"`
-	Templating    struct {
-		List []struct{ Name, Type, Query string }
-	} `json:"templating"`
-	Panels []panel `json:"panels"`
-}
-
-type panel struct {
-	ID          int
-	Type, Title string
-	Description string
-	Datasource  datasource
-	GridPos     struct{ X, Y, W, H int }
-	Targets     []target
-}
-
-type target struct {
-	RefID        string `json:"refId"`
-	Datasource   datasource
-	Expr         string
-	LegendFormat string
-}
-
-type datasource struct{ Type, UID string }
-
-// expression returns the query as Prometheus gets it: with Grafana's interval filled in.
-func (t target) expression() string {
-	return strings.ReplaceAll(t.Expr, "$__rate_interval", "5m")
-}
-
-func shippedDashboard(t *testing.T) dashboard {
-	t.Helper()
-	for _, object := range shipped[corev1.ConfigMap](t, "ConfigMap") {
-		for name, content := range object.Data {
-			if object.Labels["grafana_dashboard"] != "1" {
-				t.Errorf("ConfigMap %s: Grafana's sidecar does not find it", object.Name)
-			}
-			var result dashboard
-			if err := json.Unmarshal([]byte(content), &result); err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			return result
-		}
-	}
-	t.Fatal("no dashboard ships")
-	return dashboard{}
 }

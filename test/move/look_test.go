@@ -23,10 +23,9 @@ func (s *side) cluster(g Gomega) *clusterv1.Cluster {
 
 // state is what a side's Fleet has of the cluster.
 type state struct {
-	uid         types.UID
-	owners      []types.UID
-	annotations map[string]string
-	namespace   string
+	uid                 types.UID
+	owners              []types.UID
+	released, namespace string
 	// deployments are the UIDs of the BundleDeployments by the names of their Bundles.
 	deployments map[string]types.UID
 }
@@ -34,14 +33,9 @@ type state struct {
 func (s *side) state(g Gomega) state {
 	var live fleetv1.Cluster
 	g.Expect(s.admin.Get(ctx, prod, &live)).To(Succeed())
-	now := state{uid: live.UID, annotations: map[string]string{}, namespace: live.Status.Namespace, deployments: map[string]types.UID{}}
+	now := state{uid: live.UID, released: live.Annotations[stamp.ReleasedAnnotation], namespace: live.Status.Namespace, deployments: map[string]types.UID{}}
 	for _, owner := range live.OwnerReferences {
 		now.owners = append(now.owners, owner.UID)
-	}
-	for _, key := range []string{stamp.ReleasedAnnotation, stamp.ImportedFromAnnotation} {
-		if value, found := live.Annotations[key]; found {
-			now.annotations[key] = value
-		}
 	}
 	for _, deployment := range s.bundleDeployments(g, now.namespace) {
 		now.deployments[bundleOf(&deployment)] = deployment.UID

@@ -1,11 +1,11 @@
 package page
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -31,7 +31,7 @@ func TestLive(t *testing.T) {
 	url := view(t)
 	tab.open(url)
 	tab.eventually("document.getElementById('live').textContent === 'live'")
-	if cells, clusters := eval[int](tab, "document.querySelectorAll('.cell').length"), len(items(t, "clusters.cluster.x-k8s.io")); cells != clusters || cells == 0 {
+	if cells, clusters := eval[int](tab, "document.querySelectorAll('.cell').length"), strings.Count(kubectl(t, "get", "clusters.cluster.x-k8s.io", "-A", "-o", "name"), "\n"); cells != clusters || cells == 0 {
 		t.Errorf("there are %d cells for %d clusters", cells, clusters)
 	}
 	set := func(status string) {
@@ -62,15 +62,6 @@ func TestLive(t *testing.T) {
 	tab.eventually("document.getElementById('cluster/team-a/new') === null")
 	tab.accessible()
 	tab.clean()
-}
-
-func items(t testing.TB, kind string) []any {
-	t.Helper()
-	var list struct{ Items []any }
-	if err := json.Unmarshal([]byte(kubectl(t, "get", kind, "-A", "-o", "json")), &list); err != nil {
-		t.Fatal(err)
-	}
-	return list.Items
 }
 
 // many is how many Clusters test/view says that there are.

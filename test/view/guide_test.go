@@ -1,8 +1,8 @@
 package view
 
 import (
+	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -36,16 +36,13 @@ func TestGuide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin, work := t.TempDir(), t.TempDir()
-	build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(bin, "kubectl-muster"), "./cmd/kubectl-muster")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	if _, err := fixture.Clusterctl(bin); err != nil {
+	shell, err := fixture.NewShell(env, t.TempDir(), t.TempDir())
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(env.Program("kubectl"), filepath.Join(bin, "kubectl")); err != nil {
+	_, muster := fixture.Program(".", "./cmd/kubectl-muster", shell.Tools)
+	_, clusterctl := fixture.Clusterctl(shell.Tools)
+	if err := errors.Join(muster, clusterctl); err != nil {
 		t.Fatal(err)
 	}
 	commands, outputs, last := 0, 0, ""
@@ -62,14 +59,11 @@ func TestGuide(t *testing.T) {
 		}
 		last = ""
 		for line := range strings.Lines(text) {
-			cmd := exec.Command("bash", "-ec", line)
-			cmd.Dir = work
-			cmd.Env = append(os.Environ(), "KUBECONFIG="+env.Kubeconfig, "PATH="+bin+":"+os.Getenv("PATH"), "COLUMNS=")
-			out, err := cmd.CombinedOutput()
+			_, out, err := shell.Run(ctx, env.Kubeconfig, line)
 			if err != nil {
-				t.Errorf("%s: %v\n%s", strings.TrimSpace(line), err, out)
+				t.Error(err)
 			}
-			last += string(out)
+			last += out
 			commands++
 		}
 	}
@@ -132,14 +126,10 @@ func guideScene(t *testing.T) {
 	all = append(all, fixture.Config())
 	t.Cleanup(func() { // Other tests count Clusters.
 		for _, object := range all {
-			if err := client.IgnoreNotFound(admin.Delete(ctx, object)); err != nil {
-				t.Error(err)
-			}
+			_ = admin.Delete(ctx, object)
 		}
 	})
-	for _, object := range all {
-		if err := put(object); err != nil {
-			t.Fatal(err)
-		}
+	if err := putAll(all...); err != nil {
+		t.Fatal(err)
 	}
 }

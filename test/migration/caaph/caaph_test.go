@@ -1,7 +1,6 @@
 package caaph
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -12,7 +11,6 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/muster-fleet/muster/internal/charts/repository"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
@@ -48,13 +46,12 @@ func newPage(t *testing.T, g Gomega) *page {
 	return &page{Shell: shell, commands: all["caaph"], helm: helm3(g, t.TempDir())}
 }
 
-func (p *page) run(t *testing.T, g Gomega, step string) string {
+func (p *page) run(t *testing.T, g Gomega, step string) {
 	t.Helper()
 	g.Expect(p.commands).To(HaveKey(step))
 	_, out, err := p.Run(ctx, env.Kubeconfig, p.commands[step])
 	t.Logf("%s\n%s", strings.TrimSpace(p.commands[step]), out)
 	g.Expect(err).NotTo(HaveOccurred())
-	return out
 }
 
 // The page, step by step, from what CAAPH leaves, and back.
@@ -122,12 +119,11 @@ func leave(g Gomega, helm string) {
 	for _, version := range []string{"1.0.0", "1.1.0"} {
 		g.Expect(charts.Publish("simple", version, map[string]string{"values.yaml": template})).To(Succeed())
 	}
-	login := base64.StdEncoding.EncodeToString([]byte(repository.Username + ":" + repository.Password))
-	config := fmt.Sprintf(`{"auths":{"%s":{"auth":"%s"}}}`, strings.TrimPrefix(charts.URL, "https://"), login)
-	g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: repository}, data: {config.json: %s, ca.crt: %s}}",
-		team, base64.StdEncoding.EncodeToString([]byte(config)), base64.StdEncoding.EncodeToString(charts.CA)))).To(Succeed())
+	secret, err := json.Marshal(charts.Secret())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: repository}, data: %s}", team, secret))).To(Succeed())
 	for _, cluster := range clusters { // The page asks for it.
-		_, err := env.Kubectl(ctx, "-n", team, "wait", "clusters.cluster.x-k8s.io/"+cluster, "--for=condition=FleetImported", "--timeout=180s")
+		_, err = env.Kubectl(ctx, "-n", team, "wait", "clusters.cluster.x-k8s.io/"+cluster, "--for=condition=FleetImported", "--timeout=180s")
 		g.Expect(err).NotTo(HaveOccurred())
 	}
 	g.Expect(env.Apply(ctx, installation+crds(g))).To(Succeed())
@@ -211,16 +207,14 @@ func adopted(g Gomega, before map[release]state) {
 		g.Expect(now).To(Equal(want), its.name)
 	}
 	for _, cluster := range clusters {
-		want := map[string]bool{}
+		var want []string
 		for _, its := range releases {
 			if its.cluster == cluster {
-				want[its.name] = true
+				want = append(want, its.name)
 			}
 		}
-		of := release{cluster: cluster}
-		for name := range strings.FieldsSeq(of.kubectl(g, "secrets", "-l", "owner=helm", "-o", "jsonpath={.items[*].metadata.labels.name}")) {
-			g.Expect(want).To(HaveKey(name), "releases on %s", cluster)
-		}
+		names := release{cluster: cluster}.kubectl(g, "secrets", "-l", "owner=helm", "-o", "jsonpath={.items[*].metadata.labels.name}")
+		g.Expect(want).To(ContainElements(strings.Fields(names)), "releases on %s", cluster)
 	}
 }
 

@@ -4,7 +4,6 @@ package caaph
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -38,10 +37,8 @@ func prepare(s *stack.Stack) error {
 	if err := s.StartHostProvider(ctx); err != nil {
 		return err
 	}
-	for _, namespace := range []string{"classes", team} {
-		if err := s.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s}}", namespace)); err != nil {
-			return err
-		}
+	if err := s.Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: classes}}\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: "+team+"}}"); err != nil {
+		return err
 	}
 	if err := s.Apply(ctx, s.HostClusterClass("classes", "standard")); err != nil {
 		return err

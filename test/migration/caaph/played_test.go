@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	. "github.com/onsi/gomega"
@@ -72,21 +71,14 @@ func crds(g Gomega) string {
 		g.Expect(yaml.Unmarshal(content, &crd.Object)).To(Succeed())
 		crd.SetLabels(map[string]string{"cluster.x-k8s.io/provider": "addon-helm", "clusterctl.cluster.x-k8s.io": ""})
 		crd.SetAnnotations(map[string]string{"cert-manager.io/inject-ca-from": "caaph-system/caaph-serving-cert"})
-		g.Expect(unstructured.SetNestedMap(crd.Object, map[string]any{"strategy": "Webhook", "webhook": map[string]any{
+		spec := crd.Object["spec"].(map[string]any)
+		spec["conversion"] = map[string]any{"strategy": "Webhook", "webhook": map[string]any{
 			"conversionReviewVersions": []any{"v1"},
 			"clientConfig":             map[string]any{"service": map[string]any{"namespace": "caaph-system", "name": "caaph-webhook-service", "path": "/convert"}},
-		}}, "spec", "conversion")).To(Succeed())
-		versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
-		g.Expect(err).NotTo(HaveOccurred())
-		fields, found, err := unstructured.NestedMap(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec", "properties")
-		g.Expect(found, err).To(BeTrue())
-		for field := range fields {
-			if slices.Contains(musters, field) {
-				delete(fields, field)
-			}
+		}}
+		for _, field := range musters {
+			unstructured.RemoveNestedField(spec["versions"].([]any)[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec", "properties", field)
 		}
-		g.Expect(unstructured.SetNestedMap(versions[0].(map[string]any), fields, "schema", "openAPIV3Schema", "properties", "spec", "properties")).To(Succeed())
-		g.Expect(unstructured.SetNestedSlice(crd.Object, versions, "spec", "versions")).To(Succeed())
 		document, err := yaml.Marshal(crd.Object)
 		g.Expect(err).NotTo(HaveOccurred())
 		all.WriteString("---\n" + string(document))
@@ -117,13 +109,9 @@ func proxies() string {
 	var all strings.Builder
 	for _, its := range []struct{ name, selector, more, version string }{
 		{"web", "{web: 'yes'}", "", "1.0.0"},
-		{"named", "{cluster.x-k8s.io/cluster-name: one}", "releaseName: named", "1.0.0"},
-		{"once", "{cluster.x-k8s.io/cluster-name: one}", "releaseName: once, reconcileStrategy: InstallOnce", "1.1.0"},
+		{"named", "{cluster.x-k8s.io/cluster-name: one}", "releaseName: named, ", "1.0.0"},
+		{"once", "{cluster.x-k8s.io/cluster-name: one}", "releaseName: once, reconcileStrategy: InstallOnce, ", "1.1.0"},
 	} {
-		more := its.more
-		if more != "" {
-			more += ", "
-		}
 		fmt.Fprintf(&all, `---
 apiVersion: addons.cluster.x-k8s.io/v1alpha1
 kind: HelmChartProxy
@@ -131,7 +119,7 @@ metadata: {namespace: %s, name: %s, finalizers: [helmchartproxy.addons.cluster.x
 spec: {%sclusterSelector: {matchLabels: %s}, repoURL: "%s", chartName: simple, version: %q, namespace: apps,
   options: {timeout: 10m0s, enableClientCache: false}, valuesTemplate: %q,
   credentials: {secret: {name: repository}, key: config.json}, tlsConfig: {caSecret: {name: repository}}}
-`, team, its.name, more, its.selector, charts.URL, its.version, values)
+`, team, its.name, its.more, its.selector, charts.URL, its.version, values)
 	}
 	return all.String()
 }

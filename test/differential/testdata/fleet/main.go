@@ -1,7 +1,6 @@
-// Command muster-differential asks Fleet's own code which Clusters a Bundle is for. Its
-// module's path is below Fleet's, so that it may import what is internal to Fleet; it is
-// never published. For each case on standard input, a JSON object with lists of Kubernetes
-// objects, it prints one answer.
+// Command fleet asks Fleet's own code which Clusters a Bundle is for. The test builds it as
+// part of a module below Fleet's, so that it may import what is internal to Fleet. For each
+// case on standard input, a JSON object with lists of Kubernetes objects, it prints one answer.
 package main
 
 import (
@@ -64,20 +63,10 @@ func run() error {
 }
 
 func ask(scheme *runtime.Scheme, q *question) answer {
-	builder := fake.NewClientBuilder().WithScheme(scheme)
-	for i := range q.Clusters {
-		builder.WithObjects(&q.Clusters[i])
-	}
-	for i := range q.Groups {
-		builder.WithObjects(&q.Groups[i])
-	}
-	for i := range q.Mappings {
-		builder.WithObjects(&q.Mappings[i])
-	}
-	for i := range q.Namespaces {
-		builder.WithObjects(&q.Namespaces[i])
-	}
-	c := builder.Build()
+	c := fake.NewClientBuilder().WithScheme(scheme).WithLists(
+		&fleetv1.ClusterList{Items: q.Clusters}, &fleetv1.ClusterGroupList{Items: q.Groups},
+		&fleetv1.BundleNamespaceMappingList{Items: q.Mappings}, &corev1.NamespaceList{Items: q.Namespaces},
+	).Build()
 	targets, _, err := target.New(c, c).Targets(context.Background(), &q.Bundle, "manifest")
 	if err != nil {
 		return answer{Error: err.Error()}
