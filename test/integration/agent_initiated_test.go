@@ -61,7 +61,7 @@ func isOf(g Gomega, cluster *clusterv1.Cluster, kubeconfig string, clientID any)
 var drawn = MatchRegexp(`^.{26,}$`)
 
 // A Cluster whose agent is to call gets its Fleet Cluster at creation, and nothing by which
-// Fleet could install an agent. Nobody runs here who would register it, and it says so.
+// Fleet could install an agent. The registrar does not run here, and the condition says so.
 func TestAgentInitiated(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -116,33 +116,6 @@ func TestAgentInitiatedWaitsForItsValues(t *testing.T) {
 	appears(g, s.fleet("edge"))
 	isOf(g, cluster, "", drawn)
 	g.Expect(fleetCluster(g, s.namespace, "edge").Spec.TemplateValues.Data).To(HaveKey("ControlPlane"))
-}
-
-// A Cluster that is made anew while its Fleet Cluster stays gets a clientID of its own.
-func TestAgentInitiatedAnew(t *testing.T) {
-	g := NewWithT(t)
-	s := newScene(t, g)
-	configureCluster(t, g, "{agentInitiated: true, setOwnerReferences: false}")
-	made := func() (*clusterv1.Cluster, string) {
-		cluster := plainCluster(g, s.namespace, "edge", nil)
-		g.Eventually(func(g Gomega) {
-			g.Expect(fleetCluster(g, s.namespace, "edge").Annotations).To(HaveKeyWithValue(stamp.ImportedUIDAnnotation, string(cluster.UID)))
-		}).Should(Succeed())
-		return cluster, isOf(g, cluster, "", drawn)
-	}
-	first, clientID := made()
-	calls(g, first)
-	g.Expect(admin.Delete(ctx, first)).To(Succeed())
-	// Kubernetes keeps times in whole seconds: of two within one, neither is older.
-	seen := time.Now().Unix()
-	g.Eventually(func() int64 { return time.Now().Unix() }).Should(BeNumerically(">", seen))
-
-	second, other := made()
-	g.Expect(other).NotTo(Equal(clientID))
-	g.Eventually(func(g Gomega) { g.Expect(importedReason(g, second)).NotTo(BeEmpty()) }).Should(Succeed())
-	g.Consistently(func(g Gomega) {
-		g.Expect(importedReason(g, second)).NotTo(Equal("Imported"), "it was the agent of the first that called")
-	}).Should(Succeed())
 }
 
 // A Fleet Cluster that somebody made by hand and hands over loses the kubeconfig by which Fleet

@@ -322,7 +322,7 @@ func TestUnchangedCostsNothing(t *testing.T) {
 	for _, event := range requests(g, since, func(e stack.AuditEvent) bool { return e.Verb == "list" }) {
 		lists[event.Group+"/"+event.Resource+event.Namespace]++
 	}
-	g.Expect(lists).To(HaveEach(1), "an informer lists once")
+	g.Expect(lists).To(Or(BeEmpty(), HaveEach(1)), "an informer lists once at most")
 }
 
 // The syncer retries a lasting conflict at growing intervals, and reports it.
@@ -477,8 +477,8 @@ func TestRetiringIsNotMisled(t *testing.T) {
 	g.Eventually(func(g Gomega) { isGone(g, s.mapping()) }).WithTimeout(15*time.Second).Should(Succeed(), "nothing real is left")
 }
 
-// A mapping that somebody has edited is retired like any other: what an apply does not
-// mention stays as whoever wrote it left it, and would go on mapping.
+// The syncer retires a mapping that a user has edited like any other. An apply leaves fields alone
+// that it does not mention, so the mapping would go on mapping.
 func TestEditedMappingIsRetired(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)

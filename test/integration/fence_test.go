@@ -27,7 +27,7 @@ import (
 // deed is one row of a table.
 type deed fixture.Deed
 
-// tryAll tries deeds with somebody's token: what is refused is refused by a policy of these names.
+// tryAll tries deeds with a token. The name of the policy that refuses one matches policies.
 func tryAll(t *testing.T, by client.Client, policies string, deeds []deed) {
 	for _, test := range deeds {
 		t.Run(test.Name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func fieldsOf(g Gomega, its *unstructured.Unstructured, fields string) *unstruct
 }
 
 // Who has the syncer's token can do what the syncer does, and no more. RBAC lets all of
-// these pass but where the test says so: it is the shipped policies that refuse them.
+// these pass unless the test says otherwise: the shipped policies refuse them.
 func TestSyncerToken(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -82,7 +82,7 @@ spec: {privateRepoURL: registry.example}
 {apiVersion: v1, kind: Secret, metadata: {namespace: %[1]s, name: secret}}
 `, s.namespace))).To(Succeed())
 
-	// What is there, and is nobody's business: it may be neither changed nor removed.
+	// The syncer may neither change nor remove these labels and annotations.
 	shared := []*unstructured.Unstructured{bundle, cluster, class, namespace}
 	for _, object := range shared {
 		patch(g, object.DeepCopy(), `{"metadata":{"labels":{"kept":"1"},"annotations":{"kept":"1"}}}`)
@@ -382,10 +382,9 @@ func TestWhatPoliciesDoNotBound(t *testing.T) {
 		"muster-syncer has no business to create serviceaccounts/token")
 }
 
-// nothingRefused is asked when all tests on a stack are over: the audit log then holds all
-// that they made the two ServiceAccounts do. Neither RBAC nor the policies that bound the
-// syncer refused any of it, but for the one thing that is asked for without being granted:
-// the CA that a FleetAddonConfig refers to.
+// nothingRefused checks the audit log after all tests on a stack: neither RBAC nor the syncer's
+// policies refused a request of the two ServiceAccounts. The webhook may be refused the CA that a
+// FleetAddonConfig refers to: it tries to read it without having the right.
 func nothingRefused(s *stack.Stack) error {
 	return fixture.NothingRefused(s, "muster-system", []string{webhookProcess, syncerProcess}, func(e stack.AuditEvent) bool {
 		isCA := e.User == stack.ServiceAccount("muster-system", webhookProcess) && e.Verb == "get" && (e.Resource == "configmaps" || e.Resource == "secrets")

@@ -267,6 +267,7 @@ func TestPausedAndNameConflict(t *testing.T) {
 	willBeTold(g, cluster, "Paused")
 	unpause(g, cluster)
 	willBeTold(g, cluster, "NameConflict", stamp.AdoptAnnotation)
+	patch(g, cluster, entry("labels", "changed", `"yes"`)) // It stays changeable.
 	g.Expect(fleetCluster(g, s.namespace, "one").Labels).To(BeEmpty())
 
 	patch(g, foreign, entry("annotations", stamp.AdoptAnnotation, `"true"`))
@@ -303,7 +304,7 @@ func TestMovedAwayKeepsItsApplications(t *testing.T) {
 		exists(g, s.group(), s.mapping())
 	}).WithTimeout(4 * time.Second).Should(Succeed())
 
-	// Until somebody deletes what is left.
+	// They go when a user deletes the Fleet Cluster.
 	g.Expect(admin.Delete(ctx, s.fleet("one"))).To(Succeed())
 	vanishes(g, s.group(), s.mapping())
 }

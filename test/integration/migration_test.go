@@ -144,8 +144,8 @@ func TestMigrationOfWhatOneSelectorMatches(t *testing.T) {
 	}
 }
 
-// Of several Fleet Clusters of one Cluster, which CAAPF leaves when naming changes, it
-// is pinned to that of the expected name, or to the oldest.
+// CAAPF leaves several Fleet Clusters of one Cluster when naming changes. Muster pins the Cluster to
+// the one with the expected name, or else to the oldest.
 func TestSeveralFleetClustersOfOneCluster(t *testing.T) {
 	for prefix, want := range map[string]string{"new-": "new-one", "never-": "zzz-one"} {
 		t.Run(want, func(t *testing.T) {

@@ -55,22 +55,6 @@ func TestNamesThatAreTaken(t *testing.T) {
 	})
 }
 
-// A race that the webhook lost, or did not see, is the syncer's to find; and a Cluster
-// that exists stays changeable.
-func TestNameRaceIsFoundByTheSyncer(t *testing.T) {
-	g := NewWithT(t)
-	s := newScene(t, g)
-	foreign := newFleetCluster(g, s.namespace, "late", nil)
-	restart := stop(t, g, webhookProcess)
-	cluster := fixture.Cluster(s.namespace, "late", "standard", "")
-	create(g, cluster) // The webhook for names fails open.
-	restart()
-	initialize(g, cluster)
-	willBeTold(g, cluster, "NameConflict", `Fleet Cluster "late" was made by somebody else`)
-	g.Expect(fleetCluster(g, s.namespace, "late").UID).To(Equal(foreign.UID))
-	patch(g, cluster, entry("labels", "changed", `"yes"`))
-}
-
 // A Fleet Cluster that several Clusters own is that of one of them: they do not write to
 // it in turns, as whoever may write owner references could have them do for ever.
 func TestFleetClusterOfSeveralOwners(t *testing.T) {
@@ -160,7 +144,8 @@ func TestAdoptIsActedOnOnce(t *testing.T) {
 	oneHasIt(g, one, two)
 }
 
-// A conflict with a Cluster that exists ends when that goes, as its message says.
+// A name that is taken while the webhook is down is the syncer's to find. A conflict with a Cluster that
+// exists ends when that goes, as its message says.
 func TestConflictEndsWithItsRival(t *testing.T) {
 	g := NewWithT(t)
 	configureCluster(t, g, "{setOwnerReferences: false}")

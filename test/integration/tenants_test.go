@@ -96,8 +96,8 @@ spec: {topology: {class: standard, classNamespace: %s, version: v1.36.3}}
 	}
 }
 
-// A pin that somebody writes onto a Cluster that is not selected claims nothing, for what is claimed
-// is a user of its class: whether the webhook is there to take it off or not.
+// A tenant who writes a pin onto a Cluster that is not selected does not make it a user of its class: the
+// webhook removes the pin, and without the webhook the syncer ignores it.
 func TestForgedPinClaimsNothing(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
@@ -143,7 +143,7 @@ func TestForgedPinClaimsNothing(t *testing.T) {
 	})
 }
 
-// A key of ours that nobody wants goes, whoever wrote it.
+// The syncer removes keys of Muster that it does not set itself, whoever wrote them.
 func TestOwnKeysThatNobodyWantsGo(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -266,7 +266,7 @@ func TestMappingsOfTenants(t *testing.T) {
 		}
 	}
 
-	// Without the component, RBAC in the tenant's own namespace is all that is asked for.
+	// Without the component, a role in the tenant's own namespace is enough.
 	closed := toEverybody("closed")
 	closed.NamespaceSelector = nil
 	for _, mapping := range []client.Object{toEverybody("open"), closed} {

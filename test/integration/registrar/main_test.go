@@ -78,8 +78,8 @@ func asked(s *stack.Stack, where func(stack.AuditEvent) bool) ([]stack.AuditEven
 	}})
 }
 
-// nothingRefused is asked when all tests are over. Two things are refused that are asked for:
-// Secrets that are not manifests, which only a policy can tell apart, and what a quota forbids.
+// nothingRefused checks the audit log after all tests. The API server refuses the registrar two things:
+// to overwrite Secrets that are not manifests, which only a policy can tell apart, and to exceed a quota.
 func nothingRefused(s *stack.Stack) error {
 	all, err := asked(s, func(stack.AuditEvent) bool { return true })
 	if err == nil && len(all) == 0 {

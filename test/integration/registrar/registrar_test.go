@@ -59,8 +59,8 @@ func TestRotation(t *testing.T) {
 	s.handedOut(g, "second")
 }
 
-// What somebody deletes or changes is written again, with the same credential, also when Fleet
-// has that no more. What is as it should be is not: an update that changes nothing is no write.
+// The registrar restores a manifest that a user deletes or changes, with the same credential, even if Fleet
+// no longer has it. It does not rewrite a correct one: an update that changes nothing is no write.
 func TestMended(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -83,7 +83,7 @@ func TestMended(t *testing.T) {
 	s.isRegistered(g, registration)
 }
 
-// What is lost is not made anew behind anybody's back: that would cut off an agent that runs.
+// The registrar does not replace a lost credential by itself: that would cut off a running agent.
 func TestLostCredential(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
