@@ -107,17 +107,19 @@ func TestForgedPinClaimsNothing(t *testing.T) {
 		probe := s.cluster("probe")
 		g.Expect(admin.Create(ctx, probe, client.DryRunAll)).To(Succeed())
 		g.Expect(stamp.PinOf(probe.Annotations)).To(Equal(stamp.Pin{}))
+		g.Expect(probe.Labels).To(HaveKey(stamp.ClassNameLabel), "the webhook did not answer")
 	}).Should(Succeed())
 	cluster := s.started(g, "one")
-	forge := func(g Gomega, annotations map[string]string) map[string]string {
-		forged := s.cluster("one")
+	s.started(g, "two")
+	forge := func(g Gomega, name string, annotations map[string]string) map[string]string {
+		forged := s.cluster(name)
 		body, err := json.Marshal(stamp.Merge(annotations, map[string]string{"tried": fmt.Sprint(len(annotations))}))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(tenant(g, "mallory").Patch(ctx, forged, mergePatch(fmt.Sprintf(`{"metadata":{"annotations":%s}}`, body)))).To(Succeed())
 		return forged.Annotations
 	}
 	unopened := func(g Gomega) {
-		staysAway(g, s.mapping(), s.group(), s.fleet("one"))
+		staysAway(g, s.mapping(), s.group(), s.fleet("one"), s.fleet("two"))
 		g.Expect(get(g, &corev1.Namespace{}, "", s.namespace).Annotations).NotTo(HaveKey(workspace))
 	}
 	for name, pin := range map[string]map[string]string{
@@ -125,14 +127,14 @@ func TestForgedPinClaimsNothing(t *testing.T) {
 	} {
 		t.Run("the webhook takes it off: "+name, func(t *testing.T) {
 			g := NewWithT(t)
-			g.Expect(forge(g, pin)).To(And(HaveKey("tried"), haveNoKeys(stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation)))
+			g.Expect(forge(g, "one", pin)).To(And(HaveKey("tried"), haveNoKeys(stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation)))
 		})
 	}
 	unopened(g)
 	t.Run("without the webhook it is not believed", func(t *testing.T) {
 		g := NewWithT(t)
 		stop(t, g, webhookProcess)
-		g.Expect(forge(g, pinned("one"))).To(haveKeys(stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation))
+		g.Expect(forge(g, "two", pinned("two"))).To(haveKeys(stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation))
 		unopened(g)
 	})
 	t.Run("but the syncer pins what is selected later", func(t *testing.T) {
