@@ -1,177 +1,264 @@
 package integration
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"text/template"
 	"time"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
 	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
-	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/parts"
 )
 
+// registers says who registers a Cluster.
+func registers(g Gomega, cluster *clusterv1.Cluster, by string) {
+	patch(g, cluster, entry("annotations", stamp.RegistrationAnnotation, by))
+}
+
+// calling returns a Cluster in a namespace whose agent is to call.
+func calling(g Gomega, namespace string) *clusterv1.Cluster {
+	return plainCluster(g, namespace, "edge", map[string]string{stamp.RegistrationAnnotation: "agent"})
+}
+
+// calls plays the agent of a Cluster.
+func calls(g Gomega, cluster *clusterv1.Cluster) {
+	g.Expect(fixture.Call(ctx, admin, fleetCluster(g, cluster.Namespace, cluster.Name), time.Now())).To(Succeed())
+	willBeTold(g, cluster, "Imported")
+}
+
+// isOf waits until a Fleet Cluster has this kubeconfig and a clientID like that, which it returns.
+func isOf(g Gomega, cluster *clusterv1.Cluster, kubeconfig string, clientID any) (found string) {
+	matcher, ok := clientID.(gomegatypes.GomegaMatcher)
+	if !ok {
+		matcher = Equal(clientID)
+	}
+	g.Eventually(func(g Gomega) {
+		spec := fleetCluster(g, cluster.Namespace, cluster.Name).Spec
+		g.Expect(spec.KubeConfigSecret).To(Equal(kubeconfig))
+		g.Expect(spec.ClientID).To(matcher)
+		found = spec.ClientID
+	}).Should(Succeed())
+	return found
+}
+
+// drawn is a clientID that Muster has drawn: of 32 letters, 26 are 130 bits.
+var drawn = MatchRegexp(`^.{26,}$`)
+
 // A Cluster whose agent is to call gets its Fleet Cluster at creation, and nothing by which
-// Fleet could install an agent. Nobody runs here who would register it, and it says so.
+// Fleet could install an agent. The registrar does not run here, and the condition says so.
 func TestAgentInitiated(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
-	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{
-		AgentInitiated: ptr.To(true), AgentInitiatedSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"site": "edge"}},
-	}})
+	configureCluster(t, g, "{agentInitiated: true, agentInitiatedSelector: {matchLabels: {site: edge}}}")
 	edge := fixture.Cluster(s.namespace, "edge", "", "")
 	edge.Labels = map[string]string{"site": "edge"}
-	g.Expect(admin.Create(ctx, edge)).To(Succeed())
-	core := fixture.Cluster(s.namespace, "core", "", "")
-	g.Expect(admin.Create(ctx, core)).To(Succeed())
-
-	var clientID string
-	g.Eventually(func(g Gomega) {
-		fleet := fleetCluster(g, s.namespace, "edge")
-		clientID = fleet.Spec.ClientID
-		g.Expect(fleet.Spec.KubeConfigSecret).To(BeEmpty())
-		g.Expect(len(clientID)).To(BeNumerically(">=", 26)) // of 32 letters: 130 bits
-		g.Expect(importedReason(g, edge)).To(Equal("RegistrarMissing"))
-		g.Expect(importedReason(g, core)).To(Equal("WaitingForControlPlane"))
-	}).Should(Succeed())
-	g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "core"}, &fleetv1.Cluster{})).NotTo(Succeed())
+	create(g, edge)
+	core := plainCluster(g, s.namespace, "core", nil)
+	clientID := isOf(g, edge, "", drawn)
+	willBeTold(g, edge, "RegistrarMissing")
+	willBeTold(g, core, "WaitingForControlPlane")
+	isGone(g, s.fleet("core"))
 
 	// Nothing draws it anew: a change of the Cluster, the control plane, a restart.
-	g.Expect(admin.Patch(ctx, edge, mergePatch(`{"metadata":{"labels":{"a":"b"}}}`))).To(Succeed())
+	patch(g, edge, entry("labels", "a", `"b"`))
 	g.Expect(fixture.Initialize(ctx, admin, edge)).To(Succeed())
 	g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
 	g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, "edge").Labels).To(HaveKey("a")) }).Should(Succeed())
-	g.Expect(fleetCluster(g, s.namespace, "edge").Spec.ClientID).To(Equal(clientID))
-	g.Consistently(func(g Gomega) { g.Expect(importedReason(g, edge)).To(Equal("RegistrarMissing")) }).Should(Succeed())
-
-	// The agent calls, and is in, whoever runs.
-	fleet := fleetCluster(g, s.namespace, "edge")
-	before := fleet.DeepCopy()
-	fleet.Status.Agent.LastSeen = metav1.Now()
-	g.Expect(admin.Status().Patch(ctx, fleet, client.MergeFrom(before))).To(Succeed())
-	g.Eventually(func(g Gomega) { g.Expect(importedReason(g, edge)).To(Equal("Imported")) }).Should(Succeed())
+	g.Consistently(func(g Gomega) { isTold(g, edge, "RegistrarMissing") }).Should(Succeed())
+	isOf(g, edge, "", clientID)
+	calls(g, edge) // It is in, whoever runs.
 
 	// To the manager, and back: by another clientID its agent would be cut off.
-	g.Expect(admin.Patch(ctx, edge, mergePatch(`{"metadata":{"annotations":{"`+stamp.RegistrationAnnotation+`":"manager"}}}`))).To(Succeed())
-	g.Eventually(func(g Gomega) {
-		fleet := fleetCluster(g, s.namespace, "edge")
-		g.Expect(fleet.Spec.KubeConfigSecret).To(Equal("edge-kubeconfig"))
-		g.Expect(fleet.Spec.ClientID).To(Equal(clientID))
-	}).Should(Succeed())
-	g.Expect(admin.Patch(ctx, edge, mergePatch(`{"metadata":{"annotations":{"`+stamp.RegistrationAnnotation+`":null}}}`))).To(Succeed())
-	g.Eventually(func(g Gomega) {
-		fleet := fleetCluster(g, s.namespace, "edge")
-		g.Expect(fleet.Spec.KubeConfigSecret).To(BeEmpty())
-		g.Expect(fleet.Spec.ClientID).To(Equal(clientID))
-		g.Expect(importedReason(g, edge)).To(Equal("Imported"))
-	}).Should(Succeed())
+	registers(g, edge, `"manager"`)
+	isOf(g, edge, "edge-kubeconfig", clientID)
+	registers(g, edge, "null")
+	isOf(g, edge, "", clientID)
+	willBeTold(g, edge, "Imported")
 
 	// What Fleet has drawn for an agent that it installs is taken over.
 	g.Expect(fixture.Initialize(ctx, admin, core)).To(Succeed())
-	g.Eventually(func(g Gomega) { fleetCluster(g, s.namespace, "core") }).Should(Succeed())
-	const drawn = "drawn-by-fleet-itself"
-	g.Expect(admin.Patch(ctx, fleetCluster(g, s.namespace, "core"), mergePatch(`{"spec":{"clientID":"`+drawn+`"}}`))).To(Succeed())
-	for by, kubeconfig := range map[string]string{"agent": "", "manager": "core-kubeconfig"} {
-		g.Expect(admin.Patch(ctx, core, mergePatch(`{"metadata":{"annotations":{"`+stamp.RegistrationAnnotation+`":"`+by+`"}}}`))).To(Succeed())
-		g.Eventually(func(g Gomega) {
-			fleet := fleetCluster(g, s.namespace, "core")
-			g.Expect(fleet.Spec.KubeConfigSecret).To(Equal(kubeconfig))
-			g.Expect(fleet.Spec.ClientID).To(Equal(drawn))
-		}).Should(Succeed())
-	}
+	appears(g, s.fleet("core"))
+	patch(g, s.fleet("core"), `{"spec":{"clientID":"drawn-by-fleet-itself"}}`)
+	registers(g, core, `"agent"`)
+	isOf(g, core, "", "drawn-by-fleet-itself")
+	registers(g, core, `"manager"`)
+	isOf(g, core, "core-kubeconfig", "drawn-by-fleet-itself")
 }
 
 // A topology Cluster is registered when what it refers to is there: without these values
 // every bundle that reads them would stop, for all clusters.
 func TestAgentInitiatedWaitsForItsValues(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newScene(t, g)
-	cluster := fixture.Cluster(s.namespace, "edge", s.class.Name, s.class.Namespace)
+	cluster := s.cluster("edge")
 	cluster.Annotations = map[string]string{stamp.RegistrationAnnotation: "agent"}
-	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
-	g.Eventually(func(g Gomega) { g.Expect(importedReason(g, cluster)).To(Equal("WaitingForControlPlane")) }).Should(Succeed())
-	g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(cluster), &fleetv1.Cluster{})).NotTo(Succeed())
+	create(g, cluster)
+	willBeTold(g, cluster, "WaitingForControlPlane")
+	isGone(g, s.fleet("edge"))
 	initialize(g, cluster)
-	g.Eventually(func(g Gomega) {
-		fleet := fleetCluster(g, s.namespace, "edge")
-		g.Expect(fleet.Spec.KubeConfigSecret).To(BeEmpty())
-		g.Expect(fleet.Spec.TemplateValues.Data).To(HaveKey("ControlPlane"))
-	}).Should(Succeed())
-}
-
-// A Cluster that is made anew while its Fleet Cluster stays gets a clientID of its own.
-func TestAgentInitiatedAnew(t *testing.T) {
-	g := NewWithT(t)
-	s := newScene(t, g)
-	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{
-		AgentInitiated: ptr.To(true), SetOwnerReferences: ptr.To(false),
-	}})
-	made := func() (*clusterv1.Cluster, string) {
-		cluster := fixture.Cluster(s.namespace, "edge", "", "")
-		g.Expect(admin.Create(ctx, cluster)).To(Succeed())
-		var clientID string
-		g.Eventually(func(g Gomega) {
-			fleet := fleetCluster(g, s.namespace, "edge")
-			g.Expect(fleet.Annotations).To(HaveKeyWithValue(stamp.ImportedUIDAnnotation, string(cluster.UID)))
-			clientID = fleet.Spec.ClientID
-			g.Expect(clientID).NotTo(BeEmpty())
-		}).Should(Succeed())
-		return cluster, clientID
-	}
-	first, clientID := made()
-	fleet := fleetCluster(g, s.namespace, "edge")
-	before := fleet.DeepCopy()
-	fleet.Status.Agent.LastSeen = metav1.Now()
-	g.Expect(admin.Status().Patch(ctx, fleet, client.MergeFrom(before))).To(Succeed())
-	g.Eventually(func(g Gomega) { g.Expect(importedReason(g, first)).To(Equal("Imported")) }).Should(Succeed())
-	g.Expect(admin.Delete(ctx, first)).To(Succeed())
-	// Kubernetes keeps times in whole seconds: of two within one, neither is older.
-	seen := time.Now().Unix()
-	g.Eventually(func() int64 { return time.Now().Unix() }).Should(BeNumerically(">", seen))
-
-	second, other := made()
-	g.Expect(other).NotTo(Equal(clientID))
-	g.Eventually(func(g Gomega) {
-		g.Expect(importedReason(g, second)).NotTo(BeEmpty())
-	}).Should(Succeed())
-	g.Consistently(func(g Gomega) {
-		g.Expect(importedReason(g, second)).NotTo(Equal("Imported"), "it was the agent of the first that called")
-	}).Should(Succeed())
+	appears(g, s.fleet("edge"))
+	isOf(g, cluster, "", drawn)
+	g.Expect(fleetCluster(g, s.namespace, "edge").Spec.TemplateValues.Data).To(HaveKey("ControlPlane"))
 }
 
 // A Fleet Cluster that somebody made by hand and hands over loses the kubeconfig by which Fleet
-// would import it, and keeps the clientID by which its agent is known.
+// would import it, and keeps the clientID by which its agent is known, unless that can be guessed.
 func TestAgentInitiatedHandedOver(t *testing.T) {
-	g := NewWithT(t)
-	s := newScene(t, g)
-	made := func(name, clientID string) {
-		g.Expect(admin.Create(ctx, &fleetv1.Cluster{
-			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, Annotations: map[string]string{stamp.AdoptAnnotation: "true"}},
-			Spec:       fleetv1.ClusterSpec{ClientID: clientID, KubeConfigSecret: name + "-kubeconfig"},
-		})).To(Succeed())
-		cluster := fixture.Cluster(s.namespace, name, "", "")
-		cluster.Annotations = map[string]string{stamp.RegistrationAnnotation: "agent"}
-		g.Expect(admin.Create(ctx, cluster)).To(Succeed())
-		g.Eventually(func(g Gomega) {
-			fleet := fleetCluster(g, s.namespace, name)
-			g.Expect(fleet.Annotations).To(HaveKeyWithValue(stamp.ImportedFromAnnotation, name))
-			g.Expect(fleet.Spec.KubeConfigSecret).To(BeEmpty())
-			g.Expect(importedReason(g, cluster)).To(Equal("RegistrarMissing"))
-		}).Should(Succeed())
+	t.Parallel()
+	for clientID, want := range map[string]any{"0123456789abcdef": "0123456789abcdef", "edge-1": drawn} {
+		g := NewWithT(t)
+		namespace := newNamespace(t, g, "team", nil)
+		theirs := named(&fleetv1.Cluster{Spec: fleetv1.ClusterSpec{ClientID: clientID, KubeConfigSecret: "edge-kubeconfig"}}, namespace, "edge")
+		theirs.Annotations = map[string]string{stamp.AdoptAnnotation: "true"}
+		create(g, theirs)
+		cluster := calling(g, namespace)
+		isOf(g, cluster, "", want)
+		willBeTold(g, cluster, "RegistrarMissing")
+		g.Expect(fleetCluster(g, namespace, "edge").Annotations).To(HaveKeyWithValue(stamp.ImportedFromAnnotation, "edge"))
 	}
-	const drawn = "0123456789abcdef"
-	made("known", drawn)
-	g.Expect(fleetCluster(g, s.namespace, "known").Spec.ClientID).To(Equal(drawn))
-	made("guessed", "edge-1")
-	g.Expect(len(fleetCluster(g, s.namespace, "guessed").Spec.ClientID)).To(BeNumerically(">=", 26))
 }
 
-func importedReason(g Gomega, cluster *clusterv1.Cluster) string {
-	return conditions.GetReason(get(g, &clusterv1.Cluster{}, cluster.Namespace, cluster.Name), "FleetImported")
+// To the management side before the control plane exists: Fleet would look for the kubeconfig in
+// vain, and then for minutes not at all.
+func TestTurnedBeforeTheControlPlane(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	cluster := calling(g, newNamespace(t, g, "team", nil))
+	appears(g, named(&fleetv1.Cluster{}, cluster.Namespace, "edge"))
+	clientID := isOf(g, cluster, "", drawn)
+	patchf(g, cluster, `{"metadata":{"labels":{"a":"b"},"annotations":{%q:"manager"}}}`, stamp.RegistrationAnnotation)
+	willBeTold(g, cluster, "False WaitingForControlPlane")
+	g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, cluster.Namespace, "edge").Labels).To(HaveKey("a")) }).Should(Succeed())
+	isOf(g, cluster, "", clientID)
+	g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
+	isOf(g, cluster, "edge-kubeconfig", clientID)
+	willBeTold(g, cluster, "Imported")
+}
+
+// The agent of a Cluster that calls by itself stays where its credential is.
+func TestAgentNamespaceOfOneThatCalls(t *testing.T) {
+	g := NewWithT(t)
+	namespace := newNamespace(t, g, "team", nil)
+	configure(t, g, "{}")
+	cluster := calling(g, namespace)
+	isOf(g, cluster, "", drawn)
+	patch := mergePatch(fmt.Sprintf(`{"status":{"agent":{"lastSeen":%q,"namespace":"fleet-addon-agent"}}}`, time.Now().Format(time.RFC3339)))
+	g.Expect(admin.Status().Patch(ctx, fleetCluster(g, namespace, "edge"), patch)).To(Succeed())
+	willBeTold(g, cluster, "Imported")
+
+	g.Expect(warnedBy(g, "", "patch", "fac", "fleet-addon-config", "--type=merge", "-p",
+		`{"spec":{"cluster":{"agentNamespace":"elsewhere","hostNetwork":false}}}`)).
+		To(MatchRegexp(`the agents of [1-9][0-9]* Clusters call by themselves`))
+	willBeTold(g, cluster, "Imported", `its agent stays in namespace "fleet-addon-agent" instead of "elsewhere" (spec.cluster.agentNamespace)`)
+	g.Eventually(func(g Gomega) {
+		g.Expect(fleetCluster(g, namespace, "edge").Spec).To(And(HaveField("HostNetwork", HaveValue(BeFalse())), HaveField("AgentNamespace", "fleet-addon-agent")))
+	}).Should(Succeed())
+}
+
+// The guide's examples for RKE2 and k3s are patches of these providers' templates: applied as
+// Cluster API would, they give what the API server accepts, validating strictly against the
+// providers' own CRDs.
+func TestProviders(t *testing.T) {
+	t.Parallel()
+	for _, provider := range []struct {
+		module, template, manifest string
+		files                      []string
+	}{
+		{"github.com/rancher/cluster-api-provider-rke2", `
+apiVersion: controlplane.cluster.x-k8s.io/v1beta1
+kind: RKE2ControlPlaneTemplate
+metadata: {namespace: default, name: example}
+spec: {template: {spec: {files: [{path: /etc/motd, content: hello}], rolloutStrategy: {type: RollingUpdate}}}}
+`, "/var/lib/rancher/rke2/server/manifests/fleet-agent.yaml", []string{"spec", "template", "spec", "files"}},
+		{"github.com/k3s-io/cluster-api-k3s", `
+apiVersion: controlplane.cluster.x-k8s.io/v1beta2
+kind: KThreesControlPlaneTemplate
+metadata: {namespace: default, name: example}
+spec: {template: {spec: {kthreesConfigSpec: {files: [{path: /etc/motd, content: hello}]}}}}
+`, "/var/lib/rancher/k3s/server/manifests/fleet-agent.yaml", []string{"spec", "template", "spec", "kthreesConfigSpec", "files"}},
+	} {
+		g := NewWithT(t)
+		before := object(g, provider.template)
+		root, err := stack.RepoRoot()
+		g.Expect(err).NotTo(HaveOccurred())
+		dir, err := parts.ModuleDir(ctx, filepath.Join(root, "test", "providers"), provider.module)
+		g.Expect(err).NotTo(HaveOccurred())
+		crd := "controlplane.cluster.x-k8s.io_" + strings.ToLower(before.GetKind()) + "s.yaml"
+		content, err := os.ReadFile(filepath.Join(dir, "controlplane/config/crd/bases", crd))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(env.ApplyCRDs(ctx, content)).To(Succeed())
+		t.Cleanup(func() { remove(NewWithT(t), object(g, string(content))) })
+		g.Expect(strictly().Create(ctx, before.DeepCopy(), client.DryRunAll)).To(Succeed(), "the template itself")
+
+		after := patched(g, before)
+		g.Expect(strictly().Create(ctx, after, client.DryRunAll)).To(Succeed())
+		files, _, err := unstructured.NestedSlice(after.Object, provider.files...)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(files).To(HaveLen(2), "the class's file, and ours")
+		g.Expect(files[1]).To(Equal(map[string]any{
+			"path": provider.manifest, "owner": "root:root", "permissions": "0600",
+			"contentFrom": map[string]any{"secret": map[string]any{"name": "prod-fleet-agent", "key": "manifest"}},
+		}))
+	}
+}
+
+// patched does to a template what the guide's patch does to that of Cluster prod.
+func patched(g Gomega, before *unstructured.Unstructured) *unstructured.Unstructured {
+	definition := definitionFor(g, before.GetKind())
+	g.Expect([]string{definition.Selector.APIVersion, definition.Selector.Kind}).To(Equal([]string{before.GetAPIVersion(), before.GetKind()}))
+	g.Expect(definition.Selector.MatchResources.ControlPlane).To(HaveValue(BeTrue()))
+	content, err := before.MarshalJSON()
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, operation := range definition.JSONPatches {
+		g.Expect(operation.ValueFrom).NotTo(BeNil(), "the example does not render its value")
+		text, err := template.New("value").Option("missingkey=error").Parse(operation.ValueFrom.Template)
+		g.Expect(err).NotTo(HaveOccurred())
+		var rendered bytes.Buffer
+		g.Expect(text.Execute(&rendered, map[string]any{"builtin": map[string]any{"cluster": map[string]any{"name": "prod"}}})).To(Succeed())
+		var value any
+		g.Expect(yaml.Unmarshal(rendered.Bytes(), &value)).To(Succeed())
+		encoded, err := json.Marshal([]any{map[string]any{"op": operation.Op, "path": operation.Path, "value": value}})
+		g.Expect(err).NotTo(HaveOccurred())
+		patch, err := jsonpatch.DecodePatch(encoded)
+		g.Expect(err).NotTo(HaveOccurred())
+		content, err = patch.Apply(content)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	return object(g, string(content))
+}
+
+// definitionFor returns the one definition of the guide's patch for templates of a kind,
+// decoded strictly as well.
+func definitionFor(g Gomega, kind string) clusterv1.PatchDefinition {
+	blocks, err := fixture.Guide("nat.md", 5)
+	g.Expect(err).NotTo(HaveOccurred())
+	var found []clusterv1.PatchDefinition
+	for _, block := range blocks {
+		if strings.Contains(block, "kind: "+kind+"\n") {
+			var class clusterv1.ClusterClassSpec
+			g.Expect(yaml.UnmarshalStrict([]byte(block), &class, yaml.DisallowUnknownFields)).To(Succeed())
+			for _, patch := range class.Patches {
+				found = append(found, patch.Definitions...)
+			}
+		}
+	}
+	g.Expect(found).To(HaveLen(1), "definitions for "+kind)
+	return found[0]
 }

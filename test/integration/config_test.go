@@ -1,46 +1,34 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/authority/authoritytest"
 	"github.com/muster-fleet/muster/internal/settings"
-	"github.com/muster-fleet/muster/test/fixture"
+	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// configYAML returns a FleetAddonConfig with this spec, in flow style.
-func configYAML(spec string) string {
-	return "{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config}, spec: " + spec + "}"
-}
+// strictly writes as kubectl does: a field that there is not is refused.
+func strictly() client.Client { return client.WithFieldValidation(admin, "Strict") }
 
-// noConfig deletes the FleetAddonConfig, now and when the test ends.
-func noConfig(t *testing.T) {
-	t.Helper()
-	remove := func() {
-		if err := client.IgnoreNotFound(admin.Delete(ctx, fixture.Config())); err != nil {
-			t.Errorf("deleting the FleetAddonConfig: %v", err)
-		}
-	}
-	remove()
-	t.Cleanup(remove)
-}
-
-// invalidConfig is a FleetAddonConfig that is refused.
+// invalidConfig is a FleetAddonConfig that is refused. What the webhook refuses is tested where it is
+// written (TestValidateConfigRefuses in internal/admission); a few show here that it is asked.
 type invalidConfig struct {
 	name, yaml string
 	// says are parts of the refusal: the field's path, and what to do.
@@ -62,17 +50,14 @@ func invalidConfigs() []invalidConfig {
 		semver    = "must be a semantic version, for example 0.16.0, or a range of them, for example 0.16.x"
 	)
 	structural := func(name, spec string, says ...string) invalidConfig {
-		return invalidConfig{name: name, yaml: configYAML(spec), says: says, structural: true}
+		return invalidConfig{name, configYAML(spec), says, true}
 	}
 	byWebhook := func(name, spec string, says ...string) invalidConfig {
-		return invalidConfig{name: name, yaml: configYAML(spec), says: says}
+		return invalidConfig{name, configYAML(spec), says, false}
 	}
 	return []invalidConfig{
-		{
-			name: "another name", structural: true,
-			yaml: "{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: mine}, spec: {}}",
-			says: []string{"metadata.name: there is one FleetAddonConfig and its name is fleet-addon-config; rename this one"},
-		},
+		{"another name", strings.Replace(configYAML("{}"), "name: fleet-addon-config", "name: mine", 1),
+			[]string{"metadata.name: there is one FleetAddonConfig and its name is fleet-addon-config; rename this one"}, true},
 		structural("both inferLocal and custom", `{config: {server: {inferLocal: true, custom: {apiServerUrl: "https://a"}}}}`, "spec.config.server", oneServer),
 		structural("neither inferLocal nor custom", `{config: {server: {}}}`, "spec.config.server", oneServer),
 		structural("inferLocal and the shorthand", `{config: {server: {inferLocal: true, apiServerUrl: "https://a"}}}`, "spec.config.server", oneServer),
@@ -84,10 +69,6 @@ func invalidConfigs() []invalidConfig {
 		structural("a URL with a user", `{config: {server: {apiServerUrl: "https://u:p@a"}}}`, "spec.config.server.apiServerUrl", url),
 		structural("a URL with a fragment", `{config: {server: {apiServerUrl: "https://a#b"}}}`, "spec.config.server.apiServerUrl", url),
 		structural("a CA of another kind", `{config: {server: {custom: {apiServerCaConfigRef: {kind: Service, name: a, namespace: b}}}}}`, "spec.config.server.custom.apiServerCaConfigRef.kind", "kind must be ConfigMap or Secret"),
-		byWebhook("a CA without name", `{config: {server: {custom: {apiServerCaConfigRef: {kind: Secret, namespace: b}}}}}`, "spec.config.server.custom.apiServerCaConfigRef.name: Required value", "whose key ca.crt holds the CA"),
-		byWebhook("a CA without namespace", `{config: {server: {apiServerCaConfigRef: {kind: Secret, name: a}}}}`, "spec.config.server.apiServerCaConfigRef.namespace: Required value"),
-		byWebhook("gates in no ConfigMap", `{config: {featureGates: {configMap: {}}}}`, "spec.config.featureGates.configMap.ref: Required value", "name and namespace of the ConfigMap"),
-		byWebhook("gates in a ConfigMap and install", `{config: {featureGates: {configMap: {ref: {name: a, namespace: b}}}}, install: {followLatest: true}}`, "spec.config.featureGates.configMap.ref: Forbidden", "remove configMap, or install"),
 
 		structural("In without values", `{cluster: {selector: {matchExpressions: [{key: a, operator: In}]}}}`, "spec.cluster.selector.matchExpressions", needValue),
 		structural("NotIn with no values", `{cluster: {namespaceSelector: {matchExpressions: [{key: a, operator: NotIn, values: []}]}}}`, "spec.cluster.namespaceSelector.matchExpressions", needValue),
@@ -98,8 +79,6 @@ func invalidConfigs() []invalidConfig {
 		structural("a label that YAML reads as a bool", `{cluster: {selector: {matchLabels: {import: true}}}}`, "spec.cluster.selector.matchLabels.import", "must be of type string"),
 		structural("a selector with too many values", `{cluster: {agentInitiatedSelector: {matchExpressions: [{key: a, operator: In, values: [`+strings.Repeat("b, ", 1000)+`b]}, {key: a, operator: NotIn, values: [`+strings.Repeat("c, ", 30)+`c]}]}}}`, "spec.cluster.agentInitiatedSelector.matchExpressions", "must have at most 1024 values in all"),
 		structural("a selector with too many expressions", `{cluster: {selector: {matchExpressions: [`+strings.Repeat("{key: a, operator: Exists}, ", 64)+`{key: a, operator: Exists}]}}}`, "spec.cluster.selector.matchExpressions", "must have at most 64 expressions"),
-		byWebhook("a selector's value is none", `{cluster: {selector: {matchLabels: {a: "b c"}}}}`, "spec.cluster.selector.matchLabels: Invalid value", "a valid label must be"),
-		byWebhook("a selector's key is none", `{cluster: {namespaceSelector: {matchExpressions: [{key: "a b", operator: Exists}]}}}`, "spec.cluster.namespaceSelector.matchExpressions[0].key: Invalid value"),
 
 		structural("a prefix in upper case", `{cluster: {naming: {prefix: Capi-}}}`, "spec.cluster.naming.prefix", "must start with a lower-case letter or digit and hold only lower-case letters, digits and '-'", "for example capi-"),
 		structural("a prefix with a dot", `{cluster: {naming: {prefix: capi.}}}`, "spec.cluster.naming.prefix", "for example capi-"),
@@ -112,15 +91,6 @@ func invalidConfigs() []invalidConfig {
 		structural("an agentNamespace in upper case", `{cluster: {agentNamespace: Fleet}}`, "spec.cluster.agentNamespace", "must be a namespace name", "for example fleet-addon-agent"),
 		structural("an agentNamespace with a dot", `{cluster: {agentNamespace: fleet.system}}`, "spec.cluster.agentNamespace", "must be a namespace name"),
 		structural("an agentNamespace that is too long", `{cluster: {agentNamespace: `+strings.Repeat("n", 64)+`}}`, "spec.cluster.agentNamespace", "may not be more than 63"),
-		byWebhook("a toleration with seconds but another effect", `{cluster: {agentTolerations: [{key: a, operator: Exists, effect: NoSchedule, tolerationSeconds: 5}]}}`, "spec.cluster.agentTolerations[0].effect: Invalid value", "must be NoExecute when tolerationSeconds is set"),
-		byWebhook("a toleration of an unknown operator", `{cluster: {agentTolerations: [{operator: Exists}, {key: a, operator: In}]}}`, "spec.cluster.agentTolerations[1].operator: Unsupported value"),
-		byWebhook("a toleration that exists with a value", `{cluster: {agentTolerations: [{key: a, operator: Exists, value: b}]}}`, "spec.cluster.agentTolerations[0].value: Invalid value", "remove it, or use operator Equal"),
-		byWebhook("a toleration of a number that is none", `{cluster: {agentTolerations: [{key: a, operator: Gt, value: many}]}}`, "spec.cluster.agentTolerations[0].value: Invalid value", "must be a valid decimal integer"),
-		byWebhook("a toleration without key", `{cluster: {agentTolerations: [{operator: Equal, value: a}]}}`, "spec.cluster.agentTolerations[0].operator: Invalid value", "must be Exists when key is empty"),
-		byWebhook("a toleration of an unknown effect", `{cluster: {agentTolerations: [{key: a, effect: NoRun}]}}`, "spec.cluster.agentTolerations[0].effect: Unsupported value"),
-		byWebhook("a duplicate environment variable", `{cluster: {agentEnvVars: [{name: A, value: b}, {name: A, value: c}]}}`, "spec.cluster.agentEnvVars[1].name: Duplicate value"),
-		byWebhook("an environment variable twice over", `{cluster: {agentEnvVars: [{name: A, value: b, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}}`, "spec.cluster.agentEnvVars[0].valueFrom: Invalid value", "may not be set together with value"),
-		byWebhook("an environment variable from nowhere", `{cluster: {agentEnvVars: [{name: A, valueFrom: {}}]}}`, "spec.cluster.agentEnvVars[0].valueFrom: Invalid value", "must name exactly one source"),
 		structural("an environment variable without name", `{cluster: {agentEnvVars: [{value: b}]}}`, "spec.cluster.agentEnvVars[0].name", "Required value"),
 		structural("an unknown onDeselect", `{cluster: {onDeselect: Orphan}}`, "spec.cluster.onDeselect", `supported values: "Keep", "Delete"`),
 		structural("no JSON pointer", `{cluster: {templateValues: {exclude: [ControlPlane/spec]}}}`, "spec.cluster.templateValues.exclude[0]", pointer),
@@ -136,30 +106,20 @@ func invalidConfigs() []invalidConfig {
 		structural("a version that is none", `{install: {version: latest}}`, "spec.install.version", semver),
 		structural("a version of four parts", `{install: {version: "0.16.0.1"}}`, "spec.install.version", semver),
 		structural("half a range of versions", `{install: {version: ">="}}`, "spec.install.version", semver),
-		byWebhook("a range of versions that is too old", `{install: {version: "0.11.x"}}`, "spec.install.version: Invalid value", "the oldest supported Fleet is 0.12.0"),
-		byWebhook("a range without versions", `{install: {version: ">0.16.0 <0.15.0"}}`, "spec.install.version: Invalid value", "no version is in this range"),
 		byWebhook("a version of an operator there is not", `{install: {version: "!>0.16.0"}}`, "spec.install.version: Invalid value", semver),
-		byWebhook("a release candidate too old", `{install: {version: v0.11.0-rc.1}}`, "spec.install.version: Invalid value", "the oldest supported Fleet is 0.12.0"),
-		byWebhook("a version too old", `{install: {version: 0.11.9}}`, "spec.install.version: Invalid value", "the oldest supported Fleet is 0.12.0"),
 		structural("a repository without scheme", `{install: {followLatest: true, repository: rancher.github.io}}`, "spec.install.repository", "must be a URL that starts with https://, http:// or oci://"),
 
 		byWebhook("several at once", `{cluster: {agentTolerations: [{}], selector: {matchLabels: {a: "b c"}}}, install: {version: 0.11.0}}`,
 			"spec.cluster.agentTolerations[0].operator", "spec.cluster.selector.matchLabels", "spec.install.version"),
-		{name: "a field there is not", structural: true, yaml: configYAML(`{cluster: {selectors: {}}}`), says: []string{`unknown field "spec.cluster.selectors"`}},
+		structural("a field there is not", `{cluster: {selectors: {}}}`, `unknown field "spec.cluster.selectors"`),
 	}
 }
 
 func (c invalidConfig) isRefused(t *testing.T) {
-	t.Helper()
-	_, err := apply(t, c.yaml)
-	if err == nil {
-		noConfig(t)
-		t.Fatal("it was accepted")
-	}
+	g := NewWithT(t)
+	err := strictly().Create(ctx, object(g, c.yaml), client.DryRunAll)
 	for _, part := range c.says {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%v\ndoes not say %q", err, part)
-		}
+		g.Expect(err).To(MatchError(ContainSubstring(part)))
 	}
 }
 
@@ -177,259 +137,311 @@ func TestConfigInvalidIsRefusedWithoutTheWebhook(t *testing.T) {
 	noConfig(t)
 	restart := stop(t, g, webhookProcess)
 	defer restart()
+	valid := func() error { return strictly().Create(ctx, object(g, configYAML(`{}`)), client.DryRunAll) }
+	g.Expect(valid()).To(MatchError(ContainSubstring(`failed calling webhook "config.fleet.addons.cluster.x-k8s.io"`)))
 
-	t.Run("nothing passes while it cannot be asked", func(t *testing.T) {
-		_, err := apply(t, configYAML(`{}`))
-		if err == nil || !strings.Contains(err.Error(), `failed calling webhook "config.fleet.addons.cluster.x-k8s.io"`) {
-			t.Errorf("the answer is %v", err)
-		}
+	webhooks := get(g, &admissionregistrationv1.ValidatingWebhookConfiguration{}, "", "muster-validating-webhook")
+	i := slices.IndexFunc(webhooks.Webhooks, func(its admissionregistrationv1.ValidatingWebhook) bool {
+		return its.Name == "config.fleet.addons.cluster.x-k8s.io"
 	})
-
-	setFailurePolicy(t, g, admissionregistrationv1.Ignore)
-	g.Eventually(func() error {
-		_, err := apply(t, configYAML(`{}`), "--dry-run=server")
-		return err
-	}).Should(Succeed(), "the API server should let FleetAddonConfigs pass without the webhook")
+	policy := func(value string) {
+		g.Expect(admin.Patch(ctx, webhooks, client.RawPatch("application/json-patch+json",
+			fmt.Appendf(nil, `[{"op":"replace","path":"/webhooks/%d/failurePolicy","value":%q}]`, i, value)))).To(Succeed())
+	}
+	policy("Ignore")
+	t.Cleanup(func() { policy("Fail") })
+	g.Eventually(valid).Should(Succeed(), "the API server should let FleetAddonConfigs pass without the webhook")
 	for _, config := range invalidConfigs() {
 		if config.structural {
 			t.Run(config.name, config.isRefused)
+			continue
 		}
+		g.Expect(strictly().Create(ctx, object(g, config.yaml), client.DryRunAll)).To(Succeed(), "%s: the CRD refuses it, so it is structural", config.name)
 	}
-	// The rest passes: it is the webhook that refuses it, and nothing else.
-	t.Run("the rest passes", func(t *testing.T) {
-		for _, config := range invalidConfigs() {
-			if config.structural {
-				continue
-			}
-			if _, err := apply(t, config.yaml, "--dry-run=server"); err != nil {
-				t.Errorf("%s: the CRD refuses it, so it is structural: %v", config.name, err)
-			}
-		}
-	})
 }
 
-// setFailurePolicy changes what happens while the webhook for FleetAddonConfigs is
-// down, until the test ends.
-func setFailurePolicy(t *testing.T, g Gomega, policy admissionregistrationv1.FailurePolicyType) {
-	t.Helper()
-	const name = "config.fleet.addons.cluster.x-k8s.io"
-	set := func(policy admissionregistrationv1.FailurePolicyType) (before admissionregistrationv1.FailurePolicyType, err error) {
-		configuration := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-		if err := admin.Get(ctx, client.ObjectKey{Name: "muster-validating-webhook"}, configuration); err != nil {
-			return "", err
-		}
-		original := configuration.DeepCopy()
-		i := slices.IndexFunc(configuration.Webhooks, func(webhook admissionregistrationv1.ValidatingWebhook) bool { return webhook.Name == name })
-		if i < 0 {
-			return "", fmt.Errorf("no webhook %s", name)
-		}
-		before = ptr.Deref(configuration.Webhooks[i].FailurePolicy, "")
-		configuration.Webhooks[i].FailurePolicy = &policy
-		return before, admin.Patch(ctx, configuration, client.MergeFromWithOptions(original, client.MergeFromWithOptimisticLock{}))
+// caapfConfigs are the specs of FleetAddonConfigs that CAAPF documents, tests, and writes, and Rancher Turtles ships.
+func caapfConfigs() map[string]string {
+	const (
+		server     = `server: {apiServerUrl: "https://public-url.io", apiServerCaConfigRef: {apiVersion: v1, kind: ConfigMap, name: kube-root-ca.crt, namespace: default}}`
+		gates      = `experimentalOciStorage: true, experimentalHelmOps: true`
+		rancher    = `configMap: {ref: {apiVersion: v1, kind: ConfigMap, name: rancher-config, namespace: cattle-system}}`
+		everything = `clusterClass: {patchResource: true, setOwnerReferences: true}, cluster: {patchResource: true, setOwnerReferences: true,
+			applyClassGroup: true, hostNetwork: true`
+		turtles = `{matchLabels: {cluster-api.cattle.io/rancher-auto-import: "true"},
+			matchExpressions: [{key: cluster-api.cattle.io/disable-fleet-auto-import, operator: DoesNotExist}]}`
+	)
+	return map[string]string{
+		"nothing":                          `{}`,
+		"the readme: an alpha of Fleet":    `{config: {server: {inferLocal: true}}, install: {version: v0.12.0-alpha.6}}`,
+		"the readme: fields of the server": `{config: {` + server + `}, install: {version: v0.12.0-alpha.6}}`,
+		"the guide: the newest Fleet":      `{config: {server: {inferLocal: true}}, install: {followLatest: true}}`,
+		"the guide: fields of the server":  `{config: {` + server + `}, install: {followLatest: true}}`,
+		"the guide: feature gates":         `{config: {featureGates: {` + gates + `}}}`,
+		"the guide: gates beside Rancher":  `{config: {featureGates: {` + gates + `, ` + rancher + `}}}`,
+		"bootstrapLocalCluster":            `{config: {bootstrapLocalCluster: true}}`,
+		"the ConfigMap without the gates":  `{config: {featureGates: {` + rancher + `}}}`,
+		"one gate":                         `{config: {featureGates: {experimentalHelmOps: true}}}`,
+		"the other gate":                   `{config: {featureGates: {experimentalOciStorage: true}}}`,
+		"inferLocal":                       `{config: {server: {inferLocal: true}}}`,
+		"a URL":                            `{config: {server: {custom: {apiServerUrl: "https://fleet.example.com"}}}}`,
+		"a CA without a URL":               `{config: {server: {custom: {apiServerCaConfigRef: {apiVersion: v1, kind: ConfigMap, name: fleet-server-ca, namespace: fleet-system}}}}}`,
+		"agentEnvVars":                     `{cluster: {agentEnvVars: [{name: HTTP_PROXY, value: "http://proxy.example.com:8080"}, {name: NO_PROXY, value: "localhost,127.0.0.1,.svc"}]}}`,
+		"agentNamespace":                   `{cluster: {agentNamespace: fleet-agents}}`,
+		"agentTolerations": `{cluster: {agentTolerations: [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 600},
+			{key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, tolerationSeconds: 600}]}}`,
+		"applyClassGroup":               `{cluster: {applyClassGroup: true}}`,
+		"hostNetwork":                   `{cluster: {hostNetwork: true}}`,
+		"namespaceSelector":             `{cluster: {namespaceSelector: {matchLabels: {import: "true"}}}}`,
+		"selector":                      `{cluster: {selector: {matchLabels: {import: "true"}}}}`,
+		"a prefix":                      `{cluster: {naming: {prefix: capi-}}}`,
+		"a suffix":                      `{cluster: {naming: {suffix: -fleet}}}`,
+		"patchResource":                 `{cluster: {patchResource: true}}`,
+		"setOwnerReferences":            `{cluster: {setOwnerReferences: false}}`,
+		"patchResource of classes":      `{clusterClass: {patchResource: true}}`,
+		"setOwnerReferences of classes": `{clusterClass: {setOwnerReferences: false}}`,
+		"followLatest":                  `{install: {followLatest: true}}`,
+		"a version":                     `{install: {version: 0.12.0}}`,
+		"its own tests": `{config: {server: {inferLocal: true}}, install: {version: v0.14.2-rc.2}, ` + everything +
+			`, selector: {matchLabels: {import: ""}}, namespaceSelector: {matchLabels: {import: ""}}}}`,
+		"Turtles, where Rancher is installed": `{config: {featureGates: {` + gates + `, ` + rancher + `}}, ` + everything +
+			`, agentNamespace: cattle-fleet-system, selector: ` + turtles + `, namespaceSelector: ` + turtles + `}}`,
+		"selectors that select all": `{` + everything + `, agentNamespace: cattle-fleet-system, selector: {}, namespaceSelector: {}}}`,
+		"sections written as null":  `{cluster: null, clusterClass: null, config: null, install: null}`,
+		"fields written as null": `{cluster: {agentEnvVars: null, agentNamespace: null, agentTolerations: null, applyClassGroup: null, hostNetwork: null,
+			namespaceSelector: null, naming: {prefix: null, suffix: null}, patchResource: null, selector: null, setOwnerReferences: null},
+			clusterClass: {patchResource: null, setOwnerReferences: null},
+			config: {bootstrapLocalCluster: null, featureGates: {configMap: null, ` + gates + `}, server: null}, install: null}`,
 	}
-	before, err := set(policy)
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() {
-		if _, err := set(before); err != nil {
-			t.Errorf("restoring the failure policy: %v", err)
-		}
-	})
 }
 
-func parsedSelector(t *testing.T, text string) labels.Selector {
-	t.Helper()
-	selector, err := labels.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return selector
-}
-
-// Every FleetAddonConfig that CAAPF documents and Rancher Turtles ships is accepted
-// through kubectl, which refuses unknown fields, and means what CAAPF says it means.
+// Every FleetAddonConfig of CAAPF is accepted, with unknown fields refused, and means the same when it is read again: what it
+// means is tested where it is written (TestFrom in internal/settings).
 func TestConfigOfCAAPFIsAccepted(t *testing.T) {
-	ref := func(namespace, name string) *corev1.ObjectReference {
-		return &corev1.ObjectReference{APIVersion: "v1", Kind: "ConfigMap", Namespace: namespace, Name: name}
-	}
-	inferred := &addonsv1.FleetConfig{Server: &addonsv1.Server{InferLocal: ptr.To(true)}}
-	shorthand := &addonsv1.FleetConfig{Server: &addonsv1.Server{CustomServer: addonsv1.CustomServer{
-		APIServerURL: ptr.To("https://public-url.io"), APIServerCAConfigRef: ref("default", "kube-root-ca.crt")}}}
-	gates := func(configMap *corev1.ObjectReference) *addonsv1.FleetConfig {
-		result := &addonsv1.FleetConfig{FeatureGates: &addonsv1.FeatureGates{ExperimentalOCIStorage: ptr.To(true), ExperimentalHelmOps: ptr.To(true)}}
-		if configMap != nil {
-			result.FeatureGates.ConfigMap = &addonsv1.FeaturesConfigMap{Ref: configMap}
-		}
-		return result
-	}
-	latest := &addonsv1.FleetInstall{FollowLatest: ptr.To(true), Mode: addonsv1.InstallApply}
-	release := func(version string) *addonsv1.FleetInstall {
-		return &addonsv1.FleetInstall{Version: &version, Mode: addonsv1.InstallApply}
-	}
-	const imported = "cluster-api.cattle.io/rancher-auto-import=true,!cluster-api.cattle.io/disable-fleet-auto-import"
-
-	// Each changes the defaults where CAAPF's documentation says so.
-	type meaning struct {
-		settings func(*settings.Settings)
-		config   *addonsv1.FleetConfig
-		install  *addonsv1.FleetInstall
-	}
-	documented := map[string]meaning{
-		"empty":                               {},
-		"readme-install-version":              {config: inferred, install: release("v0.12.0-alpha.6")},
-		"readme-server-shorthand":             {config: shorthand, install: release("v0.12.0-alpha.6")},
-		"guide-follow-latest":                 {config: inferred, install: latest},
-		"guide-server-shorthand":              {config: shorthand, install: latest},
-		"guide-feature-gates":                 {config: gates(nil)},
-		"guide-feature-gates-configmap":       {config: gates(ref("cattle-system", "rancher-config"))},
-		"reference-bootstrap-local-cluster":   {config: &addonsv1.FleetConfig{BootstrapLocalCluster: ptr.To(true)}},
-		"reference-feature-gates-configmap":   {config: gates(ref("fleet-system", "fleet-feature-flags"))},
-		"reference-feature-gates-helm-ops":    {config: gates(nil)}, // a gate that is missing is enabled
-		"reference-feature-gates-oci-storage": {config: gates(nil)},
-		"reference-server-infer-local":        {config: inferred},
-		"reference-server-custom-url":         {config: &addonsv1.FleetConfig{Server: &addonsv1.Server{Custom: &addonsv1.CustomServer{APIServerURL: ptr.To("https://fleet.example.com")}}}},
-		"reference-server-custom-ca":          {config: &addonsv1.FleetConfig{Server: &addonsv1.Server{Custom: &addonsv1.CustomServer{APIServerCAConfigRef: ref("fleet-system", "fleet-server-ca")}}}},
-		"reference-agent-env-vars": {settings: func(s *settings.Settings) {
-			s.Cluster.AgentEnvVars = []corev1.EnvVar{{Name: "HTTP_PROXY", Value: "http://proxy.example.com:8080"}, {Name: "NO_PROXY", Value: "localhost,127.0.0.1,.svc"}}
-		}},
-		"reference-agent-namespace": {settings: func(s *settings.Settings) { s.Cluster.AgentNamespace = "fleet-agents" }},
-		"reference-agent-tolerations": {settings: func(s *settings.Settings) {
-			s.Cluster.AgentTolerations = []corev1.Toleration{
-				{Key: "node.kubernetes.io/unreachable", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: ptr.To[int64](600)},
-				{Key: "node.kubernetes.io/not-ready", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: ptr.To[int64](600)},
-			}
-		}},
-		"reference-apply-class-group":          {},
-		"reference-host-network":               {},
-		"reference-namespace-selector":         {settings: func(s *settings.Settings) { s.Cluster.NamespaceSelector = parsedSelector(t, "import=true") }},
-		"reference-selector":                   {settings: func(s *settings.Settings) { s.Cluster.Selector = parsedSelector(t, "import=true") }},
-		"reference-naming-prefix":              {settings: func(s *settings.Settings) { s.Cluster.Prefix = "capi-" }},
-		"reference-naming-suffix":              {settings: func(s *settings.Settings) { s.Cluster.Suffix = "-fleet" }},
-		"reference-patch-resource":             {},
-		"reference-set-owner-references":       {settings: func(s *settings.Settings) { s.Cluster.SetOwnerReferences = false }},
-		"reference-class-patch-resource":       {},
-		"reference-class-set-owner-references": {settings: func(s *settings.Settings) { s.Class.SetOwnerReferences = false }},
-		"reference-install-follow-latest":      {install: latest},
-		"reference-install-version":            {install: release("0.12.0")},
-		"testdata-config": {config: inferred, install: release("v0.14.2-rc.2"), settings: func(s *settings.Settings) {
-			s.Cluster.Selector, s.Cluster.NamespaceSelector = parsedSelector(t, "import="), parsedSelector(t, "import=")
-		}},
-		"turtles-shipped": {config: gates(ref("cattle-system", "rancher-config")), settings: func(s *settings.Settings) {
-			s.Cluster.AgentNamespace = "cattle-fleet-system"
-			s.Cluster.Selector, s.Cluster.NamespaceSelector = parsedSelector(t, imported), parsedSelector(t, imported)
-		}},
-		"turtles-empty-selectors":  {settings: func(s *settings.Settings) { s.Cluster.AgentNamespace = "cattle-fleet-system" }},
-		"serialized-null-sections": {},
-		"serialized-null-fields":   {config: gates(nil)},
-	}
-
-	files, err := filepath.Glob("testdata/caapf/*.yaml")
-	if err != nil || len(files) != len(documented) {
-		t.Fatalf("%d files, %d meanings: %v", len(files), len(documented), err)
-	}
-	for _, file := range files {
-		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
+	for name, spec := range caapfConfigs() {
 		t.Run(name, func(t *testing.T) {
-			meaning, found := documented[name]
-			if !found {
-				t.Fatal("nothing says what it means")
-			}
 			g := NewWithT(t)
 			noConfig(t)
-			content, err := os.ReadFile(file)
-			g.Expect(err).NotTo(HaveOccurred())
-			makeAuthorities(g, content)
-			_, err = apply(t, string(content))
-			g.Expect(err).NotTo(HaveOccurred())
+			want := &addonsv1.FleetAddonConfig{}
+			g.Expect(yaml.UnmarshalStrict([]byte(configYAML(spec)), want)).To(Succeed())
+			makeAuthorities(t, g, want.Spec.Config)
+			written := object(g, configYAML(spec))
+			g.Expect(strictly().Create(ctx, written.DeepCopy())).To(Succeed())
 
-			config := get(g, &addonsv1.FleetAddonConfig{}, "", addonsv1.FleetAddonConfigName)
+			config := readConfig(g)
+			if want.Spec.Config != nil && want.Spec.Config.FeatureGates != nil { // A gate that is missing is enabled.
+				want.Spec.Config.FeatureGates.ExperimentalOCIStorage, want.Spec.Config.FeatureGates.ExperimentalHelmOps = ptr.To(true), ptr.To(true)
+			}
+			if want.Spec.Install != nil {
+				want.Spec.Install.Mode = addonsv1.InstallApply
+			}
+			meaning, err := settings.From(want)
+			g.Expect(err).NotTo(HaveOccurred())
 			got, err := settings.From(config)
 			g.Expect(err).NotTo(HaveOccurred())
-			want := settings.Default()
-			want.Cluster.Unconfigured = false // Default is what holds without a FleetAddonConfig.
-			if meaning.settings != nil {
-				meaning.settings(&want)
-			}
-			if diff := cmp.Diff(want, got, cmp.Transformer("Selector", func(s labels.Selector) string { return s.String() })); diff != "" {
-				t.Errorf("settings (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(meaning.config, config.Spec.Config); diff != "" {
-				t.Errorf("spec.config (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(meaning.install, config.Spec.Install); diff != "" {
-				t.Errorf("spec.install (-want +got):\n%s", diff)
-			}
-			_, err = apply(t, string(content))
-			g.Expect(err).NotTo(HaveOccurred(), "the second time")
+			g.Expect(cmp.Diff(meaning, got, cmp.Transformer("Selector", func(s labels.Selector) string { return s.String() }))).To(BeEmpty())
+			g.Expect(cmp.Diff(want.Spec.Config, config.Spec.Config)).To(BeEmpty())
+			g.Expect(cmp.Diff(want.Spec.Install, config.Spec.Install)).To(BeEmpty())
+			g.Eventually(func() error { // The syncer may just have written the status.
+				written.SetResourceVersion(readConfig(g).ResourceVersion)
+				return strictly().Update(ctx, written)
+			}).Should(Succeed(), "the second time")
 		})
+	}
+}
+
+// makeAuthorities makes the CAs that a FleetAddonConfig refers to, if there are none.
+func makeAuthorities(t *testing.T, g Gomega, config *addonsv1.FleetConfig) {
+	if config == nil || config.Server == nil {
+		return
+	}
+	for _, ref := range []*corev1.ObjectReference{config.Server.APIServerCAConfigRef, ptr.Deref(config.Server.Custom,
+		addonsv1.CustomServer{}).APIServerCAConfigRef} {
+		if ref == nil {
+			continue
+		}
+		configMap := named(&corev1.ConfigMap{Data: map[string]string{"ca.crt": authoritytest.CA(t, time.Now().Add(time.Hour))}}, ref.Namespace, ref.Name)
+		for _, object := range []client.Object{named(&corev1.Namespace{}, "", ref.Namespace), configMap} {
+			g.Expect(client.IgnoreAlreadyExists(admin.Create(ctx, object))).To(Succeed())
+		}
 	}
 }
 
 // Who asks kubectl reads what every field is for.
 func TestConfigIsExplained(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	out, err := env.Kubectl(ctx, "explain", "fleetaddonconfig.spec.cluster")
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, part := range []string{
-		"GROUP:      addons.cluster.x-k8s.io", "KIND:       FleetAddonConfig",
-		"cluster says which CAPI Clusters are imported into Fleet",
+		"GROUP:      addons.cluster.x-k8s.io", "KIND:       FleetAddonConfig", "cluster says which CAPI Clusters are imported into Fleet",
 		"selector\t<Object>", "selector limits the import to CAPI Clusters with matching labels",
 		"naming\t<Object>", "A change affects Clusters imported afterwards only", "enum: Keep, Delete",
 	} {
 		g.Expect(out).To(ContainSubstring(part))
 	}
-	g.Expect(out).NotTo(ContainSubstring("<no description>"))
-
-	crd := &unstructured.Unstructured{}
-	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
-	get(g, crd, "", "fleetaddonconfigs.addons.cluster.x-k8s.io")
-	versions, _, err := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	content, err := env.Kubectl(ctx, "get", "crd", "fleetaddonconfigs.addons.cluster.x-k8s.io", "-o", "json")
 	g.Expect(err).NotTo(HaveOccurred())
-	root, _, err := unstructured.NestedMap(versions[0].(map[string]any), "schema", "openAPIV3Schema")
-	g.Expect(err).NotTo(HaveOccurred())
-	for _, section := range []string{"spec", "status"} {
-		properties, _, err := unstructured.NestedMap(root, "properties", section)
-		g.Expect(err).NotTo(HaveOccurred())
-		fields := checkDescribed(t, section, properties)
-		g.Expect(fields).To(BeNumerically(">", 10), section)
+	g.Expect(json.Unmarshal([]byte(content), crd)).To(Succeed())
+	for section, fields := range map[string]int{"spec": 10, "status": 10} {
+		g.Expect(checkDescribed(t, section, crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties[section])).To(BeNumerically(">", fields), section)
 	}
 }
 
 // checkDescribed checks that every field under a schema has a description and counts them.
-func checkDescribed(t *testing.T, path string, node map[string]any) int {
+func checkDescribed(t *testing.T, path string, schema apiextensionsv1.JSONSchemaProps) (count int) {
 	t.Helper()
-	count := 0
-	if items, ok := node["items"].(map[string]any); ok {
+	if schema.Description == "" {
+		t.Errorf("%s has no description", path)
+	}
+	if schema.Items != nil {
+		items := *schema.Items.Schema
+		items.Description = schema.Description
 		count += checkDescribed(t, path+"[]", items)
 	}
-	properties, _ := node["properties"].(map[string]any)
-	for name, property := range properties {
-		field := property.(map[string]any)
-		if description, _ := field["description"].(string); description == "" {
-			t.Errorf("%s.%s has no description", path, name)
-		}
+	for name, field := range schema.Properties {
 		count += 1 + checkDescribed(t, path+"."+name, field)
 	}
 	return count
 }
 
-// Where all is well, as it is where no other test has left a Cluster that waits.
-func TestConfigColumns(t *testing.T) {
-	g := NewWithT(t)
-	ownStack(t, g)
-	_, err := apply(t, configYAML(`{}`))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Eventually(func(g Gomega) {
-		out, err := env.Kubectl(ctx, "get", "fac")
-		g.Expect(err).NotTo(HaveOccurred())
-		lines := strings.Split(strings.TrimSpace(out), "\n")
-		g.Expect(lines).To(HaveLen(2))
-		g.Expect(strings.Fields(lines[0])).To(Equal([]string{"NAME", "READY", "REASON", "IMPORTED", "FLEET", "AGE"}))
-		row := strings.Fields(lines[1])
-		g.Expect(len(row)).To(BeNumerically(">=", 4), "no status yet: %v", row)
-		g.Expect(row[:4]).To(HaveExactElements("fleet-addon-config", "True", "Ready", MatchRegexp(`^\d+$`)))
-	}).Should(Succeed())
+// warnedBy runs kubectl, which must succeed, and returns the warnings it shows.
+func warnedBy(g Gomega, input string, args ...string) string {
+	_, err := env.KubectlInput(ctx, input, append(args, "--warnings-as-errors")...)
+	if err == nil {
+		return ""
+	}
+	g.Expect(err).To(MatchError(MatchRegexp(`error: \d+ warnings? received$`)))
+	return err.Error()
+}
 
-	out, err := env.Kubectl(ctx, "get", "cluster-api", "--all-namespaces")
+func warnedApply(g Gomega, manifest string, args ...string) string {
+	return warnedBy(g, manifest, append([]string{"apply", "-f", "-"}, args...)...)
+}
+
+func TestWarningsOnClusters(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	configureCluster(t, g, `{selector: {matchLabels: {fleet: "yes"}}}`)
+	g.Eventually(func(g Gomega) {
+		g.Expect(warnedApply(g, s.yaml("unselected"), "--dry-run=server")).To(ContainSubstring(
+			"Warning: this Cluster is not imported into Fleet: its labels do not match spec.cluster.selector of the FleetAddonConfig (fleet=yes)"))
+	}).Should(Succeed())
+	selected := strings.Replace(fmt.Sprintf(topologyYAML, s.namespace, "selected.one", "none", s.namespace), "metadata: {",
+		`metadata: {labels: {fleet: "yes"}, `, 1)
+	g.Expect(warnedApply(g, selected, "--dry-run=server")).To(And(
+		ContainSubstring(`Warning: ClusterClass "none" does not exist in namespace %q (yet)`, s.namespace),
+		ContainSubstring("Warning: the Cluster's name does not fit Fleet"), Not(ContainSubstring("not imported into Fleet: its labels"))))
+
+	create(g, s.cluster("relabelled"))
+	g.Expect(warnedBy(g, "", "-n", s.namespace, "annotate", "clusters.cluster.x-k8s.io", "relabelled", "note=one")).
+		To(BeEmpty(), "nothing that is warned of has changed")
+	g.Expect(warnedBy(g, "", "-n", s.namespace, "label", "clusters.cluster.x-k8s.io", "relabelled", "fleet=no")).
+		To(ContainSubstring("Warning: this Cluster is not imported into Fleet"))
+}
+
+func TestWarningsOnTheConfig(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	noConfig(t)
+	cluster := s.cluster("pinned")
+	create(g, cluster)
+	g.Expect(cluster.Annotations).To(HaveKeyWithValue(stamp.ClusterNameAnnotation, "pinned"))
+	its := fmt.Sprintf("namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %s}}", s.namespace)
+	g.Eventually(func(g Gomega) {
+		g.Expect(warnedApply(g, configYAML(`{cluster: {selector: {matchLabels: {nobody: has-it}}, naming: {prefix: p-}}}`), "--dry-run=server")).To(And(
+			MatchRegexp(`Warning: spec.cluster.selector: none of the [1-9]\d* existing Clusters is selected now`),
+			MatchRegexp(`Warning: spec.cluster.naming: the [1-9]\d* Clusters that have a name in Fleet keep it`)))
+	}).Should(Succeed())
+	g.Expect(warnedApply(g, configYAML("{cluster: {"+its+"}}"))).To(BeEmpty(), "that one is selected")
+	g.Expect(warnedApply(g, configYAML("{cluster: {selector: {matchLabels: {nobody: has-it}}, "+its+"}}"), "--dry-run=server")).
+		To(ContainSubstring("1 Clusters match only one of the two and are not imported, as both must match: %s/pinned", s.namespace))
+	g.Expect(warnedBy(g, "", "delete", "fac", "fleet-addon-config")).To(MatchRegexp(`Warning: [1-9]\d* Clusters stay imported into Fleet, and without a FleetAddonConfig the defaults hold`))
+
+	configure(t, g, `{}`)
+	stop(t, g, webhookProcess)
+	remove(g, readConfig(g)) // No deletion waits for the webhook.
+}
+
+// Whoever names a CA must be allowed to get it; Muster itself may read it only where a Role says so. What
+// it then refuses is tested where it is written (TestConfigAuthorities in internal/admission).
+func TestNamedAuthorities(t *testing.T) {
+	g := NewWithT(t)
+	noConfig(t)
+	namespace := newNamespace(t, g, "ca", nil)
+	const unread = "%s %s/fleet-ca is not checked, as Muster may not read it"
+	withCA := func(kind, name string) string {
+		return configYAML(fmt.Sprintf(`{config: {server: {custom: {apiServerUrl: "https://a", apiServerCaConfigRef: {kind: %s, namespace: %s, name: %s}}}}}`, kind, namespace, name))
+	}
+	for _, kind := range []string{"ConfigMap", "Secret"} {
+		g.Expect(warnedApply(g, withCA(kind, "fleet-ca"), "--dry-run=server")).To(ContainSubstring(unread, kind, namespace), "no Role is bound")
+	}
+	grant(t, g, "", "dora", may("addons.cluster.x-k8s.io", "fleetaddonconfigs", "*"))
+	grant(t, g, namespace, "system:serviceaccount:muster-system:muster-webhook", may("", "configmaps", "get"))
+	dora := []string{"--as=dora", "--as-group=system:authenticated"}
+	for kind, resource := range map[string]string{"ConfigMap": "configmaps", "Secret": "secrets"} {
+		_, err := apply(t, withCA(kind, "fleet-ca"), dora...)
+		g.Expect(err).To(MatchError(And(ContainSubstring("spec.config.server.custom.apiServerCaConfigRef: Forbidden"),
+			ContainSubstring(`user "dora" may not get %s "fleet-ca" in namespace %q`, resource, namespace), ContainSubstring("ask for a Role there"))))
+		g.Expect(err).NotTo(MatchError(ContainSubstring("no such")), "nor is she told what is there")
+	}
+	_, err := apply(t, configYAML(`{}`), append(dora, "--dry-run=server")...)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(out).To(ContainSubstring("fleetaddonconfig.addons.cluster.x-k8s.io/fleet-addon-config"))
+
+	refused := func(says string) {
+		_, err := apply(t, withCA("ConfigMap", "fleet-ca"), "--dry-run=server")
+		g.Expect(err).To(MatchError(And(ContainSubstring("spec.config.server.custom.apiServerCaConfigRef: Invalid value"), ContainSubstring(says))))
+	}
+	refused("no such ConfigMap; create it first")
+	configMap := named(&corev1.ConfigMap{Data: map[string]string{"ca.crt": "nonsense"}}, namespace, "fleet-ca")
+	create(g, configMap)
+	refused("holds no certificate in PEM")
+	configMap.Data["ca.crt"] = authoritytest.CA(t, time.Now().Add(time.Hour))
+	g.Expect(admin.Update(ctx, configMap)).To(Succeed())
+	g.Expect(warnedApply(g, withCA("ConfigMap", "fleet-ca"))).NotTo(ContainSubstring("apiServerCaConfigRef"))
+
+	// Another change asks nobody, and what went wrong since then is not held against it.
+	changed := func(value string, args ...string) string {
+		return warnedBy(g, "", append([]string{"patch", "fac", "fleet-addon-config", "--type=merge", "-p",
+			`{"spec":{"cluster":{"hostNetwork":` + value + `}}}`}, args...)...)
+	}
+	g.Expect(changed("false", dora...)).NotTo(ContainSubstring("apiServerCaConfigRef"))
+	g.Expect(admin.Delete(ctx, configMap)).To(Succeed())
+	g.Expect(changed("true")).To(ContainSubstring("no such ConfigMap"), "but it is said")
+}
+
+// What the webhooks that fail open cannot read they let through, and say so: it is the
+// schema that refuses it.
+func TestOpenMeansOpen(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	namespace := newNamespace(t, g, "team", nil)
+	_, err := apply(t, fmt.Sprintf("{apiVersion: %s, kind: Cluster, metadata: {namespace: %s, name: unreadable}, spec: {topology: {classRef: standard, version: v1.36.3}}}",
+		capiVersion, namespace), "--validate=false")
+	g.Expect(err).To(MatchError(And(ContainSubstring("spec.topology.classRef: Invalid value"), Not(ContainSubstring("admission webhook")),
+		ContainSubstring("Warning: Muster failed, and its log says why: this Cluster was not stamped; the syncer does it"))))
+}
+
+// The one command for an emergency that the documentation names does what it says: with
+// the webhook down, it lets through what failed closed.
+func TestNamedEmergencyCommand(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	noConfig(t)
+	stop(t, g, webhookProcess)
+	failedClosed := map[string]client.Object{"class-access.clusters": s.cluster("emergency"), "config": object(g, configYAML(`{}`))}
+	for webhook, object := range failedClosed {
+		g.Expect(admin.Create(ctx, object)).To(MatchError(ContainSubstring("failed calling webhook %q", webhook+".fleet.addons.cluster.x-k8s.io")))
+	}
+	configuration := get(g, &admissionregistrationv1.ValidatingWebhookConfiguration{}, "", "muster-validating-webhook")
+	_, err := env.Kubectl(ctx, "delete", "validatingwebhookconfiguration", "muster-validating-webhook")
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() {
+		configuration.ResourceVersion, configuration.UID = "", ""
+		create(NewWithT(t), configuration)
+	})
+	for _, object := range failedClosed {
+		g.Eventually(func() error { return admin.Create(ctx, object) }).Should(Succeed())
+	}
 }

@@ -6,187 +6,163 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-const topologyYAML = `
-apiVersion: cluster.x-k8s.io/v1beta2
-kind: Cluster
-metadata:
-  namespace: %s
-  name: %s
-spec:
-  topology:
-    classRef: {name: %s, namespace: %s}
-    version: v1.36.3
-`
+// After import of a Cluster in namespace A whose class is in B: every object of the
+// contract, with exact names, labels and selectors.
+func TestImportAcrossNamespaces(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	classNamespace, namespace := newNamespace(t, g, "classes", nil), newNamespace(t, g, "team", nil)
+	class := newClass(g, classNamespace, "standard", map[string]string{"tier": "gold", "both": "class", "fleet.cattle.io/shard-ref": "no"})
+	s := scene{classNamespace, namespace, class}
 
-// scene is a class in one namespace and room for Clusters in another.
-type scene struct {
-	classNamespace, namespace string
-	class                     *clusterv1.ClusterClass
-}
+	cluster := s.cluster("one")
+	cluster.Labels = map[string]string{"env": "prod", "both": "cluster", "management.cattle.io/cluster-display-name": "no"}
+	cluster.Annotations = map[string]string{"note": "kept", "meta.helm.sh/release-name": "no"}
+	create(g, cluster)
+	classLabels := map[string]string{stamp.ClassNameLabel: "standard", stamp.ClassNamespaceLabel: classNamespace}
+	withClass := func(labels map[string]string) map[string]string { return stamp.Merge(classLabels, labels) }
+	for key, value := range classLabels {
+		g.Expect(cluster.Labels).To(HaveKeyWithValue(key, value), "the answer carries the stamp")
+	}
+	g.Expect(stamp.PinOf(cluster.Annotations)).To(Equal(stamp.Pin{OwnedBy: "fleet-addon-config", ClusterName: "one"}))
 
-func newScene(t *testing.T, g Gomega) scene {
-	t.Helper()
-	s := scene{classNamespace: newNamespace(t, g, "classes", nil), namespace: newNamespace(t, g, "team", nil)}
-	s.class = newClass(g, s.classNamespace, "standard", nil)
-	return s
-}
-
-// imported creates a Cluster of the scene's class and waits until it is in Fleet.
-func (s scene) imported(g Gomega, name string) *clusterv1.Cluster {
-	cluster := fixture.Cluster(s.namespace, name, s.class.Name, s.class.Namespace)
-	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 	initialize(g, cluster)
-	g.Eventually(func(g Gomega) { fleetCluster(g, s.namespace, name) }).Should(Succeed())
-	return cluster
-}
-
-func (s scene) group() *fleetv1.ClusterGroup {
-	return &fleetv1.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "standard." + s.classNamespace}}
-}
-
-func (s scene) mapping() *fleetv1.BundleNamespaceMapping {
-	return &fleetv1.BundleNamespaceMapping{ObjectMeta: metav1.ObjectMeta{Namespace: s.classNamespace, Name: s.namespace}}
-}
-
-func exists(g Gomega, object client.Object) {
-	g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(object), object)).To(Succeed(), "%T should exist", object)
-}
-
-func isGone(g Gomega, object client.Object) {
-	err := admin.Get(ctx, client.ObjectKeyFromObject(object), object)
-	g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%T %s should be gone, got %v", object, client.ObjectKeyFromObject(object), err)
-}
-
-func deleteNow(g Gomega, objects ...client.Object) {
-	for _, object := range objects {
-		g.Expect(client.IgnoreNotFound(admin.Delete(ctx, object))).To(Succeed())
+	willBeTold(g, cluster, "True Imported")
+	owner := func(kind, name string, of metav1.Object) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: kind, Name: name, UID: of.GetUID()}}
 	}
-	for _, object := range objects {
-		// At once: nothing of ours holds it.
-		g.Eventually(func(g Gomega) { isGone(g, object) }).WithTimeout(5 * time.Second).Should(Succeed())
-	}
-}
-
-func stop(t *testing.T, g Gomega, process string) (restart func()) {
-	t.Helper()
-	g.Expect(env.Stop(ctx, process)).To(Succeed())
-	stopped := true
-	restart = func() {
-		if stopped {
-			stopped = false
-			g.Expect(env.Start(ctx, process)).To(Succeed())
-		}
-	}
-	t.Cleanup(restart)
-	return restart
-}
-
-func importedCondition(g Gomega, cluster *clusterv1.Cluster) *metav1.Condition {
-	current := get(g, &clusterv1.Cluster{}, cluster.Namespace, cluster.Name)
-	condition := conditions.Get(current, "FleetImported")
-	g.Expect(condition).NotTo(BeNil(), "no FleetImported in %v", current.Status.Conditions)
-	return condition
-}
-
-func TestApplyReturnsTheStamp(t *testing.T) {
-	g := NewWithT(t)
-	s := newScene(t, g)
-	out, err := apply(t, fmt.Sprintf(topologyYAML, s.namespace, "one", "standard", s.classNamespace), "-o", "yaml")
-	g.Expect(err).NotTo(HaveOccurred())
-	for _, line := range []string{
-		stamp.ClassNameLabel + ": standard",
-		stamp.ClassNamespaceLabel + ": " + s.classNamespace,
-		stamp.OwnedByAnnotation + ": fleet-addon-config",
-		stamp.ClusterNameAnnotation + ": one",
-	} {
-		g.Expect(out).To(ContainSubstring(line))
-	}
-}
-
-func TestApplyWithoutTheWebhook(t *testing.T) {
-	g := NewWithT(t)
-	s := newScene(t, g)
-	newClass(g, s.namespace, "own", nil)
-	restart := stop(t, g, webhookProcess)
-	defer restart()
-
-	// Of a class beside it: who may use one from elsewhere nobody can tell now.
-	out, err := apply(t, fmt.Sprintf(topologyYAML, s.namespace, "one", "own", s.namespace), "-o", "yaml")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(out).NotTo(ContainSubstring(stamp.ClusterNameAnnotation))
-	g.Eventually(func(g Gomega) {
-		cluster := get(g, &clusterv1.Cluster{}, s.namespace, "one")
-		g.Expect(cluster.Labels).To(HaveKeyWithValue(stamp.ClassNameLabel, "own"))
-		g.Expect(stamp.PinOf(cluster.Annotations)).To(Equal(stamp.Pin{OwnedBy: "fleet-addon-config", ClusterName: "one"}))
-	}).Should(Succeed())
-}
-
-func TestThePinSurvivesUpdates(t *testing.T) {
-	g := NewWithT(t)
-	s := newScene(t, g)
-	cluster := s.imported(g, "one")
-	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{Naming: &addonsv1.NamingStrategy{Prefix: "late-"}}})
-
-	before := cluster.DeepCopy()
-	delete(cluster.Annotations, stamp.ClusterNameAnnotation)
-	cluster.Labels[stamp.ClassNameLabel] = "forged"
-	g.Expect(admin.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
-	g.Expect(cluster.Annotations).To(HaveKeyWithValue(stamp.ClusterNameAnnotation, "one"))
-	g.Expect(cluster.Labels).To(HaveKeyWithValue(stamp.ClassNameLabel, "standard"))
-
-	t.Run("and with the webhook down", func(t *testing.T) {
+	t.Run("Fleet Cluster", func(t *testing.T) {
 		g := NewWithT(t)
-		defer stop(t, g, webhookProcess)()
-		before := cluster.DeepCopy()
-		delete(cluster.Annotations, stamp.ClusterNameAnnotation)
-		delete(cluster.Annotations, stamp.OwnedByAnnotation)
-		g.Expect(admin.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
-		g.Eventually(func(g Gomega) {
-			g.Expect(stamp.PinOf(get(g, &clusterv1.Cluster{}, s.namespace, "one").Annotations).ClusterName).To(Equal("one"))
-		}).Should(Succeed())
-		g.Consistently(func(g Gomega) {
-			g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "late-one"}, &fleetv1.Cluster{})).NotTo(Succeed())
+		imported := fleetCluster(g, namespace, "one")
+		g.Expect(imported.Labels).To(Equal(withClass(map[string]string{"env": "prod", "both": "cluster", "tier": "gold", stamp.ManagedByLabel: "muster"})))
+		g.Expect(imported.Annotations).To(HaveKeyWithValue("note", "kept"))
+		g.Expect(imported.Annotations).NotTo(Or(HaveKey("meta.helm.sh/release-name"), HaveKey(stamp.ClusterNameAnnotation)))
+		g.Expect(imported.OwnerReferences).To(Equal(owner("Cluster", "one", cluster)))
+		g.Expect(imported.Spec.KubeConfigSecret).To(Equal("one-kubeconfig"))
+		g.Expect(imported.Spec.AgentNamespace).To(Equal("fleet-addon-agent"))
+		g.Expect(imported.Spec.AgentTolerations).To(HaveLen(3))
+		g.Expect(*imported.Spec.HostNetwork).To(BeTrue())
+		values := imported.Spec.TemplateValues.Data
+		g.Expect(values).To(HaveKey("InfrastructureCluster"))
+		g.Expect(values).To(HaveKeyWithValue("Cluster", HaveKeyWithValue("spec", HaveKeyWithValue("clusterNetwork",
+			HaveKeyWithValue("pods", HaveKeyWithValue("cidrBlocks", ConsistOf("10.7.0.0/16")))))))
+		config := values["ControlPlane"].(map[string]any)["spec"].(map[string]any)["kubeadmConfigSpec"]
+		g.Expect(config).To(HaveKey("clusterConfiguration"))
+		g.Expect(config).NotTo(Or(HaveKey("files"), HaveKey("users"), HaveKey("preKubeadmCommands")))
+	})
+	t.Run("ClusterGroup of the class", func(t *testing.T) {
+		g := NewWithT(t)
+		group := get(g, &fleetv1.ClusterGroup{}, classNamespace, "standard")
+		g.Expect(group.Labels).To(Equal(withClass(map[string]string{"tier": "gold", "both": "class", stamp.ManagedByLabel: "muster"})))
+		g.Expect(group.Spec.Selector).To(Equal(&metav1.LabelSelector{MatchLabels: classLabels}))
+		g.Expect(group.OwnerReferences).To(Equal(owner("ClusterClass", "standard", class)))
+	})
+	t.Run("ClusterGroup beside the Cluster", func(t *testing.T) {
+		g := NewWithT(t)
+		group := s.group()
+		exists(g, group)
+		g.Expect(group.Labels).To(And(HaveKeyWithValue("tier", "gold"), Not(HaveKey("fleet.cattle.io/shard-ref"))))
+		g.Expect(group.Spec.Selector).To(Equal(&metav1.LabelSelector{MatchLabels: classLabels}))
+		g.Expect(group.OwnerReferences).To(BeEmpty())
+	})
+	t.Run("BundleNamespaceMapping", func(t *testing.T) {
+		g := NewWithT(t)
+		mapping := s.mapping()
+		exists(g, mapping)
+		g.Expect(mapping.NamespaceSelector).To(Equal(&metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}))
+		g.Expect(mapping.BundleSelector).To(Equal(&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "objectset.rio.cattle.io/hash", Operator: metav1.LabelSelectorOpDoesNotExist}}}))
+		g.Expect(mapping.OwnerReferences).To(BeEmpty())
+		g.Expect(mapping.Labels).To(HaveKeyWithValue(stamp.ManagedByLabel, "muster"))
+	})
+	t.Run("Namespace annotation", func(t *testing.T) {
+		NewWithT(t).Eventually(func(g Gomega) {
+			g.Expect(get(g, &corev1.Namespace{}, "", namespace).Annotations).To(HaveKeyWithValue(workspace, "true"))
 		}).Should(Succeed())
 	})
 }
 
-func TestControlPlaneChangeReachesTheValues(t *testing.T) {
+func TestApplyReturnsTheStamp(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	s := newScene(t, g)
+	out, err := apply(t, s.yaml("one"), "-o", "yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	for key, value := range map[string]string{
+		stamp.ClassNameLabel: "standard", stamp.ClassNamespaceLabel: s.classNamespace,
+		stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: "one",
+	} {
+		g.Expect(out).To(ContainSubstring(key + ": " + value))
+	}
+}
+
+// The webhook restores a pin that a request drops or alters, also after naming has changed.
+func TestThePinSurvivesUpdates(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	cluster := s.imported(g, "one")
-	controlPlane := object(g, fmt.Sprintf(
-		`{apiVersion: controlplane.cluster.x-k8s.io/v1beta2, kind: KubeadmControlPlane, metadata: {namespace: %s, name: one-cp}}`, s.namespace))
-	g.Expect(admin.Patch(ctx, controlPlane, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":3}}`)))).To(Succeed())
+	configureCluster(t, g, "{naming: {prefix: late-}}")
+	patchf(g, cluster, `{"metadata":{"annotations":{%q:null},"labels":{%q:"forged"}}}`, stamp.ClusterNameAnnotation, stamp.ClassNameLabel)
+	g.Expect(cluster.Annotations).To(HaveKeyWithValue(stamp.ClusterNameAnnotation, "one"))
+	g.Expect(cluster.Labels).To(HaveKeyWithValue(stamp.ClassNameLabel, "standard"))
+}
+
+// A pin that is changed while the webhook is down is put back by the syncer, and makes no second
+// Fleet Cluster, although the naming says now that it would have another name.
+func TestAlteredPinIsPutBack(t *testing.T) {
+	for name, test := range map[string]struct{ owners, pin string }{
+		"owned, altered": {"true", `"altered"`}, "owned, dropped": {"true", "null"}, "not owned, altered": {"false", `"altered"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			s := newScene(t, g)
+			configureCluster(t, g, "{setOwnerReferences: "+test.owners+"}")
+			cluster := s.imported(g, "one")
+			old := fleetCluster(g, s.namespace, "one")
+			patch(g, fixture.Config(), `{"spec":{"cluster":{"naming":{"prefix":"late-"}}}}`)
+			restart := stop(t, g, webhookProcess)
+			patch(g, cluster, entry("annotations", stamp.ClusterNameAnnotation, test.pin))
+			restart()
+			g.Eventually(func(g Gomega) {
+				g.Expect(stamp.PinOf(current(g, cluster).Annotations).ClusterName).To(Equal("one"))
+			}).Should(Succeed())
+			g.Consistently(func(g Gomega) {
+				var all fleetv1.ClusterList
+				g.Expect(admin.List(ctx, &all, client.InNamespace(s.namespace))).To(Succeed())
+				g.Expect(all.Items).To(ConsistOf(HaveField("UID", old.UID)))
+			}).Should(Succeed())
+		})
+	}
+}
+
+func TestControlPlaneChangeReachesTheValues(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	s := newScene(t, g)
+	cluster := s.imported(g, "one")
+	controlPlane := target("controlplane.cluster.x-k8s.io/v1beta2", "KubeadmControlPlane", s.namespace, "one-cp")
+	patch(g, controlPlane, `{"spec":{"replicas":3}}`)
 	g.Eventually(func(g Gomega) {
 		values := fleetCluster(g, s.namespace, cluster.Name).Spec.TemplateValues.Data
 		g.Expect(values["ControlPlane"].(map[string]any)["spec"]).To(HaveKeyWithValue("replicas", BeNumerically("==", 3)))
 	}).Should(Succeed())
 
-	t.Run("and the last good values stay when it is gone", func(t *testing.T) {
-		g := NewWithT(t)
-		deleteNow(g, controlPlane)
-		g.Eventually(func(g Gomega) {
-			condition := importedCondition(g, cluster)
-			g.Expect(condition.Reason).To(Equal("TemplateValuesUnresolved"))
-			g.Expect(condition.Status).To(Equal(metav1.ConditionTrue))
-			g.Expect(condition.Message).To(ContainSubstring("one-cp"))
-		}).Should(Succeed())
-		g.Expect(fleetCluster(g, s.namespace, "one").Spec.TemplateValues.Data).To(HaveKey("ControlPlane"))
-	})
+	deleteNow(g, controlPlane)
+	willBeTold(g, cluster, "True TemplateValuesUnresolved", "one-cp")
+	g.Expect(fleetCluster(g, s.namespace, "one").Spec.TemplateValues.Data).To(HaveKey("ControlPlane"), "the last good values stay")
 }
 
 func TestDeleteFinishesAtOnce(t *testing.T) {
@@ -204,16 +180,12 @@ func TestDeleteFinishesAtOnce(t *testing.T) {
 			}
 			deleteNow(g, one)
 			if running {
-				g.Consistently(func(g Gomega) { exists(g, s.group()); exists(g, s.mapping()) }).Should(Succeed())
+				stays(g, s.group(), s.mapping())
 			}
 			deleteNow(g, two, s.class)
 			restart()
+			vanishes(g, s.group(), s.mapping(), s.fleet("one"), s.fleet("two"), named(&fleetv1.ClusterGroup{}, s.classNamespace, "standard"))
 			g.Eventually(func(g Gomega) {
-				isGone(g, s.group())
-				isGone(g, s.mapping())
-				isGone(g, &fleetv1.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: s.classNamespace, Name: "standard"}})
-				isGone(g, &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "one"}})
-				isGone(g, &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "two"}})
 				g.Expect(get(g, &corev1.Namespace{}, "", s.namespace).Annotations).To(BeEmpty())
 			}).Should(Succeed())
 		})
@@ -221,77 +193,49 @@ func TestDeleteFinishesAtOnce(t *testing.T) {
 }
 
 func TestRebase(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	from, to := newScene(t, g), newScene(t, g)
 	cluster := from.imported(g, "one")
 	to.namespace = from.namespace
 
-	before := cluster.DeepCopy()
-	cluster.Spec.Topology.ClassRef.Namespace = to.classNamespace
-	g.Expect(admin.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+	patchf(g, cluster, `{"spec":{"topology":{"classRef":{"namespace":%q}}}}`, to.classNamespace)
 	g.Expect(cluster.Labels).To(HaveKeyWithValue(stamp.ClassNamespaceLabel, to.classNamespace))
+	appears(g, to.group(), to.mapping())
+	vanishes(g, from.group(), from.mapping())
 	g.Eventually(func(g Gomega) {
-		exists(g, to.group())
-		exists(g, to.mapping())
-		isGone(g, from.group())
-		isGone(g, from.mapping())
 		g.Expect(fleetCluster(g, from.namespace, "one").Labels).To(HaveKeyWithValue(stamp.ClassNamespaceLabel, to.classNamespace))
 	}).Should(Succeed())
 }
 
 func TestRemovedLabelsAreRemoved(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newScene(t, g)
-	setLabels := func(object client.Object, labels map[string]string) {
-		before := object.DeepCopyObject().(client.Object)
-		object.SetLabels(labels)
-		g.Expect(admin.Patch(ctx, object, client.MergeFrom(before))).To(Succeed())
-	}
 	cluster := s.imported(g, "one")
-	setLabels(s.class, map[string]string{"tier": "gold"})
-	setLabels(cluster, map[string]string{"env": "prod"})
-	g.Eventually(func(g Gomega) {
-		g.Expect(fleetCluster(g, s.namespace, "one").Labels).To(And(HaveKeyWithValue("tier", "gold"), HaveKeyWithValue("env", "prod")))
-		group := s.group()
-		exists(g, group)
-		g.Expect(group.Labels).To(HaveKeyWithValue("tier", "gold"))
-	}).Should(Succeed())
-	setLabels(s.class, nil)
-	setLabels(cluster, nil)
-	g.Eventually(func(g Gomega) {
-		g.Expect(fleetCluster(g, s.namespace, "one").Labels).NotTo(Or(HaveKey("tier"), HaveKey("env")))
-		group := s.group()
-		exists(g, group)
-		g.Expect(group.Labels).NotTo(HaveKey("tier"))
-	}).Should(Succeed())
+	for _, test := range []struct {
+		value string
+		is    func(keys ...string) gomegatypes.GomegaMatcher
+	}{{`"x"`, haveKeys}, {"null", haveNoKeys}} {
+		patch(g, s.class, entry("labels", "tier", test.value))
+		patch(g, cluster, entry("labels", "env", test.value))
+		g.Eventually(func(g Gomega) {
+			g.Expect(fleetCluster(g, s.namespace, "one").Labels).To(test.is("tier", "env"))
+			group := s.group()
+			exists(g, group)
+			g.Expect(group.Labels).To(test.is("tier"))
+		}).Should(Succeed())
+	}
 }
 
 func TestWhatOthersChangeIsPutBack(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newScene(t, g)
 	s.imported(g, "one")
 	imported := fleetCluster(g, s.namespace, "one")
-	before := imported.DeepCopy()
-	imported.Spec.AgentNamespace = "elsewhere"
-	imported.Labels["added"] = "by-hand"
-	g.Expect(admin.Patch(ctx, imported, client.MergeFrom(before))).To(Succeed())
-	deleteNowOrReplaced(g, s.group(), s.mapping())
-	g.Eventually(func(g Gomega) {
-		current := fleetCluster(g, s.namespace, "one")
-		g.Expect(current.Spec.AgentNamespace).To(Equal("fleet-addon-agent"))
-		g.Expect(current.Labels).To(HaveKeyWithValue("added", "by-hand"))
-		g.Expect(current.UID).To(Equal(imported.UID))
-		exists(g, s.group())
-		exists(g, s.mapping())
-	}).Should(Succeed())
-	g.Expect(admin.Delete(ctx, imported)).To(Succeed())
-	g.Eventually(func(g Gomega) {
-		g.Expect(fleetCluster(g, s.namespace, "one").UID).NotTo(Equal(imported.UID))
-	}).Should(Succeed())
-}
-
-func deleteNowOrReplaced(g Gomega, objects ...client.Object) {
-	for _, object := range objects {
+	patch(g, imported, `{"spec":{"agentNamespace":"elsewhere"},"metadata":{"labels":{"added":"by-hand"}}}`)
+	isReplaced := func(object client.Object) {
 		exists(g, object)
 		before := object.GetUID()
 		g.Expect(admin.Delete(ctx, object)).To(Succeed())
@@ -300,121 +244,146 @@ func deleteNowOrReplaced(g Gomega, objects ...client.Object) {
 			g.Expect(object.GetUID()).NotTo(Equal(before))
 		}).Should(Succeed())
 	}
+	isReplaced(s.group())
+	isReplaced(s.mapping())
+	g.Eventually(func(g Gomega) {
+		current := fleetCluster(g, s.namespace, "one")
+		g.Expect(current.Spec.AgentNamespace).To(Equal("fleet-addon-agent"))
+		g.Expect(current.Labels).To(HaveKeyWithValue("added", "by-hand"))
+		g.Expect(current.UID).To(Equal(imported.UID))
+	}).Should(Succeed())
+	isReplaced(s.fleet("one"))
 }
 
 func TestPausedAndNameConflict(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newScene(t, g)
-	cluster := fixture.Cluster(s.namespace, "one", "standard", s.classNamespace)
+	cluster := s.cluster("one")
 	cluster.Spec.Paused = ptr.To(true)
-	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
-	// The Cluster came first, or its name would have been refused.
-	foreign := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "one"}}
-	g.Expect(admin.Create(ctx, foreign)).To(Succeed())
+	create(g, cluster)
+	foreign := newFleetCluster(g, s.namespace, "one", nil) // The Cluster came first, or its name would have been refused.
 	initialize(g, cluster)
-	g.Eventually(func(g Gomega) { g.Expect(importedCondition(g, cluster).Reason).To(Equal("Paused")) }).Should(Succeed())
-
-	before := cluster.DeepCopy()
-	cluster.Spec.Paused = nil
-	g.Expect(admin.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
-	g.Eventually(func(g Gomega) {
-		condition := importedCondition(g, cluster)
-		g.Expect(condition.Reason).To(Equal("NameConflict"))
-		g.Expect(condition.Message).To(ContainSubstring(stamp.AdoptAnnotation))
-	}).Should(Succeed())
+	willBeTold(g, cluster, "Paused")
+	unpause(g, cluster)
+	willBeTold(g, cluster, "NameConflict", stamp.AdoptAnnotation)
+	patch(g, cluster, entry("labels", "changed", `"yes"`)) // It stays changeable.
 	g.Expect(fleetCluster(g, s.namespace, "one").Labels).To(BeEmpty())
 
-	patched := foreign.DeepCopy()
-	patched.Annotations = map[string]string{stamp.AdoptAnnotation: "true"}
-	g.Expect(admin.Patch(ctx, patched, client.MergeFrom(foreign))).To(Succeed())
-	g.Eventually(func(g Gomega) {
-		g.Expect(importedCondition(g, cluster).Status).To(Equal(metav1.ConditionTrue))
-		g.Expect(fleetCluster(g, s.namespace, "one").UID).To(Equal(foreign.UID))
-	}).Should(Succeed())
+	patch(g, foreign, entry("annotations", stamp.AdoptAnnotation, `"true"`))
+	willBeTold(g, cluster, "True Imported")
+	g.Expect(fleetCluster(g, s.namespace, "one").UID).To(Equal(foreign.UID))
 }
 
 // clusterctl move pauses a Cluster, copies it elsewhere, and deletes the original with
 // its finalizers. The applications of a cluster that lives on must stay.
 func TestMovedAwayKeepsItsApplications(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newScene(t, g)
 	cluster := s.imported(g, "one")
-	g.Expect(fleetCluster(g, s.namespace, "one").OwnerReferences).To(HaveLen(1))
-
-	pause := func(paused *bool) {
-		before := cluster.DeepCopy()
-		cluster.Spec.Paused = paused
-		g.Expect(admin.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+	hasOwners := func(count int) {
+		g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, "one").OwnerReferences).To(HaveLen(count)) }).Should(Succeed())
 	}
-	pause(ptr.To(true))
+	hasOwners(1)
+	pause(g, cluster)
+	hasOwners(0)
+	willBeTold(g, cluster, "True Paused")
+	unpause(g, cluster)
+	hasOwners(1)
 	g.Eventually(func(g Gomega) {
-		g.Expect(fleetCluster(g, s.namespace, "one").OwnerReferences).To(BeEmpty())
-		g.Expect(importedCondition(g, cluster).Reason).To(Equal("Paused"))
-		g.Expect(importedCondition(g, cluster).Status).To(Equal(metav1.ConditionTrue))
+		g.Expect(fleetCluster(g, s.namespace, "one").Annotations).NotTo(HaveKey(stamp.ReleasedAnnotation))
 	}).Should(Succeed())
-
-	pause(nil)
-	g.Eventually(func(g Gomega) {
-		current := fleetCluster(g, s.namespace, "one")
-		g.Expect(current.OwnerReferences).To(HaveLen(1))
-		g.Expect(current.Annotations).NotTo(HaveKey("fleet.addons.cluster.x-k8s.io/released"))
-	}).Should(Succeed())
-
-	pause(ptr.To(true))
-	g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, "one").OwnerReferences).To(BeEmpty()) }).Should(Succeed())
+	pause(g, cluster)
+	hasOwners(0)
 	uid := fleetCluster(g, s.namespace, "one").UID
-	before := cluster.DeepCopy()
-	cluster.Annotations["clusterctl.cluster.x-k8s.io/delete-for-move"] = ""
-	g.Expect(admin.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+	patch(g, cluster, entry("annotations", "clusterctl.cluster.x-k8s.io/delete-for-move", `""`))
 	deleteNow(g, cluster)
 	g.Consistently(func(g Gomega) {
 		g.Expect(fleetCluster(g, s.namespace, "one").UID).To(Equal(uid))
-		exists(g, s.group())
-		exists(g, s.mapping())
+		exists(g, s.group(), s.mapping())
 	}).WithTimeout(4 * time.Second).Should(Succeed())
 
-	t.Run("until somebody deletes what is left", func(t *testing.T) {
-		g := NewWithT(t)
-		g.Expect(admin.Delete(ctx, fleetCluster(g, s.namespace, "one"))).To(Succeed())
-		g.Eventually(func(g Gomega) { isGone(g, s.group()); isGone(g, s.mapping()) }).Should(Succeed())
-	})
+	// They go when a user deletes the Fleet Cluster.
+	g.Expect(admin.Delete(ctx, s.fleet("one"))).To(Succeed())
+	vanishes(g, s.group(), s.mapping())
+}
+
+// A Cluster that is moved away keeps its group and mapping also if its Fleet Cluster had no owner:
+// what Fleet deploys goes on.
+func TestMovedWithoutOwnerReferences(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	configureCluster(t, g, "{setOwnerReferences: false}")
+	cluster := s.imported(g, "one")
+	appears(g, s.mapping())
+	pause(g, cluster)
+	g.Eventually(func(g Gomega) {
+		g.Expect(fleetCluster(g, s.namespace, "one").Annotations).To(HaveKeyWithValue(stamp.ReleasedAnnotation, "true"))
+	}).Should(Succeed())
+	deleteNow(g, cluster)
+	g.Consistently(func(g Gomega) {
+		mapping := s.mapping()
+		exists(g, mapping, s.group())
+		g.Expect(mapping.NamespaceSelector).NotTo(BeNil(), "it is retired")
+	}).Should(Succeed())
+}
+
+// clusterctl moves Clusters also while the import is turned off: what is in Fleet is
+// released all the same, or it would be deleted with the original.
+func TestReleasedWhileTurnedOff(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	cluster := s.imported(g, "one")
+	configureCluster(t, g, "{enabled: false}")
+	pause(g, cluster)
+	g.Eventually(func(g Gomega) {
+		live := fleetCluster(g, s.namespace, "one")
+		g.Expect(live.OwnerReferences).To(BeEmpty())
+		g.Expect(live.Annotations).To(And(HaveKey(stamp.ReleasedAnnotation), HaveKeyWithValue(stamp.ImportedUIDAnnotation, string(cluster.UID))))
+	}).Should(Succeed())
+	unpause(g, cluster)
+	g.Eventually(func(g Gomega) {
+		live := fleetCluster(g, s.namespace, "one")
+		g.Expect(live.OwnerReferences).To(HaveLen(1))
+		g.Expect(live.Annotations).To(haveNoKeys(stamp.ReleasedAnnotation, stamp.ImportedUIDAnnotation))
+	}).Should(Succeed())
 }
 
 func TestDeselection(t *testing.T) {
-	for _, policy := range []addonsv1.DeselectPolicy{addonsv1.DeselectKeep, addonsv1.DeselectDelete} {
-		t.Run(string(policy), func(t *testing.T) {
+	for _, policy := range []string{"Keep", "Delete"} {
+		t.Run(policy, func(t *testing.T) {
 			g := NewWithT(t)
 			s := newScene(t, g)
 			cluster := s.imported(g, "one")
 			uid := fleetCluster(g, s.namespace, "one").UID
-			setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{
-				OnDeselect: policy,
-				// Other tests' Clusters stay selected.
-				Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-					{Key: "leave", Operator: metav1.LabelSelectorOpDoesNotExist}}},
-			}})
-			before := cluster.DeepCopy()
-			cluster.Labels["leave"] = "yes"
-			g.Expect(admin.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
-
-			if policy == addonsv1.DeselectKeep {
-				g.Eventually(func(g Gomega) { g.Expect(importedCondition(g, cluster).Reason).To(Equal("Deselected")) }).Should(Succeed())
-				g.Consistently(func(g Gomega) {
-					current := fleetCluster(g, s.namespace, "one")
-					g.Expect(current.UID).To(Equal(uid))
-					g.Expect(current.Labels).NotTo(HaveKey("leave"))
-					exists(g, s.mapping())
+			// Other tests' Clusters stay selected.
+			configureCluster(t, g, "{onDeselect: "+policy+", selector: {matchExpressions: [{key: leave, operator: DoesNotExist}]}}")
+			patch(g, cluster, entry("labels", "leave", `"yes"`))
+			if policy == "Delete" {
+				vanishes(g, s.fleet("one"), s.group(), s.mapping())
+				g.Eventually(func(g Gomega) {
+					live := current(g, cluster)
+					g.Expect(stamp.PinOf(live.Annotations)).To(Equal(stamp.Pin{}))
+					g.Expect(live.Labels).To(HaveKey(stamp.ClassNameLabel))
+					g.Expect(conditions.Get(live, "FleetImported")).To(BeNil())
 				}).Should(Succeed())
 				return
 			}
+			willBeTold(g, cluster, "Deselected")
+			g.Consistently(func(g Gomega) {
+				live := fleetCluster(g, s.namespace, "one")
+				g.Expect(live.UID).To(Equal(uid))
+				g.Expect(live.Labels).NotTo(HaveKey("leave"))
+				exists(g, s.mapping())
+			}).Should(Succeed())
+
+			// A pin that is dropped while the webhook is down comes back as long as the Fleet Cluster is there.
+			restart := stop(t, g, webhookProcess)
+			defer restart()
+			patchf(g, cluster, `{"metadata":{"annotations":{%q:null,%q:null}}}`, stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation)
 			g.Eventually(func(g Gomega) {
-				isGone(g, &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "one"}})
-				isGone(g, s.group())
-				isGone(g, s.mapping())
-				current := get(g, &clusterv1.Cluster{}, s.namespace, "one")
-				g.Expect(stamp.PinOf(current.Annotations)).To(Equal(stamp.Pin{}))
-				g.Expect(current.Labels).To(HaveKey(stamp.ClassNameLabel))
-				g.Expect(conditions.Get(current, "FleetImported")).To(BeNil())
+				g.Expect(stamp.PinOf(current(g, cluster).Annotations)).To(Equal(stamp.Pin{OwnedBy: "fleet-addon-config", ClusterName: "one"}))
 			}).Should(Succeed())
 		})
 	}
@@ -424,26 +393,94 @@ func TestDeselection(t *testing.T) {
 func TestConfigStatusCounts(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
-	setConfig(t, g, addonsv1.FleetAddonConfigSpec{})
+	configure(t, g, "{}")
 	s.imported(g, "one")
-	waiting := fixture.Cluster(s.namespace, "two", "standard", s.classNamespace)
-	g.Expect(admin.Create(ctx, waiting)).To(Succeed())
+	waiting := s.cluster("two")
+	create(g, waiting)
 	g.Eventually(func(g Gomega) {
-		g.Expect(importedCondition(g, waiting).Reason).To(Equal("WaitingForControlPlane"))
+		isTold(g, waiting, "WaitingForControlPlane")
 		counts := map[string]int32{}
 		var clusters clusterv1.ClusterList
 		g.Expect(admin.List(ctx, &clusters)).To(Succeed())
 		for i := range clusters.Items {
-			if condition := conditions.Get(&clusters.Items[i], "FleetImported"); condition != nil {
-				counts[condition.Reason]++
-			}
+			counts[conditions.GetReason(&clusters.Items[i], "FleetImported")]++
 		}
-		status := get(g, &addonsv1.FleetAddonConfig{}, "", addonsv1.FleetAddonConfigName).Status
+		status := readConfig(g).Status
 		g.Expect(status.Clusters).NotTo(BeNil())
 		g.Expect(status.Clusters.Imported).To(And(BeNumerically(">=", 1), BeNumerically(">=", counts["Imported"])))
 		g.Expect(status.Clusters.Imported).To(BeNumerically("<=", counts["Imported"]+counts["TemplateValuesUnresolved"]))
 		g.Expect(status.Clusters.Pending).To(BeNumerically(">=", counts["WaitingForControlPlane"]))
-		g.Expect(status.Classes).NotTo(BeNil())
-		g.Expect(*status.Classes).To(BeNumerically(">=", 1))
+		g.Expect(status.Classes).To(HaveValue(BeNumerically(">=", 1)))
 	}).Should(Succeed())
+}
+
+// A Cluster made anew does not inherit the Fleet Cluster of its dead namesake: one that is owned goes first.
+func TestMadeAnewUnderTheSameName(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	first := s.imported(g, "again")
+	old := fleetCluster(g, s.namespace, "again")
+	startCollector := stop(t, g, garbageCollector)
+	remove(g, fixture.ControlPlane(first), fixture.Infrastructure(first), first)
+	second := s.started(g, "again")
+	willBeTold(g, second, "False FleetClusterDeleting")
+	live := fleetCluster(g, s.namespace, "again")
+	g.Expect(live.UID).To(Equal(old.UID))
+	g.Expect(live.OwnerReferences).To(Equal(old.OwnerReferences), "nothing of it was taken over")
+
+	startCollector()
+	g.Eventually(func(g Gomega) {
+		live := fleetCluster(g, s.namespace, "again")
+		g.Expect(live.UID).NotTo(Equal(old.UID))
+		g.Expect(live.OwnerReferences[0].UID).To(Equal(second.UID))
+		isTold(g, second, "Imported")
+	}).WithTimeout(time.Minute).Should(Succeed())
+}
+
+// One that is not owned is handed over, and its agent is deployed anew, once.
+func TestHandedOverToANamesake(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	configureCluster(t, g, "{setOwnerReferences: false}")
+	first := s.imported(g, "again")
+	old := fleetCluster(g, s.namespace, "again")
+	g.Expect(old.OwnerReferences).To(BeEmpty())
+	remove(g, fixture.ControlPlane(first), fixture.Infrastructure(first), first)
+	second := s.cluster("again")
+	g.Eventually(func() error { return admin.Create(ctx, second) }).Should(Succeed())
+	willBeTold(g, second, "WaitingForControlPlane")
+	g.Expect(fleetCluster(g, s.namespace, "again").Spec.RedeployAgentGeneration).To(BeZero())
+
+	initialize(g, second)
+	willBeTold(g, second, "Imported")
+	g.Consistently(func(g Gomega) {
+		live := fleetCluster(g, s.namespace, "again")
+		g.Expect(live.UID).To(Equal(old.UID))
+		g.Expect(live.Spec.RedeployAgentGeneration).To(BeEquivalentTo(1))
+		g.Expect(live.Annotations).To(HaveKeyWithValue(stamp.ImportedUIDAnnotation, string(second.UID)))
+	}).Should(Succeed())
+}
+
+// An owner reference that somebody replaced by another is put back: without it the Fleet
+// Cluster would outlive its Cluster.
+func TestReplacedOwnerIsPutBack(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	s := newScene(t, g)
+	cluster := s.imported(g, "one")
+	quiet(g, in(s.namespace))
+	for _, owner := range []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "ConfigMap", Name: "other", UID: "6d1bc08e-8ff6-4b4a-8d5b-6e6a6b0f0a10"},
+		{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "Cluster", Name: "one", UID: cluster.UID, BlockOwnerDeletion: ptr.To(true)},
+	} {
+		g.Eventually(func() error {
+			live := fleetCluster(g, s.namespace, "one")
+			live.OwnerReferences = []metav1.OwnerReference{owner}
+			return admin.Update(ctx, live)
+		}).Should(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(fleetCluster(g, s.namespace, "one").OwnerReferences).To(ContainElement(And(
+				HaveField("UID", cluster.UID), HaveField("BlockOwnerDeletion", BeNil()))))
+		}).WithTimeout(10 * time.Second).Should(Succeed())
+	}
 }

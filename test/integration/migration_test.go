@@ -6,113 +6,61 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/test/fixture"
 )
-
-// caapf applies an object as CAAPF did: server-side, under one of its field managers.
-func caapf(g Gomega, manager, text string) {
-	object := object(g, text)
-	g.Expect(admin.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(manager), client.ForceOwnership)).To(Succeed())
-}
 
 // What CAAPF leaves on a cluster is adopted in place: same objects, without the
 // finalizers, managers and owner references that made trouble.
 func TestMigrationFromCAAPF(t *testing.T) {
 	g := NewWithT(t)
 	startSyncer := stop(t, g, syncerProcess)
-	classNamespace, namespace := newNamespace(t, g, "classes", nil), newNamespace(t, g, "team", nil)
-	class := newClass(g, classNamespace, "standard", map[string]string{"tier": "gold"})
-
-	var clusters []*clusterv1.Cluster
-	for _, name := range []string{"one", "two"} {
-		cluster := fixture.Cluster(namespace, name, "standard", classNamespace)
-		cluster.Labels = map[string]string{"env": "prod"}
-		cluster.Finalizers = []string{stamp.LegacyFinalizer}
-		g.Expect(admin.Create(ctx, cluster)).To(Succeed())
-		initialize(g, cluster)
-		unstamp(t, g, cluster)
-		clusters = append(clusters, cluster)
-		leaveCAAPFObjects(g, cluster, classNamespace)
+	s := newScene(t, g)
+	clusters := []*clusterv1.Cluster{s.started(g, "one", "env"), s.started(g, "two", "env")}
+	for _, cluster := range clusters {
+		patchf(g, cluster, `{"metadata":{"finalizers":[%q]}}`, stamp.LegacyFinalizer)
 	}
-	before := class.DeepCopy()
-	class.Finalizers = []string{stamp.LegacyFinalizer}
-	g.Expect(admin.Patch(ctx, class, client.MergeFrom(before))).To(Succeed())
-	uids := uidsOf(g, classNamespace, namespace)
+	unstamp(t, g, clusters...)
+	for _, cluster := range clusters {
+		s.leaveCAAPFObjects(g, cluster)
+	}
+	patchf(g, s.class, `{"metadata":{"finalizers":[%q],"labels":{"tier":"gold"}}}`, stamp.LegacyFinalizer)
+	uids := idsOf(g, s.leftByCAAPF("one", "two"), client.Object.GetUID)
 
 	startSyncer()
-	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{Naming: &addonsv1.NamingStrategy{Prefix: "capi-"}}})
-
+	configureCluster(t, g, "{naming: {prefix: capi-}}")
 	g.Eventually(func(g Gomega) {
 		for _, cluster := range clusters {
-			current := get(g, &clusterv1.Cluster{}, namespace, cluster.Name)
-			g.Expect(current.Finalizers).NotTo(ContainElement(stamp.LegacyFinalizer))
-			g.Expect(stamp.PinOf(current.Annotations).ClusterName).To(Equal("capi-" + cluster.Name))
-			imported := fleetCluster(g, namespace, "capi-"+cluster.Name)
-			g.Expect(imported.Labels).To(And(HaveKeyWithValue("tier", "gold"), HaveKeyWithValue("env", "prod"), Not(HaveKey("stale"))))
+			live := current(g, cluster)
+			g.Expect(live.Finalizers).NotTo(ContainElement(stamp.LegacyFinalizer))
+			g.Expect(stamp.PinOf(live.Annotations).ClusterName).To(Equal("capi-" + cluster.Name))
+			imported := fleetCluster(g, s.namespace, "capi-"+cluster.Name)
+			g.Expect(imported.Labels).To(And(HaveKeyWithValue("tier", "gold"), HaveKeyWithValue("env", "yes"), Not(HaveKey("stale"))))
 			g.Expect(imported.OwnerReferences).To(HaveLen(1))
 			g.Expect(imported.Spec.TemplateValues.Data).To(HaveKey("InfrastructureCluster"))
 		}
-		g.Expect(get(g, &clusterv1.ClusterClass{}, classNamespace, "standard").Finalizers).To(BeEmpty())
-		for _, shared := range []client.Object{
-			&fleetv1.ClusterGroup{}, &fleetv1.BundleNamespaceMapping{},
-		} {
-			key := types.NamespacedName{Namespace: namespace, Name: "standard." + classNamespace}
-			if _, mapping := shared.(*fleetv1.BundleNamespaceMapping); mapping {
-				key = types.NamespacedName{Namespace: classNamespace, Name: namespace}
-			}
-			g.Expect(admin.Get(ctx, key, shared)).To(Succeed())
+		g.Expect(get(g, &clusterv1.ClusterClass{}, s.classNamespace, "standard").Finalizers).To(BeEmpty())
+		for _, shared := range []client.Object{s.group(), s.mapping()} {
+			exists(g, shared)
 			g.Expect(shared.GetOwnerReferences()).To(BeEmpty())
-			for _, entry := range shared.GetManagedFields() {
-				g.Expect(entry.Manager).NotTo(HaveSuffix("-addon-provider-fleet"), "on %T", shared)
-			}
+			g.Expect(shared.GetManagedFields()).NotTo(ContainElement(HaveField("Manager", HaveSuffix("-addon-provider-fleet"))), "on %T", shared)
 		}
 	}).Should(Succeed())
-	g.Expect(uidsOf(g, classNamespace, namespace)).To(Equal(uids))
+	g.Expect(idsOf(g, s.leftByCAAPF("one", "two"), client.Object.GetUID)).To(Equal(uids))
 
-	t.Run("and everything goes with its last user", func(t *testing.T) {
-		g := NewWithT(t)
-		deleteNow(g, clusters[0], clusters[1], class)
-		g.Eventually(func(g Gomega) {
-			var groups fleetv1.ClusterGroupList
-			g.Expect(admin.List(ctx, &groups, client.InNamespace(namespace))).To(Succeed())
-			g.Expect(groups.Items).To(BeEmpty())
-			g.Expect(get(g, &corev1.Namespace{}, "", namespace).Annotations).To(BeEmpty())
-		}).Should(Succeed())
-	})
-}
-
-// unstamp takes off Clusters what the webhook put on them, as if they were from before.
-func unstamp(t *testing.T, g Gomega, clusters ...*clusterv1.Cluster) {
-	t.Helper()
-	defer stop(t, g, webhookProcess)()
-	for _, cluster := range clusters {
-		before := cluster.DeepCopy()
-		delete(cluster.Annotations, stamp.OwnedByAnnotation)
-		delete(cluster.Annotations, stamp.ClusterNameAnnotation)
-		delete(cluster.Labels, stamp.ClassNameLabel)
-		delete(cluster.Labels, stamp.ClassNamespaceLabel)
-		g.Expect(admin.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
-		g.Expect(stamp.PinOf(cluster.Annotations)).To(Equal(stamp.Pin{}))
-	}
+	// Everything goes with its last user.
+	deleteNow(g, clusters[0], clusters[1], s.class)
+	vanishes(g, s.group())
+	g.Eventually(func(g Gomega) { g.Expect(get(g, &corev1.Namespace{}, "", s.namespace).Annotations).To(BeEmpty()) }).Should(Succeed())
 }
 
 // leaveCAAPFObjects makes what CAAPF makes of a Cluster, with a naming prefix.
-func leaveCAAPFObjects(g Gomega, cluster *clusterv1.Cluster, classNamespace string) {
+func (s scene) leaveCAAPFObjects(g Gomega, cluster *clusterv1.Cluster) {
 	owner := fmt.Sprintf("[{apiVersion: cluster.x-k8s.io/v1beta1, kind: Cluster, name: %s, uid: %s}]", cluster.Name, cluster.UID)
-	classLabels := fmt.Sprintf("%s: standard, %s: %s", stamp.ClassNameLabel, stamp.ClassNamespaceLabel, classNamespace)
+	classLabels := fmt.Sprintf("%s: standard, %s: %s", stamp.ClassNameLabel, stamp.ClassNamespaceLabel, s.classNamespace)
 	perCluster := "cluster-capi-" + cluster.Name + "-addon-provider-fleet"
 	caapf(g, "addon-provider-fleet", fmt.Sprintf(`
 apiVersion: fleet.cattle.io/v1alpha1
@@ -123,107 +71,104 @@ spec:
   agentNamespace: fleet-addon-agent
   hostNetwork: true
   templateValues: {Cluster: {apiVersion: cluster.x-k8s.io/v1beta1, kind: Cluster}, ControlPlane: {spec: {kubeadmConfigSpec: {files: [{content: hunter2}]}}}}
-`, cluster.Namespace, cluster.Name, classLabels, owner, cluster.Name))
+`, s.namespace, cluster.Name, classLabels, owner, cluster.Name))
 	caapf(g, perCluster, fmt.Sprintf(`
 apiVersion: fleet.cattle.io/v1alpha1
 kind: ClusterGroup
 metadata: {namespace: %s, name: standard.%s, labels: {%s}, ownerReferences: %s}
 spec: {selector: {matchLabels: {%s}}}
-`, cluster.Namespace, classNamespace, classLabels, owner, classLabels))
+`, s.namespace, s.classNamespace, classLabels, owner, classLabels))
 	caapf(g, perCluster, fmt.Sprintf(`
 apiVersion: fleet.cattle.io/v1alpha1
 kind: BundleNamespaceMapping
 metadata: {namespace: %s, name: %s}
 bundleSelector: {}
-namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %s}}
-`, classNamespace, cluster.Namespace, cluster.Namespace))
-	caapf(g, "namespace-addon-provider-fleet", fmt.Sprintf(`
-apiVersion: v1
-kind: Namespace
-metadata: {name: %s, annotations: {field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace: "true"}}
-`, cluster.Namespace))
+namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %[2]s}}
+`, s.classNamespace, s.namespace))
+	caapf(g, "namespace-addon-provider-fleet", fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: %s, annotations: {%s: \"true\"}}}",
+		s.namespace, workspace))
 }
 
-// uidsOf returns the UIDs of the Fleet objects of namespaces.
-func uidsOf(g Gomega, classNamespace, namespace string) map[string]types.UID {
-	uids := map[string]types.UID{}
-	for _, object := range []struct{ kind, namespace, name string }{
-		{"Cluster", namespace, "capi-one"}, {"Cluster", namespace, "capi-two"},
-		{"ClusterGroup", namespace, "standard." + classNamespace}, {"BundleNamespaceMapping", classNamespace, namespace},
-	} {
-		found := &unstructured.Unstructured{}
-		found.SetAPIVersion("fleet.cattle.io/v1alpha1")
-		found.SetKind(object.kind)
-		uids[object.kind+"/"+object.name] = get(g, found, object.namespace, object.name).GetUID()
+// leftByCAAPF are the Fleet objects that CAAPF leaves for these Clusters.
+func (s scene) leftByCAAPF(names ...string) []client.Object {
+	left := []client.Object{s.group(), s.mapping()}
+	for _, name := range names {
+		left = append(left, s.fleet("capi-"+name))
 	}
-	return uids
+	return left
 }
 
-// Muster can be taken away under everything that it imported: nothing waits for it. It
-// leaves nothing behind to test, and has a stack of its own.
-func TestUninstall(t *testing.T) {
-	g := NewWithT(t)
-	ownStack(t, g)
-	g.Expect(admin.Create(ctx, fixture.Config())).To(Succeed())
-	s := newScene(t, g)
-	s.imported(g, "one")
-	s.imported(g, "two")
-	paused := s.imported(g, "paused")
-	g.Expect(admin.Patch(ctx, paused, mergePatch(`{"spec":{"paused":true}}`))).To(Succeed())
-	g.Eventually(func(g Gomega) { g.Expect(importedCondition(g, paused).Reason).To(Equal("Paused")) }).Should(Succeed())
-	newClass(g, s.namespace, "own", nil)
-	for name, class := range map[string]string{"three": "own", "waiting": "none"} {
-		g.Expect(admin.Create(ctx, fixture.Cluster(s.namespace, name, class, ""))).To(Succeed())
+// idsOf reads objects and returns something of each.
+func idsOf[T any](g Gomega, objects []client.Object, of func(client.Object) T) (ids []T) {
+	exists(g, objects...)
+	for _, object := range objects {
+		ids = append(ids, of(object))
 	}
-	initialize(g, get(g, &clusterv1.Cluster{}, s.namespace, "three"))
-	g.Eventually(func(g Gomega) { fleetCluster(g, s.namespace, "three") }).Should(Succeed())
+	return ids
+}
 
-	g.Expect(env.Stop(ctx, syncerProcess)).To(Succeed())
-	g.Expect(env.Stop(ctx, webhookProcess)).To(Succeed())
-	crd := &unstructured.Unstructured{}
-	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-	crd.SetName("fleetaddonconfigs.addons.cluster.x-k8s.io")
-	for _, object := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "muster-system"}},
-		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "muster-mutating-webhook"}},
-		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "muster-validating-webhook"}},
-		crd,
-	} {
-		g.Expect(admin.Delete(ctx, object)).To(Succeed())
-	}
+// CAAPF imports what either of two selectors matches, Muster what both match. What CAAPF
+// imported stays as it is until somebody decides.
+func TestMigrationOfWhatOneSelectorMatches(t *testing.T) {
+	for _, policy := range []string{"Keep", "Delete"} {
+		t.Run(policy, func(t *testing.T) {
+			g := NewWithT(t)
+			startSyncer := stop(t, g, syncerProcess)
+			s := newScene(t, g)
+			patch(g, named(&corev1.Namespace{}, "", s.namespace), entry("labels", "import", `"yes"`))
+			cluster := s.started(g, "one")
+			unstamp(t, g, cluster)
+			s.leaveCAAPFObjects(g, cluster)
+			versions := idsOf(g, s.leftByCAAPF("one"), client.Object.GetResourceVersion)
+			uid := fleetCluster(g, s.namespace, "capi-one").UID
+			configureCluster(t, g, `{selector: {matchLabels: {fleet: "yes"}}, namespaceSelector: {matchLabels: {import: "yes"}}, naming: {prefix: capi-}, onDeselect: `+policy+"}")
+			startSyncer()
+			if policy == "Delete" {
+				vanishes(g, s.leftByCAAPF("one")...)
+				return
+			}
+			willBeTold(g, cluster, "True Deselected")
+			g.Consistently(func(g Gomega) {
+				g.Expect(idsOf(g, s.leftByCAAPF("one"), client.Object.GetResourceVersion)).To(Equal(versions))
+				g.Expect(get(g, &corev1.Namespace{}, "", s.namespace).Annotations).To(HaveKey(workspace))
+			}).Should(Succeed())
 
-	var clusters clusterv1.ClusterList
-	g.Expect(admin.List(ctx, &clusters)).To(Succeed())
-	g.Expect(clusters.Items).To(HaveLen(5))
-	for i := range clusters.Items {
-		g.Expect(client.IgnoreNotFound(admin.Delete(ctx, &clusters.Items[i]))).To(Succeed())
+			patch(g, cluster, entry("labels", "fleet", `"yes"`)) // Somebody decides.
+			g.Eventually(func(g Gomega) {
+				isTold(g, cluster, "Imported")
+				live := fleetCluster(g, s.namespace, "capi-one")
+				g.Expect(live.UID).To(Equal(uid))
+				g.Expect(live.ManagedFields).NotTo(ContainElement(HaveField("Manager", ContainSubstring("cluster-capi-"))))
+			}).Should(Succeed())
+		})
 	}
-	var classes clusterv1.ClusterClassList
-	g.Expect(admin.List(ctx, &classes)).To(Succeed())
-	for i := range classes.Items {
-		g.Expect(client.IgnoreNotFound(admin.Delete(ctx, &classes.Items[i]))).To(Succeed())
+}
+
+// CAAPF leaves several Fleet Clusters of one Cluster when naming changes. Muster pins the Cluster to
+// the one with the expected name, or else to the oldest.
+func TestSeveralFleetClustersOfOneCluster(t *testing.T) {
+	for prefix, want := range map[string]string{"new-": "new-one", "never-": "zzz-one"} {
+		t.Run(want, func(t *testing.T) {
+			g := NewWithT(t)
+			startSyncer := stop(t, g, syncerProcess)
+			namespace := newNamespace(t, g, "team", nil)
+			cluster := plainCluster(g, namespace, "one", nil)
+			initialize(g, cluster)
+			unstamp(t, g, cluster)
+			for i, prefix := range []string{"zzz-", "aaa-", "new-"} {
+				if i > 0 {
+					time.Sleep(1100 * time.Millisecond) // Creation times are whole seconds.
+				}
+				caapf(g, "addon-provider-fleet", fmt.Sprintf(`
+apiVersion: fleet.cattle.io/v1alpha1
+kind: Cluster
+metadata: {namespace: %s, name: %sone, ownerReferences: [{apiVersion: cluster.x-k8s.io/v1beta1, kind: Cluster, name: one, uid: %s}]}
+spec: {kubeConfigSecret: one-kubeconfig}
+`, namespace, prefix, cluster.UID))
+			}
+			configureCluster(t, g, "{naming: {prefix: "+prefix+"}}")
+			startSyncer()
+			g.Eventually(func(g Gomega) { g.Expect(stamp.PinOf(current(g, cluster).Annotations).ClusterName).To(Equal(want)) }).Should(Succeed())
+		})
 	}
-	var namespaces corev1.NamespaceList
-	g.Expect(admin.List(ctx, &namespaces)).To(Succeed())
-	var ours []client.Object
-	for i := range namespaces.Items {
-		switch namespaces.Items[i].Name {
-		case "default", "kube-system", "kube-public", "kube-node-lease":
-			continue
-		}
-		g.Expect(client.IgnoreNotFound(admin.Delete(ctx, &namespaces.Items[i]))).To(Succeed())
-		ours = append(ours, &namespaces.Items[i])
-	}
-	begin := time.Now()
-	g.Eventually(func(g Gomega) {
-		g.Expect(admin.List(ctx, &clusters)).To(Succeed())
-		g.Expect(clusters.Items).To(BeEmpty())
-		g.Expect(admin.List(ctx, &classes)).To(Succeed())
-		g.Expect(classes.Items).To(BeEmpty())
-		for _, namespace := range ours {
-			err := admin.Get(ctx, client.ObjectKeyFromObject(namespace), namespace.DeepCopyObject().(client.Object))
-			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "namespace %s: %v", namespace.GetName(), err)
-		}
-	}).WithTimeout(2 * time.Minute).Should(Succeed())
-	t.Logf("%d namespaces were gone after %s", len(ours), time.Since(begin).Round(100*time.Millisecond))
 }

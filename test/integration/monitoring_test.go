@@ -1,40 +1,111 @@
 package integration
 
 import (
-	"crypto/tls"
-	"crypto/x509"
+	"bytes"
 	"fmt"
 	"net/http"
-	"path/filepath"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
-	authenticationv1 "k8s.io/api/authentication/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/test/fixture"
-	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/process"
 )
+
+// A node can be drained of a webhook that does not work, and the webhook of a fail-closed
+// entry goes before pods that do not say how important they are.
+func TestWebhookYieldsAndIsPreferred(t *testing.T) {
+	g := NewWithT(t)
+	budget := get(g, &policyv1.PodDisruptionBudget{}, "muster-system", webhookProcess)
+	g.Expect(budget.Spec.UnhealthyPodEvictionPolicy).To(HaveValue(Equal(policyv1.AlwaysAllow)))
+	class := get(g, &schedulingv1.PriorityClass{}, "", webhookProcess)
+	g.Expect(class.GlobalDefault).To(BeFalse())
+	pod := podOf(get(g, &appsv1.Deployment{}, "muster-system", webhookProcess))
+	g.Expect(admin.Create(ctx, pod, client.DryRunAll)).To(Succeed())
+	g.Expect(pod.Spec.Priority).To(HaveValue(Equal(class.Value)))
+	g.Expect(class.Value).To(And(BeNumerically(">", 0), BeNumerically("<", 1_000_000_000)))
+}
+
+// The API server and kubelets, which no selector names, reach their ports; the port of the
+// metrics is reached from namespaces that say they scrape.
+func TestNetworkPolicies(t *testing.T) {
+	for component, open := range map[string][]string{webhookProcess: {"webhook", "health"}, syncerProcess: {"health"}} {
+		g := NewWithT(t)
+		policy := get(g, &networkingv1.NetworkPolicy{}, "muster-system", component)
+		pod := podOf(get(g, &appsv1.Deployment{}, "muster-system", component))
+		selector, err := metav1.LabelSelectorAsSelector(&policy.Spec.PodSelector)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(selector.Matches(labels.Set(pod.Labels))).To(BeTrue())
+		reached := map[string][]string{}
+		for _, rule := range policy.Spec.Ingress {
+			from := "all"
+			for _, peer := range rule.From {
+				g.Expect(peer.PodSelector).To(BeNil())
+				g.Expect(peer.NamespaceSelector.MatchLabels).To(Equal(map[string]string{"fleet.addons.cluster.x-k8s.io/scrapes-metrics": "true"}))
+				from = "scrapers"
+			}
+			for _, port := range rule.Ports {
+				reached[from] = append(reached[from], port.Port.StrVal)
+			}
+		}
+		g.Expect(reached).To(And(HaveLen(2), HaveKeyWithValue("all", ConsistOf(open)), HaveKeyWithValue("scrapers", ConsistOf("metrics"))))
+		declared := []string{}
+		for _, port := range pod.Spec.Containers[0].Ports {
+			declared = append(declared, port.Name)
+		}
+		g.Expect(declared).To(ConsistOf(append(open, "metrics")))
+	}
+}
+
+// Go knows of the limit and collects harder before it is reached; and what is tested here
+// runs with it.
+func TestGoKnowsTheMemoryLimit(t *testing.T) {
+	for _, name := range []string{webhookProcess, syncerProcess} {
+		g := NewWithT(t)
+		container := get(g, &appsv1.Deployment{}, "muster-system", name).Spec.Template.Spec.Containers[0]
+		i := slices.IndexFunc(container.Env, func(variable corev1.EnvVar) bool { return variable.Name == "GOMEMLIMIT" })
+		g.Expect(i).To(BeNumerically(">=", 0))
+		soft, err := resource.ParseQuantity(strings.TrimSuffix(container.Env[i].Value, "B"))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(soft.AsApproximateFloat64() / container.Resources.Limits.Memory().AsApproximateFloat64()).To(BeNumerically("~", 0.9, 0.01))
+		variables, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pidOf(name)))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(bytes.Split(variables, []byte{0})).To(ContainElement(BeEquivalentTo("GOMEMLIMIT=" + soft.String() + "B")))
+	}
+}
+
+func pidOf(name string) int {
+	all := env.Processes()
+	return all[slices.IndexFunc(all, func(p process.Status) bool { return p.Name == name })].PID
+}
 
 // Every metric, label and value that the shipped alerts and dashboard ask for is exposed:
 // by syncer and webhook to the account that ships for it, and by the API server.
 func TestMonitoringAsksForWhatIsExposed(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
-	setConfig(t, g, addonsv1.FleetAddonConfigSpec{})
+	configure(t, g, "{}")
 	s.imported(g, "one")
 
 	// The API server counts calls in vain from the first one on.
 	restart := stop(t, g, webhookProcess)
 	open := fixture.Cluster(s.namespace, "open", "standard", "")
 	g.Expect(admin.Create(ctx, open, client.DryRunAll)).To(Succeed())
-	closed := fixture.Cluster(s.namespace, "closed", "standard", s.classNamespace)
-	g.Expect(admin.Create(ctx, closed, client.DryRunAll)).To(MatchError(ContainSubstring("class-access.clusters.fleet.addons.cluster.x-k8s.io")))
+	g.Expect(admin.Create(ctx, s.cluster("closed"), client.DryRunAll)).To(MatchError(ContainSubstring("class-access.clusters.fleet.addons.cluster.x-k8s.io")))
 	restart()
 	g.Expect(admin.Create(ctx, open, client.DryRunAll)).To(Succeed())
 
@@ -50,11 +121,16 @@ func TestMonitoringAsksForWhatIsExposed(t *testing.T) {
 		for _, job := range []string{syncerProcess, webhookProcess} {
 			_, exposed[job] = scrape(g, job, token)
 		}
-		missing, asked, err := fixture.Unexposed(exposed)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(missing).To(BeEmpty())
-		g.Expect(asked).To(BeNumerically(">", 30))
+		isAsked(g, exposed, 30)
 	}).Should(Succeed())
+}
+
+// isAsked expects that all is exposed that these programs are asked for, which is more than so much.
+func isAsked(g Gomega, exposed map[string]string, least int) {
+	missing, asked, err := fixture.Unexposed(exposed)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(missing).To(BeEmpty())
+	g.Expect(asked).To(BeNumerically(">", least))
 }
 
 // readerToken returns a token of the account that the shipped role lets read metrics.
@@ -69,109 +145,61 @@ func readerToken(g Gomega) string {
 func TestMonitoringOfHelmChartProxies(t *testing.T) {
 	g := NewWithT(t)
 	const process = "muster-charts"
-	root, err := stack.RepoRoot()
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() {
-		if err := env.Stop(ctx, process); err != nil {
-			t.Error(err)
-		}
-		if _, err := env.Kubectl(ctx, "delete", "-k", filepath.Join(root, "manifests", "helm"), "--ignore-not-found"); err != nil {
-			t.Error(err)
-		}
-	})
+	deleteByKubectl(t, "-k", "../../manifests/helm")
+	t.Cleanup(func() { g.Expect(env.Stop(ctx, process)).To(Succeed()) })
 	g.Expect(env.StartComponent(ctx, "helm")).To(Succeed())
-	noConfig(t)
-	t.Cleanup(func() { noConfig(t) })
-	g.Expect(admin.Create(ctx, fixture.Config())).To(Succeed())
+	configure(t, g, "{}")
 	g.Eventually(func(g Gomega) {
-		config := fixture.Config()
-		exists(g, config)
-		g.Expect(conditionsOf(config)).To(HaveKeyWithValue("ChartsAvailable", metav1.ConditionTrue))
+		g.Expect(conditionsOf(readConfig(g))).To(HaveKeyWithValue("ChartsAvailable", metav1.ConditionTrue))
 	}, 2*time.Minute).Should(Succeed())
-	namespace := newNamespace(t, g, "watched-charts", nil)
 	g.Expect(env.Apply(ctx, fmt.Sprintf(`
 apiVersion: addons.cluster.x-k8s.io/v1alpha1
 kind: HelmChartProxy
 metadata: {namespace: %s, name: idle}
-spec:
-  clusterSelector: {matchLabels: {charts: none}}
-  repoURL: https://charts.example.com
-  chartName: any
-  version: 1.0.0
-`, namespace))).To(Succeed())
+spec: {clusterSelector: {matchLabels: {charts: none}}, repoURL: "https://charts.example.com", chartName: any, version: 1.0.0}
+`, newNamespace(t, g, "watched-charts", nil)))).To(Succeed())
 	token := readerToken(g)
 	g.Eventually(func(g Gomega) {
-		code, body, err := fixture.Scrape(ctx, env, process, token)
-		g.Expect(err).NotTo(HaveOccurred())
+		code, body := scrape(g, process, token)
 		g.Expect(code).To(Equal(http.StatusOK))
-		missing, asked, err := fixture.Unexposed(map[string]string{process: body})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(missing).To(BeEmpty())
-		g.Expect(asked).To(BeNumerically(">", 20))
+		isAsked(g, map[string]string{process: body}, 20)
 		g.Expect(body).To(ContainSubstring(`muster_helmchartproxies_by_reason{reason="Ready"} 1`))
 	}).Should(Succeed())
-	code, _, err := fixture.Scrape(ctx, env, process, "")
-	g.Expect(err).NotTo(HaveOccurred())
+	code, _ := scrape(g, process, "")
 	g.Expect(code).To(Equal(http.StatusUnauthorized))
 	g.Eventually(func() error { return fixture.ServesItsCertificate(ctx, env, admin, process) }).Should(Succeed())
 }
 
-// Metrics are for those who may read them, and hold Muster's own.
+// Metrics are for those who may read them, and hold Muster's own. They are served with a certificate
+// that can be verified, as the ServiceMonitors that ship do: by the CA beside it, and under its name.
 func TestMetrics(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	s.imported(g, "one")
-
-	code, _ := scrape(g, syncerProcess, "")
-	g.Expect(code).To(Equal(http.StatusUnauthorized))
-
 	// A refusal is remembered for a while: who is refused is not who is let in later.
-	code, _ = scrape(g, syncerProcess, tokenOf(g, s.namespace, "stranger"))
-	g.Expect(code).To(Equal(http.StatusForbidden))
-
+	create(g, named(&corev1.ServiceAccount{}, s.namespace, "stranger"))
+	for token, want := range map[string]int{"": http.StatusUnauthorized, tokenOf(g, s.namespace, "stranger"): http.StatusForbidden} {
+		code, _ := scrape(g, syncerProcess, token)
+		g.Expect(code).To(Equal(want))
+	}
 	token := readerToken(g)
 	g.Eventually(func(g Gomega) {
 		code, body := scrape(g, syncerProcess, token)
 		g.Expect(code).To(Equal(http.StatusOK))
-		g.Expect(body).To(MatchRegexp(`muster_clusters\{state="imported"\} [1-9]`))
-		g.Expect(body).To(MatchRegexp(`muster_apply_total\{kind="Cluster",result="created"\} [1-9]`))
-		g.Expect(body).To(ContainSubstring("muster_import_latency_seconds_count"))
+		g.Expect(body).To(And(MatchRegexp(`muster_clusters\{state="imported"\} [1-9]`), ContainSubstring("muster_import_latency_seconds_count"),
+			MatchRegexp(`muster_apply_total\{kind="Cluster",result="created"\} [1-9]`)))
 	}).Should(Succeed())
-}
 
-// Metrics are served with a certificate that can be verified, as the ServiceMonitors that
-// ship do: by the CA beside it, and under its name.
-func TestMetricsCertificate(t *testing.T) {
-	for _, program := range []string{syncerProcess, webhookProcess} {
-		t.Run(program, func(t *testing.T) {
-			g := NewWithT(t)
-			verified := func(g Gomega) *x509.Certificate {
-				secret := get(g, &corev1.Secret{}, "muster-system", program+"-tls")
-				roots := x509.NewCertPool()
-				g.Expect(roots.AppendCertsFromPEM(secret.Data["ca.crt"])).To(BeTrue())
-				connection, err := tls.Dial("tcp", "127.0.0.1:"+portOf(g, program, "--diagnostics-address=:"), &tls.Config{RootCAs: roots, ServerName: program + ".muster-system.svc", MinVersion: tls.VersionTLS12})
-				g.Expect(err).NotTo(HaveOccurred())
-				defer connection.Close() //nolint:errcheck // Nothing was written.
-				return connection.ConnectionState().PeerCertificates[0]
-			}
-			var first *x509.Certificate
-			g.Eventually(func(g Gomega) { first = verified(g) }).Should(Succeed())
-			if program != syncerProcess {
-				return // Its rotation is tested where it is admission's.
-			}
-			g.Expect(admin.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: program + "-tls"}})).To(Succeed())
-			g.Eventually(func(g Gomega) { g.Expect(verified(g).Equal(first)).To(BeFalse(), "the old one is served") }).Should(Succeed())
-		})
+	for _, program := range []string{webhookProcess, syncerProcess} {
+		g.Eventually(func() error { return fixture.ServesItsCertificate(ctx, env, admin, program) }).Should(Succeed())
 	}
-}
-
-// tokenOf creates a ServiceAccount and returns a token of it.
-func tokenOf(g Gomega, namespace, name string) string {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	g.Expect(admin.Create(ctx, account)).To(Succeed())
-	token := &authenticationv1.TokenRequest{}
-	g.Expect(admin.SubResource("token").Create(ctx, account, token)).To(Succeed())
-	return token.Status.Token
+	// Rotation of the webhook's is tested where it is admission's.
+	before := secretData(g, syncerProcess+"-tls", "tls.crt")
+	remove(g, named(&corev1.Secret{}, "muster-system", syncerProcess+"-tls"))
+	g.Eventually(func(g Gomega) {
+		g.Expect(secretData(g, syncerProcess+"-tls", "tls.crt")).NotTo(Equal(before))
+		servesSecret(g, syncerProcess, "--diagnostics-address=:")
+	}).Should(Succeed())
 }
 
 func scrape(g Gomega, process, token string) (int, string) {

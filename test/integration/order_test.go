@@ -5,23 +5,23 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync/desired"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
@@ -37,8 +37,8 @@ const namesakes = 12
 func TestOrder(t *testing.T) {
 	for _, stamping := range []struct {
 		name string
-		// make leads to initialized and claimed Clusters of the scenes' class.
-		make func(t *testing.T, g Gomega, scenes []scene, spec addonsv1.ClusterConfig)
+		// make leads to initialized and claimed Clusters of the scenes' class, with these settings.
+		make func(t *testing.T, g Gomega, scenes []scene, settings string)
 	}{
 		{"stamped by the webhook", stampedByWebhook},
 		{"stamped by the syncer when it starts", stampedAtStart},
@@ -49,33 +49,31 @@ func TestOrder(t *testing.T) {
 				g := NewWithT(t)
 				scenes := []scene{newScene(t, g)}
 				for len(scenes) < namesakes {
-					next := scenes[0]
-					next.namespace = newNamespace(t, g, "team", nil)
-					scenes = append(scenes, next)
+					scenes = append(scenes, scene{scenes[0].classNamespace, newNamespace(t, g, "team", nil), scenes[0].class})
 				}
 				since := time.Now()
 				var first []<-chan *fleetv1.Cluster
 				for _, s := range scenes {
 					first = append(first, s.watch(t, g))
 				}
-				stamping.make(t, g, scenes, addonsv1.ClusterConfig{PatchResource: ptr.To(patch)})
+				stamping.make(t, g, scenes, fmt.Sprintf("patchResource: %t", patch))
 				for i, s := range scenes {
-					t.Run(s.namespace, func(t *testing.T) { s.checkOrder(NewWithT(t), since, first[i]) })
+					s.checkOrder(g, since, first[i])
 				}
 			})
 		}
 	}
 }
 
-func stampedByWebhook(t *testing.T, g Gomega, scenes []scene, spec addonsv1.ClusterConfig) {
-	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &spec})
+func stampedByWebhook(t *testing.T, g Gomega, scenes []scene, settings string) {
+	configureCluster(t, g, "{"+settings+"}")
 	for _, s := range scenes {
 		s.initialized(g)
 	}
 }
 
-func stampedAtStart(t *testing.T, g Gomega, scenes []scene, spec addonsv1.ClusterConfig) {
-	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &spec})
+func stampedAtStart(t *testing.T, g Gomega, scenes []scene, settings string) {
+	configureCluster(t, g, "{"+settings+"}")
 	start := stop(t, g, syncerProcess)
 	var clusters []*clusterv1.Cluster
 	for _, s := range scenes {
@@ -85,11 +83,10 @@ func stampedAtStart(t *testing.T, g Gomega, scenes []scene, spec addonsv1.Cluste
 	start()
 }
 
-func stampedWhenSelected(t *testing.T, g Gomega, scenes []scene, spec addonsv1.ClusterConfig) {
-	spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"selected": scenes[0].namespace}}
-	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &spec})
+func stampedWhenSelected(t *testing.T, g Gomega, scenes []scene, settings string) {
+	configureCluster(t, g, "{"+settings+", namespaceSelector: {matchLabels: {selected: "+scenes[0].namespace+"}}}")
 	g.Eventually(func(g Gomega) { // The webhook may still have the settings of before.
-		cluster := fixture.Cluster(scenes[0].namespace, "one", "standard", scenes[0].classNamespace)
+		cluster := scenes[0].cluster("one")
 		g.Expect(admin.Create(ctx, cluster, client.DryRunAll)).To(Succeed())
 		g.Expect(cluster.Annotations).To(BeEmpty())
 	}).Should(Succeed())
@@ -98,16 +95,15 @@ func stampedWhenSelected(t *testing.T, g Gomega, scenes []scene, spec addonsv1.C
 	}
 	time.Sleep(time.Second) // All of that has been looked at.
 	for _, s := range scenes {
-		namespace := target("v1", "Namespace", "", s.namespace)
-		g.Expect(admin.Patch(ctx, namespace, mergePatch(`{"metadata":{"labels":{"selected":"`+scenes[0].namespace+`"}}}`))).To(Succeed())
+		patchf(g, named(&corev1.Namespace{}, "", s.namespace), `{"metadata":{"labels":{"selected":%q}}}`, scenes[0].namespace)
 	}
 }
 
 // initialized creates a Cluster of the scene's class whose control plane is initialized.
 // It refers to nothing, so that it can be imported the moment it is stamped.
 func (s scene) initialized(g Gomega) *clusterv1.Cluster {
-	cluster := fixture.Cluster(s.namespace, "one", s.class.Name, s.class.Namespace)
-	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
+	cluster := s.cluster("one")
+	create(g, cluster)
 	g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
 	return cluster
 }
@@ -137,21 +133,16 @@ func (s scene) checkOrder(g Gomega, since time.Time, first <-chan *fleetv1.Clust
 	var cluster *fleetv1.Cluster
 	g.Eventually(first).Should(Receive(&cluster))
 	group, mapping := s.group(), s.mapping()
-	g.Eventually(func(g Gomega) { exists(g, group); exists(g, mapping) }).Should(Succeed())
-
-	created := func(resource, namespace, name string) stack.AuditEvent {
-		events, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", syncerProcess), Since: since,
-			Where: func(e stack.AuditEvent) bool {
-				return e.Group == "fleet.cattle.io" && e.Resource == resource && e.Namespace == namespace && e.Name == name && e.Code == http.StatusCreated
-			}})
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(events).To(HaveLen(1), "creates of %s %s/%s", resource, namespace, name)
+	appears(g, group, mapping)
+	created := func(resource string, object client.Object) stack.AuditEvent {
+		events := requests(g, since, in(object.GetNamespace()), func(e stack.AuditEvent) bool {
+			return e.Group == "fleet.cattle.io" && e.Resource == resource && e.Name == object.GetName() && e.Code == http.StatusCreated
+		})
+		g.Expect(events).To(HaveLen(1), "creates of %s %s/%s", resource, object.GetNamespace(), object.GetName())
 		return events[0]
 	}
-	imported := created("clusters", s.namespace, cluster.Name)
-	for _, target := range []stack.AuditEvent{
-		created("clustergroups", group.Namespace, group.Name), created("bundlenamespacemappings", mapping.Namespace, mapping.Name),
-	} {
+	imported := created("clusters", cluster)
+	for _, target := range []stack.AuditEvent{created("clustergroups", group), created("bundlenamespacemappings", mapping)} {
 		g.Expect(target.Completed).To(BeTemporally("<=", imported.Received), "first\n%s\nand then\n%s", target, imported)
 	}
 	g.Expect(cluster.Annotations).To(HaveKeyWithValue(desired.TargetingAnnotation, desired.Hash([]types.UID{group.UID, mapping.UID})))
@@ -164,16 +155,10 @@ func TestConfigIsAppliedFirst(t *testing.T) {
 	g := NewWithT(t)
 	fresh, err := stack.Up(ctx, stack.Options{Profile: stack.API, WithoutCertManager: true, Progress: os.Stderr})
 	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() {
-		if err := fresh.Down(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { g.Expect(fresh.Down()).To(Succeed()) })
 	config := func(phase string) string {
-		return `{"apiVersion":"addons.cluster.x-k8s.io/v1alpha1","kind":"FleetAddonConfig","metadata":{"name":"fleet-addon-config"},` +
-			`"spec":{"cluster":{"selector":{"matchLabels":{"phase":"` + phase + `"}}}}}`
+		return configYAML("{cluster: {selector: {matchLabels: {phase: " + phase + "}}}}")
 	}
-
 	root, err := stack.RepoRoot()
 	g.Expect(err).NotTo(HaveOccurred())
 	commands, err := fixture.Commands("operations.md")
@@ -182,8 +167,9 @@ func TestConfigIsAppliedFirst(t *testing.T) {
 	shell, err := fixture.NewShell(fresh, t.TempDir(), t.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(os.Symlink(root, filepath.Join(shell.Home, "muster"))).To(Succeed())
-	g.Expect(os.WriteFile(filepath.Join(shell.Home, "fleetaddonconfig.yaml"), []byte(config("first")), 0o600)).To(Succeed())
-	g.Expect(os.WriteFile(filepath.Join(shell.Home, "kustomization.yaml"), []byte("resources: [muster/manifests/default]"), 0o600)).To(Succeed())
+	for name, content := range map[string]string{"fleetaddonconfig.yaml": config("first"), "kustomization.yaml": "resources: [muster/manifests/default]"} {
+		g.Expect(os.WriteFile(filepath.Join(shell.Home, name), []byte(content), 0o600)).To(Succeed())
+	}
 	_, _, err = shell.Run(ctx, fresh.Kubeconfig, commands["config"]["first"])
 	g.Expect(err).NotTo(HaveOccurred())
 
@@ -197,71 +183,111 @@ func TestConfigIsAppliedFirst(t *testing.T) {
 	}).Should(MatchError(ContainSubstring(`failed calling webhook "config.fleet.addons.cluster.x-k8s.io"`)))
 }
 
-// Muster may be installed before Fleet: it waits, says so, and needs no restart; nor does it when
-// a CRD goes and comes back. With
-// Fleet's CRDs goes all that was imported, of other tests, too: a stack of its own.
-func TestFleetIsInstalledLater(t *testing.T) {
+// What others could not bear, or what others would disturb, is done on a stack of its own, in
+// this order.
+func TestAlone(t *testing.T) {
+	ownStack(t, NewWithT(t))
+	t.Run("columns", testColumns)
+	t.Run("a restart keeps the status", testRestartKeepsTheStatus)
+	t.Run("Fleet is installed later", testFleetIsInstalledLater)
+	// A second replica of the webhook stays once it has been started.
+	_, err := env.StartReplica(ctx, webhookProcess)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	t.Run("one of two replicas is killed", testOneOfTwoKilled)
+	t.Run("both replicas are killed", testBothKilled)
+	t.Run("uninstall", testUninstall)
+}
+
+// Where all is well, as it is where no test has left a Cluster that waits.
+func testColumns(t *testing.T) {
 	g := NewWithT(t)
-	ownStack(t, g)
+	configure(t, g, "{}")
+	g.Eventually(func(g Gomega) {
+		out, err := env.Kubectl(ctx, "get", "fac")
+		g.Expect(err).NotTo(HaveOccurred())
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		g.Expect(lines).To(HaveLen(2))
+		g.Expect(strings.Fields(lines[0])).To(Equal([]string{"NAME", "READY", "REASON", "IMPORTED", "FLEET", "AGE"}))
+		g.Expect(lines[1]).To(MatchRegexp(`^fleet-addon-config +True +Ready +\d+ `))
+	}).Should(Succeed())
+	out, err := env.Kubectl(ctx, "get", "cluster-api", "--all-namespaces")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(out).To(ContainSubstring("fleetaddonconfig.addons.cluster.x-k8s.io/fleet-addon-config"))
+}
+
+// A restart leaves the status of the FleetAddonConfig as it was: counts that grow from
+// zero would say that Clusters were lost. Nothing may be under way meanwhile, nor wait.
+func testRestartKeepsTheStatus(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	provoked.Store(s.classNamespace, true) // A later test takes the CRD of its mapping.
+	configure(t, g, "{}")
+	for _, name := range []string{"one", "two", "three"} {
+		s.imported(g, name)
+	}
+	g.Eventually(func(g Gomega) {
+		g.Expect(readConfig(g).Status.Clusters).To(HaveValue(And(HaveField("Imported", BeEquivalentTo(3)), HaveField("Pending", BeZero()))))
+	}).Should(Succeed())
+	quiet(g)
+	before, since := readConfig(g).Status, time.Now()
+	g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
+	patch(g, s.class, entry("labels", "canary", `"sings"`)) // A change that counts nothing has to get through.
+	g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, "three").Labels).To(HaveKey("canary")) }).Should(Succeed())
+	quiet(g)
+	g.Expect(requests(g, since, isWrite, func(e stack.AuditEvent) bool { return e.Resource == "fleetaddonconfigs" })).To(BeEmpty())
+	g.Expect(readConfig(g).Status).To(Equal(before))
+}
+
+// Muster may be installed before Fleet: it waits, says so, and needs no restart; nor does it when
+// a CRD goes and comes back.
+func testFleetIsInstalledLater(t *testing.T) {
+	g := NewWithT(t)
 	s := newScene(t, g)
 	start := stop(t, g, syncerProcess)
 	restore := removeCRDs(g, "clusters.fleet.cattle.io", "clustergroups.fleet.cattle.io", "bundlenamespacemappings.fleet.cattle.io")
-	setConfig(t, g, addonsv1.FleetAddonConfigSpec{})
-	cluster := fixture.Cluster(s.namespace, "early", "standard", s.classNamespace)
-	g.Expect(admin.Create(ctx, cluster)).To(Succeed())
-	initialize(g, cluster)
+	configure(t, g, "{}")
+	s.started(g, "early")
 	start()
-
-	condition := func(g Gomega, name string) *metav1.Condition {
-		config := get(g, &addonsv1.FleetAddonConfig{}, "", addonsv1.FleetAddonConfigName)
-		found := meta.FindStatusCondition(config.Status.Conditions, name)
-		g.Expect(found).NotTo(BeNil(), "no %s in %v", name, config.Status.Conditions)
-		return found
+	says := func(available, ready metav1.ConditionStatus, message string) {
+		g.Eventually(func(g Gomega) {
+			all := readConfig(g).Status.Conditions
+			apis := meta.FindStatusCondition(all, "APIsAvailable")
+			g.Expect(apis).NotTo(BeNil())
+			g.Expect(apis.Status).To(Equal(available))
+			g.Expect(apis.Message).To(ContainSubstring(message))
+			g.Expect(meta.IsStatusConditionPresentAndEqual(all, "Ready", ready)).To(BeTrue(), "%v", all)
+		}).Should(Succeed())
 	}
-	g.Eventually(func(g Gomega) {
-		g.Expect(condition(g, "Ready").Status).To(Equal(metav1.ConditionFalse))
-		g.Expect(condition(g, "APIsAvailable").Message).To(ContainSubstring("ClusterGroup.fleet.cattle.io"))
-	}).Should(Succeed())
+	says(metav1.ConditionFalse, metav1.ConditionFalse, "ClusterGroup.fleet.cattle.io")
 	processes := env.Processes()
-
 	restore()
-	g.Eventually(func(g Gomega) {
-		fleetCluster(g, s.namespace, "early")
-		exists(g, s.group())
-		exists(g, s.mapping())
-		g.Expect(condition(g, "Ready").Status).To(Equal(metav1.ConditionTrue), condition(g, "Ready").Message)
-	}).Should(Succeed())
+	appears(g, s.fleet("early"), s.group(), s.mapping())
+	says(metav1.ConditionTrue, metav1.ConditionTrue, "")
 	g.Expect(env.Processes()).To(Equal(processes), "a process was restarted")
 
-	provoked[s.classNamespace] = true // Nothing may be made while the CRD is being deleted.
+	provoked.Store(s.classNamespace, true) // Nothing may be made while the CRD is being deleted.
 	restore = removeCRDs(g, "bundlenamespacemappings.fleet.cattle.io")
-	g.Eventually(func(g Gomega) {
-		g.Expect(condition(g, "APIsAvailable").Status).To(Equal(metav1.ConditionFalse))
-		g.Expect(condition(g, "APIsAvailable").Message).To(ContainSubstring("BundleNamespaceMapping.fleet.cattle.io"))
-		g.Expect(condition(g, "Ready").Status).To(Equal(metav1.ConditionFalse))
-	}).Should(Succeed())
+	says(metav1.ConditionFalse, metav1.ConditionFalse, "BundleNamespaceMapping.fleet.cattle.io")
 	restore()
-	g.Eventually(func(g Gomega) {
-		g.Expect(condition(g, "APIsAvailable").Status).To(Equal(metav1.ConditionTrue))
-		exists(g, s.mapping())
-	}).Should(Succeed())
+	says(metav1.ConditionTrue, metav1.ConditionTrue, "")
+	appears(g, s.mapping())
+}
+
+func crdOf(name string) *unstructured.Unstructured {
+	return target("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", name)
 }
 
 // removeCRDs deletes CRDs, and returns how to bring them back.
 func removeCRDs(g Gomega, names ...string) (restore func()) {
 	var saved []*unstructured.Unstructured
 	for _, name := range names {
-		crd := &unstructured.Unstructured{}
-		crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-		g.Expect(admin.Get(ctx, client.ObjectKey{Name: name}, crd)).To(Succeed())
-		g.Expect(admin.Delete(ctx, crd.DeepCopy())).To(Succeed())
+		crd := crdOf(name)
+		exists(g, crd)
+		remove(g, crd.DeepCopy())
 		saved = append(saved, crd)
 	}
-	for _, crd := range saved {
-		g.Eventually(func(g Gomega) {
-			err := admin.Get(ctx, client.ObjectKeyFromObject(crd), crd.DeepCopy())
-			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "got %v", err)
-		}).Should(Succeed())
+	for _, name := range names {
+		vanishes(g, crdOf(name))
 	}
 	return func() {
 		for _, crd := range saved {
@@ -269,7 +295,128 @@ func removeCRDs(g Gomega, names ...string) (restore func()) {
 			crd.SetUID("")
 			crd.SetManagedFields(nil)
 			unstructured.RemoveNestedField(crd.Object, "status")
-			g.Expect(admin.Create(ctx, crd)).To(Succeed())
+			create(g, crd)
 		}
 	}
+}
+
+const secondWebhookProcess = webhookProcess + "-2"
+
+// bothReady starts what is dead and waits until the Service connects to both.
+func bothReady(g Gomega) {
+	for _, replica := range []string{webhookProcess, secondWebhookProcess} {
+		g.Expect(env.Start(ctx, replica)).To(Succeed())
+	}
+	g.Eventually(func() int { return env.ReadyReplicas(webhookProcess) }).Should(Equal(2))
+}
+
+// One of two replicas is killed while Clusters are being created: no create fails. The
+// stamp of what was in flight, and of what comes before the death is known to those who
+// route, may be missed, for the syncer to set. After that nothing is missed.
+func testOneOfTwoKilled(t *testing.T) {
+	g := NewWithT(t)
+	namespace := newNamespace(t, g, "one-killed", nil)
+	for _, victim := range []string{webhookProcess, secondWebhookProcess} {
+		bothReady(g)
+		load := startLoad(g, namespace)
+		defer load.stop()
+		time.Sleep(time.Second)
+		g.Expect(env.Kill(ctx, victim)).To(Succeed())
+		time.Sleep(3 * time.Second)
+		g.Eventually(load.answered.Load).Should(BeNumerically(">", 100))
+		load.stop()
+		t.Logf("%d creates, %d of them without the stamp", load.answered.Load(), load.unstamped.Load())
+		g.Expect(load.failed.Load()).To(BeZero(), "the last: %v", load.problem.Load())
+
+		// The other one is enough.
+		rest := startLoad(g, namespace)
+		defer rest.stop()
+		g.Eventually(rest.answered.Load).Should(BeNumerically(">", 100))
+		rest.verify(t, g)
+	}
+}
+
+// With no replica left, Clusters are created as ever and imported all the same. What
+// only the webhook can allow is refused, in words that say what is wrong.
+func testBothKilled(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	newClass(g, s.namespace, "own", nil)
+	bothReady(g)
+	for _, replica := range []string{webhookProcess, secondWebhookProcess} {
+		g.Expect(env.Kill(ctx, replica)).To(Succeed())
+	}
+	g.Eventually(func() int { return env.ReadyReplicas(webhookProcess) }).Should(BeZero())
+
+	cluster := fixture.Cluster(s.namespace, "own", "own", "")
+	create(g, cluster)
+	g.Expect(stamp.PinOf(cluster.Annotations).IsComplete()).To(BeFalse(), "somebody stamped it")
+	initialize(g, cluster)
+	g.Eventually(func(g Gomega) {
+		exists(g, s.fleet("own"))
+		live := current(g, cluster)
+		g.Expect(stamp.PinOf(live.Annotations)).To(Equal(stamp.Pin{OwnedBy: "fleet-addon-config", ClusterName: "own"}))
+		g.Expect(live.Labels).To(HaveKeyWithValue(stamp.ClassNameLabel, "own"))
+	}).Should(Succeed())
+
+	_, err := apply(t, s.yaml("cross"))
+	g.Expect(err).To(MatchError(ContainSubstring(`failed calling webhook "class-access.clusters.fleet.addons.cluster.x-k8s.io"`)))
+	_, err = apply(t, configYAML(`{cluster: {hostNetwork: false}}`))
+	g.Expect(err).To(MatchError(And(ContainSubstring(`failed calling webhook "config.fleet.addons.cluster.x-k8s.io"`),
+		ContainSubstring("muster-webhook.muster-system.svc"), ContainSubstring("connection refused"))))
+	deleteNow(g, cluster)
+	vanishes(g, s.fleet("own"))
+	bothReady(g)
+	g.Expect(admin.Create(ctx, s.cluster("cross"), client.DryRunAll)).To(Succeed(), "they are back")
+}
+
+// Muster can be taken away under everything that it imported: nothing waits for it.
+func testUninstall(t *testing.T) {
+	g := NewWithT(t)
+	create(g, fixture.Config())
+	s := newScene(t, g)
+	s.imported(g, "one")
+	s.imported(g, "two")
+	paused := s.imported(g, "paused")
+	pause(g, paused)
+	willBeTold(g, paused, "Paused")
+	newClass(g, s.namespace, "own", nil)
+	three := fixture.Cluster(s.namespace, "three", "own", "")
+	create(g, three, fixture.Cluster(s.namespace, "waiting", "none", ""))
+	initialize(g, three)
+	appears(g, s.fleet("three"))
+
+	for _, process := range []string{syncerProcess, webhookProcess, secondWebhookProcess} {
+		g.Expect(env.Stop(ctx, process)).To(Succeed())
+	}
+	for _, object := range []client.Object{
+		named(&corev1.Namespace{}, "", "muster-system"), crdOf("fleetaddonconfigs.addons.cluster.x-k8s.io"),
+		named(&admissionregistrationv1.MutatingWebhookConfiguration{}, "", "muster-mutating-webhook"),
+		named(&admissionregistrationv1.ValidatingWebhookConfiguration{}, "", "muster-validating-webhook"),
+	} {
+		g.Expect(admin.Delete(ctx, object)).To(Succeed())
+	}
+	var clusters clusterv1.ClusterList
+	g.Expect(admin.List(ctx, &clusters)).To(Succeed())
+	g.Expect(len(clusters.Items)).To(BeNumerically(">=", 5))
+	var classes clusterv1.ClusterClassList
+	g.Expect(admin.List(ctx, &classes)).To(Succeed())
+	var namespaces corev1.NamespaceList
+	g.Expect(admin.List(ctx, &namespaces)).To(Succeed())
+	var all []client.Object
+	for i := range clusters.Items {
+		all = append(all, &clusters.Items[i])
+	}
+	for i := range classes.Items {
+		all = append(all, &classes.Items[i])
+	}
+	for i := range namespaces.Items {
+		if name := namespaces.Items[i].Name; name != "default" && !strings.HasPrefix(name, "kube-") {
+			all = append(all, &namespaces.Items[i])
+		}
+	}
+	remove(g, all...)
+	begin := time.Now()
+	g.Eventually(func(g Gomega) { isGone(g, all...) }).WithTimeout(2 * time.Minute).Should(Succeed())
+	t.Logf("%d objects were gone after %s", len(all), time.Since(begin).Round(100*time.Millisecond))
 }

@@ -1,28 +1,22 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/desired"
 	"github.com/muster-fleet/muster/test/fixture"
 )
-
-// tenant is a client of a user with these groups, as the API server knows impersonation.
-func tenant(g Gomega, user string, groups ...string) client.Client {
-	result, err := fixture.ClientAs(env, user, groups...)
-	g.Expect(err).NotTo(HaveOccurred())
-	return result
-}
 
 // Naming a class of another namespace hands out that namespace's bundles: only those may
 // who are allowed to get the class.
@@ -31,60 +25,27 @@ func TestTenants(t *testing.T) {
 	s := newScene(t, g)
 	other := newNamespace(t, g, "other-team", nil)
 	newClass(g, other, "own", nil)
-	g.Expect(env.Apply(ctx, fmt.Sprintf(`
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: test-clusters}
-rules: [{apiGroups: [cluster.x-k8s.io], resources: [clusters], verbs: [get, create, update, patch, delete]}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: test-classes}
-rules: [{apiGroups: [cluster.x-k8s.io], resources: [clusterclasses], verbs: [get]}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {namespace: %[1]s, name: clusters}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: test-clusters}
-subjects: [{kind: User, name: anna}, {kind: User, name: ben}, {kind: User, name: carla}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {namespace: %[3]s, name: clusters}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: test-clusters}
-subjects: [{kind: User, name: ben}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {namespace: %[2]s, name: classes}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: test-classes}
-subjects: [{kind: User, name: anna}, {kind: Group, name: class-readers}]
-`, s.namespace, s.classNamespace, other))).To(Succeed())
+	clusters, classes := may("cluster.x-k8s.io", "clusters", "get", "create", "update", "patch", "delete"), may("cluster.x-k8s.io", "clusterclasses", "get")
+	for _, who := range []string{"anna", "ben", "carla"} {
+		grant(t, g, s.namespace, who, clusters)
+	}
+	grant(t, g, other, "ben", clusters)
+	grant(t, g, s.classNamespace, "anna", classes)
+	grant(t, g, s.classNamespace, "group:class-readers", classes)
 
 	anna, ben := tenant(g, "anna"), tenant(g, "ben")
 	refused := func(g Gomega, err error) {
-		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
-		g.Expect(err.Error()).To(And(ContainSubstring(`user "ben"`), ContainSubstring("get clusterclasses.cluster.x-k8s.io"),
-			ContainSubstring(fmt.Sprintf("namespace %q", s.classNamespace)), ContainSubstring("ask for a Role")))
+		isForbidden(g, err, `user "ben"`, "get clusterclasses.cluster.x-k8s.io", fmt.Sprintf("namespace %q", s.classNamespace), "ask for a Role")
 	}
-	cross := func(name string) *clusterv1.Cluster {
-		return fixture.Cluster(s.namespace, name, "standard", s.classNamespace)
-	}
-
 	t.Run("who may get the class may use it", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Eventually(func() error { return anna.Create(ctx, cross("annas")) }).Should(Succeed())
+		g.Expect(anna.Create(ctx, s.cluster("annas"))).To(Succeed())
+		g.Expect(tenant(g, "carla", "class-readers").Create(ctx, s.cluster("carlas"))).To(Succeed(), "a group counts")
 	})
-	t.Run("a group counts", func(t *testing.T) {
-		NewWithT(t).Expect(tenant(g, "carla", "class-readers").Create(ctx, cross("carlas"))).To(Succeed())
-	})
-	t.Run("who may not is refused, dry run included", func(t *testing.T) {
+	t.Run("who may not is refused, dry run and v1beta1 included", func(t *testing.T) {
 		g := NewWithT(t)
-		refused(g, ben.Create(ctx, cross("bens")))
-		refused(g, ben.Create(ctx, cross("bens"), client.DryRunAll))
-	})
-	t.Run("as v1beta1 too", func(t *testing.T) {
-		g := NewWithT(t)
+		refused(g, ben.Create(ctx, s.cluster("bens")))
+		refused(g, ben.Create(ctx, s.cluster("bens"), client.DryRunAll))
 		refused(g, ben.Create(ctx, object(g, fmt.Sprintf(`
 apiVersion: cluster.x-k8s.io/v1beta1
 kind: Cluster
@@ -96,151 +57,198 @@ spec: {topology: {class: standard, classNamespace: %s, version: v1.36.3}}
 		g := NewWithT(t)
 		cluster := fixture.Cluster(other, "bens", "own", "")
 		g.Expect(ben.Create(ctx, cluster)).To(Succeed())
-		before := cluster.DeepCopy()
-		cluster.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Name: "standard", Namespace: s.classNamespace}
-		refused(g, ben.Patch(ctx, cluster.DeepCopy(), client.MergeFrom(before)))
+		refused(g, ben.Patch(ctx, cluster.DeepCopy(), mergePatch(`{"spec":{"topology":{"classRef":{"name":"standard","namespace":"`+s.classNamespace+`"}}}}`)))
 		g.Eventually(func(g Gomega) { // The syncer may just have written its condition.
-			current := get(g, &clusterv1.Cluster{}, other, "bens")
-			current.Spec.Topology.ClassRef = cluster.Spec.Topology.ClassRef
-			refused(g, ben.Update(ctx, current))
+			live := current(g, cluster)
+			live.Spec.Topology.ClassRef = s.cluster("any").Spec.Topology.ClassRef
+			refused(g, ben.Update(ctx, live))
 		}).Should(Succeed())
-
-		g.Consistently(func(g Gomega) {
-			err := admin.Get(ctx, client.ObjectKey{Namespace: s.classNamespace, Name: other}, &fleetv1.BundleNamespaceMapping{})
-			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "got %v", err)
-		}).Should(Succeed())
+		staysAway(g, named(&fleetv1.BundleNamespaceMapping{}, s.classNamespace, other))
 	})
 	t.Run("another change of a Cluster that uses the class asks nobody", func(t *testing.T) {
-		g := NewWithT(t)
-		var cluster clusterv1.Cluster
-		g.Expect(ben.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: "annas"}, &cluster)).To(Succeed())
-		before := cluster.DeepCopy()
-		cluster.Labels["by"] = "ben"
-		g.Expect(ben.Patch(ctx, &cluster, client.MergeFrom(before))).To(Succeed())
+		NewWithT(t).Expect(ben.Patch(ctx, s.cluster("annas"), mergePatch(entry("labels", "by", `"ben"`)))).To(Succeed())
 	})
 	t.Run("it fails closed, for such Clusters only", func(t *testing.T) {
 		g := NewWithT(t)
 		defer stop(t, g, webhookProcess)()
-		g.Expect(anna.Create(ctx, cross("closed"))).To(MatchError(ContainSubstring("class-access.clusters.fleet.addons.cluster.x-k8s.io")))
+		g.Expect(anna.Create(ctx, s.cluster("closed"))).To(MatchError(ContainSubstring("class-access.clusters.fleet.addons.cluster.x-k8s.io")))
 		g.Expect(ben.Create(ctx, fixture.Cluster(other, "open", "own", ""))).To(Succeed())
 	})
 	t.Run("where everybody may read the classes, the verb use is asked about", func(t *testing.T) {
 		g := NewWithT(t)
-		setConfig(t, g, addonsv1.FleetAddonConfigSpec{Policy: &addonsv1.PolicyConfig{CrossNamespaceClassVerb: addonsv1.CrossNamespaceClassVerbUse}})
-		var err error
-		g.Eventually(func() error { // Until the webhook has seen the settings.
-			err = anna.Create(ctx, cross("reader"), client.DryRunAll)
-			return err
-		}).ShouldNot(Succeed())
-		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
-		g.Expect(err.Error()).To(And(ContainSubstring("may not use clusterclasses.cluster.x-k8s.io"), ContainSubstring("with verb use on resource clusterclasses")))
-		g.Expect(env.Apply(ctx, fmt.Sprintf(`
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {namespace: %[1]s, name: class-user}
-rules: [{apiGroups: [cluster.x-k8s.io], resources: [clusterclasses], resourceNames: [standard], verbs: [use]}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {namespace: %[1]s, name: class-user}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: class-user}
-subjects: [{kind: User, name: ben}]
-`, s.classNamespace))).To(Succeed())
-		defer func() {
-			_, err := env.Kubectl(ctx, "-n", s.classNamespace, "delete", "rolebinding", "class-user")
-			g.Expect(err).NotTo(HaveOccurred())
-		}()
-		g.Eventually(func() error { return ben.Create(ctx, cross("user")) }).Should(Succeed())
-		g.Expect(apierrors.IsForbidden(anna.Create(ctx, cross("reader")))).To(BeTrue())
+		configure(t, g, "{policy: {crossNamespaceClassVerb: use}}")
+		g.Eventually(func(g Gomega) { // Until the webhook has seen the settings.
+			isForbidden(g, anna.Create(ctx, s.cluster("reader"), client.DryRunAll),
+				"may not use clusterclasses.cluster.x-k8s.io", "with verb use on resource clusterclasses")
+		}).Should(Succeed())
+		use := may("cluster.x-k8s.io", "clusterclasses", "use")
+		use.ResourceNames = []string{"standard"}
+		grant(t, g, s.classNamespace, "ben", use)
+		g.Expect(ben.Create(ctx, s.cluster("user"))).To(Succeed())
+		isForbidden(g, anna.Create(ctx, s.cluster("reader")))
 	})
-	t.Run("unless the policy says Warn or Off", func(t *testing.T) {
+	for _, policy := range []string{"Warn", `"Off"`} {
+		t.Run("unless the policy says "+policy, func(t *testing.T) {
+			g := NewWithT(t)
+			configure(t, g, "{policy: {crossNamespaceClass: "+policy+"}}")
+			g.Eventually(func() error { return ben.Create(ctx, s.cluster("lax"), client.DryRunAll) }).Should(Succeed())
+		})
+	}
+}
+
+// A tenant who writes a pin onto a Cluster that is not selected does not make it a user of its class: the
+// webhook removes the pin, and without the webhook the syncer ignores it.
+func TestForgedPinClaimsNothing(t *testing.T) {
+	g := NewWithT(t)
+	s := newScene(t, g)
+	configureCluster(t, g, `{namespaceSelector: {matchLabels: {import: "yes"}}}`)
+	grant(t, g, s.namespace, "mallory", may("cluster.x-k8s.io", "clusters", "*"))
+	g.Eventually(func(g Gomega) { // Until the webhook has seen the settings.
+		probe := s.cluster("probe")
+		g.Expect(admin.Create(ctx, probe, client.DryRunAll)).To(Succeed())
+		g.Expect(stamp.PinOf(probe.Annotations)).To(Equal(stamp.Pin{}))
+		g.Expect(probe.Labels).To(HaveKey(stamp.ClassNameLabel), "the webhook did not answer")
+	}).Should(Succeed())
+	cluster := s.started(g, "one")
+	s.started(g, "two")
+	forge := func(g Gomega, name string, annotations map[string]string) map[string]string {
+		forged := s.cluster(name)
+		body, err := json.Marshal(stamp.Merge(annotations, map[string]string{"tried": fmt.Sprint(len(annotations))}))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(tenant(g, "mallory").Patch(ctx, forged, mergePatch(fmt.Sprintf(`{"metadata":{"annotations":%s}}`, body)))).To(Succeed())
+		return forged.Annotations
+	}
+	unopened := func(g Gomega) {
+		staysAway(g, s.mapping(), s.group(), s.fleet("one"), s.fleet("two"))
+		g.Expect(get(g, &corev1.Namespace{}, "", s.namespace).Annotations).NotTo(HaveKey(workspace))
+	}
+	for name, pin := range map[string]map[string]string{
+		"both": pinned("one"), "owner": {stamp.OwnedByAnnotation: "fleet-addon-config"}, "name": {stamp.ClusterNameAnnotation: "one"},
+	} {
+		t.Run("the webhook takes it off: "+name, func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(forge(g, "one", pin)).To(And(HaveKey("tried"), haveNoKeys(stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation)))
+		})
+	}
+	unopened(g)
+	t.Run("without the webhook it is not believed", func(t *testing.T) {
 		g := NewWithT(t)
-		for i, policy := range []addonsv1.CrossNamespaceClassPolicy{addonsv1.CrossNamespaceClassWarn, addonsv1.CrossNamespaceClassOff} {
-			setConfig(t, g, addonsv1.FleetAddonConfigSpec{Policy: &addonsv1.PolicyConfig{CrossNamespaceClass: policy}})
-			g.Eventually(func() error { return ben.Create(ctx, cross(fmt.Sprintf("lax-%d", i))) }).Should(Succeed(), string(policy))
-		}
+		stop(t, g, webhookProcess)
+		g.Expect(forge(g, "two", pinned("two"))).To(haveKeys(stamp.OwnedByAnnotation, stamp.ClusterNameAnnotation))
+		unopened(g)
+	})
+	t.Run("but the syncer pins what is selected later", func(t *testing.T) {
+		g := NewWithT(t)
+		patch(g, named(&corev1.Namespace{}, "", s.namespace), entry("labels", "import", `"yes"`))
+		appears(g, s.fleet("one"))
+		g.Expect(stamp.PinOf(current(g, cluster).Annotations)).To(Equal(stamp.Pin{OwnedBy: "fleet-addon-config", ClusterName: "one"}))
 	})
 }
 
-// Who may write a Cluster may write its annotations: with those of the pin an unselected
-// one must not become claimed, for what is claimed is a user of its class.
-func TestPinForgedByAnUpdate(t *testing.T) {
+// The syncer removes keys of Muster that it does not set itself, whoever wrote them.
+func TestOwnKeysThatNobodyWantsGo(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	s := newScene(t, g)
-	setConfig(t, g, addonsv1.FleetAddonConfigSpec{Cluster: &addonsv1.ClusterConfig{
-		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"fleet": "wanted"}},
-	}})
-	g.Expect(env.Apply(ctx, fmt.Sprintf(`
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {namespace: %[1]s, name: forger}
-rules: [{apiGroups: [cluster.x-k8s.io], resources: [clusters], verbs: ["*"]}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {namespace: %[1]s, name: forger}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: forger}
-subjects: [{kind: User, name: mallory}]
-`, s.namespace))).To(Succeed())
-	var cluster *clusterv1.Cluster
-	g.Eventually(func(g Gomega) { // Until the webhook has seen the settings.
-		cluster = fixture.Cluster(s.namespace, "forged", "standard", s.classNamespace)
-		g.Expect(client.IgnoreNotFound(admin.Delete(ctx, cluster.DeepCopy()))).To(Succeed())
-		g.Expect(admin.Create(ctx, cluster)).To(Succeed())
-		g.Expect(stamp.PinOf(cluster.Annotations)).To(Equal(stamp.Pin{}))
-	}).Should(Succeed())
-	initialize(g, cluster)
-
-	mallory := tenant(g, "mallory")
-	for name, pin := range map[string]stamp.Pin{
-		"both":  {OwnedBy: "fleet-addon-config", ClusterName: "forged"},
-		"owner": {OwnedBy: "fleet-addon-config"},
-		"name":  {ClusterName: "forged"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			var patched clusterv1.Cluster
-			g.Eventually(func() error {
-				if err := mallory.Get(ctx, client.ObjectKeyFromObject(cluster), &patched); err != nil {
-					return err
-				}
-				before := patched.DeepCopy()
-				metav1.SetMetaDataAnnotation(&patched.ObjectMeta, "tried", name)
-				if pin.OwnedBy != "" {
-					patched.Annotations[stamp.OwnedByAnnotation] = pin.OwnedBy
-				}
-				if pin.ClusterName != "" {
-					patched.Annotations[stamp.ClusterNameAnnotation] = pin.ClusterName
-				}
-				return mallory.Patch(ctx, &patched, client.MergeFrom(before))
-			}).Should(Succeed())
-			g.Expect(patched.Annotations).To(HaveKeyWithValue("tried", name))
-			g.Expect(patched.Annotations).NotTo(Or(HaveKey(stamp.OwnedByAnnotation), HaveKey(stamp.ClusterNameAnnotation)))
-		})
-	}
-	g.Consistently(func(g Gomega) {
-		for _, absent := range []client.Object{
-			&fleetv1.BundleNamespaceMapping{ObjectMeta: metav1.ObjectMeta{Namespace: s.classNamespace, Name: s.namespace}},
-			&fleetv1.ClusterGroup{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "standard." + s.classNamespace}},
-			&fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "forged"}},
-		} {
-			err := admin.Get(ctx, client.ObjectKeyFromObject(absent), absent)
-			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%T: %v", absent, err)
-		}
-		g.Expect(get(g, &corev1.Namespace{}, "", s.namespace).Annotations).To(BeEmpty())
-	}).Should(Succeed())
-
-	t.Run("but the syncer pins what is selected later", func(t *testing.T) {
-		g := NewWithT(t)
-		namespace := get(g, &corev1.Namespace{}, "", s.namespace)
-		before := namespace.DeepCopy()
-		namespace.Labels["fleet"] = "wanted"
-		g.Expect(admin.Patch(ctx, namespace, client.MergeFrom(before))).To(Succeed())
+	s.imported(g, "user")
+	plain := plainCluster(g, s.namespace, "plain", nil)
+	initialize(g, plain)
+	appears(g, s.fleet("plain"))
+	quiet(g, in(s.namespace))
+	for object, label := range map[client.Object]string{s.fleet("plain"): stamp.ClassNameLabel, s.mapping(): stamp.ClassNameLabel, s.group(): "none"} {
+		patchf(g, object, `{"metadata":{"labels":{%q:"x"},"annotations":{"%s/foreign":"x","others.example/note":"stays"}}}`, label, stamp.Domain)
 		g.Eventually(func(g Gomega) {
-			g.Expect(stamp.PinOf(get(g, &clusterv1.Cluster{}, s.namespace, "forged").Annotations)).
-				To(Equal(stamp.Pin{OwnedBy: "fleet-addon-config", ClusterName: "forged"}))
-			fleetCluster(g, s.namespace, "forged")
+			exists(g, object)
+			g.Expect(object.GetAnnotations()).To(And(Not(HaveKey(stamp.Domain+"/foreign")), HaveKeyWithValue("others.example/note", "stays")), "%T", object)
+			if label != "none" {
+				g.Expect(object.GetLabels()).NotTo(HaveKey(label), "%T", object)
+			}
 		}).Should(Succeed())
+	}
+}
+
+// bookkeeping are the keys by which Muster remembers, on Fleet's objects, what it did.
+var bookkeeping = map[string][]string{
+	"labels": {stamp.ClassNameLabel, stamp.ClassNamespaceLabel},
+	"annotations": {
+		stamp.ReleasedAnnotation, stamp.ImportedFromAnnotation, stamp.ImportedUIDAnnotation,
+		desired.TargetingAnnotation, desired.HashAnnotation, desired.ClassAnnotation,
+	},
+}
+
+// A tenant may do everything with Fleet's objects of his namespace, but not forge what
+// Muster wrote down there.
+func TestBookkeepingIsMustersOwn(t *testing.T) {
+	t.Parallel()
+	g := NewWithT(t)
+	s := newScene(t, g)
+	s.imported(g, "one")
+	everything, tom, backup := may("*", "*", "*"), "tom-"+s.namespace, "backup-"+s.namespace
+	grant(t, g, s.namespace, tom, everything)
+	grant(t, g, s.namespace, backup, everything)
+	grant(t, g, "", backup, get(g, &rbacv1.ClusterRole{}, "", "muster-bookkeeper").Rules...)
+	his, theirs := tenant(g, tom), tenant(g, backup)
+	refused := func(g Gomega, err error, key string) {
+		isForbidden(g, err, "ValidatingAdmissionPolicy 'muster-bookkeeping'", key)
+	}
+	one, bare := target(fleetVersion, "Cluster", s.namespace, "one"), target(fleetVersion, "Cluster", s.namespace, "bare")
+	create(g, object(g, fmt.Sprintf("{apiVersion: %s, kind: ClusterGroup, metadata: {namespace: %s, name: bare}, spec: {selector: {}}}", fleetVersion,
+		s.namespace)),
+		named(&fleetv1.BundleNamespaceMapping{}, s.namespace, "bare"))
+	managed := bare.DeepCopy()
+	managed.SetLabels(map[string]string{stamp.ManagedByLabel: stamp.ManagedBy})
+	create(g, managed)
+
+	for where, keys := range bookkeeping {
+		for _, key := range keys {
+			for _, kind := range []string{"Cluster", "ClusterGroup", "BundleNamespaceMapping"} {
+				t.Run(kind+" "+key, func(t *testing.T) {
+					g := NewWithT(t)
+					made := func() *unstructured.Unstructured {
+						object := target(fleetVersion, kind, s.namespace, "forged")
+						if where == "labels" {
+							object.SetLabels(map[string]string{key: "x", stamp.ManagedByLabel: stamp.ManagedBy})
+						} else {
+							object.SetAnnotations(map[string]string{key: "true"})
+						}
+						return object
+					}
+					refused(g, his.Create(ctx, made()), key)
+					refused(g, his.Patch(ctx, target(fleetVersion, kind, s.namespace, "bare"), mergePatch(entry(where, key, `"true"`))), key)
+					// Who administers the whole cluster may, and so may who was given the verb for it.
+					for _, writer := range []client.Client{admin, theirs} {
+						g.Expect(writer.Create(ctx, made(), client.DryRunAll)).To(Succeed())
+					}
+				})
+			}
+		}
+	}
+	t.Run("what Muster wrote is neither changed nor removed", func(t *testing.T) {
+		g := NewWithT(t)
+		written := map[string][]string{"labels": bookkeeping["labels"], "annotations": {desired.ImportedFromAnnotation, desired.HashAnnotation,
+			desired.TargetingAnnotation}}
+		for where, keys := range written {
+			for _, key := range keys {
+				for _, value := range []string{`"x"`, "null"} {
+					refused(g, his.Patch(ctx, one.DeepCopy(), mergePatch(entry(where, key, value))), key)
+				}
+			}
+		}
+		// The message says what to do.
+		isForbidden(g, his.Patch(ctx, one.DeepCopy(), mergePatch(entry("labels", stamp.ClassNameLabel, `"x"`))), "Leave it as it is", "labels of your own",
+			"bookkeep")
+	})
+	t.Run("everything else passes", func(t *testing.T) {
+		g := NewWithT(t)
+		for _, change := range []string{entry("annotations", stamp.AdoptAnnotation, `"true"`), entry("labels", desired.ManagedByLabel, "null")} {
+			g.Expect(his.Patch(ctx, bare.DeepCopy(), mergePatch(change), client.DryRunAll)).To(Succeed())
+		}
+		g.Eventually(func(g Gomega) {
+			g.Expect(his.Get(ctx, client.ObjectKeyFromObject(one), one)).To(Succeed())
+			one.SetAnnotations(stamp.Merge(one.GetAnnotations(), map[string]string{"a": "b"}))
+			g.Expect(his.Update(ctx, one, client.DryRunAll)).To(Succeed(), "the whole object, our keys unchanged")
+		}).Should(Succeed())
+		g.Expect(his.Delete(ctx, one, client.DryRunAll)).To(Succeed())
 	})
 }
 
@@ -251,18 +259,7 @@ func TestMappingsOfTenants(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	namespace := newNamespace(t, g, "tenant", nil)
-	g.Expect(env.Apply(ctx, fmt.Sprintf(`
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {namespace: %[1]s, name: everything}
-rules: [{apiGroups: ["*"], resources: ["*"], verbs: ["*"]}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {namespace: %[1]s, name: everything}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: everything}
-subjects: [{kind: User, name: mallory}]
-`, namespace))).To(Succeed())
+	grant(t, g, namespace, "mallory", may("*", "*", "*"))
 	mallory := tenant(g, "mallory")
 	toEverybody := func(name string) *fleetv1.BundleNamespaceMapping {
 		return &fleetv1.BundleNamespaceMapping{
@@ -271,46 +268,26 @@ subjects: [{kind: User, name: mallory}]
 		}
 	}
 
-	// Without the component, RBAC in the tenant's own namespace is all that is asked for.
-	g.Eventually(func() error { return mallory.Create(ctx, toEverybody("open")) }).Should(Succeed())
+	// Without the component, a role in the tenant's own namespace is enough.
 	closed := toEverybody("closed")
 	closed.NamespaceSelector = nil
-	g.Expect(mallory.Create(ctx, closed)).To(Succeed())
-
-	t.Cleanup(func() {
-		if _, err := env.Kubectl(ctx, "delete", "--ignore-not-found", "validatingadmissionpolicybinding,validatingadmissionpolicy", "muster-mapping-authors"); err != nil {
-			t.Error(err)
-		}
-	})
-	g.Expect(env.StartComponent(ctx, "mapping-authors")).To(Succeed())
-	refused := func(g Gomega, err error) {
-		g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
-		g.Expect(err).To(MatchError(ContainSubstring("ask a cluster administrator to make it")))
+	for _, mapping := range []client.Object{toEverybody("open"), closed} {
+		g.Expect(mallory.Create(ctx, mapping)).To(Succeed())
 	}
-	g.Eventually(func(g Gomega) { refused(g, mallory.Create(ctx, toEverybody("new"), client.DryRunAll)) }).Should(Succeed())
-
+	deleteByKubectl(t, "validatingadmissionpolicybinding,validatingadmissionpolicy", "muster-mapping-authors")
+	g.Expect(env.StartComponent(ctx, "mapping-authors")).To(Succeed())
+	const refusal = "ask a cluster administrator to make it"
 	change := func(name, body string) error {
 		return mallory.Patch(ctx, target(fleetVersion, "BundleNamespaceMapping", namespace, name), mergePatch(body))
 	}
-	t.Run("a tenant opens no namespace to others", func(t *testing.T) {
-		g := NewWithT(t)
-		refused(g, mallory.Create(ctx, toEverybody("new")))
-		refused(g, change("closed", `{"namespaceSelector":{}}`))
-		refused(g, change("open", `{"bundleSelector":{"matchLabels":{"a":"b"}}}`))
-	})
-	t.Run("a tenant may label and delete a mapping that is there", func(t *testing.T) {
-		g := NewWithT(t)
-		g.Expect(change("open", `{"metadata":{"labels":{"a":"b"}}}`)).To(Succeed())
-		g.Expect(mallory.Delete(ctx, toEverybody("open"))).To(Succeed())
-	})
-	t.Run("the syncer makes its mappings", func(t *testing.T) {
-		g := NewWithT(t)
-		s.imported(g, "one")
-		g.Eventually(func() error {
-			return admin.Get(ctx, client.ObjectKey{Namespace: s.classNamespace, Name: s.namespace}, &fleetv1.BundleNamespaceMapping{})
-		}).Should(Succeed())
-	})
-	t.Run("an administrator makes any", func(t *testing.T) {
-		NewWithT(t).Expect(admin.Create(ctx, toEverybody("new"))).To(Succeed())
-	})
+	// A tenant opens no namespace to others, but may label and delete a mapping that is there.
+	g.Eventually(func(g Gomega) { isForbidden(g, mallory.Create(ctx, toEverybody("new"), client.DryRunAll), refusal) }).Should(Succeed())
+	isForbidden(g, change("closed", `{"namespaceSelector":{}}`), refusal)
+	isForbidden(g, change("open", `{"bundleSelector":{"matchLabels":{"a":"b"}}}`), refusal)
+	g.Expect(change("open", entry("labels", "a", `"b"`))).To(Succeed())
+	g.Expect(mallory.Delete(ctx, toEverybody("open"))).To(Succeed())
+	// The syncer makes its mappings, and an administrator any.
+	s.imported(g, "one")
+	appears(g, s.mapping())
+	create(g, toEverybody("new"))
 }

@@ -4,9 +4,12 @@ package registrar
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,9 +18,15 @@ import (
 
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-const thiefAgent = "thief"
+const (
+	thiefAgent = "thief"
+	process    = "muster-registrar"
+	// records is where Fleet leaves credentials, and the registrar keeps its records.
+	records = "cattle-fleet-clusters-system"
+)
 
 var (
 	ctx   = context.Background()
@@ -30,40 +39,59 @@ func TestMain(m *testing.M) {
 	SetDefaultEventuallyPollingInterval(100 * time.Millisecond)
 	SetDefaultConsistentlyDuration(3 * time.Second)
 	os.Exit(stack.Main(m, stack.Options{Profile: stack.API, Muster: true}, func(s *stack.Stack) error {
-		if err := fixture.Use(&env, &admin)(s); err != nil {
-			return err
-		}
-		if err := setServer("https://fleet.example.com"); err != nil {
-			return err
-		}
-		return s.StartComponent(ctx, "registrar")
+		return errors.Join(fixture.Use(&env, &admin)(s), setServer("https://fleet.example.com"), startBeforeFleet())
 	}, nothingRefused))
+}
+
+// startBeforeFleet starts the registrar before one of Fleet's CRDs is there: it waits, and needs no restart.
+func startBeforeFleet() error {
+	const crd = "clusterregistrations.fleet.cattle.io"
+	saved, err := env.Kubectl(ctx, "get", "crd", crd, "-o", "yaml")
+	if err != nil {
+		return err
+	}
+	if _, err := env.Kubectl(ctx, "delete", "crd", crd); err != nil {
+		return err
+	}
+	if err := env.StartComponent(ctx, "registrar"); err != nil {
+		return err
+	}
+	if err := poll.Until(ctx, "the registrar to wait for Fleet", time.Minute, func(context.Context) error {
+		if log := env.LogTail(process); !strings.Contains(log, "ClusterRegistration.fleet.cattle.io") {
+			return errors.New(log)
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	_, err = env.KubectlInput(ctx, regexp.MustCompile(`(?m)^  (resourceVersion|uid): .*\n`).ReplaceAllString(saved, ""), "create", "-f", "-")
+	return err
 }
 
 // setServer plays Fleet's chart: it says by which address agents reach Fleet.
 func setServer(url string) error { return env.Apply(ctx, fixture.FleetSettings(url)) }
 
-// nothingRefused is asked when all tests are over. Two things are refused that are asked for:
-// Secrets that are not manifests, which only a policy can tell apart, and what a quota forbids.
+// asked returns what the registrar asked for.
+func asked(s *stack.Stack, where func(stack.AuditEvent) bool) ([]stack.AuditEvent, error) {
+	return s.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", process), Where: func(e stack.AuditEvent) bool {
+		return e.UserAgent != thiefAgent && where(e)
+	}})
+}
+
+// nothingRefused checks the audit log after all tests. The API server refuses the registrar two things:
+// to overwrite Secrets that are not manifests, which only a policy can tell apart, and to exceed a quota.
 func nothingRefused(s *stack.Stack) error {
-	all, err := s.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-registrar")})
-	if err != nil {
-		return err
-	}
-	if len(all) == 0 {
-		return fmt.Errorf("the registrar has asked for nothing")
+	all, err := asked(s, func(stack.AuditEvent) bool { return true })
+	if err == nil && len(all) == 0 {
+		err = errors.New("the registrar has asked for nothing")
 	}
 	for _, e := range all {
-		if e.UserAgent == thiefAgent {
-			continue
-		}
 		if e.Code == http.StatusForbidden && e.Name != "forged-fleet-agent" && e.Name != "full-fleet-agent" {
-			return fmt.Errorf("the registrar was refused: %s: %s", e, e.Reason)
+			err = fmt.Errorf("the registrar was refused: %s: %s", e, e.Reason)
 		}
-		isOwn := e.Namespace == "cattle-fleet-clusters-system"
-		if e.Resource == "secrets" && !isOwn && e.Verb != "create" && e.Verb != "update" {
-			return fmt.Errorf("the registrar reads Secrets: %s", e)
+		if e.Resource == "secrets" && e.Namespace != records && e.Verb != "create" && e.Verb != "update" {
+			err = fmt.Errorf("the registrar reads Secrets: %s", e)
 		}
 	}
-	return nil
+	return err
 }

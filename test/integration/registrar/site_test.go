@@ -3,24 +3,21 @@ package registrar
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	gomegatypes "github.com/onsi/gomega/types"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/oracle"
@@ -35,17 +32,39 @@ type site struct {
 	cluster         *clusterv1.Cluster
 }
 
-func newSite(g Gomega, name string) *site {
+// emptySite has no Cluster yet.
+func emptySite(g Gomega, name string) *site {
 	s := &site{namespace: fmt.Sprintf("team-%d", counter.Add(1)), name: name}
-	g.Expect(admin.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})).To(Succeed())
-	s.create(g)
+	create(g, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})
 	return s
 }
 
-func (s *site) create(g Gomega) {
+func newSite(g Gomega, name string) *site {
+	s := emptySite(g, name)
+	s.create(g, map[string]string{stamp.RegistrationAnnotation: "agent"}, nil)
+	return s
+}
+
+func create(g Gomega, object client.Object) { g.Expect(admin.Create(ctx, object)).To(Succeed()) }
+
+func (s *site) create(g Gomega, annotations, labels map[string]string) {
 	s.cluster = fixture.Cluster(s.namespace, s.name, "", "")
-	s.cluster.Annotations = map[string]string{stamp.RegistrationAnnotation: "agent"}
-	g.Expect(admin.Create(ctx, s.cluster)).To(Succeed())
+	s.cluster.Annotations, s.cluster.Labels = annotations, labels
+	create(g, s.cluster)
+}
+
+// put makes the Secret of a manifest as somebody else would, which says that it is the Cluster's.
+func (s *site) put(g Gomega) {
+	g.Expect(env.Apply(ctx, fmt.Sprintf(`
+apiVersion: v1
+kind: Secret
+metadata:
+  namespace: %s
+  name: %s-fleet-agent
+  ownerReferences: [{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, name: %[2]s, uid: %s}]
+type: fleet.addons.cluster.x-k8s.io/agent-manifest
+stringData: {manifest: mine, token: mine}
+`, s.namespace, s.name, s.cluster.UID))).To(Succeed())
 }
 
 func (s *site) key() client.ObjectKey { return client.ObjectKey{Namespace: s.namespace, Name: s.name} }
@@ -77,18 +96,15 @@ func (s *site) registrations(g Gomega) []fleetv1.ClusterRegistration {
 	return all.Items
 }
 
+// isRegistered expects one registration, which is this one.
+func (s *site) isRegistered(g Gomega, by fleetv1.ClusterRegistration) {
+	g.Expect(s.registrations(g)).To(ConsistOf(HaveField("UID", by.UID)))
+}
+
 // granted plays Fleet: it grants the newest registration and leaves a credential.
-func (s *site) granted(g Gomega, token string) fleetv1.ClusterRegistration {
-	var asked fleetv1.ClusterRegistration
+func (s *site) granted(g Gomega, token string) (asked fleetv1.ClusterRegistration) {
 	g.Eventually(func(g Gomega) {
-		for _, registration := range s.registrations(g) {
-			if !registration.Status.Granted {
-				asked = registration
-				return
-			}
-		}
-		g.Expect(s.registrations(g)).To(BeEmpty(), "all are granted")
-		g.Expect(asked.Name).NotTo(BeEmpty(), "nothing was registered")
+		g.Expect(s.registrations(g)).To(ContainElement(HaveField("Status.Granted", BeFalse()), &asked))
 	}).Should(Succeed())
 	s.leave(g, asked, s.namespace, token)
 	g.Expect(fixture.Grant(ctx, admin, &asked, s.name)).To(Succeed())
@@ -96,11 +112,16 @@ func (s *site) granted(g Gomega, token string) fleetv1.ClusterRegistration {
 }
 
 // register plays an agent that registers by itself, and Fleet, which grants it.
-func (s *site) register(g Gomega, name, clientID string) *fleetv1.ClusterRegistration {
+func (s *site) register(g Gomega, name, clientID string) fleetv1.ClusterRegistration {
 	asked := fixture.RegistersItself(name, clientID, s.fleet(g))
-	g.Expect(admin.Create(ctx, asked)).To(Succeed())
+	create(g, asked)
 	g.Expect(fixture.Grant(ctx, admin, asked, s.name)).To(Succeed())
-	return asked
+	return *asked
+}
+
+// revoked plays Fleet, which deletes a registration.
+func (s *site) revoked(g Gomega, registration fleetv1.ClusterRegistration) {
+	g.Expect(admin.Delete(ctx, &registration)).To(Succeed())
 }
 
 // called plays an agent that reports, from a cluster whose control plane is up.
@@ -117,12 +138,17 @@ func (s *site) fleet(g Gomega) *fleetv1.Cluster {
 
 // leave leaves a credential where Fleet leaves it, for the cluster of a namespace.
 func (s *site) leave(g Gomega, registration fleetv1.ClusterRegistration, namespace, token string) {
-	g.Expect(admin.Create(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-clusters-system", Name: oracle.CredentialName(&registration)},
+	create(g, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: records, Name: oracle.CredentialName(&registration)},
 		StringData: map[string]string{
 			"token": token, "deploymentNamespace": stamp.FleetNamespace(namespace, s.name), "clusterNamespace": namespace, "clusterName": s.name,
 		},
-	})).To(Succeed())
+	})
+}
+
+// forget deletes that credential.
+func forget(g Gomega, registration fleetv1.ClusterRegistration) {
+	g.Expect(admin.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: records, Name: oracle.CredentialName(&registration)}})).To(Succeed())
 }
 
 func (s *site) secret(g Gomega) *corev1.Secret {
@@ -131,8 +157,12 @@ func (s *site) secret(g Gomega) *corev1.Secret {
 	return secret
 }
 
-func (s *site) handedOut(g Gomega, token string) *corev1.Secret {
-	var secret *corev1.Secret
+// hasNone expects that there is no manifest of that name.
+func (s *site) hasNone(g Gomega, name string) {
+	g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name + "-fleet-agent"}, &corev1.Secret{})).To(Satisfy(apierrors.IsNotFound))
+}
+
+func (s *site) handedOut(g Gomega, token string) (secret *corev1.Secret) {
 	g.Eventually(func(g Gomega) {
 		secret = s.secret(g)
 		g.Expect(string(secret.Data["token"])).To(Equal(token))
@@ -141,34 +171,59 @@ func (s *site) handedOut(g Gomega, token string) *corev1.Secret {
 	return secret
 }
 
-func (s *site) reason(g Gomega) string { return s.condition(g, stamp.ManifestCondition) }
-
-// waits waits for a reason with that in its message, and nothing is registered meanwhile.
-func (s *site) waits(g Gomega, reason, message string) {
-	g.Eventually(func(g Gomega) {
-		cluster := &clusterv1.Cluster{}
-		g.Expect(admin.Get(ctx, s.key(), cluster)).To(Succeed())
-		g.Expect(conditions.GetReason(cluster, stamp.ManifestCondition)).To(Equal(reason))
-		g.Expect(conditions.GetMessage(cluster, stamp.ManifestCondition)).To(ContainSubstring(message))
-	}).Should(Succeed())
-	g.Expect(s.registrations(g)).To(BeEmpty())
+// record returns the registrar's record of the Cluster; nil if there is none.
+func (s *site) record(g Gomega) *corev1.Secret {
+	var all corev1.SecretList
+	g.Expect(admin.List(ctx, &all, client.InNamespace(records), client.MatchingFields{"type": "fleet.addons.cluster.x-k8s.io/agent-record"})).To(Succeed())
+	for _, secret := range all.Items {
+		if string(secret.Data["namespace"]) == s.namespace && string(secret.Data["name"]) == s.name {
+			return &secret
+		}
+	}
+	return nil
 }
 
-func (s *site) imported(g Gomega) string { return s.condition(g, "FleetImported") }
+// asked is how often the registrar has asked for a Secret of the namespace.
+func (s *site) asked(g Gomega) int {
+	all, err := asked(env, func(e stack.AuditEvent) bool { return e.Resource == "secrets" && e.Namespace == s.namespace })
+	g.Expect(err).NotTo(HaveOccurred())
+	return len(all)
+}
 
-func (s *site) condition(g Gomega, name string) string {
+func (s *site) condition(g Gomega, name string) (reason, message string) {
 	cluster := &clusterv1.Cluster{}
 	g.Expect(admin.Get(ctx, s.key(), cluster)).To(Succeed())
-	return conditions.GetReason(cluster, name)
+	return conditions.GetReason(cluster, name), conditions.GetMessage(cluster, name)
+}
+
+func (s *site) reason(g Gomega) string {
+	reason, _ := s.condition(g, stamp.ManifestCondition)
+	return reason
+}
+
+// waits waits for a reason with that in its message.
+func (s *site) waits(g Gomega, reason, says string) {
+	g.Eventually(func(g Gomega) {
+		its, message := s.condition(g, stamp.ManifestCondition)
+		g.Expect(its).To(Equal(reason))
+		g.Expect(message).To(ContainSubstring(says))
+	}).Should(Succeed())
+}
+
+// isImported waits for the reason of FleetImported.
+func (s *site) isImported(g Gomega, reason string) {
+	g.Eventually(func(g Gomega) (its string) { its, _ = s.condition(g, "FleetImported"); return its }).Should(Equal(reason))
 }
 
 // configure has a FleetAddonConfig with this as spec.cluster for as long as a test runs.
 func configure(t *testing.T, g Gomega, cluster string) {
 	t.Helper()
+	setConfig(g, cluster)
+	t.Cleanup(func() { g.Expect(client.IgnoreNotFound(admin.Delete(ctx, fixture.Config()))).To(Succeed()) })
+}
+
+func setConfig(g Gomega, cluster string) {
 	g.Expect(env.Apply(ctx, "{apiVersion: addons.cluster.x-k8s.io/v1alpha1, kind: FleetAddonConfig, metadata: {name: fleet-addon-config}, spec: {cluster: "+cluster+"}}")).To(Succeed())
-	t.Cleanup(func() {
-		g.Expect(admin.Delete(ctx, &addonsv1.FleetAddonConfig{ObjectMeta: metav1.ObjectMeta{Name: "fleet-addon-config"}})).To(Succeed())
-	})
 }
 
 func (s *site) annotate(g Gomega, key, value string) {
@@ -184,6 +239,21 @@ func (s *site) patch(g Gomega, merge string) {
 	g.Expect(admin.Patch(ctx, s.cluster, client.RawPatch(types.MergePatchType, []byte(merge)))).To(Succeed())
 }
 
+// turn says who registers the Cluster, and waits for its kubeconfig.
+func (s *site) turn(g Gomega, by, kubeconfig string) {
+	s.annotate(g, stamp.RegistrationAnnotation, by)
+	s.hasKubeconfig(g, kubeconfig)
+}
+
+func (s *site) hasKubeconfig(g Gomega, name string) {
+	g.Eventually(func(g Gomega) string { return s.fleet(g).Spec.KubeConfigSecret }).Should(Equal(name))
+}
+
+// data waits for what the Secret of the manifest holds.
+func (s *site) data(g Gomega, matcher gomegatypes.GomegaMatcher) {
+	g.Eventually(func(g Gomega) map[string][]byte { return s.secret(g).Data }).Should(matcher)
+}
+
 // ready returns a site whose manifest is handed out.
 func ready(g Gomega, name string) (*site, fleetv1.ClusterRegistration) {
 	s := newSite(g, name)
@@ -192,46 +262,6 @@ func ready(g Gomega, name string) (*site, fleetv1.ClusterRegistration) {
 	s.handedOut(g, "first")
 	return s, registration
 }
-
-// The registrar may be installed before Fleet's CRDs: it waits, and needs no restart. With the
-// CRDs goes all that is registered, of other tests, too: a stack of its own.
-func TestFleetIsInstalledLater(t *testing.T) {
-	g := NewWithT(t)
-	own, err := stack.Up(ctx, stack.Options{Profile: stack.API, Muster: true, Progress: os.Stderr})
-	g.Expect(err).NotTo(HaveOccurred())
-	shared, sharedAdmin := env, admin
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(own.LogTail("muster-registrar"))
-		}
-		env, admin = shared, sharedAdmin
-		g.Expect(own.Down()).To(Succeed())
-	})
-	g.Expect(fixture.Use(&env, &admin)(own)).To(Succeed())
-	g.Expect(setServer("https://fleet.example.com")).To(Succeed())
-
-	crd := &unstructured.Unstructured{}
-	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-	g.Expect(admin.Get(ctx, client.ObjectKey{Name: "clusterregistrations.fleet.cattle.io"}, crd)).To(Succeed())
-	g.Expect(admin.Delete(ctx, crd.DeepCopy())).To(Succeed())
-	g.Eventually(func(g Gomega) {
-		err := admin.Get(ctx, client.ObjectKeyFromObject(crd), crd.DeepCopy())
-		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "got %v", err)
-	}).Should(Succeed())
-	g.Expect(env.StartComponent(ctx, "registrar")).To(Succeed())
-	g.Eventually(func() string { return env.LogTail("muster-registrar") }).Should(ContainSubstring("ClusterRegistration.fleet.cattle.io"))
-	processes := env.Processes()
-
-	crd.SetResourceVersion("")
-	crd.SetUID("")
-	crd.SetManagedFields(nil)
-	unstructured.RemoveNestedField(crd.Object, "status")
-	g.Expect(admin.Create(ctx, crd)).To(Succeed())
-	ready(g, "early")
-	g.Expect(env.Processes()).To(Equal(processes), "a process was restarted")
-}
-
-const process = "muster-registrar"
 
 // What the shipped alerts ask of the registrar is exposed, to the account that ships for it,
 // and with a certificate that can be verified.
@@ -251,11 +281,10 @@ func TestMonitoring(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(missing).To(BeEmpty())
 		g.Expect(asked).To(BeNumerically(">", 5))
-		g.Expect(body).To(MatchRegexp(`muster_manifests_by_reason\{reason="ManifestReady"\} [1-9]`))
-		for _, kind := range []string{"ClusterRegistration", "Secret"} {
-			g.Expect(body).To(MatchRegexp(`muster_apply_total\{kind="` + kind + `",result="created"\} [1-9]`))
+		for _, metric := range []string{`manifests_by_reason\{reason="ManifestReady"\}`, `apply_total\{kind="ClusterRegistration",result="created"\}`,
+			`apply_total\{kind="Secret",result="created"\}`} {
+			g.Expect(body).To(MatchRegexp("muster_" + metric + " [1-9]"))
 		}
 	}).Should(Succeed())
-
 	g.Eventually(func() error { return fixture.ServesItsCertificate(ctx, env, admin, process) }).Should(Succeed())
 }
