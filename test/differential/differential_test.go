@@ -175,7 +175,7 @@ func ask(q *question) answer {
 // module has such a path.
 func buildFleet(t *testing.T) string {
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("../parts/fleet")); err != nil {
+	if err := os.CopyFS(dir, os.DirFS("../parts/controllers")); err != nil {
 		t.Fatal(err)
 	}
 	modfile, program := filepath.Join(dir, "go.mod"), filepath.Join(dir, "program")

@@ -162,7 +162,6 @@ func leaveNoGitRepo(t *testing.T) {
 // a dry run.
 func testNobodyFights(t *testing.T, cluster string) {
 	g := NewWithT(t)
-	const sameStamp = "fleet.addons.cluster.x-k8s.io/cluster-name: "
 	byAnother := []string{"--server-side", "--field-manager=somebody", "-o", "yaml"} // It conflicts with nothing.
 	isStamped := func(yaml, name string) {
 		g.Expect(stamped(yaml)).To(Equal(4))

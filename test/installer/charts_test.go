@@ -27,7 +27,7 @@ type charts struct {
 func newCharts() (*charts, error) {
 	c := &charts{dir: filepath.Join(env.Dir(), "charts"), repository: repository.New()}
 	// The chart's own module, and Helm's own command.
-	source, err := fixture.ModuleDir("test/parts/fleet", "github.com/rancher/fleet")
+	source, err := fixture.ModuleDir("test/parts/controllers", "github.com/rancher/fleet")
 	if err != nil {
 		return nil, err
 	}
