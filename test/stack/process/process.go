@@ -316,6 +316,12 @@ func Runs(pid int, program string) bool {
 		return false
 	}
 	executable, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if program == "" || err != nil {
+		return true
+	}
+	if resolved, err := filepath.EvalSymlinks(program); err == nil { // The kernel follows links.
+		program = resolved
+	}
 	// A rebuilt program shows as "... (deleted)".
-	return program == "" || err != nil || executable == program || executable == program+" (deleted)"
+	return executable == program || executable == program+" (deleted)"
 }

@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -24,5 +25,21 @@ func TestADeadProcessEndsTheWaitAtOnce(t *testing.T) {
 	}
 	if time.Since(begin) > 10*time.Second {
 		t.Error("it waited on")
+	}
+}
+
+func TestAProcessIsKnownByItsProgram(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(program, link); err != nil {
+		t.Fatal(err)
+	}
+	for program, want := range map[string]bool{"": true, program: true, link: true, "/another": false} {
+		if got := Runs(os.Getpid(), program); got != want {
+			t.Errorf("%q runs: %t", program, got)
+		}
 	}
 }
