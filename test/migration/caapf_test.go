@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"text/template"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -141,8 +143,8 @@ kind: Namespace
 metadata: {name: {{.Namespace}}, annotations: {field.cattle.io/allow-fleetworkspace-creation-for-existing-namespace: "true"}}
 `
 
-// playCAAPF does once what CAAPF's controllers do, as its account. It applies without force,
-// as they do.
+// playCAAPF does once what CAAPF's controllers do, as its account. It applies without force and
+// goes on where another manager has a field, as they do.
 func playCAAPF() error {
 	caapf, err := fixture.ClientAs(env, stack.ServiceAccount(caapfNamespace, caapfDeployment))
 	if err != nil {
@@ -164,7 +166,7 @@ func playCAAPF() error {
 	for i := range groups.Items {
 		problems = append(problems, p.group(&groups.Items[i], classes.Items))
 	}
-	return errors.Join(problems...)
+	return errors.Join(slices.DeleteFunc(problems, apierrors.IsConflict)...)
 }
 
 type player struct{ client.Client }
