@@ -58,8 +58,8 @@ func handOver(g Gomega, word string) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// Objects of Fleet's chart that no release stands for are taken over when that is asked for;
-// those of other names never, whatever a chart has in it.
+// The installer takes over objects of Fleet's chart that belong to no release if the annotation
+// asks for it, and never objects with other names, whatever a chart contains.
 func TestAdopt(t *testing.T) {
 	g := fresh(t)
 	somebodyInstalls(g, "0.16.0")

@@ -99,7 +99,7 @@ func TestForeign(t *testing.T) {
 	g.Expect(object.Annotations).To(Equal(before.Annotations))
 	g.Expect(config(g).Status.InstalledVersion).To(Equal("0.16.0"))
 
-	// Broken by somebody: it is said, and left.
+	// The installer reports a configuration that somebody has broken, and leaves it.
 	configured := object.Data["config"]
 	object.Data["config"] = `{"apiServerURL":`
 	g.Expect(admin.Update(ctx, object)).To(Succeed())

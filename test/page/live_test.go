@@ -48,7 +48,7 @@ func TestLive(t *testing.T) {
 	set(`{"status":{"display":{"state":"","readyBundles":"2/2"}}}`)
 	tab.eventually(state("Ready"))
 
-	// The Cluster that is looked at changes with its BundleDeployments.
+	// The open page of a Cluster changes with its BundleDeployments.
 	tab.open(url + "cluster/team-a/prod")
 	tab.eventually("document.getElementById('detail').innerText.includes('classes/cni')")
 	kubectl(t, "patch", "bundledeployments", "-n", "cluster-team-a-prod", "cni", "--subresource=status", "--type=merge", "-p",
