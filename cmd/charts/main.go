@@ -9,17 +9,22 @@ import (
 	"github.com/go-logr/logr"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	"github.com/muster-fleet/muster/internal/charts"
+	"github.com/muster-fleet/muster/internal/helm"
+	"github.com/muster-fleet/muster/internal/helm/worker"
 	"github.com/muster-fleet/muster/internal/program"
 )
 
 type options struct {
 	program.Flags
 	program.Election
-	charts.Options
+	helm.Options
 }
 
-func main() { program.Main("charts", run) }
+func main() {
+	if !worker.Main() {
+		program.Main("charts", run)
+	}
+}
 
 func run(ctx context.Context, args []string) error {
 	var o options
@@ -29,11 +34,11 @@ func run(ctx context.Context, args []string) error {
 	// Helm's library speaks through slog.
 	slog.SetDefault(slog.New(logr.ToSlogHandler(ctrl.Log.WithName("helm"))))
 	o.Options.SyncPeriod = &o.Flags.SyncPeriod
-	mgr, err := program.NewManager(&o.Flags, &o.Election, charts.Lease, o.Options.Cache())
+	mgr, err := program.NewManager(&o.Flags, &o.Election, helm.Lease, o.Options.Cache())
 	if err != nil {
 		return err
 	}
-	if err := charts.Setup(ctx, mgr, o.Options); err != nil {
+	if err := helm.Setup(ctx, mgr, o.Options); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)

@@ -18,7 +18,6 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/installer"
-	"github.com/muster-fleet/muster/internal/installer/charts"
 	"github.com/muster-fleet/muster/internal/installer/helm"
 	"github.com/muster-fleet/muster/internal/manifests"
 	"github.com/muster-fleet/muster/internal/program"
@@ -53,7 +52,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := installer.Setup(mgr, o.Options, namespace, releases, charts.Open); err != nil {
+	if err := installer.Setup(mgr, o.Options, namespace, releases, installer.Open); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
@@ -87,7 +86,7 @@ func plan(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 	if err != nil {
 		return err
 	}
-	return installer.Preview(ctx, cluster, releases, charts.Open, wanted, stdout)
+	return installer.Preview(ctx, cluster, releases, installer.Open, wanted, stdout)
 }
 
 // configFrom reads the FleetAddonConfig from a file, or from the cluster.

@@ -57,9 +57,13 @@ func check(root string) ([]string, error) {
 	problems = append(problems, named(pages, flagSpan, flags, "flag")...)
 	problems = append(problems, missing(pages, reference, flags, "--", "flag")...)
 
-	metrics, err := literals(filepath.Join(root, "internal/metrics"), metricName)
-	if err != nil {
-		return nil, err
+	var metrics []string
+	for _, dir := range []string{"internal/metrics", "internal/helm"} {
+		its, err := literals(filepath.Join(root, dir), metricName)
+		if err != nil {
+			return nil, err
+		}
+		metrics = append(metrics, its...)
 	}
 	problems = append(problems, named(pages, metricName, metrics, "metric")...)
 	problems = append(problems, missing(pages, reference, metrics, "", "metric")...)
@@ -84,7 +88,7 @@ func check(root string) ([]string, error) {
 	}
 	problems = append(problems, missing(pages, support, versions, "", "tested version")...)
 
-	for _, dir := range []string{"internal/sync", "internal/registrar", "internal/installer", "internal/charts"} {
+	for _, dir := range []string{"internal/sync", "internal/registrar", "internal/installer", "internal/helm/plan", "internal/helm/proxy", "internal/helm/release"} {
 		reasons, err := conditionWords(filepath.Join(root, dir))
 		if err != nil {
 			return nil, err

@@ -18,7 +18,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
-	"github.com/muster-fleet/muster/internal/charts/plan"
+	"github.com/muster-fleet/muster/internal/helm/plan"
 )
 
 // ChartValidator is the validating webhook for HelmChartProxies. Its zero value looks at the

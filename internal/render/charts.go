@@ -3,9 +3,11 @@ package render
 import (
 	"cmp"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"slices"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,7 +16,8 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
-	"github.com/muster-fleet/muster/internal/charts/plan"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/values"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -32,97 +35,99 @@ func (r *renderer) chart(proxy *addonsv1.HelmChartProxy) error {
 	if problems := plan.Validate(proxy); len(problems) > 0 {
 		return wrap(bounds.Errors(problems).ToAggregate())
 	}
-	template, err := plan.Parse(proxy.Spec.ValuesTemplate)
+	template, err := values.Parse(proxy.Spec.ValuesTemplate)
 	if err != nil {
 		return wrap(err)
 	}
-	shared, err := r.shared(proxy, template)
-	if err != nil {
-		return wrap(err)
-	}
+	shared, isSecret := r.layers(proxy)
 	selected, err := r.selectedBy(proxy)
 	if err != nil {
 		return wrap(err)
 	}
-	targets, err := r.targets(proxy, template, selected)
-	if err != nil {
-		return wrap(err)
+	bundles := map[plan.Key]*fleetv1.Bundle{}
+	chart := plan.Chart{Source: plan.SourceOf(proxy), Version: proxy.Spec.Version, Agent: proxy.Spec.Download == addonsv1.DownloadAgent}
+	counts := map[string]int{}
+	for _, its := range selected {
+		layers, err := r.valuesFor(proxy, template, its, shared)
+		if err != nil {
+			r.note("HelmChartProxy %s: Cluster %s: %v; it is left out", key, client.ObjectKeyFromObject(its.cluster), err)
+			continue
+		}
+		cluster := client.ObjectKeyFromObject(its.cluster)
+		name := plan.Shard(proxy, cluster, counts)
+		counts[cluster.Namespace+"/"+name]++
+		in := plan.Key{Namespace: cluster.Namespace, Name: name}
+		if bundles[in] == nil {
+			bundles[in] = plan.NewBundle(proxy, cluster.Namespace, name, chart, "")
+		}
+		target, err := r.target(proxy, its, layers, isSecret)
+		if err != nil {
+			return wrap(err)
+		}
+		bundles[in].Spec.Targets = append(bundles[in].Spec.Targets, target)
 	}
-	isAgent := proxy.Spec.Download == addonsv1.DownloadAgent
 	switch {
-	case len(targets) == 0:
+	case len(bundles) == 0:
 		r.note("HelmChartProxy %s selects no Cluster of the manifests that is imported", key)
-	case isAgent:
+	case chart.Agent:
 		r.note("HelmChartProxy %s: version %q is looked up in %s; the Secret with access to it is missing below, if there is one", key, proxy.Spec.Version, proxy.Spec.RepoURL)
 	default:
 		r.note("HelmChartProxy %s: the files of the chart are missing below; version %q is looked up in %s", key, proxy.Spec.Version, proxy.Spec.RepoURL)
 	}
-	for namespace, its := range targets {
-		objects := plan.Make(plan.Input{
-			Proxy: proxy, Namespace: namespace, Targets: its, Shared: shared,
-			Chart: &plan.Chart{Source: plan.SourceOf(proxy), Version: proxy.Spec.Version, Agent: isAgent},
-		})
-		for _, object := range objects.Values {
-			if err := r.add(object, "HelmChartProxy "+key.String()); err != nil {
-				return err
-			}
-		}
-		for _, bundle := range objects.Bundles {
-			var object client.Object = bundle
-			if plan.IsHelmOp(bundle) {
-				object = plan.HelmOpOf(bundle)
-			}
-			if err := r.add(object, "HelmChartProxy "+key.String()); err != nil {
-				return err
-			}
+	for _, bundle := range bundles {
+		plan.SortTargets(bundle.Spec.Targets)
+		if err := r.add(bundle, "HelmChartProxy "+key.String()); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// targets returns what is deployed to, by namespace, with each Cluster's own values.
-func (r *renderer) targets(proxy *addonsv1.HelmChartProxy, template *plan.Template, selected []imported) (map[string][]plan.Target, error) {
-	targets := map[string][]plan.Target{}
-	for _, its := range selected {
-		target := plan.Target{Fleet: stamp.PinOf(its.cluster.Annotations).ClusterName}
-		if !template.IsStatic() {
-			data, err := plan.Data(its.cluster, its.controlPlane, its.infrastructure, r.settings.Cluster.Exclude)
-			if err != nil {
-				return nil, err
-			}
-			if target.Values, err = template.Render(data); err != nil {
-				r.note("HelmChartProxy %s/%s: Cluster %s: %v; it is left out", proxy.Namespace, proxy.Name, client.ObjectKeyFromObject(its.cluster), err)
-				continue
-			}
+// target adds the values of a Cluster, and returns its target.
+func (r *renderer) target(proxy *addonsv1.HelmChartProxy, its imported, layers []plan.Layer, isSecret bool) (fleetv1.BundleTarget, error) {
+	record := plan.Record{FleetCluster: stamp.PinOf(its.cluster.Annotations).ClusterName, Secret: isSecret}
+	if plan.HasValues(proxy) {
+		record.Digest = "rendered"
+		for _, layer := range layers {
+			record.Keys = append(record.Keys, layer.Key)
 		}
-		targets[its.cluster.Namespace] = append(targets[its.cluster.Namespace], target)
+		key := client.ObjectKeyFromObject(proxy)
+		if err := r.add(plan.ValuesObject(key, its.cluster.Namespace, record, layers), "HelmChartProxy "+key.String()); err != nil {
+			return fleetv1.BundleTarget{}, err
+		}
 	}
-	return targets, nil
+	release := &addonsv1.HelmReleaseProxy{Spec: addonsv1.HelmReleaseProxySpec{ReleaseName: plan.ReleaseName(proxy)}}
+	release.Spec.ClusterRef.Namespace = its.cluster.Namespace
+	release.Annotations = map[string]string{plan.RecordAnnotation: record.String()}
+	target, _ := plan.TargetOf(proxy, release)
+	return target, nil
+}
+
+// valuesFor returns the values of a Cluster.
+func (r *renderer) valuesFor(proxy *addonsv1.HelmChartProxy, template *values.Template, its imported, shared []plan.Layer) ([]plan.Layer, error) {
+	if proxy.Spec.ValuesTemplate == "" {
+		return shared, nil
+	}
+	data, err := plan.Data(its.cluster, its.controlPlane, its.infrastructure, r.settings.Cluster.Exclude)
+	if err != nil {
+		return nil, err
+	}
+	rendered, err := template.Render(data)
+	return append(slices.Clone(shared), plan.Layer{Key: plan.ValuesKey, Data: rendered}), err
 }
 
 // selectedBy returns the imported Clusters that a HelmChartProxy selects.
 func (r *renderer) selectedBy(proxy *addonsv1.HelmChartProxy) ([]imported, error) {
-	clusters, err := bounds.AsSelector(&proxy.Spec.ClusterSelector)
-	if err != nil {
-		return nil, err
+	selector, trouble := plan.NewSelector(proxy)
+	if trouble != nil {
+		return nil, errors.New(trouble.Message)
 	}
-	isIn := func(namespace string) bool { return namespace == proxy.Namespace }
-	if proxy.Spec.NamespaceSelector != nil {
-		namespaces, err := bounds.AsSelector(proxy.Spec.NamespaceSelector)
-		if err != nil {
-			return nil, err
-		}
-		isIn = func(namespace string) bool { return namespaces.Matches(labels.Set(r.in.namespaceLabels(namespace))) }
-	}
-	selected := slices.DeleteFunc(slices.Clone(r.imported), func(its imported) bool {
-		return !isIn(its.cluster.Namespace) || !clusters.Matches(labels.Set(its.cluster.Labels))
-	})
-	return selected, nil
+	namespaceLabels := func(namespace string) labels.Set { return r.in.namespaceLabels(namespace) }
+	return slices.DeleteFunc(slices.Clone(r.imported), func(its imported) bool { return !selector.Matches(its.cluster, namespaceLabels) }), nil
 }
 
-// shared returns the values for all Clusters.
-func (r *renderer) shared(proxy *addonsv1.HelmChartProxy, template *plan.Template) (*plan.Shared, error) {
-	values := plan.NewShared()
+// layers returns the values from ConfigMaps and Secrets.
+func (r *renderer) layers(proxy *addonsv1.HelmChartProxy) (layers []plan.Layer, isSecret bool) {
 	for i, from := range proxy.Spec.ValuesFrom {
 		data, found := r.referencedValues(proxy.Namespace, from)
 		if !found {
@@ -131,11 +136,10 @@ func (r *renderer) shared(proxy *addonsv1.HelmChartProxy, template *plan.Templat
 			}
 			continue
 		}
-		if err := values.Add(i, from, data); err != nil {
-			return nil, err
-		}
+		layers = append(layers, plan.Layer{Key: fmt.Sprintf("%02d.yaml", i), Data: data})
+		isSecret = isSecret || from.Kind == plan.SecretKind
 	}
-	return values.With(proxy, template)
+	return layers, isSecret
 }
 
 func (r *renderer) referencedValues(namespace string, from addonsv1.ValuesReference) ([]byte, bool) {

@@ -25,7 +25,7 @@ func TestChart(t *testing.T) {
 	const common = "{apiVersion: v1, kind: ConfigMap, metadata: {name: common, namespace: team}, data: {values.yaml: 'a: 1'}}"
 	objects, notes, result := render(t, plain[:len(plain)-2]+", labels: {env: prod}}\n", other, common, chartProxy)
 	if got := strings.Join(objects, "\n"); !strings.Contains(got, "Bundle team/hcp-web-default-web-") ||
-		!strings.Contains(got, "ConfigMap team/hcp-web.for-all") || !strings.Contains(got, "ConfigMap team/hcp-web.for.prod") || strings.Contains(got, "for.other") {
+		!strings.Contains(got, "ConfigMap team/hcp-web.for.prod") || strings.Contains(got, "for.other") {
 		t.Errorf("objects:\n%s", got)
 	}
 	all, err := yaml.Marshal(result.Objects)
@@ -44,14 +44,14 @@ func TestChart(t *testing.T) {
 
 func TestChartByAgents(t *testing.T) {
 	objects, _, result := render(t, plain[:len(plain)-2]+", labels: {env: prod}}\n", chartProxy+"  download: Agent\n  credentials: {secret: {name: repository}, key: config.json}\n")
-	if got := strings.Join(objects, "\n"); !strings.Contains(got, "HelmOp team/hcp-web-default-web-") || strings.Contains(got, "Bundle team/hcp-web") {
+	if got := strings.Join(objects, "\n"); !strings.Contains(got, "Bundle team/hcp-web-default-web-") {
 		t.Errorf("objects:\n%s", got)
 	}
 	all, err := yaml.Marshal(result.Objects)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"kind: HelmOp\n", "repo: https://charts.example.com", "helmSecretName: hcp-web.for-agents-", "clusterName: prod"} {
+	for _, want := range []string{"repo: https://charts.example.com", "helmOpSecretName: hcp-web-default-web-", "clusterName: prod"} {
 		if !strings.Contains(string(all), want) {
 			t.Errorf("%q is not in:\n%s", want, all)
 		}

@@ -15,10 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/charts/plan"
-	"github.com/muster-fleet/muster/internal/charts/repository"
+	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/test/bench/metrics"
 	"github.com/muster-fleet/muster/test/bench/usage"
+	"github.com/muster-fleet/muster/test/charts/repository"
 	"github.com/muster-fleet/muster/test/oracle"
 )
 
@@ -43,7 +43,7 @@ const (
 var (
 	chartsProxy = client.ObjectKey{Namespace: "bench-00", Name: "bench"}
 	// chartsWrite are what it writes, but for events.
-	chartsWrite = []string{"bundles", "helmops", "configmaps", "helmreleaseproxies", "helmchartproxies"}
+	chartsWrite = []string{"bundles", "configmaps", "helmreleaseproxies", "helmchartproxies"}
 )
 
 // chartsLevel is what was measured with a number of selected Clusters: some were changed one after the other.
@@ -194,11 +194,17 @@ func (s *session) deployed(ctx context.Context, selected int, happen func() erro
 
 // hasValues checks that a Cluster has values of its own, of the size that is measured and of this revision.
 func (s *session) hasValues(ctx context.Context, key client.ObjectKey, revision string) error {
-	values := &corev1.ConfigMap{}
-	if err := s.admin.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: plan.ValuesName(chartsProxy, key.Namespace, key.Name)}, values); err != nil {
-		return err
+	text := ""
+	for slot := range 2 { // The one that the agent has read before is deleted.
+		values := &corev1.ConfigMap{}
+		err := s.admin.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: plan.ValuesName(chartsProxy, key.Namespace, key.Name, slot)}, values)
+		if client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		for _, its := range values.Data {
+			text += its
+		}
 	}
-	text := values.Data[plan.ValuesKey]
 	if len(text) < fewestValues || len(text) > mostValues || !strings.Contains(text, revision) ||
 		!strings.Contains(text, "55."+key.Name+"."+key.Name+".clusters.example.com/"+key.Name) {
 		return fmt.Errorf("the values of %s have %d bytes, and not revision %s", key, len(text), revision)

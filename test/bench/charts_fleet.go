@@ -8,12 +8,11 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/charts/plan"
+	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/test/oracle"
 )
 
@@ -22,9 +21,9 @@ import (
 type playedFleet struct {
 	admin client.Client
 	cache cache.Cache
-	// deployed are the BundleDeployments as they were last written, values the versions of the values that they have.
+	// deployed are the BundleDeployments as they were last written.
 	deployed map[client.ObjectKey]*fleetv1.BundleDeployment
-	values   map[client.ObjectKey]string
+	revision int
 }
 
 // playFleet plays Fleet until ctx ends.
@@ -38,8 +37,8 @@ func playFleet(ctx context.Context, s *session) error {
 		return err
 	}
 	made := cache.ByObject{Label: ours}
-	f := &playedFleet{admin: s.admin, deployed: map[client.ObjectKey]*fleetv1.BundleDeployment{}, values: map[client.ObjectKey]string{}}
-	f.cache, err = cache.New(config, cache.Options{Scheme: s.admin.Scheme(), ByObject: map[client.Object]cache.ByObject{&fleetv1.Bundle{}: made, &corev1.ConfigMap{}: made}})
+	f := &playedFleet{admin: s.admin, deployed: map[client.ObjectKey]*fleetv1.BundleDeployment{}}
+	f.cache, err = cache.New(config, cache.Options{Scheme: s.admin.Scheme(), ByObject: map[client.Object]cache.ByObject{&fleetv1.Bundle{}: made}})
 	if err != nil {
 		return err
 	}
@@ -76,36 +75,40 @@ func (f *playedFleet) act(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// deploy deploys to one target. What is there stays, and changes when the values do.
+// deploy deploys to one target, again when its content or its values change.
 func (f *playedFleet) deploy(ctx context.Context, bundle *fleetv1.Bundle, target *fleetv1.BundleTarget) error {
-	values := &corev1.ConfigMap{}
-	if err := f.cache.Get(ctx, client.ObjectKey{Namespace: bundle.Namespace, Name: target.DownstreamResources[0].Name}, values); err != nil {
-		return err
-	}
 	key := client.ObjectKey{Namespace: oracle.FleetNamespace(client.ObjectKey{Namespace: bundle.Namespace, Name: target.ClusterName}), Name: bundle.Name}
+	id := fmt.Sprintf("s-%s:%s", bundle.Labels[plan.ContentLabel], target.DownstreamResources[0].Name)
 	its := f.deployed[key]
 	switch {
 	case its == nil:
 		its = &fleetv1.BundleDeployment{}
-		its.Namespace, its.Name, its.Labels = key.Namespace, key.Name, maps.Clone(bundle.Labels)
-		its.Labels[fleetv1.BundleLabel], its.Labels[fleetv1.BundleNamespaceLabel] = bundle.Name, bundle.Namespace
-		its.Labels[fleetv1.ClusterLabel], its.Labels[fleetv1.ClusterNamespaceLabel] = target.ClusterName, bundle.Namespace
-		its.Spec.DeploymentID, its.Spec.StagedDeploymentID, its.Spec.DownstreamResourcesGeneration = "s-1:1", "s-1:1", 1
+		its.Namespace, its.Name = key.Namespace, key.Name
+		f.fill(its, bundle, target, id)
 		if err := f.admin.Create(ctx, its); err != nil {
 			return fmt.Errorf("deploying: %w", err)
 		}
-	case f.values[key] != values.ResourceVersion:
+	case its.Spec.DeploymentID != id:
 		old := its.DeepCopy()
-		its.Spec.DownstreamResourcesGeneration++
+		f.fill(its, bundle, target, id)
 		if err := f.admin.Patch(ctx, its, client.MergeFrom(old)); err != nil {
 			return err
 		}
 	default:
 		return nil
 	}
-	f.deployed[key], f.values[key] = its, values.ResourceVersion
+	f.deployed[key] = its
+	f.revision++
 	old := its.DeepCopy()
 	its.Status.AppliedDeploymentID, its.Status.DownstreamResourcesGeneration = its.Spec.DeploymentID, its.Spec.DownstreamResourcesGeneration
-	its.Status.Ready, its.Status.NonModified, its.Status.Release = true, true, fmt.Sprintf("default/%s:%d", bundle.Name, its.Spec.DownstreamResourcesGeneration)
+	its.Status.Ready, its.Status.NonModified, its.Status.Release = true, true, fmt.Sprintf("default/%s:%d", bundle.Name, f.revision)
 	return f.admin.Status().Patch(ctx, its, client.MergeFrom(old))
+}
+
+func (f *playedFleet) fill(its *fleetv1.BundleDeployment, bundle *fleetv1.Bundle, target *fleetv1.BundleTarget, id string) {
+	its.Labels = maps.Clone(bundle.Labels)
+	its.Labels[fleetv1.BundleLabel], its.Labels[fleetv1.BundleNamespaceLabel] = bundle.Name, bundle.Namespace
+	its.Labels[fleetv1.ClusterLabel], its.Labels[fleetv1.ClusterNamespaceLabel] = target.ClusterName, bundle.Namespace
+	its.Spec.DeploymentID, its.Spec.StagedDeploymentID, its.Spec.DownstreamResourcesGeneration = id, id, 1
+	its.Spec.Options.DownstreamResources = target.DownstreamResources
 }

@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
 
-	"github.com/muster-fleet/muster/internal/charts/repository"
+	"github.com/muster-fleet/muster/test/charts/repository"
 )
 
 // byAgents is a HelmChartProxy whose chart Fleet's agents download.
@@ -46,6 +46,16 @@ func made(g Gomega, name, kinds string) string {
 	return strings.TrimSpace(out)
 }
 
+// downloads returns who downloads the chart of a HelmChartProxy.
+func downloads(g Gomega, name string) string {
+	out, err := env.Kubectl(ctx, "get", "bundles.fleet.cattle.io", "-A", "-l", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io="+name, "-o", "jsonpath={.items[*].spec.helmOpOptions}")
+	g.Expect(err).NotTo(HaveOccurred())
+	if out == "" {
+		return "Manager"
+	}
+	return "Agent"
+}
+
 // followed waits until a change is carried out.
 func followed(g Gomega) {
 	g.Eventually(func(g Gomega) { isReady(g, "agents") }).Should(Succeed())
@@ -75,7 +85,7 @@ func TestAgents(t *testing.T) {
 		followed(g)
 		t.Logf("ready %s after it was applied", time.Since(begin).Round(100*time.Millisecond))
 		g.Expect(one.releases(g, "agents")).To(HavePrefix("sh.helm.release.v1.agents.v"))
-		g.Expect(made(g, "agents", "helmops.fleet.cattle.io")).To(HavePrefix("helmop.fleet.cattle.io/hcp-agents-"))
+		g.Expect(downloads(g, "agents")).To(Equal("Agent"))
 		paths, refused := own.Asked()
 		g.Expect(strings.Count(strings.Join(paths, " "), "simple-1.0.0.tgz")).To(BeNumerically(">=", 2), "%v", paths)
 		g.Expect(refused).To(BeZero())
@@ -101,13 +111,13 @@ func steps(t *testing.T, own *repository.Repository) {
 		one.says(g, "agents", "agents", "who", "me")
 		// What the agent reads stays as it is, until it reads something else.
 		g.Eventually(func(g Gomega) {
-			g.Expect(writes(g, since)).To(ConsistOf("create configmaps hcp-agents.for.one.1", HavePrefix("patch helmops hcp-agents-"), "delete configmaps hcp-agents.for.one"))
+			g.Expect(writes(g, since)).To(ConsistOf("create configmaps hcp-agents.for.one.1", HavePrefix("patch bundles hcp-agents-"), "patch helmreleaseproxies agents-one", "delete configmaps hcp-agents.for.one"))
 		}).Should(Succeed())
 	})
-	for _, change := range []struct{ name, version, download, carrier string }{
-		{"another version", "1.1.0", "Agent", "helmops.fleet.cattle.io"},
-		{"the manager downloads the next", "1.2.0", "Manager", "bundles.fleet.cattle.io"},
-		{"and the agents again", "1.3.0", "Agent", "helmops.fleet.cattle.io"},
+	for _, change := range []struct{ name, version, download string }{
+		{"another version", "1.1.0", "Agent"},
+		{"the manager downloads the next", "1.2.0", "Manager"},
+		{"and the agents again", "1.3.0", "Agent"},
 	} {
 		t.Run(change.name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -116,10 +126,9 @@ func steps(t *testing.T, own *repository.Repository) {
 				its.says(g, "agents", "agents", "version", change.version)
 			}
 			followed(g)
-			g.Expect(made(g, "agents", change.carrier)).NotTo(BeEmpty())
+			g.Expect(downloads(g, "agents")).To(Equal(change.download))
 			if change.download == "Manager" {
-				g.Expect(made(g, "agents", "helmops.fleet.cattle.io")).To(BeEmpty())
-				g.Expect(made(g, "agents", "secrets")).To(BeEmpty())
+				g.Eventually(func(g Gomega) { g.Expect(made(g, "agents", "secrets")).To(BeEmpty()) }).Should(Succeed())
 			}
 			paths, refused := own.Asked()
 			count := strings.Count(strings.Join(paths, " "), "simple-"+change.version+".tgz")
@@ -155,7 +164,7 @@ func ends(t *testing.T) {
 	})
 	t.Run("Fleet's Bundle is deleted by somebody: it comes back", func(t *testing.T) {
 		g := NewWithT(t)
-		name := strings.TrimPrefix(made(g, "agents", "helmops.fleet.cattle.io"), "helmop.fleet.cattle.io/")
+		name := strings.TrimPrefix(made(g, "agents", "bundles.fleet.cattle.io"), "bundle.fleet.cattle.io/")
 		_, err := env.Kubectl(ctx, "-n", team, "delete", "bundles.fleet.cattle.io", name)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Eventually(func(g Gomega) {
@@ -172,7 +181,7 @@ func ends(t *testing.T) {
 			its.says(g, "agents", "agents", "who", "")
 		}
 		g.Eventually(func(g Gomega) {
-			g.Expect(made(g, "agents", "helmops.fleet.cattle.io,bundles.fleet.cattle.io,configmaps,secrets,hrp")).To(BeEmpty())
+			g.Expect(made(g, "agents", "bundles.fleet.cattle.io,configmaps,secrets,hrp")).To(BeEmpty())
 		}).Should(Succeed())
 	})
 }
@@ -180,19 +189,18 @@ func ends(t *testing.T) {
 // What the account may not write, whoever has it.
 func TestAgentsFence(t *testing.T) {
 	const account = "--as=system:serviceaccount:muster-system:muster-charts"
-	helmOp := func(namespace, name, spec string) string {
-		return fmt.Sprintf(`{apiVersion: fleet.cattle.io/v1alpha1, kind: HelmOp, metadata: {namespace: %s, name: %s, labels: {
+	bundle := func(namespace, name, spec string) string {
+		return fmt.Sprintf(`{apiVersion: fleet.cattle.io/v1alpha1, kind: Bundle, metadata: {namespace: %s, name: %s, labels: {
 			app.kubernetes.io/managed-by: muster, helmchartproxy-name.fleet.addons.cluster.x-k8s.io: any}}, spec: %s}`, namespace, name, spec)
 	}
 	const helm = `helm: {repo: "https://charts.example.com", chart: a, version: 1.0.0}`
 	for name, test := range map[string]struct{ object, refused string }{
-		"another name":       {helmOp(team, "any", "{"+helm+", targets: [{clusterName: one}]}"), "may touch only Bundles and HelmOps with the labels"},
-		"no targets":         {helmOp(team, "hcp-any", "{"+helm+"}"), "may write no HelmOp without targets"},
-		"a selector":         {helmOp(team, "hcp-any", "{"+helm+", targets: [{clusterSelector: {}}]}"), "may target clusters by clusterName only"},
-		"somebody's Secret":  {helmOp(team, "hcp-any", "{"+helm+", helmSecretName: repository, targets: [{clusterName: one}]}"), "may name only Secrets hcp-"},
-		"a ServiceAccount":   {helmOp(team, "hcp-any", "{"+helm+", targets: [{clusterName: one, serviceAccount: admin}]}"), "may not name a ServiceAccount"},
-		"fleet-local":        {helmOp("fleet-local", "hcp-any", "{"+helm+", targets: [{clusterName: local}]}"), "may write nothing in fleet-local"},
-		"what it writes":     {helmOp(team, "hcp-any", "{"+helm+", helmSecretName: hcp-any.for-agents-01234567, targets: [{clusterName: one}]}"), ""},
+		"another name":       {bundle(team, "any", "{"+helm+", targets: [{clusterName: one}]}"), "may touch only Bundles with the labels"},
+		"a selector":         {bundle(team, "hcp-any", "{"+helm+", targets: [{clusterSelector: {}}]}"), "may target clusters by clusterName only"},
+		"somebody's Secret":  {bundle(team, "hcp-any", "{"+helm+", helmOpOptions: {helmOpSecretName: repository}, targets: [{clusterName: one}]}"), "may name only Secrets hcp-"},
+		"a ServiceAccount":   {bundle(team, "hcp-any", "{"+helm+", targets: [{clusterName: one, serviceAccount: admin}]}"), "may not name a ServiceAccount"},
+		"fleet-local":        {bundle("fleet-local", "hcp-any", "{"+helm+", targets: [{clusterName: local}]}"), "may write nothing in fleet-local"},
+		"what it writes":     {bundle(team, "hcp-any", "{"+helm+", helmOpOptions: {helmOpSecretName: hcp-any.for-agents-01234567}, targets: [{clusterName: one}]}"), ""},
 		"a Secret of others": {fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: hcp-any.for-agents-01234567, labels: {app.kubernetes.io/managed-by: muster, helmchartproxy-name.fleet.addons.cluster.x-k8s.io: any}}, type: Opaque}", team), "may touch only Secrets of the types"},
 	} {
 		t.Run(name, func(t *testing.T) {

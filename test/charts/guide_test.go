@@ -9,7 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/muster-fleet/muster/internal/charts/repository"
+	"github.com/muster-fleet/muster/test/charts/repository"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
@@ -73,7 +73,7 @@ func TestGuide(t *testing.T) {
 	run(g, "values")
 	says(g, "password", "c2VzYW1l", one, two)
 	run(g, "agent")
-	g.Eventually(func(g Gomega) { g.Expect(made(g, "ingress", "helmops.fleet.cattle.io")).NotTo(BeEmpty()) }).Should(Succeed())
+	g.Eventually(func(g Gomega) { g.Expect(downloads(g, "ingress")).To(Equal("Agent")) }).Should(Succeed())
 	run(g, "upgrade")
 	says(g, "version", "1.1.0", one, two)
 	g.Eventually(func(g Gomega) { isReady(g, "ingress") }).WithTimeout(4 * time.Minute).Should(Succeed())

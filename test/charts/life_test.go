@@ -78,7 +78,7 @@ func patch(g Gomega, name, patch string) {
 func writes(g Gomega, since time.Time) []string {
 	events, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-charts"), Since: since, Where: func(e stack.AuditEvent) bool {
 		return slices.Contains([]string{"create", "update", "patch", "delete"}, e.Verb) &&
-			slices.Contains([]string{"bundles", "helmops", "configmaps", "secrets", "helmreleaseproxies"}, e.Resource) && e.Subresource == ""
+			slices.Contains([]string{"bundles", "configmaps", "secrets", "helmreleaseproxies"}, e.Resource) && e.Subresource == "" && e.Code < 300
 	}})
 	g.Expect(err).NotTo(HaveOccurred())
 	var all []string
@@ -111,7 +111,7 @@ func TestLife(t *testing.T) {
 		one.says(g, "life", "life", "who", "me")
 		// What the agent reads stays as it is, until it reads something else.
 		g.Eventually(func(g Gomega) {
-			g.Expect(writes(g, since)).To(ConsistOf("create configmaps hcp-life.for.one.1", HavePrefix("patch bundles hcp-life-"), "delete configmaps hcp-life.for.one"))
+			g.Expect(writes(g, since)).To(ConsistOf("create configmaps hcp-life.for.one.1", HavePrefix("patch bundles hcp-life-"), "patch helmreleaseproxies life-one", "delete configmaps hcp-life.for.one"))
 		}).Should(Succeed())
 		g.Expect(two.releases(g, "life")).To(Equal(before))
 	})
@@ -213,7 +213,7 @@ func TestSecretValues(t *testing.T) {
 	_, err = env.Kubectl(ctx, "-n", team, "delete", "hcp", "secretive")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {
-		out, err := env.Kubectl(ctx, "-n", team, "get", "secrets", "hcp-secretive.for-all", "--ignore-not-found", "-o", "name")
+		out, err := env.Kubectl(ctx, "-n", team, "get", "secrets", "hcp-secretive.for.one", "--ignore-not-found", "-o", "name")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(BeEmpty())
 	}).Should(Succeed())

@@ -17,7 +17,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
 
-	"github.com/muster-fleet/muster/internal/charts/repository"
+	"github.com/muster-fleet/muster/test/charts/repository"
 	"github.com/muster-fleet/muster/test/stack/pki"
 	"github.com/muster-fleet/muster/test/stack/ports"
 )
@@ -112,11 +112,11 @@ func TestRegistry(t *testing.T) {
 	}
 	g.Expect(env.Apply(ctx, r.secret())).To(Succeed())
 	for _, its := range []struct {
-		download, carrier string
-		isDownloaded      func(before, after int) bool
+		download     string
+		isDownloaded func(before, after int) bool
 	}{
-		{"Manager", "bundles.fleet.cattle.io", func(before, after int) bool { return after == before+1 }},
-		{"Agent", "helmops.fleet.cattle.io", func(before, after int) bool { return after >= before+2 }},
+		{"Manager", func(before, after int) bool { return after == before+1 }},
+		{"Agent", func(before, after int) bool { return after >= before+2 }},
 	} {
 		t.Run(its.download, func(t *testing.T) {
 			g := NewWithT(t)
@@ -133,7 +133,7 @@ func TestRegistry(t *testing.T) {
 				g.Expect(on.releases(g, name)).To(HavePrefix("sh.helm.release.v1." + name + ".v"))
 			}
 			g.Eventually(func(g Gomega) { isReady(g, name) }).Should(Succeed())
-			g.Expect(made(g, name, its.carrier)).NotTo(BeEmpty())
+			g.Expect(downloads(g, name)).To(Equal(its.download))
 			after := r.downloads(g, digests["1.0.0"])
 			g.Expect(its.isDownloaded(before, after)).To(BeTrue(), "downloaded %d times before, %d after", before, after)
 
@@ -155,7 +155,7 @@ func TestRegistry(t *testing.T) {
 				on.says(g, name, name, "who", "")
 			}
 			g.Eventually(func(g Gomega) {
-				g.Expect(made(g, name, "helmops.fleet.cattle.io,bundles.fleet.cattle.io,configmaps,secrets,hrp")).To(BeEmpty())
+				g.Expect(made(g, name, "bundles.fleet.cattle.io,configmaps,secrets,hrp")).To(BeEmpty())
 			}).Should(Succeed())
 		})
 	}
@@ -177,7 +177,7 @@ func (r *oci) refuses(t *testing.T) {
 		says := told(proxy(g, "oci-refused"))
 		g.Expect(says).To(And(ContainSubstring("HelmReleaseProxyCreationFailed"), ContainSubstring("401"), Not(ContainSubstring("wrong-7531"))))
 	}).Should(Succeed())
-	g.Expect(made(g, "oci-refused", "helmops.fleet.cattle.io,bundles.fleet.cattle.io")).To(BeEmpty())
+	g.Expect(made(g, "oci-refused", "bundles.fleet.cattle.io")).To(BeEmpty())
 	_, err := env.Kubectl(ctx, "-n", team, "delete", "hcp", "oci-refused")
 	g.Expect(err).NotTo(HaveOccurred())
 }
@@ -193,7 +193,7 @@ func TestLeaky(t *testing.T) {
 	g.Expect(env.Apply(ctx, simple("leaky", "1.0.0", "  valuesFrom: [{kind: Secret, name: leaky}]\n"))).To(Succeed())
 	patch(g, "leaky", `{"spec":{"chartName":"leaky"}}`)
 	g.Eventually(func(g Gomega) {
-		g.Expect(told(proxy(g, "leaky"))).To(MatchRegexp("HelmReleaseProxiesReady=False HelmInstallOrUpgradeFailed: team/one: .*said by BundleDeployment cluster-team-one-[0-9a-f]+/hcp-leaky"))
+		g.Expect(told(proxy(g, "leaky"))).To(MatchRegexp("HelmReleaseProxiesReady=False HelmInstallOrUpgradeFailed: team/one: .*see BundleDeployment cluster-team-one-[0-9a-f]+/hcp-leaky"))
 		out, err := env.Kubectl(ctx, "get", "bundledeployments.fleet.cattle.io", "-A", "-l", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io=leaky", "-o", "yaml")
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(ContainSubstring("sesame-8642"), "Fleet says it")
@@ -201,7 +201,7 @@ func TestLeaky(t *testing.T) {
 	says := func(g Gomega) {
 		out, err := env.Kubectl(ctx, "get", "hcp,hrp,events.events.k8s.io", "-A", "-o", "yaml")
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(out).To(ContainSubstring("said by BundleDeployment"))
+		g.Expect(out).To(ContainSubstring("see BundleDeployment"))
 		g.Expect(out).NotTo(ContainSubstring("sesame-8642"))
 		g.Expect(env.LogTail("muster-charts")).NotTo(ContainSubstring("sesame-8642"))
 	}

@@ -8,22 +8,17 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	program "github.com/muster-fleet/muster/internal/charts"
+	program "github.com/muster-fleet/muster/internal/helm/store"
 )
 
 // isWhole expects that the cache keeps what is made for a HelmChartProxy, by us and by Fleet, as it is:
 // what it cuts is read once more before each write.
 func isWhole(g Gomega, name string) {
 	var bundles fleetv1.BundleList
-	var ops fleetv1.HelmOpList
 	g.Expect(admin.List(ctx, &bundles, client.InNamespace(team))).To(Succeed())
-	g.Expect(admin.List(ctx, &ops, client.InNamespace(team))).To(Succeed())
 	var all []client.Object
 	for i := range bundles.Items {
 		all = append(all, &bundles.Items[i])
-	}
-	for i := range ops.Items {
-		all = append(all, &ops.Items[i])
 	}
 	seen := 0
 	for _, object := range all {

@@ -12,7 +12,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/charts/repository"
+	"github.com/muster-fleet/muster/test/charts/repository"
 	"github.com/muster-fleet/muster/test/faults/proxy"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"

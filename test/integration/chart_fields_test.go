@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/charts/table"
+	"github.com/muster-fleet/muster/test/charts/table"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
@@ -46,14 +46,7 @@ func TestHelmChartProxyFields(t *testing.T) {
 	rows, err := table.Read(table.Page)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(env.StartComponent(ctx, "helm")).To(Succeed())
-	t.Cleanup(func() {
-		if err := env.Stop(ctx, "muster-charts"); err != nil {
-			t.Error(err)
-		}
-		if _, err := env.Kubectl(ctx, "delete", "-k", "../../manifests/helm", "--ignore-not-found"); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { removeHelm(t) })
 	config, err := env.RESTConfig()
 	g.Expect(err).NotTo(HaveOccurred())
 	warnings := &heard{}

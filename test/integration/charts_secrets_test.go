@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -15,11 +16,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/charts/repository"
+	"github.com/muster-fleet/muster/test/charts/repository"
 )
 
 // chartsPatience is longer than the program waits before it reads Secrets again, and than the garbage
@@ -27,6 +27,19 @@ import (
 const chartsPatience = 90 * time.Second
 
 var bindingLine = regexp.MustCompile(`kubectl (create rolebinding muster-charts-read-secrets \S+ \S+ \S+muster-charts)`)
+
+// removeHelm removes the component helm. Its HelmChartProxies go first: they have a finalizer.
+func removeHelm(t *testing.T) {
+	if _, err := env.Kubectl(ctx, "delete", "helmchartproxies", "--all", "-A", "--timeout=120s"); err != nil {
+		t.Error(err)
+	}
+	if err := env.Stop(ctx, "muster-charts"); err != nil {
+		t.Error(err)
+	}
+	if _, err := env.Kubectl(ctx, "delete", "-k", "../../manifests/helm", "--ignore-not-found"); err != nil {
+		t.Error(err)
+	}
+}
 
 // By default the program may read Secrets nowhere, and says who allows it how. It writes its own without
 // reading them, and what it needs no more the garbage collector takes.
@@ -38,14 +51,7 @@ func TestChartsReadSecretsWhereAllowed(t *testing.T) {
 	t.Cleanup(charts.Close)
 	g.Expect(charts.Publish("web", "1.0.0", map[string]string{"values.yaml": "{}"})).To(Succeed())
 	g.Expect(env.StartComponent(ctx, "helm")).To(Succeed())
-	t.Cleanup(func() {
-		if err := env.Stop(ctx, "muster-charts"); err != nil {
-			t.Error(err)
-		}
-		if _, err := env.Kubectl(ctx, "delete", "-k", "../../manifests/helm", "--ignore-not-found"); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { removeHelm(t) })
 	g.Expect(env.Restart(ctx, "kube-controller-manager")).To(Succeed()) // The garbage collector learns the new kinds.
 
 	access := &corev1.Secret{Data: charts.Secret()}
@@ -78,22 +84,22 @@ func TestChartsReadSecretsWhereAllowed(t *testing.T) {
 		g.Expect(all).To(HaveLen(1))
 		return &all[0]
 	}
-	// named is the Secret that the Bundle reads values from.
-	named := func(g Gomega) *corev1.Secret {
-		from := bundleOf(g).Spec.Helm.ValuesFrom
-		g.Expect(from).To(HaveLen(1))
-		return get(g, &corev1.Secret{}, s.namespace, from[0].SecretKeyRef.Name)
+	// named is the Secret that the target reads values from.
+	from := func(g Gomega) *fleetv1.SecretKeySelector {
+		targets := bundleOf(g).Spec.Targets
+		g.Expect(targets).To(HaveLen(1))
+		g.Expect(targets[0].Helm).NotTo(BeNil())
+		g.Expect(targets[0].Helm.ValuesFrom).To(HaveLen(1))
+		return targets[0].Helm.ValuesFrom[0].SecretKeyRef
 	}
+	named := func(g Gomega) *corev1.Secret { return get(g, &corev1.Secret{}, s.namespace, from(g).Name) }
 	written := func(g Gomega) string {
 		its := named(g)
 		g.Expect(its.Data).To(HaveLen(1))
-		return string(its.Data[bundleOf(g).Spec.Helm.ValuesFrom[0].SecretKeyRef.Key])
+		return string(its.Data[from(g).Key])
 	}
 	gone := func(g Gomega) {
-		for _, its := range bundles(g) { // Fleet, which does not run, takes over what is there.
-			g.Expect(admin.Status().Patch(ctx, &its, mergePatch(fmt.Sprintf(`{"status":{"observedGeneration":%d}}`, its.Generation)))).To(Succeed())
-		}
-		for _, name := range []string{"hcp-web.for-all", "hcp-web.for-all.1"} {
+		for _, name := range []string{"hcp-web.for.one", "hcp-web.for.one.1"} {
 			err := admin.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, &corev1.Secret{})
 			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "got %v", err)
 		}
@@ -101,7 +107,6 @@ func TestChartsReadSecretsWhereAllowed(t *testing.T) {
 	look := func() { // No event tells of Secrets.
 		g.Expect(admin.Patch(ctx, proxy.DeepCopy(), mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{"look":"%d"}}}`, time.Now().UnixNano())))).To(Succeed())
 	}
-	change := func(spec string) { g.Expect(admin.Patch(ctx, proxy.DeepCopy(), mergePatch(spec))).To(Succeed()) }
 
 	// What the condition says is what an administrator runs.
 	var command string
@@ -121,30 +126,18 @@ func TestChartsReadSecretsWhereAllowed(t *testing.T) {
 
 	t.Run("it follows a change", func(t *testing.T) {
 		g := NewWithT(t)
-		before := bundleOf(g).Annotations["fleet.addons.cluster.x-k8s.io/values-digest"]
 		values.Data["values.yaml"] = []byte("password: other")
 		g.Expect(admin.Update(ctx, values)).To(Succeed())
 		look()
 		g.Eventually(func(g Gomega) {
 			g.Expect(written(g)).To(Equal("password: other"))
-			g.Expect(named(g).Name).To(Equal("hcp-web.for-all.1"), "what agents read stays as it is until they read something else")
-			g.Expect(bundleOf(g).Annotations["fleet.addons.cluster.x-k8s.io/values-digest"]).NotTo(Or(BeEmpty(), Equal(before)))
+			g.Expect(named(g).Name).To(Equal("hcp-web.for.one.1"), "what agents read stays as it is until they read something else")
 		}).WithTimeout(chartsPatience).Should(Succeed())
-	})
-	t.Run("what nobody needs any more goes", func(t *testing.T) {
-		g := NewWithT(t)
-		change(`{"spec":{"valuesFrom":null}}`)
-		g.Eventually(gone).WithTimeout(chartsPatience).Should(Succeed())
-	})
-	t.Run("and comes back", func(t *testing.T) {
-		g := NewWithT(t)
-		change(`{"spec":{"valuesFrom":[{"kind":"Secret","name":"values"}]}}`)
-		g.Eventually(func(g Gomega) { g.Expect(written(g)).To(Equal("password: other")) }).WithTimeout(chartsPatience).Should(Succeed())
 	})
 	t.Run("one of somebody else's stays as it is", func(t *testing.T) {
 		g := NewWithT(t)
 		foreign := &corev1.Secret{Data: map[string][]byte{"a": []byte("b")}}
-		foreign.Namespace, foreign.Name = s.namespace, "hcp-other.for-all"
+		foreign.Namespace, foreign.Name = s.namespace, "hcp-other.for.one"
 		g.Expect(admin.Create(ctx, foreign)).To(Succeed())
 		other := &addonsv1.HelmChartProxy{Spec: *proxy.Spec.DeepCopy()}
 		other.Namespace, other.Name = s.namespace, "other"
@@ -152,31 +145,42 @@ func TestChartsReadSecretsWhereAllowed(t *testing.T) {
 		g.Eventually(func(g Gomega) {
 			condition := meta.FindStatusCondition(get(g, &addonsv1.HelmChartProxy{}, s.namespace, "other").Status.Conditions, "Ready")
 			g.Expect(condition).NotTo(BeNil())
-			g.Expect(condition.Message).To(ContainSubstring("hcp-other.for-all exists and is not Muster's"))
+			g.Expect(condition.Message).To(ContainSubstring("hcp-other.for.one exists and is not Muster's"))
 		}).Should(Succeed())
 		g.Expect(admin.Delete(ctx, other)).To(Succeed())
 		g.Consistently(func(g Gomega) {
-			g.Expect(get(g, &corev1.Secret{}, s.namespace, "hcp-other.for-all").Data).To(Equal(foreign.Data))
+			g.Expect(get(g, &corev1.Secret{}, s.namespace, "hcp-other.for.one").Data).To(Equal(foreign.Data))
 		}).Should(Succeed())
 	})
 	t.Run("while it is moved, it stays with its Bundle", func(t *testing.T) {
 		g := NewWithT(t)
-		var owner types.UID
-		g.Eventually(func(g Gomega) { // The Bundle is there before the Secret says so.
-			owner = bundleOf(g).UID
-			g.Expect(named(g).OwnerReferences).To(ContainElement(HaveField("UID", owner)))
-		}).Should(Succeed())
-		change(`{"metadata":{"annotations":{"cluster.x-k8s.io/paused":""}}}`)
-		g.Eventually(func(g Gomega) { g.Expect(bundleOf(g).OwnerReferences).To(BeEmpty()) }).Should(Succeed())
+		owner := bundleOf(g)
+		g.Expect(owner.OwnerReferences).To(BeEmpty())
+		g.Expect(named(g).OwnerReferences).To(HaveExactElements(HaveField("UID", owner.UID)))
 		g.Expect(env.Stop(ctx, "muster-charts")).To(Succeed())
-		g.Expect(admin.Delete(ctx, proxy.DeepCopy())).To(Succeed())
-		g.Eventually(func(g Gomega) { // The garbage collector has looked at it.
-			g.Expect(named(g).OwnerReferences).To(HaveExactElements(HaveField("UID", owner)))
-		}).WithTimeout(chartsPatience).Should(Succeed())
+		// As clusterctl move does it at the source.
+		moved := mergePatch(`{"metadata":{"annotations":{"clusterctl.cluster.x-k8s.io/delete-for-move":""}}}`)
+		release := get(g, &addonsv1.HelmReleaseProxy{}, s.namespace, "web-one")
+		for _, its := range []client.Object{proxy.DeepCopy(), release} {
+			g.Expect(admin.Patch(ctx, its, moved)).To(Succeed())
+			g.Expect(admin.Delete(ctx, its)).To(Succeed())
+			g.Expect(admin.Patch(ctx, its, mergePatch(`{"metadata":{"finalizers":null}}`))).To(Succeed())
+		}
+		g.Expect(env.Start(ctx, "muster-charts")).To(Succeed())
+		g.Consistently(func(g Gomega) {
+			g.Expect(bundleOf(g).Spec.Targets).To(HaveLen(1))
+			g.Expect(written(g)).To(Equal("password: other"))
+		}).WithTimeout(5 * time.Second).Should(Succeed())
 	})
 	t.Run("it goes with its HelmChartProxy", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(env.Start(ctx, "muster-charts")).To(Succeed())
+		again := &addonsv1.HelmChartProxy{Spec: proxy.Spec}
+		again.Namespace, again.Name = s.namespace, "web"
+		g.Expect(admin.Create(ctx, again)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			g.Expect(get(g, &addonsv1.HelmReleaseProxy{}, s.namespace, "web-one").Finalizers).NotTo(BeEmpty())
+		}).Should(Succeed())
+		g.Expect(admin.Delete(ctx, again)).To(Succeed())
 		g.Eventually(gone).WithTimeout(chartsPatience).Should(Succeed())
 	})
 }
@@ -184,7 +188,10 @@ func TestChartsReadSecretsWhereAllowed(t *testing.T) {
 // Whoever has the token of charts writes no Secret that another program would take for its own.
 func TestChartsToken(t *testing.T) {
 	g := NewWithT(t)
-	files := []string{"service_account.yaml", "role.yaml", "policy_values.yaml"}
+	files := []string{
+		"service_account.yaml", "role.yaml", "policy_values.yaml", "policy_bundles.yaml", "policy_releases.yaml",
+		"addons.cluster.x-k8s.io_helmreleaseproxies.yaml",
+	}
 	for _, file := range files {
 		_, err := env.Kubectl(ctx, "apply", "-f", "../../manifests/helm/"+file)
 		g.Expect(err).NotTo(HaveOccurred())
@@ -224,15 +231,51 @@ func TestChartsToken(t *testing.T) {
 		name := "/" + object["metadata"].(map[string]any)["name"].(string)
 		return thief.send(g, s, attempt{method: http.MethodPut, path: name, contentType: "application/json", query: url.Values{"dryRun": {"All"}}, body: object})
 	}
+	patch := func(s sample, object map[string]any) (int, string) {
+		name := "/" + object["metadata"].(map[string]any)["name"].(string)
+		return thief.send(g, s, attempt{method: http.MethodPatch, path: name, contentType: "application/merge-patch+json", query: url.Values{"dryRun": {"All"}}, body: object})
+	}
 	foreign, its := secretIn(namespace), secretIn("muster-system")
+	configMaps := sample{"v1", "ConfigMap", "configmaps", namespace, ""}
+	bundles := sample{fleetVersion, "Bundle", "bundles", namespace, ""}
+	releases := sample{"addons.cluster.x-k8s.io/v1alpha1", "HelmReleaseProxy", "helmreleaseproxies", namespace, ""}
+	of := func(s sample, name string, labels map[string]any, metadata, fields map[string]any) map[string]any {
+		object := s.object(name, fields)
+		object["metadata"].(map[string]any)["labels"] = labels
+		maps.Copy(object["metadata"].(map[string]any), metadata)
+		return object
+	}
+	configMap := func(name string, labels map[string]any, annotation string) map[string]any {
+		return of(configMaps, name, labels, map[string]any{"annotations": map[string]any{annotation: "any"}}, nil)
+	}
+	release := func(name, finalizer, owner, cluster string) map[string]any {
+		return of(releases, name, nil, map[string]any{
+			"finalizers":      []any{finalizer},
+			"ownerReferences": []any{map[string]any{"apiVersion": "addons.cluster.x-k8s.io/v1alpha1", "kind": owner, "name": "any", "uid": "any"}},
+		}, map[string]any{"spec": map[string]any{
+			"clusterRef": map[string]any{"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": cluster, "namespace": namespace, "name": "any"},
+			"chartName":  "any", "repoURL": "https://charts.example.com", "releaseName": "any", "namespace": "default",
+		}})
+	}
 	g.Eventually(func() string {
 		_, answer := create(foreign, secret(foreign, "any", "Opaque", "a", nil))
 		return answer
 	}).Should(ContainSubstring("muster-charts may touch only"))
 	key := &unstructured.Unstructured{Object: its.object(digestKey, nil)} // The program may have made it.
 	g.Expect(client.IgnoreNotFound(admin.Delete(ctx, key))).To(Succeed())
-	there := &unstructured.Unstructured{Object: secret(foreign, "hcp-there.for-all", valuesType, "00.yaml", own())}
+	there := &unstructured.Unstructured{Object: secret(foreign, "hcp-there.for.one", valuesType, "00.yaml", own())}
 	g.Expect(admin.Create(ctx, there)).To(Succeed())
+	const ourAnnotation, ourFinalizer = "fleet.addons.cluster.x-k8s.io/helmchartproxy", "fleet.addons.cluster.x-k8s.io/helm"
+	for _, object := range []map[string]any{
+		configMap("hcp-there.for.one", own("example.com/label"), "example.com/annotation"), of(bundles, "hcp-there", own(), nil, nil),
+		release("there", "example.com/finalizer", "HelmChartProxy", "Cluster"),
+	} {
+		g.Eventually(func() error { return admin.Create(ctx, (&unstructured.Unstructured{Object: object}).DeepCopy()) }).Should(Succeed())
+	}
+	t.Cleanup(func() { // Its namespace is not to wait for it.
+		_, err := env.Kubectl(ctx, "patch", "helmreleaseproxies", "there", "--namespace="+namespace, "--type=merge", `--patch={"metadata":{"finalizers":null}}`)
+		g.Expect(err).NotTo(HaveOccurred())
+	})
 	managed := map[string]any{"app.kubernetes.io/managed-by": "muster"}
 	for name, test := range map[string]struct {
 		send    func(sample, map[string]any) (int, string)
@@ -240,15 +283,28 @@ func TestChartsToken(t *testing.T) {
 		object  map[string]any
 		refused string
 	}{
-		"the key of digests":              {create, its, secret(its, digestKey, digestType, "key", managed), ""},
-		"the key in another namespace":    {create, foreign, secret(foreign, digestKey, digestType, "key", managed), "only in its own namespace"},
-		"the key under another name":      {create, its, secret(its, digestKey, digestType, "server", managed), "only in its own namespace"},
-		"the key with another label":      {create, its, secret(its, digestKey, digestType, "key", own("example.com/secret-type")), "no labels but"},
-		"values":                          {create, foreign, secret(foreign, "hcp-x.for-all", valuesType, "00.yaml", own()), ""},
-		"values with another label":       {create, foreign, secret(foreign, "hcp-x.for-all", valuesType, "00.yaml", own("example.com/secret-type")), "no labels but"},
-		"values as before":                {update, foreign, secret(foreign, "hcp-there.for-all", valuesType, "00.yaml", own()), ""},
-		"another label for values":        {update, foreign, secret(foreign, "hcp-there.for-all", valuesType, "00.yaml", own("example.com/secret-type")), "no labels but"},
-		"values that another one manages": {update, foreign, secret(foreign, "hcp-there.for-all", valuesType, "00.yaml", map[string]any{"app.kubernetes.io/managed-by": "Helm"}), "no labels but"},
+		"the key of digests":                  {create, its, secret(its, digestKey, digestType, "key", managed), ""},
+		"the key in another namespace":        {create, foreign, secret(foreign, digestKey, digestType, "key", managed), "only in its own namespace"},
+		"the key under another name":          {create, its, secret(its, digestKey, digestType, "server", managed), "only in its own namespace"},
+		"the key with another label":          {create, its, secret(its, digestKey, digestType, "key", own("example.com/secret-type")), "no labels but"},
+		"values":                              {create, foreign, secret(foreign, "hcp-x.for.one", valuesType, "00.yaml", own()), ""},
+		"values with another label":           {create, foreign, secret(foreign, "hcp-x.for.one", valuesType, "00.yaml", own("example.com/secret-type")), "no labels but"},
+		"values as before":                    {update, foreign, secret(foreign, "hcp-there.for.one", valuesType, "00.yaml", own()), ""},
+		"another label for values":            {update, foreign, secret(foreign, "hcp-there.for.one", valuesType, "00.yaml", own("example.com/secret-type")), "no labels but"},
+		"values that another one manages":     {update, foreign, secret(foreign, "hcp-there.for.one", valuesType, "00.yaml", map[string]any{"app.kubernetes.io/managed-by": "Helm"}), "no labels but"},
+		"a ConfigMap":                         {create, configMaps, configMap("hcp-x.for.one", own(), ourAnnotation), ""},
+		"a ConfigMap with another label":      {create, configMaps, configMap("hcp-x.for.one", own("example.com/label"), ourAnnotation), "no labels to ConfigMaps"},
+		"a ConfigMap with another annotation": {create, configMaps, configMap("hcp-x.for.one", own(), "example.com/annotation"), "no annotations but"},
+		"what others added to a ConfigMap":    {patch, configMaps, configMap("hcp-there.for.one", own("example.com/label"), "example.com/annotation"), ""},
+		"more than others added to it":        {patch, configMaps, configMap("hcp-there.for.one", own("example.com/label"), "example.com/another"), "no annotations but"},
+		"a Bundle":                            {patch, bundles, of(bundles, "hcp-there", own(), nil, nil), ""},
+		"a Bundle without its labels":         {patch, bundles, of(bundles, "hcp-there", map[string]any{"app.kubernetes.io/managed-by": nil}, nil, nil), "may not take its labels off"},
+		"a release":                           {create, releases, release("another", ourFinalizer, "HelmChartProxy", "Cluster"), ""},
+		"a release that never ends":           {create, releases, release("another", "example.com/finalizer", "HelmChartProxy", "Cluster"), "no other finalizer"},
+		"a release that others finalize":      {patch, releases, release("there", "example.com/finalizer", "HelmChartProxy", "Cluster"), ""},
+		"a release that others finalized":     {patch, releases, release("there", ourFinalizer, "HelmChartProxy", "Cluster"), "no other finalizer"},
+		"a release of something else":         {create, releases, release("another", ourFinalizer, "HelmReleaseProxy", "Cluster"), "only HelmChartProxies owners"},
+		"a release on something else":         {create, releases, release("another", ourFinalizer, "HelmChartProxy", "Secret"), "only Clusters"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -86,7 +86,6 @@ var samples = map[string]sample{
 	"Secrets of cattle-fleet-clusters-system": secretIn("cattle-fleet-clusters-system"),
 	"ConfigMaps":                              {"v1", "ConfigMap", "configmaps", foreignNamespace, "/data/password"},
 	"values of Bundles":                       ofFleet("Bundle", "/spec/helm/values/password"),
-	"values of HelmOps":                       ofFleet("HelmOp", "/spec/helm/values/password"),
 	"values of BundleDeployments":             ofFleet("BundleDeployment", "/spec/options/helm/values/password"),
 	"ClusterRegistrations":                    ofFleet("ClusterRegistration", "/spec/clientRandom"),
 	"environment of Fleet Clusters":           ofFleet("Cluster", "/spec/agentEnvVars/0/value"),
@@ -116,7 +115,6 @@ var rights = map[string]map[string]string{
 	"muster-charts": {
 		"ConfigMaps":                    "values that HelmChartProxies name",
 		"values of Bundles":             "it writes Bundles",
-		"values of HelmOps":             "it writes HelmOps",
 		"values of BundleDeployments":   "it reports how releases fare",
 		"environment of Fleet Clusters": "it reads whose Fleet Cluster a target is",
 	},

@@ -145,9 +145,8 @@ func readerToken(g Gomega) string {
 func TestMonitoringOfHelmChartProxies(t *testing.T) {
 	g := NewWithT(t)
 	const process = "muster-charts"
-	deleteByKubectl(t, "-k", "../../manifests/helm")
-	t.Cleanup(func() { g.Expect(env.Stop(ctx, process)).To(Succeed()) })
 	g.Expect(env.StartComponent(ctx, "helm")).To(Succeed())
+	t.Cleanup(func() { removeHelm(t) })
 	configure(t, g, "{}")
 	g.Eventually(func(g Gomega) {
 		g.Expect(conditionsOf(readConfig(g))).To(HaveKeyWithValue("ChartsAvailable", metav1.ConditionTrue))
@@ -155,7 +154,7 @@ func TestMonitoringOfHelmChartProxies(t *testing.T) {
 	g.Expect(env.Apply(ctx, fmt.Sprintf(`
 apiVersion: addons.cluster.x-k8s.io/v1alpha1
 kind: HelmChartProxy
-metadata: {namespace: %s, name: idle}
+metadata: {namespace: %s, name: without-its-chart}
 spec: {clusterSelector: {matchLabels: {charts: none}}, repoURL: "https://charts.example.com", chartName: any, version: 1.0.0}
 `, newNamespace(t, g, "watched-charts", nil)))).To(Succeed())
 	token := readerToken(g)
@@ -163,7 +162,7 @@ spec: {clusterSelector: {matchLabels: {charts: none}}, repoURL: "https://charts.
 		code, body := scrape(g, process, token)
 		g.Expect(code).To(Equal(http.StatusOK))
 		isAsked(g, map[string]string{process: body}, 20)
-		g.Expect(body).To(ContainSubstring(`muster_helmchartproxies_by_reason{reason="Ready"} 1`))
+		g.Expect(body).To(ContainSubstring(`muster_helmchartproxies_by_reason{reason="HelmReleaseProxyCreationFailed"} 1`))
 	}).Should(Succeed())
 	code, _ := scrape(g, process, "")
 	g.Expect(code).To(Equal(http.StatusUnauthorized))

@@ -53,13 +53,12 @@ type Carriage struct {
 
 // Carrier is what Fleet is handed for the Clusters of a namespace.
 type Carrier struct {
-	// Kind is Bundle, with the chart in it, or HelmOp, where agents download it.
-	Kind                                    string
+	// Download says who downloads the chart: Manager, and the Bundle holds it, or Agent.
+	Download                                string
 	Chart, Version, ReleaseName, ReleasedIn string
 	CorrectDrift                            bool
-	// Targets are the values by Fleet Cluster, and Own what of these is not for all.
+	// Targets are the values by Fleet Cluster.
 	Targets map[string]any
-	Own     map[string]any `json:"-"`
 	// UID is that of the object. Where that is made anew, releases are uninstalled meanwhile.
 	UID types.UID `json:"-"`
 }
@@ -70,7 +69,7 @@ func (c *Carrier) Release() string { return c.ReleasedIn + "/" + c.ReleaseName }
 // DeepCopy returns a copy.
 func (c *Carrier) DeepCopy() *Carrier {
 	other := *c
-	other.Targets, other.Own = maps.Clone(c.Targets), maps.Clone(c.Own)
+	other.Targets = maps.Clone(c.Targets)
 	return &other
 }
 
@@ -100,7 +99,7 @@ func (s *State) settleCharts(in settings) {
 			charts.carry(of, s.withMoved(of.Namespace, carrier))
 		}
 	}
-	maps.DeleteFunc(charts.Mirrors, func(proxy Key, _ map[string]string) bool { return charts.Proxies[proxy] == nil && !s.GarbageStays })
+	maps.DeleteFunc(charts.Mirrors, func(proxy Key, _ map[string]string) bool { return charts.Proxies[proxy] == nil })
 	maps.DeleteFunc(charts.Matching, func(proxy Key, _ []string) bool { return charts.Proxies[proxy] == nil })
 	maps.DeleteFunc(charts.Observed, func(proxy Key, _ bool) bool { return charts.Proxies[proxy] == nil })
 	for key, proxy := range charts.Proxies {
@@ -157,18 +156,14 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 	if !held && of.Release != carrier.Release() {
 		return s.withMoved(of.Namespace, old)
 	}
-	if held || carrier.Kind == old.Kind {
-		carrier.UID = old.UID
-	}
+	carrier.UID = old.UID
 	if held {
 		carrier = old.DeepCopy()
 	}
-	carrier.Own, carrier.Targets = map[string]any{}, map[string]any{}
+	carrier.Targets = map[string]any{}
 	stay := func(name string) {
-		if last, was := old.Targets[name]; was && held {
-			carrier.Targets[name], carrier.Own[name] = last, old.Own[name]
-		} else if was {
-			carrier.add(name, shared, old.Own[name])
+		if last, was := old.Targets[name]; was {
+			carrier.Targets[name] = last
 		}
 	}
 	for _, name := range s.movedOf(of.Namespace, old) {
@@ -179,14 +174,13 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 		if fleet == nil || !isKnown(cluster, fleet) {
 			continue // It is not in Fleet.
 		}
-		_, was := old.Targets[fleet.Name]
 		own, rendered := s.renderedFor(in, proxy, cluster)
-		switch {
-		case held, isPaused(cluster) && !isStatic(proxy), !rendered:
+		if held || isPaused(cluster) || !rendered {
 			stay(fleet.Name) // It keeps its last.
-		case was || !isPaused(cluster):
-			carrier.add(fleet.Name, shared, own)
+			continue
 		}
+		values, _ := own.(map[string]any)
+		carrier.Targets[fleet.Name] = plain(merged(shared, values))
 	}
 	if len(carrier.Targets) == 0 {
 		return nil
@@ -194,22 +188,16 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 	return carrier
 }
 
-// add adds a target. What is for all reaches each, and its own lies over that.
-func (c *Carrier) add(name string, shared map[string]any, own any) {
-	values, _ := own.(map[string]any)
-	c.Own[name], c.Targets[name] = own, plain(merged(shared, values))
-}
-
 // wanted returns what a HelmChartProxy asks for, with the values that are for all; held, if that is
 // not to be had: then what is there stays, but for whoever is not selected any more.
 func (s *State) wanted(proxy *addonsv1.HelmChartProxy) (carrier *Carrier, shared map[string]any, held bool) {
 	carrier = &Carrier{
-		Kind: "Bundle", Chart: proxy.Spec.ChartName, Version: resolve(proxy.Spec.Version, s.Charts.Published[proxy.Spec.ChartName]),
+		Download: "Manager", Chart: proxy.Spec.ChartName, Version: resolve(proxy.Spec.Version, s.Charts.Published[proxy.Spec.ChartName]),
 		ReleaseName: cmp.Or(proxy.Spec.ReleaseName, nameOfRelease(proxy.Name)), ReleasedIn: cmp.Or(proxy.Spec.ReleaseNamespace, "default"),
 		CorrectDrift: ptr.Deref(proxy.Spec.CorrectDrift, false),
 	}
 	if proxy.Spec.Download == addonsv1.DownloadAgent {
-		carrier.Kind = "HelmOp"
+		carrier.Download = "Agent"
 	}
 	shared, readable := s.sharedValues(proxy)
 	return carrier, shared, carrier.Version == "" || !readable

@@ -41,13 +41,12 @@ func LookCharts(ctx context.Context, reader client.Reader, prefix string, known 
 	seen.Proxies, seen.Published, seen.Sources = known.Proxies, known.Published, known.Sources
 	look := chartsLook{Charts: &seen, held: map[Source]held{}, used: map[Source]bool{}}
 	proxies, mirrors := map[Key]*addonsv1.HelmChartProxy{}, map[Key]*addonsv1.HelmReleaseProxy{}
-	bundles, helmOps := map[Key]*fleetv1.Bundle{}, map[Key]*fleetv1.HelmOp{}
+	bundles := map[Key]*fleetv1.Bundle{}
 	configMaps, secrets := map[Key]*corev1.ConfigMap{}, map[Key]*corev1.Secret{}
 	if err := errors.Join(
 		list(ctx, reader, prefix, &addonsv1.HelmChartProxyList{}, proxies),
 		list(ctx, reader, prefix, &addonsv1.HelmReleaseProxyList{}, mirrors),
 		list(ctx, reader, prefix, &fleetv1.BundleList{}, bundles),
-		list(ctx, reader, prefix, &fleetv1.HelmOpList{}, helmOps),
 		list(ctx, reader, prefix, &corev1.ConfigMapList{}, configMaps),
 		list(ctx, reader, prefix, &corev1.SecretList{}, secrets),
 	); err != nil {
@@ -66,13 +65,8 @@ func LookCharts(ctx context.Context, reader client.Reader, prefix string, known 
 	for key, proxy := range proxies {
 		look.proxy(key, proxy)
 	}
-	for key, bundle := range bundles {
-		if helmOps[key] == nil { // Otherwise it is Fleet's, made from the HelmOp.
-			look.bundle(bundle)
-		}
-	}
-	for _, helmOp := range helmOps {
-		look.helmOp(helmOp)
+	for _, bundle := range bundles {
+		look.bundle(bundle)
 	}
 	for key, mirror := range mirrors {
 		look.mirror(key, mirror)
@@ -157,13 +151,22 @@ func MadeFor(object client.Object) (proxy Key, found bool) {
 	return mirroredBy(object), found
 }
 
+// bundle notes a carrier.
 func (l *chartsLook) bundle(bundle *fleetv1.Bundle) {
 	of, is := carried(bundle)
 	if !is {
 		return
 	}
-	carrier := &Carrier{Kind: "Bundle"}
-	for _, resource := range bundle.Spec.Resources {
+	spec := bundle.Spec
+	l.tells("Bundle "+client.ObjectKeyFromObject(bundle).String(), spec)
+	if spec.Helm == nil {
+		spec.Helm = &fleetv1.HelmOptions{}
+	}
+	carrier := &Carrier{
+		Download: "Manager", ReleaseName: spec.Helm.ReleaseName, ReleasedIn: spec.DefaultNamespace, Targets: map[string]any{}, UID: bundle.UID,
+		CorrectDrift: spec.CorrectDrift != nil && spec.CorrectDrift.Enabled,
+	}
+	for _, resource := range spec.Resources {
 		if resource.Name == "Chart.yaml" {
 			var chart struct{ Name, Version string }
 			if err := unpack(resource, &chart); err != nil {
@@ -172,64 +175,48 @@ func (l *chartsLook) bundle(bundle *fleetv1.Bundle) {
 			carrier.Chart, carrier.Version = chart.Name, chart.Version
 		}
 	}
-	l.carries(of, carrier, bundle, bundle.Spec)
-}
-
-func (l *chartsLook) helmOp(helmOp *fleetv1.HelmOp) {
-	of, is := carried(helmOp)
-	if !is {
-		return
+	if options := spec.HelmOpOptions; options != nil {
+		carrier.Download, carrier.Chart, carrier.Version = "Agent", spec.Helm.Chart, spec.Helm.Version
+		access := Source{"Secret", Key{Namespace: bundle.Namespace, Name: options.SecretName}}
+		l.used[access] = true
+		if secret, _ := l.held[access].object.(*corev1.Secret); secret == nil || string(secret.Type) != accessType || len(secret.Data["password"]) == 0 {
+			l.wrong("the Bundle for %s has no credentials in %s", of, access)
+		}
+		if len(spec.Resources) > 0 {
+			l.wrong("the Bundle for %s holds a chart that agents download", of)
+		}
 	}
-	carrier := &Carrier{Kind: "HelmOp"}
-	if helm := helmOp.Spec.Helm; helm != nil {
-		carrier.Chart, carrier.Version = helm.Chart, helm.Version
-	}
-	access := Source{"Secret", Key{Namespace: helmOp.Namespace, Name: helmOp.Spec.HelmSecretName}}
-	l.used[access] = true
-	if secret, _ := l.held[access].object.(*corev1.Secret); secret == nil || string(secret.Type) != accessType || len(secret.Data["password"]) == 0 {
-		l.wrong("HelmOp for %s has no credentials in %s", of, access)
-	}
-	l.carries(of, carrier, helmOp, helmOp.Spec.BundleSpec)
-}
-
-// carries notes a carrier.
-func (l *chartsLook) carries(of Carriage, carrier *Carrier, object client.Object, spec fleetv1.BundleSpec) {
-	l.tells(carrier.Kind+" "+client.ObjectKeyFromObject(object).String(), spec)
-	if spec.Helm == nil {
-		spec.Helm = &fleetv1.HelmOptions{}
-	}
-	carrier.UID = object.GetUID()
-	carrier.ReleaseName, carrier.ReleasedIn, carrier.Targets, carrier.Own = spec.Helm.ReleaseName, spec.DefaultNamespace, map[string]any{}, map[string]any{}
 	begin, isShortened := strings.CutSuffix(nameOfRelease(of.Proxy.Name), Shortened)
 	if isShortened && strings.HasPrefix(carrier.ReleaseName, begin) && len(carrier.ReleaseName) <= longestRelease {
 		carrier.ReleaseName = begin + Shortened
 	}
-	carrier.CorrectDrift = spec.CorrectDrift != nil && spec.CorrectDrift.Enabled
 	for _, target := range spec.Targets {
 		helm := ptr.Deref(target.Helm, fleetv1.HelmOptions{})
 		_, twice := carrier.Targets[target.ClusterName]
 		for what, is := range map[string]bool{
-			"names no Fleet Cluster":    target.ClusterName == "" || target.ClusterSelector != nil || target.ClusterGroup != "" || target.ClusterGroupSelector != nil,
-			"has not the exact version": helm.Version != carrier.Version && (helm.Version != "" || carrier.Kind == "HelmOp"),
-			"is there twice":            twice,
-			"has its own release":       helm.ReleaseName != "",
+			"names no Fleet Cluster": target.ClusterName == "" || target.ClusterSelector != nil || target.ClusterGroup != "" || target.ClusterGroupSelector != nil,
+			"is there twice":         twice,
+			"has its own release":    helm.ReleaseName != "" || helm.Version != "" || helm.Chart != "",
 		} {
 			if is {
-				l.wrong("target %q in the %s for %s %s", target.ClusterName, carrier.Kind, of, what)
+				l.wrong("target %q in the Bundle for %s %s", target.ClusterName, of, what)
 			}
 		}
-		carrier.Targets[target.ClusterName], carrier.Own[target.ClusterName] = l.values(of, spec, target)
+		carrier.Targets[target.ClusterName] = l.values(of, spec, target)
+	}
+	if len(carrier.Targets) == 0 && l.Proxies[of.Proxy] != nil {
+		return // Nothing is deployed.
 	}
 	of.Release = carrier.Release()
 	if l.Carriers[of] != nil {
-		l.wrong("there is more than one carrier for %s: %s %s", of, carrier.Kind, object.GetName())
+		l.wrong("there is more than one carrier for %s: Bundle %s", of, bundle.Name)
 	}
 	l.Carriers[of] = carrier
 }
 
 // values returns what reaches a target: all layers, each over the one before, without the key
-// that keeps Helm from taking empty values for those of the last release; and of that its own.
-func (l *chartsLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1.BundleTarget) (all, own any) {
+// that keeps Helm from taking empty values for those of the last release.
+func (l *chartsLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1.BundleTarget) any {
 	values := map[string]any{}
 	for _, helm := range []*fleetv1.HelmOptions{spec.Helm, target.Helm} {
 		if helm == nil {
@@ -255,12 +242,9 @@ func (l *chartsLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1
 				l.wrong("%s does not carry %s along", of, source)
 			}
 			values = merged(values, layer)
-			if helm == target.Helm {
-				own = withoutGlobal(layer)
-			}
 		}
 	}
-	return withoutGlobal(values), own
+	return withoutGlobal(values)
 }
 
 func withoutGlobal(values map[string]any) map[string]any {
@@ -271,7 +255,7 @@ func withoutGlobal(values map[string]any) map[string]any {
 }
 
 // leftOver notes ConfigMaps and Secrets of HelmChartProxies that no carrier refers to. Fleet does not
-// run: as long as there is a Bundle or HelmOp, it may still have to copy those that this named before.
+// run: as long as there is a Bundle, it may still have to copy those that this named before.
 func (l *chartsLook) leftOver() {
 	mayBeCopied := func(of Carriage) bool {
 		for its := range l.Carriers {

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/charts/repository"
+	"github.com/muster-fleet/muster/test/charts/repository"
 	"github.com/muster-fleet/muster/test/oracle"
 	"github.com/muster-fleet/muster/test/stack"
 )
@@ -71,7 +71,7 @@ var carriedOperations = []operation{
 	{name: "SetSource", weight: 6, draw: draws(drawNamespace, drawKind("ConfigMap", "Secret"), drawValue("1", "2", "2", "")),
 		do: setSource, racy: always},
 	{name: "ForeignCarried", weight: 8, draw: draws(
-		drawSlot, drawKind("Bundle", "HelmOp", "ConfigMap", "HelmReleaseProxy"), drawValue("Delete", "Edit", "Edit"),
+		drawSlot, drawKind("Bundle", "ConfigMap", "HelmReleaseProxy"), drawValue("Delete", "Edit", "Edit"),
 	), do: foreignCarried, racy: always},
 }
 
@@ -195,6 +195,9 @@ func createProxy(r *run, step Step) (bool, error) {
 	if r.proxy(step) != nil || r.state.Charts.Proxies[key] != nil {
 		return false, nil
 	}
+	if err := admin.Get(ctx, key, &addonsv1.HelmChartProxy{}); !apierrors.IsNotFound(err) {
+		return false, err // The one before is being deleted.
+	}
 	proxy := &addonsv1.HelmChartProxy{Spec: withAccess(step.Chart)}
 	proxy.Namespace, proxy.Name = key.Namespace, key.Name
 	if err := r.create(admin, proxy); err != nil {
@@ -282,7 +285,7 @@ func deleteProxy(r *run, step Step) (bool, error) {
 		return false, err
 	}
 	r.deleted[client.ObjectKeyFromObject(proxy)] = true
-	return true, r.waitGone(proxy)
+	return true, nil // Its finalizer stays until the program, which may be stopped, has uninstalled everything.
 }
 
 // sourced returns the content of a ConfigMap or Secret with values. That of Secrets may appear in
@@ -340,10 +343,9 @@ func foreignCarried(r *run, step Step) (bool, error) {
 		return false, nil // What is not written stays as somebody made it.
 	}
 	list, edit := map[string]client.ObjectList{
-		"Bundle": &fleetv1.BundleList{}, "HelmOp": &fleetv1.HelmOpList{}, "ConfigMap": &corev1.ConfigMapList{}, "HelmReleaseProxy": &addonsv1.HelmReleaseProxyList{},
+		"Bundle": &fleetv1.BundleList{}, "ConfigMap": &corev1.ConfigMapList{}, "HelmReleaseProxy": &addonsv1.HelmReleaseProxyList{},
 	}[step.Kind], map[string]string{
 		"Bundle":           `{"spec":{"targets":null,"helm":{"releaseName":"theirs"}}}`,
-		"HelmOp":           `{"spec":{"targets":[{"clusterName":"theirs"}],"helm":{"version":"0.0.1"}}}`,
 		"ConfigMap":        `{"data":{"values.yaml":"theirs: x"}}`,
 		"HelmReleaseProxy": `{"spec":{"clusterRef":{"name":"theirs"}}}`,
 	}[step.Kind]
@@ -368,7 +370,7 @@ func foreignCarried(r *run, step Step) (bool, error) {
 	if step.Value == "Delete" {
 		for of, carrier := range r.state.Charts.Carriers {
 			if carrier.UID == object.GetUID() {
-				delete(r.kept, keptCarrier(of, carrier))
+				delete(r.kept, keptCarrier(of))
 			}
 		}
 		return true, client.IgnoreNotFound(admin.Delete(ctx, object))

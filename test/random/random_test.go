@@ -59,7 +59,7 @@ func TestRandom(t *testing.T) {
 			setUp(t, seed%2 == 0, seed%3 != 0, seed%4 >= 2)
 			r, err := playSeed(seed, count)
 			total, carried = total+r.count, carried+r.carried
-			t.Logf("seed %d: %d steps in %s; %d registrations were made; at all quiet points together, %d Bundles and HelmOps carried charts",
+			t.Logf("seed %d: %d steps in %s; %d registrations were made; at all quiet points together, %d Bundles carried charts",
 				seed, r.count, time.Since(begin).Round(time.Second), r.callers, r.carried)
 			if err != nil {
 				fails(t, seed, r, err)

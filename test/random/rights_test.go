@@ -173,13 +173,13 @@ func uidsOf(s oracle.State) map[string]types.UID {
 		uids[fmt.Sprintf("%T %s", object, client.ObjectKeyFromObject(object))] = object.GetUID()
 	}
 	for of, carrier := range s.Charts.Carriers {
-		uids[keptCarrier(of, carrier)] = carrier.UID
+		uids[keptCarrier(of)] = carrier.UID
 	}
 	return uids
 }
 
-func keptCarrier(of oracle.Carriage, carrier *oracle.Carrier) string {
-	return of.String() + ", " + of.Release + ": " + carrier.Kind
+func keptCarrier(of oracle.Carriage) string {
+	return of.String() + ", " + of.Release
 }
 
 // noteKept forgets the objects of the last quiet point that were deleted since, or that the
@@ -193,7 +193,7 @@ func (r *run) noteKept() {
 		if len(carrier.Targets) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(carrier.Targets)), func(name string) bool {
 			return r.state.FleetClusters[oracle.Key{Namespace: of.Namespace, Name: name}] != nil
 		}) {
-			delete(r.kept, keptCarrier(of, carrier))
+			delete(r.kept, keptCarrier(of))
 		}
 	}
 }

@@ -230,12 +230,12 @@ func mirrored(g Gomega) {
 				"jsonpath={.spec.releaseName} values={.spec.values} finalizers={.metadata.finalizers} {.metadata.ownerReferences[0].name} "+
 					`generated={.metadata.annotations.helmreleaseproxy\.addons\.cluster\.x-k8s\.io/is-release-name-generated}`)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(out).To(Equal(its.name + " values= finalizers= " + its.proxy + " generated=" + generated))
+			g.Expect(out).To(Equal(its.name + " values= finalizers=[\"fleet.addons.cluster.x-k8s.io/helm\"] " + its.proxy + " generated=" + generated))
 		}).Should(Succeed())
 	}
 	out, err := env.Kubectl(ctx, "-n", team, "get", "hcp,hrp", "-o", "jsonpath={.items[*].metadata.finalizers}")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(out).To(BeEmpty(), "helmchartproxy.addons.cluster.x-k8s.io and helmreleaseproxy.addons.cluster.x-k8s.io wait for CAAPH")
+	g.Expect(out).NotTo(ContainSubstring(".addons.cluster.x-k8s.io\""), "helmchartproxy.addons.cluster.x-k8s.io and helmreleaseproxy.addons.cluster.x-k8s.io wait for CAAPH")
 	out, err = env.Kubectl(ctx, "-n", team, "get", "hrp", "-o", "name")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(strings.Fields(out)).To(HaveLen(len(releases)))

@@ -1,0 +1,135 @@
+package bundle
+
+import (
+	"testing"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/inputs"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+func reconciler(t *testing.T, objects ...client.Object) *Reconciler {
+	t.Helper()
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&addonsv1.HelmReleaseProxy{}, ByBundle, Index).Build()
+	return &Reconciler{Store: store.New(c, c, "muster")}
+}
+
+func proxyOf(namespace, name string) *addonsv1.HelmChartProxy {
+	of := &addonsv1.HelmChartProxy{}
+	of.Namespace, of.Name, of.UID = namespace, name, types.UID(namespace+"/"+name)
+	of.Spec.ChartName, of.Spec.RepoURL = "web", "https://charts.example.com"
+	return of
+}
+
+// releaseOf returns the HelmReleaseProxy of a HelmChartProxy for a Cluster, in a Bundle.
+func releaseOf(of *addonsv1.HelmChartProxy, cluster plan.Key, bundle string, record plan.Record) *addonsv1.HelmReleaseProxy {
+	release := &addonsv1.HelmReleaseProxy{}
+	release.Namespace, release.Name = of.Namespace, of.Name+"-"+cluster.Name
+	release.Annotations = map[string]string{plan.BundleAnnotation: bundle, plan.RecordAnnotation: record.String()}
+	release.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: addonsv1.GroupVersion.String(), Kind: "HelmChartProxy", Name: of.Name, UID: of.UID, Controller: ptr.To(true),
+	}}
+	release.Spec.ClusterRef.Namespace, release.Spec.ClusterRef.Name = cluster.Namespace, cluster.Name
+	release.Spec.ReleaseName, release.Spec.ReleaseNamespace = plan.ReleaseName(of), plan.ReleaseNamespace(of)
+	return release
+}
+
+// Whoever may write HelmChartProxies and HelmReleaseProxies in one namespace has no say in the Bundles of another.
+func TestForgedReleases(t *testing.T) {
+	victim, thief := proxyOf("victim", "web"), proxyOf("thief", "web")
+	cluster := plan.Key{Namespace: "victim", Name: "one"}
+	name := plan.BundleName(victim, cluster, 0)
+	own := releaseOf(victim, cluster, name, plan.Record{FleetCluster: "one"})
+	forged := releaseOf(thief, cluster, name, plan.Record{FleetCluster: "one", Installed: true})
+	key := plan.Key{Namespace: "victim", Name: name}
+	have := plan.NewBundle(victim, key.Namespace, key.Name, plan.Chart{Version: "1.0.0"}, "")
+
+	t.Run("beside the Bundle", func(t *testing.T) {
+		bundle, of, releases, err := reconciler(t, victim, thief, own, forged, have).find(t.Context(), key)
+		if err != nil || bundle == nil || of == nil || of.UID != victim.UID || len(releases) != 1 || releases[0].Namespace != "victim" {
+			t.Errorf("the Bundle is of %v, with %v (%v)", of, releases, err)
+		}
+	})
+	t.Run("before the Bundle", func(t *testing.T) {
+		_, of, releases, err := reconciler(t, victim, thief, own, forged).find(t.Context(), key)
+		if err != nil || of == nil || of.UID != victim.UID || len(releases) != 1 {
+			t.Errorf("the Bundle is of %v, with %v (%v)", of, releases, err)
+		}
+	})
+	t.Run("for a Bundle of their own in the other namespace", func(t *testing.T) {
+		another := plan.BundleName(thief, cluster, 0)
+		its := releaseOf(thief, cluster, another, plan.Record{FleetCluster: "one"})
+		_, of, _, err := reconciler(t, victim, thief, its).find(t.Context(), plan.Key{Namespace: "victim", Name: another})
+		if err != nil || of != nil {
+			t.Errorf("the Bundle is of %v (%v)", of, err)
+		}
+	})
+}
+
+// A target whose HelmReleaseProxy was lost stays while its Cluster is selected; it is not uninstalled for that.
+func TestTargetsWithoutReleases(t *testing.T) {
+	of := proxyOf("team", "web")
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one", UID: "one", Labels: map[string]string{"web": "yes"}}}
+	fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "team", Name: "one", Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Name: "one", UID: "one"}},
+	}}
+	released := fleet.DeepCopy()
+	released.Annotations, released.OwnerReferences = map[string]string{stamp.ReleasedAnnotation: "true"}, nil
+	key := plan.Key{Namespace: "team", Name: plan.BundleName(of, plan.Key{Namespace: "team", Name: "one"}, 0)}
+	have := plan.NewBundle(of, key.Namespace, key.Name, plan.Chart{Version: "1.0.0"}, "")
+	have.Spec.Targets = []fleetv1.BundleTarget{{Name: "one", ClusterName: "one"}}
+	selecting := func(value string) *addonsv1.HelmChartProxy {
+		of := of.DeepCopy()
+		of.Spec.ClusterSelector.MatchLabels = map[string]string{"web": value}
+		return of
+	}
+	deleted := selecting("yes")
+	deleted.DeletionTimestamp = ptr.To(metav1.Now())
+	leaving := releaseOf(of, plan.Key{Namespace: "team", Name: "one"}, key.Name, plan.Record{FleetCluster: "one", Installed: true})
+	leaving.DeletionTimestamp = ptr.To(metav1.Now())
+	emptied := leaving.DeepCopy()
+	emptied.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: "one", Leaving: plan.Emptied}.String()
+
+	for name, test := range map[string]struct {
+		of       *addonsv1.HelmChartProxy
+		objects  []client.Object
+		releases []*addonsv1.HelmReleaseProxy
+		want     int
+	}{
+		"its Cluster is selected":           {selecting("yes"), []client.Object{cluster, fleet}, nil, 1},
+		"its Cluster is not selected":       {selecting("no"), []client.Object{cluster, fleet}, nil, 0},
+		"its Cluster is gone":               {selecting("yes"), []client.Object{fleet}, nil, 0},
+		"its Fleet Cluster is gone":         {selecting("yes"), []client.Object{cluster}, nil, 0},
+		"its Fleet Cluster is released":     {selecting("no"), []client.Object{released}, nil, 1},
+		"the HelmChartProxy is deleted":     {deleted, []client.Object{cluster, fleet}, nil, 0},
+		"the release leaves":                {selecting("yes"), []client.Object{cluster, fleet}, []*addonsv1.HelmReleaseProxy{leaving}, 0},
+		"the release is emptied on its way": {deleted, []client.Object{cluster, fleet}, []*addonsv1.HelmReleaseProxy{emptied}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := &inputs.Inputs{Incomplete: !test.of.DeletionTimestamp.IsZero()}
+			if !in.Incomplete {
+				in.Selector, _ = plan.NewSelector(test.of)
+			}
+			got, _, err := reconciler(t, test.objects...).targets(t.Context(), test.of, in, key, have, test.releases)
+			if err != nil || len(got) != test.want {
+				t.Errorf("%d targets, want %d (%v)", len(got), test.want, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,215 @@
+package inputs
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/chart"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/repository"
+)
+
+// readChart finds out which version of the chart is wanted, and whether it can be had.
+func (r *Reader) readChart(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *Inputs) error {
+	spec := &proxy.Spec
+	in.request = repository.Request{RepoURL: spec.RepoURL, Chart: spec.ChartName, Version: spec.Version, Namespace: proxy.Namespace}
+	carried, isCarried, err := r.carried(ctx, proxy)
+	if err != nil {
+		return err
+	}
+	if plan.NeedsCredentials(proxy) {
+		in.again = PollInterval // No event tells of Secrets.
+	}
+	var denied error
+	if in.request.Access, denied = r.access(ctx, proxy); denied != nil && (!isCarried || carried.Agent) {
+		return denied // Which credentials agents are to have is not known.
+	}
+	version, trouble := r.version(ctx, in, denied) // What is wrong where a Bundle carries the chart all the same.
+	if version == "" {
+		if !isCarried {
+			return trouble
+		}
+		version = carried.Version // The range stands for what it last stood for.
+	}
+	switch {
+	case isCarried && carried.Version == version && (carried.Agent == (spec.Download == addonsv1.DownloadAgent) || carried.Large && spec.Download == ""):
+		in.Chart = carried
+	case trouble != nil:
+		return trouble
+	default:
+		if in.Chart, err = r.obtain(ctx, proxy, in.request, version); err != nil {
+			return err
+		}
+	}
+	if in.Chart.Agent && plan.NeedsCredentials(proxy) {
+		in.Credentials = credentials(in.request.Access)
+	}
+	in.Notice = notice(proxy, in.Chart)
+	if trouble != nil {
+		in.again, in.lacksChart = PollInterval, true
+		in.Trouble = plan.Trouble{Reason: addonsv1.HelmReleaseProxyCreationFailedReason, Message: trouble.Error()}
+	}
+	return nil
+}
+
+// version returns the exact version that is wanted; empty if that is not known. An error from before stays.
+func (r *Reader) version(ctx context.Context, in *Inputs, trouble error) (string, error) {
+	if repository.IsExact(in.request.Version) {
+		return in.request.Version, trouble
+	}
+	in.again = sooner(in.again, r.ChartInterval)
+	if trouble != nil {
+		return "", trouble
+	}
+	return r.Charts.Version(ctx, in.request)
+}
+
+func sooner[T ~int64](a, b T) T {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// carried returns the chart that a Bundle in the namespace of a HelmChartProxy carries for what that asks
+// for. In other namespaces others may have written the Bundle.
+func (r *Reader) carried(ctx context.Context, proxy *addonsv1.HelmChartProxy) (plan.Chart, bool, error) {
+	var bundles fleetv1.BundleList
+	key := client.ObjectKeyFromObject(proxy)
+	if err := r.Cached.List(ctx, &bundles, client.InNamespace(key.Namespace), client.MatchingLabels(plan.Labels(key)), client.UnsafeDisableDeepCopy); err != nil {
+		return plan.Chart{}, false, fmt.Errorf("listing Bundles: %w", err)
+	}
+	var last plan.Chart // Bundles may be half-way through an upgrade.
+	for i := range bundles.Items {
+		chart, found := plan.ChartOf(&bundles.Items[i])
+		of, is := plan.ProxyOf(&bundles.Items[i])
+		if found && is && of == key && chart.Source == plan.SourceOf(proxy) && (last.Version == "" || repository.IsNewer(chart.Version, last.Version)) {
+			last = chart
+		}
+	}
+	return last, last.Version != "", nil
+}
+
+// obtain downloads a chart, or, if agents do, sees that it is there: Fleet gets no URL that leads where
+// nobody is to connect to.
+func (r *Reader) obtain(ctx context.Context, proxy *addonsv1.HelmChartProxy, request repository.Request, version string) (plan.Chart, error) {
+	spec := &proxy.Spec
+	chart := plan.Chart{Source: plan.SourceOf(proxy), Version: version, Agent: spec.Download == addonsv1.DownloadAgent}
+	if !chart.Agent {
+		files, err := r.Charts.Chart(ctx, request, version)
+		if err == nil {
+			chart.Digest, chart.Hooks, chart.DeleteHooks = digestOf(files), files.HasHooks, files.HasDeleteHooks
+			return chart, nil
+		}
+		if spec.Download != "" || !isTooLarge(err) {
+			return chart, err
+		}
+		if spec.Credentials != nil { // Only the author hands them out: charts grow by themselves.
+			return chart, fmt.Errorf("%w; set spec.download: Agent to have the agents of the Clusters download it, with the credentials", err)
+		}
+		chart.Agent, chart.Large = true, true
+	}
+	if err := plan.CheckAgent(spec.RepoURL, spec.ChartName, version); err != nil {
+		return chart, err
+	}
+	return chart, r.Charts.Has(ctx, request, version)
+}
+
+func digestOf(files *repository.Chart) string {
+	return chart.DigestOf(plan.WithEmptyChart(files.Resources))
+}
+
+// notice returns what the author of a HelmChartProxy should know of the chart.
+func notice(proxy *addonsv1.HelmChartProxy, chart plan.Chart) string {
+	switch {
+	case chart.Large:
+		return "the chart is too large for a Bundle; the agents of the Clusters download it"
+	case chart.Agent && !plan.Waits(proxy):
+		return "the agents download the chart, so whether it has hooks is not known; without spec.options.wait Fleet gives each of them 30 s"
+	case chart.DeleteHooks:
+		return "the chart has hooks that run when it is uninstalled; Fleet gives each of them 30 s"
+	case chart.Hooks && !plan.Waits(proxy):
+		return "the chart has hooks; Helm waits for all resources, for spec.options.timeout at most"
+	}
+	return ""
+}
+
+// credentials returns what Fleet reads of the Secret that a Bundle names.
+func credentials(access repository.Access) map[string][]byte {
+	data := map[string][]byte{}
+	if access.Username != "" || access.Password != "" { // Fleet wants both or none.
+		data["username"], data["password"] = []byte(access.Username), []byte(access.Password)
+	}
+	if len(access.Authorities) > 0 {
+		data["cacerts"] = access.Authorities
+	}
+	return data
+}
+
+// access reads credentials and certificate authority.
+func (r *Reader) access(ctx context.Context, proxy *addonsv1.HelmChartProxy) (repository.Access, error) {
+	var access repository.Access
+	if tls := proxy.Spec.TLSConfig; tls != nil {
+		access.Insecure = tls.InsecureSkipTLSVerify
+		if tls.CASecretRef != nil {
+			secret, err := r.secret(ctx, proxy, *tls.CASecretRef)
+			if err != nil {
+				return access, fmt.Errorf("spec.tlsConfig.caSecret: %w", err)
+			}
+			access.Authorities = secret.Data["ca.crt"]
+			if len(access.Authorities) == 0 {
+				return access, fmt.Errorf("spec.tlsConfig.caSecret: Secret %s/%s has no key ca.crt", secret.Namespace, secret.Name)
+			}
+		}
+	}
+	credentials := proxy.Spec.Credentials
+	if credentials == nil {
+		return access, nil
+	}
+	secret, err := r.secret(ctx, proxy, credentials.Secret)
+	if err != nil {
+		return access, fmt.Errorf("spec.credentials: %w", err)
+	}
+	key := credentials.Key
+	if key == "" {
+		key = "config.json"
+	}
+	if config, found := secret.Data[key]; found {
+		login, err := repository.Login(config, hostOf(proxy.Spec.RepoURL))
+		if err != nil {
+			return access, fmt.Errorf("spec.credentials: key %q of Secret %s/%s: %w", key, secret.Namespace, secret.Name, err)
+		}
+		login.Authorities, login.Insecure = access.Authorities, access.Insecure
+		return login, nil
+	}
+	access.Username, access.Password = string(secret.Data["username"]), string(secret.Data["password"])
+	if access.Username == "" && access.Password == "" {
+		return access, fmt.Errorf("spec.credentials: Secret %s/%s has neither the key %q nor username and password", secret.Namespace, secret.Name, key)
+	}
+	return access, nil
+}
+
+func hostOf(repository string) string {
+	parsed, err := url.Parse(repository)
+	if err != nil {
+		return ""
+	}
+	return parsed.Host
+}
+
+func (r *Reader) secret(ctx context.Context, proxy *addonsv1.HelmChartProxy, ref corev1.SecretReference) (*corev1.Secret, error) {
+	secret, key := &corev1.Secret{}, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
+	if key.Namespace == "" {
+		key.Namespace = proxy.Namespace
+	}
+	if err := r.readSecret(ctx, key, secret); err != nil {
+		return nil, fmt.Errorf("reading Secret %s: %w", key, err)
+	}
+	return secret, nil
+}

@@ -1,0 +1,102 @@
+package helm
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/inputs"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/proxy"
+)
+
+// collector counts HelmChartProxies and releases by reason when somebody asks, from the cache.
+type collector struct {
+	client.Reader
+	inputs *inputs.Reader
+	// elected is closed when this replica leads: another one reports until then.
+	elected                         <-chan struct{}
+	proxies, releases, withoutChart *prometheus.Desc
+}
+
+func newCollector(reader client.Reader, in *inputs.Reader, elected <-chan struct{}) *collector {
+	return &collector{
+		Reader: reader, inputs: in, elected: elected,
+		proxies: prometheus.NewDesc("muster_helmchartproxies_by_reason",
+			"HelmChartProxies by the reason of their condition Ready, without those that are paused or not managed.", []string{"reason"}, nil),
+		releases: prometheus.NewDesc("muster_helmreleases_by_reason",
+			"HelmReleaseProxies by the reason of ClusterAvailable if something keeps the release from Fleet, or else of HelmReleaseReady.", []string{"reason"}, nil),
+		withoutChart: prometheus.NewDesc("muster_helmchartproxies_without_chart",
+			"HelmChartProxies whose repository has not given the chart, or not said which version is meant, when it was last asked.", nil, nil),
+	}
+}
+
+var _ prometheus.Collector = (*collector)(nil)
+
+// Describe describes the metrics.
+func (c *collector) Describe(to chan<- *prometheus.Desc) {
+	to <- c.proxies
+	to <- c.releases
+	to <- c.withoutChart
+}
+
+// releaseReasons and proxyReasons have a series from the beginning, so that the first of a kind is an increase.
+var (
+	releaseReasons = []string{
+		plan.ReadyReason, addonsv1.PreparingToHelmInstallReason, addonsv1.HelmReleasePendingReason, addonsv1.HelmInstallOrUpgradeFailedReason,
+		addonsv1.GetClusterFailedReason, addonsv1.ValueParsingFailedReason, addonsv1.HelmReleaseProxySpecsUpdatingReason,
+		addonsv1.HelmReleaseProxyCreationFailedReason, addonsv1.HelmReleaseProxyReinstallingReason,
+	}
+	proxyReasons = append([]string{addonsv1.ClusterSelectionFailedReason, proxy.AnotherController}, releaseReasons...)
+)
+
+// Collect counts.
+func (c *collector) Collect(to chan<- prometheus.Metric) {
+	select {
+	case <-c.elected:
+	default:
+		return
+	}
+	var proxies addonsv1.HelmChartProxyList
+	var releases addonsv1.HelmReleaseProxyList
+	ctx := context.Background()
+	if c.List(ctx, &proxies, client.UnsafeDisableDeepCopy) != nil || c.List(ctx, &releases, client.UnsafeDisableDeepCopy) != nil {
+		return // The caches are not filled yet.
+	}
+	counts := map[string]int{}
+	for i := range proxies.Items {
+		its := &proxies.Items[i]
+		ready := meta.FindStatusCondition(its.Status.Conditions, addonsv1.ReadyCondition)
+		if ready != nil && !proxy.IsPaused(its) && meta.FindStatusCondition(its.Status.Conditions, addonsv1.LeftAloneCondition) == nil {
+			counts[ready.Reason]++
+		}
+	}
+	report(to, c.proxies, proxyReasons, counts)
+	counts = map[string]int{}
+	for i := range releases.Items {
+		counts[reasonOf(releases.Items[i].Status.Conditions)]++
+	}
+	report(to, c.releases, releaseReasons, counts)
+	to <- prometheus.MustNewConstMetric(c.withoutChart, prometheus.GaugeValue, float64(c.inputs.WithoutChart()))
+}
+
+func reasonOf(conditions []metav1.Condition) string {
+	if available := meta.FindStatusCondition(conditions, addonsv1.ClusterAvailableCondition); available != nil && available.Reason != plan.AvailableReason {
+		return available.Reason
+	}
+	if ready := meta.FindStatusCondition(conditions, addonsv1.HelmReleaseReadyCondition); ready != nil {
+		return ready.Reason
+	}
+	return addonsv1.PreparingToHelmInstallReason
+}
+
+// report reports the reasons that there are: what others write into a status makes no series.
+func report(to chan<- prometheus.Metric, of *prometheus.Desc, reasons []string, counts map[string]int) {
+	for _, reason := range reasons {
+		to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, float64(counts[reason]), reason)
+	}
+}

@@ -1,0 +1,276 @@
+package plan
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+const (
+	// defaultTimeout and defaultHistory are those of cluster-api-addon-provider-helm.
+	defaultTimeout = 10 * time.Minute
+	defaultHistory = 10
+
+	// MaxTargets is how many targets a Bundle has at most. Fleet sends a request for each when one
+	// changes, and each Bundle holds the chart once more.
+	MaxTargets = 250
+
+	// ChartAnnotation on a Bundle is the Chart that it carries, as JSON.
+	ChartAnnotation = stamp.Domain + "/chart"
+	// ContentLabel on a Bundle is the digest of all but its targets. Fleet copies it to the
+	// BundleDeployments in the write that changes them, and so says which content they are of.
+	ContentLabel = stamp.Domain + "/content"
+
+	// ValuesSecretType is the type of Secrets with values.
+	ValuesSecretType corev1.SecretType = stamp.Domain + "/helm-values"
+	// CredentialsSecretType is the type of Secrets with credentials; no other Secret is written.
+	CredentialsSecretType corev1.SecretType = stamp.Domain + "/helm-access"
+
+	// SecretKind and ConfigMapKind are the kinds of objects with values.
+	SecretKind    = "Secret"
+	ConfigMapKind = "ConfigMap"
+)
+
+// Chart is what a Bundle says of the chart that it carries, or that agents download.
+type Chart struct {
+	// Source is the repository, the name and the version that the HelmChartProxy asks for.
+	Source string `json:"source"`
+	// Version is exact.
+	Version string `json:"version"`
+	// Digest is that of the files; empty where agents download them.
+	Digest string `json:"digest,omitempty"`
+	// Hooks and DeleteHooks say that the chart has hooks, and such that run before or after an uninstall.
+	Hooks       bool `json:"hooks,omitempty"`
+	DeleteHooks bool `json:"deleteHooks,omitempty"`
+	// Agent says that the agents download the chart, and Large that nobody asked for that: it does not
+	// fit into a Bundle.
+	Agent bool `json:"agent,omitempty"`
+	Large bool `json:"large,omitempty"`
+}
+
+// emptyChart is the folder of an empty chart, which every Bundle with files carries: see Emptied.
+const emptyChart = "muster-empty"
+
+// WithEmptyChart returns the files of a Bundle: those of the chart, and the empty one.
+func WithEmptyChart(files []fleetv1.BundleResource) []fleetv1.BundleResource {
+	return append(slices.Clone(files), fleetv1.BundleResource{Name: emptyChart + "/Chart.yaml", Content: "apiVersion: v2\nname: " + emptyChart + "\nversion: 1.0.0\n"})
+}
+
+// SourceOf returns what a HelmChartProxy asks for.
+func SourceOf(proxy *addonsv1.HelmChartProxy) string {
+	return proxy.Spec.RepoURL + " " + proxy.Spec.ChartName + " " + proxy.Spec.Version
+}
+
+// ChartOf returns the chart of a Bundle.
+func ChartOf(bundle *fleetv1.Bundle) (Chart, bool) {
+	var chart Chart
+	err := json.Unmarshal([]byte(bundle.Annotations[ChartAnnotation]), &chart)
+	return chart, err == nil && chart.Version != ""
+}
+
+// NewBundle returns a Bundle without targets and files. Credentials is the digest of the Secret with
+// which agents reach the repository; empty without one.
+func NewBundle(proxy *addonsv1.HelmChartProxy, namespace, name string, chart Chart, credentials string) *fleetv1.Bundle {
+	bundle := &fleetv1.Bundle{
+		TypeMeta:   metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Bundle"},
+		ObjectMeta: Meta(client.ObjectKeyFromObject(proxy), namespace, name),
+	}
+	spec := &bundle.Spec
+	spec.DefaultNamespace = ReleaseNamespace(proxy)
+	spec.Helm = helmOptions(proxy, chart)
+	spec.KeepResources = IsInstallOnce(proxy)
+	spec.DeleteCRDResources = !spec.KeepResources // As Helm: CRDs in templates go with the release.
+	if ptr.Deref(proxy.Spec.CorrectDrift, false) {
+		spec.CorrectDrift = &fleetv1.CorrectDrift{Enabled: true}
+	}
+	if proxy.Spec.Rollout != nil && proxy.Spec.Rollout.MaxUnavailable != nil {
+		spec.RolloutStrategy = &fleetv1.RolloutStrategy{MaxUnavailable: proxy.Spec.Rollout.MaxUnavailable}
+	}
+	if chart.Agent {
+		byAgents(proxy, bundle, chart.Version)
+	}
+	spec.TargetCustomizationMode = fleetv1.TargetCustomizationModeFirstMatch // The API server's default.
+	bundle.Annotations[ChartAnnotation] = inJSON(chart)
+	bundle.Labels[unmappedLabel] = unmappedLabelValue
+	bundle.Labels[ContentLabel] = Digest([]byte(inJSON([]any{spec, chart.Version, chart.Digest, credentials})))
+	return bundle
+}
+
+// byAgents makes the agents download the chart: Fleet makes the same of a HelmOp, whose controller
+// would ask the repository once more.
+func byAgents(proxy *addonsv1.HelmChartProxy, bundle *fleetv1.Bundle, version string) {
+	spec, helm := &proxy.Spec, bundle.Spec.Helm
+	helm.Repo, helm.Chart, helm.Version = spec.RepoURL, spec.ChartName, version
+	if isRegistry(spec.RepoURL) {
+		helm.Repo, helm.Chart = strings.TrimSuffix(spec.RepoURL, "/")+"/"+spec.ChartName, ""
+	}
+	bundle.Spec.HelmOpOptions = &fleetv1.BundleHelmOptions{InsecureSkipTLSverify: spec.TLSConfig != nil && spec.TLSConfig.InsecureSkipTLSVerify}
+	if NeedsCredentials(proxy) {
+		bundle.Spec.HelmOpOptions.SecretName = CredentialsName(proxy, bundle.Name)
+	}
+}
+
+// isRegistry reports whether a repository is an OCI registry.
+func isRegistry(repoURL string) bool { return strings.HasPrefix(repoURL, "oci://") }
+
+// CheckAgent returns an error if Fleet's agents cannot download a chart in some version.
+func CheckAgent(repoURL, chart, version string) error {
+	switch {
+	case strings.HasSuffix(strings.ToLower(chart), ".tgz"):
+		return fmt.Errorf("a name that ends in .tgz is a URL for Fleet")
+	case isRegistry(repoURL) && strings.Contains(version, "+"):
+		return fmt.Errorf("version %s has build metadata, and Fleet finds none such in an OCI registry", version)
+	}
+	return nil
+}
+
+// NeedsCredentials reports whether a repository is reached with the contents of Secrets.
+func NeedsCredentials(proxy *addonsv1.HelmChartProxy) bool {
+	return proxy.Spec.Credentials != nil || proxy.Spec.TLSConfig != nil && proxy.Spec.TLSConfig.CASecretRef != nil
+}
+
+// Meta returns the metadata of an object that is made for a HelmChartProxy. It has no owner reference to
+// that: clusterctl move deletes HelmChartProxies, and the garbage collector would uninstall everything.
+func Meta(proxy Key, namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: namespace, Name: name, Labels: Labels(proxy), Annotations: map[string]string{ProxyAnnotation: proxy.String()},
+	}
+}
+
+func helmOptions(proxy *addonsv1.HelmChartProxy, chart Chart) *fleetv1.HelmOptions {
+	options := &proxy.Spec.Options
+	helm := &fleetv1.HelmOptions{
+		ReleaseName:       ReleaseName(proxy),
+		DisablePreProcess: true,
+		Force:             options.Upgrade.Force,
+		TakeOwnership:     options.TakeOwnership,
+		MaxHistory:        cmp.Or(options.Upgrade.MaxHistory, defaultHistory),
+		Atomic:            options.Atomic,
+	}
+	// Without a timeout Fleet gives hooks 30 s (charts-real.md, row 1), and with one it waits for all resources.
+	if Waits(proxy) || chart.Hooks {
+		timeout := defaultTimeout
+		if options.Timeout != nil {
+			timeout = options.Timeout.Duration
+		}
+		helm.TimeoutSeconds = max(1, int(timeout.Seconds()))
+		helm.WaitForJobs = options.WaitForJobs
+	}
+	if proxy.Spec.ValuesTemplate == "" && len(proxy.Spec.ValuesFrom) == 0 {
+		// Helm takes no values for those of the last release.
+		helm.Values = &fleetv1.GenericMap{Data: map[string]any{"global": map[string]any{}}}
+	}
+	return helm
+}
+
+// Waits reports whether the author asks Helm to wait.
+func Waits(proxy *addonsv1.HelmChartProxy) bool {
+	return proxy.Spec.Options.Wait || proxy.Spec.Options.Atomic
+}
+
+// HasValues reports whether releases have values of their own.
+func HasValues(proxy *addonsv1.HelmChartProxy) bool {
+	return proxy.Spec.ValuesTemplate != "" || len(proxy.Spec.ValuesFrom) > 0
+}
+
+// TargetOf returns the target for a release; false if its values are not written yet.
+func TargetOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) (fleetv1.BundleTarget, bool) {
+	record := RecordOf(release)
+	target := fleetv1.BundleTarget{Name: record.FleetCluster, ClusterName: record.FleetCluster}
+	if record.FleetCluster == "" || HasValues(proxy) && record.Digest == "" {
+		return target, false
+	}
+	target.Helm = &fleetv1.HelmOptions{}
+	if release.Spec.ReleaseName != ReleaseName(proxy) {
+		target.Helm.ReleaseName = release.Spec.ReleaseName
+	}
+	if record.Digest != "" {
+		name := ValuesName(client.ObjectKeyFromObject(proxy), release.Spec.ClusterRef.Namespace, record.FleetCluster, record.Revision)
+		target.Helm.ValuesFrom = valuesFrom(record, name)
+		target.DownstreamResources = []fleetv1.DownstreamResource{{Kind: record.kind(), Name: name}}
+	}
+	if record.Leaving == Emptied && !release.DeletionTimestamp.IsZero() {
+		target.Helm.Chart = emptyChart
+	}
+	if target.Helm.ReleaseName == "" && target.Helm.Chart == "" && target.Helm.ValuesFrom == nil {
+		target.Helm = nil
+	}
+	target.ForceSyncGeneration = record.Sync
+	if !record.Installed && !record.Unforced {
+		// Helm then installs by client-side apply, and later upgrades win over what others have changed, as with
+		// Helm 3. It is not part of the deployment's ID: taking it away deploys nothing, and acts with the next change.
+		target.CorrectDrift = &fleetv1.CorrectDrift{Enabled: ptr.Deref(proxy.Spec.CorrectDrift, false), Force: true}
+	}
+	return target, true
+}
+
+func (r Record) kind() string {
+	if r.Secret {
+		return SecretKind
+	}
+	return ConfigMapKind
+}
+
+func valuesFrom(record Record, name string) []fleetv1.ValuesFrom {
+	var result []fleetv1.ValuesFrom
+	for _, key := range record.Keys {
+		of, key := fleetv1.LocalObjectReference{Name: name}, record.Key(key)
+		if record.Secret {
+			result = append(result, fleetv1.ValuesFrom{SecretKeyRef: &fleetv1.SecretKeySelector{LocalObjectReference: of, Key: key}})
+		} else {
+			result = append(result, fleetv1.ValuesFrom{ConfigMapKeyRef: &fleetv1.ConfigMapKeySelector{LocalObjectReference: of, Key: key}})
+		}
+	}
+	return result
+}
+
+// Shard returns the Bundle for a Cluster: the first one with room. Counts are the targets of each
+// Bundle now.
+func Shard(proxy *addonsv1.HelmChartProxy, cluster Key, counts map[string]int) string {
+	for shard := 0; ; shard++ {
+		name := BundleName(proxy, cluster, shard)
+		if IsInstallOnce(proxy) || counts[cluster.Namespace+"/"+name] < room(proxy) {
+			return name
+		}
+	}
+}
+
+// room returns how many targets a Bundle may have: each names all layers of its values, and with the chart the
+// whole must fit into etcd.
+func room(proxy *addonsv1.HelmChartProxy) int {
+	const layers = 4
+	return MaxTargets / (1 + len(proxy.Spec.ValuesFrom)/layers)
+}
+
+// SortTargets puts targets into the order in which a Bundle has them.
+func SortTargets(targets []fleetv1.BundleTarget) {
+	slices.SortFunc(targets, func(a, b fleetv1.BundleTarget) int { return cmp.Compare(a.ClusterName, b.ClusterName) })
+}
+
+// Digest returns a digest that fits a label value.
+func Digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:16])
+}
+
+func inJSON(value any) string {
+	data, err := json.Marshal(value)
+	if err != nil { // They are types of the API.
+		panic(err)
+	}
+	return string(data)
+}

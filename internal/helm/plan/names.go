@@ -1,0 +1,159 @@
+// Package plan decides what Fleet deploys for a HelmChartProxy: the names, the Bundles with
+// their targets, and what the status says. It is pure: it takes objects and returns objects, and
+// knows neither an API server nor Helm's library, so that `kubectl muster render`, the webhook
+// and the controllers decide alike.
+//
+// Each selected Cluster has one HelmReleaseProxy and is one target of one Bundle. Values lie in a
+// ConfigMap or Secret for each Cluster, so that a change of one Cluster concerns no other.
+package plan
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// Keys of the objects that are made for a HelmChartProxy.
+const (
+	// ProxyLabel and ProxyNamespaceLabel name the HelmChartProxy; the first is shortened if
+	// it does not fit a label value.
+	ProxyLabel          = "helmchartproxy-name." + stamp.Domain
+	ProxyNamespaceLabel = "helmchartproxy-namespace." + stamp.Domain
+	// ProxyAnnotation holds the full name of the HelmChartProxy.
+	ProxyAnnotation = stamp.Domain + "/helmchartproxy"
+	// BundleAnnotation on a HelmReleaseProxy names its Bundle, which is in the namespace of the Cluster.
+	BundleAnnotation = stamp.Domain + "/bundle"
+	// ReleaseAnnotation on an object with values holds the full name of the HelmReleaseProxy.
+	ReleaseAnnotation = stamp.Domain + "/helmreleaseproxy"
+	// Finalizer is on HelmChartProxies and HelmReleaseProxies until their releases are uninstalled.
+	Finalizer = stamp.Domain + "/helm"
+	// ValuesKey is the default key of values in ConfigMaps and Secrets.
+	ValuesKey = "values.yaml"
+)
+
+const (
+	// unmappedLabel keeps a Bundle from being mapped to other namespaces: Muster's mappings leave out
+	// what has it, for the sake of Fleet's agent Bundles, which have it too. A Bundle that names its
+	// targets would otherwise reach Clusters of the same name elsewhere.
+	unmappedLabel      = "objectset.rio.cattle.io/hash"
+	unmappedLabelValue = "muster-helmchartproxy"
+
+	prefix = "hcp-"
+	// longestName is the longest release name that Helm allows; Fleet's agents derive one from a Bundle's name.
+	longestName = 53
+	// onlyHash is so short that stamp.Label leaves nothing but the hash.
+	onlyHash = 9
+)
+
+// Key names a HelmChartProxy, a HelmReleaseProxy or a Cluster.
+type Key = types.NamespacedName
+
+// Labels returns the labels of everything that is made for a HelmChartProxy.
+func Labels(proxy Key) map[string]string {
+	name, _ := stamp.LabelValue(proxy.Name)
+	return map[string]string{stamp.ManagedByLabel: stamp.ManagedBy, ProxyLabel: name, ProxyNamespaceLabel: proxy.Namespace}
+}
+
+// ProxyOf returns the HelmChartProxy that an object says it was made for.
+func ProxyOf(object metav1.Object) (Key, bool) {
+	namespace, name, found := strings.Cut(object.GetAnnotations()[ProxyAnnotation], "/")
+	return Key{Namespace: namespace, Name: name}, found
+}
+
+// BundleName returns the name of a Bundle for Clusters of a namespace: the shard with a number, or
+// with InstallOnce the Bundle of one Cluster. A release of another name or namespace has another
+// Bundle: Fleet keeps the old release of a renamed Bundle for a quarter of an hour.
+func BundleName(proxy *addonsv1.HelmChartProxy, cluster Key, shard int) string {
+	only := ""
+	if IsInstallOnce(proxy) {
+		only = cluster.Name
+	}
+	identity := strings.Join([]string{readable(client.ObjectKeyFromObject(proxy), cluster.Namespace), ReleaseNamespace(proxy), ReleaseName(proxy), only}, "/")
+	first := prefix + stamp.Label(identity, longestName-len(prefix))
+	if shard == 0 {
+		return first
+	}
+	return stamp.Label(fmt.Sprintf("%s/%d", first, shard), longestName)
+}
+
+// MayBeOurs reports whether an object's name begins as all names do that this package gives.
+func MayBeOurs(name string) bool { return strings.HasPrefix(name, prefix) }
+
+// IsInstallOnce reports whether releases are left alone once they are installed.
+func IsInstallOnce(proxy *addonsv1.HelmChartProxy) bool {
+	return proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce
+}
+
+// base is how the names of values and credentials for a namespace of Clusters begin. No Bundle has a
+// dot in its name: Fleet deletes Secrets that are named like a Bundle.
+func base(proxy Key, namespace string) string {
+	return prefix + stamp.Label(readable(proxy, namespace), longestName-len(prefix))
+}
+
+// readable names a HelmChartProxy. Objects of several may meet in one namespace.
+func readable(proxy Key, namespace string) string {
+	if proxy.Namespace == namespace {
+		return proxy.Name
+	}
+	return proxy.Namespace + "/" + proxy.Name
+}
+
+// ValuesName returns the name of the object with a Cluster's values, by Fleet Cluster. There are two,
+// which take turns: agents read one while the other is written.
+func ValuesName(proxy Key, namespace, fleetCluster string, revision int) string {
+	name := base(proxy, namespace) + ".for." + fleetCluster
+	if revision%2 == 1 {
+		return name + ".1"
+	}
+	return name
+}
+
+// CredentialsName returns the name of the Secret with which the agents of a Bundle's targets reach the
+// repository. Another repository has another Secret: none gets the credentials of another.
+func CredentialsName(proxy *addonsv1.HelmChartProxy, bundle string) string {
+	// No name has a slash in front, so the hash covers everything.
+	return bundle + ".for-agents-" + stamp.Label("/"+proxy.Spec.RepoURL, onlyHash)
+}
+
+// ReleaseName returns the name of the release, the same on every Cluster.
+func ReleaseName(proxy *addonsv1.HelmChartProxy) string {
+	if proxy.Spec.ReleaseName != "" {
+		return proxy.Spec.ReleaseName
+	}
+	return stamp.Label(proxy.Name, longestName)
+}
+
+// generatedName matches the names that Helm generates for releases: part of the chart's name, and the second.
+var generatedName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?-[0-9]{10}$`)
+
+// IsGeneratedOf reports whether Helm may have generated a name for a release of a chart.
+func IsGeneratedOf(chart, name string) bool {
+	base, _, _ := strings.Cut(chart[strings.LastIndex(chart, "/")+1:], ".")
+	return len(name) <= longestName && generatedName.MatchString(name) && name[:len(name)-len("-1234567890")] == base
+}
+
+// ReleaseNamespace returns the namespace of the release on each Cluster.
+func ReleaseNamespace(proxy *addonsv1.HelmChartProxy) string {
+	if proxy.Spec.ReleaseNamespace != "" {
+		return proxy.Spec.ReleaseNamespace
+	}
+	return "default"
+}
+
+// ReleaseProxyNames returns the names that the HelmReleaseProxy of a Cluster may have; the second
+// one where the first is taken: names that are joined by dashes can be taken apart in several ways.
+func ReleaseProxyNames(proxy, cluster Key) []string {
+	hash := stamp.Label("/"+proxy.Name+"/"+cluster.String(), onlyHash)
+	other := stamp.Subdomain(proxy.Name + "-" + cluster.Name + "-" + hash)
+	if cluster.Namespace != proxy.Namespace {
+		return []string{other}
+	}
+	return []string{stamp.Subdomain(proxy.Name + "-" + cluster.Name), other}
+}

@@ -1,0 +1,226 @@
+package plan
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/bounds"
+	"github.com/muster-fleet/muster/internal/helm/values"
+)
+
+// Default fills in what cluster-api-addon-provider-helm does, as it does.
+func Default(proxy *addonsv1.HelmChartProxy) {
+	spec := &proxy.Spec
+	if spec.ReleaseNamespace == "" {
+		spec.ReleaseNamespace = "default"
+	}
+	if spec.Options.Atomic {
+		spec.Options.Wait = true
+	}
+	if spec.Options.Timeout == nil {
+		spec.Options.Timeout = &metav1.Duration{Duration: defaultTimeout}
+	}
+	if namesNoCredentials(spec) {
+		spec.Credentials = nil
+	}
+	if namesNoAuthority(spec) {
+		tls := *spec.TLSConfig
+		tls.CASecretRef, spec.TLSConfig = nil, &tls
+	}
+}
+
+// A Secret without a name is none.
+func namesNoCredentials(spec *addonsv1.HelmChartProxySpec) bool {
+	return spec.Credentials != nil && spec.Credentials.Secret.Name == ""
+}
+
+func namesNoAuthority(spec *addonsv1.HelmChartProxySpec) bool {
+	return spec.TLSConfig != nil && spec.TLSConfig.CASecretRef != nil && spec.TLSConfig.CASecretRef.Name == ""
+}
+
+// StoredOptions returns options as the API server stores them: with the defaults of the CRD.
+func StoredOptions(options addonsv1.HelmOptions) addonsv1.HelmOptions {
+	if options.Install.CreateNamespace == nil {
+		options.Install.CreateNamespace = ptr.To(true)
+	}
+	if options.Upgrade.MaxHistory == 0 {
+		options.Upgrade.MaxHistory = defaultHistory
+	}
+	return options
+}
+
+// Validate returns everything that is wrong with a HelmChartProxy.
+func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
+	spec, path := &proxy.Spec, field.NewPath("spec")
+	var errs field.ErrorList
+	if parsed, err := url.Parse(spec.RepoURL); err == nil && parsed.User != nil {
+		errs = append(errs, field.Forbidden(path.Child("repoURL"), "must not hold a user or a password; name a Secret with them in spec.credentials"))
+	} else if err := CheckURL(spec.RepoURL); err != nil {
+		errs = append(errs, field.Invalid(path.Child("repoURL"), spec.RepoURL, err.Error()))
+	}
+	if spec.ChartName == "" {
+		errs = append(errs, field.Required(path.Child("chartName"), "name the chart in the repository"))
+	}
+	errs = append(errs, bounds.Selector(&spec.ClusterSelector, path.Child("clusterSelector"))...)
+	errs = append(errs, bounds.Selector(spec.NamespaceSelector, path.Child("namespaceSelector"))...)
+	errs = append(errs, validateRelease(path, spec)...)
+	if spec.Version != "" {
+		if _, err := semver.NewConstraint(spec.Version); err != nil {
+			errs = append(errs, field.Invalid(path.Child("version"), spec.Version, "must be a version such as 1.2.3, or a range such as 1.2.x"))
+		}
+	}
+	if _, err := values.Parse(spec.ValuesTemplate); err != nil {
+		errs = append(errs, field.Invalid(path.Child("valuesTemplate"), shortened(spec.ValuesTemplate), "does not parse: "+err.Error()))
+	}
+	if spec.Download == addonsv1.DownloadAgent {
+		if err := CheckAgent(spec.RepoURL, spec.ChartName, spec.Version); err != nil {
+			errs = append(errs, field.Forbidden(path.Child("download"), err.Error()+"; leave it out, and the chart is downloaded on the management side"))
+		}
+	}
+	errs = append(errs, validateOptions(path.Child("options"), &spec.Options)...)
+	if spec.Rollout != nil && spec.Rollout.MaxUnavailable != nil {
+		most := spec.Rollout.MaxUnavailable
+		if _, err := percentOrCount(most.String()); err != nil {
+			errs = append(errs, field.Invalid(path.Child("rollout", "maxUnavailable"), most.String(), err.Error()))
+		}
+	}
+	return errs
+}
+
+func validateRelease(path *field.Path, spec *addonsv1.HelmChartProxySpec) field.ErrorList {
+	var errs field.ErrorList
+	if name := spec.ReleaseName; name != "" && (len(name) > longestName || len(validation.IsDNS1123Subdomain(name)) > 0) {
+		errs = append(errs, field.Invalid(path.Child("releaseName"), name,
+			fmt.Sprintf("must be a name of at most %d lower-case letters, digits, '-' and '.', as Helm has it", longestName)))
+	}
+	if namespace := spec.ReleaseNamespace; namespace != "" && len(validation.IsDNS1123Label(namespace)) > 0 {
+		errs = append(errs, field.Invalid(path.Child("namespace"), namespace, "must be the name of a namespace"))
+	}
+	return errs
+}
+
+// ValidateUpdate returns what an update may not change.
+func ValidateUpdate(old, proxy *addonsv1.HelmChartProxy) field.ErrorList {
+	if proxy.Spec.ReconcileStrategy == old.Spec.ReconcileStrategy {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(field.NewPath("spec", "reconcileStrategy"), proxy.Spec.ReconcileStrategy, "field is immutable")}
+}
+
+// validateOptions refuses what would change what happens on a cluster, and Fleet cannot do.
+func validateOptions(path *field.Path, options *addonsv1.HelmOptions) field.ErrorList {
+	var errs field.ErrorList
+	refuse := func(holds bool, why string, names ...string) {
+		if holds {
+			errs = append(errs, field.Forbidden(path.Child(names[0], names[1:]...), why))
+		}
+	}
+	refuse(options.DisableHooks, "Fleet always runs the hooks of a chart; leave it out", "disableHooks")
+	refuse(options.Uninstall != nil && options.Uninstall.KeepHistory, "Fleet never keeps the history of an uninstalled release; leave it out", "uninstall", "keepHistory")
+	if options.Timeout != nil && options.Timeout.Duration < 0 {
+		errs = append(errs, field.Invalid(path.Child("timeout"), options.Timeout.Duration.String(), "must not be negative"))
+	}
+	if options.Upgrade.MaxHistory < 0 {
+		errs = append(errs, field.Invalid(path.Child("upgrade", "maxHistory"), options.Upgrade.MaxHistory, "must not be negative"))
+	}
+	return errs
+}
+
+// Warnings returns what has no effect.
+func Warnings(proxy *addonsv1.HelmChartProxy) []string {
+	options := &proxy.Spec.Options
+	var warnings []string
+	warn := func(holds bool, name, why string) {
+		if holds {
+			warnings = append(warnings, "spec."+name+" has no effect: "+why)
+		}
+	}
+	waits := options.Wait || options.Atomic
+	// cluster-api-addon-provider-helm creates it all the same: its own client drops what is false.
+	warn(!ptr.Deref(options.Install.CreateNamespace, true), "options.install.createNamespace", "Fleet always creates the namespace of a release")
+	warn(options.SkipCRDs, "options.skipCRDs", "Fleet always installs the CRDs of a chart")
+	warn(options.DisableOpenAPIValidation, "options.disableOpenAPIValidation", "Fleet always validates")
+	warn(options.Upgrade.CleanupOnFail, "options.upgrade.cleanupOnFail", "Fleet leaves what a failed upgrade has created, and tries again")
+	warn(options.Upgrade.ReuseValues, "options.upgrade.reuseValues", "values are never taken over from the last release")
+	warn(options.Upgrade.ResetThenReuseValues, "options.upgrade.resetThenReuseValues", "values are never taken over from the last release")
+	warn(options.Uninstall != nil && options.Uninstall.Description != "", "options.uninstall.description", "Fleet gives none")
+	warn(options.WaitForJobs && !waits, "options.waitForJobs", "it needs options.wait")
+	warn(options.Timeout != nil && options.Timeout.Duration != defaultTimeout && !waits, "options.timeout", "it needs options.wait, or a chart with hooks")
+	warn(options.Timeout != nil && waits && options.Timeout.Duration%time.Second != 0, "options.timeout", "Fleet counts whole seconds; the rest")
+	warn(namesNoCredentials(&proxy.Spec), "credentials", "it names no Secret")
+	warn(namesNoAuthority(&proxy.Spec), "tlsConfig.caSecret", "it names no Secret")
+	once := proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce
+	warn(once && ptr.Deref(proxy.Spec.CorrectDrift, false), "correctDrift", "with InstallOnce nothing is put back")
+	warn(once && proxy.Spec.Rollout != nil, "rollout", "with InstallOnce there is one installation for each Cluster, and no change")
+	if proxy.Spec.Download == addonsv1.DownloadAgent && proxy.Spec.Credentials != nil {
+		warnings = append(warnings, "spec.credentials: with spec.download Agent, they are copied to the namespaces of the selected Clusters, and their agents have them")
+	}
+	warnings = append(warnings, templateWarnings(proxy.Spec.ValuesTemplate)...)
+	return warnings
+}
+
+// ofStatus finds what a template reads of a status.
+var ofStatus = regexp.MustCompile(`{{[^}]*(\.(?:Cluster|ControlPlane|InfraCluster)\.status)\b`)
+
+func templateWarnings(template string) []string {
+	var warnings []string
+	if found := ofStatus.FindStringSubmatch(template); found != nil {
+		warnings = append(warnings, fmt.Sprintf("spec.valuesTemplate: %s is not there: values do not follow a status", found[1]))
+	}
+	if parsed, err := values.Parse(template); err == nil {
+		for _, name := range parsed.Unsteady() {
+			warnings = append(warnings, fmt.Sprintf("spec.valuesTemplate: %s gives something else whenever the values are rendered again, and each time the release is upgraded", name))
+		}
+	}
+	return warnings
+}
+
+// CheckURL returns an error unless a URL of a repository is absolute and https or oci. Its
+// words are those of cluster-api-addon-provider-helm.
+func CheckURL(repoURL string) error {
+	parsed, err := url.ParseRequestURI(repoURL)
+	if err != nil {
+		return fmt.Errorf("specified repoURL %s is not valid: %w", repoURL, err)
+	}
+	switch strings.ToLower(parsed.Scheme) {
+	case "https":
+	case "oci":
+		if !strings.HasPrefix(repoURL, "oci://") {
+			return fmt.Errorf("specified repoURL %s must use the lowercase oci scheme", repoURL)
+		}
+	default:
+		return fmt.Errorf("specified repoURL %s uses unsupported scheme %q; supported schemes are https and oci", repoURL, parsed.Scheme)
+	}
+	if parsed.Hostname() == "" {
+		return fmt.Errorf("specified repoURL %s must include a host", repoURL)
+	}
+	return nil
+}
+
+func percentOrCount(text string) (int, error) {
+	count := 0
+	digits, _ := strings.CutSuffix(text, "%")
+	if _, err := fmt.Sscanf(digits, "%d", &count); err != nil || fmt.Sprint(count) != digits || count < 1 {
+		return 0, fmt.Errorf("must be a number of at least 1, or a percentage such as 25%%")
+	}
+	return count, nil
+}
+
+// shortened keeps a refusal readable.
+func shortened(text string) string {
+	const enough = 80
+	if len(text) <= enough {
+		return text
+	}
+	return text[:enough] + "…"
+}

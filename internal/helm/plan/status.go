@@ -1,0 +1,287 @@
+package plan
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/picture"
+)
+
+// Helm's words for the status of a release.
+const (
+	Deployed       = "deployed"
+	failed         = "failed"
+	pendingInstall = "pending-install"
+	pendingUpgrade = "pending-upgrade"
+)
+
+const (
+	// ReadyReason is the reason of Ready conditions that are True.
+	ReadyReason = "Ready"
+	// AvailableReason is that of ClusterAvailable.
+	AvailableReason = "Available"
+	// NotDeployed says that Fleet's agent is behind.
+	NotDeployed = "Fleet's agent has not deployed this yet"
+)
+
+// Release is the observed state of a release on one Cluster.
+type Release struct {
+	// Ready, Reason and Message are those of the condition HelmReleaseReady.
+	Ready           bool
+	Reason, Message string
+	// Status is Helm's word for it.
+	Status   string
+	Revision int
+	// Failed says that what is wanted was tried, GivenUp that Fleet's agent does not try again by itself, and
+	// Refused that Helm has not begun: it has stored no release.
+	Failed, GivenUp, Refused bool
+	// Since is when it failed first, where Fleet's agent tries again by itself.
+	Since time.Time
+	// Deployed says that what is wanted has been deployed.
+	Deployed bool
+}
+
+// Wanted is what a BundleDeployment must be of.
+type Wanted struct {
+	// Content is the label of the Bundle.
+	Content string
+	// Target is that of the release.
+	Target fleetv1.BundleTarget
+	// Secretive says that Fleet's words may be about values from Secrets.
+	Secretive bool
+}
+
+// Observe returns the state of a release. A BundleDeployment of other content, values or retries than
+// are wanted says nothing of them: the agent, Fleet or our cache is behind.
+func Observe(deployment *fleetv1.BundleDeployment, wanted Wanted) Release {
+	if deployment == nil {
+		return Release{Reason: addonsv1.PreparingToHelmInstallReason, Message: "Fleet has not targeted the Cluster yet"}
+	}
+	spec, status := &deployment.Spec, &deployment.Status
+	release := Release{Revision: revisionOf(status.Release)}
+	pending := pendingInstall
+	if release.Revision > 0 {
+		pending = pendingUpgrade
+	}
+	waiting := func(message string) Release {
+		release.Status, release.Reason, release.Message = pending, addonsv1.HelmReleasePendingReason, message
+		return release
+	}
+	if spec.StagedDeploymentID != spec.DeploymentID {
+		return waiting("the rollout has not reached the Cluster yet")
+	}
+	if !isOf(deployment, wanted) {
+		return waiting(NotDeployed)
+	}
+	broken := func(message string) Release {
+		release.Failed, release.Refused = true, refused.MatchString(message)
+		if wanted.Secretive { // What a chart says of its values when it fails is in Fleet's text.
+			message = "the release failed, and has values from Secrets; see BundleDeployment " + deployment.Namespace + "/" + deployment.Name
+		}
+		release.Status, release.Reason, release.Message = failed, addonsv1.HelmInstallOrUpgradeFailedReason, message
+		return release
+	}
+	isApplied := spec.DeploymentID != "" && status.AppliedDeploymentID == spec.DeploymentID &&
+		status.DownstreamResourcesGeneration == spec.DownstreamResourcesGeneration
+	if condition := falseCondition(status, fleetv1.BundleDeploymentConditionDeployed); condition != nil {
+		release.Since, _ = time.Parse(time.RFC3339, condition.LastUpdateTime)
+		return broken(condition.Message)
+	}
+	if condition := falseCondition(status, fleetv1.BundleDeploymentConditionInstalled); condition != nil && isApplied {
+		release.GivenUp = true
+		return broken(condition.Message)
+	}
+	if !isApplied || release.Revision == 0 {
+		return waiting(NotDeployed)
+	}
+	// Helm has returned. With wait that means that all resources were ready; without it, Ready follows Helm, as
+	// with cluster-api-addon-provider-helm.
+	release.Ready, release.Deployed, release.Status, release.Reason = true, true, Deployed, ReadyReason
+	if !status.NonModified {
+		release.Message = "somebody has changed what is deployed"
+	}
+	return release
+}
+
+// refused matches the errors of Helm's checks before an installation.
+var refused = regexp.MustCompile(`unable to continue with install|chart requires kubeVersion|YAML parse error|MalformedYAMLError|` +
+	`is missing from (secret|configmap)|(secrets|configmaps) "[^"]*" not found`)
+
+// IsRefused reports whether Helm has refused to begin an installation.
+func IsRefused(deployment *fleetv1.BundleDeployment) bool {
+	if deployment == nil || deployment.Status.Release != "" {
+		return false
+	}
+	condition := falseCondition(&deployment.Status, fleetv1.BundleDeploymentConditionInstalled)
+	return condition != nil && refused.MatchString(condition.Message)
+}
+
+// isOf reports whether a BundleDeployment is of what is wanted.
+func isOf(deployment *fleetv1.BundleDeployment, wanted Wanted) bool {
+	options := &deployment.Spec.Options
+	if deployment.Labels[ContentLabel] != wanted.Content || options.ForceSyncGeneration != wanted.Target.ForceSyncGeneration {
+		return false
+	}
+	for _, its := range wanted.Target.DownstreamResources {
+		if !slices.Contains(options.DownstreamResources, its) {
+			return false
+		}
+	}
+	return true
+}
+
+// Reads reports whether Fleet makes an agent read an object with values.
+func Reads(deployment *fleetv1.BundleDeployment, name string) bool {
+	return deployment != nil && slices.ContainsFunc(deployment.Spec.Options.DownstreamResources, func(its fleetv1.DownstreamResource) bool { return its.Name == name })
+}
+
+func falseCondition(status *fleetv1.BundleDeploymentStatus, of string) *genericcondition.GenericCondition {
+	for i := range status.Conditions {
+		if its := &status.Conditions[i]; its.Type == of && string(its.Status) == string(metav1.ConditionFalse) {
+			return its
+		}
+	}
+	return nil
+}
+
+// revisionOf reads the revision from Fleet's "namespace/name:revision".
+func revisionOf(release string) int {
+	_, revision, _ := strings.Cut(release, ":")
+	number, err := strconv.Atoi(revision)
+	if err != nil {
+		return 0
+	}
+	return number
+}
+
+// Trouble says why something cannot be handed to Fleet; its zero value is none.
+type Trouble struct{ Reason, Message string }
+
+// ReleaseConditions returns the conditions of a HelmReleaseProxy.
+func ReleaseConditions(trouble Trouble, release Release) []metav1.Condition {
+	available := condition(addonsv1.ClusterAvailableCondition, true, AvailableReason, "")
+	if trouble != (Trouble{}) {
+		available = condition(available.Type, trouble.Reason != addonsv1.GetClusterFailedReason, trouble.Reason, trouble.Message)
+	}
+	ready := condition(addonsv1.HelmReleaseReadyCondition, release.Ready, release.Reason, release.Message)
+	all := summary(available, ready)
+	if trouble != (Trouble{}) { // What is deployed is older than what is wanted.
+		all = condition(addonsv1.ReadyCondition, false, trouble.Reason, trouble.Message)
+	}
+	return []metav1.Condition{all, available, ready}
+}
+
+// ProxyConditions returns the conditions of a HelmChartProxy, from those of its HelmReleaseProxies. Trouble
+// is what is wrong with the HelmChartProxy itself, and notice what its author should know.
+func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmReleaseProxy) []metav1.Condition {
+	specs := condition(addonsv1.HelmReleaseProxySpecsUpToDateCondition, true, "UpToDate", notice)
+	ready := condition(addonsv1.HelmReleaseProxiesReadyCondition, true, ReadyReason, "")
+	var troubled, unready []string
+	for _, release := range releases {
+		cluster := release.Spec.ClusterRef.Namespace + "/" + release.Spec.ClusterRef.Name + ": "
+		if available := find(release, addonsv1.ClusterAvailableCondition); available.Reason != AvailableReason {
+			if len(troubled) == 0 {
+				specs.Status, specs.Reason = metav1.ConditionFalse, available.Reason
+			}
+			troubled = append(troubled, cluster+text(available))
+		}
+		if its := find(release, addonsv1.HelmReleaseReadyCondition); its.Status != metav1.ConditionTrue {
+			if len(unready) == 0 || its.Reason == addonsv1.HelmInstallOrUpgradeFailedReason {
+				ready.Status, ready.Reason = metav1.ConditionFalse, its.Reason
+			}
+			unready = append(unready, cluster+text(its))
+		}
+	}
+	if len(troubled) > 0 {
+		specs.Message = list(troubled)
+	}
+	if trouble != (Trouble{}) {
+		specs = condition(specs.Type, false, trouble.Reason, trouble.Message)
+	}
+	switch {
+	case len(releases) == 0:
+		ready.Message = "no Cluster is selected"
+	case len(unready) > 0:
+		ready.Message = list(unready)
+	}
+	return []metav1.Condition{summary(specs, ready), specs, ready}
+}
+
+// find returns a condition of a HelmReleaseProxy. Of one that has just been made nothing is known.
+func find(release *addonsv1.HelmReleaseProxy, of string) *metav1.Condition {
+	if its := meta.FindStatusCondition(release.Status.Conditions, of); its != nil && release.Status.ObservedGeneration == release.Generation {
+		return its
+	}
+	unknown := condition(of, false, addonsv1.PreparingToHelmInstallReason, "the HelmReleaseProxy has not been reconciled yet")
+	if of == addonsv1.ClusterAvailableCondition {
+		unknown.Reason = addonsv1.HelmReleaseProxySpecsUpdatingReason
+	}
+	return &unknown
+}
+
+func text(its *metav1.Condition) string {
+	if its.Message != "" {
+		return its.Message
+	}
+	return its.Reason
+}
+
+func summary(all ...metav1.Condition) metav1.Condition {
+	for _, part := range all {
+		if part.Status != metav1.ConditionTrue {
+			return condition(addonsv1.ReadyCondition, false, part.Reason, part.Message)
+		}
+	}
+	return condition(addonsv1.ReadyCondition, true, ReadyReason, "")
+}
+
+func condition(of string, holds bool, reason, message string) metav1.Condition {
+	status := metav1.ConditionFalse
+	if holds {
+		status = metav1.ConditionTrue
+	}
+	return metav1.Condition{Type: of, Status: status, Reason: reason, Message: message}
+}
+
+const (
+	// listed is how many Clusters a message names.
+	listed = 5
+	// longestEntry is how many bytes it has of each.
+	longestEntry = 400
+)
+
+func list(entries []string) string {
+	var parts []string
+	for i, entry := range entries {
+		if i == listed {
+			parts = append(parts, fmt.Sprintf("and %d more", len(entries)-listed))
+			break
+		}
+		parts = append(parts, plain(entry))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// plain returns a text that others may have written, in the length and the characters of a message.
+func plain(text string) string {
+	text = picture.Text(text)
+	if len(text) <= longestEntry {
+		return text
+	}
+	end := longestEntry
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + "…"
+}

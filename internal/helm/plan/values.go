@@ -1,0 +1,31 @@
+package plan
+
+import (
+	"encoding/json"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Layer is a layer of values: Helm merges the later ones over the earlier ones.
+type Layer struct {
+	Key  string
+	Data []byte
+}
+
+// MarshalJSON makes digests cover both.
+func (l Layer) MarshalJSON() ([]byte, error) { return json.Marshal([]any{l.Key, l.Data}) }
+
+// ValuesObject returns the object with a Cluster's values, as the record says, without an owner.
+func ValuesObject(proxy Key, namespace string, record Record, layers []Layer) client.Object {
+	meta := Meta(proxy, namespace, ValuesName(proxy, namespace, record.FleetCluster, record.Revision))
+	data, text := map[string][]byte{}, map[string]string{}
+	for _, its := range layers {
+		data[record.Key(its.Key)], text[record.Key(its.Key)] = its.Data, string(its.Data)
+	}
+	if record.Secret {
+		return &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: SecretKind}, ObjectMeta: meta, Type: ValuesSecretType, Data: data}
+	}
+	return &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: ConfigMapKind}, ObjectMeta: meta, Data: text}
+}

@@ -1,0 +1,107 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	capilabels "sigs.k8s.io/cluster-api/util/labels"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/sync/sources"
+)
+
+// CRDName is the name of the CRD of HelmChartProxies.
+const CRDName = stamp.ChartsCRD
+
+// Finalizers of cluster-api-addon-provider-helm (CAAPH), whose API this is. It puts them back as long as it
+// runs. The two must not reconcile the same HelmChartProxies: each would uninstall what the other has.
+const (
+	caaphFinalizer        = "helmchartproxy.addons.cluster.x-k8s.io"
+	CAAPHReleaseFinalizer = "helmreleaseproxy.addons.cluster.x-k8s.io"
+)
+
+// AnotherController is the reason where CAAPH runs, too.
+const AnotherController = "AnotherController"
+
+var rival = plan.Trouble{
+	Reason:  AnotherController,
+	Message: "cluster-api-addon-provider-helm reconciles it, too; stop it, and remove its finalizer " + caaphFinalizer,
+}
+
+func hasCAAPH(proxy *addonsv1.HelmChartProxy) bool {
+	return slices.Contains(proxy.Finalizers, caaphFinalizer)
+}
+
+// setFinalizers takes a HelmChartProxy over: it puts our finalizer in the place of CAAPH's.
+func (r *Reconciler) setFinalizers(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool, error) {
+	if slices.Contains(proxy.Finalizers, plan.Finalizer) {
+		return false, nil
+	}
+	without := slices.DeleteFunc(slices.Clone(proxy.Finalizers), func(its string) bool { return its == caaphFinalizer })
+	change := map[string]any{"finalizers": append(without, plan.Finalizer), "resourceVersion": proxy.ResourceVersion}
+	return true, client.IgnoreNotFound(r.Merge(ctx, proxy, map[string]any{"metadata": change}))
+}
+
+// Managed says which HelmChartProxies are Muster's business.
+type Managed struct {
+	client.Reader
+	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter; empty for all.
+	WatchFilter string
+
+	mu       sync.Mutex
+	reported bool
+}
+
+// Is reports whether Muster reconciles a HelmChartProxy: the CRD must be Muster's.
+func (m *Managed) Is(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool, error) {
+	crd := sources.CRD()
+	if err := m.Get(ctx, client.ObjectKey{Name: CRDName}, crd, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("reading CustomResourceDefinition %q: %w", CRDName, err)
+	}
+	isOurs := crd.Labels[stamp.ManagedByLabel] == stamp.ManagedBy
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !isOurs && !m.reported {
+		ctrl.LoggerFrom(ctx).Info("HelmChartProxies are not managed: their CustomResourceDefinition is not Muster's; apply manifests/helm to make Muster reconcile them",
+			"crd", CRDName, "label", stamp.ManagedByLabel+"="+stamp.ManagedBy)
+	}
+	m.reported = !isOurs
+	return isOurs && m.isWatched(proxy), nil
+}
+
+func (m *Managed) isWatched(proxy *addonsv1.HelmChartProxy) bool {
+	return m.WatchFilter == "" || capilabels.HasWatchLabel(proxy, m.WatchFilter)
+}
+
+// reportNotManaged sets the condition NotManaged, and leaves the others to whoever reconciles it.
+func (r *Reconciler) reportNotManaged(ctx context.Context, proxy *addonsv1.HelmChartProxy) error {
+	if !r.Managed.isWatched(proxy) {
+		return nil
+	}
+	before := proxy.DeepCopy()
+	changed := meta.SetStatusCondition(&proxy.Status.Conditions, metav1.Condition{
+		Type: addonsv1.LeftAloneCondition, Status: metav1.ConditionTrue, Reason: AnotherController, LastTransitionTime: metav1.NewTime(r.Now().Truncate(time.Second)),
+		Message: "Muster does not reconcile it: CustomResourceDefinition " + CRDName + " has no label " + stamp.ManagedByLabel + "=" + stamp.ManagedBy +
+			"; stop cluster-api-addon-provider-helm and apply manifests/helm to make Muster reconcile it",
+	})
+	if !changed {
+		return nil
+	}
+	if proxy.Status.MatchingClusters == nil { // The CRD demands it.
+		proxy.Status.MatchingClusters = []corev1.ObjectReference{}
+	}
+	// Somebody else writes the other conditions, and a patch writes the list as a whole.
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	return client.IgnoreNotFound(r.Status().Patch(ctx, proxy, patch, client.FieldOwner(store.FieldManager)))
+}

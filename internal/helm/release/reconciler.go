@@ -1,0 +1,266 @@
+// Package release reconciles HelmReleaseProxies, one Cluster's release each: it renders the values and
+// writes them, keeps the record of what was written, and reports what Fleet says. It is woken by what
+// concerns that one release, so the number of the others plays no part.
+package release
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/inputs"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/proxy"
+	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// conflictInterval is how long to wait until the cache shows what somebody has just written.
+const conflictInterval = time.Second
+
+// Reconciler reconciles HelmReleaseProxies.
+type Reconciler struct {
+	*store.Store
+	Inputs   *inputs.Reader
+	Managed  *proxy.Managed
+	Settings *settings.Reader
+	Sources  Sources
+	Renderer Renderer
+	Recorder events.EventRecorder
+	Turns    *Turns
+	Now      func() time.Time
+
+	rendered memory
+}
+
+// scope is what one reconcile works with.
+type scope struct {
+	proxy   *addonsv1.HelmChartProxy
+	release *addonsv1.HelmReleaseProxy
+	inputs  *inputs.Inputs
+	cluster *clusterv1.Cluster
+	bundle  *fleetv1.Bundle
+	// deployment is what Fleet has made of the Bundle for the Cluster.
+	deployment *fleetv1.BundleDeployment
+	record     plan.Record
+	trouble    plan.Trouble
+	// again is when to reconcile again without an event; zero for never.
+	again time.Duration
+}
+
+func (s *scope) fail(reason, message string) {
+	s.trouble = plan.Trouble{Reason: reason, Message: message}
+}
+
+func (s *scope) retryAfter(delay time.Duration) {
+	if delay > 0 && (s.again == 0 || delay < s.again) {
+		s.again = delay
+	}
+}
+
+// isFrozen reports whether the release is installed once and for all.
+func (s *scope) isFrozen() bool { return plan.IsInstallOnce(s.proxy) && s.record.Installed }
+
+// Reconcile reconciles one HelmReleaseProxy.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	release := &addonsv1.HelmReleaseProxy{}
+	if err := r.Get(ctx, req.NamespacedName, release); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.rendered.forget(req.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	owner := metav1.GetControllerOf(release)
+	if owner == nil || !proxy.IsProxy(*owner) {
+		return ctrl.Result{}, nil
+	}
+	s := &scope{proxy: &addonsv1.HelmChartProxy{}, release: release, record: plan.RecordOf(release)}
+	err := r.Get(ctx, client.ObjectKey{Namespace: release.Namespace, Name: owner.Name}, s.proxy)
+	if apierrors.IsNotFound(err) || err == nil && s.proxy.UID != owner.UID {
+		s.proxy, err = nil, nil
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if s.proxy != nil {
+		if isManaged, err := r.Managed.Is(ctx, s.proxy); err != nil || !isManaged {
+			return ctrl.Result{}, err
+		}
+	}
+	err = r.reconcile(ctx, s)
+	if store.IsBehind(err) {
+		return ctrl.Result{RequeueAfter: conflictInterval}, nil
+	}
+	return ctrl.Result{RequeueAfter: s.again}, err
+}
+
+func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
+	if s.proxy != nil && proxy.IsPaused(s.proxy) && s.proxy.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	if !s.release.DeletionTimestamp.IsZero() {
+		if err := r.findBundle(ctx, s); err != nil {
+			return err
+		}
+		return r.uninstall(ctx, s)
+	}
+	if s.proxy == nil || !s.proxy.DeletionTimestamp.IsZero() || !proxy.Concerns(s.proxy, s.release) {
+		return nil
+	}
+	plan.Default(s.proxy) // As the webhook has done, or would have.
+	if s.inputs, _, err = r.Inputs.Get(s.proxy); err != nil {
+		s.again = inputs.PollInterval
+		return nil //nolint:nilerr // The HelmChartProxy wakes it before that.
+	}
+	before := s.record
+	s.record.Leaving = ""
+	if isMadeAnew, err := r.find(ctx, s); isMadeAnew || err != nil {
+		return err
+	}
+	if err := r.findBundle(ctx, s); err != nil {
+		return err
+	}
+	if isInstalledByCAAPH(s) {
+		return nil
+	}
+	failed := r.writeValues(ctx, s)
+	if failed != nil && !apierrors.IsConflict(failed) {
+		s.fail(addonsv1.HelmReleaseProxyCreationFailedReason, failed.Error())
+	}
+	observed := r.observe(s)
+	if s.trouble == (plan.Trouble{}) && !capiannotations.IsPaused(s.cluster, s.cluster) { // The record may be older than what was written last.
+		if err := r.removeStale(ctx, s, observed); err != nil {
+			return err
+		}
+	}
+	if !equality.Semantic.DeepEqual(before, s.record) {
+		if err := r.SetRecord(ctx, s.release, s.record, installed(s)); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		return failed // Its event follows, with the state of what was recorded.
+	}
+	return cmp.Or(r.report(ctx, s, observed), failed)
+}
+
+// findBundle finds the Bundle of the release, if it is the HelmChartProxy's, and what Fleet has made of it.
+func (r *Reconciler) findBundle(ctx context.Context, s *scope) (err error) {
+	if s.bundle, err = r.Bundle(ctx, proxy.BundleKey(s.release)); err != nil {
+		return err
+	}
+	if s.bundle != nil && s.proxy != nil && !store.IsFor(s.bundle, client.ObjectKeyFromObject(s.proxy)) {
+		s.bundle = nil
+		return nil
+	}
+	if s.record.FleetCluster != "" {
+		s.deployment, err = r.Deployment(ctx, proxy.BundleKey(s.release), s.record.FleetCluster)
+	}
+	return err
+}
+
+// installed returns the annotation by which CAAPH, should it come back, leaves the release alone.
+func installed(s *scope) map[string]string {
+	if s.isFrozen() {
+		return map[string]string{addonsv1.ReleaseInstalledAnnotation: "true"}
+	}
+	return nil
+}
+
+// isInstalledByCAAPH reports whether CAAPH has installed the release once and for all: it is not touched.
+func isInstalledByCAAPH(s *scope) bool {
+	return plan.IsInstallOnce(s.proxy) && s.record.Digest == "" && !s.record.Installed && s.bundle == nil &&
+		s.release.Annotations[addonsv1.ReleaseInstalledAnnotation] == "true" && s.release.Status.Status == plan.Deployed && s.release.Status.Revision > 0
+}
+
+// find finds the Cluster, and its Fleet Cluster by the pin, if that is its own: the pin is the word of
+// whoever may write annotations. A release keeps the target that it has while the pin says nothing. It reports
+// whether the Cluster was made anew under the same name: then the release is uninstalled, and installed again.
+func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err error) {
+	const notInFleet = "the Cluster is not in Fleet; see its condition FleetImported"
+	s.cluster = &clusterv1.Cluster{}
+	key := client.ObjectKey{Namespace: s.release.Spec.ClusterRef.Namespace, Name: s.release.Spec.ClusterRef.Name}
+	if err := r.Get(ctx, key, s.cluster, client.UnsafeDisableDeepCopy); err != nil {
+		s.fail(addonsv1.GetClusterFailedReason, "there is no Cluster "+key.String())
+		s.cluster = nil
+		return false, client.IgnoreNotFound(err)
+	}
+	of := plan.Of{Cluster: s.cluster.UID, Release: s.release.UID}
+	if s.record.IsMadeAnew(of) {
+		return true, r.Remove(ctx, s.release)
+	}
+	pin := stamp.PinOf(s.cluster.Annotations)
+	isOwn := false
+	if pin.IsComplete() {
+		if isOwn, err = r.IsOwnFleetCluster(ctx, s.cluster, pin.ClusterName); err != nil {
+			return false, err
+		}
+	}
+	switch {
+	case s.inputs.Selector == nil:
+	case !s.inputs.Selector.Matches(s.cluster, proxy.NamespaceLabels(ctx, r.Client)):
+		s.fail(addonsv1.GetClusterFailedReason, "the Cluster is not selected")
+	case !isOwn:
+		s.fail(addonsv1.GetClusterFailedReason, notInFleet)
+	case s.record.FleetCluster == "":
+		if !capiannotations.IsPaused(s.cluster, s.cluster) { // Nothing new reaches one that is paused.
+			s.record.FleetCluster = pin.ClusterName
+		}
+	case s.record.FleetCluster != pin.ClusterName:
+		s.fail(addonsv1.GetClusterFailedReason, fmt.Sprintf("the release is on Fleet Cluster %s; delete the HelmReleaseProxy to install it on %s", s.record.FleetCluster, pin.ClusterName))
+	}
+	if s.record.FleetCluster != "" {
+		s.record.Of = &of
+	}
+	return false, nil
+}
+
+// observe returns the state of the release, and notes in the record what follows from it.
+func (r *Reconciler) observe(s *scope) plan.Release {
+	current := s.release.DeepCopy()
+	metav1.SetMetaDataAnnotation(&current.ObjectMeta, plan.RecordAnnotation, s.record.String())
+	if s.isFrozen() && s.bundle == nil { // It was moved here, or somebody has deleted the Bundle: it stays installed.
+		return plan.Release{Ready: true, Deployed: true, Status: plan.Deployed, Reason: plan.ReadyReason, Revision: max(1, s.release.Status.Revision)}
+	}
+	target, isTarget := plan.TargetOf(s.proxy, current)
+	if !isTarget || s.bundle == nil {
+		return plan.Observe(nil, plan.Wanted{})
+	}
+	wanted := plan.Wanted{Content: s.bundle.Labels[plan.ContentLabel], Target: target, Secretive: s.record.Secretive}
+	if !s.inputs.Incomplete && !s.isFrozen() {
+		wanted.Content = r.content(s)
+	}
+	observed := plan.Observe(s.deployment, wanted)
+	var wait time.Duration
+	s.record, wait = s.record.After(observed, wanted.Content+" "+s.record.Digest, r.Now())
+	s.retryAfter(wait)
+	return observed
+}
+
+// content returns the content that the Bundle is to have.
+func (r *Reconciler) content(s *scope) string {
+	return plan.NewBundle(s.proxy, s.bundle.Namespace, s.bundle.Name, s.inputs.Chart, s.inputs.CredentialsDigest()).Labels[plan.ContentLabel]
+}
+
+// report writes the status where it differs.
+func (r *Reconciler) report(ctx context.Context, s *scope, observed plan.Release) error {
+	before := s.release.DeepCopy()
+	status := &s.release.Status
+	status.Status, status.Revision, status.ObservedGeneration = observed.Status, observed.Revision, s.release.Generation
+	proxy.SetConditions(&status.Conditions, s.release.Generation, plan.ReleaseConditions(s.trouble, observed), r.Now())
+	if equality.Semantic.DeepEqual(before.Status, *status) {
+		return nil
+	}
+	return client.IgnoreNotFound(r.Status().Patch(ctx, s.release, client.MergeFrom(before), client.FieldOwner(store.FieldManager)))
+}

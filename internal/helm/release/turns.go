@@ -1,0 +1,70 @@
+package release
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// shortRender is longer than most templates take. What takes longer holds up nobody who waits for it.
+const shortRender = 20 * time.Millisecond
+
+// Turns bound how many reconciles render at once: one for each namespace, and most in all. A template that
+// takes all the time that it may have then holds up neither other namespaces nor reconciles without values,
+// such as uninstallations.
+type Turns struct {
+	most int
+
+	mu sync.Mutex
+	// since is when the namespaces that render have begun.
+	since map[string]time.Time
+	// changed is closed when one ends.
+	changed chan struct{}
+}
+
+// NewTurns returns Turns for at most so many namespaces at once.
+func NewTurns(most int) *Turns {
+	return &Turns{most: most, since: map[string]time.Time{}, changed: make(chan struct{})}
+}
+
+// take takes the turn of a namespace. It waits only while those that render have just begun; false tells the
+// caller to come back later.
+func (t *Turns) take(ctx context.Context, namespace string) bool {
+	for {
+		t.mu.Lock()
+		began, isTaken := t.since[namespace]
+		if !isTaken && len(t.since) >= t.most {
+			isTaken = true
+			for _, its := range t.since {
+				if its.After(began) {
+					began = its
+				}
+			}
+		}
+		if !isTaken {
+			t.since[namespace] = time.Now()
+			t.mu.Unlock()
+			return true
+		}
+		changed, left := t.changed, time.Until(began.Add(shortRender))
+		t.mu.Unlock()
+		if left <= 0 {
+			return false
+		}
+		select {
+		case <-changed:
+		case <-time.After(left):
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// leave gives the turn of a namespace back.
+func (t *Turns) leave(namespace string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.since, namespace)
+	close(t.changed)
+	t.changed = make(chan struct{})
+}

@@ -1,0 +1,146 @@
+package release
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/inputs"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/proxy"
+	"github.com/muster-fleet/muster/internal/helm/store"
+)
+
+// emptyPatience is how long Fleet's agent may take to install the empty chart.
+const emptyPatience = time.Minute
+
+// uninstallPatience is how long a HelmReleaseProxy that is being deleted waits until Fleet has taken the
+// BundleDeployment away: an agent that is gone never does.
+const uninstallPatience = 15 * time.Minute
+
+// uninstall removes the finalizer of a HelmReleaseProxy that is being deleted, once Fleet has taken the
+// BundleDeployment away and the values are gone. What is moved to another management cluster stays, and
+// so does what belongs to a HelmChartProxy that is gone.
+func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
+	_, isMoved := s.release.Annotations[proxy.DeleteForMove]
+	if s.proxy == nil || isMoved || s.record.FleetCluster == "" {
+		return r.finish(ctx, s)
+	}
+	fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: s.release.Spec.ClusterRef.Namespace, Name: s.record.FleetCluster})
+	if err != nil {
+		return err
+	}
+	isShared, err := r.isShared(ctx, s)
+	if err != nil {
+		return err
+	}
+	if isShared || store.IsReleased(fleet) {
+		return r.finish(ctx, s)
+	}
+	if isWaiting, err := r.empty(ctx, s); isWaiting || err != nil {
+		return err
+	}
+	if fleet != nil && r.isInstalled(s) {
+		return nil
+	}
+	for revision := range 2 {
+		if s.isTarget() {
+			break // Its values go with the Bundle.
+		}
+		key := s.key(plan.Record{FleetCluster: s.record.FleetCluster, Revision: revision})
+		if err := r.removeValues(ctx, s, key, s.record.Secret || s.record.Stale); err != nil {
+			return err
+		}
+	}
+	return r.finish(ctx, s)
+}
+
+func (r *Reconciler) finish(ctx context.Context, s *scope) error {
+	return r.RemoveFinalizers(ctx, s.release, plan.Finalizer, proxy.CAAPHReleaseFinalizer)
+}
+
+// isTarget reports whether the release is still a target.
+func (s *scope) isTarget() bool {
+	return s.bundle != nil && s.bundle.DeletionTimestamp.IsZero() &&
+		slices.ContainsFunc(s.bundle.Spec.Targets, func(its fleetv1.BundleTarget) bool { return its.ClusterName == s.record.FleetCluster })
+}
+
+// isInstalled reports whether the release is still a target or has a BundleDeployment, but not for longer than
+// uninstallPatience.
+func (r *Reconciler) isInstalled(s *scope) bool {
+	isTarget := s.isTarget()
+	if !isTarget && s.deployment == nil {
+		return false
+	}
+	left := s.release.DeletionTimestamp.Add(uninstallPatience).Sub(r.Now())
+	if left <= 0 {
+		r.Recorder.Eventf(s.proxy, nil, corev1.EventTypeWarning, "UninstallNotConfirmed", "Uninstall",
+			"Fleet has not taken BundleDeployment %s of Cluster %s away within %s; the release may still be installed",
+			proxy.BundleKey(s.release).Name, s.release.Spec.ClusterRef.Name, uninstallPatience)
+		return false
+	}
+	if s.again = left; isTarget { // No event of a Bundle leads to all its releases; that of a BundleDeployment does.
+		age := r.Now().Sub(s.release.DeletionTimestamp.Time)
+		s.again = min(max(age/4, conflictInterval), inputs.PollInterval)
+	}
+	return true
+}
+
+// empty makes the agent install an empty chart in the place of a release that Helm has refused: see
+// plan.Emptied. It reports whether the withdrawal has to wait for that.
+func (r *Reconciler) empty(ctx context.Context, s *scope) (bool, error) {
+	last := s.record.Leaving
+	switch {
+	case last == "" && !s.record.Installed && s.record.Digest != "" && plan.IsRefused(s.deployment) && s.bundle != nil && s.bundle.Spec.HelmOpOptions == nil:
+		s.record.Leaving = plan.Emptied
+	case last == plan.Emptied:
+		left := s.release.DeletionTimestamp.Add(emptyPatience).Sub(r.Now())
+		if s.deployment != nil && s.deployment.Status.Release == "" && left > 0 {
+			s.again = left
+			return true, nil
+		}
+		s.record.Leaving = plan.Withdrawn
+	default:
+		return false, nil
+	}
+	return true, client.IgnoreNotFound(r.SetRecord(ctx, s.release, s.record, nil))
+}
+
+// ByTarget is the index of HelmReleaseProxies by their Fleet Cluster, and by that and their Bundle.
+const ByTarget = "target"
+
+// Target returns the value of ByTarget for a Fleet Cluster in a Bundle.
+func Target(bundle plan.Key, fleetCluster string) string {
+	return bundle.Namespace + "/" + fleetCluster + "/" + bundle.Name
+}
+
+// TargetIndex returns the values of ByTarget.
+func TargetIndex(object client.Object) []string {
+	its := object.(*addonsv1.HelmReleaseProxy)
+	bundle, fleetCluster := proxy.BundleKey(its), plan.RecordOf(its).FleetCluster
+	if fleetCluster == "" {
+		return nil
+	}
+	return []string{bundle.Namespace + "/" + fleetCluster, Target(bundle, fleetCluster)}
+}
+
+// isShared reports whether another HelmReleaseProxy has the same target: somebody has changed this one, and it
+// was made again.
+func (r *Reconciler) isShared(ctx context.Context, s *scope) (bool, error) {
+	var all addonsv1.HelmReleaseProxyList
+	of := client.MatchingFields{ByTarget: Target(proxy.BundleKey(s.release), s.record.FleetCluster)}
+	if err := r.List(ctx, &all, client.InNamespace(s.release.Namespace), of, client.UnsafeDisableDeepCopy); err != nil {
+		return false, err
+	}
+	for i := range all.Items {
+		if its := &all.Items[i]; its.UID != s.release.UID && its.DeletionTimestamp.IsZero() {
+			return true, nil
+		}
+	}
+	return false, nil
+}

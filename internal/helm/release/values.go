@@ -1,0 +1,303 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/helm/values"
+	"github.com/muster-fleet/muster/internal/helm/worker"
+	"github.com/muster-fleet/muster/internal/sync/sources"
+)
+
+// Sources reads what Clusters refer to.
+type Sources interface {
+	Objects(ctx context.Context, cluster *clusterv1.Cluster) (controlPlane, infrastructure map[string]any, err error)
+	Digest(ctx context.Context, cluster *clusterv1.Cluster, digest io.Writer) bool
+}
+
+var _ Sources = (*sources.Sources)(nil)
+
+// Renderer renders a values template for a HelmChartProxy of a namespace.
+type Renderer interface {
+	Render(ctx context.Context, namespace, template string, data map[string]any) ([]byte, error)
+}
+
+// memory is what was last rendered and written for each release: most events change neither.
+type memory struct {
+	mu  sync.Mutex
+	all map[plan.Key]written
+}
+
+// written says what values were rendered from, and what was written of them.
+type written struct {
+	from   uint64
+	digest string
+	// object is the digest of the object, and bundle its owner.
+	object string
+	bundle types.UID
+	// failed is why nothing could be rendered, and at is when all this was so.
+	failed error
+	at     time.Time
+}
+
+// checkInterval is how often that is done again of which no event tells: somebody may have deleted a Secret, and a
+// template that took too long may have had bad luck.
+const checkInterval = 10 * time.Minute
+
+// turnInterval is how long a release waits whose namespace renders already.
+const turnInterval = time.Second
+
+func (m *memory) get(release plan.Key) written {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.all[release]
+}
+
+func (m *memory) set(release plan.Key, its written) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.all == nil {
+		m.all = map[plan.Key]written{}
+	}
+	m.all[release] = its
+}
+
+func (m *memory) forget(release plan.Key) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.all, release)
+}
+
+// writeValues writes the values of the release, and notes in the record where they lie. Values that change
+// get the object that the agent does not read: the agent copies an object as soon as it changes, however
+// the rollout is bounded, and tries such a change only once (seen on Fleet 0.16).
+func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
+	if s.bundle == nil || s.isRetained() {
+		return nil // A Bundle that is made brings the release back: values have it as their owner.
+	}
+	if !plan.HasValues(s.proxy) {
+		if s.record.Digest != "" { // There were some.
+			s.record.Digest, s.record.Keys, s.record.Secret, s.record.Stale = "", nil, false, s.record.Stale || s.record.Secret
+		}
+		return nil
+	}
+	from, isWhole := r.digestOfSources(ctx, s)
+	last := r.rendered.get(client.ObjectKeyFromObject(s.release))
+	if isWhole && last.from == from && r.isCurrent(ctx, s, last) {
+		return nil
+	}
+	layers, err := r.render(ctx, s)
+	if err != nil {
+		if isWhole && (errors.As(err, new(worker.Problem)) || errors.As(err, new(worker.LimitError))) {
+			r.rendered.set(client.ObjectKeyFromObject(s.release), written{from: from, failed: err, at: r.Now()})
+			s.retryAfter(checkInterval)
+		}
+		return nil
+	}
+	digest, err := r.Digest(ctx, []any{layers, s.inputs.Secret})
+	if err != nil {
+		return err
+	}
+	record := s.next(layers, digest)
+	object := objectOf(s, record, layers)
+	if err := r.PutValues(ctx, object); err != nil {
+		var taken *store.TakenError
+		if errors.As(err, &taken) {
+			s.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err.Error())
+			s.retryAfter(30 * time.Second)
+			return nil
+		}
+		return err
+	}
+	record.Secretive = record.Secretive || record.Secret
+	s.record = record
+	if !isWhole {
+		from = 0
+	}
+	r.rendered.set(client.ObjectKeyFromObject(s.release), written{
+		from: from, digest: digest, object: store.ObjectDigest(object), bundle: s.bundle.UID, at: r.Now(),
+	})
+	if record.Secret {
+		s.retryAfter(checkInterval)
+	}
+	return nil
+}
+
+// isCurrent reports whether what was done last with the same sources need not be done again.
+func (r *Reconciler) isCurrent(ctx context.Context, s *scope, last written) bool {
+	if last.failed != nil || s.record.Secret {
+		left := last.at.Add(checkInterval).Sub(r.Now())
+		if left <= 0 {
+			return false
+		}
+		s.retryAfter(left)
+	}
+	if last.failed != nil {
+		s.fail(addonsv1.ValueParsingFailedReason, last.failed.Error())
+		return true
+	}
+	return last.digest == s.record.Digest && last.bundle == s.bundle.UID && r.IsIntact(ctx, s.key(s.record), s.record.Secret, last.object)
+}
+
+// isRetained reports whether the release keeps the values that it has.
+func (s *scope) isRetained() bool {
+	return s.inputs.Incomplete || s.trouble != (plan.Trouble{}) || s.record.FleetCluster == "" || s.isFrozen() || capiannotations.IsPaused(s.cluster, s.cluster)
+}
+
+func (s *scope) key(record plan.Record) plan.Key {
+	namespace := s.release.Spec.ClusterRef.Namespace
+	return plan.Key{Namespace: namespace, Name: plan.ValuesName(client.ObjectKeyFromObject(s.proxy), namespace, record.FleetCluster, record.Revision)}
+}
+
+// next returns the record of values that have changed, or not.
+func (s *scope) next(layers []plan.Layer, digest string) plan.Record {
+	record := s.record
+	record.Secret, record.Keys = s.inputs.Secret, nil
+	for _, layer := range layers {
+		record.Keys = append(record.Keys, layer.Key)
+	}
+	if digest == record.Digest {
+		return record
+	}
+	if record.Digest != "" {
+		record.Revision++
+		record.Stale = record.Stale || s.record.Secret
+	}
+	if record.Digest = digest; plan.Reads(s.deployment, s.key(record).Name) {
+		record.Revision++ // A rollout has not reached the values before: nobody reads them.
+	}
+	return record
+}
+
+// digestOfSources returns a digest of everything that the values are rendered from; false if it is not known.
+func (r *Reconciler) digestOfSources(ctx context.Context, s *scope) (uint64, bool) {
+	in, err := r.Settings.Current(ctx)
+	if err != nil {
+		return 0, false
+	}
+	digest := fnv.New64a()
+	fmt.Fprintf(digest, "%s %s %s ", s.inputs.Values, s.cluster.UID, in.Effect)
+	if s.inputs.Template.IsStatic() {
+		return digest.Sum64(), true
+	}
+	if plan.WriteRead(s.cluster, in.Cluster.Exclude, digest) != nil {
+		return 0, false
+	}
+	return digest.Sum64(), r.Sources.Digest(ctx, s.cluster, digest)
+}
+
+// errNoTurn says that the namespace renders already.
+var errNoTurn = errors.New("other values of the namespace are being rendered")
+
+// render returns the values. After an error the last ones are retained.
+func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error) {
+	layers := slices.Clone(s.inputs.Layers)
+	if s.proxy.Spec.ValuesTemplate == "" && len(layers) > 0 {
+		return layers, nil
+	}
+	rendered, err := r.renderTemplate(ctx, s)
+	switch {
+	case errors.Is(err, errNoTurn):
+		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, err.Error())
+		s.retryAfter(turnInterval)
+	case errors.Is(err, sources.ErrListing):
+		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, "the objects that the Cluster refers to are being listed")
+	case err != nil:
+		s.fail(addonsv1.ValueParsingFailedReason, err.Error())
+	}
+	s.retryAfter(sources.RetryAfter(err))
+	return append(layers, plan.Layer{Key: plan.ValuesKey, Data: rendered}), err
+}
+
+func (r *Reconciler) renderTemplate(ctx context.Context, s *scope) ([]byte, error) {
+	if s.inputs.Template.IsStatic() {
+		return r.renderInTurn(ctx, s, nil)
+	}
+	in, err := r.Settings.Current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	controlPlane, infrastructure, err := r.Sources.Objects(ctx, s.cluster)
+	if err != nil {
+		return nil, err
+	}
+	data, err := plan.Data(s.cluster, controlPlane, infrastructure, in.Cluster.Exclude)
+	if err != nil {
+		return nil, err
+	}
+	return r.renderInTurn(ctx, s, data)
+}
+
+func (r *Reconciler) renderInTurn(ctx context.Context, s *scope, data map[string]any) ([]byte, error) {
+	if !r.Turns.take(ctx, s.proxy.Namespace) {
+		return nil, errNoTurn
+	}
+	defer r.Turns.leave(s.proxy.Namespace)
+	return r.Renderer.Render(ctx, s.proxy.Namespace, s.proxy.Spec.ValuesTemplate, data)
+}
+
+// InProcess renders in this process.
+type InProcess struct{}
+
+// Render renders a template.
+func (InProcess) Render(_ context.Context, _, template string, data map[string]any) ([]byte, error) {
+	parsed, err := values.Parse(template)
+	if err != nil {
+		return nil, err
+	}
+	return parsed.Render(data)
+}
+
+// objectOf returns the object with values. Its owner is the Bundle.
+func objectOf(s *scope, record plan.Record, layers []plan.Layer) client.Object {
+	object := plan.ValuesObject(client.ObjectKeyFromObject(s.proxy), s.release.Spec.ClusterRef.Namespace, record, layers)
+	object.GetAnnotations()[plan.ReleaseAnnotation] = client.ObjectKeyFromObject(s.release).String()
+	object.SetOwnerReferences([]metav1.OwnerReference{{
+		APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Bundle", Name: s.bundle.Name, UID: s.bundle.UID,
+	}})
+	return object
+}
+
+// removeStale removes the values that the agent has read before, once it reads others.
+func (r *Reconciler) removeStale(ctx context.Context, s *scope, observed plan.Release) error {
+	if !observed.Deployed {
+		return nil
+	}
+	for revision := range 2 {
+		key := s.key(plan.Record{FleetCluster: s.record.FleetCluster, Revision: revision})
+		isCurrent := s.record.Digest != "" && revision == s.record.Revision%2
+		if isCurrent || plan.Reads(s.deployment, key.Name) {
+			continue
+		}
+		if err := r.removeValues(ctx, s, key, s.record.Stale); err != nil {
+			return err
+		}
+	}
+	s.record.Stale = false
+	return nil
+}
+
+// removeValues removes a ConfigMap with values, and a Secret if there may be one: nobody sees whether there is.
+func (r *Reconciler) removeValues(ctx context.Context, s *scope, key plan.Key, isSecret bool) error {
+	of := client.ObjectKeyFromObject(s.proxy)
+	if err := r.RemoveValues(ctx, of, key); err != nil || !isSecret {
+		return err
+	}
+	return r.RemoveSecret(ctx, of, key, plan.ValuesSecretType)
+}

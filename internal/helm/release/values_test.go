@@ -1,0 +1,169 @@
+package release
+
+import (
+	"context"
+	"io"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/inputs"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/helm/values"
+	"github.com/muster-fleet/muster/internal/helm/worker"
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/settings"
+)
+
+// renderer counts, and gives the same each time.
+type renderer struct {
+	count int
+	gives string
+	fails error
+}
+
+func (r *renderer) Render(context.Context, string, string, map[string]any) ([]byte, error) {
+	r.count++
+	return []byte(r.gives), r.fails
+}
+
+type noSources struct{}
+
+func (noSources) Objects(context.Context, *clusterv1.Cluster) (controlPlane, infrastructure map[string]any, err error) {
+	return nil, nil, nil
+}
+
+func (noSources) Digest(context.Context, *clusterv1.Cluster, io.Writer) bool { return true }
+
+// world is a release on one Cluster, and a clock.
+type world struct {
+	*Reconciler
+	client.Client
+	now time.Time
+}
+
+func newWorld(t *testing.T, renders Renderer) *world {
+	t.Helper()
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), now: time.Now()}
+	w.Reconciler = &Reconciler{
+		Store: store.New(w.Client, w.Client, "muster"), Settings: settings.NewReader(w.Client), Sources: noSources{}, Renderer: renders,
+		Turns: NewTurns(2), Now: func() time.Time { return w.now },
+	}
+	return w
+}
+
+// scopeOf returns the scope of a release whose Bundle is there.
+func scopeOf(t *testing.T, template string) *scope {
+	t.Helper()
+	parsed, err := values.Parse(template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web", UID: "web"}}
+	of.Spec.ValuesTemplate = template
+	release := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web-one"}}
+	release.Spec.ClusterRef.Namespace, release.Spec.ClusterRef.Name = "team", "one"
+	bundle := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
+	bundle.UID = types.UID("bundle")
+	return &scope{
+		proxy: of, release: release, bundle: bundle, record: plan.Record{FleetCluster: "one"}, inputs: &inputs.Inputs{Template: parsed},
+		cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one", UID: "one"}},
+	}
+}
+
+// write writes the values in one reconcile, and returns what that was.
+func (w *world) write(t *testing.T, record plan.Record, template string, change func(*scope)) *scope {
+	t.Helper()
+	s := scopeOf(t, template)
+	s.record = record
+	change(s)
+	if err := w.writeValues(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A template that fails, or takes too long, is not rendered again at each event.
+func TestFailuresAreRemembered(t *testing.T) {
+	for name, test := range map[string]struct {
+		fails error
+		again int
+	}{
+		"an error of the template": {worker.Problem("no such field"), 1},
+		"its limit":                {worker.LimitError("it takes longer than 5s"), 1},
+		"a worker that is lacking": {io.ErrUnexpectedEOF, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			renders := &renderer{fails: test.fails}
+			w := newWorld(t, renders)
+			record, nothing := plan.Record{FleetCluster: "one"}, func(*scope) {}
+			for range 2 {
+				s := w.write(t, record, "a: {{ .Cluster.metadata.name }}", nothing)
+				if s.trouble.Message != test.fails.Error() || s.trouble.Reason != addonsv1.ValueParsingFailedReason {
+					t.Errorf("the status says %v", s.trouble)
+				}
+			}
+			if renders.count != test.again {
+				t.Errorf("rendered %d times, want %d", renders.count, test.again)
+			}
+			w.write(t, record, "a: {{ .Cluster.metadata.name }}", func(s *scope) { s.cluster.Labels = map[string]string{"tier": "web"} })
+			if renders.count != test.again+1 {
+				t.Error("not rendered again for another label of the Cluster")
+			}
+			w.now = w.now.Add(checkInterval)
+			w.write(t, record, "a: {{ .Cluster.metadata.name }}", func(s *scope) { s.cluster.Labels = map[string]string{"tier": "web"} })
+			if renders.count != test.again+2 {
+				t.Error("never rendered again")
+			}
+		})
+	}
+}
+
+// Nobody sees whether somebody has deleted a Secret with values, so it is written again after a while.
+func TestDeletedSecretsComeBack(t *testing.T) {
+	w := newWorld(t, &renderer{gives: "a: b"})
+	secret := func(s *scope) {
+		s.inputs.Secret, s.inputs.Layers = true, []plan.Layer{{Key: "00.yaml", Data: []byte("a: secret")}}
+	}
+	first := w.write(t, plan.Record{FleetCluster: "one"}, "a: {{ .Cluster.metadata.name }}", secret)
+	key := first.key(first.record)
+	if err := w.Get(t.Context(), key, &corev1.Secret{}); err != nil || !first.record.Secret {
+		t.Fatalf("the values are not in a Secret: %v", err)
+	}
+	if err := w.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}); err != nil {
+		t.Fatal(err)
+	}
+	second := w.write(t, first.record, "a: {{ .Cluster.metadata.name }}", secret)
+	if err := w.Get(t.Context(), key, &corev1.Secret{}); !apierrors.IsNotFound(err) || second.again == 0 || second.again > checkInterval {
+		t.Errorf("the next reconcile is in %s (%v)", second.again, err)
+	}
+	w.now = w.now.Add(checkInterval)
+	third := w.write(t, second.record, "a: {{ .Cluster.metadata.name }}", secret)
+	if err := w.Get(t.Context(), key, &corev1.Secret{}); err != nil || third.record.Revision != first.record.Revision {
+		t.Errorf("the Secret has not come back (%v), or its values count as changed", err)
+	}
+}
+
+// While another template of the namespace takes long, a release comes back later, and keeps its values.
+func TestNoTurn(t *testing.T) {
+	w := newWorld(t, &renderer{gives: "a: b"})
+	w.Turns.take(t.Context(), "team")
+	w.Turns.since["team"] = time.Now().Add(-time.Hour)
+	s := w.write(t, plan.Record{FleetCluster: "one"}, "a: {{ .Cluster.metadata.name }}", func(*scope) {})
+	if s.again != turnInterval || s.trouble.Reason != addonsv1.HelmReleaseProxySpecsUpdatingReason || s.record.Digest != "" {
+		t.Errorf("again in %s, with %v", s.again, s.trouble)
+	}
+}

@@ -1,0 +1,317 @@
+// Package repository is the client for chart repositories: indexes over https, and OCI registries.
+// It owns every connection to them, and decides how much a connection may carry, for how long, and
+// where it may lead. It knows neither Clusters nor Fleet, except how a Bundle carries a chart.
+package repository
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+	"golang.org/x/sync/singleflight"
+
+	"github.com/muster-fleet/muster/internal/helm/chart"
+	"github.com/muster-fleet/muster/internal/helm/worker"
+)
+
+const (
+	// MaxChart is how many bytes of a chart a Bundle can carry.
+	MaxChart = chart.MaxSize
+	// patience limits the time for one answer.
+	patience = 90 * time.Second
+	// sore is how long a failure stays the answer: a little less than the time until a HelmChartProxy
+	// asks again.
+	sore = 25 * time.Second
+	// embeddable limits the archives to unpack: the files of a larger one fit into no Bundle.
+	embeddable = 8 << 20
+	// keptCharts and keptLists limit the bytes of the caches.
+	keptCharts, keptLists = 48 << 20, 32 << 20
+	defaultMax            = 50 << 20
+)
+
+type (
+	// Chart is a chart as a Fleet Bundle carries it. Callers share it, and must not change it.
+	Chart = chart.Chart
+	// TooLargeError says that a chart does not fit into a Bundle.
+	TooLargeError = chart.TooLargeError
+)
+
+// Access says how to reach a repository.
+type Access struct {
+	Username, Password string
+	// IdentityToken is for the token service of an OCI registry; Token is for the repository itself.
+	IdentityToken, Token string
+	// Authorities are CA certificates in PEM, in addition to the system's.
+	Authorities []byte
+	// Insecure disables certificate verification.
+	Insecure bool
+}
+
+func (a *Access) isAnonymous() bool {
+	return a.Username == "" && a.Password == "" && a.IdentityToken == "" && a.Token == ""
+}
+
+// Request names a chart, and says how to reach its repository.
+type Request struct {
+	// RepoURL is https:// or oci://; the chart lies below it.
+	RepoURL, Chart string
+	// Version is exact, a range, or empty for the newest.
+	Version string
+	Access  Access
+	// Namespace is the HelmChartProxy's: namespaces share workers and memory fairly.
+	Namespace string
+}
+
+// key identifies an answer. Other credentials may lead to another chart.
+func (r *Request) key(kind string, more ...string) string {
+	sum := sha256.New()
+	for _, part := range append(more, r.RepoURL, r.Access.Username, r.Access.Password, r.Access.IdentityToken, r.Access.Token, string(r.Access.Authorities), fmt.Sprint(r.Access.Insecure)) {
+		fmt.Fprintf(sum, "%d %s", len(part), part)
+	}
+	return kind + hex.EncodeToString(sum.Sum(nil))
+}
+
+// Options configure a Client.
+type Options struct {
+	// Interval is how long the Client uses a list of versions.
+	Interval time.Duration
+	// DeniedNetworks are the networks to which the Client makes no connection.
+	DeniedNetworks []net.IPNet
+	// MaxIndex and MaxArchive limit the bytes of an index and of an archive; the default is 50 MiB.
+	MaxIndex, MaxArchive int64
+	// Pool reads indexes and archives; if nil, this process does.
+	Pool      *worker.Pool
+	UserAgent string
+	// AllowHTTP allows connections without TLS. OnlyAuthorities ignores the system's CA certificates if
+	// Access has others. Both are for repositories that an administrator chooses.
+	AllowHTTP, OnlyAuthorities bool
+}
+
+// Client downloads charts, each once, and remembers the latest.
+type Client struct {
+	Options
+	now      func() time.Time
+	flights  singleflight.Group
+	room     *room
+	charts   *cache[*Chart]
+	lists    *cache[[]byte]
+	failures *cache[error]
+}
+
+// New returns a Client.
+func New(options Options) *Client {
+	options.MaxIndex, options.MaxArchive = cmp.Or(options.MaxIndex, defaultMax), cmp.Or(options.MaxArchive, defaultMax)
+	options.UserAgent = cmp.Or(options.UserAgent, "muster")
+	return &Client{
+		Options: options, now: time.Now, room: newRoom(max(options.MaxIndex, options.MaxArchive)),
+		charts: newCache[*Chart](keptCharts), lists: newCache[[]byte](keptLists), failures: newCache[error](1000),
+	}
+}
+
+// IsNewer reports whether one exact version is newer than another.
+func IsNewer(one, other string) bool {
+	a, err := semver.NewVersion(one)
+	b, otherErr := semver.NewVersion(other)
+	return err == nil && (otherErr != nil || a.GreaterThan(b))
+}
+
+// IsExact reports whether a version names one version only.
+func IsExact(version string) bool {
+	_, err := semver.StrictNewVersion(strings.TrimPrefix(version, "v"))
+	return err == nil
+}
+
+// Version returns the exact version that a request means now.
+func (c *Client) Version(ctx context.Context, request Request) (string, error) {
+	if IsExact(request.Version) {
+		return request.Version, nil
+	}
+	found, err := c.find(ctx, request, request.Version)
+	return found.Version, err
+}
+
+// Versions returns all versions of a chart.
+func (c *Client) Versions(ctx context.Context, request Request) (versions []string, err error) {
+	entries, err := c.entries(ctx, request, c.Interval)
+	for _, entry := range entries {
+		versions = append(versions, entry.Version)
+	}
+	return versions, err
+}
+
+// Chart returns a chart in an exact version. The error is a *TooLargeError if it fits into no Bundle.
+func (c *Client) Chart(ctx context.Context, request Request, version string) (*Chart, error) {
+	key := request.key("chart ", request.Chart, version)
+	if known, _, isKnown := c.charts.get(key, c.now()); isKnown {
+		return known, nil
+	}
+	return once(ctx, c, key, func(ctx context.Context) (*Chart, error) {
+		archive := &spool{room: c.room, namespace: request.Namespace}
+		defer archive.end()
+		if err := c.download(ctx, request, version, archive, embeddable); err != nil {
+			return nil, err
+		}
+		unpacked, err := c.Pool.Unpack(ctx, request.Namespace, archive.parts)
+		if err != nil {
+			return nil, err
+		}
+		unpacked.Version = version
+		c.charts.put(key, unpacked, unpacked.Size(), c.now())
+		return unpacked, nil
+	})
+}
+
+// Archive returns the verified archive of a chart in an exact version.
+func (c *Client) Archive(ctx context.Context, request Request, version string) ([]byte, error) {
+	return once(ctx, c, request.key("archive ", request.Chart, version), func(ctx context.Context) ([]byte, error) {
+		archive := &spool{room: c.room, namespace: request.Namespace}
+		defer archive.end()
+		err := c.download(ctx, request, version, archive, c.MaxArchive)
+		return bytes.Join(archive.parts, nil), err
+	})
+}
+
+// Has returns an error unless the repository has the chart in an exact version, and an agent with
+// the same credentials can download it.
+func (c *Client) Has(ctx context.Context, request Request, version string) error {
+	_, err := once(ctx, c, request.key("has ", request.Chart, version), func(ctx context.Context) (bool, error) {
+		source, err := c.source(request)
+		if err != nil {
+			return false, err
+		}
+		return true, source.has(ctx, version)
+	})
+	return err
+}
+
+// source is a repository of one kind.
+type source interface {
+	// list returns all versions that it can: see worker.EntriesOf.
+	list(ctx context.Context) ([]byte, error)
+	// has returns an error unless agents can download the chart in an exact version.
+	has(ctx context.Context, version string) error
+	// open begins to download the chart in an exact version.
+	open(ctx context.Context, version string) (*download, error)
+}
+
+// download downloads and verifies an archive. If it is larger than fits, the error is a *TooLargeError.
+func (c *Client) download(ctx context.Context, request Request, version string, into io.Writer, fits int64) error {
+	source, err := c.source(request)
+	if err != nil {
+		return err
+	}
+	its, err := source.open(ctx, version)
+	if err != nil {
+		return err
+	}
+	sum, limit := sha256.New(), min(fits, c.MaxArchive)
+	if its.size > c.MaxArchive {
+		limit = c.MaxArchive
+	}
+	err = its.save(io.MultiWriter(into, sum), limit)
+	switch got := hex.EncodeToString(sum.Sum(nil)); {
+	case ReasonOf(err) == TooLarge && limit < c.MaxArchive:
+		return &TooLargeError{Size: int(max(its.size, limit))}
+	case err == nil && its.digest != "" && !strings.EqualFold(strings.TrimPrefix(its.digest, "sha256:"), got):
+		return failf(Invalid, "%s is not the file that the repository lists: its digest differs", its.at)
+	default:
+		return err
+	}
+}
+
+// entries returns the versions of a chart from a list of at most this age.
+func (c *Client) entries(ctx context.Context, request Request, maxAge time.Duration) ([]worker.Entry, error) {
+	source, err := c.source(request)
+	if err != nil {
+		return nil, err
+	}
+	key := request.key("list ")
+	if _, isRegistry := source.(*registry); isRegistry {
+		key = request.key("list ", request.Chart)
+	}
+	list, age, isKnown := c.lists.get(key, c.now())
+	if !isKnown || age >= maxAge {
+		list, err = once(ctx, c, key, func(ctx context.Context) ([]byte, error) {
+			list, err := source.list(ctx)
+			if err == nil {
+				c.lists.put(key, list, len(list), c.now())
+			}
+			return list, err
+		})
+	}
+	entries := worker.EntriesOf(list, request.Chart)
+	if err == nil && len(entries) == 0 {
+		err = failf(NoChart, "repository %s has no chart %q", bare(request.RepoURL), request.Chart)
+	}
+	return entries, err
+}
+
+// find returns an exact version, or the newest in a range. If the list has none, find reads the list
+// again: the version may be new.
+func (c *Client) find(ctx context.Context, request Request, wanted string) (worker.Entry, error) {
+	entries, err := c.entries(ctx, request, c.Interval)
+	found, isFound := choose(entries, wanted)
+	if !isFound && (err == nil || ReasonOf(err) == NoChart) {
+		entries, err = c.entries(ctx, request, min(c.Interval, sore))
+		found, isFound = choose(entries, wanted)
+	}
+	if err == nil && !isFound {
+		err = failf(NoVersion, "repository %s has no version %q of chart %q", bare(request.RepoURL), wanted, request.Chart)
+	}
+	return found, err
+}
+
+// choose returns the entry with this version, or else the newest in the range.
+func choose(entries []worker.Entry, wanted string) (best worker.Entry, isFound bool) {
+	if i := slices.IndexFunc(entries, func(entry worker.Entry) bool { return entry.Version == wanted }); i >= 0 {
+		return entries[i], true
+	}
+	var newest *semver.Version
+	constraint, err := semver.NewConstraint(cmp.Or(wanted, "*"))
+	for _, entry := range entries {
+		version, invalid := semver.NewVersion(entry.Version)
+		if err == nil && invalid == nil && constraint.Check(version) && (newest == nil || version.GreaterThan(newest)) {
+			best, newest = entry, version
+		}
+	}
+	return best, newest != nil
+}
+
+// once does something once for all callers that want it at the same time, and remembers a failure.
+// The first caller may leave before the others.
+func once[T any](ctx context.Context, c *Client, key string, do func(context.Context) (T, error)) (none T, _ error) {
+	if err, age, isKnown := c.failures.get(key, c.now()); isKnown && age < sore {
+		return none, err
+	}
+	done := c.flights.DoChan(key, func() (result any, err error) {
+		defer func() { // A panic here would end the program.
+			if recover() != nil {
+				err = failf(Invalid, "the Client cannot read the answer of the repository")
+			}
+			if err != nil {
+				c.failures.put(key, err, 1, c.now())
+			}
+		}()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		return do(ctx)
+	})
+	select {
+	case <-ctx.Done():
+		return none, ctx.Err()
+	case result := <-done:
+		if result.Err != nil {
+			return none, result.Err
+		}
+		return result.Val.(T), nil
+	}
+}

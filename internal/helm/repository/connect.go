@@ -1,0 +1,133 @@
+package repository
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/muster-fleet/muster/internal/redirect"
+)
+
+// slow limits the time until a repository begins to answer.
+const slow = 30 * time.Second
+
+// DeniedNetworks returns the networks without repositories: loopback, the addresses where clouds hand
+// out credentials, and addresses of no host.
+func DeniedNetworks() []net.IPNet {
+	var networks []net.IPNet
+	for _, network := range []string{"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "::/128", "::1/128", "fd00:ec2::254/128", "fe80::/10", "ff00::/8"} {
+		_, parsed, err := net.ParseCIDR(network)
+		if err != nil { // They are constants.
+			panic(err)
+		}
+		networks = append(networks, *parsed)
+	}
+	return networks
+}
+
+// source returns the repository of a request.
+func (c *Client) source(request Request) (source, error) {
+	base, err := url.Parse(strings.TrimRight(request.RepoURL, "/"))
+	switch {
+	case err != nil:
+		return nil, failf(Invalid, "the URL of the repository cannot be parsed")
+	case base.User != nil:
+		return nil, failf(Invalid, "the URL of the repository contains a user or a password: put them into a Secret")
+	}
+	client, err := c.connect(request.Access)
+	switch {
+	case err != nil:
+		return nil, err
+	case base.Scheme == "oci":
+		return c.newRegistry(client, request, base.Host+base.Path+"/"+request.Chart)
+	case base.Scheme == "https", base.Scheme == "http" && c.AllowHTTP:
+		return &website{c, client, base, request}, nil
+	default:
+		return nil, failf(Invalid, "the URL of the repository is neither https nor oci")
+	}
+}
+
+// connect returns an HTTP client for one request. It uses the proxies of the environment.
+func (c *Client) connect(access Access) (*http.Client, error) {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DialContext = (&net.Dialer{Timeout: slow, Control: c.refuse}).DialContext
+	transport.ResponseHeaderTimeout = slow
+	transport.DisableKeepAlives = true
+	transport.TLSClientConfig = &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		InsecureSkipVerify: access.Insecure, //nolint:gosec // The author of the HelmChartProxy asks for it.
+	}
+	if len(access.Authorities) > 0 {
+		pool, err := x509.SystemCertPool()
+		if err != nil || c.OnlyAuthorities {
+			pool = x509.NewCertPool()
+		}
+		if !pool.AppendCertsFromPEM(access.Authorities) {
+			return nil, failf(BadAuthority, "the certificate authority holds no certificate in PEM")
+		}
+		transport.TLSClientConfig.RootCAs = pool
+	}
+	return &http.Client{Transport: &secure{transport, c.AllowHTTP}, CheckRedirect: redirect.Check}, nil
+}
+
+// refuse checks the address of each connection, after names are resolved. Behind an HTTP proxy of the
+// environment, it sees the address of the proxy only: the proxy itself must deny these networks to
+// its clients. A proxy in a denied network, such as one on localhost, cannot be reached.
+func (c *Client) refuse(_, address string, _ syscall.RawConn) error {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return failf("", "an address that is none")
+	}
+	its := to.Addr().Unmap().WithZone("")
+	for _, denied := range c.DeniedNetworks {
+		if denied.Contains(its.AsSlice()) {
+			return failf("", "%s is in %s, to which --denied-networks allows no connection", its, denied.String())
+		}
+	}
+	return nil
+}
+
+// secure sends requests over TLS only: indexes and registries name further URLs.
+type secure struct {
+	http.RoundTripper
+	allowHTTP bool
+}
+
+// RoundTrip sends a request.
+func (s *secure) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.URL.Scheme != "https" && !s.allowHTTP {
+		return nil, failf(Invalid, "%s is not reached by https", request.URL.Host)
+	}
+	return s.RoundTripper.RoundTrip(request)
+}
+
+// download is an answer before it is read. The size may be -1, and the digest empty: unknown.
+type download struct {
+	io.ReadCloser
+	at     string
+	size   int64
+	digest string
+}
+
+// save reads the answer, unless it is larger than a limit. It reads nothing if the other side says so.
+func (d *download) save(into io.Writer, limit int64) error {
+	defer func() { _ = d.Close() }()
+	size := d.size
+	if size <= limit {
+		var err error
+		if size, err = io.Copy(into, io.LimitReader(d, limit+1)); err != nil {
+			return shown(d.at, err)
+		}
+	}
+	if size > limit {
+		return failf(TooLarge, "%s is larger than %d MiB", d.at, limit>>20)
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package repository
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/muster-fleet/muster/internal/helm/worker"
+	"github.com/muster-fleet/muster/internal/redirect"
+)
+
+// website is a repository with an index.
+type website struct {
+	*Client
+	http    *http.Client
+	base    *url.URL
+	request Request
+}
+
+var _ source = (*website)(nil)
+
+// list downloads the index, compresses it, and reduces it to a list.
+func (w *website) list(ctx context.Context) ([]byte, error) {
+	its, err := w.get(ctx, w.base.JoinPath("index.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	body := &spool{room: w.room, namespace: w.request.Namespace}
+	defer body.end()
+	buffer := bufio.NewWriterSize(body, 32<<10)
+	packed, err := gzip.NewWriterLevel(buffer, gzip.BestSpeed)
+	if err == nil {
+		err = its.save(packed, w.MaxIndex)
+	}
+	if err == nil {
+		err = errors.Join(packed.Close(), buffer.Flush())
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, err := w.Pool.Index(ctx, w.request.Namespace, body.parts)
+	var wrong worker.Problem
+	switch {
+	case errors.As(err, &wrong):
+		return nil, failf(Invalid, "%s %s", its.at, wrong)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", its.at, err)
+	}
+	return list, nil
+}
+
+func (w *website) has(ctx context.Context, version string) error {
+	_, at, err := w.locate(ctx, version)
+	if err != nil {
+		return err
+	}
+	// An agent sends its credentials to any URL in the index.
+	if !w.request.Access.isAnonymous() && !redirect.IsSameOrigin(w.base, at) {
+		return failf(Invalid, "the index of %s leads to %s, where credentials must not go", bare(w.base.String()), bare(at.String()))
+	}
+	its, err := w.get(ctx, at)
+	if err == nil {
+		_ = its.Close()
+	}
+	return err
+}
+
+func (w *website) open(ctx context.Context, version string) (*download, error) {
+	entry, at, err := w.locate(ctx, version)
+	if err != nil {
+		return nil, err
+	}
+	its, err := w.get(ctx, at)
+	if err == nil {
+		its.digest = entry.Digest
+	}
+	return its, err
+}
+
+// locate returns the entry and the URL of a version.
+func (w *website) locate(ctx context.Context, version string) (entry worker.Entry, at *url.URL, err error) {
+	if entry, err = w.find(ctx, w.request, version); err != nil {
+		return entry, nil, err
+	}
+	reference, err := url.Parse(entry.URLs[0])
+	if err != nil || entry.URLs[0] == "" {
+		return entry, nil, failf(Invalid, "the index of %s names no usable URL for %s %s", bare(w.base.String()), w.request.Chart, version)
+	}
+	if at = w.base.JoinPath("/").ResolveReference(reference); !reference.IsAbs() {
+		at.RawQuery = w.base.RawQuery // As Helm does: it may be a signature.
+	}
+	if at.Scheme != "https" && !w.AllowHTTP {
+		return entry, nil, failf(Invalid, "the index of %s leads to %s, which is not https", bare(w.base.String()), bare(at.String()))
+	}
+	return entry, at, nil
+}
+
+// get begins a download. Only the repository itself receives the credentials.
+func (w *website) get(ctx context.Context, at *url.URL) (*download, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, failf(Invalid, "the URL of the repository cannot be used")
+	}
+	request.Header.Set("User-Agent", w.UserAgent)
+	access, isOwn := &w.request.Access, redirect.IsSameOrigin(w.base, at)
+	switch {
+	case isOwn && access.Token != "":
+		request.Header.Set("Authorization", "Bearer "+access.Token)
+	case isOwn && (access.Username != "" || access.Password != ""):
+		request.SetBasicAuth(access.Username, access.Password)
+	}
+	response, err := w.http.Do(request)
+	if err != nil {
+		return nil, shown(at.String(), err)
+	}
+	if response.StatusCode != http.StatusOK {
+		_ = response.Body.Close()
+		return nil, answered(at.String(), response.StatusCode)
+	}
+	return &download{response.Body, bare(at.String()), response.ContentLength, ""}, nil
+}

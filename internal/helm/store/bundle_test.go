@@ -1,0 +1,124 @@
+package store
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+
+	"github.com/muster-fleet/muster/internal/helm/plan"
+)
+
+func byName(a, b *fleetv1.BundleTarget) int { return cmp.Compare(a.ClusterName, b.ClusterName) }
+
+// TestListChanges: the operations make one list the other, whichever two these are, and are few.
+func TestListChanges(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	draw := func(n int) (list []fleetv1.BundleTarget) {
+		for i := range n {
+			if rng.IntN(10) > 0 {
+				its := fleetv1.BundleTarget{ClusterName: fmt.Sprintf("c%03d", i)}
+				its.ForceSyncGeneration = int64(rng.IntN(20) / 19)
+				list = append(list, its)
+			}
+		}
+		return list
+	}
+	patched := 0
+	for range 2000 {
+		n := rng.IntN(40)
+		there, wanted := draw(n), draw(n)
+		changes := ListChanges("/targets", there, wanted, byName)
+		if changes == nil {
+			continue
+		}
+		patched++
+		document, err := json.Marshal(map[string]any{"targets": there})
+		if err != nil {
+			t.Fatal(err)
+		}
+		operations, err := json.Marshal(changes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		patch, err := jsonpatch.DecodePatch(operations)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if document, err = patch.Apply(document); err != nil {
+			t.Fatal(err)
+		}
+		var got struct{ Targets []fleetv1.BundleTarget }
+		if err := json.Unmarshal(document, &got); err != nil {
+			t.Fatal(err)
+		}
+		if !equality.Semantic.DeepEqual(got.Targets, wanted) || len(changes) > len(wanted)/2 {
+			t.Fatalf("%d operations make of %v\n%v, not\n%v", len(changes), there, got.Targets, wanted)
+		}
+	}
+	if patched < 500 {
+		t.Errorf("only %d of 2000 were patched", patched)
+	}
+}
+
+// TestTrim: the cache keeps a Bundle of ours as it is but for the files, and cuts one that somebody has filled.
+func TestTrim(t *testing.T) {
+	ours := func() *fleetv1.Bundle {
+		bundle := &fleetv1.Bundle{}
+		bundle.Name = "hcp-web"
+		bundle.Spec.Helm = &fleetv1.HelmOptions{ReleaseName: "web"}
+		bundle.Spec.Resources = []fleetv1.BundleResource{{Name: "Chart.yaml", Content: "name: web"}}
+		for i := range plan.MaxTargets {
+			its := fleetv1.BundleTarget{Name: fmt.Sprint(i), ClusterName: fmt.Sprint(i)}
+			its.Helm = &fleetv1.HelmOptions{ValuesFrom: []fleetv1.ValuesFrom{{ConfigMapKeyRef: &fleetv1.ConfigMapKeySelector{Key: "k"}}}}
+			its.DownstreamResources = []fleetv1.DownstreamResource{{Kind: "ConfigMap", Name: "hcp-web.for.1"}}
+			its.CorrectDrift = &fleetv1.CorrectDrift{Force: true}
+			bundle.Spec.Targets = append(bundle.Spec.Targets, its)
+		}
+		return bundle
+	}
+	trim := func(object any) {
+		t.Helper()
+		if _, err := Trim(object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bundle, whole := ours(), ours()
+	trim(bundle)
+	if IsCut(bundle) || !HoldsFiles(bundle, filesDigest(whole)) || !equality.Semantic.DeepEqual(bundle.Spec.Targets, whole.Spec.Targets) {
+		t.Error("a Bundle of ours is cut")
+	}
+	trim(bundle) // Whatever is trimmed twice is as it was.
+	if !HoldsFiles(bundle, filesDigest(whole)) {
+		t.Error("the digest changes")
+	}
+	for name, forge := range map[string]func(*fleetv1.Bundle){
+		"targets":      func(b *fleetv1.Bundle) { b.Spec.Targets = slices.Repeat(b.Spec.Targets, 100) },
+		"a target":     func(b *fleetv1.Bundle) { b.Spec.Targets[0].NamespaceLabels = map[string]string{"a": "b"} },
+		"dependencies": func(b *fleetv1.Bundle) { b.Spec.DependsOn = make([]fleetv1.BundleRef, 10_000) },
+	} {
+		bundle := ours()
+		forge(bundle)
+		trim(bundle)
+		content, err := json.Marshal(bundle)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !IsCut(bundle) || len(content) > 300<<10 {
+			t.Errorf("%s: %d bytes are left, cut: %t", name, len(content), IsCut(bundle))
+		}
+	}
+	configMap := &corev1.ConfigMap{Data: map[string]string{"values.yaml": "a: b"}, BinaryData: map[string][]byte{"x": []byte("theirs")}}
+	before := dataDigest(configMap)
+	trim(configMap)
+	if dataDigest(configMap) == dataDigest(&corev1.ConfigMap{Data: map[string]string{"values.yaml": "a: b"}}) || before == "" {
+		t.Error("what somebody has added is not seen")
+	}
+}

@@ -1,0 +1,256 @@
+// Package store writes what is made for HelmChartProxies: Bundles, and objects with values and
+// credentials. It knows what the program may write and how the cache shows it, and decides nothing.
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// FieldManager is the field manager of every write.
+const FieldManager = "muster-charts"
+
+// Store writes objects, and reads them from the cache.
+type Store struct {
+	client.Client
+	// Live reads past the cache.
+	Live    client.Reader
+	digests *digests
+}
+
+// New returns a Store. Namespace is the program's own.
+func New(c client.Client, live client.Reader, namespace string) *Store {
+	return &Store{Client: c, Live: live, digests: &digests{client: c, live: live, namespace: namespace}}
+}
+
+// TakenError says that somebody else has an object of the name that one of ours is to have.
+type TakenError struct{ object client.Object }
+
+// Taken returns a TakenError for an object.
+func Taken(object client.Object) error { return &TakenError{object} }
+
+// Error says so.
+func (e *TakenError) Error() string {
+	return describe(e.object) + " exists and is not Muster's; delete or rename it"
+}
+
+func describe(object client.Object) string {
+	return fmt.Sprintf("%s %s", reflect.TypeOf(object).Elem().Name(), client.ObjectKeyFromObject(object))
+}
+
+// IsFor reports whether an object was made for a HelmChartProxy: it has the labels, and the annotation
+// with the full name, as labels are shortened.
+func IsFor(object client.Object, proxy plan.Key) bool {
+	for key, value := range plan.Labels(proxy) {
+		if object.GetLabels()[key] != value {
+			return false
+		}
+	}
+	of, says := plan.ProxyOf(object)
+	return says && of == proxy
+}
+
+// IsBehind reports whether an error says that the cache is behind, and nothing else: somebody has changed the
+// object, or it is there already.
+func IsBehind(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return !slices.ContainsFunc(joined.Unwrap(), func(its error) bool { return !IsBehind(its) })
+	}
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
+}
+
+// Create creates an object.
+func (s *Store) Create(ctx context.Context, object client.Object) error {
+	if err := s.Client.Create(ctx, object, client.FieldOwner(FieldManager)); err != nil {
+		return fmt.Errorf("creating %s: %w", describe(object), err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Created", "object", describe(object))
+	return nil
+}
+
+// Remove deletes an object, if it is still the one that was seen.
+func (s *Store) Remove(ctx context.Context, object client.Object) error {
+	if !object.GetDeletionTimestamp().IsZero() {
+		return nil
+	}
+	err := s.Delete(ctx, object, client.Preconditions{UID: ptr.To(object.GetUID())})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting %s: %w", describe(object), err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Deleted", "object", describe(object))
+	return nil
+}
+
+// Patch sends a patch for an object.
+func (s *Store) patch(ctx context.Context, have client.Object, of types.PatchType, patch any) error {
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	target := reflect.New(reflect.TypeOf(have).Elem()).Interface().(client.Object)
+	target.SetNamespace(have.GetNamespace())
+	target.SetName(have.GetName())
+	if err := s.Client.Patch(ctx, target, client.RawPatch(of, data), client.FieldOwner(FieldManager)); err != nil {
+		return fmt.Errorf("changing %s: %w", describe(have), err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Changed", "object", describe(have))
+	return nil
+}
+
+// Merge sends a merge patch for an object.
+func (s *Store) Merge(ctx context.Context, have client.Object, change map[string]any) error {
+	return s.patch(ctx, have, types.MergePatchType, change)
+}
+
+// RemoveFinalizers removes finalizers, if nobody has changed the object meanwhile.
+func (s *Store) RemoveFinalizers(ctx context.Context, object client.Object, finalizers ...string) error {
+	left := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(its string) bool { return slices.Contains(finalizers, its) })
+	if len(left) == len(object.GetFinalizers()) {
+		return nil
+	}
+	err := s.Merge(ctx, object, map[string]any{"metadata": map[string]any{"finalizers": left, "resourceVersion": object.GetResourceVersion()}})
+	return client.IgnoreNotFound(err)
+}
+
+// SetRecord writes the record of a HelmReleaseProxy, and other annotations, if nobody has changed it meanwhile.
+func (s *Store) SetRecord(ctx context.Context, release client.Object, record plan.Record, others map[string]string) error {
+	annotations := map[string]any{plan.RecordAnnotation: record.String()}
+	for key, value := range others {
+		annotations[key] = value
+	}
+	return s.Merge(ctx, release, map[string]any{"metadata": map[string]any{"annotations": annotations, "resourceVersion": release.GetResourceVersion()}})
+}
+
+// FleetCluster returns the metadata of a Fleet Cluster from the cache; nil if there is none.
+func (s *Store) FleetCluster(ctx context.Context, key plan.Key) (*metav1.PartialObjectMetadata, error) {
+	fleet := FleetClusterMetadata()
+	if err := s.Get(ctx, key, fleet, client.UnsafeDisableDeepCopy); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("reading Fleet Cluster: %w", err)
+	}
+	return fleet, nil
+}
+
+// IsOwnFleetCluster reports whether a Fleet Cluster is there, and is that of a Cluster.
+func (s *Store) IsOwnFleetCluster(ctx context.Context, cluster *clusterv1.Cluster, name string) (bool, error) {
+	fleet, err := s.FleetCluster(ctx, plan.Key{Namespace: cluster.Namespace, Name: name})
+	if err != nil || fleet == nil {
+		return false, err
+	}
+	var clusters clusterv1.ClusterList
+	relation, _ := stamp.RelationOf(fleet, cluster, func(name string, uid types.UID) bool {
+		if clusters.Items == nil { // Asked for Fleet Clusters with several owners only.
+			err = s.List(ctx, &clusters, client.InNamespace(cluster.Namespace), client.UnsafeDisableDeepCopy)
+		}
+		for i := range clusters.Items {
+			if its := &clusters.Items[i]; (name == "" || its.Name == name) && (uid == "" || its.UID == uid) {
+				return true
+			}
+		}
+		return false
+	})
+	return relation == stamp.Own && stamp.IsOurs(fleet), err
+}
+
+// ClustersOf returns the names of the Clusters that a Fleet Cluster may be of.
+func ClustersOf(fleet client.Object) []string {
+	var names []string
+	for _, owner := range fleet.GetOwnerReferences() {
+		if owner.Kind == clusterv1.ClusterKind {
+			names = append(names, owner.Name)
+		}
+	}
+	if from := fleet.GetAnnotations()[stamp.ImportedFromAnnotation]; from != "" && !slices.Contains(names, from) {
+		names = append(names, from)
+	}
+	if len(names) == 0 {
+		names = append(names, fleet.GetName())
+	}
+	return names
+}
+
+// FleetClusterMetadata returns an empty Fleet Cluster, of which only the metadata is read.
+func FleetClusterMetadata() *metav1.PartialObjectMetadata {
+	fleet := &metav1.PartialObjectMetadata{}
+	fleet.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("Cluster"))
+	return fleet
+}
+
+// IsReleased reports whether a Fleet Cluster lives on without its Cluster, which is being moved to
+// another management cluster, or was.
+func IsReleased(fleet *metav1.PartialObjectMetadata) bool {
+	return fleet != nil && fleet.Annotations[stamp.ReleasedAnnotation] == "true" && stamp.IsOurs(fleet)
+}
+
+// Deployment returns what Fleet has made of a Bundle for a Fleet Cluster; nil if there is nothing. Its
+// namespace is Fleet's and the agent's: nobody else writes there.
+func (s *Store) Deployment(ctx context.Context, bundle plan.Key, fleetCluster string) (*fleetv1.BundleDeployment, error) {
+	deployment := &fleetv1.BundleDeployment{}
+	key := client.ObjectKey{Namespace: stamp.FleetNamespace(bundle.Namespace, fleetCluster), Name: bundle.Name}
+	if err := s.Get(ctx, key, deployment, client.UnsafeDisableDeepCopy); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("reading BundleDeployment: %w", err)
+	}
+	// Fleet shortens long names, so another Fleet Cluster may have the same namespace.
+	if its := deployment.Labels[fleetv1.ClusterNamespaceLabel]; its != "" && its != bundle.Namespace {
+		return nil, nil
+	}
+	return deployment, nil
+}
+
+// difference returns the merge patch that makes one object the other.
+func difference(there, wanted any) (map[string]any, error) {
+	before, err := json.Marshal(there)
+	if err != nil {
+		return nil, err
+	}
+	after, err := json.Marshal(wanted)
+	if err != nil {
+		return nil, err
+	}
+	patch, err := jsonpatch.CreateMergePatch(before, after)
+	if err != nil {
+		return nil, fmt.Errorf("comparing: %w", err)
+	}
+	change := map[string]any{}
+	return change, json.Unmarshal(patch, &change)
+}
+
+// contains reports whether one map has all that another has.
+func contains(all, some map[string]string) bool {
+	for key, value := range some {
+		if its, found := all[key]; !found || its != value {
+			return false
+		}
+	}
+	return true
+}
+
+// isOfOthers reports whether an update was refused because a Secret is not ours: the API server lets
+// nobody change the type of a Secret, and the policy muster-charts-values refuses all that is not ours.
+func isOfOthers(err error) bool {
+	const refusesOthers = "muster-charts may touch only"
+	return apierrors.IsInvalid(err) && strings.Contains(err.Error(), "type: Invalid value") ||
+		apierrors.IsForbidden(err) && strings.Contains(err.Error(), refusesOthers)
+}

@@ -1,0 +1,158 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/helm/chart"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/message"
+	"github.com/muster-fleet/muster/internal/sync/observed"
+)
+
+// An empty item of a list is three bytes for the API server, and up to 170 in memory. The cache cuts what
+// somebody else has put into an object that looks like ours; a write reads the whole object first.
+const (
+	cutAnnotation = "cut-in-the-cache"
+	// mostSyntax is more braces, brackets and commas than a Bundle of ours has beside its files and targets.
+	mostSyntax = 500
+	// mostNamed is more objects with values than a target of ours names.
+	mostNamed = 8
+	// mostKeys is more layers of values than a HelmChartProxy has.
+	mostKeys = 20
+	// mostRelease is more bytes than a namespace, a name and a revision have.
+	mostRelease = 300
+	// mostReported bounds the conditions that are kept of a BundleDeployment.
+	mostReported = 16
+	// digestMark stands in the cache for files and values, with their digest.
+	digestMark = "muster-digest"
+)
+
+// IsCut reports whether the cache has cut an object.
+func IsCut(object client.Object) bool { return object.GetAnnotations()[cutAnnotation] != "" }
+
+// Trim is a cache transform: of files and values it keeps the digest, which says whether they are as they
+// should be, and of Fleet's objects what is read here.
+func Trim(object any) (any, error) {
+	if its, ok := object.(client.Object); ok {
+		its.SetManagedFields(nil)
+	}
+	switch typed := object.(type) {
+	case *fleetv1.Bundle:
+		trimBundle(typed)
+	case *corev1.ConfigMap:
+		typed.Data = map[string]string{digestMark: dataDigest(typed)}
+		if typed.BinaryData != nil {
+			typed.BinaryData = map[string][]byte{}
+		}
+	case *fleetv1.BundleDeployment:
+		typed.Annotations = nil
+		spec := typed.Spec
+		typed.Spec = fleetv1.BundleDeploymentSpec{
+			DeploymentID: spec.DeploymentID, StagedDeploymentID: spec.StagedDeploymentID,
+			DownstreamResourcesGeneration: spec.DownstreamResourcesGeneration,
+		}
+		typed.Spec.Options.DownstreamResources = ours(spec.Options.DownstreamResources)
+		typed.Spec.Options.ForceSyncGeneration = spec.Options.ForceSyncGeneration
+		typed.Spec.StagedOptions.DownstreamResources = ours(spec.StagedOptions.DownstreamResources)
+		status := typed.Status
+		typed.Status = fleetv1.BundleDeploymentStatus{
+			Conditions: short(observed.AtMost(mostReported, status.Conditions)), AppliedDeploymentID: status.AppliedDeploymentID, Release: message.Short(status.Release, mostRelease),
+			Ready: status.Ready, NonModified: status.NonModified, DownstreamResourcesGeneration: status.DownstreamResourcesGeneration,
+		}
+	}
+	return object, nil
+}
+
+// short cuts the messages of conditions: agents write them, at any length.
+func short(conditions []genericcondition.GenericCondition) []genericcondition.GenericCondition {
+	for i := range conditions {
+		conditions[i].Message = message.Short(conditions[i].Message, message.Condition)
+	}
+	return conditions
+}
+
+// ours returns the objects with values that a target of ours names.
+func ours(copied []fleetv1.DownstreamResource) []fleetv1.DownstreamResource {
+	const longest = 253
+	var result []fleetv1.DownstreamResource
+	for _, its := range copied {
+		if plan.MayBeOurs(its.Name) && len(its.Name) <= longest && len(its.Kind) <= longest && len(result) < mostNamed {
+			result = append(result, its)
+		}
+	}
+	return result
+}
+
+func trimBundle(bundle *fleetv1.Bundle) {
+	spec := &bundle.Spec
+	digest := filesDigest(bundle)
+	spec.Resources = nil
+	if !plan.MayBeOurs(bundle.Name) {
+		*spec = fleetv1.BundleSpec{}
+	}
+	isCut := len(spec.Targets) > 2*plan.MaxTargets
+	spec.Targets = observed.AtMost(2*plan.MaxTargets, spec.Targets)
+	for i := range spec.Targets {
+		if its := &spec.Targets[i]; !equality.Semantic.DeepEqual(ourPart(its), *its) {
+			*its, isCut = ourPart(its), true
+		}
+	}
+	rest := *spec
+	rest.Targets = nil
+	if content, err := json.Marshal(rest); err != nil || count(content, "{")+count(content, "[")+count(content, ",") > mostSyntax {
+		*spec, isCut = fleetv1.BundleSpec{Targets: spec.Targets, Paused: spec.Paused}, true
+	}
+	if isCut {
+		capiannotations.AddAnnotations(bundle, map[string]string{cutAnnotation: "true"})
+	}
+	if digest != "" {
+		spec.Resources = []fleetv1.BundleResource{{Name: digestMark, Content: digest, Encoding: digestMark}}
+	}
+	status := bundle.Status
+	bundle.Status = fleetv1.BundleStatus{ObservedGeneration: status.ObservedGeneration}
+}
+
+func count(content []byte, of string) int { return bytes.Count(content, []byte(of)) }
+
+// ourPart returns of a target what one of ours has.
+func ourPart(target *fleetv1.BundleTarget) fleetv1.BundleTarget {
+	result := fleetv1.BundleTarget{Name: target.Name, ClusterName: target.ClusterName}
+	result.DownstreamResources = observed.AtMost(mostNamed, target.DownstreamResources)
+	result.ForceSyncGeneration, result.CorrectDrift = target.ForceSyncGeneration, target.CorrectDrift
+	if helm := target.Helm; helm != nil {
+		result.Helm = &fleetv1.HelmOptions{ReleaseName: helm.ReleaseName, Chart: helm.Chart, ValuesFrom: observed.AtMost(mostKeys, helm.ValuesFrom)}
+	}
+	return result
+}
+
+// filesDigest returns the digest of the files in a Bundle, whole or in the cache; empty without any.
+func filesDigest(bundle *fleetv1.Bundle) string {
+	files := bundle.Spec.Resources
+	switch {
+	case len(files) == 0:
+		return ""
+	case len(files) == 1 && files[0].Name == digestMark && files[0].Encoding == digestMark:
+		return files[0].Content
+	}
+	return chart.DigestOf(files)
+}
+
+// dataDigest returns the digest of what a ConfigMap holds, whole or in the cache.
+func dataDigest(configMap *corev1.ConfigMap) string {
+	if digest, is := configMap.Data[digestMark]; is && len(configMap.Data) == 1 && configMap.BinaryData == nil {
+		return digest
+	}
+	data, err := json.Marshal([]any{configMap.Data, len(configMap.BinaryData)})
+	if err != nil { // They are texts.
+		panic(err)
+	}
+	return plan.Digest(data)
+}

@@ -1,0 +1,188 @@
+package store
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// In namespaces of others the program may create and update Secrets, and nothing else: the API server
+// answers a get, a patch and a delete with what a Secret holds, before or without asking a policy. So it
+// writes its Secrets whole, without reading them, and empties those that nobody needs for the garbage
+// collector.
+
+const (
+	// digestKeyName is the Secret with the key of digests, in the program's own namespace.
+	digestKeyName                   = "muster-charts-digest-key"
+	digestKeyType corev1.SecretType = stamp.Domain + "/digest-key"
+)
+
+// PutValues writes an object with values or credentials, a ConfigMap or a Secret. Of a Secret it does not see
+// whether it differs.
+func (s *Store) PutValues(ctx context.Context, want client.Object) error {
+	if secret, ok := want.(*corev1.Secret); ok {
+		return s.putSecret(ctx, secret)
+	}
+	return s.putConfigMap(ctx, want.(*corev1.ConfigMap))
+}
+
+func (s *Store) putConfigMap(ctx context.Context, want *corev1.ConfigMap) error {
+	have := &corev1.ConfigMap{}
+	err := s.Get(ctx, client.ObjectKeyFromObject(want), have)
+	if apierrors.IsNotFound(err) {
+		if err = s.Create(ctx, want); !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		err = s.Live.Get(ctx, client.ObjectKeyFromObject(want), have) // The cache is behind, or does not show it.
+	}
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", describe(want), err)
+	}
+	if proxy, _ := plan.ProxyOf(want); !IsFor(have, proxy) {
+		return &TakenError{want}
+	}
+	if !contains(have.Annotations, want.Annotations) || !reflect.DeepEqual(have.OwnerReferences, want.OwnerReferences) {
+		meta := map[string]any{"annotations": want.Annotations, "ownerReferences": want.OwnerReferences}
+		if err := s.Merge(ctx, have, map[string]any{"metadata": meta}); err != nil {
+			return err
+		}
+	}
+	if dataDigest(want) == dataDigest(have) {
+		return nil
+	}
+	// Which keys it has, the cache does not know, and a merge would leave them.
+	patch := []Operation{{Op: "add", Path: "/data", Value: want.Data}}
+	if have.BinaryData != nil {
+		patch = append(patch, Operation{Op: "remove", Path: "/binaryData"})
+	}
+	return s.patch(ctx, have, types.JSONPatchType, patch)
+}
+
+func (s *Store) putSecret(ctx context.Context, want *corev1.Secret) error {
+	err := s.Update(ctx, want.DeepCopy(), client.FieldOwner(FieldManager))
+	if apierrors.IsNotFound(err) {
+		err = s.Create(ctx, want.DeepCopy())
+	}
+	switch {
+	case isOfOthers(err):
+		return &TakenError{want}
+	case err != nil:
+		return fmt.Errorf("changing %s: %w", describe(want), err)
+	}
+	return nil
+}
+
+// IsIntact reports whether an object with values is as it was written, as far as the cache shows it: what
+// Secrets hold nobody sees.
+func (s *Store) IsIntact(ctx context.Context, key plan.Key, isSecret bool, digest string) bool {
+	if isSecret {
+		return true
+	}
+	have := &corev1.ConfigMap{}
+	return s.Get(ctx, key, have, client.UnsafeDisableDeepCopy) == nil && dataDigest(have) == digest
+}
+
+// ObjectDigest returns the digest of a ConfigMap, as IsIntact compares it.
+func ObjectDigest(object client.Object) string {
+	if configMap, ok := object.(*corev1.ConfigMap); ok {
+		return dataDigest(configMap)
+	}
+	return ""
+}
+
+// RemoveValues deletes a ConfigMap, if there is one.
+func (s *Store) RemoveValues(ctx context.Context, proxy, key plan.Key) error {
+	have := &corev1.ConfigMap{}
+	if err := s.Get(ctx, key, have); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if !IsFor(have, proxy) {
+		return nil
+	}
+	return s.Remove(ctx, have)
+}
+
+// RemoveSecret empties a Secret of ours, and leaves it to the garbage collector: its only owner is one that
+// never existed. A Secret of others stays as it is.
+func (s *Store) RemoveSecret(ctx context.Context, proxy, key plan.Key, of corev1.SecretType) error {
+	secret := &corev1.Secret{ObjectMeta: plan.Meta(proxy, key.Namespace, key.Name), Type: of}
+	sum := sha256.Sum256([]byte(key.String())) // It is the same each time, so that a Secret is emptied once.
+	never := types.UID(fmt.Sprintf("%x-%x-0000-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:14]))
+	secret.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: key.Name, UID: never}}
+	err := s.Update(ctx, secret, client.FieldOwner(FieldManager))
+	if apierrors.IsNotFound(err) || isOfOthers(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("emptying Secret %s: %w", key, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Emptied, for the garbage collector", "object", describe(secret))
+	return nil
+}
+
+// Digest returns the digest of values, with a key: people who may not read Secrets read annotations, and
+// could guess a short password from a plain digest.
+func (s *Store) Digest(ctx context.Context, values any) (string, error) {
+	key, err := s.digests.load(ctx)
+	if err != nil {
+		return "", err
+	}
+	data, err := json.Marshal(values)
+	if err != nil {
+		return "", err
+	}
+	digest := hmac.New(sha256.New, key)
+	digest.Write(data)
+	return hex.EncodeToString(digest.Sum(nil)[:16]), nil
+}
+
+// digests holds the key of digests.
+type digests struct {
+	client    client.Client
+	live      client.Reader
+	namespace string
+
+	mu  sync.Mutex
+	key []byte
+}
+
+// load reads the key, or makes one. If somebody deletes it, values count as changed once.
+func (d *digests) load(ctx context.Context) ([]byte, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.key != nil {
+		return d.key, nil
+	}
+	secret := &corev1.Secret{}
+	err := d.live.Get(ctx, client.ObjectKey{Namespace: d.namespace, Name: digestKeyName}, secret)
+	if apierrors.IsNotFound(err) {
+		key := make([]byte, sha256.Size)
+		_, _ = rand.Read(key) // It never fails.
+		secret = &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: d.namespace, Name: digestKeyName, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}},
+			Type:       digestKeyType, Data: map[string][]byte{"key": key},
+		}
+		err = d.client.Create(ctx, secret, client.FieldOwner(FieldManager))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading Secret %s/%s: %w", d.namespace, digestKeyName, err)
+	}
+	d.key = secret.Data["key"]
+	return d.key, nil
+}

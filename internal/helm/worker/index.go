@@ -1,0 +1,168 @@
+package worker
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxList limits the bytes of a list.
+const maxList = 16 << 20
+
+// Entry is one version of a chart in a repository.
+type Entry struct {
+	Version string
+	URLs    []string
+	Digest  string
+}
+
+// EntriesOf returns the versions of a chart in a list. A list has a line for each version: chart,
+// version, URL, digest. As a text, it takes no more memory than its bytes.
+func EntriesOf(list []byte, name string) (entries []Entry) {
+	start := []byte("\n" + name + "\t")
+	for at := bytes.Index(list, start); at >= 0; at = bytes.Index(list, start) {
+		list = list[at+len(start):]
+		line, _, _ := bytes.Cut(list, []byte("\n"))
+		if fields := strings.Split(string(line), "\t"); len(fields) == 3 {
+			entries = append(entries, Entry{fields[0], fields[1:2], fields[2]})
+		}
+	}
+	return entries
+}
+
+// AppendEntry adds a version of a chart to a list, unless a line cannot hold it.
+func AppendEntry(list []byte, name string, entry Entry) ([]byte, error) {
+	url := strings.Join(entry.URLs[:min(1, len(entry.URLs))], "") // Helm uses the first only.
+	line := strings.Join([]string{name, entry.Version, url, entry.Digest}, "\t")
+	switch {
+	case entry.Version == "" || strings.Count(line, "\t") != 3 || strings.Contains(line, "\n"):
+		return list, nil
+	case len(list)+len(line) > maxList:
+		return nil, fmt.Errorf("lists more versions than fit into %d MiB", maxList>>20)
+	default:
+		return append(append(list, '\n'), line...), nil
+	}
+}
+
+// errNoIndex is the end of a sentence.
+var errNoIndex = errors.New("is no index of a Helm repository")
+
+// reduce makes a list of an index. It reads one version after the other if Helm wrote the index, so
+// that 50 MiB take little memory; any other YAML is read as a whole.
+func reduce(compressed io.Reader) (list []byte, err error) {
+	text, err := gzip.NewReader(compressed)
+	if err != nil {
+		return nil, errNoIndex
+	}
+	list = []byte{}
+	err = split(bufio.NewReader(text), func(part []byte) error {
+		var read struct{ Entries map[string][]*Entry }
+		// JSON takes less memory than YAML.
+		if json.Unmarshal(part, &read) != nil && yaml.Unmarshal(part, &read) != nil || read.Entries == nil {
+			return errNoIndex
+		}
+		for name, entries := range read.Entries {
+			for _, entry := range entries {
+				if entry == nil {
+					continue
+				}
+				if list, err = AppendEntry(list, name, *entry); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return list, err
+}
+
+var (
+	entriesLine = regexp.MustCompile(`^entries:\s*(#.*)?$`)
+	webPage     = regexp.MustCompile(`(?i)^\s*<(!doctype\s+)?html`)
+)
+
+// split cuts an index into small ones of one version each. It hands over the whole text if that
+// does not have the lines of an index by Helm.
+func split(text *bufio.Reader, part func([]byte) error) error {
+	its := splitter{part: part}
+	for {
+		line, err := text.ReadBytes('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return errNoIndex
+		}
+		isEnd, failed := its.add(line)
+		switch {
+		case failed != nil:
+			return failed
+		case isEnd || err != nil:
+			return its.end()
+		}
+	}
+}
+
+// splitter collects the text before the entries, or the lines of one version.
+type splitter struct {
+	part            func([]byte) error
+	before          []byte
+	isInside        bool
+	chart, item     []byte
+	chartAt, itemAt int
+}
+
+// add adds a line, and reports whether it is the first after the entries.
+func (s *splitter) add(line []byte) (isEnd bool, err error) {
+	trimmed, indent := bytes.TrimSpace(line), len(line)-len(bytes.TrimLeft(line, " "))
+	isItem := bytes.HasPrefix(trimmed, []byte("-"))
+	switch {
+	case !s.isInside:
+		if s.isInside = entriesLine.Match(bytes.TrimRight(line, "\r\n")); !s.isInside {
+			s.before = append(s.before, line...)
+		}
+	case len(trimmed) == 0 || trimmed[0] == '#': // It may belong to a text.
+		s.item = append(s.item, line...)
+	case indent == 0:
+		return true, nil
+	case !isItem && (s.chartAt == 0 || indent == s.chartAt):
+		err = s.flush()
+		s.chartAt, s.itemAt, s.chart = indent, 0, line
+	case isItem && s.itemAt > 0 && indent == s.itemAt:
+		err = s.flush()
+		s.item = append(s.item, line...)
+	default:
+		if isItem && s.itemAt == 0 {
+			s.itemAt = indent
+		}
+		s.item = append(s.item, line...)
+	}
+	return false, err
+}
+
+// flush hands over one version.
+func (s *splitter) flush() error {
+	if s.chartAt == 0 {
+		return nil
+	}
+	text := slices.Concat([]byte("entries:\n"), s.chart, s.item)
+	s.item = s.item[:0]
+	return s.part(text)
+}
+
+func (s *splitter) end() error {
+	switch {
+	case s.isInside:
+		return s.flush()
+	case webPage.Match(s.before):
+		return fmt.Errorf("%w but a web page", errNoIndex)
+	default:
+		return s.part(s.before)
+	}
+}

@@ -1,0 +1,95 @@
+package worker
+
+import (
+	"errors"
+	"io"
+	"time"
+
+	"github.com/muster-fleet/muster/internal/helm/chart"
+	"github.com/muster-fleet/muster/internal/helm/values"
+)
+
+// kind says what a job does, in the words of its errors.
+type kind string
+
+const (
+	render kind = "rendering the values"
+	check  kind = "checking the values"
+	index  kind = "reading the index"
+	unpack kind = "unpacking the chart"
+)
+
+// limits are how long jobs may take.
+var limits = map[kind]time.Duration{render: 5 * time.Second, check: 5 * time.Second, index: 45 * time.Second, unpack: 15 * time.Second}
+
+// job is a message to a child; Size bytes of data follow.
+type job struct {
+	Kind     kind
+	Template string
+	Size     int64
+	Limit    time.Duration
+}
+
+// result is the answer. Problem is the text of an error, TooLarge the Size of a TooLargeError.
+type result struct {
+	Data     []byte
+	Chart    *chart.Chart
+	Problem  string
+	TooLarge int
+}
+
+func (r *result) err() error {
+	switch {
+	case r.TooLarge > 0:
+		return &chart.TooLargeError{Size: r.TooLarge}
+	case r.Problem != "":
+		return Problem(r.Problem)
+	default:
+		return nil
+	}
+}
+
+// hand does jobs. It keeps the last template: the next job often renders it for another Cluster.
+type hand struct {
+	text     string
+	template *values.Template
+}
+
+// do does one job, and does not panic.
+func (h *hand) do(its job, payload io.Reader) (done result) {
+	defer func() {
+		if recover() != nil {
+			done = result{Problem: string(its.Kind) + " failed"}
+		}
+	}()
+	var large *chart.TooLargeError
+	if err := h.work(its, payload, &done); errors.As(err, &large) {
+		done.TooLarge = large.Size
+	} else if err != nil {
+		done.Problem = err.Error()
+	}
+	return done
+}
+
+func (h *hand) work(its job, payload io.Reader, done *result) (err error) {
+	switch its.Kind {
+	case index:
+		done.Data, err = reduce(payload)
+		return err
+	case unpack:
+		done.Chart, err = unpacked(payload)
+		return err
+	}
+	data, err := io.ReadAll(payload)
+	if err != nil || its.Kind == check {
+		return errors.Join(err, values.Check(data))
+	}
+	if h.template == nil || h.text != its.Template {
+		if h.template, err = values.Parse(its.Template); err != nil {
+			return err
+		}
+		h.text = its.Template
+	}
+	done.Data, err = h.template.RenderJSON(data)
+	return err
+}

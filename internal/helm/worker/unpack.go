@@ -1,0 +1,93 @@
+package worker
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	chartv2 "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+
+	"github.com/muster-fleet/muster/internal/helm/chart"
+)
+
+const (
+	// compressedFrom is the size from which files are compressed. Fleet takes both.
+	compressedFrom = 1 << 10
+	// maxFiles is how many files a chart may have: empty ones compress to nothing.
+	maxFiles = 10_000
+)
+
+// unpacked reads an archive as Helm does.
+func unpacked(archive io.Reader) (*chart.Chart, error) {
+	loaded, err := loader.LoadArchive(archive)
+	switch {
+	case errors.Is(err, gzip.ErrHeader), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, errors.New("the chart is no archive")
+	case err != nil:
+		return nil, fmt.Errorf("reading the chart: %w", err)
+	case loaded.Metadata.Type == "library":
+		return nil, fmt.Errorf("%s is a library chart, which cannot be installed", loaded.Name())
+	case len(loaded.Raw) > maxFiles:
+		return nil, fmt.Errorf("the chart has more than %d files", maxFiles)
+	}
+	made := &chart.Chart{}
+	for _, file := range loaded.Raw {
+		resource, err := resourceOf(file.Name, file.Data)
+		if err != nil {
+			return nil, err
+		}
+		made.Resources = append(made.Resources, resource)
+	}
+	slices.SortFunc(made.Resources, func(a, b fleetv1.BundleResource) int { return cmp.Compare(a.Name, b.Name) })
+	if size := made.Size(); size > chart.MaxSize {
+		return nil, &chart.TooLargeError{Size: size}
+	}
+	made.Digest = chart.DigestOf(made.Resources)
+	look(loaded, made)
+	return made, nil
+}
+
+func resourceOf(name string, data []byte) (fleetv1.BundleResource, error) {
+	if len(data) < compressedFrom && utf8.Valid(data) {
+		return fleetv1.BundleResource{Name: name, Content: string(data)}, nil
+	}
+	var packed bytes.Buffer
+	writer, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	if err == nil {
+		_, err = writer.Write(data)
+	}
+	if err == nil {
+		err = writer.Close()
+	}
+	return fleetv1.BundleResource{Name: name, Content: base64.StdEncoding.EncodeToString(packed.Bytes()), Encoding: "base64+gz"}, err
+}
+
+var (
+	hook     = regexp.MustCompile(`helm\.sh/hook["']?[ \t]*:(.*)`)
+	testHook = regexp.MustCompile(`^[ "']*test(-success|-failure)?["'\s]*$`)
+	crd      = regexp.MustCompile(`(?m)^[ \t]*["']?kind["']?[ \t]*:[ \t]*["']?CustomResourceDefinition\b`)
+)
+
+// look notes the hooks and CRDs in the templates of a chart and its subcharts, enabled or not.
+func look(at *chartv2.Chart, found *chart.Chart) {
+	for _, file := range at.Templates {
+		for _, match := range hook.FindAllSubmatch(file.Data, -1) {
+			found.HasHooks = found.HasHooks || !testHook.Match(match[1])
+			found.HasDeleteHooks = found.HasDeleteHooks || strings.Contains(string(match[1]), "-delete")
+		}
+		found.HasCRDsInTemplates = found.HasCRDsInTemplates || crd.Match(file.Data)
+	}
+	for _, dependency := range at.Dependencies() {
+		look(dependency, found)
+	}
+}

@@ -1,0 +1,406 @@
+package worker
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/muster-fleet/muster/internal/helm/chart"
+)
+
+func TestMain(m *testing.M) {
+	if Main() {
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// newPool returns a Pool whose jobs have more time than they need on a slow machine.
+func newPool(t *testing.T, size int) *Pool {
+	t.Helper()
+	pool := New(size)
+	pool.limits = map[kind]time.Duration{render: time.Minute, check: time.Minute, index: time.Minute, unpack: time.Minute}
+	t.Cleanup(func() {
+		for _, worker := range pool.idle {
+			worker.end()
+		}
+	})
+	return pool
+}
+
+func zipped(t *testing.T, text string) [][]byte {
+	t.Helper()
+	var packed bytes.Buffer
+	writer := gzip.NewWriter(&packed)
+	if _, err := writer.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	if err := writer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return [][]byte{packed.Bytes()}
+}
+
+func archived(t *testing.T, files map[string]string) [][]byte {
+	t.Helper()
+	var tarred bytes.Buffer
+	writer := tar.NewWriter(&tarred)
+	for name, content := range files {
+		if err := writer.WriteHeader(&tar.Header{Name: "web/" + name, Mode: 0o644, Size: int64(len(content))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := writer.Write([]byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := writer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return zipped(t, tarred.String())
+}
+
+const chartYAML = "{apiVersion: v2, name: web, version: 1.0.0}\n"
+
+// grown returns how much memory this process has taken from the system since a moment.
+func grown(t *testing.T) func() int {
+	t.Helper()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	return func() int {
+		runtime.ReadMemStats(&after)
+		return int(after.Sys-before.Sys) >> 20
+	}
+}
+
+// A job that wants too much ends with an error that says so; the parent takes little, and the next
+// job works.
+func TestLimits(t *testing.T) {
+	pool := newPool(t, 1)
+	rendered := func(template string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := pool.Render(ctx, "team", template, nil)
+			return err
+		}
+	}
+	indexed := func(text string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			_, err := pool.Index(ctx, "team", zipped(t, text))
+			return err
+		}
+	}
+	calls := `{{ template "t0" }}{{ define "t60" }}{{ end }}`
+	for i := range 60 {
+		calls += fmt.Sprintf(`{{ define "t%d" }}{{ template "t%d" }}{{ template "t%[2]d" }}{{ end }}`, i, i+1)
+	}
+	bomb := "a: &a [" + strings.Repeat("{},", 30_000) + "]\n"
+	for i := range 8 {
+		bomb += fmt.Sprintf("%c: &%[1]c [%s]\n", 'b'+i, strings.Repeat(fmt.Sprintf("*%c,", 'a'+i), 9))
+	}
+	opened := map[string]string{"Chart.yaml": chartYAML}
+	for i := range 19 {
+		opened[fmt.Sprint(i)] = strings.Repeat("x", 5<<20)
+	}
+	for name, test := range map[string]struct {
+		ask  func(context.Context) error
+		want string
+	}{
+		"printf":         {rendered(`{{ printf (repeat 1000 "%[1]s") (repeat 500000 "x") }}`), "rendering the values took more than 96 MiB"},
+		"recursion":      {rendered(`{{ define "a" }}{{ template "a" . }}{{ end }}{{ template "a" . }}`), "rendering the values took more than 96 MiB"},
+		"repeat":         {rendered(`{{ repeat 2000000000 "xxxxxxxx" }}`), "rendering the values took more than 96 MiB"},
+		"doubled":        {rendered(`{{ $x := "xxxxxxxx" }}{{ range until 60 }}{{ $x = print $x $x }}{{ end }}`), "rendering the values took more than 96 MiB"},
+		"loop":           {rendered(`{{ range 2000000000 }}{{ end }}`), "rendering the values took longer than 1s"},
+		"calls":          {rendered(calls), "rendering the values took longer than 1s"},
+		"output":         {rendered(`{{ range until 10000 }}{{ repeat 1000 "x" }}{{ end }}`), "the values are larger than 512 KiB"},
+		"values":         {func(ctx context.Context) error { return pool.Check(ctx, "team", []byte(bomb)) }, "the values are not a map in YAML"},
+		"index":          {indexed("entries:\n  web: [" + strings.Repeat("{},", 7_900_000/3) + "]\n"), "reading the index took more than 96 MiB"},
+		"index, whole":   {indexed("entries: {web: [" + strings.Repeat("{},", 7_900_000/3) + "]}\n"), "reading the index took more than 96 MiB"},
+		"index, line":    {indexed(strings.Repeat("x", 50<<20)), "reading the index took more than 96 MiB"},
+		"index, bomb":    {indexed(bomb), "is no index of a Helm repository"},
+		"index, list":    {indexed("entries:\n  web:\n" + strings.Repeat("  - {version: 1.0.0, urls: [\""+strings.Repeat("x", 400)+"\"]}\n", 45_000)), "lists more versions than fit into 16 MiB"},
+		"chart":          {unpackedBy(t, pool, map[string]string{"Chart.yaml": chartYAML, "values.yaml": "a: [" + strings.Repeat("{},", 5_200_000/3) + "]"}), "unpacking the chart took more than 96 MiB"},
+		"chart, opened":  {unpackedBy(t, pool, opened), "unpacking the chart took more than 96 MiB"},
+		"chart, a file":  {unpackedBy(t, pool, map[string]string{"Chart.yaml": chartYAML, "a": strings.Repeat("x", 6<<20)}), `reading the chart: decompressed chart file "web/a" is larger`},
+		"chart, too big": {unpackedBy(t, pool, map[string]string{"Chart.yaml": chartYAML, "a": noise(1 << 20)}), "the chart takes "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pool.limits[render] = time.Minute
+			if strings.HasSuffix(test.want, "longer than 1s") {
+				pool.limits[render] = time.Second
+			}
+			since, began := grown(t), time.Now()
+			err := test.ask(t.Context())
+			if got := fmt.Sprint(err); !strings.HasPrefix(got, test.want) {
+				t.Errorf("%.200s, want %q", got, test.want)
+			}
+			if took := since(); took > 64 {
+				t.Errorf("the parent took %d MiB more", took)
+			}
+			pool.limits[render] = time.Minute
+			t.Logf("%.100v after %s", err, time.Since(began).Round(time.Millisecond))
+			if got, err := pool.Render(t.Context(), "team", "a: {{ .b }}", map[string]any{"b": 1}); err != nil || string(got) != "a: 1" {
+				t.Errorf("the next job: %q, %v", got, err)
+			}
+		})
+	}
+}
+
+func unpackedBy(t *testing.T, pool *Pool, files map[string]string) func(context.Context) error {
+	t.Helper()
+	archive := archived(t, files)
+	return func(ctx context.Context) error {
+		_, err := pool.Unpack(ctx, "team", archive)
+		return err
+	}
+}
+
+// noise is text that does not compress.
+func noise(size int) string {
+	var text strings.Builder
+	for state := uint64(1); text.Len() < 2*size; {
+		state = state*6364136223846793005 + 1442695040888963407
+		fmt.Fprintf(&text, "%016x\n", state)
+	}
+	return text.String()
+}
+
+// A child stays small until it dies, even if it asks for one large piece of memory. RLIMIT_DATA does
+// not hold that.
+func TestMemory(t *testing.T) {
+	for _, template := range []string{
+		`a: {{ len (repeat 100000000 "xxxxxxxxxx") }}`, `{{ printf (repeat 1000 "%[1]s") (repeat 500000 "x") }}`,
+		`{{ define "a" }}{{ template "a" . }}{{ end }}{{ template "a" . }}`,
+	} {
+		worker, err := start()
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := make(chan int)
+		go func() {
+			peak := 0
+			for {
+				status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", worker.command.Process.Pid))
+				_, line, isThere := strings.Cut(string(status), "VmHWM:")
+				if err != nil || !isThere { // It has ended.
+					most <- peak >> 10
+					return
+				}
+				_, _ = fmt.Sscan(line, &peak)
+			}
+		}()
+		_, err = worker.run(t.Context(), job{Kind: render, Template: template, Limit: time.Minute, Size: 2}, [][]byte{[]byte("{}")})
+		if !worker.isDead {
+			worker.end()
+		}
+		if took := <-most; took < 10 || took > 180 || !errors.As(err, new(LimitError)) {
+			t.Errorf("%s: %d MiB, %v", template, took, err)
+		}
+	}
+}
+
+// A child does many jobs, one with the template of the last; an idle one ends, and one that was
+// killed is replaced.
+func TestChildren(t *testing.T) {
+	pool := newPool(t, 1)
+	pool.idleTime = 300 * time.Millisecond
+	value := func(template string, want string) *child {
+		t.Helper()
+		got, err := pool.Render(t.Context(), "team", template, map[string]any{"b": 1})
+		if err != nil || string(got) != want || len(pool.idle) != 1 {
+			t.Fatalf("%q, %v, %d idle", got, err, len(pool.idle))
+		}
+		return pool.idle[0]
+	}
+	first := value("a: {{ .b }}", "a: 1")
+	if second := value("c: {{ .b }}", "c: 1"); second != first {
+		t.Error("another child does the next job")
+	}
+	if _, err := pool.Render(t.Context(), "team", "{{ fail .b }}", nil); !errors.As(err, new(Problem)) {
+		t.Errorf("%v is no Problem", err)
+	}
+	if err := first.command.Process.Signal(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	second := value("a: {{ .b }}", "a: 1")
+	if second == first {
+		t.Error("the child is not replaced")
+	}
+	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", second.command.Process.Pid))
+	if err != nil || len(environment) > 0 {
+		t.Errorf("the child has the environment %q (%v)", environment, err)
+	}
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", second.command.Process.Pid))
+	for _, file := range files {
+		if to, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", second.command.Process.Pid, file.Name())); !strings.HasPrefix(to, "pipe:") && !strings.HasPrefix(to, "anon_inode:") && to != "/dev/null" && !strings.HasPrefix(to, "/sys/fs/cgroup/") { // Go itself reads how many processors there are.
+			t.Errorf("the child has the file %s", to)
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for isIdle := true; isIdle; time.Sleep(20 * time.Millisecond) {
+		pool.mu.Lock()
+		isIdle = len(pool.idle) > 0
+		pool.mu.Unlock()
+		if time.Now().After(deadline) {
+			t.Fatal("the idle child stays")
+		}
+	}
+	if pid := second.command.Process.Pid; syscall.Kill(pid, 0) == nil {
+		t.Errorf("process %d of the idle child stays", pid)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := pool.Render(ctx, "team", "{{ range 2000000000 }}{{ end }}", nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want the caller's deadline", err)
+	}
+	value("a: {{ .b }}", "a: 1")
+}
+
+// Namespaces take turns, however much one of them asks for.
+func TestTurns(t *testing.T) {
+	places := &turns{free: 1, waiting: map[string][]chan struct{}{}}
+	if err := places.wait(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	var (
+		mu    sync.Mutex
+		order string
+		wait  sync.WaitGroup
+	)
+	waiting := func() (all int) {
+		places.mu.Lock()
+		defer places.mu.Unlock()
+		for _, queue := range places.waiting {
+			all += len(queue)
+		}
+		return all
+	}
+	join := func(ctx context.Context, namespace string) {
+		before := waiting()
+		wait.Go(func() {
+			if places.wait(ctx, namespace) != nil {
+				return
+			}
+			mu.Lock()
+			order += namespace
+			mu.Unlock()
+			places.leave()
+		})
+		for waiting() == before {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	gone, leave := context.WithCancel(t.Context())
+	for _, namespace := range strings.Split("aaaabcc", "") {
+		join(t.Context(), namespace)
+	}
+	join(gone, "b")
+	join(gone, "d")
+	leave()
+	for waiting() != 9 {
+		time.Sleep(time.Millisecond)
+	}
+	places.leave()
+	wait.Wait()
+	if order != "abcacaa" || places.free != 1 || len(places.waiting) > 0 || len(places.order) > 0 {
+		t.Errorf("%s, %+v", order, places)
+	}
+}
+
+func TestIndex(t *testing.T) {
+	const two = "\nweb\t1.0.0\ta.tgz\tff\nweb\t2.0.0\t\t\nother\t3.0.0\t\t"
+	for name, test := range map[string]struct{ text, want, err string }{
+		"as Helm writes it": {"apiVersion: v1\nentries:\n  web:\n  - apiVersion: v2\n    description: |-\n      # entries\n\n      - x\n    digest: ff\n    urls:\n    - a.tgz\n    - b.tgz\n    version: 1.0.0\n  - version: 2.0.0\n  other:\n  - version: 3.0.0\ngenerated: \"2026\"\nentries:\n  late:\n  - version: 1.0.0\n", two, ""},
+		"indented more":     {"entries: # all\n    web:\n        - version: 1.0.0\n          digest: ff\n          urls: [a.tgz]\n        # another\n        - version: 2.0.0\n    \"other\":\n        -\n          version: 3.0.0\n", two, ""},
+		"lines of Windows":  {"entries:\r\n  web:\r\n  - version: 1.0.0\r\n    urls: [a.tgz]\r\n    digest: ff\r\n  - version: 2.0.0\r\n  other: [{version: 3.0.0}]", two, ""},
+		"in a few lines":    {"entries: {web: [{version: 1.0.0, urls: [a.tgz], digest: ff}, {version: 2.0.0}]}\n", "\nweb\t1.0.0\ta.tgz\tff\nweb\t2.0.0\t\t", ""},
+		"JSON":              {`{"apiVersion":"v1","entries":{"web":[{"version":"1.0.0","urls":["a.tgz"],"digest":"ff"},null]}}`, "\nweb\t1.0.0\ta.tgz\tff", ""},
+		"numbers":           {"entries:\n  web:\n  - version: 1.0\n", "\nweb\t1.0\t\t", ""},
+		"what has no line":  {"entries:\n  web:\n  - {version: \"1\\t0\"}\n  - {version: \"1\\n0\"}\n  - {urls: [a.tgz]}\n  - null\n", "", ""},
+		"no charts":         {"entries:\n", "", ""},
+		"no charts, still":  {"apiVersion: v1\nentries: {}\n", "", ""},
+		"no entries":        {"apiVersion: v1\n", "", "is no index of a Helm repository"},
+		"nothing":           {"", "", "is no index of a Helm repository"},
+		"no YAML":           {"entries: [", "", "is no index of a Helm repository"},
+		"no YAML, below":    {"entries:\n  web:\n  - [\n", "", "is no index of a Helm repository"},
+		"a web page":        {"<!DOCTYPE html><html></html>", "", "is no index of a Helm repository but a web page"},
+	} {
+		got, err := (*Pool)(nil).Index(t.Context(), "", zipped(t, test.text))
+		if said := fmt.Sprint(err); test.err != "" && said != test.err || test.err == "" && (err != nil || string(got) != test.want) {
+			t.Errorf("%s: %q, %v, want %q, %q", name, got, err, test.want, test.err)
+		}
+	}
+	for name, want := range map[string]int{"web": 2, "other": 1, "eb": 0, "": 0, "1.0.0": 0} {
+		if got := EntriesOf([]byte(two), name); len(got) != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A child reads a large index one version after the other.
+func TestLargeIndex(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("apiVersion: v1\nentries:\n")
+	for i := 0; text.Len() < 20<<20; i++ {
+		if i%500 == 0 {
+			fmt.Fprintf(&text, "  chart-%d:\n", i/500)
+		}
+		fmt.Fprintf(&text, "  - apiVersion: v2\n    appVersion: 1.2.3\n    created: \"2026-01-01T00:00:00Z\"\n    description: %s\n    digest: %064x\n    name: chart-%d\n    urls:\n    - https://charts.example.com/charts/chart-%[3]d-1.0.%[2]d.tgz\n    version: 1.0.%[2]d\n", strings.Repeat("some words ", 80), i, i/500)
+	}
+	pool, parts, began := newPool(t, 1), zipped(t, text.String()), time.Now()
+	list, err := pool.Index(t.Context(), "team", parts)
+	if err != nil || len(EntriesOf(list, "chart-7")) != 500 {
+		t.Errorf("%d of chart-7, %v", len(EntriesOf(list, "chart-7")), err)
+	}
+	t.Logf("a list of %d KiB after %s", len(list)>>10, time.Since(began).Round(time.Millisecond))
+}
+
+func TestUnpack(t *testing.T) {
+	templated := func(text string) map[string]string {
+		return map[string]string{"Chart.yaml": chartYAML, "templates/a.yaml": text}
+	}
+	for name, test := range map[string]struct {
+		files map[string]string
+		want  chart.Chart
+		err   string
+	}{
+		"plain":             {files: templated("kind: ConfigMap")},
+		"a hook":            {files: templated("annotations:\n  \"helm.sh/hook\": pre-install,post-upgrade\n"), want: chart.Chart{HasHooks: true}},
+		"a hook, templated": {files: templated(`annotations: {helm.sh/hook: {{ .Values.hook }} }`), want: chart.Chart{HasHooks: true}},
+		"a test":            {files: templated("annotations:\n  \"helm.sh/hook\": \"test\"\n  helm.sh/hook-delete-policy: before-hook-creation\n")},
+		"at an uninstall":   {files: templated("annotations:\n  helm.sh/hook: test, pre-delete\n"), want: chart.Chart{HasHooks: true, HasDeleteHooks: true}},
+		"a CRD":             {files: templated("a: 1\n---\nkind: \"CustomResourceDefinition\"\n"), want: chart.Chart{HasCRDsInTemplates: true}},
+		"a CRD beside":      {files: map[string]string{"Chart.yaml": chartYAML, "crds/a.yaml": "kind: CustomResourceDefinition"}},
+		"of a subchart":     {files: map[string]string{"Chart.yaml": chartYAML, "charts/a/Chart.yaml": chartYAML, "charts/a/templates/a": "kind: CustomResourceDefinition\n'helm.sh/hook': post-delete"}, want: chart.Chart{HasHooks: true, HasDeleteHooks: true, HasCRDsInTemplates: true}},
+		"a library":         {files: map[string]string{"Chart.yaml": "{apiVersion: v2, name: web, version: 1.0.0, type: library}"}, err: "web is a library chart, which cannot be installed"},
+		"no Chart.yaml":     {files: map[string]string{"a": "b"}, err: "reading the chart: Chart.yaml file is missing"},
+		"no name":           {files: map[string]string{"Chart.yaml": "{apiVersion: v2, version: 1.0.0}"}, err: "reading the chart: validation: chart.metadata.name is required"},
+	} {
+		got, err := (*Pool)(nil).Unpack(t.Context(), "", archived(t, test.files))
+		if test.err != "" {
+			if fmt.Sprint(err) != test.err {
+				t.Errorf("%s: %v, want %s", name, err, test.err)
+			}
+			continue
+		}
+		if err != nil || len(got.Resources) != len(test.files) || len(got.Digest) != 32 || got.HasHooks != test.want.HasHooks || got.HasDeleteHooks != test.want.HasDeleteHooks || got.HasCRDsInTemplates != test.want.HasCRDsInTemplates {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	for _, archive := range []string{"", "x"} {
+		if _, err := (*Pool)(nil).Unpack(t.Context(), "", [][]byte{[]byte(archive)}); fmt.Sprint(err) != "the chart is no archive" {
+			t.Errorf("%q: %v", archive, err)
+		}
+	}
+}

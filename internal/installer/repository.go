@@ -1,0 +1,83 @@
+package installer
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+
+	"github.com/muster-fleet/muster/internal/helm/repository"
+)
+
+// charts is a repository with Fleet's charts, whose index is read once.
+type charts struct {
+	*repository.Client
+	url    string
+	access repository.Access
+}
+
+var _ Repository = (*charts)(nil)
+
+// Open returns the repository at an address: https://, http:// or oci://.
+func Open(address string, credentials Credentials) (Repository, error) {
+	parsed, err := url.Parse(address)
+	if err != nil || parsed.Host == "" {
+		return nil, &Problem{ReasonRepositoryBroken, fmt.Sprintf("spec.install.repository: %s is no URL of a repository", address)}
+	}
+	access := repository.Access{Username: credentials.Username, Password: credentials.Password, Token: credentials.Token, Authorities: credentials.CA}
+	if user := parsed.User; user != nil {
+		if access.Username == "" && access.Token == "" {
+			access.Username = user.Username()
+			access.Password, _ = user.Password()
+		}
+		parsed.User = nil
+	}
+	client := repository.New(repository.Options{Interval: time.Hour, UserAgent: "muster-installer", AllowHTTP: true, OnlyAuthorities: true})
+	return &charts{client, parsed.String(), access}, nil
+}
+
+// Offers returns the versions of a chart.
+func (c *charts) Offers(ctx context.Context, chart string) ([]Offer, error) {
+	versions, err := c.Versions(ctx, c.request(chart))
+	var offers []Offer
+	for _, text := range versions {
+		// A version that cannot be parsed can be neither named nor compared.
+		if version, err := semver.NewVersion(text); err == nil {
+			offers = append(offers, Offer{Version: version})
+		}
+	}
+	return offers, meaning(err)
+}
+
+// Fetch downloads a chart.
+func (c *charts) Fetch(ctx context.Context, chart string, version *semver.Version) ([]byte, error) {
+	archive, err := c.Archive(ctx, c.request(chart), version.Original())
+	return archive, meaning(err)
+}
+
+func (c *charts) request(chart string) repository.Request {
+	return repository.Request{RepoURL: c.url, Chart: chart, Access: c.access}
+}
+
+// meaning returns a *Problem that says what to do, where only a person can do something.
+func meaning(err error) error {
+	const checkURL = "; check spec.install.repository"
+	switch repository.ReasonOf(err) {
+	case repository.Untrusted:
+		return &Problem{ReasonRepositoryTrust, err.Error() + "; put its CA into the key ca.crt of the Secret that spec.install.repositorySecretRef names"}
+	case repository.BadAuthority:
+		return &Problem{ReasonSecretUnusable, "spec.install.repositorySecretRef: its key ca.crt holds no certificate in PEM"}
+	case repository.Refused:
+		return &Problem{ReasonRepositoryRefuse, err.Error() + ": put username and password, or token, into the Secret that spec.install.repositorySecretRef names"}
+	case repository.NoChart:
+		return &Problem{ReasonChartMissing, err.Error() + checkURL}
+	case repository.NoVersion:
+		return &Problem{ReasonVersionUnknown, err.Error()}
+	case repository.Invalid, repository.TooLarge:
+		return &Problem{ReasonRepositoryBroken, err.Error() + checkURL}
+	default:
+		return err
+	}
+}

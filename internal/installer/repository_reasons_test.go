@@ -1,0 +1,58 @@
+package installer
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// Whatever is wrong with a repository has the reason that says what to do about it; what may be
+// over soon has none.
+func TestReasons(t *testing.T) {
+	answering := func(status int, body string) func(http.ResponseWriter, *http.Request) bool {
+		return func(w http.ResponseWriter, _ *http.Request) bool {
+			w.WriteHeader(status)
+			_, _ = w.Write([]byte(body))
+			return true
+		}
+	}
+	for name, test := range map[string]struct {
+		answer func(http.ResponseWriter, *http.Request) bool
+		change func(*Credentials)
+		chart  string
+		want   string
+	}{
+		"no trust":         {change: func(c *Credentials) { c.CA = nil }, want: ReasonRepositoryTrust},
+		"no CA":            {change: func(c *Credentials) { c.CA = []byte("none") }, want: ReasonSecretUnusable},
+		"a wrong password": {change: func(c *Credentials) { c.Password = "wrong" }, want: ReasonRepositoryRefuse},
+		"forbidden":        {answer: answering(http.StatusForbidden, ""), want: ReasonRepositoryRefuse},
+		"not there":        {answer: answering(http.StatusNotFound, ""), want: ReasonRepositoryBroken},
+		"a web page":       {answer: answering(http.StatusOK, "<!DOCTYPE html><html></html>"), want: ReasonRepositoryBroken},
+		"no index":         {answer: answering(http.StatusOK, "entries: ["), want: ReasonRepositoryBroken},
+		"no such chart":    {chart: "other", want: ReasonChartMissing},
+		"no such version":  {answer: answering(http.StatusOK, "entries: {fleet: []}"), want: ReasonChartMissing},
+		"out of order":     {answer: answering(http.StatusServiceUnavailable, ""), want: ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, credentials := served(t, test.answer)
+			if test.change != nil {
+				test.change(&credentials)
+			}
+			if test.chart == "" {
+				test.chart = "fleet"
+			}
+			repository, err := Open(address, credentials)
+			if err == nil {
+				_, err = repository.Offers(t.Context(), test.chart)
+			}
+			problem := &Problem{}
+			if isProblem := errors.As(err, &problem); err == nil || isProblem != (test.want != "") || problem.Reason != test.want {
+				t.Errorf("%v, reason %q, want %q", err, problem.Reason, test.want)
+			}
+		})
+	}
+	if _, err := Open("https://", Credentials{}); !strings.Contains(err.Error(), "is no URL of a repository") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,97 @@
+package installer
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/Masterminds/semver/v3"
+)
+
+const archive = "an archive"
+
+// served is a repository with one chart, for who knows the password.
+func served(t *testing.T, change func(w http.ResponseWriter, r *http.Request) (done bool)) (address string, credentials Credentials) {
+	t.Helper()
+	sum := sha256.Sum256([]byte(archive))
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if change != nil && change(w, r) {
+			return
+		}
+		user, password, _ := r.BasicAuth()
+		switch {
+		case user != "anna" || password != "right":
+			w.WriteHeader(http.StatusUnauthorized)
+		case r.URL.Path == "/charts/index.yaml":
+			fmt.Fprintf(w, "apiVersion: v1\nentries:\n  fleet:\n  - {version: 0.16.0, urls: [files/fleet-0.16.0.tgz], digest: %s}\n  - {version: 0.15.0, urls: [files/other.tgz], digest: \"00\"}\n  - {version: none}\n", hex.EncodeToString(sum[:]))
+		case strings.HasPrefix(r.URL.Path, "/charts/files/"):
+			fmt.Fprint(w, archive)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	t.Cleanup(server.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	return server.URL + "/charts", Credentials{Username: "anna", Password: "right", CA: ca}
+}
+
+func TestIndexed(t *testing.T) {
+	address, credentials := served(t, nil)
+	repository, err := Open(address, credentials)
+	if err != nil {
+		t.Fatal(err)
+	}
+	offers, err := repository.Offers(t.Context(), "fleet")
+	if err != nil || len(offers) != 2 || offers[0].Version.String() != "0.16.0" {
+		t.Errorf("%v, %v", offers, err)
+	}
+	got, err := repository.Fetch(t.Context(), "fleet", semver.MustParse("v0.16.0"))
+	if err != nil || string(got) != archive {
+		t.Errorf("%q, %v", got, err)
+	}
+	for version, want := range map[string]string{"0.15.0": ReasonRepositoryBroken, "0.14.0": ReasonVersionUnknown} {
+		_, err := repository.Fetch(t.Context(), "fleet", semver.MustParse(version))
+		if problem := (*Problem)(nil); !errors.As(err, &problem) || problem.Reason != want {
+			t.Errorf("%s: %v, want %s", version, err, want)
+		}
+	}
+	if _, err := repository.Offers(t.Context(), "other"); !strings.Contains(fmt.Sprint(err), `has no chart "other"`) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Credentials are for the repository's own host, and for nobody to listen to.
+func TestCredentialsStay(t *testing.T) {
+	var heard []string
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		heard = append(heard, r.URL.Path+" "+r.Header.Get("Authorization"))
+	}))
+	defer elsewhere.Close()
+	address, credentials := served(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if strings.HasSuffix(r.URL.Path, "index.yaml") {
+			fmt.Fprintf(w, "entries: {fleet: [{version: 0.16.0, urls: [%q]}, {version: 0.17.0, urls: [moved.tgz]}]}", elsewhere.URL+"/direct")
+			return true
+		}
+		http.Redirect(w, r, elsewhere.URL+"/redirected", http.StatusFound)
+		return true
+	})
+	repository, err := Open(address, credentials)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := repository.Fetch(t.Context(), "fleet", semver.MustParse("0.16.0")); err != nil {
+		t.Error(err)
+	}
+	if _, err := repository.Fetch(t.Context(), "fleet", semver.MustParse("0.17.0")); !strings.Contains(fmt.Sprint(err), "it is not followed") {
+		t.Errorf("%v", err)
+	}
+	if len(heard) != 1 || heard[0] != "/direct " {
+		t.Errorf("somebody else heard %q", heard)
+	}
+}
