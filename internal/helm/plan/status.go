@@ -33,6 +33,8 @@ const (
 	AvailableReason = "Available"
 	// NotDeployed says that Fleet's agent is behind.
 	NotDeployed = "Fleet's agent has not deployed this yet"
+	// OldFleet says that Fleet leaves the values out.
+	OldFleet = "Fleet does not take the values of each Cluster over; it must be 0.16 or newer"
 )
 
 // Release is the observed state of a release on one Cluster.
@@ -81,7 +83,10 @@ func Observe(deployment *fleetv1.BundleDeployment, wanted Wanted) Release {
 	if spec.StagedDeploymentID != spec.DeploymentID {
 		return waiting("the rollout has not reached the Cluster yet")
 	}
-	if !isOf(deployment, wanted) {
+	switch {
+	case isWithoutValues(deployment, wanted):
+		return waiting(OldFleet)
+	case !isOf(deployment, wanted):
 		return waiting(NotDeployed)
 	}
 	broken := func(message string) Release {
@@ -139,6 +144,13 @@ func isOf(deployment *fleetv1.BundleDeployment, wanted Wanted) bool {
 		}
 	}
 	return true
+}
+
+// isWithoutValues reports whether Fleet has taken the content over, but none of the values that the target names:
+// before 0.16 it ignores them. It takes both over in one write.
+func isWithoutValues(deployment *fleetv1.BundleDeployment, wanted Wanted) bool {
+	return deployment.Labels[ContentLabel] == wanted.Content && len(wanted.Target.DownstreamResources) > 0 &&
+		len(deployment.Spec.Options.DownstreamResources) == 0
 }
 
 // Reads reports whether Fleet makes an agent read an object with values.
