@@ -202,7 +202,7 @@ func (r *Reconciler) targets(ctx context.Context, of *addonsv1.HelmChartProxy, i
 	for _, release := range releases {
 		name := plan.RecordOf(release).FleetCluster
 		last, isThere := there[name]
-		target, err := r.target(ctx, of, in, release, last, isThere)
+		target, err := r.target(ctx, of, in, have, release, last, isThere)
 		if err != nil {
 			return nil, false, err
 		}
@@ -254,15 +254,24 @@ func (r *Reconciler) isKept(ctx context.Context, of *addonsv1.HelmChartProxy, in
 // target returns the target for a release, nil for none; last is the one that is there. A target that has not
 // changed was checked when it came. One that is not to change, or whose release does not tell the truth any
 // more, stays until the HelmReleaseProxy is deleted.
-func (r *Reconciler) target(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, last fleetv1.BundleTarget, isThere bool) (*fleetv1.BundleTarget, error) {
+func (r *Reconciler) target(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, have *fleetv1.Bundle, release *addonsv1.HelmReleaseProxy, last fleetv1.BundleTarget, isThere bool) (*fleetv1.BundleTarget, error) {
 	target, ok := plan.TargetOf(of, release)
-	isDeleted, isEmptied := !release.DeletionTimestamp.IsZero(), plan.RecordOf(release).Leaving == plan.Emptied
-	if isDeleted && !isEmptied || target.ClusterName == "" {
-		return nil, nil
-	}
+	isDeleted, record := !release.DeletionTimestamp.IsZero(), plan.RecordOf(release)
 	retained := &last
 	if !isThere {
 		retained = nil
+	}
+	switch {
+	case target.ClusterName == "":
+		return nil, nil
+	case isDeleted && have == nil:
+		return nil, nil
+	case isDeleted && record.Leaving != plan.Emptied:
+		deployment, err := r.Deployment(ctx, client.ObjectKeyFromObject(have), target.ClusterName)
+		if err != nil || !plan.MustBeEmptied(record, have, deployment) {
+			return nil, err
+		}
+		return retained, nil // Its record will say so.
 	}
 	switch {
 	case isDeleted && isThere && ok:

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -106,6 +107,15 @@ func TestTargetsWithoutReleases(t *testing.T) {
 	emptied := leaving.DeepCopy()
 	emptied.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: "one", Leaving: plan.Emptied}.String()
 
+	refused := leaving.DeepCopy()
+	refused.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: "one", Digest: "any"}.String()
+	deployment := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: stamp.FleetNamespace("team", "one"), Name: key.Name}}
+	deployment.Status.Conditions = []genericcondition.GenericCondition{{
+		Type: fleetv1.BundleDeploymentConditionInstalled, Status: "False", Message: "unable to continue with install: it exists",
+	}}
+	withdrawn := refused.DeepCopy()
+	withdrawn.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: "one", Digest: "any", Leaving: plan.Withdrawn}.String()
+
 	for name, test := range map[string]struct {
 		of       *addonsv1.HelmChartProxy
 		objects  []client.Object
@@ -119,6 +129,8 @@ func TestTargetsWithoutReleases(t *testing.T) {
 		"its Fleet Cluster is released":     {selecting("no"), []client.Object{released}, nil, 1},
 		"the HelmChartProxy is deleted":     {deleted, []client.Object{cluster, fleet}, nil, 0},
 		"the release leaves":                {selecting("yes"), []client.Object{cluster, fleet}, []*addonsv1.HelmReleaseProxy{leaving}, 0},
+		"the release is to be emptied":      {deleted, []client.Object{cluster, fleet, deployment}, []*addonsv1.HelmReleaseProxy{refused}, 1},
+		"the release was emptied":           {deleted, []client.Object{cluster, fleet, deployment}, []*addonsv1.HelmReleaseProxy{withdrawn}, 0},
 		"the release is emptied on its way": {deleted, []client.Object{cluster, fleet}, []*addonsv1.HelmReleaseProxy{emptied}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -132,6 +132,13 @@ func IsRefused(deployment *fleetv1.BundleDeployment) bool {
 	return condition != nil && refused.MatchString(condition.Message)
 }
 
+// MustBeEmptied reports whether a release that is deleted gives way to the empty chart before it is withdrawn: see
+// Emptied.
+func MustBeEmptied(record Record, bundle *fleetv1.Bundle, deployment *fleetv1.BundleDeployment) bool {
+	return record.Leaving == "" && !record.Installed && record.Digest != "" &&
+		bundle != nil && bundle.Spec.HelmOpOptions == nil && IsRefused(deployment)
+}
+
 // isOf reports whether a BundleDeployment is of what is wanted.
 func isOf(deployment *fleetv1.BundleDeployment, wanted Wanted) bool {
 	options := &deployment.Spec.Options
