@@ -56,8 +56,8 @@ type Chart struct {
 	// Hooks and DeleteHooks say that the chart has hooks, and such that run before or after an uninstall.
 	Hooks       bool `json:"hooks,omitempty"`
 	DeleteHooks bool `json:"deleteHooks,omitempty"`
-	// Agent says that the agents download the chart, and Large that nobody asked for that: it does not
-	// fit into a Bundle.
+	// Agent says that the agents download the chart, and Large that the reason is its size: it does not fit
+	// into a Bundle.
 	Agent bool `json:"agent,omitempty"`
 	Large bool `json:"large,omitempty"`
 }

@@ -45,16 +45,16 @@ type Release struct {
 	// Status is Helm's word for it.
 	Status   string
 	Revision int
-	// Failed says that what is wanted was tried, GivenUp that Fleet's agent does not try again by itself, and
-	// Refused that Helm has not begun: it has stored no release.
+	// Failed says that the agent tried the current target and failed, GivenUp that the agent will not retry by
+	// itself, and Refused that Helm stored no release: its checks before the installation failed.
 	Failed, GivenUp, Refused bool
-	// Since is when it failed first, where Fleet's agent tries again by itself.
+	// Since is the time of the first failure, where the agent retries by itself.
 	Since time.Time
-	// Deployed says that what is wanted has been deployed.
+	// Deployed says that the agent has deployed the current target.
 	Deployed bool
 }
 
-// Wanted is what a BundleDeployment must be of.
+// Wanted is the content and the target that a BundleDeployment must show.
 type Wanted struct {
 	// Content is the label of the Bundle.
 	Content string
@@ -139,7 +139,7 @@ func MustBeEmptied(record Record, bundle *fleetv1.Bundle, deployment *fleetv1.Bu
 		bundle != nil && bundle.Spec.HelmOpOptions == nil && IsRefused(deployment)
 }
 
-// isOf reports whether a BundleDeployment is of what is wanted.
+// isOf reports whether a BundleDeployment shows the wanted content, values and retry.
 func isOf(deployment *fleetv1.BundleDeployment, wanted Wanted) bool {
 	options := &deployment.Spec.Options
 	if deployment.Labels[ContentLabel] != wanted.Content || options.ForceSyncGeneration != wanted.Target.ForceSyncGeneration {
@@ -184,7 +184,7 @@ func revisionOf(release string) int {
 	return number
 }
 
-// Trouble says why something cannot be handed to Fleet; its zero value is none.
+// Trouble says why Muster cannot deploy something; the zero value means no trouble.
 type Trouble struct{ Reason, Message string }
 
 // ReleaseConditions returns the conditions of a HelmReleaseProxy.

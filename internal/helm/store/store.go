@@ -40,7 +40,7 @@ func New(c client.Client, live client.Reader, namespace string) *Store {
 	return &Store{Client: c, Live: live, digests: &digests{client: c, live: live, namespace: namespace}}
 }
 
-// TakenError says that somebody else has an object of the name that one of ours is to have.
+// TakenError says that an object of another owner has the name that Muster needs.
 type TakenError struct{ object client.Object }
 
 // Taken returns a TakenError for an object.

@@ -17,8 +17,8 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
-// An empty item of a list is three bytes for the API server, and up to 170 in memory. The cache cuts what
-// somebody else has put into an object that looks like ours; a write reads the whole object first.
+// An empty item of a list is three bytes for the API server, and up to 170 in memory. The cache cuts
+// foreign contents out of objects that look like Muster's; a write reads the whole object first.
 const (
 	cutAnnotation = "cut-in-the-cache"
 	// mostSyntax is more braces, brackets and commas than a Bundle of ours has beside its files and targets.

@@ -24,8 +24,8 @@ import (
 
 // In namespaces of others the program may create and update Secrets, and nothing else: the API server
 // answers a get, a patch and a delete with what a Secret holds, before or without asking a policy. So it
-// writes its Secrets whole, without reading them, and empties those that nobody needs for the garbage
-// collector.
+// writes its Secrets whole, without reading them. It empties unused Secrets, and the garbage collector
+// deletes them.
 
 const (
 	// digestKeyName is the Secret with the key of digests, in the program's own namespace.
