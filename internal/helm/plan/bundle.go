@@ -212,7 +212,8 @@ func TargetOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy
 	target.ForceSyncGeneration = record.Sync
 	if !record.Installed && !record.Unforced {
 		// Helm then installs by client-side apply, and later upgrades win over what others have changed, as with
-		// Helm 3. It is not part of the deployment's ID: taking it away deploys nothing, and acts with the next change.
+		// Helm 3. It is not part of the deployment's ID: taking it away deploys nothing, and acts with the next
+		// change.
 		target.CorrectDrift = &fleetv1.CorrectDrift{Enabled: ptr.Deref(proxy.Spec.CorrectDrift, false), Force: true}
 	}
 	return target, true

@@ -91,7 +91,8 @@ type Operation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// patchTargets changes single targets: a merge patch would send the whole list. It reports false if the Bundle has changed meanwhile.
+// patchTargets changes single targets: a merge patch would send the whole list. It reports false if the Bundle
+// has changed meanwhile.
 func (s *Store) patchTargets(ctx context.Context, have *fleetv1.Bundle, there, wanted []fleetv1.BundleTarget) (bool, error) {
 	changes := ListChanges("/spec/targets", there, wanted, func(a, b *fleetv1.BundleTarget) int { return cmp.Compare(a.ClusterName, b.ClusterName) })
 	if changes == nil {

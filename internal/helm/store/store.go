@@ -1,4 +1,5 @@
-// Package store writes the objects that Muster makes for HelmChartProxies: Bundles, values and credentials. It knows what the program may write and how the cache shows it, and decides nothing.
+// Package store writes the objects that Muster makes for HelmChartProxies: Bundles, values and credentials. It
+// knows what the program may write and how the cache shows it, and decides nothing.
 package store
 
 import (
@@ -199,7 +200,8 @@ func IsReleased(fleet *metav1.PartialObjectMetadata) bool {
 	return fleet != nil && fleet.Annotations[stamp.ReleasedAnnotation] == "true" && stamp.IsOurs(fleet)
 }
 
-// Deployment returns what Fleet has made of a Bundle for a Fleet Cluster; nil if there is nothing. Only Fleet and the agent write to its namespace.
+// Deployment returns what Fleet has made of a Bundle for a Fleet Cluster; nil if there is nothing. Only Fleet
+// and the agent write to its namespace.
 func (s *Store) Deployment(ctx context.Context, bundle plan.Key, fleetCluster string) (*fleetv1.BundleDeployment, error) {
 	deployment := &fleetv1.BundleDeployment{}
 	key := client.ObjectKey{Namespace: stamp.FleetNamespace(bundle.Namespace, fleetCluster), Name: bundle.Name}

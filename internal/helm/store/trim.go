@@ -38,7 +38,8 @@ const (
 // IsCut reports whether the cache has cut an object.
 func IsCut(object client.Object) bool { return object.GetAnnotations()[cutAnnotation] != "" }
 
-// Trim is a cache transform: it keeps only the digest of files and values, and only those fields of Fleet's objects that this program reads.
+// Trim is a cache transform: it keeps only the digest of files and values, and only those fields of Fleet's
+// objects that this program reads.
 func Trim(object any) (any, error) {
 	if its, ok := object.(client.Object); ok {
 		its.SetManagedFields(nil)

@@ -22,9 +22,9 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// In namespaces of others the program may create and update Secrets, and nothing else: the API server answers a get, a patch and a delete with the contents of a Secret, before or without asking a policy. So it
-// writes its Secrets whole, without reading them. It empties unused Secrets, and the garbage collector
-// deletes them.
+// In namespaces of others the program may create and update Secrets, and nothing else: the API server answers a
+// get, a patch and a delete with the contents of a Secret, before or without asking a policy. So it writes its
+// Secrets whole, without reading them. It empties unused Secrets, and the garbage collector deletes them.
 
 const (
 	// digestKeyName is the Secret with the key of digests, in the program's own namespace.
@@ -32,7 +32,8 @@ const (
 	digestKeyType corev1.SecretType = stamp.Domain + "/digest-key"
 )
 
-// PutValues writes an object with values or credentials, a ConfigMap or a Secret. It writes a Secret without comparing, because it may not read it.
+// PutValues writes an object with values or credentials, a ConfigMap or a Secret. It writes a Secret without
+// comparing, because it may not read it.
 func (s *Store) PutValues(ctx context.Context, want client.Object) error {
 	if secret, ok := want.(*corev1.Secret); ok {
 		return s.putSecret(ctx, secret)
