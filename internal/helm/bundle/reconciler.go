@@ -44,9 +44,6 @@ func Index(object client.Object) []string {
 	return nil
 }
 
-// errDownloading says that the files of a chart are on their way.
-var errDownloading = errors.New("the chart is being downloaded")
-
 // Reconciler reconciles Bundles.
 type Reconciler struct {
 	*store.Store
@@ -78,7 +75,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.removeOrphan(ctx, have)
 	}
 	again, err := r.reconcile(ctx, req.NamespacedName, have, of, releases)
-	if store.IsBehind(err) || errors.Is(err, errDownloading) {
+	if store.IsBehind(err) || errors.Is(err, inputs.ErrDownloading) {
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	}
 	if r.Failures.Set(req.NamespacedName, err) {
@@ -267,7 +264,7 @@ func (r *Reconciler) target(ctx context.Context, of *addonsv1.HelmChartProxy, in
 	switch {
 	case isDeleted && isThere && ok:
 		return &target, nil
-	case !ok, isDeleted, in.Incomplete, isThere && equality.Semantic.DeepEqual(last, target):
+	case !ok, isDeleted, in.Incomplete, proxy.IsOutdated(of, release), isThere && equality.Semantic.DeepEqual(last, target):
 		return retained, nil
 	}
 	cluster := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
@@ -328,9 +325,6 @@ func (r *Reconciler) write(ctx context.Context, of *addonsv1.HelmChartProxy, in 
 	if !in.Chart.Agent && (have == nil || !store.HoldsFiles(have, in.Chart.Digest)) {
 		var err error
 		files, err = r.Inputs.Files(ctx, in)
-		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			return errDownloading
-		}
 		if err != nil {
 			return fmt.Errorf("downloading the chart: %w", err)
 		}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -131,5 +132,18 @@ func TestTargetsWithoutReleases(t *testing.T) {
 				t.Errorf("%d targets, want %d (%v)", len(got), test.want, err)
 			}
 		})
+	}
+}
+
+// A target whose release another one is to replace stays as it is until its HelmReleaseProxy is deleted.
+func TestOutdatedTarget(t *testing.T) {
+	of := proxyOf("team", "web")
+	of.Spec.ReleaseName = "other"
+	release := releaseOf(of, plan.Key{Namespace: "team", Name: "one"}, "hcp-web", plan.Record{FleetCluster: "one", Sync: 1})
+	release.Spec.ReleaseName = "web"
+	last := fleetv1.BundleTarget{Name: "one", ClusterName: "one"}
+	got, err := reconciler(t).target(t.Context(), of, &inputs.Inputs{}, release, last, true)
+	if err != nil || got == nil || !equality.Semantic.DeepEqual(*got, last) {
+		t.Errorf("the target is %v, want %v (%v)", got, last, err)
 	}
 }

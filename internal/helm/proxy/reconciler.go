@@ -66,7 +66,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.reportNotManaged(ctx, proxy)
 	}
 	result, err := r.reconcile(ctx, proxy)
-	if store.IsBehind(err) {
+	if store.IsBehind(err) || errors.Is(err, inputs.ErrDownloading) {
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	}
 	return result, err
@@ -121,7 +121,12 @@ func (r *Reconciler) selectClusters(ctx context.Context, proxy *addonsv1.HelmCha
 		return err
 	}
 	now.isSelectionKnown = true
-	if now.releases, err = r.putReleases(ctx, proxy, in, now.clusters, now.releases); err != nil && !store.IsBehind(err) {
+	now.releases, err = r.putReleases(ctx, proxy, in, now.clusters, now.releases)
+	switch {
+	case err == nil, store.IsBehind(err):
+	case errors.Is(err, inputs.ErrDownloading):
+		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, err)
+	default:
 		now.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err)
 	}
 	if slices.ContainsFunc(now.releases, func(its *addonsv1.HelmReleaseProxy) bool { return !its.DeletionTimestamp.IsZero() }) {
@@ -281,7 +286,8 @@ func NamespaceMetadata() *metav1.PartialObjectMetadata {
 }
 
 // putReleases keeps a HelmReleaseProxy for each selected Cluster, and returns them. One for a release of
-// another name or namespace goes first: what both have must not be uninstalled when the new one is there.
+// another name or namespace goes first: what both have must not be uninstalled when the new one is there. But it
+// stays as long as the chart is not to be had.
 func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, clusters []*clusterv1.Cluster, all []*addonsv1.HelmReleaseProxy) ([]*addonsv1.HelmReleaseProxy, error) {
 	there, counts := map[plan.Key]*addonsv1.HelmReleaseProxy{}, map[string]int{}
 	var errs []error
@@ -295,10 +301,21 @@ func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartP
 		there[cluster] = release
 	}
 	var releases []*addonsv1.HelmReleaseProxy
+	lacking := sync.OnceValue(func() error { // Asked for once: it may take a moment.
+		err := r.Inputs.AtHand(ctx, in)
+		if err != nil && !in.Incomplete { // Else the HelmChartProxy says so.
+			errs = append(errs, fmt.Errorf("a release of another name stays until the chart is there: %w", err))
+		}
+		return err
+	})
 	for _, cluster := range clusters {
 		key := client.ObjectKeyFromObject(cluster)
 		have := there[key]
 		delete(there, key)
+		if have != nil && have.DeletionTimestamp.IsZero() && IsOutdated(proxy, have) && lacking() != nil {
+			releases = append(releases, have)
+			continue
+		}
 		release, err := r.putRelease(ctx, proxy, in, key, have, counts)
 		errs = append(errs, err)
 		if release != nil {
