@@ -367,9 +367,14 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 // isBundleOf reports whether a HelmReleaseProxy names a Bundle that it may be in.
 func isBundleOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
 	cluster := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
+	return IsBundleOf(proxy, cluster, release.Annotations[plan.BundleAnnotation])
+}
+
+// IsBundleOf reports whether a Bundle may hold the release that a Cluster is to have.
+func IsBundleOf(proxy *addonsv1.HelmChartProxy, cluster plan.Key, bundle string) bool {
 	const mostShards = 512 // Of 25 000 Clusters in a namespace, with the least room.
 	for shard := range mostShards {
-		if release.Annotations[plan.BundleAnnotation] == plan.BundleName(proxy, cluster, shard) {
+		if bundle == plan.BundleName(proxy, cluster, shard) {
 			return true
 		}
 	}
