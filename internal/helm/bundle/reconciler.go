@@ -297,7 +297,7 @@ func isRetained(of *addonsv1.HelmChartProxy, in *inputs.Inputs, releases []*addo
 
 // isFrozen reports whether a Bundle is installed once and for all.
 func isFrozen(of *addonsv1.HelmChartProxy, releases []*addonsv1.HelmReleaseProxy) bool {
-	return plan.IsInstallOnce(of) && slices.ContainsFunc(releases, func(its *addonsv1.HelmReleaseProxy) bool { return plan.RecordOf(its).Installed })
+	return slices.ContainsFunc(releases, func(its *addonsv1.HelmReleaseProxy) bool { return plan.IsFrozen(of, its) })
 }
 
 // retain writes nothing but the targets, of which only those go whose Cluster is not selected any more. A Bundle

@@ -178,6 +178,7 @@ func TestRetained(t *testing.T) {
 		"another release":              {renamed(of), its(of, plan.Record{Installed: true}), false, true},
 		"once, before it is installed": {once, its(once, plan.Record{}), false, false},
 		"once":                         {once, its(once, plan.Record{Installed: true}), false, true},
+		"once, another name":           {renamed(once), its(once, plan.Record{Installed: true}), false, true},
 	} {
 		if got := isRetained(test.of, &inputs.Inputs{Incomplete: test.incomplete}, test.releases); got != test.want {
 			t.Errorf("%s: %t, want %t", name, got, test.want)

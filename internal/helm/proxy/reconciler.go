@@ -235,8 +235,11 @@ func Concerns(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy
 }
 
 // IsOutdated reports whether a HelmReleaseProxy is of a release that its HelmChartProxy does not ask for any
-// more. It is uninstalled before the other is installed.
+// more. It is uninstalled before the other is installed. What is installed once and for all is never outdated.
 func IsOutdated(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
+	if plan.IsFrozen(proxy, release) {
+		return false
+	}
 	return release.Spec.ReleaseNamespace != plan.ReleaseNamespace(proxy) ||
 		release.Spec.ReleaseName != plan.ReleaseName(proxy) && !isGenerated(release, proxy) ||
 		release.Annotations[plan.BundleAnnotation] != "" && !isBundleOf(proxy, release)
@@ -419,7 +422,7 @@ func (r *Reconciler) createRelease(ctx context.Context, proxy *addonsv1.HelmChar
 }
 
 // wantedRelease returns the HelmReleaseProxy for a Cluster. While the inputs are incomplete, the chart's
-// version stays.
+// version stays; what is installed once and for all stays as it is.
 func wantedRelease(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster plan.Key, have *addonsv1.HelmReleaseProxy) *addonsv1.HelmReleaseProxy {
 	spec, key := &proxy.Spec, client.ObjectKeyFromObject(proxy)
 	clusterLabel, _ := stamp.LabelValue(cluster.Name)
@@ -439,7 +442,9 @@ func wantedRelease(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster pl
 			Credentials: spec.Credentials, TLSConfig: spec.TLSConfig,
 		},
 	}
-	if have != nil {
+	if have != nil && plan.IsFrozen(proxy, have) {
+		release.Spec = have.Spec // What is installed does not follow the HelmChartProxy any more.
+	} else if have != nil {
 		if in.Chart.Version == "" {
 			release.Spec.Version = have.Spec.Version
 		}

@@ -18,7 +18,8 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// A release of another name goes as soon as the chart of the next one is there, and not before.
+// A release of another name goes as soon as the chart of the next one is there, and not before; one that is
+// installed once and for all never goes for that.
 func TestRenamed(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
@@ -27,20 +28,27 @@ func TestRenamed(t *testing.T) {
 	agent, manager := &inputs.Inputs{Chart: plan.Chart{Version: "1.0.0", Agent: true}}, &inputs.Inputs{Chart: plan.Chart{Version: "1.0.0"}}
 	missing := &inputs.Inputs{Incomplete: true, Trouble: plan.Trouble{Reason: addonsv1.HelmReleaseProxyCreationFailedReason, Message: "no chart"}}
 	for name, test := range map[string]struct {
-		in    *inputs.Inputs
-		stays bool
-		says  string
+		in     *inputs.Inputs
+		record plan.Record
+		once   bool
+		stays  bool
+		says   string
 	}{
 		"agents download the chart":   {in: agent},
 		"there is no chart":           {in: missing, stays: true},
 		"the repository does not say": {in: manager, stays: true, says: "stays until the chart is there"},
+		"installed once":              {in: agent, once: true, record: plan.Record{Installed: true}, stays: true},
+		"to be installed once":        {in: agent, once: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			of := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web", UID: "web"}}
+			if test.once {
+				of.Spec.ReconcileStrategy = addonsv1.ReconcileStrategyInstallOnce
+			}
 			key := plan.Key{Namespace: "team", Name: "one"}
 			have := wantedRelease(of, manager, key, nil)
 			have.Name = "web-one"
-			have.Annotations[plan.BundleAnnotation], have.Annotations[plan.RecordAnnotation] = plan.BundleName(of, key, 0), plan.Record{Installed: true}.String()
+			have.Annotations[plan.BundleAnnotation], have.Annotations[plan.RecordAnnotation] = plan.BundleName(of, key, 0), test.record.String()
 			of.Spec.ReleaseName = "other"
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(have).Build()
 			if err := c.Get(t.Context(), client.ObjectKeyFromObject(have), have); err != nil {
