@@ -91,6 +91,11 @@ func IsInstallOnce(proxy *addonsv1.HelmChartProxy) bool {
 	return proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce
 }
 
+// IsFrozen reports whether a release is installed once and for all.
+func IsFrozen(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
+	return IsInstallOnce(proxy) && RecordOf(release).Installed
+}
+
 // base is how the names of values and credentials for a namespace of Clusters begin. No Bundle has a
 // dot in its name: Fleet deletes Secrets that are named like a Bundle.
 func base(proxy Key, namespace string) string {
