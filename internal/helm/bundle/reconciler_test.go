@@ -158,7 +158,7 @@ func TestOutdatedTarget(t *testing.T) {
 	release := releaseOf(of, plan.Key{Namespace: "team", Name: "one"}, "hcp-web", plan.Record{FleetCluster: "one", Sync: 1})
 	release.Spec.ReleaseName = "web"
 	last := fleetv1.BundleTarget{Name: "one", ClusterName: "one"}
-	got, err := reconciler(t).target(t.Context(), of, &inputs.Inputs{}, release, last, true)
+	got, err := reconciler(t).target(t.Context(), of, &inputs.Inputs{}, nil, release, last, true)
 	if err != nil || got == nil || !equality.Semantic.DeepEqual(*got, last) {
 		t.Errorf("the target is %v, want %v (%v)", got, last, err)
 	}
