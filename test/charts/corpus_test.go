@@ -63,7 +63,7 @@ var corpus = []projectChart{
 	},
 	{ // CRDs in crds, a schema of its values.
 		name: "external-dns", module: "sigs.k8s.io/external-dns@v0.22.0", sum: "h1:+ASJ3KF7DLqHo2LsG8Qinuh2J389MS86I19i/r8ewUc=", dir: "charts/external-dns",
-		deployment: "external-dns", values: "podAnnotations: {who: %s}\n",
+		deployment: "external-dns", values: "policy: sync\npodAnnotations: {who: %s}\n",
 	},
 	{ // The first version of Chart.yaml.
 		name: "descheduler", module: "sigs.k8s.io/descheduler@v0.36.0", sum: "h1:fBemfJD1RhmbsdH94lKwGMOwQcbsrw67A5IK2c2fANA=", dir: "charts/descheduler",
