@@ -114,7 +114,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key plan.Key, have *fleetv1.
 	if err != nil {
 		return 0, err
 	}
-	if isTurnedAway && (again == 0 || again > inputs.PollInterval) {
+	if isTurnedAway && !isFrozen(of, releases) && (again == 0 || again > inputs.PollInterval) {
 		again = inputs.PollInterval // Not everything that makes it a target is an event of the Bundle.
 	}
 	isOutdated := func(its *addonsv1.HelmReleaseProxy) bool { return proxy.IsOutdated(of, its) }
@@ -292,7 +292,7 @@ func (r *Reconciler) isTarget(ctx context.Context, in *inputs.Inputs, key plan.K
 
 // isFrozen reports whether a Bundle is installed once and for all.
 func isFrozen(of *addonsv1.HelmChartProxy, releases []*addonsv1.HelmReleaseProxy) bool {
-	return plan.IsInstallOnce(of) && slices.ContainsFunc(releases, func(its *addonsv1.HelmReleaseProxy) bool { return plan.RecordOf(its).Installed })
+	return slices.ContainsFunc(releases, func(its *addonsv1.HelmReleaseProxy) bool { return plan.IsFrozen(of, its) })
 }
 
 // retain writes nothing but the targets, of which only those go whose Cluster is not selected any more. A Bundle
