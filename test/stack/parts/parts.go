@@ -33,6 +33,9 @@ type program struct {
 // builtName is what Go names it.
 func (p program) builtName() string { return path.Base(strings.TrimSuffix(p.pkg, "/v3")) }
 
+// CAAPHModule is the module of CAAPH, whose program is in its root.
+const CAAPHModule = "sigs.k8s.io/cluster-api-addon-provider-helm"
+
 // The modules.
 var (
 	Kube = Module{
@@ -56,7 +59,10 @@ var (
 	}}
 	// Registry is an OCI registry, for charts.
 	Registry = Module{name: "registry", dir: "controllers", programs: []program{{"registry", "./registry"}}}
-	CAPI     = Module{name: "capi", dir: "controllers", patch: &inMemoryListens, programs: []program{
+	// CAAPH is cluster-api-addon-provider-helm, named after its Deployment. Only the test of the migration from
+	// it has it built.
+	CAAPH = Module{name: "caaph", dir: "caaph", programs: []program{{"caaph-controller-manager", CAAPHModule}}}
+	CAPI  = Module{name: "capi", dir: "controllers", patch: &inMemoryListens, programs: []program{
 		{"capi-core", "sigs.k8s.io/cluster-api/core"},
 		{"capi-bootstrap", "sigs.k8s.io/cluster-api/bootstrap/kubeadm"},
 		{"capd", "sigs.k8s.io/cluster-api/test/infrastructure/docker"},
