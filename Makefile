@@ -271,14 +271,14 @@ test-migration: ## Migrate from CAAPF, which is played, and from CAAPH, and back
 	$(TEST) -p=1 -timeout=30m ./test/migration/...
 
 .PHONY: test-charts
-test-charts: ## Test HelmChartProxies on the whole stack
+test-charts: ## Test HelmChartProxies on the whole stack, with charts of other projects beside Helm
 	$(STACK) build
-	$(TEST) -timeout=30m ./test/charts/...
+	$(TEST) -timeout=100m ./test/charts/...
 
 .PHONY: test-charts-once
-test-charts-once: ## Test that a HelmChartProxy deploys a chart on the whole stack
+test-charts-once: ## Test a HelmChartProxy on the whole stack, with three charts of other projects beside Helm
 	$(STACK) build
-	$(TEST) -timeout=20m -run='^TestStory$$' ./test/charts
+	$(TEST) -timeout=30m -run='^TestStory$$|^TestCorpus$$/^(metrics-server|ingress-nginx|fleet-crd)$$' ./test/charts
 
 .PHONY: test-release
 test-release: ## Release the last commit in two clones, compare byte by byte, and use what was made

@@ -94,7 +94,7 @@ func bundleOf(release client.Object) []reconcile.Request {
 // enqueuer returns what an event concerns, by the cache.
 type enqueuer struct{ client.Reader }
 
-// list lists objects from the cache. Nobody may change them.
+// list lists objects from the cache; callers must not change them.
 func (e *enqueuer) list(ctx context.Context, into client.ObjectList, options ...client.ListOption) {
 	if err := e.List(ctx, into, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Listing from the cache failed")
@@ -211,8 +211,8 @@ func (e *enqueuer) bundlesOfFleetCluster(ctx context.Context, fleet client.Objec
 	return result
 }
 
-// proxiesOf returns the HelmChartProxies with a release in a Bundle. What the Bundle says itself plays no part:
-// anybody may say it in a namespace of their own.
+// proxiesOf returns the HelmChartProxies with a release in a Bundle. It ignores the
+// Bundle's own annotation, which a tenant could forge.
 func (e *enqueuer) proxiesOf(bundleOfThem client.Object) []reconcile.Request {
 	all := e.matching(context.Background(), ownerOf, client.MatchingFields{bundle.ByBundle: client.ObjectKeyFromObject(bundleOfThem).String()})
 	slices.SortFunc(all, func(a, b reconcile.Request) int { return cmp.Compare(a.String(), b.String()) })

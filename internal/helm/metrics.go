@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 )
 
-// collector counts HelmChartProxies and releases by reason when somebody asks, from the cache.
+// collector counts HelmChartProxies and releases by reason, from the cache, at each scrape.
 type collector struct {
 	client.Reader
 	inputs *inputs.Reader

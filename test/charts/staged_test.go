@@ -171,6 +171,7 @@ func (s staged) testOne(t *testing.T) {
 			all = append(all, regexp.MustCompile(`(hcp-[^.]*[a-z])(-[0-9a-f]{8})?$`).ReplaceAllString(write, "$1"))
 		}
 		all = slices.DeleteFunc(all, func(write string) bool { return write == "patch helmreleaseproxies "+s.name+"-c3" })
+		all = slices.Compact(all) // A Secret that was emptied may be emptied again, which changes nothing.
 		g.Expect(all).To(HaveLen(3), "%v", all)
 		made, gone := "create configmaps", "delete configmaps"
 		if s.from == "Secret" { // The garbage collector deletes it: the program may not.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/muster-fleet/muster/test/stack/parts"
 	"github.com/muster-fleet/muster/test/stack/pki"
 	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/process"
@@ -199,11 +200,14 @@ func (s *Stack) controllerManagerSpec(c *controlPlane, name string, controllers 
 	}, err
 }
 
-// workloadSpecs are the process that runs these controllers, and the scheduler, which binds
-// Pods to nodes.
-func (s *Stack) workloadSpecs(c *controlPlane, name string, controllers []string) ([]process.Spec, error) {
+// workloadSpecs builds what runs where Pods do. It returns the process that runs these controllers, and the
+// scheduler, which binds Pods to nodes.
+func (s *Stack) workloadSpecs(ctx context.Context, c *controlPlane, name string, controllers []string) ([]process.Spec, error) {
 	manager, err := s.controllerManagerSpec(c, name, controllers)
 	if err != nil {
+		return nil, err
+	}
+	if _, err := parts.Build(ctx, s.tools.Root, parts.Nodes, s.options.Progress); err != nil {
 		return nil, err
 	}
 	kubeconfig, err := c.userKubeconfig("system:kube-scheduler")

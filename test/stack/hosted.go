@@ -119,7 +119,7 @@ func (h hosts) StartControlPlane(ctx context.Context, cluster types.NamespacedNa
 	if err != nil {
 		return nil, err
 	}
-	specs, err := h.workloadSpecs(plane, "kube-controller-manager", slices.Concat(baseControllers, workloadControllers))
+	specs, err := h.workloadSpecs(ctx, plane, "kube-controller-manager", slices.Concat(baseControllers, workloadControllers))
 	if err != nil {
 		return nil, err
 	}

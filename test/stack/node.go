@@ -55,7 +55,7 @@ func (s *Stack) StartNode(ctx context.Context, taint corev1.Taint) error {
 }
 
 func (s *Stack) startNode(ctx context.Context, c *controlPlane, taints ...corev1.Taint) error {
-	specs, err := s.workloadSpecs(c, "kube-controller-manager-workloads", workloadControllers)
+	specs, err := s.workloadSpecs(ctx, c, "kube-controller-manager-workloads", workloadControllers)
 	if err != nil {
 		return err
 	}

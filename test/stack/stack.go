@@ -116,6 +116,10 @@ func Up(ctx context.Context, options Options) (*Stack, error) {
 		s.remove = false
 		return nil, errors.Join(err, s.Down())
 	}
+	if options.Profile == Full {
+		// What runs where Pods do is needed later. If this fails, workloadSpecs builds it again, and says why.
+		s.wait.Go(func() { _, _ = parts.Build(s.ctx, tools.Root, parts.Nodes, options.Progress) })
+	}
 	return s, nil
 }
 

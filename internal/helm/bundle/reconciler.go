@@ -44,9 +44,6 @@ func Index(object client.Object) []string {
 	return nil
 }
 
-// errDownloading says that the files of a chart are on their way.
-var errDownloading = errors.New("the chart is being downloaded")
-
 // Reconciler reconciles Bundles.
 type Reconciler struct {
 	*store.Store
@@ -78,7 +75,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.removeOrphan(ctx, have)
 	}
 	again, err := r.reconcile(ctx, req.NamespacedName, have, of, releases)
-	if store.IsBehind(err) || errors.Is(err, errDownloading) {
+	if store.IsBehind(err) || errors.Is(err, inputs.ErrDownloading) {
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	}
 	if r.Failures.Set(req.NamespacedName, err) {
@@ -117,7 +114,6 @@ func (r *Reconciler) reconcile(ctx context.Context, key plan.Key, have *fleetv1.
 	if isTurnedAway && !isFrozen(of, releases) && (again == 0 || again > inputs.PollInterval) {
 		again = inputs.PollInterval // Not everything that makes it a target is an event of the Bundle.
 	}
-	isOutdated := func(its *addonsv1.HelmReleaseProxy) bool { return proxy.IsOutdated(of, its) }
 	switch {
 	case len(targets) == 0 && len(releases) == 0:
 		if have != nil {
@@ -125,7 +121,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key plan.Key, have *fleetv1.
 			return 0, r.Remove(ctx, have)
 		}
 		return 0, nil
-	case in.Incomplete || isFrozen(of, releases) || slices.ContainsFunc(releases, isOutdated):
+	case isRetained(of, in, releases):
 		return again, r.retain(ctx, of, have, targets, releases)
 	}
 	return again, r.write(ctx, of, in, key, have, targets)
@@ -202,7 +198,7 @@ func (r *Reconciler) targets(ctx context.Context, of *addonsv1.HelmChartProxy, i
 	for _, release := range releases {
 		name := plan.RecordOf(release).FleetCluster
 		last, isThere := there[name]
-		target, err := r.target(ctx, of, in, release, last, isThere)
+		target, err := r.target(ctx, of, in, have, release, last, isThere)
 		if err != nil {
 			return nil, false, err
 		}
@@ -216,7 +212,7 @@ func (r *Reconciler) targets(ctx context.Context, of *addonsv1.HelmChartProxy, i
 		if _, found := wanted[name]; found || leaving[name] {
 			continue
 		}
-		isKept, err := r.isKept(ctx, of, in, plan.Key{Namespace: key.Namespace, Name: name})
+		isKept, err := r.isKept(ctx, of, in, key, name)
 		if err != nil {
 			return nil, false, err
 		}
@@ -230,9 +226,10 @@ func (r *Reconciler) targets(ctx context.Context, of *addonsv1.HelmChartProxy, i
 }
 
 // isKept reports whether a target stays that no HelmReleaseProxy has: its Fleet Cluster is released, as its
-// Cluster is moved to another management cluster and lives on, or its Cluster is selected.
-func (r *Reconciler) isKept(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, name plan.Key) (bool, error) {
-	fleet, err := r.FleetCluster(ctx, name)
+// Cluster is moved to another management cluster and lives on, or its Cluster is selected and is to have the
+// release of that Bundle.
+func (r *Reconciler) isKept(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, bundle plan.Key, fleetCluster string) (bool, error) {
+	fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: bundle.Namespace, Name: fleetCluster})
 	if err != nil || fleet == nil {
 		return false, err
 	}
@@ -242,10 +239,11 @@ func (r *Reconciler) isKept(ctx context.Context, of *addonsv1.HelmChartProxy, in
 	if !of.DeletionTimestamp.IsZero() {
 		return false, nil
 	}
-	for _, cluster := range store.ClustersOf(fleet) {
-		isTarget, err := r.isTarget(ctx, in, plan.Key{Namespace: name.Namespace, Name: cluster}, name.Name)
+	for _, name := range store.ClustersOf(fleet) {
+		cluster := plan.Key{Namespace: bundle.Namespace, Name: name}
+		isTarget, err := r.isTarget(ctx, in, cluster, fleetCluster)
 		if err != nil || isTarget {
-			return isTarget, err
+			return isTarget && (in.Incomplete || proxy.IsBundleOf(of, cluster, bundle.Name)), err
 		}
 	}
 	return in.Selector == nil, nil // Who is selected is not known.
@@ -254,20 +252,29 @@ func (r *Reconciler) isKept(ctx context.Context, of *addonsv1.HelmChartProxy, in
 // target returns the target for a release, nil for none; last is the one that is there. A target that has not
 // changed was checked when it came. One that is not to change, or whose release does not tell the truth any
 // more, stays until the HelmReleaseProxy is deleted.
-func (r *Reconciler) target(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, last fleetv1.BundleTarget, isThere bool) (*fleetv1.BundleTarget, error) {
+func (r *Reconciler) target(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, have *fleetv1.Bundle, release *addonsv1.HelmReleaseProxy, last fleetv1.BundleTarget, isThere bool) (*fleetv1.BundleTarget, error) {
 	target, ok := plan.TargetOf(of, release)
-	isDeleted, isEmptied := !release.DeletionTimestamp.IsZero(), plan.RecordOf(release).Leaving == plan.Emptied
-	if isDeleted && !isEmptied || target.ClusterName == "" {
-		return nil, nil
-	}
+	isDeleted, record := !release.DeletionTimestamp.IsZero(), plan.RecordOf(release)
 	retained := &last
 	if !isThere {
 		retained = nil
 	}
 	switch {
+	case target.ClusterName == "":
+		return nil, nil
+	case isDeleted && have == nil:
+		return nil, nil
+	case isDeleted && record.Leaving != plan.Emptied:
+		deployment, err := r.Deployment(ctx, client.ObjectKeyFromObject(have), target.ClusterName)
+		if err != nil || !plan.MustBeEmptied(record, have, deployment) {
+			return nil, err
+		}
+		return retained, nil // Its record will say so.
+	}
+	switch {
 	case isDeleted && isThere && ok:
 		return &target, nil
-	case !ok, isDeleted, in.Incomplete, isThere && equality.Semantic.DeepEqual(last, target):
+	case !ok, isDeleted, in.Incomplete, proxy.IsOutdated(of, release), isThere && equality.Semantic.DeepEqual(last, target):
 		return retained, nil
 	}
 	cluster := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
@@ -288,6 +295,13 @@ func (r *Reconciler) isTarget(ctx context.Context, in *inputs.Inputs, key plan.K
 		return false, nil
 	}
 	return r.IsOwnFleetCluster(ctx, cluster, fleetCluster)
+}
+
+// isRetained reports whether a Bundle keeps all but its targets: what the HelmChartProxy asks for now is not to be had,
+// or concerns none of its releases. Without releases, all that is left may be Clusters that are moved.
+func isRetained(of *addonsv1.HelmChartProxy, in *inputs.Inputs, releases []*addonsv1.HelmReleaseProxy) bool {
+	isOutdated := func(its *addonsv1.HelmReleaseProxy) bool { return proxy.IsOutdated(of, its) }
+	return in.Incomplete || len(releases) == 0 || isFrozen(of, releases) || slices.ContainsFunc(releases, isOutdated)
 }
 
 // isFrozen reports whether a Bundle is installed once and for all.
@@ -328,9 +342,6 @@ func (r *Reconciler) write(ctx context.Context, of *addonsv1.HelmChartProxy, in 
 	if !in.Chart.Agent && (have == nil || !store.HoldsFiles(have, in.Chart.Digest)) {
 		var err error
 		files, err = r.Inputs.Files(ctx, in)
-		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			return errDownloading
-		}
 		if err != nil {
 			return fmt.Errorf("downloading the chart: %w", err)
 		}

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -14,6 +16,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -99,12 +102,23 @@ func TestTargetsWithoutReleases(t *testing.T) {
 		of.Spec.ClusterSelector.MatchLabels = map[string]string{"web": value}
 		return of
 	}
+	renamed := selecting("yes")
+	renamed.Spec.ReleaseName = "other"
 	deleted := selecting("yes")
 	deleted.DeletionTimestamp = ptr.To(metav1.Now())
 	leaving := releaseOf(of, plan.Key{Namespace: "team", Name: "one"}, key.Name, plan.Record{FleetCluster: "one", Installed: true})
 	leaving.DeletionTimestamp = ptr.To(metav1.Now())
 	emptied := leaving.DeepCopy()
 	emptied.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: "one", Leaving: plan.Emptied}.String()
+
+	refused := leaving.DeepCopy()
+	refused.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: "one", Digest: "any"}.String()
+	deployment := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: stamp.FleetNamespace("team", "one"), Name: key.Name}}
+	deployment.Status.Conditions = []genericcondition.GenericCondition{{
+		Type: fleetv1.BundleDeploymentConditionInstalled, Status: "False", Message: "unable to continue with install: it exists",
+	}}
+	withdrawn := refused.DeepCopy()
+	withdrawn.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: "one", Digest: "any", Leaving: plan.Withdrawn}.String()
 
 	for name, test := range map[string]struct {
 		of       *addonsv1.HelmChartProxy
@@ -117,8 +131,11 @@ func TestTargetsWithoutReleases(t *testing.T) {
 		"its Cluster is gone":               {selecting("yes"), []client.Object{fleet}, nil, 0},
 		"its Fleet Cluster is gone":         {selecting("yes"), []client.Object{cluster}, nil, 0},
 		"its Fleet Cluster is released":     {selecting("no"), []client.Object{released}, nil, 1},
+		"it is to have another release":     {renamed, []client.Object{cluster, fleet}, nil, 0},
 		"the HelmChartProxy is deleted":     {deleted, []client.Object{cluster, fleet}, nil, 0},
 		"the release leaves":                {selecting("yes"), []client.Object{cluster, fleet}, []*addonsv1.HelmReleaseProxy{leaving}, 0},
+		"the release is to be emptied":      {deleted, []client.Object{cluster, fleet, deployment}, []*addonsv1.HelmReleaseProxy{refused}, 1},
+		"the release was emptied":           {deleted, []client.Object{cluster, fleet, deployment}, []*addonsv1.HelmReleaseProxy{withdrawn}, 0},
 		"the release is emptied on its way": {deleted, []client.Object{cluster, fleet}, []*addonsv1.HelmReleaseProxy{emptied}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,5 +148,55 @@ func TestTargetsWithoutReleases(t *testing.T) {
 				t.Errorf("%d targets, want %d (%v)", len(got), test.want, err)
 			}
 		})
+	}
+}
+
+// A target whose release another one is to replace stays as it is until its HelmReleaseProxy is deleted.
+func TestOutdatedTarget(t *testing.T) {
+	of := proxyOf("team", "web")
+	of.Spec.ReleaseName = "other"
+	release := releaseOf(of, plan.Key{Namespace: "team", Name: "one"}, "hcp-web", plan.Record{FleetCluster: "one", Sync: 1})
+	release.Spec.ReleaseName = "web"
+	last := fleetv1.BundleTarget{Name: "one", ClusterName: "one"}
+	got, err := reconciler(t).target(t.Context(), of, &inputs.Inputs{}, nil, release, last, true)
+	if err != nil || got == nil || !equality.Semantic.DeepEqual(*got, last) {
+		t.Errorf("the target is %v, want %v (%v)", got, last, err)
+	}
+}
+
+// What is retained is not written anew when the HelmChartProxy asks for another release.
+func TestRetained(t *testing.T) {
+	of := proxyOf("team", "web")
+	once := of.DeepCopy()
+	once.Spec.ReconcileStrategy = addonsv1.ReconcileStrategyInstallOnce
+	cluster := plan.Key{Namespace: "team", Name: "one"}
+	its := func(of *addonsv1.HelmChartProxy, record plan.Record) []*addonsv1.HelmReleaseProxy {
+		return []*addonsv1.HelmReleaseProxy{releaseOf(of, cluster, plan.BundleName(of, cluster, 0), record)}
+	}
+	renamed := func(of *addonsv1.HelmChartProxy) *addonsv1.HelmChartProxy {
+		of = of.DeepCopy()
+		of.Spec.ReleaseName = "other"
+		return of
+	}
+	for name, test := range map[string]struct {
+		of         *addonsv1.HelmChartProxy
+		releases   []*addonsv1.HelmReleaseProxy
+		incomplete bool
+		want       bool
+	}{
+		"a release":                    {of, its(of, plan.Record{Installed: true}), false, false},
+		"no chart":                     {of, its(of, plan.Record{}), true, true},
+		"nothing but moved Clusters":   {renamed(of), nil, false, true},
+		"another release":              {renamed(of), its(of, plan.Record{Installed: true}), false, true},
+		"once, before it is installed": {once, its(once, plan.Record{}), false, false},
+		"once":                         {once, its(once, plan.Record{Installed: true}), false, true},
+		"once, another name":           {renamed(once), its(once, plan.Record{Installed: true}), false, true},
+	} {
+		if got := isRetained(test.of, &inputs.Inputs{Incomplete: test.incomplete}, test.releases); got != test.want {
+			t.Errorf("%s: %t, want %t", name, got, test.want)
+		}
+		if isOutdated := len(test.releases) > 0 && proxy.IsOutdated(test.of, test.releases[0]); isOutdated != (name == "another release") {
+			t.Errorf("%s: outdated %t", name, isOutdated)
+		}
 	}
 }

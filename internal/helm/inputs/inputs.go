@@ -302,15 +302,34 @@ func (r *Reader) readSecret(ctx context.Context, key client.ObjectKey, secret *c
 	return err
 }
 
-// Files returns the files that a Bundle carries.
+// ErrDownloading says that the files of a chart are on their way.
+var ErrDownloading = errors.New("the chart is being downloaded")
+
+// Files returns the files that a Bundle carries. It does not wait for long: see ErrDownloading.
 func (r *Reader) Files(ctx context.Context, in *Inputs) ([]fleetv1.BundleResource, error) {
-	ctx, cancel := context.WithTimeout(ctx, filesPatience)
+	waiting, cancel := context.WithTimeout(ctx, filesPatience)
 	defer cancel()
-	files, err := r.Charts.Chart(ctx, in.request, in.Chart.Version)
+	files, err := r.Charts.Chart(waiting, in.request, in.Chart.Version)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil, ErrDownloading
+	}
 	if err != nil {
 		return nil, err
 	}
 	return plan.WithEmptyChart(files.Resources), nil
+}
+
+// AtHand returns an error unless a new Bundle can be made: a release is not withdrawn before another one can
+// take its place.
+func (r *Reader) AtHand(ctx context.Context, in *Inputs) error {
+	switch {
+	case in.Incomplete:
+		return errors.New(in.Trouble.Message)
+	case in.Chart.Agent:
+		return nil
+	}
+	_, err := r.Files(ctx, in)
+	return err
 }
 
 // isTooLarge reports whether a chart does not fit into a Bundle.

@@ -56,8 +56,8 @@ type Chart struct {
 	// Hooks and DeleteHooks say that the chart has hooks, and such that run before or after an uninstall.
 	Hooks       bool `json:"hooks,omitempty"`
 	DeleteHooks bool `json:"deleteHooks,omitempty"`
-	// Agent says that the agents download the chart, and Large that nobody asked for that: it does not
-	// fit into a Bundle.
+	// Agent says that the agents download the chart, and Large that the reason is its size: it does not fit
+	// into a Bundle.
 	Agent bool `json:"agent,omitempty"`
 	Large bool `json:"large,omitempty"`
 }
@@ -212,7 +212,8 @@ func TargetOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy
 	target.ForceSyncGeneration = record.Sync
 	if !record.Installed && !record.Unforced {
 		// Helm then installs by client-side apply, and later upgrades win over what others have changed, as with
-		// Helm 3. It is not part of the deployment's ID: taking it away deploys nothing, and acts with the next change.
+		// Helm 3. It is not part of the deployment's ID: taking it away deploys nothing, and acts with the next
+		// change.
 		target.CorrectDrift = &fleetv1.CorrectDrift{Enabled: ptr.Deref(proxy.Spec.CorrectDrift, false), Force: true}
 	}
 	return target, true

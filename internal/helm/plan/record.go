@@ -17,9 +17,9 @@ const mostKeys = 20
 // RecordAnnotation on a HelmReleaseProxy holds its Record as JSON.
 const RecordAnnotation = stamp.Domain + "/release"
 
-// Record is what cannot be derived from other objects: which values were written last, whether the
-// release was ever installed, and when it is tried again. It lies on the HelmReleaseProxy, so that a
-// restart and clusterctl move keep it.
+// Record holds what no other object shows: the values that Muster wrote last, whether the agent ever
+// installed the release, and the time of the next retry. It is an annotation of the HelmReleaseProxy, so
+// that it survives restarts and clusterctl move.
 type Record struct {
 	// FleetCluster is the target of the release.
 	FleetCluster string `json:"fleetCluster,omitempty"`
@@ -69,9 +69,9 @@ func (r Record) IsMadeAnew(of Of) bool {
 	return r.Of != nil && r.Of.Cluster != of.Cluster && r.Of.Release == of.Release
 }
 
-// Retry says what is tried again, and when.
+// Retry is the next retry of a failed deployment.
 type Retry struct {
-	// Of is the content and values whose deployment failed; other ones begin at the shortest delay.
+	// Of is the digest of the failed content and values; others begin at the shortest delay.
 	Of string `json:"of"`
 	// Count is how often it failed.
 	Count int `json:"count"`
@@ -79,8 +79,8 @@ type Retry struct {
 	At *metav1.Time `json:"at,omitempty"`
 }
 
-// RecordOf reads the Record of a HelmReleaseProxy. One that somebody has garbled is empty: then
-// everything is written again.
+// RecordOf reads the Record of a HelmReleaseProxy. An invalid annotation gives the empty Record: Muster then
+// writes everything again.
 func RecordOf(release metav1.Object) Record {
 	var record Record
 	if json.Unmarshal([]byte(release.GetAnnotations()[RecordAnnotation]), &record) != nil || record.Revision < 0 || record.Sync < 0 ||
@@ -104,8 +104,8 @@ func (r Record) String() string {
 func (r Record) Key(key string) string { return fmt.Sprintf("%d-%s", r.Revision, key) }
 
 const (
-	// firstDelay is that of what Fleet's agent has given up, slowDelay of what it also tries by itself: its
-	// own delays grow to 16 minutes. Both double up to lastDelay.
+	// firstDelay is the delay before a retry if the agent has given up, and slowDelay if it retries by itself,
+	// at delays that grow to 16 minutes. Both double up to lastDelay.
 	firstDelay = 5 * time.Second
 	slowDelay  = 2 * time.Minute
 	lastDelay  = 10 * time.Minute

@@ -33,6 +33,8 @@ const (
 	AvailableReason = "Available"
 	// NotDeployed says that Fleet's agent is behind.
 	NotDeployed = "Fleet's agent has not deployed this yet"
+	// OldFleet says that Fleet leaves the values out.
+	OldFleet = "Fleet does not take the values of each Cluster over; it must be 0.16 or newer"
 )
 
 // Release is the observed state of a release on one Cluster.
@@ -43,16 +45,16 @@ type Release struct {
 	// Status is Helm's word for it.
 	Status   string
 	Revision int
-	// Failed says that what is wanted was tried, GivenUp that Fleet's agent does not try again by itself, and
-	// Refused that Helm has not begun: it has stored no release.
+	// Failed says that the agent tried the current target and failed, GivenUp that the agent will not retry by
+	// itself, and Refused that Helm stored no release: its checks before the installation failed.
 	Failed, GivenUp, Refused bool
-	// Since is when it failed first, where Fleet's agent tries again by itself.
+	// Since is the time of the first failure, where the agent retries by itself.
 	Since time.Time
-	// Deployed says that what is wanted has been deployed.
+	// Deployed says that the agent has deployed the current target.
 	Deployed bool
 }
 
-// Wanted is what a BundleDeployment must be of.
+// Wanted is the content and the target that a BundleDeployment must show.
 type Wanted struct {
 	// Content is the label of the Bundle.
 	Content string
@@ -81,7 +83,10 @@ func Observe(deployment *fleetv1.BundleDeployment, wanted Wanted) Release {
 	if spec.StagedDeploymentID != spec.DeploymentID {
 		return waiting("the rollout has not reached the Cluster yet")
 	}
-	if !isOf(deployment, wanted) {
+	switch {
+	case isWithoutValues(deployment, wanted):
+		return waiting(OldFleet)
+	case !isOf(deployment, wanted):
 		return waiting(NotDeployed)
 	}
 	broken := func(message string) Release {
@@ -127,7 +132,14 @@ func IsRefused(deployment *fleetv1.BundleDeployment) bool {
 	return condition != nil && refused.MatchString(condition.Message)
 }
 
-// isOf reports whether a BundleDeployment is of what is wanted.
+// MustBeEmptied reports whether a release that is deleted gives way to the empty chart before it is withdrawn: see
+// Emptied.
+func MustBeEmptied(record Record, bundle *fleetv1.Bundle, deployment *fleetv1.BundleDeployment) bool {
+	return record.Leaving == "" && !record.Installed && record.Digest != "" &&
+		bundle != nil && bundle.Spec.HelmOpOptions == nil && IsRefused(deployment)
+}
+
+// isOf reports whether a BundleDeployment shows the wanted content, values and retry.
 func isOf(deployment *fleetv1.BundleDeployment, wanted Wanted) bool {
 	options := &deployment.Spec.Options
 	if deployment.Labels[ContentLabel] != wanted.Content || options.ForceSyncGeneration != wanted.Target.ForceSyncGeneration {
@@ -139,6 +151,13 @@ func isOf(deployment *fleetv1.BundleDeployment, wanted Wanted) bool {
 		}
 	}
 	return true
+}
+
+// isWithoutValues reports whether Fleet has taken the content over, but none of the values that the target names:
+// before 0.16 it ignores them. It takes both over in one write.
+func isWithoutValues(deployment *fleetv1.BundleDeployment, wanted Wanted) bool {
+	return deployment.Labels[ContentLabel] == wanted.Content && len(wanted.Target.DownstreamResources) > 0 &&
+		len(deployment.Spec.Options.DownstreamResources) == 0
 }
 
 // Reads reports whether Fleet makes an agent read an object with values.
@@ -165,7 +184,7 @@ func revisionOf(release string) int {
 	return number
 }
 
-// Trouble says why something cannot be handed to Fleet; its zero value is none.
+// Trouble says why Muster cannot deploy something; the zero value means no trouble.
 type Trouble struct{ Reason, Message string }
 
 // ReleaseConditions returns the conditions of a HelmReleaseProxy.

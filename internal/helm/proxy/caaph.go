@@ -101,7 +101,7 @@ func (r *Reconciler) reportNotManaged(ctx context.Context, proxy *addonsv1.HelmC
 	if proxy.Status.MatchingClusters == nil { // The CRD demands it.
 		proxy.Status.MatchingClusters = []corev1.ObjectReference{}
 	}
-	// Somebody else writes the other conditions, and a patch writes the list as a whole.
+	// Another controller writes the other conditions, and a patch replaces the whole list.
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	return client.IgnoreNotFound(r.Status().Patch(ctx, proxy, patch, client.FieldOwner(store.FieldManager)))
 }

@@ -66,7 +66,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.reportNotManaged(ctx, proxy)
 	}
 	result, err := r.reconcile(ctx, proxy)
-	if store.IsBehind(err) {
+	if store.IsBehind(err) || errors.Is(err, inputs.ErrDownloading) {
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	}
 	return result, err
@@ -121,7 +121,12 @@ func (r *Reconciler) selectClusters(ctx context.Context, proxy *addonsv1.HelmCha
 		return err
 	}
 	now.isSelectionKnown = true
-	if now.releases, err = r.putReleases(ctx, proxy, in, now.clusters, now.releases); err != nil && !store.IsBehind(err) {
+	now.releases, err = r.putReleases(ctx, proxy, in, now.clusters, now.releases)
+	switch {
+	case err == nil, store.IsBehind(err):
+	case errors.Is(err, inputs.ErrDownloading):
+		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, err)
+	default:
 		now.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err)
 	}
 	if slices.ContainsFunc(now.releases, func(its *addonsv1.HelmReleaseProxy) bool { return !its.DeletionTimestamp.IsZero() }) {
@@ -230,8 +235,11 @@ func Concerns(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy
 }
 
 // IsOutdated reports whether a HelmReleaseProxy is of a release that its HelmChartProxy does not ask for any
-// more. It is uninstalled before the other is installed.
+// more. It is uninstalled before the other is installed. What is installed once and for all is never outdated.
 func IsOutdated(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
+	if plan.IsFrozen(proxy, release) {
+		return false
+	}
 	return release.Spec.ReleaseNamespace != plan.ReleaseNamespace(proxy) ||
 		release.Spec.ReleaseName != plan.ReleaseName(proxy) && !isGenerated(release, proxy) ||
 		release.Annotations[plan.BundleAnnotation] != "" && !isBundleOf(proxy, release)
@@ -281,7 +289,8 @@ func NamespaceMetadata() *metav1.PartialObjectMetadata {
 }
 
 // putReleases keeps a HelmReleaseProxy for each selected Cluster, and returns them. One for a release of
-// another name or namespace goes first: what both have must not be uninstalled when the new one is there.
+// another name or namespace goes first: what both have must not be uninstalled when the new one is there. But it
+// stays as long as the chart is not to be had.
 func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, clusters []*clusterv1.Cluster, all []*addonsv1.HelmReleaseProxy) ([]*addonsv1.HelmReleaseProxy, error) {
 	there, counts := map[plan.Key]*addonsv1.HelmReleaseProxy{}, map[string]int{}
 	var errs []error
@@ -295,10 +304,21 @@ func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartP
 		there[cluster] = release
 	}
 	var releases []*addonsv1.HelmReleaseProxy
+	lacking := sync.OnceValue(func() error { // Asked for once: it may take a moment.
+		err := r.Inputs.AtHand(ctx, in)
+		if err != nil && !in.Incomplete { // Else the HelmChartProxy says so.
+			errs = append(errs, fmt.Errorf("a release of another name stays until the chart is there: %w", err))
+		}
+		return err
+	})
 	for _, cluster := range clusters {
 		key := client.ObjectKeyFromObject(cluster)
 		have := there[key]
 		delete(there, key)
+		if have != nil && have.DeletionTimestamp.IsZero() && IsOutdated(proxy, have) && lacking() != nil {
+			releases = append(releases, have)
+			continue
+		}
 		release, err := r.putRelease(ctx, proxy, in, key, have, counts)
 		errs = append(errs, err)
 		if release != nil {
@@ -350,9 +370,14 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 // isBundleOf reports whether a HelmReleaseProxy names a Bundle that it may be in.
 func isBundleOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
 	cluster := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
+	return IsBundleOf(proxy, cluster, release.Annotations[plan.BundleAnnotation])
+}
+
+// IsBundleOf reports whether a Bundle may hold the release that a Cluster is to have.
+func IsBundleOf(proxy *addonsv1.HelmChartProxy, cluster plan.Key, bundle string) bool {
 	const mostShards = 512 // Of 25 000 Clusters in a namespace, with the least room.
 	for shard := range mostShards {
-		if release.Annotations[plan.BundleAnnotation] == plan.BundleName(proxy, cluster, shard) {
+		if bundle == plan.BundleName(proxy, cluster, shard) {
 			return true
 		}
 	}
@@ -397,7 +422,7 @@ func (r *Reconciler) createRelease(ctx context.Context, proxy *addonsv1.HelmChar
 }
 
 // wantedRelease returns the HelmReleaseProxy for a Cluster. While the inputs are incomplete, the chart's
-// version stays.
+// version stays; what is installed once and for all stays as it is.
 func wantedRelease(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster plan.Key, have *addonsv1.HelmReleaseProxy) *addonsv1.HelmReleaseProxy {
 	spec, key := &proxy.Spec, client.ObjectKeyFromObject(proxy)
 	clusterLabel, _ := stamp.LabelValue(cluster.Name)
@@ -417,7 +442,9 @@ func wantedRelease(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster pl
 			Credentials: spec.Credentials, TLSConfig: spec.TLSConfig,
 		},
 	}
-	if have != nil {
+	if have != nil && plan.IsFrozen(proxy, have) {
+		release.Spec = have.Spec // What is installed does not follow the HelmChartProxy any more.
+	} else if have != nil {
 		if in.Chart.Version == "" {
 			release.Spec.Version = have.Spec.Version
 		}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// shortRender is longer than most templates take. What takes longer holds up nobody who waits for it.
+// shortRender is longer than most templates take. A reconcile does not wait longer than that for another one.
 const shortRender = 20 * time.Millisecond
 
 // Turns bound how many reconciles render at once: one for each namespace, and most in all. A template that

@@ -94,11 +94,10 @@ func (r *Reconciler) isInstalled(s *scope) bool {
 // empty makes the agent install an empty chart in the place of a release that Helm has refused: see
 // plan.Emptied. It reports whether the withdrawal has to wait for that.
 func (r *Reconciler) empty(ctx context.Context, s *scope) (bool, error) {
-	last := s.record.Leaving
 	switch {
-	case last == "" && !s.record.Installed && s.record.Digest != "" && plan.IsRefused(s.deployment) && s.bundle != nil && s.bundle.Spec.HelmOpOptions == nil:
+	case plan.MustBeEmptied(s.record, s.bundle, s.deployment):
 		s.record.Leaving = plan.Emptied
-	case last == plan.Emptied:
+	case s.record.Leaving == plan.Emptied:
 		left := s.release.DeletionTimestamp.Add(emptyPatience).Sub(r.Now())
 		if s.deployment != nil && s.deployment.Status.Release == "" && left > 0 {
 			s.again = left

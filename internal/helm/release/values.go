@@ -19,6 +19,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/helm/values"
 	"github.com/muster-fleet/muster/internal/helm/worker"
@@ -157,7 +158,7 @@ func (r *Reconciler) isCurrent(ctx context.Context, s *scope, last written) bool
 
 // isRetained reports whether the release keeps the values that it has.
 func (s *scope) isRetained() bool {
-	return s.inputs.Incomplete || s.trouble != (plan.Trouble{}) || s.record.FleetCluster == "" || s.isFrozen() || capiannotations.IsPaused(s.cluster, s.cluster)
+	return s.inputs.Incomplete || s.trouble != (plan.Trouble{}) || s.record.FleetCluster == "" || s.isFrozen() || proxy.IsOutdated(s.proxy, s.release) || capiannotations.IsPaused(s.cluster, s.cluster)
 }
 
 func (s *scope) key(record plan.Record) plan.Key {

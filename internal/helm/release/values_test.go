@@ -76,6 +76,7 @@ func scopeOf(t *testing.T, template string) *scope {
 	of.Spec.ValuesTemplate = template
 	release := &addonsv1.HelmReleaseProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web-one"}}
 	release.Spec.ClusterRef.Namespace, release.Spec.ClusterRef.Name = "team", "one"
+	release.Spec.ReleaseName, release.Spec.ReleaseNamespace = "web", "default"
 	bundle := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
 	bundle.UID = types.UID("bundle")
 	return &scope{
@@ -94,6 +95,15 @@ func (w *world) write(t *testing.T, record plan.Record, template string, change 
 		t.Fatal(err)
 	}
 	return s
+}
+
+// A release that another one is to replace keeps its values: it may have to stay for long.
+func TestOutdatedKeepsItsValues(t *testing.T) {
+	w := newWorld(t, InProcess{})
+	s := w.write(t, plan.Record{FleetCluster: "one", Digest: "last"}, "who: me", func(s *scope) { s.proxy.Spec.ReleaseName = "other" })
+	if s.record.Digest != "last" || s.record.Revision != 0 {
+		t.Errorf("it has other values: %+v", s.record)
+	}
 }
 
 // A template that fails, or takes too long, is not rendered again at each event.

@@ -91,14 +91,14 @@ type Operation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// patchTargets changes single targets: a merge patch would send the whole list. It reports whether it has
-// done so, or somebody has changed the Bundle meanwhile.
+// patchTargets changes single targets: a merge patch would send the whole list. It reports false if the Bundle
+// has changed meanwhile.
 func (s *Store) patchTargets(ctx context.Context, have *fleetv1.Bundle, there, wanted []fleetv1.BundleTarget) (bool, error) {
 	changes := ListChanges("/spec/targets", there, wanted, func(a, b *fleetv1.BundleTarget) int { return cmp.Compare(a.ClusterName, b.ClusterName) })
 	if changes == nil {
 		return false, nil
 	}
-	// The generation says whether the targets are those that were compared; the status plays no part.
+	// The generation shows whether the targets have changed since the comparison; changes of the status do not matter.
 	patch := append([]Operation{{Op: "test", Path: "/metadata/generation", Value: have.Generation}}, changes...)
 	err := s.patch(ctx, have, types.JSONPatchType, patch)
 	return err == nil || !apierrors.IsInvalid(err), client.IgnoreNotFound(err)

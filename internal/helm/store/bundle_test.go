@@ -68,7 +68,7 @@ func TestListChanges(t *testing.T) {
 	}
 }
 
-// TestTrim: the cache keeps a Bundle of ours as it is but for the files, and cuts one that somebody has filled.
+// The cache keeps Muster's Bundles except for their files, and cuts foreign contents.
 func TestTrim(t *testing.T) {
 	ours := func() *fleetv1.Bundle {
 		bundle := &fleetv1.Bundle{}

@@ -1,5 +1,5 @@
-// Package store writes what is made for HelmChartProxies: Bundles, and objects with values and
-// credentials. It knows what the program may write and how the cache shows it, and decides nothing.
+// Package store writes the objects that Muster makes for HelmChartProxies: Bundles, values and credentials. It
+// knows what the program may write and how the cache shows it, and decides nothing.
 package store
 
 import (
@@ -40,7 +40,7 @@ func New(c client.Client, live client.Reader, namespace string) *Store {
 	return &Store{Client: c, Live: live, digests: &digests{client: c, live: live, namespace: namespace}}
 }
 
-// TakenError says that somebody else has an object of the name that one of ours is to have.
+// TakenError says that an object of another owner has the name that Muster needs.
 type TakenError struct{ object client.Object }
 
 // Taken returns a TakenError for an object.
@@ -67,8 +67,7 @@ func IsFor(object client.Object, proxy plan.Key) bool {
 	return says && of == proxy
 }
 
-// IsBehind reports whether an error says that the cache is behind, and nothing else: somebody has changed the
-// object, or it is there already.
+// IsBehind reports whether an error only says that the cache is behind: a conflict, or the object exists already.
 func IsBehind(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(joined.Unwrap(), func(its error) bool { return !IsBehind(its) })
@@ -119,7 +118,7 @@ func (s *Store) Merge(ctx context.Context, have client.Object, change map[string
 	return s.patch(ctx, have, types.MergePatchType, change)
 }
 
-// RemoveFinalizers removes finalizers, if nobody has changed the object meanwhile.
+// RemoveFinalizers removes finalizers, unless the object has changed meanwhile.
 func (s *Store) RemoveFinalizers(ctx context.Context, object client.Object, finalizers ...string) error {
 	left := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(its string) bool { return slices.Contains(finalizers, its) })
 	if len(left) == len(object.GetFinalizers()) {
@@ -129,7 +128,7 @@ func (s *Store) RemoveFinalizers(ctx context.Context, object client.Object, fina
 	return client.IgnoreNotFound(err)
 }
 
-// SetRecord writes the record of a HelmReleaseProxy, and other annotations, if nobody has changed it meanwhile.
+// SetRecord writes the record of a HelmReleaseProxy, and other annotations, unless it has changed meanwhile.
 func (s *Store) SetRecord(ctx context.Context, release client.Object, record plan.Record, others map[string]string) error {
 	annotations := map[string]any{plan.RecordAnnotation: record.String()}
 	for key, value := range others {
@@ -150,7 +149,7 @@ func (s *Store) FleetCluster(ctx context.Context, key plan.Key) (*metav1.Partial
 	return fleet, nil
 }
 
-// IsOwnFleetCluster reports whether a Fleet Cluster is there, and is that of a Cluster.
+// IsOwnFleetCluster reports whether a Fleet Cluster exists and belongs to a Cluster.
 func (s *Store) IsOwnFleetCluster(ctx context.Context, cluster *clusterv1.Cluster, name string) (bool, error) {
 	fleet, err := s.FleetCluster(ctx, plan.Key{Namespace: cluster.Namespace, Name: name})
 	if err != nil || fleet == nil {
@@ -201,8 +200,8 @@ func IsReleased(fleet *metav1.PartialObjectMetadata) bool {
 	return fleet != nil && fleet.Annotations[stamp.ReleasedAnnotation] == "true" && stamp.IsOurs(fleet)
 }
 
-// Deployment returns what Fleet has made of a Bundle for a Fleet Cluster; nil if there is nothing. Its
-// namespace is Fleet's and the agent's: nobody else writes there.
+// Deployment returns what Fleet has made of a Bundle for a Fleet Cluster; nil if there is nothing. Only Fleet
+// and the agent write to its namespace.
 func (s *Store) Deployment(ctx context.Context, bundle plan.Key, fleetCluster string) (*fleetv1.BundleDeployment, error) {
 	deployment := &fleetv1.BundleDeployment{}
 	key := client.ObjectKey{Namespace: stamp.FleetNamespace(bundle.Namespace, fleetCluster), Name: bundle.Name}
@@ -247,8 +246,8 @@ func contains(all, some map[string]string) bool {
 	return true
 }
 
-// isOfOthers reports whether an update was refused because a Secret is not ours: the API server lets
-// nobody change the type of a Secret, and the policy muster-charts-values refuses all that is not ours.
+// isOfOthers reports whether an update failed because the Secret is not Muster's: the type of a Secret is
+// immutable, and the policy muster-charts-values refuses foreign Secrets.
 func isOfOthers(err error) bool {
 	const refusesOthers = "muster-charts may touch only"
 	return apierrors.IsInvalid(err) && strings.Contains(err.Error(), "type: Invalid value") ||

@@ -17,11 +17,11 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
-// An empty item of a list is three bytes for the API server, and up to 170 in memory. The cache cuts what
-// somebody else has put into an object that looks like ours; a write reads the whole object first.
+// An empty item of a list is three bytes for the API server, and up to 170 in memory. The cache cuts
+// foreign contents out of objects that look like Muster's; a write reads the whole object first.
 const (
 	cutAnnotation = "cut-in-the-cache"
-	// mostSyntax is more braces, brackets and commas than a Bundle of ours has beside its files and targets.
+	// mostSyntax is more braces, brackets and commas than one of Muster's Bundles has outside its files and targets.
 	mostSyntax = 500
 	// mostNamed is more objects with values than a target of ours names.
 	mostNamed = 8
@@ -38,8 +38,8 @@ const (
 // IsCut reports whether the cache has cut an object.
 func IsCut(object client.Object) bool { return object.GetAnnotations()[cutAnnotation] != "" }
 
-// Trim is a cache transform: of files and values it keeps the digest, which says whether they are as they
-// should be, and of Fleet's objects what is read here.
+// Trim is a cache transform: it keeps only the digest of files and values, and only those fields of Fleet's
+// objects that this program reads.
 func Trim(object any) (any, error) {
 	if its, ok := object.(client.Object); ok {
 		its.SetManagedFields(nil)
@@ -145,7 +145,7 @@ func filesDigest(bundle *fleetv1.Bundle) string {
 	return chart.DigestOf(files)
 }
 
-// dataDigest returns the digest of what a ConfigMap holds, whole or in the cache.
+// dataDigest returns the digest of a ConfigMap's data, whether whole or trimmed by the cache.
 func dataDigest(configMap *corev1.ConfigMap) string {
 	if digest, is := configMap.Data[digestMark]; is && len(configMap.Data) == 1 && configMap.BinaryData == nil {
 		return digest

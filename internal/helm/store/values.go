@@ -22,10 +22,9 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// In namespaces of others the program may create and update Secrets, and nothing else: the API server
-// answers a get, a patch and a delete with what a Secret holds, before or without asking a policy. So it
-// writes its Secrets whole, without reading them, and empties those that nobody needs for the garbage
-// collector.
+// In namespaces of others the program may create and update Secrets, and nothing else: the API server answers a
+// get, a patch and a delete with the contents of a Secret, before or without asking a policy. So it writes its
+// Secrets whole, without reading them. It empties unused Secrets, and the garbage collector deletes them.
 
 const (
 	// digestKeyName is the Secret with the key of digests, in the program's own namespace.
@@ -33,8 +32,8 @@ const (
 	digestKeyType corev1.SecretType = stamp.Domain + "/digest-key"
 )
 
-// PutValues writes an object with values or credentials, a ConfigMap or a Secret. Of a Secret it does not see
-// whether it differs.
+// PutValues writes an object with values or credentials, a ConfigMap or a Secret. It writes a Secret without
+// comparing, because it may not read it.
 func (s *Store) PutValues(ctx context.Context, want client.Object) error {
 	if secret, ok := want.(*corev1.Secret); ok {
 		return s.putSecret(ctx, secret)
@@ -88,8 +87,7 @@ func (s *Store) putSecret(ctx context.Context, want *corev1.Secret) error {
 	return nil
 }
 
-// IsIntact reports whether an object with values is as it was written, as far as the cache shows it: what
-// Secrets hold nobody sees.
+// IsIntact reports whether a ConfigMap with values is unchanged, by the cache. The contents of Secrets are not cached.
 func (s *Store) IsIntact(ctx context.Context, key plan.Key, isSecret bool, digest string) bool {
 	if isSecret {
 		return true
@@ -162,7 +160,7 @@ type digests struct {
 	key []byte
 }
 
-// load reads the key, or makes one. If somebody deletes it, values count as changed once.
+// load reads the key, or makes one. Without the key, all values count as changed once.
 func (d *digests) load(ctx context.Context) ([]byte, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -21,7 +21,7 @@ const root = "../../.."
 
 // packages are those that tests are named of.
 var packages = map[string]string{
-	"plan": "internal/helm/plan", "admission": "internal/admission", "table": "test/charts/table",
+	"plan": "internal/helm/plan", "proxy": "internal/helm/proxy", "release": "internal/helm/release", "admission": "internal/admission", "table": "test/charts/table",
 	"api": "test/integration", "stack": "test/charts", "migration": "test/migration/caaph",
 }
 

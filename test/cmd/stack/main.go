@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/parts"
 	"github.com/muster-fleet/muster/test/stack/poll"
 	"github.com/muster-fleet/muster/test/stack/process"
 )
@@ -91,7 +92,11 @@ func run(ctx context.Context, args []string) error {
 
 func (set settings) build(ctx context.Context) error {
 	begin := time.Now()
-	tools, err := stack.Build(ctx, stack.Profile(set.profile), os.Stdout)
+	var more []parts.Module
+	if stack.Profile(set.profile) == stack.Full {
+		more = parts.Nodes
+	}
+	tools, err := stack.Build(ctx, stack.Profile(set.profile), os.Stdout, more...)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ import (
 type Tools struct {
 	// Root is the work tree.
 	Root string
-	// Bins are the paths of programs by their names.
+	// Bins are the paths of programs by their names, also of those that are not built yet.
 	Bins map[string]string
 	// Manifests holds the CRDs and webhook configurations taken from the modules.
 	Manifests string
@@ -48,7 +48,7 @@ func Build(ctx context.Context, root string, modules []Module, progress io.Write
 	defer unlock()
 	var missing []*moduleBuild
 	tools := &Tools{Root: root, Bins: map[string]string{}}
-	for _, module := range modules {
+	for _, module := range all {
 		build, err := newModuleBuild(root, module)
 		if err != nil {
 			return nil, fmt.Errorf("build %s: %w", module.name, err)
@@ -56,7 +56,8 @@ func Build(ctx context.Context, root string, modules []Module, progress io.Write
 		for _, p := range module.programs {
 			tools.Bins[p.name] = filepath.Join(build.bin, p.name)
 		}
-		if !files.Exists(build.bin) {
+		isWanted := slices.ContainsFunc(modules, func(its Module) bool { return its.name == module.name })
+		if isWanted && !files.Exists(build.bin) {
 			missing = append(missing, build)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -36,24 +37,26 @@ func (p program) builtName() string { return path.Base(strings.TrimSuffix(p.pkg,
 // CAAPHModule is the module of CAAPH, whose program is in its root.
 const CAAPHModule = "sigs.k8s.io/cluster-api-addon-provider-helm"
 
-// The modules.
+const versionFlags = " -X k8s.io/component-base/version.gitVersion=" + kubernetesVersion +
+	" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" +
+	" -X k8s.io/client-go/pkg/version.gitVersion=" + kubernetesVersion
+
+// The modules. Scheduler and FleetAgent are only needed where Pods run, and built when the first does.
 var (
-	Kube = Module{
-		name: "kube", dir: "kube",
-		ldflags: " -X k8s.io/component-base/version.gitVersion=" + kubernetesVersion +
-			" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" +
-			" -X k8s.io/client-go/pkg/version.gitVersion=" + kubernetesVersion,
-		programs: []program{
-			{"etcd", "go.etcd.io/etcd/server/v3"},
-			{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"},
-			{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"},
-			{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"},
-			{"kubectl", "k8s.io/kubernetes/cmd/kubectl"},
-		},
-	}
+	Kube = Module{name: "kube", dir: "kube", ldflags: versionFlags, programs: []program{
+		{"etcd", "go.etcd.io/etcd/server/v3"},
+		{"kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"},
+		{"kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"},
+		{"kubectl", "k8s.io/kubernetes/cmd/kubectl"},
+	}}
+	Scheduler = Module{name: "scheduler", dir: "kube", ldflags: versionFlags, programs: []program{
+		{"kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"},
+	}}
 	CertManager = Module{name: "cert-manager", dir: "controllers", programs: []program{{"cert-manager", "./cert-manager"}}}
 	Fleet       = Module{name: "fleet", dir: "controllers", programs: []program{
 		{"fleetcontroller", "github.com/rancher/fleet/cmd/fleetcontroller"},
+	}}
+	FleetAgent = Module{name: "fleet-agent", dir: "controllers", programs: []program{
 		{"fleetagent", "github.com/rancher/fleet/cmd/fleetagent"},
 		{"fleetcli", "github.com/rancher/fleet/cmd/fleetcli"},
 	}}
@@ -73,6 +76,11 @@ var (
 		{"capi-controlplane", "sigs.k8s.io/cluster-api/controlplane/kubeadm"},
 	}}
 )
+
+// Nodes are the modules of what runs where Pods do.
+var Nodes = []Module{Scheduler, FleetAgent}
+
+var all = slices.Concat([]Module{Kube, CertManager, Fleet, Registry, CAPI, CAPIControlPlane}, Nodes)
 
 // patch replaces text in one file of a pinned module while it is compiled. It is
 // for what cannot be configured and would keep two stacks from one machine.
