@@ -80,7 +80,7 @@ var (
 // Nodes are the modules of what runs where Pods do.
 var Nodes = []Module{Scheduler, FleetAgent}
 
-var all = slices.Concat([]Module{Kube, CertManager, Fleet, Registry, CAPI, CAPIControlPlane}, Nodes)
+var all = slices.Concat([]Module{Kube, CertManager, Fleet, Registry, CAAPH, CAPI, CAPIControlPlane}, Nodes)
 
 // patch replaces text in one file of a pinned module while it is compiled. It is
 // for what cannot be configured and would keep two stacks from one machine.
