@@ -266,7 +266,7 @@ test-move: ## Move a cluster with clusterctl between two management clusters, an
 	$(TEST) -timeout=30m ./test/move/...
 
 .PHONY: test-migration
-test-migration: ## Migrate from CAAPF, which is played, and from what CAAPH leaves, and back
+test-migration: ## Migrate from CAAPF, which is played, and from CAAPH, and back
 	$(STACK) build
 	$(TEST) -p=1 -timeout=30m ./test/migration/...
 

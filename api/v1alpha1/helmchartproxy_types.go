@@ -187,6 +187,7 @@ type Credentials struct {
 	// Key is the key with a Docker configuration; config.json if empty. A Secret without it may
 	// have the keys username and password instead.
 	// +kubebuilder:validation:MaxLength=253
+	// +optional
 	Key string `json:"key"`
 }
 

@@ -1,90 +1,47 @@
 package charts
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/base64"
 	"fmt"
-	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
-	"oras.land/oras-go/v2"
-	"oras.land/oras-go/v2/registry/remote"
-	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/muster-fleet/muster/test/charts/repository"
-	"github.com/muster-fleet/muster/test/stack/pki"
-	"github.com/muster-fleet/muster/test/stack/ports"
 )
 
-// oci is an OCI registry with a password, and an authority that nobody else knows.
-type oci struct {
-	address   string
-	authority *pki.PKI
-	// charts is the repository of the chart simple.
-	charts *remote.Repository
+// oci is a registry of the chart simple.
+type oci struct{ *repository.Registry }
+
+func startRegistry(t *testing.T) oci {
+	registry, err := repository.StartRegistry(ctx, env)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(registry.Close)
+	return oci{registry}
 }
 
-func startRegistry(t *testing.T) *oci {
-	g := NewWithT(t)
-	authority, err := pki.New(filepath.Join(env.Dir(), "registry-pki"))
+func (r oci) publish(g Gomega, version string) string {
+	digest, err := r.Publish(ctx, "simple", version, map[string]string{"values.yaml": simpleTemplate})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(authority.Issue("server", "registry")).To(Succeed())
-	leases := ports.New()
-	t.Cleanup(leases.Release)
-	port, err := leases.Port(0)
-	g.Expect(err).NotTo(HaveOccurred())
-	r := &oci{address: fmt.Sprintf("127.0.0.1:%d", port), authority: authority}
-	g.Expect(env.StartRegistry(ctx, r.address, authority.Path("server.crt"), authority.Path("server.key"), repository.Username, repository.Password)).To(Succeed())
-	pool := x509.NewCertPool()
-	g.Expect(pool.AppendCertsFromPEM(authority.CA())).To(BeTrue())
-	r.charts, err = remote.NewRepository(r.address + "/charts/simple")
-	g.Expect(err).NotTo(HaveOccurred())
-	r.charts.Client = &auth.Client{
-		Client:     &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}},
-		Credential: auth.StaticCredential(r.address, auth.Credential{Username: repository.Username, Password: repository.Password}),
-	}
-	return r
-}
-
-func (r *oci) url() string { return "oci://" + r.address + "/charts" }
-
-// publish pushes a chart, and returns the digest under which it is downloaded.
-func (r *oci) publish(g Gomega, version string) string {
-	archive, err := repository.Archive("simple", version, map[string]string{"values.yaml": simpleTemplate})
-	g.Expect(err).NotTo(HaveOccurred())
-	layer, err := oras.PushBytes(ctx, r.charts, "application/vnd.cncf.helm.chart.content.v1.tar+gzip", archive)
-	g.Expect(err).NotTo(HaveOccurred())
-	config, err := oras.PushBytes(ctx, r.charts, "application/vnd.cncf.helm.config.v1+json", fmt.Appendf(nil, `{"apiVersion":"v2","name":"simple","version":%q}`, version))
-	g.Expect(err).NotTo(HaveOccurred())
-	parts := oras.PackManifestOptions{ConfigDescriptor: &config}
-	parts.Layers = append(parts.Layers, layer)
-	manifest, err := oras.PackManifest(ctx, r.charts, oras.PackManifestVersion1_1, "", parts)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(r.charts.Tag(ctx, manifest, version)).To(Succeed())
-	return layer.Digest.String()
+	return digest
 }
 
 // downloads is how often something was downloaded.
-func (r *oci) downloads(g Gomega, digest string) int {
+func (r oci) downloads(g Gomega, digest string) int {
 	log, err := os.ReadFile(env.LogPath("registry"))
 	g.Expect(err).NotTo(HaveOccurred())
 	return len(regexp.MustCompile(`GET /v2/charts/simple/blobs/`+regexp.QuoteMeta(digest)).FindAll(log, -1))
 }
 
-func (r *oci) secret() string {
-	login := base64.StdEncoding.EncodeToString([]byte(repository.Username + ":" + repository.Password))
-	config := fmt.Sprintf(`{"auths":{"%s":{"auth":"%s"}}}`, r.address, login)
-	return fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: registry}, data: {config.json: %s, ca.crt: %s}}",
-		team, base64.StdEncoding.EncodeToString([]byte(config)), base64.StdEncoding.EncodeToString(r.authority.CA()))
+func (r oci) secret(name string, config []byte) string {
+	return fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: %s}, data: {config.json: %s, ca.crt: %s}}",
+		team, name, base64.StdEncoding.EncodeToString(config), base64.StdEncoding.EncodeToString(r.CA))
 }
 
-func (r *oci) proxy(name, download string) string {
+func (r oci) proxy(name, download string) string {
 	return fmt.Sprintf(`
 apiVersion: addons.cluster.x-k8s.io/v1alpha1
 kind: HelmChartProxy
@@ -99,7 +56,7 @@ spec:
   credentials: {secret: {name: registry}, key: config.json}
   tlsConfig: {caSecret: {name: registry}}
   valuesTemplate: 'who: {{ .Cluster.metadata.name }}'
-`, team, name, r.url(), download)
+`, team, name, r.URL(), download)
 }
 
 // TestRegistry installs a chart from an OCI registry with a password and a private authority.
@@ -110,7 +67,7 @@ func TestRegistry(t *testing.T) {
 	for _, version := range []string{"1.0.0", "1.1.0"} {
 		digests[version] = r.publish(g, version)
 	}
-	g.Expect(env.Apply(ctx, r.secret())).To(Succeed())
+	g.Expect(env.Apply(ctx, r.secret("registry", r.Secret()["config.json"]))).To(Succeed())
 	for _, its := range []struct {
 		download     string
 		isDownloaded func(before, after int) bool
@@ -147,7 +104,7 @@ func TestRegistry(t *testing.T) {
 
 			patch(g, name, `{"spec":{"version":"9.9.9"}}`)
 			g.Eventually(func(g Gomega) {
-				g.Expect(told(proxy(g, name))).To(ContainSubstring("HelmReleaseProxyCreationFailed: " + r.url() + `/simple has no version "9.9.9"`))
+				g.Expect(told(proxy(g, name))).To(ContainSubstring("HelmReleaseProxyCreationFailed: " + r.URL() + `/simple has no version "9.9.9"`))
 			}).Should(Succeed())
 			_, err := env.Kubectl(ctx, "-n", team, "delete", "hcp", name)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -163,14 +120,10 @@ func TestRegistry(t *testing.T) {
 }
 
 // refuses sees that nobody is let in without the password, and that this is said without it.
-func (r *oci) refuses(t *testing.T) {
+func (r oci) refuses(t *testing.T) {
 	g := NewWithT(t)
 	one.label(g, "oci-refused=yes")
-	wrong := strings.Replace(r.secret(), "name: registry", "name: wrong", 1)
-	right := base64.StdEncoding.EncodeToString([]byte(fmt.Sprintf(`{"auths":{"%s":{"auth":"%s"}}}`, r.address, base64.StdEncoding.EncodeToString([]byte(repository.Username+":"+repository.Password)))))
-	bad := base64.StdEncoding.EncodeToString([]byte(fmt.Sprintf(`{"auths":{"%s":{"auth":"%s"}}}`, r.address, base64.StdEncoding.EncodeToString([]byte("reader:wrong-7531")))))
-	g.Expect(wrong).To(ContainSubstring(right))
-	g.Expect(env.Apply(ctx, strings.Replace(wrong, right, bad, 1))).To(Succeed())
+	g.Expect(env.Apply(ctx, r.secret("wrong", repository.Config(r.Address, "wrong-7531")))).To(Succeed())
 	object := strings.Replace(r.proxy("oci-refused", "Agent"), "secret: {name: registry}", "secret: {name: wrong}", 1)
 	g.Expect(env.Apply(ctx, object)).To(Succeed())
 	g.Eventually(func(g Gomega) {

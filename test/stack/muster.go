@@ -154,15 +154,21 @@ var adopted = []schema.GroupVersionKind{
 	{Group: "admissionregistration.k8s.io", Version: "v1", Kind: "ValidatingWebhookConfiguration"},
 }
 
-// Adopt runs the Deployments that a user installed into a namespace, and leads the API server
-// to their webhooks, as the nodes and the Service network of a cluster would. It returns the
+// Adopt runs the Deployments of Muster that a user installed into a namespace, and leads the API
+// server to their webhooks, as the nodes and the Service network of a cluster would. It returns the
 // names of the processes.
 func (s *Stack) Adopt(ctx context.Context, namespace string) ([]string, error) {
 	if err := s.tools.BuildMuster(ctx, s.options.Progress); err != nil {
 		return nil, err
 	}
 	s.shipped = nil
+	return s.AdoptPart(ctx, namespace)
+}
+
+// AdoptPart does the same with the Deployments of one of Options.Parts, beside Muster.
+func (s *Stack) AdoptPart(ctx context.Context, namespace string) ([]string, error) {
 	var names []string
+	var installed []*unstructured.Unstructured
 	for _, kind := range adopted {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(kind)
@@ -176,7 +182,7 @@ func (s *Stack) Adopt(ctx context.Context, namespace string) ([]string, error) {
 				return nil, err
 			}
 			if isIn {
-				s.shipped = append(s.shipped, object)
+				installed = append(installed, object)
 			}
 			if isIn && kind.Kind == "Deployment" {
 				names = append(names, object.GetName())
@@ -186,7 +192,11 @@ func (s *Stack) Adopt(ctx context.Context, namespace string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, fmt.Errorf("there is no Deployment in namespace %s", namespace)
 	}
-	return names, s.runShipped(ctx, s.shipped)
+	s.shipped = append(installed, slices.DeleteFunc(s.shipped, func(its *unstructured.Unstructured) bool {
+		isIn, _ := isIn(its, namespace)
+		return isIn
+	})...)
+	return names, s.runShipped(ctx, installed)
 }
 
 // isIn says whether an object is in a namespace, or sends requests to one.
@@ -275,7 +285,7 @@ func (w *workload) prepare(ctx context.Context, spec *process.Spec) error {
 	for _, v := range volumes {
 		w.stack.wait.Go(func() { v.Follow(following, plane.client) })
 	}
-	if spec.Path, err = w.stack.musterBinary(w.deployment, plan.Command); err != nil {
+	if spec.Path, err = w.stack.binary(w.deployment, plan.Command); err != nil {
 		return err
 	}
 	spec.Args, spec.Dir = plan.Args, w.dir
@@ -285,6 +295,9 @@ func (w *workload) prepare(ctx context.Context, spec *process.Spec) error {
 	// In a pod the client finds its identity at a fixed path; on a host this variable
 	// leads it there.
 	spec.Env = append([]string{"KUBECONFIG=" + identity.Kubeconfig()}, plan.Env...)
+	if plan.Tmp != "" {
+		spec.Env = append(spec.Env, "TMPDIR="+plan.Tmp)
+	}
 	if plan.Ready != nil {
 		spec.Port, spec.Ready = plan.Ready.Port, plan.Ready.Check()
 		w.ready, w.timing = spec.Ready, plan.Ready.Timing
@@ -309,9 +322,12 @@ func (w *workload) leasePorts(deployment *appsv1.Deployment) error {
 	return nil
 }
 
-// musterBinary finds the program of a container: by its command, or, when the image
-// decides, by the last word of the Deployment's name.
-func (s *Stack) musterBinary(deployment, command string) (string, error) {
+// binary finds the program of a container: a part by the Deployment's name; one of Muster's by its
+// command, or, when the image decides, by the last word of the Deployment's name.
+func (s *Stack) binary(deployment, command string) (string, error) {
+	if part := s.tools.Bin(deployment); part != "" {
+		return part, nil
+	}
 	if command == "" {
 		command = deployment[strings.LastIndex(deployment, "-")+1:]
 	}

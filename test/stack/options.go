@@ -73,6 +73,8 @@ type Options struct {
 	Front func(process string, server APIServer) (address string, err error)
 	// Progress is where to say what happens; nil means nowhere.
 	Progress io.Writer
+	// Parts are built beside those of the profile, for Deployments to run (AdoptPart).
+	Parts []parts.Module
 	// Tools are what an earlier Build returned; nil means build now.
 	Tools *parts.Tools
 

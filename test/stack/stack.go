@@ -96,7 +96,7 @@ func Up(ctx context.Context, options Options) (*Stack, error) {
 	}
 	tools := options.Tools
 	if tools == nil {
-		var more []parts.Module
+		more := options.Parts
 		if options.WithoutFleet {
 			more = append(more, parts.Fleet)
 		}

@@ -111,7 +111,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key plan.Key, have *fleetv1.
 	if err != nil {
 		return 0, err
 	}
-	if isTurnedAway && (again == 0 || again > inputs.PollInterval) {
+	if isTurnedAway && !isFrozen(of, releases) && (again == 0 || again > inputs.PollInterval) {
 		again = inputs.PollInterval // Not everything that makes it a target is an event of the Bundle.
 	}
 	switch {

@@ -91,9 +91,13 @@ func IsInstallOnce(proxy *addonsv1.HelmChartProxy) bool {
 	return proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce
 }
 
-// IsFrozen reports whether a release is installed once and for all.
+// IsFrozen reports whether a release is installed once and for all, by Muster or by
+// cluster-api-addon-provider-helm. That leaves an annotation, which is not believed alone: whoever forges it would
+// keep a Cluster without the release.
 func IsFrozen(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
-	return IsInstallOnce(proxy) && RecordOf(release).Installed
+	record := RecordOf(release)
+	return IsInstallOnce(proxy) && (record.Installed || record.FleetCluster == "" &&
+		release.Annotations[addonsv1.ReleaseInstalledAnnotation] == "true" && release.Status.Status == Deployed && release.Status.Revision > 0)
 }
 
 // base is how the names of values and credentials for a namespace of Clusters begin. No Bundle has a

@@ -110,3 +110,35 @@ func TestAfter(t *testing.T) {
 		}
 	})
 }
+
+// TestIsFrozen: what CAAPH has installed once is left alone, but its annotation is not believed alone, and not
+// of what is in Fleet already.
+func TestIsFrozen(t *testing.T) {
+	once := &addonsv1.HelmChartProxy{Spec: addonsv1.HelmChartProxySpec{ReconcileStrategy: addonsv1.ReconcileStrategyInstallOnce}}
+	for name, test := range map[string]struct {
+		proxy  *addonsv1.HelmChartProxy
+		record Record
+		change func(*addonsv1.HelmReleaseProxy)
+		want   bool
+	}{
+		"installed by CAAPH":        {proxy: once, want: true},
+		"installed by Muster":       {proxy: once, record: Record{FleetCluster: "one", Installed: true}, want: true},
+		"in Fleet, not installed":   {proxy: once, record: Record{FleetCluster: "one"}},
+		"not InstallOnce":           {proxy: &addonsv1.HelmChartProxy{}, record: Record{Installed: true}},
+		"no annotation of CAAPH":    {proxy: once, change: func(its *addonsv1.HelmReleaseProxy) { delete(its.Annotations, addonsv1.ReleaseInstalledAnnotation) }},
+		"no status":                 {proxy: once, change: func(its *addonsv1.HelmReleaseProxy) { its.Status = addonsv1.HelmReleaseProxyStatus{} }},
+		"a status of failure":       {proxy: once, change: func(its *addonsv1.HelmReleaseProxy) { its.Status.Status = failed }},
+		"a status without revision": {proxy: once, change: func(its *addonsv1.HelmReleaseProxy) { its.Status.Revision = 0 }},
+	} {
+		its := &addonsv1.HelmReleaseProxy{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{addonsv1.ReleaseInstalledAnnotation: "true", RecordAnnotation: test.record.String()}},
+			Status:     addonsv1.HelmReleaseProxyStatus{Status: Deployed, Revision: 1},
+		}
+		if test.change != nil {
+			test.change(its)
+		}
+		if got := IsFrozen(test.proxy, its); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}

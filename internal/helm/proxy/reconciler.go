@@ -444,6 +444,7 @@ func wantedRelease(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster pl
 	}
 	if have != nil && plan.IsFrozen(proxy, have) {
 		release.Spec = have.Spec // What is installed does not follow the HelmChartProxy any more.
+		release.Spec.Values = "" // Of CAAPH: they may hold secrets.
 	} else if have != nil {
 		if in.Chart.Version == "" {
 			release.Spec.Version = have.Spec.Version

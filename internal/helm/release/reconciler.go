@@ -127,14 +127,12 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 	}
 	before := s.record
 	s.record.Leaving = ""
+	s.record.Installed = s.record.Installed || plan.IsFrozen(s.proxy, s.release)
 	if isMadeAnew, err := r.find(ctx, s); isMadeAnew || err != nil {
 		return err
 	}
 	if err := r.findBundle(ctx, s); err != nil {
 		return err
-	}
-	if isInstalledByCAAPH(s) {
-		return nil
 	}
 	failed := r.writeValues(ctx, s)
 	if failed != nil && !apierrors.IsConflict(failed) {
@@ -178,12 +176,6 @@ func installed(s *scope) map[string]string {
 	return nil
 }
 
-// isInstalledByCAAPH reports whether CAAPH has installed the release once and for all: it is not touched.
-func isInstalledByCAAPH(s *scope) bool {
-	return plan.IsInstallOnce(s.proxy) && s.record.Digest == "" && !s.record.Installed && s.bundle == nil &&
-		s.release.Annotations[addonsv1.ReleaseInstalledAnnotation] == "true" && s.release.Status.Status == plan.Deployed && s.release.Status.Revision > 0
-}
-
 // find finds the Cluster, and its Fleet Cluster by the pin, if that is its own: the pin is the word of
 // whoever may write annotations. A release keeps the target that it has while the pin says nothing. It reports
 // whether the Cluster was made anew under the same name: then the release is uninstalled, and installed again.
@@ -214,7 +206,7 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 	case !isOwn:
 		s.fail(addonsv1.GetClusterFailedReason, notInFleet)
 	case s.record.FleetCluster == "":
-		if !capiannotations.IsPaused(s.cluster, s.cluster) { // Nothing new reaches one that is paused.
+		if !capiannotations.IsPaused(s.cluster, s.cluster) && !s.isFrozen() { // Nothing new reaches one that is paused.
 			s.record.FleetCluster = pin.ClusterName
 		}
 	case s.record.FleetCluster != pin.ClusterName:
@@ -230,7 +222,8 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 func (r *Reconciler) observe(s *scope) plan.Release {
 	current := s.release.DeepCopy()
 	metav1.SetMetaDataAnnotation(&current.ObjectMeta, plan.RecordAnnotation, s.record.String())
-	if s.isFrozen() && s.bundle == nil { // It was moved here, or somebody has deleted the Bundle: it stays installed.
+	// CAAPH has installed it, it was moved here, or somebody has deleted the Bundle: it stays installed.
+	if s.isFrozen() && (s.record.FleetCluster == "" || s.bundle == nil) {
 		return plan.Release{Ready: true, Deployed: true, Status: plan.Deployed, Reason: plan.ReadyReason, Revision: max(1, s.release.Status.Revision)}
 	}
 	target, isTarget := plan.TargetOf(s.proxy, current)

@@ -157,7 +157,11 @@ func (r *Repository) Put(path string, content []byte) {
 // Secret returns the data of a Secret with which the repository is reached: credentials, in the key
 // config.json, and its certificate authority.
 func (r *Repository) Secret() map[string][]byte {
-	login := base64.StdEncoding.EncodeToString([]byte(Username + ":" + Password))
-	config := fmt.Sprintf(`{"auths":{"%s":{"auth":"%s"}}}`, strings.TrimPrefix(r.URL, "https://"), login)
-	return map[string][]byte{"config.json": []byte(config), "ca.crt": r.CA}
+	return map[string][]byte{"config.json": Config(strings.TrimPrefix(r.URL, "https://"), Password), "ca.crt": r.CA}
+}
+
+// Config returns the Docker configuration of a reader with a password.
+func Config(address, password string) []byte {
+	login := base64.StdEncoding.EncodeToString([]byte(Username + ":" + password))
+	return fmt.Appendf(nil, `{"auths":{"%s":{"auth":"%s"}}}`, address, login)
 }

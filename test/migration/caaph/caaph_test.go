@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// template of the chart: its version, and the values that CAAPH has rendered.
+// template of the chart: its version, and its values.
 const template = `
 apiVersion: v1
 kind: ConfigMap
@@ -27,13 +28,12 @@ data: {version: {{ .Chart.Version | quote }}, who: {{ .Values.who | default "nob
 type page struct {
 	*fixture.Shell
 	commands map[string]string
-	helm     string
 }
 
 func newPage(t *testing.T, g Gomega) *page {
 	all, err := fixture.Commands("migrate-from-caaph.md")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(all["caaph"]).To(HaveLen(5))
+	g.Expect(all["caaph"]).To(HaveLen(6))
 	shell, err := fixture.NewShell(env, t.TempDir(), t.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, program := range []string{"syncer", "webhook"} {
@@ -43,7 +43,7 @@ func newPage(t *testing.T, g Gomega) *page {
 	root, err := stack.RepoRoot()
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(os.CopyFS(filepath.Join(shell.Home, "manifests"), os.DirFS(filepath.Join(root, "manifests")))).To(Succeed())
-	return &page{Shell: shell, commands: all["caaph"], helm: helm3(g, t.TempDir())}
+	return &page{Shell: shell, commands: all["caaph"]}
 }
 
 func (p *page) run(t *testing.T, g Gomega, step string) {
@@ -54,13 +54,19 @@ func (p *page) run(t *testing.T, g Gomega, step string) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// The page, step by step, from what CAAPH leaves, and back.
+// The page, step by step, from a CAAPH that runs, and back.
 func TestCAAPH(t *testing.T) {
 	g := NewWithT(t)
-	steps := newPage(t, g)
-	leave(g, steps.helm)
-	before := look(g)
-	g.Expect(before).To(HaveLen(len(releases)))
+	steps, installation := newPage(t, g), manifests(t, g)
+	publish(g)
+	for _, cluster := range clusters { // The page asks for it.
+		kubectl(g, "-n", team, "wait", "clusters.cluster.x-k8s.io/"+cluster, "--for=condition=FleetImported", "--timeout=180s")
+	}
+	installCAAPH(g, installation)
+	install(g)
+	releases := listed(g)
+	before := look(g, releases)
+	g.Expect(before).To(HaveLen(4))
 
 	ok := t.Run("saved, checked and rendered: the same values", func(t *testing.T) {
 		g := NewWithT(t)
@@ -74,70 +80,133 @@ func TestCAAPH(t *testing.T) {
 	}) && t.Run("migrated: adopted in place", func(t *testing.T) {
 		g := NewWithT(t)
 		steps.run(t, g, "stop")
+		g.Expect(env.Stop(ctx, controller)).To(Succeed()) // As a kubelet would.
 		steps.run(t, g, "install")
 		g.Expect(env.StartComponent(ctx, "helm")).To(Succeed()) // As a kubelet would.
+		mirrored(g, releases)                                   // Until then, CAAPH's Ready is there.
+		g.Eventually(adopted).WithArguments(before).Should(Succeed())
 		for _, proxy := range []string{"web", "named", "once"} {
 			isReady(g, proxy)
 		}
-		adopted(g, before)
-		mirrored(g)
 	}) && t.Run("a change reaches the release of a generated name", func(t *testing.T) {
 		g := NewWithT(t)
-		_, err := env.Kubectl(ctx, "-n", team, "patch", "hcp", "web", "--type=merge", "-p", `{"spec":{"version":"1.1.0"}}`)
-		g.Expect(err).NotTo(HaveOccurred())
-		for _, its := range releases[:2] {
-			g.Eventually(func(g Gomega) { g.Expect(its.look(g).version).To(Equal("1.1.0")) }).Should(Succeed())
-			g.Expect(its.look(g).uid).To(Equal(before[its].uid))
-		}
-		isReady(g, "web")
+		change(g, "web", `{"version":"1.1.0","valuesTemplate":"who: {{ .Cluster.metadata.name }}-changed"}`)
+		expect(g, before, "web", "1.1.0", "-changed")
+		create(g, "later")
+		isReady(g, "later")
+		g.Expect(listed(g)).To(ContainElement(WithTransform(func(its release) string { return its.name }, Equal("later"))))
 	}) && t.Run("the CRD is CAAPH's: left alone, and said", testLeftAlone)
 	if !ok {
 		return
 	}
-	t.Run("back: nothing is uninstalled, and the releases are found", func(t *testing.T) {
+	releases = listed(g)
+	before = look(g, releases)
+	t.Run("back: nothing is uninstalled, and CAAPH goes on", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(env.Stop(ctx, "muster-charts")).To(Succeed()) // As a kubelet would.
 		steps.run(t, g, "back")
-		g.Eventually(func() (string, error) {
-			return env.Kubectl(ctx, "get", "bundledeployments.fleet.cattle.io", "-A", "-l", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io", "-o", "name")
+		g.Eventually(func() string {
+			return kubectl(g, "get", "bundledeployments.fleet.cattle.io", "-A", "-l", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io", "-o", "name")
 		}).Should(BeEmpty())
 		stay(g, before)
-		g.Expect(env.Apply(ctx, crds(g)+webhooks())).To(Succeed())
-		for _, its := range releases {
-			name, err := env.Kubectl(ctx, "-n", team, "get", "hrp", its.mirrorName(), "-o", "jsonpath={.spec.releaseName}")
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(name).To(Equal(its.name))
-			its.carryOut(g, steps.helm, "1.1.0")
-			g.Expect(its.look(g).version).To(Equal("1.1.0"))
+		installCAAPH(g, installation)
+		isCAAPHs(g)
+		g.Expect(listed(g)).To(ConsistOf(releases))
+		for proxy := range proxies {
+			change(g, proxy, `{"version":"1.2.0"}`)
 		}
+		expect(g, before, "web", "1.2.0", "-changed")
+		expect(g, before, "named", "1.2.0", "")
+		expect(g, before, "later", "1.2.0", "")
+		expect(g, before, "once", "1.0.0", "")
+		steps.run(t, g, "remove")
+		change(g, "web", `{"version":"1.3.0"}`)
+		expect(g, before, "web", "1.3.0", "-changed")
 		stay(g, before)
+		g.Expect(listed(g)).To(ConsistOf(releases))
 	})
 }
 
-// leave makes what CAAPH leaves: objects, and releases that its Helm has installed.
-func leave(g Gomega, helm string) {
-	for _, version := range []string{"1.0.0", "1.1.0"} {
-		g.Expect(charts.Publish("simple", version, map[string]string{"values.yaml": template})).To(Succeed())
+// install has CAAPH install all but what is made later. What is installed once has been changed since.
+func install(g Gomega) {
+	for proxy, count := range map[string]int{"web": 2, "named": 1, "once": 1} {
+		g.Eventually(func(g Gomega) {
+			create(g, proxy)
+			isReady(g, proxy)
+			its := slices.DeleteFunc(listed(g), func(its release) bool { return its.proxy != proxy })
+			if len(its) != count { // CAAPH makes several for a Cluster when its cache is behind.
+				kubectl(g, "-n", team, "delete", "hcp", proxy)
+			}
+			g.Expect(its).To(HaveLen(count))
+		}).Should(Succeed())
 	}
-	secret, err := json.Marshal(charts.Secret())
+	for _, its := range listed(g) {
+		now := its.look(g)
+		g.Expect(now).To(Equal(state{uid: now.uid, version: "1.0.0", who: its.cluster, revision: 1}), its.name)
+		g.Expect(its.generated).To(Equal(its.proxy == "web"))
+		if its.generated {
+			g.Expect(its.name).To(MatchRegexp("^simple-[0-9]{10}$"))
+		}
+	}
+	isCAAPHs(g)
+	change(g, "once", `{"version":"1.1.0"}`)
+	isReady(g, "once")
+}
+
+func kubectl(g Gomega, args ...string) string {
+	out, err := env.Kubectl(ctx, args...)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(env.Apply(ctx, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: repository}, data: %s}", team, secret))).To(Succeed())
-	for _, cluster := range clusters { // The page asks for it.
-		_, err = env.Kubectl(ctx, "-n", team, "wait", "clusters.cluster.x-k8s.io/"+cluster, "--for=condition=FleetImported", "--timeout=180s")
-		g.Expect(err).NotTo(HaveOccurred())
+	return out
+}
+
+func change(g Gomega, proxy, spec string) {
+	kubectl(g, "-n", team, "patch", "hcp", proxy, "--type=merge", "-p", `{"spec":`+spec+`}`)
+}
+
+// expect expects the releases of a HelmChartProxy to become as it asks, in place, and says so.
+func expect(g Gomega, before map[release]state, proxy, version, suffix string) {
+	for its, was := range before {
+		if its.proxy != proxy {
+			continue
+		}
+		g.Eventually(func(g Gomega) {
+			now := its.look(g)
+			g.Expect(now).To(Equal(state{uid: was.uid, version: version, who: its.cluster + suffix, revision: now.revision}), its.name)
+		}).Should(Succeed())
 	}
-	g.Expect(env.Apply(ctx, installation+crds(g))).To(Succeed())
-	g.Eventually(func() error { return env.Apply(ctx, proxies()) }).Should(Succeed())
-	for _, its := range releases {
-		its.carryOut(g, helm, its.version)
-		uid, err := env.Kubectl(ctx, "-n", team, "get", "helmchartproxies", its.proxy, "-o", "jsonpath={.metadata.uid}")
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(env.Apply(ctx, its.mirror(uid))).To(Succeed())
-		_, err = env.Kubectl(ctx, "-n", team, "patch", "helmreleaseproxies", its.mirrorName(), "--subresource=status", "--type=merge",
-			"-p", `{"status":{"status":"deployed","revision":1,"observedGeneration":1}}`)
-		g.Expect(err).NotTo(HaveOccurred())
+	isReady(g, proxy)
+}
+
+// release is one on a Cluster, and mirror the name of its HelmReleaseProxy.
+type release struct {
+	proxy, cluster, name, mirror string
+	generated                    bool
+}
+
+// listed returns the releases of which there are HelmReleaseProxies.
+func listed(g Gomega) []release {
+	var list struct {
+		Items []struct {
+			Metadata struct {
+				Name                string
+				Labels, Annotations map[string]string
+			}
+			Spec struct {
+				ClusterRef  struct{ Name string }
+				ReleaseName string
+			}
+		}
 	}
-	g.Expect(env.Apply(ctx, webhooks())).To(Succeed())
+	g.Expect(json.Unmarshal([]byte(kubectl(g, "-n", team, "get", "hrp", "-o", "json")), &list)).To(Succeed())
+	var all []release
+	for _, its := range list.Items {
+		all = append(all, release{
+			proxy: its.Metadata.Labels["helmreleaseproxy.addons.cluster.x-k8s.io/helmchartproxy-name"], cluster: its.Spec.ClusterRef.Name,
+			name: its.Spec.ReleaseName, mirror: its.Metadata.Name,
+			generated: its.Metadata.Annotations["helmreleaseproxy.addons.cluster.x-k8s.io/is-release-name-generated"] == "true",
+		})
+	}
+	return all
 }
 
 // state is how a release is on its cluster.
@@ -167,7 +236,7 @@ func (r release) look(g Gomega) state {
 	return its
 }
 
-func look(g Gomega) map[release]state {
+func look(g Gomega, releases []release) map[release]state {
 	all := map[release]state{}
 	for _, its := range releases {
 		all[its] = its.look(g)
@@ -178,8 +247,8 @@ func look(g Gomega) map[release]state {
 // stay looks for some time whether what is deployed is the same objects.
 func stay(g Gomega, before map[release]state) {
 	g.Consistently(func(g Gomega) {
-		for its, now := range look(g) {
-			g.Expect(now.uid).To(Equal(before[its].uid), its.name)
+		for its, was := range before {
+			g.Expect(its.look(g).uid).To(Equal(was.uid), its.name)
 		}
 	}).WithTimeout(10 * time.Second).WithPolling(time.Second).Should(Succeed())
 }
@@ -194,63 +263,45 @@ func isReady(g Gomega, proxy string) {
 	}).WithTimeout(4 * time.Minute).Should(Succeed())
 }
 
-// adopted expects each release to be the one that was there, one revision on, with the same values; what
-// is installed once, as it was.
+// adopted expects each release to be the one that was there, a revision or two on, with the same values; what is
+// installed once, as it was.
 func adopted(g Gomega, before map[release]state) {
-	for its, now := range look(g) {
-		want := before[its]
-		g.Expect(now.who).To(Equal(its.cluster))
-		if !its.once {
+	names := map[string][]string{}
+	for its, want := range before {
+		names[its.cluster] = append(names[its.cluster], its.name)
+		now := its.look(g)
+		if its.proxy != "once" {
 			g.Expect(now.revision).To(BeNumerically(">", want.revision), its.name)
 			now.revision = want.revision
 		}
 		g.Expect(now).To(Equal(want), its.name)
 	}
 	for _, cluster := range clusters {
-		var want []string
-		for _, its := range releases {
-			if its.cluster == cluster {
-				want = append(want, its.name)
-			}
-		}
-		names := release{cluster: cluster}.kubectl(g, "secrets", "-l", "owner=helm", "-o", "jsonpath={.items[*].metadata.labels.name}")
-		g.Expect(want).To(ContainElements(strings.Fields(names)), "releases on %s", cluster)
+		there := release{cluster: cluster}.kubectl(g, "secrets", "-l", "owner=helm", "-o", "jsonpath={.items[*].metadata.labels.name}")
+		g.Expect(slices.Compact(strings.Fields(there))).To(ConsistOf(names[cluster]), "releases on %s", cluster)
 	}
 }
 
 // mirrored expects the HelmReleaseProxies to be those that were there, without what CAAPH waits for.
-func mirrored(g Gomega) {
+func mirrored(g Gomega, releases []release) {
+	g.Eventually(listed).Should(ConsistOf(releases))
 	for _, its := range releases {
-		generated := ""
-		if its.generated {
-			generated = "true"
-		}
-		g.Eventually(func(g Gomega) {
-			out, err := env.Kubectl(ctx, "-n", team, "get", "hrp", its.mirrorName(), "-o",
-				"jsonpath={.spec.releaseName} values={.spec.values} finalizers={.metadata.finalizers} {.metadata.ownerReferences[0].name} "+
-					`generated={.metadata.annotations.helmreleaseproxy\.addons\.cluster\.x-k8s\.io/is-release-name-generated}`)
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(out).To(Equal(its.name + " values= finalizers=[\"fleet.addons.cluster.x-k8s.io/helm\"] " + its.proxy + " generated=" + generated))
-		}).Should(Succeed())
+		g.Eventually(kubectl).WithArguments("-n", team, "get", "hrp", its.mirror, "-o",
+			"jsonpath=values={.spec.values} finalizers={.metadata.finalizers} {.metadata.ownerReferences[0].name}").
+			Should(Equal("values= finalizers=[\"fleet.addons.cluster.x-k8s.io/helm\"] " + its.proxy))
 	}
-	out, err := env.Kubectl(ctx, "-n", team, "get", "hcp,hrp", "-o", "jsonpath={.items[*].metadata.finalizers}")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(out).NotTo(ContainSubstring(".addons.cluster.x-k8s.io\""), "helmchartproxy.addons.cluster.x-k8s.io and helmreleaseproxy.addons.cluster.x-k8s.io wait for CAAPH")
-	out, err = env.Kubectl(ctx, "-n", team, "get", "hrp", "-o", "name")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(strings.Fields(out)).To(HaveLen(len(releases)))
+	g.Expect(kubectl(g, "-n", team, "get", "hcp,hrp", "-o", "jsonpath={.items[*].metadata.finalizers}")).
+		NotTo(ContainSubstring(".addons.cluster.x-k8s.io\""), "helmchartproxy.addons.cluster.x-k8s.io and helmreleaseproxy.addons.cluster.x-k8s.io wait for CAAPH")
 }
 
 func testLeftAlone(t *testing.T) {
 	g := NewWithT(t)
 	const crd = "helmchartproxies.addons.cluster.x-k8s.io"
-	_, err := env.Kubectl(ctx, "label", "crd", crd, "app.kubernetes.io/managed-by-")
-	g.Expect(err).NotTo(HaveOccurred())
+	kubectl(g, "label", "crd", crd, "app.kubernetes.io/managed-by-")
 	leftAlone := func() (string, error) {
 		return env.Kubectl(ctx, "-n", team, "get", "hcp", "web", "-o", "jsonpath={.status.conditions[?(@.type=='LeftAlone')].message}")
 	}
 	g.Eventually(leftAlone).Should(ContainSubstring("CustomResourceDefinition " + crd + " has no label app.kubernetes.io/managed-by=muster"))
-	_, err = env.Kubectl(ctx, "label", "crd", crd, "app.kubernetes.io/managed-by=muster")
-	g.Expect(err).NotTo(HaveOccurred())
+	kubectl(g, "label", "crd", crd, "app.kubernetes.io/managed-by=muster")
 	g.Eventually(leftAlone).Should(BeEmpty())
 }

@@ -1,5 +1,5 @@
 // Package caaph moves a management cluster from cluster-api-addon-provider-helm to Muster by the
-// steps of docs/migrate-from-caaph.md, and back, with the objects that it leaves.
+// steps of docs/migrate-from-caaph.md, and back, with its own program.
 package caaph
 
 import (
@@ -12,12 +12,13 @@ import (
 
 	"github.com/muster-fleet/muster/test/charts/repository"
 	"github.com/muster-fleet/muster/test/stack"
+	"github.com/muster-fleet/muster/test/stack/parts"
 )
 
 var (
 	ctx    = context.Background()
 	env    *stack.Stack
-	charts *repository.Repository
+	charts *repository.Registry
 )
 
 const team = "team"
@@ -28,12 +29,14 @@ var clusters = []string{"one", "two"}
 func TestMain(m *testing.M) {
 	SetDefaultEventuallyTimeout(2 * time.Minute)
 	SetDefaultEventuallyPollingInterval(200 * time.Millisecond)
-	os.Exit(stack.Main(m, stack.Options{Profile: stack.Full, Muster: true}, prepare))
+	os.Exit(stack.Main(m, stack.Options{Profile: stack.Full, Muster: true, Parts: []parts.Module{parts.CAAPH}}, prepare))
 }
 
-func prepare(s *stack.Stack) error {
+func prepare(s *stack.Stack) (err error) {
 	env = s
-	charts = repository.New()
+	if charts, err = repository.StartRegistry(ctx, s); err != nil {
+		return err
+	}
 	if err := s.StartHostProvider(ctx); err != nil {
 		return err
 	}

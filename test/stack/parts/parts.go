@@ -34,6 +34,9 @@ type program struct {
 // builtName is what Go names it.
 func (p program) builtName() string { return path.Base(strings.TrimSuffix(p.pkg, "/v3")) }
 
+// CAAPHModule is the module of CAAPH, whose program is in its root.
+const CAAPHModule = "sigs.k8s.io/cluster-api-addon-provider-helm"
+
 const versionFlags = " -X k8s.io/component-base/version.gitVersion=" + kubernetesVersion +
 	" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" +
 	" -X k8s.io/client-go/pkg/version.gitVersion=" + kubernetesVersion
@@ -59,7 +62,10 @@ var (
 	}}
 	// Registry is an OCI registry, for charts.
 	Registry = Module{name: "registry", dir: "controllers", programs: []program{{"registry", "./registry"}}}
-	CAPI     = Module{name: "capi", dir: "controllers", patch: &inMemoryListens, programs: []program{
+	// CAAPH is cluster-api-addon-provider-helm, named after its Deployment. Only the test of the migration from
+	// it has it built.
+	CAAPH = Module{name: "caaph", dir: "caaph", programs: []program{{"caaph-controller-manager", CAAPHModule}}}
+	CAPI  = Module{name: "capi", dir: "controllers", patch: &inMemoryListens, programs: []program{
 		{"capi-core", "sigs.k8s.io/cluster-api/core"},
 		{"capi-bootstrap", "sigs.k8s.io/cluster-api/bootstrap/kubeadm"},
 		{"capd", "sigs.k8s.io/cluster-api/test/infrastructure/docker"},
@@ -74,7 +80,7 @@ var (
 // Nodes are the modules of what runs where Pods do.
 var Nodes = []Module{Scheduler, FleetAgent}
 
-var all = slices.Concat([]Module{Kube, CertManager, Fleet, Registry, CAPI, CAPIControlPlane}, Nodes)
+var all = slices.Concat([]Module{Kube, CertManager, Fleet, Registry, CAAPH, CAPI, CAPIControlPlane}, Nodes)
 
 // patch replaces text in one file of a pinned module while it is compiled. It is
 // for what cannot be configured and would keep two stacks from one machine.
