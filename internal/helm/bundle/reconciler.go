@@ -251,7 +251,7 @@ func (r *Reconciler) isKept(ctx context.Context, of *addonsv1.HelmChartProxy, in
 
 // target returns the target for a release, nil for none; last is the one that is there. A target that has not
 // changed was checked when it came. One that is not to change, or whose release does not tell the truth any
-// more, stays until the HelmReleaseProxy is deleted.
+// more, stays until the HelmReleaseProxy or the Fleet Cluster is deleted.
 func (r *Reconciler) target(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, last fleetv1.BundleTarget, isThere bool) (*fleetv1.BundleTarget, error) {
 	target, ok := plan.TargetOf(of, release)
 	isDeleted, isEmptied := !release.DeletionTimestamp.IsZero(), plan.RecordOf(release).Leaving == plan.Emptied
@@ -261,6 +261,10 @@ func (r *Reconciler) target(ctx context.Context, of *addonsv1.HelmChartProxy, in
 	retained := &last
 	if !isThere {
 		retained = nil
+	} else if !plan.IsFrozen(of, release) { // Another Fleet Cluster of that name would get it.
+		if fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: target.ClusterName}); err != nil || fleet == nil {
+			return nil, err
+		}
 	}
 	switch {
 	case isDeleted && isThere && ok:

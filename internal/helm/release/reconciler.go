@@ -186,7 +186,8 @@ func isInstalledByCAAPH(s *scope) bool {
 
 // find finds the Cluster, and its Fleet Cluster by the pin, if that is its own: the pin is the word of
 // whoever may write annotations. A release keeps the target that it has while the pin says nothing. It reports
-// whether the Cluster was made anew under the same name: then the release is uninstalled, and installed again.
+// whether the Cluster was made anew under the same name, or imported anew under another one: then the release is
+// uninstalled, and installed again.
 func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err error) {
 	const notInFleet = "the Cluster is not in Fleet; see its condition FleetImported"
 	s.cluster = &clusterv1.Cluster{}
@@ -218,6 +219,13 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 			s.record.FleetCluster = pin.ClusterName
 		}
 	case s.record.FleetCluster != pin.ClusterName:
+		last, err := r.FleetCluster(ctx, plan.Key{Namespace: s.cluster.Namespace, Name: s.record.FleetCluster})
+		if err != nil {
+			return false, err
+		}
+		if last == nil && !s.isFrozen() && !capiannotations.IsPaused(s.cluster, s.cluster) { // The Cluster was imported anew.
+			return true, r.Remove(ctx, s.release)
+		}
 		s.fail(addonsv1.GetClusterFailedReason, fmt.Sprintf("the release is on Fleet Cluster %s; delete the HelmReleaseProxy to install it on %s", s.record.FleetCluster, pin.ClusterName))
 	}
 	if s.record.FleetCluster != "" {
