@@ -186,8 +186,7 @@ func isInstalledByCAAPH(s *scope) bool {
 
 // find finds the Cluster, and its Fleet Cluster by the pin, if that is its own: the pin is the word of
 // whoever may write annotations. A release keeps the target that it has while the pin says nothing. It reports
-// whether the Cluster was made anew under the same name, or imported anew under another one: then the release is
-// uninstalled, and installed again.
+// whether the Cluster was made anew under the same name: then the release is uninstalled, and installed again.
 func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err error) {
 	const notInFleet = "the Cluster is not in Fleet; see its condition FleetImported"
 	s.cluster = &clusterv1.Cluster{}
@@ -200,6 +199,9 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 	of := plan.Of{Cluster: s.cluster.UID, Release: s.release.UID}
 	if s.record.IsMadeAnew(of) {
 		return true, r.Remove(ctx, s.release)
+	}
+	if err := r.forgetGone(ctx, s, of); err != nil {
+		return false, err
 	}
 	pin := stamp.PinOf(s.cluster.Annotations)
 	isOwn := false
@@ -219,19 +221,32 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 			s.record.FleetCluster = pin.ClusterName
 		}
 	case s.record.FleetCluster != pin.ClusterName:
-		last, err := r.FleetCluster(ctx, plan.Key{Namespace: s.cluster.Namespace, Name: s.record.FleetCluster})
-		if err != nil {
-			return false, err
-		}
-		if last == nil && !s.isFrozen() && !capiannotations.IsPaused(s.cluster, s.cluster) { // The Cluster was imported anew.
-			return true, r.Remove(ctx, s.release)
-		}
 		s.fail(addonsv1.GetClusterFailedReason, fmt.Sprintf("the release is on Fleet Cluster %s; delete the HelmReleaseProxy to install it on %s", s.record.FleetCluster, pin.ClusterName))
 	}
-	if s.record.FleetCluster != "" {
+	if s.record.FleetCluster != "" && isOwn { // One that was moved here is not in Fleet yet.
 		s.record.Of = &of
 	}
 	return false, nil
+}
+
+// forgetGone empties the record of a release whose Fleet Cluster is gone: the Cluster may come back to Fleet under
+// another name, and another one under that name.
+func (r *Reconciler) forgetGone(ctx context.Context, s *scope, of plan.Of) error {
+	last := s.record
+	if last.FleetCluster == "" || s.isFrozen() || last.Of == nil || *last.Of != of {
+		return nil
+	}
+	fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: s.cluster.Namespace, Name: last.FleetCluster})
+	if err != nil || fleet != nil {
+		return err
+	}
+	for revision := range 2 {
+		if err := r.removeValues(ctx, s, s.key(plan.Record{FleetCluster: last.FleetCluster, Revision: revision}), last.Secret || last.Stale); err != nil {
+			return err
+		}
+	}
+	s.record = plan.Record{}
+	return nil
 }
 
 // observe returns the state of the release, and notes in the record what follows from it.
