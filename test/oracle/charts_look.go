@@ -40,7 +40,7 @@ func LookCharts(ctx context.Context, reader client.Reader, prefix string, known 
 	seen := newCharts()
 	seen.Proxies, seen.Published, seen.Sources = known.Proxies, known.Published, known.Sources
 	seen.Down, seen.Asked, seen.Installed = known.Down, known.Asked, known.Installed
-	look := chartsLook{Charts: &seen, held: map[Source]held{}}
+	look := chartsLook{Charts: &seen, held: map[Source]held{}, read: map[Source]bool{}}
 	proxies, mirrors := map[Key]*addonsv1.HelmChartProxy{}, map[Key]*addonsv1.HelmReleaseProxy{}
 	bundles, deployments := map[Key]*fleetv1.Bundle{}, map[Key]*fleetv1.BundleDeployment{}
 	configMaps, secrets := map[Key]*corev1.ConfigMap{}, map[Key]*corev1.Secret{}
@@ -84,7 +84,9 @@ func LookCharts(ctx context.Context, reader client.Reader, prefix string, known 
 // chartsLook is what is seen of charts.
 type chartsLook struct {
 	*Charts
-	held map[Source]held // The ConfigMaps and Secrets.
+	// held are the ConfigMaps and Secrets, read those that agents read.
+	held map[Source]held
+	read map[Source]bool
 }
 
 type held struct {
@@ -272,7 +274,8 @@ func (l *chartsLook) deployment(deployment *fleetv1.BundleDeployment, bundles ma
 		return // It is withdrawn.
 	}
 	for _, from := range deployment.Spec.Options.Helm.ValuesFrom {
-		if source, key := read(bundle.Namespace, from); l.held[source].data[key] == "" {
+		source, key := read(bundle.Namespace, from)
+		if l.read[source] = true; l.held[source].data[key] == "" {
 			l.wrong("%s has no key %s any more, which Fleet Cluster %s reads", source, key, its[fleetv1.ClusterLabel])
 		}
 	}
@@ -303,7 +306,7 @@ func (l *chartsLook) leftOver() {
 	}
 	for source, held := range l.held {
 		of, is := carried(held.object)
-		isLeft := is && !l.Used[source] && !mayBeCopied(of)
+		isLeft := is && !l.Used[source] && !l.read[source] && !mayBeCopied(of)
 		switch {
 		case source.Kind == "Secret" && isLeft:
 			l.Garbage = append(l.Garbage, source.String())
