@@ -21,11 +21,20 @@ type Charts struct {
 	Proxies map[Key]*addonsv1.HelmChartProxy
 	// Published are the versions of each chart in the repository, the newest last.
 	Published map[string][]string
+	// Down says that the repository does not answer, and that the program knows no more of it than what
+	// Bundles carry.
+	Down bool
 	// Sources are the ConfigMaps and Secrets that values come from.
 	Sources map[Source]map[string]any
 
 	// Carriers are what Fleet is handed.
 	Carriers map[Carriage]*Carrier
+	// Asked says of each Bundle, of one Cluster with InstallOnce, for which chart it was last written. One that
+	// has no targets yet carries it, too.
+	Asked map[Carriage]string
+	// Installed are the carriers, by UID, of which Fleet has said that all is installed; with InstallOnce, on which
+	// Cluster.
+	Installed map[types.UID]string
 	// Mirrors are the Clusters that have a HelmReleaseProxy, each with its reason, and Matching those
 	// that the status of a HelmChartProxy names.
 	Mirrors  map[Key]map[string]string
@@ -36,6 +45,8 @@ type Charts struct {
 	Wrong []string
 	// Garbage are the Secrets that only the garbage collector may delete, and has yet to.
 	Garbage []string
+	// Used are the ConfigMaps and Secrets that carriers refer to.
+	Used map[Source]bool
 }
 
 // Source names an object with values.
@@ -49,6 +60,8 @@ type Source struct {
 type Carriage struct {
 	Proxy              Key
 	Namespace, Release string
+	// Only is the Fleet Cluster that alone has it, with InstallOnce.
+	Only string
 }
 
 // Carrier is what Fleet is handed for the Clusters of a namespace.
@@ -57,6 +70,10 @@ type Carrier struct {
 	Download                                string
 	Chart, Version, ReleaseName, ReleasedIn string
 	CorrectDrift                            bool
+	// MaxUnavailable is on how many Clusters a change may be under way.
+	MaxUnavailable string
+	// Once says that what is installed stays, whatever comes of the carrier, and Paused that Fleet leaves it alone.
+	Once, Paused bool
 	// Targets are the values by Fleet Cluster.
 	Targets map[string]any
 	// UID is that of the object. Where that is made anew, releases are uninstalled meanwhile.
@@ -76,6 +93,7 @@ func (c *Carrier) DeepCopy() *Carrier {
 func newCharts() Charts {
 	return Charts{
 		Proxies: map[Key]*addonsv1.HelmChartProxy{}, Published: map[string][]string{}, Sources: map[Source]map[string]any{},
+		Asked: map[Carriage]string{}, Installed: map[types.UID]string{}, Used: map[Source]bool{},
 		Carriers: map[Carriage]*Carrier{}, Mirrors: map[Key]map[string]string{}, Matching: map[Key][]string{}, Observed: map[Key]bool{},
 	}
 }
@@ -87,6 +105,7 @@ func (c Charts) copy() Charts {
 		c.Mirrors[proxy] = maps.Clone(told)
 	}
 	c.Wrong, c.Garbage = slices.Clone(c.Wrong), slices.Clone(c.Garbage)
+	c.Asked, c.Installed = maps.Clone(c.Asked), maps.Clone(c.Installed)
 	return c
 }
 
@@ -99,6 +118,7 @@ func (s *State) settleCharts(in settings) {
 			charts.carry(of, s.withMoved(of.Namespace, carrier))
 		}
 	}
+	maps.DeleteFunc(charts.Asked, func(of Carriage, _ string) bool { return charts.Proxies[of.Proxy] == nil && !charts.isCarried(of) })
 	maps.DeleteFunc(charts.Mirrors, func(proxy Key, _ map[string]string) bool { return charts.Proxies[proxy] == nil })
 	maps.DeleteFunc(charts.Matching, func(proxy Key, _ []string) bool { return charts.Proxies[proxy] == nil })
 	maps.DeleteFunc(charts.Observed, func(proxy Key, _ bool) bool { return charts.Proxies[proxy] == nil })
@@ -116,17 +136,39 @@ func (c *Charts) carry(of Carriage, carrier *Carrier) {
 	}
 }
 
+// isCarried reports whether a release is carried to anybody.
+func (c *Charts) isCarried(of Carriage) bool {
+	for other := range c.Carriers {
+		if other.Proxy == of.Proxy && other.Namespace == of.Namespace && other.Release == of.Release {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy) {
 	charts := &s.Charts
 	namespaces, mirrors := map[string][]*clusterv1.Cluster{}, map[string]string{}
+	carriages, bundles := map[Carriage]bool{}, map[Carriage]bool{}
+	wanted, _, held := s.wanted(proxy)
 	for _, cluster := range s.chartClusters(proxy) {
 		namespaces[cluster.Namespace] = append(namespaces[cluster.Namespace], cluster)
 		mirrors[client.ObjectKeyFromObject(cluster).String()] = s.told(in, proxy, cluster)
-	}
-	wanted, _, _ := s.wanted(proxy)
-	carriages := map[Carriage]bool{}
-	for namespace := range namespaces {
-		carriages[Carriage{Proxy: key, Namespace: namespace, Release: wanted.Release()}] = true
+		of := Carriage{Proxy: key, Namespace: cluster.Namespace, Release: wanted.Release()}
+		if wanted.Once {
+			if s.isFrozen(proxy, cluster) {
+				continue // It has its release, whatever that is called now.
+			}
+			fleet := s.fleetClusterOf(in, cluster)
+			of.Only = "Cluster " + cluster.Name
+			if bundles[of] = true; fleet == nil {
+				continue
+			}
+			of.Only = fleet.Name
+		} else {
+			bundles[of] = true
+		}
+		carriages[of] = true
 	}
 	for of := range charts.Carriers {
 		if of.Proxy == key {
@@ -136,6 +178,14 @@ func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy
 	for of := range carriages {
 		charts.carry(of, s.carrier(in, proxy, of, namespaces[of.Namespace]))
 	}
+	maps.DeleteFunc(charts.Asked, func(of Carriage, _ string) bool {
+		return of.Proxy == key && !bundles[of] && !charts.isCarried(of) && !(held && len(namespaces[of.Namespace]) > 0)
+	})
+	for of := range bundles {
+		if !held && !s.waits(proxy, of) {
+			charts.Asked[of] = asked(proxy)
+		}
+	}
 	charts.Matching[key], charts.Mirrors[key] = slices.Sorted(maps.Keys(mirrors)), mirrors
 	if len(mirrors) == 0 {
 		delete(charts.Matching, key)
@@ -144,23 +194,48 @@ func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy
 	charts.Observed[key] = true
 }
 
+// isFrozen reports whether a Cluster has its release once and for all.
+func (s *State) isFrozen(proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) bool {
+	for of, carrier := range s.Charts.Carriers {
+		if carrier.Once && of.Proxy == client.ObjectKeyFromObject(proxy) && of.Namespace == cluster.Namespace && s.Charts.Installed[carrier.UID] == cluster.Name {
+			return true
+		}
+	}
+	return false
+}
+
+// asked names what a HelmChartProxy asks for.
+func asked(proxy *addonsv1.HelmChartProxy) string {
+	download := cmp.Or(proxy.Spec.Download, addonsv1.DownloadManager)
+	return strings.Join([]string{proxy.Spec.ChartName, proxy.Spec.Version, string(download)}, " ")
+}
+
+// waits reports whether a Bundle that is not there yet waits for its chart.
+func (s *State) waits(proxy *addonsv1.HelmChartProxy, of Carriage) bool {
+	return s.Charts.Down && proxy.Spec.Download != addonsv1.DownloadAgent && s.Charts.Asked[of] != asked(proxy)
+}
+
 // carrier returns what Fleet is handed for some Clusters of one namespace, which may have been
 // handed something before; nil if that is nothing. Of another release than the HelmChartProxy has
-// now, only what is moved stays.
+// now, only what is moved stays, and what is installed once and for all.
 func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage, clusters []*clusterv1.Cluster) *Carrier {
 	old := s.Charts.Carriers[of]
 	carrier, shared, held := s.wanted(proxy)
 	if old == nil {
 		old = &Carrier{}
 	}
-	if !held && of.Release != carrier.Release() {
-		return s.withMoved(of.Namespace, old)
+	installedOn := s.Charts.Installed[old.UID]
+	isFrozen := carrier.Once && installedOn != ""
+	if !held && !isFrozen && of.Release != carrier.Release() {
+		if held = s.Charts.Down && carrier.Download == "Manager"; !held { // Else nothing can take its place.
+			return s.withMoved(of.Namespace, old)
+		}
 	}
 	carrier.UID = old.UID
-	if held {
+	if held || isFrozen {
 		carrier = old.DeepCopy()
 	}
-	carrier.Targets = map[string]any{}
+	carrier.Targets, carrier.Paused = map[string]any{}, isFrozen
 	stay := func(name string) {
 		if last, was := old.Targets[name]; was {
 			carrier.Targets[name] = last
@@ -170,12 +245,22 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 		stay(name)
 	}
 	for _, cluster := range clusters {
+		if isFrozen {
+			if cluster.Name == installedOn {
+				stay(of.Only)
+			}
+			continue
+		}
 		fleet := s.fleetClusterOf(in, cluster)
-		if fleet == nil || !isKnown(cluster, fleet) {
+		if fleet == nil || !isKnown(cluster, fleet) || of.Only != "" && of.Only != fleet.Name {
 			continue // It is not in Fleet.
 		}
+		bundle := of
+		if of.Only != "" {
+			bundle.Only = "Cluster " + cluster.Name
+		}
 		own, rendered := s.renderedFor(in, proxy, cluster)
-		if held || isPaused(cluster) || !rendered {
+		if held || isPaused(cluster) || !rendered || s.waits(proxy, bundle) {
 			stay(fleet.Name) // It keeps its last.
 			continue
 		}
@@ -194,13 +279,27 @@ func (s *State) wanted(proxy *addonsv1.HelmChartProxy) (carrier *Carrier, shared
 	carrier = &Carrier{
 		Download: "Manager", Chart: proxy.Spec.ChartName, Version: resolve(proxy.Spec.Version, s.Charts.Published[proxy.Spec.ChartName]),
 		ReleaseName: cmp.Or(proxy.Spec.ReleaseName, nameOfRelease(proxy.Name)), ReleasedIn: cmp.Or(proxy.Spec.ReleaseNamespace, "default"),
-		CorrectDrift: ptr.Deref(proxy.Spec.CorrectDrift, false),
+		CorrectDrift: ptr.Deref(proxy.Spec.CorrectDrift, false), Once: proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce,
 	}
 	if proxy.Spec.Download == addonsv1.DownloadAgent {
 		carrier.Download = "Agent"
 	}
+	if proxy.Spec.Rollout != nil {
+		carrier.MaxUnavailable = proxy.Spec.Rollout.MaxUnavailable.String()
+	}
 	shared, readable := s.sharedValues(proxy)
-	return carrier, shared, carrier.Version == "" || !readable
+	return carrier, shared, carrier.Version == "" || !readable || s.Charts.Down && !s.isAtHand(proxy)
+}
+
+// isAtHand reports whether a Bundle in the namespace of a HelmChartProxy has the chart that it asks for. Those in
+// other namespaces belong to others.
+func (s *State) isAtHand(proxy *addonsv1.HelmChartProxy) bool {
+	for of, what := range s.Charts.Asked {
+		if of.Proxy == client.ObjectKeyFromObject(proxy) && of.Namespace == proxy.Namespace && what == asked(proxy) {
+			return true
+		}
+	}
+	return false
 }
 
 // movedOf returns the targets that stay whoever goes: a Cluster that is released is moved to another
@@ -238,7 +337,9 @@ func (s *State) told(in settings, proxy *addonsv1.HelmChartProxy, cluster *clust
 		reasons = []string{"GetClusterFailed"}
 	case cluster.Annotations[pinnedName] != fleet.Name: // It has lost its pin.
 		reasons = append(reasons, "GetClusterFailed", "ValueParsingFailed", "HelmReleaseProxyCreationFailed")
-	case held || isPaused(cluster):
+	case s.isFrozen(proxy, cluster):
+		reasons = append(reasons, "GetClusterFailed") // It may be in Fleet by another name now.
+	case held || isPaused(cluster) || s.Charts.Down:
 		reasons = append(reasons, "ValueParsingFailed", "HelmReleaseProxyCreationFailed") // The HelmChartProxy says it.
 	case !rendered:
 		reasons = []string{"ValueParsingFailed"}

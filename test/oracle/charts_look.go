@@ -39,14 +39,16 @@ var secretly = [][]byte{[]byte(Secretive), []byte("c2VzYW1l"), []byte("correct h
 func LookCharts(ctx context.Context, reader client.Reader, prefix string, known Charts) (Charts, error) {
 	seen := newCharts()
 	seen.Proxies, seen.Published, seen.Sources = known.Proxies, known.Published, known.Sources
-	look := chartsLook{Charts: &seen, held: map[Source]held{}, used: map[Source]bool{}}
+	seen.Down, seen.Asked, seen.Installed = known.Down, known.Asked, known.Installed
+	look := chartsLook{Charts: &seen, held: map[Source]held{}, read: map[Source]bool{}}
 	proxies, mirrors := map[Key]*addonsv1.HelmChartProxy{}, map[Key]*addonsv1.HelmReleaseProxy{}
-	bundles := map[Key]*fleetv1.Bundle{}
+	bundles, deployments := map[Key]*fleetv1.Bundle{}, map[Key]*fleetv1.BundleDeployment{}
 	configMaps, secrets := map[Key]*corev1.ConfigMap{}, map[Key]*corev1.Secret{}
 	if err := errors.Join(
 		list(ctx, reader, prefix, &addonsv1.HelmChartProxyList{}, proxies),
 		list(ctx, reader, prefix, &addonsv1.HelmReleaseProxyList{}, mirrors),
 		list(ctx, reader, prefix, &fleetv1.BundleList{}, bundles),
+		list(ctx, reader, "cluster-", &fleetv1.BundleDeploymentList{}, deployments), // In Fleet's namespaces.
 		list(ctx, reader, prefix, &corev1.ConfigMapList{}, configMaps),
 		list(ctx, reader, prefix, &corev1.SecretList{}, secrets),
 	); err != nil {
@@ -71,6 +73,9 @@ func LookCharts(ctx context.Context, reader client.Reader, prefix string, known 
 	for key, mirror := range mirrors {
 		look.mirror(key, mirror)
 	}
+	for _, deployment := range deployments {
+		look.deployment(deployment, bundles)
+	}
 	look.leftOver()
 	slices.Sort(seen.Wrong)
 	return seen, nil
@@ -79,9 +84,9 @@ func LookCharts(ctx context.Context, reader client.Reader, prefix string, known 
 // chartsLook is what is seen of charts.
 type chartsLook struct {
 	*Charts
-	// held are the ConfigMaps and Secrets, used those that carriers refer to.
+	// held are the ConfigMaps and Secrets, read those that agents read.
 	held map[Source]held
-	used map[Source]bool
+	read map[Source]bool
 }
 
 type held struct {
@@ -164,7 +169,10 @@ func (l *chartsLook) bundle(bundle *fleetv1.Bundle) {
 	}
 	carrier := &Carrier{
 		Download: "Manager", ReleaseName: spec.Helm.ReleaseName, ReleasedIn: spec.DefaultNamespace, Targets: map[string]any{}, UID: bundle.UID,
-		CorrectDrift: spec.CorrectDrift != nil && spec.CorrectDrift.Enabled,
+		CorrectDrift: spec.CorrectDrift != nil && spec.CorrectDrift.Enabled, Once: spec.KeepResources, Paused: spec.Paused,
+	}
+	if spec.RolloutStrategy != nil {
+		carrier.MaxUnavailable = spec.RolloutStrategy.MaxUnavailable.String()
 	}
 	for _, resource := range spec.Resources {
 		if resource.Name == "Chart.yaml" {
@@ -178,7 +186,7 @@ func (l *chartsLook) bundle(bundle *fleetv1.Bundle) {
 	if options := spec.HelmOpOptions; options != nil {
 		carrier.Download, carrier.Chart, carrier.Version = "Agent", spec.Helm.Chart, spec.Helm.Version
 		access := Source{"Secret", Key{Namespace: bundle.Namespace, Name: options.SecretName}}
-		l.used[access] = true
+		l.Used[access] = true
 		if secret, _ := l.held[access].object.(*corev1.Secret); secret == nil || string(secret.Type) != accessType || len(secret.Data["password"]) == 0 {
 			l.wrong("the Bundle for %s has no credentials in %s", of, access)
 		}
@@ -208,6 +216,12 @@ func (l *chartsLook) bundle(bundle *fleetv1.Bundle) {
 		return // Nothing is deployed.
 	}
 	of.Release = carrier.Release()
+	if carrier.Once && len(spec.Targets) > 0 {
+		of.Only = spec.Targets[0].ClusterName
+		if len(spec.Targets) > 1 {
+			l.wrong("the Bundle for %s installs on several Clusters once", of)
+		}
+	}
 	if l.Carriers[of] != nil {
 		l.wrong("there is more than one carrier for %s: Bundle %s", of, bundle.Name)
 	}
@@ -226,18 +240,14 @@ func (l *chartsLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1
 			values = merged(values, helm.Values.Data)
 		}
 		for _, from := range helm.ValuesFrom {
-			resource, key := fleetv1.DownstreamResource{Kind: "ConfigMap"}, ""
-			if ref := from.ConfigMapKeyRef; ref != nil {
-				resource.Name, key = ref.Name, ref.Key
-			} else if ref := from.SecretKeyRef; ref != nil {
-				resource.Kind, resource.Name, key = "Secret", ref.Name, ref.Key
-			}
-			source, layer := Source{resource.Kind, Key{Namespace: of.Namespace, Name: resource.Name}}, map[string]any{}
-			l.used[source] = true
+			source, key := read(of.Namespace, from)
+			layer := map[string]any{}
+			l.Used[source] = true
 			text := l.held[source].data[key]
 			if err := yaml.Unmarshal([]byte(text), &layer); text == "" || err != nil {
 				l.wrong("%s has no values in %s (%v)", of, source, err)
 			}
+			resource := fleetv1.DownstreamResource{Kind: source.Kind, Name: source.Name}
 			if !slices.Contains(slices.Concat(spec.DownstreamResources, target.DownstreamResources), resource) {
 				l.wrong("%s does not carry %s along", of, source)
 			}
@@ -245,6 +255,35 @@ func (l *chartsLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1
 		}
 	}
 	return withoutGlobal(values)
+}
+
+// read returns what values are read from, and the key.
+func read(namespace string, from fleetv1.ValuesFrom) (Source, string) {
+	if ref := from.SecretKeyRef; ref != nil {
+		return Source{"Secret", Key{Namespace: namespace, Name: ref.Name}}, ref.Key
+	}
+	return Source{"ConfigMap", Key{Namespace: namespace, Name: from.ConfigMapKeyRef.Name}}, from.ConfigMapKeyRef.Key
+}
+
+// deployment sees that what an agent reads is still there: until a rollout reaches the Cluster, that may be older
+// than what the target names. An object that changes would reach the Cluster at once.
+func (l *chartsLook) deployment(deployment *fleetv1.BundleDeployment, bundles map[Key]*fleetv1.Bundle) {
+	its := deployment.Labels
+	bundle := bundles[Key{Namespace: its[fleetv1.BundleNamespaceLabel], Name: its[fleetv1.BundleLabel]}]
+	if bundle == nil || deployment.Spec.Options.Helm == nil || !IsTarget(bundle, its[fleetv1.ClusterLabel]) {
+		return // It is withdrawn.
+	}
+	for _, from := range deployment.Spec.Options.Helm.ValuesFrom {
+		source, key := read(bundle.Namespace, from)
+		if l.read[source] = true; l.held[source].data[key] == "" {
+			l.wrong("%s has no key %s any more, which Fleet Cluster %s reads", source, key, its[fleetv1.ClusterLabel])
+		}
+	}
+}
+
+// IsTarget reports whether a Fleet Cluster is a target of a Bundle.
+func IsTarget(bundle *fleetv1.Bundle, fleetCluster string) bool {
+	return slices.ContainsFunc(bundle.Spec.Targets, func(its fleetv1.BundleTarget) bool { return its.ClusterName == fleetCluster })
 }
 
 func withoutGlobal(values map[string]any) map[string]any {
@@ -267,7 +306,7 @@ func (l *chartsLook) leftOver() {
 	}
 	for source, held := range l.held {
 		of, is := carried(held.object)
-		isLeft := is && !l.used[source] && !mayBeCopied(of)
+		isLeft := is && !l.Used[source] && !l.read[source] && !mayBeCopied(of)
 		switch {
 		case source.Kind == "Secret" && isLeft:
 			l.Garbage = append(l.Garbage, source.String())
@@ -302,7 +341,7 @@ func unpack(resource fleetv1.BundleResource, into any) error {
 }
 
 func (of Carriage) String() string {
-	return "HelmChartProxy " + of.Proxy.String() + " in " + of.Namespace
+	return strings.TrimSuffix("HelmChartProxy "+of.Proxy.String()+" in "+of.Namespace+" for "+of.Only, " for ")
 }
 
 // viewCharts describes what is made of HelmChartProxies.

@@ -58,8 +58,13 @@ var aCluster = map[string]any{"Cluster": map[string]any{"metadata": map[string]a
 func ChartsHold(was State) bool {
 	s := Settle(was)
 	in := settingsOf(s.Config)
+	for of, carrier := range s.Charts.Carriers {
+		if of.Only != "" && s.Charts.Installed[carrier.UID] != "" {
+			return true
+		}
+	}
 	for _, proxy := range s.Charts.Proxies {
-		if _, _, held := s.wanted(proxy); held || Templates[proxy.Spec.ValuesTemplate](aCluster) == nil {
+		if _, _, held := s.wanted(proxy); held || s.Charts.Down || Templates[proxy.Spec.ValuesTemplate](aCluster) == nil {
 			return true
 		}
 		for _, cluster := range s.chartClusters(proxy) {

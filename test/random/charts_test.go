@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -104,6 +105,10 @@ func drawChart(rng *rand.Rand, step *Step) {
 	if rng.IntN(4) == 0 {
 		spec.CorrectDrift = ptr.To(true)
 	}
+	if rng.IntN(4) == 0 {
+		spec.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromInt32(1))}
+	}
+	spec.ReconcileStrategy = oneOf(rng, "", addonsv1.ReconcileStrategyContinuous, addonsv1.ReconcileStrategyInstallOnce)
 	step.Chart = spec
 }
 
@@ -224,7 +229,7 @@ func edited(proxy *addonsv1.HelmChartProxy, step Step) *addonsv1.HelmChartProxy 
 			spec.ReleaseNamespace = "default" // As the webhook has it.
 		}
 	case "download":
-		spec.Download, spec.CorrectDrift = to.Download, to.CorrectDrift
+		spec.Download, spec.CorrectDrift, spec.Rollout = to.Download, to.CorrectDrift, to.Rollout
 	case "sources":
 		spec.ValuesFrom = to.ValuesFrom
 	case "chart":
@@ -355,6 +360,10 @@ func foreignCarried(r *run, step Step) (bool, error) {
 	made := map[string]client.Object{}
 	if err := meta.EachListItem(list, func(its runtime.Object) error {
 		object := its.(client.Object)
+		source := oracle.Source{Kind: step.Kind, Key: client.ObjectKeyFromObject(object)}
+		if step.Kind == "ConfigMap" && !r.state.Charts.Used[source] {
+			return nil // Values of before, which agents may still read.
+		}
 		if proxy, found := oracle.MadeFor(object); found && r.state.Charts.Proxies[proxy] != nil {
 			made[client.ObjectKeyFromObject(object).String()] = object
 		}
@@ -373,7 +382,11 @@ func foreignCarried(r *run, step Step) (bool, error) {
 				delete(r.kept, keptCarrier(of))
 			}
 		}
-		return true, client.IgnoreNotFound(admin.Delete(ctx, object))
+		if err := admin.Delete(ctx, object); client.IgnoreNotFound(err) != nil || step.Kind != "Bundle" {
+			return true, client.IgnoreNotFound(err)
+		}
+		// Fleet takes away what was made of it.
+		return true, r.withdraw(func(bundle *fleetv1.Bundle, _ string) bool { return bundle.UID == "" || bundle.UID == object.GetUID() })
 	}
 	return true, client.IgnoreNotFound(patch(object, json.RawMessage(edit)))
 }

@@ -101,6 +101,10 @@ func TestKnownCharts(t *testing.T) {
 	selected := func(value string) Step { return Step{Op: "SelectForChart", Key: chartLabel, Value: value} }
 	stopGC, startGC := op("StopGC", ""), op("StartGC", "")
 	pause, unpause := of("Annotation", op("Pause", "")), of("Annotation", op("Unpause", ""))
+	once, renamed := named, edit("release", released)
+	once.ReconcileStrategy = addonsv1.ReconcileStrategyInstallOnce
+	installs, hangsUp := op("FleetReleases", ""), of("HangingUp", op("RepositoryFails", ""))
+	other := edit("template", chart{ValuesTemplate: "{who: {is: anybody}}"})
 	moves, stays := of("Spec", op("Pause", "")), of("Spec", op("Unpause", ""))
 	playKnown(t, map[string][]Step{
 		"installed before the Fleet Cluster is there, upgraded, deselected and selected again, and deleted while the program is away": {
@@ -116,6 +120,12 @@ func TestKnownCharts(t *testing.T) {
 			deleteWeb, proxy(released), rest, stays, rest},
 		"a release stays until the chart of another one is to be had": {
 			classless, initialized, proxy(named), rest, missing, edit("release", released), rest, newer, rest},
+		"installed once: nothing changes it, another Cluster gets what is wanted now, and all leave": {
+			classless, initialized, slot(1, classless), proxy(once), rest, installs, rest, newer, rest, other, rest, renamed, rest,
+			slot(1, initialized), rest, killCharts, rest, selected("no"), edit("selector", picky), rest, selected("yes"), rest, deleteWeb, rest},
+		"the repository hangs up: what there is a Bundle of goes on, and the rest when it answers again": {
+			classless, initialized, slot(1, classless), proxy(named), rest, installs, hangsUp, rest, other, rest, slot(1, initialized), rest,
+			renamed, rest, edit("release", named), rest, newer, rest, op("DeleteCluster", ""), rest, op("RepositoryAnswers", ""), rest},
 		"agents download it, and the manager again; another release, in another namespace": {
 			classless, initialized, {Op: "CreateProxy", Namespace: lib, Chart: &everywhere}, rest,
 			red, rest, edit("download", chart{Download: addonsv1.DownloadAgent}), killCharts, rest,

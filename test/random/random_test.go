@@ -179,6 +179,9 @@ func (r *run) finish(check bool) error {
 		}
 		return nil
 	}
+	if _, err := repositoryAnswers(r, Step{Value: "restarted"}); err != nil {
+		return err
+	}
 	if err := errors.Join(r.startCollector(), r.start(syncerProcess, webhookProcess, registrarProcess, chartsProcess)); err != nil {
 		return err
 	}

@@ -223,6 +223,9 @@ func (r *run) quiet() error {
 	want := oracle.View(settled)
 	deadline := time.Now().Add(r.patience)
 	for calmSince := (time.Time{}); ; {
+		if err := r.fleetWithdraws(); err != nil {
+			return err
+		}
 		seen, err := r.look()
 		if err != nil {
 			return err
@@ -240,6 +243,7 @@ func (r *run) quiet() error {
 		case time.Since(calmSince) >= calm:
 			r.state, r.dirty = seen, false
 			r.state.Calling.Called, r.state.Calling.Rotated, r.state.Calling.Kept = settled.Calling.Called, settled.Calling.Rotated, settled.Calling.Kept
+			r.state.Charts.Asked = settled.Charts.Asked
 			r.carried += len(seen.Charts.Carriers)
 			clear(r.deleted)
 			return r.nothingElse()

@@ -81,6 +81,7 @@ const quiet = "quiet"
 var operations = slices.Concat(
 	clusterOperations, classOperations, configOperations, foreignOperations, tenantOperations, collidingOperations,
 	processOperations, callingOperations, flapOperations, registrarOperations, chartsOperations, carriedOperations,
+	releaseOperations,
 )
 
 func operationOf(name string) operation {

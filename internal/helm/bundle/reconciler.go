@@ -251,20 +251,22 @@ func (r *Reconciler) isKept(ctx context.Context, of *addonsv1.HelmChartProxy, in
 
 // target returns the target for a release, nil for none; last is the one that is there. A target that has not
 // changed was checked when it came. One that is not to change, or whose release does not tell the truth any
-// more, stays until the HelmReleaseProxy is deleted.
+// more, stays until the HelmReleaseProxy or the Fleet Cluster is deleted.
 func (r *Reconciler) target(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, have *fleetv1.Bundle, release *addonsv1.HelmReleaseProxy, last fleetv1.BundleTarget, isThere bool) (*fleetv1.BundleTarget, error) {
 	target, ok := plan.TargetOf(of, release)
 	isDeleted, record := !release.DeletionTimestamp.IsZero(), plan.RecordOf(release)
+	if target.ClusterName == "" || isDeleted && have == nil {
+		return nil, nil
+	}
 	retained := &last
 	if !isThere {
 		retained = nil
+	} else if !plan.IsFrozen(of, release) { // Another Fleet Cluster of that name would get it.
+		if fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: target.ClusterName}); err != nil || fleet == nil {
+			return nil, err
+		}
 	}
-	switch {
-	case target.ClusterName == "":
-		return nil, nil
-	case isDeleted && have == nil:
-		return nil, nil
-	case isDeleted && record.Leaving != plan.Emptied:
+	if isDeleted && record.Leaving != plan.Emptied {
 		deployment, err := r.Deployment(ctx, client.ObjectKeyFromObject(have), target.ClusterName)
 		if err != nil || !plan.MustBeEmptied(record, have, deployment) {
 			return nil, err

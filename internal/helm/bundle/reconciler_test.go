@@ -151,16 +151,30 @@ func TestTargetsWithoutReleases(t *testing.T) {
 	}
 }
 
-// A target whose release another one is to replace stays as it is until its HelmReleaseProxy is deleted.
-func TestOutdatedTarget(t *testing.T) {
-	of := proxyOf("team", "web")
-	of.Spec.ReleaseName = "other"
-	release := releaseOf(of, plan.Key{Namespace: "team", Name: "one"}, "hcp-web", plan.Record{FleetCluster: "one", Sync: 1})
-	release.Spec.ReleaseName = "web"
+// A target whose release another one is to replace stays as it is until its HelmReleaseProxy is deleted. None stays
+// whose Fleet Cluster is gone, but for what is installed once and for all.
+func TestOldTarget(t *testing.T) {
+	of, cluster := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
+	once, renamed := of.DeepCopy(), of.DeepCopy()
+	once.Spec.ReconcileStrategy, renamed.Spec.ReleaseName = addonsv1.ReconcileStrategyInstallOnce, "other"
+	fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one"}}
 	last := fleetv1.BundleTarget{Name: "one", ClusterName: "one"}
-	got, err := reconciler(t).target(t.Context(), of, &inputs.Inputs{}, nil, release, last, true)
-	if err != nil || got == nil || !equality.Semantic.DeepEqual(*got, last) {
-		t.Errorf("the target is %v, want %v (%v)", got, last, err)
+	for name, test := range map[string]struct {
+		of      *addonsv1.HelmChartProxy
+		objects []client.Object
+		stays   bool
+	}{
+		"of another release":             {renamed, []client.Object{fleet}, true},
+		"its Fleet Cluster is gone":      {of, nil, false},
+		"that is gone, and it is frozen": {once, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			release := releaseOf(of, cluster, plan.BundleName(of, cluster, 0), plan.Record{FleetCluster: "one", Installed: true, Sync: 1})
+			got, err := reconciler(t, test.objects...).target(t.Context(), test.of, &inputs.Inputs{}, nil, release, last, true)
+			if err != nil || (got != nil) != test.stays || got != nil && !equality.Semantic.DeepEqual(*got, last) {
+				t.Errorf("the target is %v, want %v: %t (%v)", got, last, test.stays, err)
+			}
+		})
 	}
 }
 

@@ -192,6 +192,9 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 	if s.record.IsMadeAnew(of) {
 		return true, r.Remove(ctx, s.release)
 	}
+	if err := r.forgetGone(ctx, s, of); err != nil {
+		return false, err
+	}
 	pin := stamp.PinOf(s.cluster.Annotations)
 	isOwn := false
 	if pin.IsComplete() {
@@ -212,10 +215,30 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 	case s.record.FleetCluster != pin.ClusterName:
 		s.fail(addonsv1.GetClusterFailedReason, fmt.Sprintf("the release is on Fleet Cluster %s; delete the HelmReleaseProxy to install it on %s", s.record.FleetCluster, pin.ClusterName))
 	}
-	if s.record.FleetCluster != "" {
+	if s.record.FleetCluster != "" && isOwn { // One that was moved here is not in Fleet yet.
 		s.record.Of = &of
 	}
 	return false, nil
+}
+
+// forgetGone empties the record of a release whose Fleet Cluster is gone: the Cluster may come back to Fleet under
+// another name, and another one under that name.
+func (r *Reconciler) forgetGone(ctx context.Context, s *scope, of plan.Of) error {
+	last := s.record
+	if last.FleetCluster == "" || s.isFrozen() || last.Of == nil || *last.Of != of {
+		return nil
+	}
+	fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: s.cluster.Namespace, Name: last.FleetCluster})
+	if err != nil || fleet != nil {
+		return err
+	}
+	for revision := range 2 {
+		if err := r.removeValues(ctx, s, s.key(plan.Record{FleetCluster: last.FleetCluster, Revision: revision}), last.Secret || last.Stale); err != nil {
+			return err
+		}
+	}
+	s.record = plan.Record{}
+	return nil
 }
 
 // observe returns the state of the release, and notes in the record what follows from it.

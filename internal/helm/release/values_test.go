@@ -1,6 +1,7 @@
 package release
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"testing"
@@ -95,6 +96,34 @@ func (w *world) write(t *testing.T, record plan.Record, template string, change 
 		t.Fatal(err)
 	}
 	return s
+}
+
+// Where the Fleet Cluster is gone, nothing is known of the release; but not after a move, when it is not there yet, and not
+// of what is installed once and for all.
+func TestFleetClusterIsGone(t *testing.T) {
+	of := plan.Of{Cluster: "one", Release: "web-one"}
+	for name, test := range map[string]struct {
+		strategy string
+		of       plan.Of
+		goes     bool
+	}{
+		"gone":  {of: of, goes: true},
+		"moved": {of: plan.Of{Cluster: "before", Release: "before"}},
+		"once":  {of: of, strategy: addonsv1.ReconcileStrategyInstallOnce},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, InProcess{})
+			s := scopeOf(t, "who: me")
+			s.release.UID, s.proxy.Spec.ReconcileStrategy = of.Release, test.strategy
+			s.record.Installed, s.record.Of = true, &test.of
+			if err := w.Create(t.Context(), s.cluster.DeepCopy()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.find(t.Context(), s); err != nil || (s.record.FleetCluster == "") != test.goes || *cmp.Or(s.record.Of, &test.of) != test.of {
+				t.Errorf("the record is %s, and goes: %t (%v)", s.record, test.goes, err)
+			}
+		})
+	}
 }
 
 // A release that another one is to replace keeps its values: it may have to stay for long.

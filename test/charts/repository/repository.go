@@ -42,7 +42,19 @@ type Repository struct {
 	asked   []string
 	refused int
 	isOpen  bool
+	// outage is what it does instead of answering; empty if it answers.
+	outage Outage
 }
+
+// Outage is how a repository fails.
+type Outage string
+
+// How a repository fails: it answers with an error, or hangs up.
+const (
+	Answering Outage = ""
+	Failing   Outage = "Failing"
+	HangingUp Outage = "HangingUp"
+)
 
 // New starts a repository.
 func New() *Repository {
@@ -65,10 +77,24 @@ func (r *Repository) Open() {
 	r.isOpen = true
 }
 
+// Fail has it fail, or answer again.
+func (r *Repository) Fail(how Outage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.outage = how
+}
+
 // ServeHTTP answers.
 func (r *Repository) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	switch r.outage {
+	case HangingUp:
+		panic(http.ErrAbortHandler)
+	case Failing:
+		http.Error(w, "come back later", http.StatusServiceUnavailable)
+		return
+	}
 	if username, password, _ := req.BasicAuth(); !r.isOpen && (username != Username || password != Password) {
 		r.refused++
 		http.Error(w, "who are you?", http.StatusUnauthorized)

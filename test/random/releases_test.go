@@ -1,0 +1,163 @@
+package random
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/test/oracle"
+	"github.com/muster-fleet/muster/test/stack"
+)
+
+// What Fleet, which is played, and the repository do. A release that is installed, and a chart that is not to be had,
+// make it matter how things were.
+var releaseOperations = []operation{
+	{name: "FleetReleases", weight: 12, draw: drawSlot, do: fleetReleases, racy: always},
+	{name: "RepositoryFails", weight: 5, draw: drawKind(string(repository.Failing), string(repository.HangingUp)), do: repositoryFails, racy: always},
+	// The program looks again by itself within a minute; a run does not wait for that.
+	{name: "RepositoryAnswers", weight: 20, draw: drawValue("restarted"), do: repositoryAnswers, racy: always},
+}
+
+// repositoryFails has the repository fail. The program is killed: from outside nobody sees what it remembers of it.
+func repositoryFails(r *run, step Step) (bool, error) {
+	if r.state.Charts.Down || len(r.state.Charts.Proxies) == 0 {
+		return false, nil
+	}
+	_, err := forgetRepository(r, step)
+	repo.Fail(repository.Outage(step.Kind))
+	r.state.Charts.Down = true
+	return true, err
+}
+
+func repositoryAnswers(r *run, step Step) (bool, error) {
+	if !r.state.Charts.Down {
+		return false, nil
+	}
+	repo.Fail(repository.Answering)
+	r.state.Charts.Down = false
+	if step.Value == "" {
+		return true, nil
+	}
+	_, err := forgetRepository(r, step)
+	return true, err
+}
+
+// forgetRepository kills the program, which remembers what it has downloaded.
+var forgetRepository = stops(chartsProcess, (*stack.Stack).Kill)
+
+// fleetReleases plays Fleet, whose agents have installed all that one Bundle carries.
+func fleetReleases(r *run, step Step) (bool, error) {
+	if !r.isUp(syncerProcess) || !r.isUp(chartsProcess) {
+		return false, nil // What comes next may be seen before this.
+	}
+	carried := slices.DeleteFunc(slices.Collect(maps.Keys(r.state.Charts.Carriers)), func(of oracle.Carriage) bool { return !r.isPlayed(of) })
+	if len(carried) == 0 {
+		return false, nil
+	}
+	slices.SortFunc(carried, func(a, b oracle.Carriage) int { return cmp.Compare(a.String()+a.Release, b.String()+b.Release) })
+	of := carried[step.Cluster%len(carried)]
+	var bundles fleetv1.BundleList
+	if err := admin.List(ctx, &bundles, client.InNamespace(of.Namespace)); err != nil {
+		return false, err
+	}
+	carrier := r.state.Charts.Carriers[of]
+	for i := range bundles.Items {
+		bundle := &bundles.Items[i]
+		if bundle.UID != carrier.UID {
+			continue
+		}
+		for j := range bundle.Spec.Targets {
+			target := &bundle.Spec.Targets[j]
+			if err := deploy(bundle, target); err != nil {
+				return true, err
+			}
+			fleet := r.state.FleetClusters[oracle.Key{Namespace: of.Namespace, Name: target.ClusterName}]
+			r.state.Charts.Installed[carrier.UID] = fleet.Annotations[domain+"/imported-from"]
+		}
+		return true, nil
+	}
+	return false, nil
+}
+
+// isPlayed reports whether Fleet's part of a carrier is played: nobody looks at what is moved, or at what a
+// HelmChartProxy that is paused has.
+func (r *run) isPlayed(of oracle.Carriage) bool {
+	proxy := r.state.Charts.Proxies[of.Proxy]
+	if proxy == nil || proxy.Annotations[pausedKey] != "" {
+		return false
+	}
+	for name := range r.state.Charts.Carriers[of].Targets {
+		fleet := r.state.FleetClusters[oracle.Key{Namespace: of.Namespace, Name: name}]
+		if fleet == nil || fleet.Annotations[domain+"/released"] != "" || oracle.FleetNamespace(client.ObjectKeyFromObject(fleet)) == oracle.FleetNamespace(r.collidedKey()) {
+			return false
+		}
+	}
+	return true
+}
+
+// deploy makes what Fleet makes of a target, and says what its agent says.
+func deploy(bundle *fleetv1.Bundle, target *fleetv1.BundleTarget) error {
+	namespace := &corev1.Namespace{}
+	namespace.Name = oracle.FleetNamespace(oracle.Key{Namespace: bundle.Namespace, Name: target.ClusterName})
+	if err := admin.Create(ctx, namespace); err != nil && !isRefused(err) { // It is there from the last time.
+		return err
+	}
+	its := &fleetv1.BundleDeployment{}
+	its.Namespace, its.Name = namespace.Name, bundle.Name
+	if _, err := controllerutil.CreateOrUpdate(ctx, admin, its, func() error {
+		its.Labels = maps.Clone(bundle.Labels)
+		maps.Copy(its.Labels, map[string]string{
+			fleetv1.BundleLabel: bundle.Name, fleetv1.BundleNamespaceLabel: bundle.Namespace,
+			fleetv1.ClusterLabel: target.ClusterName, fleetv1.ClusterNamespaceLabel: bundle.Namespace,
+		})
+		options := &its.Spec.Options
+		options.Helm, options.DownstreamResources, options.ForceSyncGeneration = target.Helm, target.DownstreamResources, target.ForceSyncGeneration
+		its.Spec.DeploymentID = fmt.Sprint("deployed-", bundle.Generation)
+		its.Spec.StagedOptions, its.Spec.StagedDeploymentID = its.Spec.Options, its.Spec.DeploymentID
+		return nil
+	}); err != nil {
+		return err
+	}
+	before := its.DeepCopy()
+	its.Status.AppliedDeploymentID, its.Status.Release = its.Spec.DeploymentID, "default/release:1"
+	its.Status.Ready, its.Status.NonModified = true, true
+	return admin.Status().Patch(ctx, its, client.MergeFrom(before))
+}
+
+// fleetWithdraws plays Fleet, which takes away what no Bundle targets any more.
+func (r *run) fleetWithdraws() error {
+	return r.withdraw(func(bundle *fleetv1.Bundle, fleetCluster string) bool { return !oracle.IsTarget(bundle, fleetCluster) })
+}
+
+func (r *run) withdraw(isOver func(bundle *fleetv1.Bundle, fleetCluster string) bool) error {
+	var deployments fleetv1.BundleDeploymentList
+	if err := admin.List(ctx, &deployments); err != nil {
+		return err
+	}
+	for i := range deployments.Items {
+		its := &deployments.Items[i]
+		key := client.ObjectKey{Namespace: its.Labels[fleetv1.BundleNamespaceLabel], Name: its.Labels[fleetv1.BundleLabel]}
+		if !strings.HasPrefix(key.Namespace, r.id+"-") {
+			continue
+		}
+		bundle := &fleetv1.Bundle{}
+		if err := admin.Get(ctx, key, bundle); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		if !isOver(bundle, its.Labels[fleetv1.ClusterLabel]) {
+			continue
+		}
+		if err := admin.Delete(ctx, its); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
