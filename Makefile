@@ -136,9 +136,9 @@ RUN_TARGETS := MAKE='$(MAKE)' hack/run-targets.sh
 # What everybody runs before a change is sent, and what would find most mistakes.
 TEST_TARGETS := test-unit test-main test-random-once test-page
 # What every change must pass.
-TEST_ALL_TARGETS := parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer-once test-charts-once test-install-once test-random test-faults test-e2e test-release-trial
+TEST_ALL_TARGETS := parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer-once test-helm-once test-install-once test-random test-faults test-e2e test-release-trial
 # What takes long and breaks seldom.
-TEST_NIGHTLY_TARGETS := test-upgrade test-move test-migration test-install test-installer test-charts test-story-faults test-release test-images faults
+TEST_NIGHTLY_TARGETS := test-upgrade test-move test-migration test-install test-installer test-helm test-story-faults test-release test-images faults
 
 .PHONY: test
 test: ## Run what finds most mistakes, in minutes: unit tests, the main decisions, a random run, the page
@@ -270,15 +270,15 @@ test-migration: ## Migrate from CAAPF, which is played, and from CAAPH, and back
 	$(STACK) build
 	$(TEST) -p=1 -timeout=30m ./test/migration/...
 
-.PHONY: test-charts
-test-charts: ## Test HelmChartProxies on the whole stack, with charts of other projects beside Helm
+.PHONY: test-helm
+test-helm: ## Test HelmChartProxies on the whole stack, with charts of other projects beside Helm
 	$(STACK) build
-	$(TEST) -timeout=100m ./test/charts/...
+	$(TEST) -timeout=100m ./test/helm/...
 
-.PHONY: test-charts-once
-test-charts-once: ## Test a HelmChartProxy on the whole stack, with three charts of other projects beside Helm
+.PHONY: test-helm-once
+test-helm-once: ## Test a HelmChartProxy on the whole stack, with three charts of other projects beside Helm
 	$(STACK) build
-	$(TEST) -timeout=30m -run='^TestStory$$|^TestCorpus$$/^(metrics-server|ingress-nginx|fleet-crd)$$' ./test/charts
+	$(TEST) -timeout=30m -run='^TestStory$$|^TestCorpus$$/^(metrics-server|ingress-nginx|fleet-crd)$$' ./test/helm
 
 .PHONY: test-release
 test-release: ## Release the last commit in two clones, compare byte by byte, and use what was made

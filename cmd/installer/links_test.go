@@ -17,7 +17,7 @@ func TestOthersDoNotLinkHelm(t *testing.T) {
 	all := map[string]bool{}
 	for _, entry := range programs {
 		program := entry.Name()
-		links := program == "installer" || program == "charts"
+		links := program == "installer" || program == "helm"
 		all[program] = true
 		listed, err := exec.Command("go", "list", "-deps", "github.com/muster-fleet/muster/cmd/"+program).Output()
 		if err != nil {
@@ -33,7 +33,7 @@ func TestOthersDoNotLinkHelm(t *testing.T) {
 			t.Errorf("%s links %q", program, found)
 		}
 	}
-	for _, program := range []string{"webhook", "syncer", "registrar", "kubectl-muster", "installer", "charts"} {
+	for _, program := range []string{"webhook", "syncer", "registrar", "kubectl-muster", "installer", "helm"} {
 		if !all[program] {
 			t.Errorf("%s was not looked at", program)
 		}

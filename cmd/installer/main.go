@@ -18,7 +18,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/installer"
-	"github.com/muster-fleet/muster/internal/installer/helm"
+	"github.com/muster-fleet/muster/internal/installer/releases"
 	"github.com/muster-fleet/muster/internal/manifests"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"

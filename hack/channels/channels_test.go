@@ -146,15 +146,15 @@ func TestFencesComeFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	at := map[string]int{}
-	for i, object := range objects(t, files["charts.yaml"]) {
+	for i, object := range objects(t, files["helm.yaml"]) {
 		at[object.GetKind()+" "+object.GetName()] = i
 	}
 	for _, fence := range []string{
-		"ValidatingAdmissionPolicyBinding muster-charts-authors", "ValidatingAdmissionPolicyBinding muster-charts-values",
-		"ValidatingAdmissionPolicyBinding muster-charts-bundles", "ValidatingAdmissionPolicyBinding muster-charts-nothing-else",
-		"ValidatingWebhookConfiguration muster-charts-validating-webhook",
+		"ValidatingAdmissionPolicyBinding muster-helm-authors", "ValidatingAdmissionPolicyBinding muster-helm-values",
+		"ValidatingAdmissionPolicyBinding muster-helm-bundles", "ValidatingAdmissionPolicyBinding muster-helm-nothing-else",
+		"ValidatingWebhookConfiguration muster-helm-validating-webhook",
 	} {
-		for _, bounded := range []string{"CustomResourceDefinition helmchartproxies.addons.cluster.x-k8s.io", "ClusterRoleBinding muster-charts", "Deployment muster-charts"} {
+		for _, bounded := range []string{"CustomResourceDefinition helmchartproxies.addons.cluster.x-k8s.io", "ClusterRoleBinding muster-helm", "Deployment muster-helm"} {
 			before, isThere := at[fence]
 			after, isThereToo := at[bounded]
 			if !isThere || !isThereToo || before > after {

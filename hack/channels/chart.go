@@ -71,7 +71,7 @@ func defaultValues(objects []*unstructured.Unstructured, from image) (Values, er
 		LogLevel: "info", CRDs: CRDValues{Enabled: true, Keep: true},
 		Certificates: CertificateValues{IssuerRef: IssuerValues{Kind: "Issuer", Group: "cert-manager.io"}},
 	}
-	of := map[string]*ProgramValues{"webhook": &values.Webhook, "syncer": &values.Syncer, "registrar": &values.Registrar, "installer": &values.Installer, "charts": &values.Charts}
+	of := map[string]*ProgramValues{"webhook": &values.Webhook, "syncer": &values.Syncer, "registrar": &values.Registrar, "installer": &values.Installer, "helm": &values.Helm}
 	for _, p := range programs(objects) {
 		container, err := p.container()
 		if err != nil {

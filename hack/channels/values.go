@@ -23,7 +23,7 @@ type Values struct {
 	// The installer, which installs Fleet itself.
 	Installer ProgramValues `json:"installer"`
 	// The program that downloads charts and carries out HelmChartProxies.
-	Charts ProgramValues `json:"charts"`
+	Helm ProgramValues `json:"helm"`
 	// The certificates, from cert-manager.
 	Certificates CertificateValues `json:"certificates"`
 	// The CRD of FleetAddonConfigs.

@@ -182,8 +182,8 @@ func TestRelease(t *testing.T) {
 
 func checkAssets(t *testing.T, dir string) {
 	wanted := []string{
-		"install.yaml", "registrar.yaml", "installer.yaml", "charts.yaml", "chartsreadsecrets.yaml", "classlabels.yaml", "mappingauthors.yaml", "monitoring.yaml", "addon-components.yaml", "metadata.yaml", "capi-operator.yaml", "images.txt", "notes.md", "checksums.txt", "muster-images-" + version + ".tar", "muster-airgap-" + version + ".tar",
-		"muster-webhook.cdx.json", "muster-syncer.cdx.json", "muster-registrar.cdx.json", "muster-installer.cdx.json", "muster-charts.cdx.json",
+		"install.yaml", "registrar.yaml", "installer.yaml", "helm.yaml", "helmreadsecrets.yaml", "classlabels.yaml", "mappingauthors.yaml", "monitoring.yaml", "addon-components.yaml", "metadata.yaml", "capi-operator.yaml", "images.txt", "notes.md", "checksums.txt", "muster-images-" + version + ".tar", "muster-airgap-" + version + ".tar",
+		"muster-webhook.cdx.json", "muster-syncer.cdx.json", "muster-registrar.cdx.json", "muster-installer.cdx.json", "muster-helm.cdx.json",
 		"muster.krew.yaml",
 	}
 	machines := assets.Machines
@@ -199,7 +199,7 @@ func checkAssets(t *testing.T, dir string) {
 		}
 	}
 	var run string
-	for _, manifest := range []string{"install.yaml", "registrar.yaml", "installer.yaml", "charts.yaml"} {
+	for _, manifest := range []string{"install.yaml", "registrar.yaml", "installer.yaml", "helm.yaml"} {
 		content, err := os.ReadFile(filepath.Join(dir, manifest))
 		if err != nil {
 			t.Fatal(err)

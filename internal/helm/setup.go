@@ -47,7 +47,7 @@ import (
 )
 
 // Lease is the Lease by which one of several replicas leads.
-const Lease = stamp.ChartsLease
+const Lease = stamp.HelmLease
 
 // Options are the settings of the program.
 type Options struct {
@@ -135,12 +135,12 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		ChartInterval: options.ChartInterval, Now: time.Now,
 		Charts: repository.New(repository.Options{
 			Interval: options.ChartInterval, DeniedNetworks: options.DeniedNetworks, MaxIndex: options.MaxIndex, MaxArchive: options.MaxArchive,
-			Pool: pool, UserAgent: "muster-charts",
+			Pool: pool, UserAgent: "muster-helm",
 		}),
 	}
 	failures := &proxy.Failures{}
 	managed := &proxy.Managed{Reader: mgr.GetClient(), WatchFilter: options.WatchFilter}
-	recorder := mgr.GetEventRecorder("muster-charts")
+	recorder := mgr.GetEventRecorder("muster-helm")
 	if err := ctrlmetrics.Registry.Register(newCollector(mgr.GetClient(), reader, mgr.Elected())); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}

@@ -41,10 +41,10 @@ const (
 	RegistrarLease = "muster-registrar"
 	// InstallerLease is the same of the installer.
 	InstallerLease = "muster-installer"
-	// ChartsLease is that of the program that carries out HelmChartProxies.
-	ChartsLease = "muster-charts"
-	// ChartsCRD is the name of the CRD of HelmChartProxies. It is ours if it has our label.
-	ChartsCRD = "helmchartproxies.addons.cluster.x-k8s.io"
+	// HelmLease is that of the program that carries out HelmChartProxies.
+	HelmLease = "muster-helm"
+	// HelmCRD is the name of the CRD of HelmChartProxies. It is ours if it has our label.
+	HelmCRD = "helmchartproxies.addons.cluster.x-k8s.io"
 
 	manifestSuffix = "-fleet-agent"
 )

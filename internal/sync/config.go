@@ -45,9 +45,9 @@ const (
 	// InstallerAvailableCondition says whether the installer runs, where install or config ask
 	// for what it does; where they do not, the condition is not there.
 	InstallerAvailableCondition = "InstallerAvailable"
-	// ChartsAvailableCondition says whether HelmChartProxies are carried out, where their CRD is
+	// HelmAvailableCondition says whether HelmChartProxies are carried out, where their CRD is
 	// Muster's. Clusters do not wait for that, so Ready does not sum it up.
-	ChartsAvailableCondition = "ChartsAvailable"
+	HelmAvailableCondition = "HelmAvailable"
 )
 
 // statusInterval is how often counts are written at most while they change.
@@ -63,8 +63,8 @@ type configReconciler struct {
 	// watchFilter limits which Clusters are counted, and which FleetAddonConfig is
 	// reported on; empty for all.
 	watchFilter string
-	// installer and charts tell whether the installer runs, and what carries out HelmChartProxies.
-	installer, charts *presence
+	// installer and helm say whether the installer runs, and what carries out HelmChartProxies.
+	installer, helm *presence
 
 	// missing names the kinds that are not served, as of the last look.
 	missing string
@@ -142,16 +142,16 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		later.RequeueAfter = statusInterval
 	}
 	asks := settings.AsksForInstall(config) || settings.AsksForFleetSettings(config)
-	charts, err := r.chartsAvailable(ctx)
+	available, err := r.helmAvailable(ctx)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if (asks || charts != nil) && later.RequeueAfter == 0 {
+	if (asks || available != nil) && later.RequeueAfter == 0 {
 		later.RequeueAfter = installerInterval // Nothing tells that a Lease grows old.
 	}
 	lacks := asks && r.installer.isMissing(ctx)
 	metrics.Condition(InstallerAvailableCondition, !lacks)
-	wanted := r.status(in, asks, lacks, charts)
+	wanted := r.status(in, asks, lacks, available)
 	if wanted.Classes, err = r.classes(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -241,7 +241,7 @@ func own(status *addonsv1.FleetAddonConfigStatus) *addonsv1.FleetAddonConfigStat
 
 // status returns what is the syncer's of the status as it should be; times of transitions
 // that did not happen stay.
-func (r *configReconciler) status(in *settings.InForce, asks, installerMissing bool, charts *metav1.Condition) addonsv1.FleetAddonConfigStatus {
+func (r *configReconciler) status(in *settings.InForce, asks, installerMissing bool, helm *metav1.Condition) addonsv1.FleetAddonConfigStatus {
 	config := in.Config
 	counts := r.tally.Counts()
 	status := *own(&config.Status)
@@ -266,8 +266,8 @@ func (r *configReconciler) status(in *settings.InForce, asks, installerMissing b
 		others = ofInstaller(config, available)
 	}
 	conditions = append([]metav1.Condition{summary(append(others, conditions...))}, conditions...)
-	if charts != nil {
-		conditions = append(conditions, *charts)
+	if helm != nil {
+		conditions = append(conditions, *helm)
 	}
 	status.Conditions = nil
 	for _, condition := range conditions {

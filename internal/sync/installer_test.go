@@ -50,14 +50,14 @@ func TestReadyWaitsForInstaller(t *testing.T) {
 	}
 }
 
-func TestChartsAvailable(t *testing.T) {
+func TestHelmAvailable(t *testing.T) {
 	crd := func(by string) client.Object {
 		its := sources.CRD()
-		its.Name, its.Labels = stamp.ChartsCRD, map[string]string{stamp.ManagedByLabel: by}
+		its.Name, its.Labels = stamp.HelmCRD, map[string]string{stamp.ManagedByLabel: by}
 		return its
 	}
 	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: stamp.ChartsLease},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "muster-system", Name: stamp.HelmLease},
 		Spec:       coordinationv1.LeaseSpec{RenewTime: ptr.To(metav1.NewMicroTime(time.Now()))},
 	}
 	for name, test := range map[string]struct {
@@ -67,7 +67,7 @@ func TestChartsAvailable(t *testing.T) {
 		"no CRD":              {objects: []client.Object{lease}},
 		"somebody else's":     {objects: []client.Object{crd("somebody"), lease}},
 		"ours, and it runs":   {objects: []client.Object{crd(stamp.ManagedBy), lease}, want: "Available"},
-		"ours, and it is out": {objects: []client.Object{crd(stamp.ManagedBy)}, want: "ChartsMissing"},
+		"ours, and it is out": {objects: []client.Object{crd(stamp.ManagedBy)}, want: "HelmMissing"},
 	} {
 		scheme := runtime.NewScheme()
 		for _, add := range []func(*runtime.Scheme) error{coordinationv1.AddToScheme, metav1.AddMetaToScheme} {
@@ -76,8 +76,8 @@ func TestChartsAvailable(t *testing.T) {
 			}
 		}
 		c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(test.objects...).Build()
-		r := &configReconciler{Client: c, charts: newPresence(c, "muster-system", stamp.ChartsLease)}
-		got, err := r.chartsAvailable(t.Context())
+		r := &configReconciler{Client: c, helm: newPresence(c, "muster-system", stamp.HelmLease)}
+		got, err := r.helmAvailable(t.Context())
 		if err != nil || (got == nil) != (test.want == "") || got != nil && got.Reason != test.want {
 			t.Errorf("%s: %+v, %v, want %q", name, got, err, test.want)
 		}

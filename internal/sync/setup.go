@@ -62,7 +62,7 @@ func Setup(mgr ctrl.Manager, options Options) error {
 		Client: mgr.GetClient(), settings: settings.NewReader(mgr.GetClient()), tally: tally, gate: gate, now: time.Now,
 		watchFilter: options.WatchFilter,
 		installer:   newPresence(mgr.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.InstallerLease),
-		charts:      newPresence(mgr.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.ChartsLease),
+		helm:        newPresence(mgr.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.HelmLease),
 	}
 	return status.setUp(mgr)
 }

@@ -18,12 +18,12 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/test/bench/metrics"
 	"github.com/muster-fleet/muster/test/bench/usage"
-	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/test/helm/repository"
 	"github.com/muster-fleet/muster/test/oracle"
 )
 
 const (
-	charts = "muster-charts"
+	charts = "muster-helm"
 	// mostSelected is how many Clusters the bar of a HelmChartProxy is for.
 	mostSelected = 1000
 	// oneByOne is how many Clusters are changed, one after the other.
@@ -173,7 +173,7 @@ func (s *session) measureSelected(ctx context.Context, g *generator, n int) (l c
 	return l, err
 }
 
-// deployed has something happen, and waits until muster-charts is quiet and the HelmChartProxy says that it is
+// deployed has something happen, and waits until muster-helm is quiet and the HelmChartProxy says that it is
 // deployed on so many Clusters.
 func (s *session) deployed(ctx context.Context, selected int, happen func() error) error {
 	if err := happen(); err != nil {
@@ -212,7 +212,7 @@ func (s *session) hasValues(ctx context.Context, key client.ObjectKey, revision 
 	return nil
 }
 
-// bodies returns how much the API server was sent of what muster-charts writes, by whomever.
+// bodies returns how much the API server was sent of what muster-helm writes, by whomever.
 func (s *session) bodies(ctx context.Context) (float64, error) {
 	const sizes = "apiserver_request_body_size_bytes_sum"
 	snapshot, err := metrics.Scrape(ctx, s.kube.RESTClient(), sizes)

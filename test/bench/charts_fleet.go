@@ -17,7 +17,7 @@ import (
 )
 
 // playedFleet does what Fleet and its agents do with Bundles for HelmChartProxies, as far as
-// muster-charts looks at it: it takes Bundles over, and deploys to each target at once.
+// muster-helm looks at it: it takes Bundles over, and deploys to each target at once.
 type playedFleet struct {
 	admin client.Client
 	cache cache.Cache

@@ -65,7 +65,7 @@ var faults = []fault{
 	{name: "apiserver-stopped", strike: stopAPIServer, charts: true},
 	{name: "registrar-killed", strike: killRegistrar, calls: true},
 	{name: "etcd-stopped", strike: stopEtcd, charts: true},
-	{name: "charts-killed", strike: killCharts, charts: true},
+	{name: "helm-killed", strike: killCharts, charts: true},
 	{name: "fleet-crds-removed", strike: removeFleetCRDs, charts: true},
 	{name: "cert-manager-absent", strike: removeCertManager},
 	{name: "syncer-killed", strike: killSyncer},

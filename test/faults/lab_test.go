@@ -12,7 +12,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/test/helm/repository"
 	"github.com/muster-fleet/muster/test/faults/proxy"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
@@ -23,7 +23,7 @@ const (
 	syncer      = "muster-syncer"
 	webhook     = "muster-webhook"
 	registrar   = "muster-registrar"
-	charts      = "muster-charts"
+	charts      = "muster-helm"
 	apiServer   = "kube-apiserver"
 	etcd        = "etcd"
 	controllers = "kube-controller-manager"

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/test/charts/table"
+	"github.com/muster-fleet/muster/test/helm/table"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
@@ -185,7 +185,7 @@ func TestAuthorsOfHelmChartProxies(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	_, err = env.Kubectl(ctx, "delete", "validatingwebhookconfiguration/muster-charts-validating-webhook", "mutatingwebhookconfiguration/muster-charts-mutating-webhook")
+	_, err = env.Kubectl(ctx, "delete", "validatingwebhookconfiguration/muster-helm-validating-webhook", "mutatingwebhookconfiguration/muster-helm-mutating-webhook")
 	g.Expect(err).NotTo(HaveOccurred())
 	own, other := newNamespace(t, g, "charts", nil), newNamespace(t, g, "charts-other", nil)
 	g.Expect(env.Apply(ctx, fmt.Sprintf(`
@@ -244,7 +244,7 @@ spec: {clusterSelector: {}, chartName: web, repoURL: "https://charts.example.com
 	g.Eventually(func() error { return dora.Create(ctx, proxy("there", "")) }).Should(Succeed())
 	// What is refused shows that the policy is in force.
 	g.Eventually(func() error { return dora.Create(ctx, proxy("try", ", namespaceSelector: {}"), client.DryRunAll) }).
-		Should(MatchError(ContainSubstring("ValidatingAdmissionPolicy 'muster-charts-authors'")))
+		Should(MatchError(ContainSubstring("ValidatingAdmissionPolicy 'muster-helm-authors'")))
 
 	sixteen := func(last string) string {
 		text := ", valuesFrom: ["
@@ -282,7 +282,7 @@ spec: {clusterSelector: {}, chartName: web, repoURL: "https://charts.example.com
 					continue
 				}
 				g.Expect(apierrors.IsForbidden(err)).To(BeTrue(), "got %v", err)
-				g.Expect(err).To(MatchError(And(ContainSubstring("muster-charts-authors"), ContainSubstring(test.refused))))
+				g.Expect(err).To(MatchError(And(ContainSubstring("muster-helm-authors"), ContainSubstring(test.refused))))
 			}
 		})
 	}

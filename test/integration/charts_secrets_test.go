@@ -19,21 +19,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/test/helm/repository"
 )
 
 // chartsPatience is longer than the program waits before it reads Secrets again, and than the garbage
 // collector takes to hear of new kinds.
 const chartsPatience = 90 * time.Second
 
-var bindingLine = regexp.MustCompile(`kubectl (create rolebinding muster-charts-read-secrets \S+ \S+ \S+muster-charts)`)
+var bindingLine = regexp.MustCompile(`kubectl (create rolebinding muster-helm-read-secrets \S+ \S+ \S+muster-helm)`)
 
 // removeHelm removes the component helm. Its HelmChartProxies go first: they have a finalizer.
 func removeHelm(t *testing.T) {
 	if _, err := env.Kubectl(ctx, "delete", "helmchartproxies", "--all", "-A", "--timeout=120s"); err != nil {
 		t.Error(err)
 	}
-	if err := env.Stop(ctx, "muster-charts"); err != nil {
+	if err := env.Stop(ctx, "muster-helm"); err != nil {
 		t.Error(err)
 	}
 	if _, err := env.Kubectl(ctx, "delete", "-k", "../../manifests/helm", "--ignore-not-found"); err != nil {
@@ -112,7 +112,7 @@ func TestChartsReadSecretsWhereAllowed(t *testing.T) {
 	var command string
 	g.Eventually(func(g Gomega) {
 		message := ready(g)
-		g.Expect(message).To(ContainSubstring("muster-charts may not get Secret " + s.namespace + "/values"))
+		g.Expect(message).To(ContainSubstring("muster-helm may not get Secret " + s.namespace + "/values"))
 		found := bindingLine.FindStringSubmatch(message)
 		g.Expect(found).NotTo(BeNil(), message)
 		command = found[1]
@@ -157,7 +157,7 @@ func TestChartsReadSecretsWhereAllowed(t *testing.T) {
 		owner := bundleOf(g)
 		g.Expect(owner.OwnerReferences).To(BeEmpty())
 		g.Expect(named(g).OwnerReferences).To(HaveExactElements(HaveField("UID", owner.UID)))
-		g.Expect(env.Stop(ctx, "muster-charts")).To(Succeed())
+		g.Expect(env.Stop(ctx, "muster-helm")).To(Succeed())
 		// As clusterctl move does it at the source.
 		moved := mergePatch(`{"metadata":{"annotations":{"clusterctl.cluster.x-k8s.io/delete-for-move":""}}}`)
 		release := get(g, &addonsv1.HelmReleaseProxy{}, s.namespace, "web-one")
@@ -166,7 +166,7 @@ func TestChartsReadSecretsWhereAllowed(t *testing.T) {
 			g.Expect(admin.Delete(ctx, its)).To(Succeed())
 			g.Expect(admin.Patch(ctx, its, mergePatch(`{"metadata":{"finalizers":null}}`))).To(Succeed())
 		}
-		g.Expect(env.Start(ctx, "muster-charts")).To(Succeed())
+		g.Expect(env.Start(ctx, "muster-helm")).To(Succeed())
 		g.Consistently(func(g Gomega) {
 			g.Expect(bundleOf(g).Spec.Targets).To(HaveLen(1))
 			g.Expect(written(g)).To(Equal("password: other"))
@@ -204,11 +204,11 @@ func TestChartsToken(t *testing.T) {
 		}
 	})
 	const (
-		digestKey, digestType = "muster-charts-digest-key", "fleet.addons.cluster.x-k8s.io/digest-key"
+		digestKey, digestType = "muster-helm-digest-key", "fleet.addons.cluster.x-k8s.io/digest-key"
 		valuesType            = "fleet.addons.cluster.x-k8s.io/helm-values"
 	)
 	namespace := newNamespace(t, g, "foreign", nil)
-	thief := accountOf(g, "muster-charts")
+	thief := accountOf(g, "muster-helm")
 	own := func(more ...string) map[string]any {
 		labels := map[string]any{
 			"app.kubernetes.io/managed-by": "muster", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io": "x",
@@ -260,7 +260,7 @@ func TestChartsToken(t *testing.T) {
 	g.Eventually(func() string {
 		_, answer := create(foreign, secret(foreign, "any", "Opaque", "a", nil))
 		return answer
-	}).Should(ContainSubstring("muster-charts may touch only"))
+	}).Should(ContainSubstring("muster-helm may touch only"))
 	key := &unstructured.Unstructured{Object: its.object(digestKey, nil)} // The program may have made it.
 	g.Expect(client.IgnoreNotFound(admin.Delete(ctx, key))).To(Succeed())
 	there := &unstructured.Unstructured{Object: secret(foreign, "hcp-there.for.one", valuesType, "00.yaml", own())}

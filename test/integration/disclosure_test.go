@@ -112,7 +112,7 @@ var rights = map[string]map[string]string{
 		"Secrets of cattle-fleet-system": "Helm keeps releases there, in Secrets",
 		"ConfigMaps":                     "certificate authorities that a FleetAddonConfig names",
 	},
-	"muster-charts": {
+	"muster-helm": {
 		"ConfigMaps":                    "values that HelmChartProxies name",
 		"values of Bundles":             "it writes Bundles",
 		"values of BundleDeployments":   "it reports how releases fare",
@@ -322,7 +322,7 @@ func TestNoAccountDisclosesSecrets(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {
 		s := secretIn(foreignNamespace)
-		code, answer := accountOf(g, "muster-charts").send(g, s, try(http.MethodPost, "", "application/json", "dryRun=All", s.object("new", s.fields(guess))))
+		code, answer := accountOf(g, "muster-helm").send(g, s, try(http.MethodPost, "", "application/json", "dryRun=All", s.object("new", s.fields(guess))))
 		g.Expect(code).To(Equal(http.StatusCreated), answer)
 	}).Should(Succeed())
 	t.Run("without policies", func(t *testing.T) {

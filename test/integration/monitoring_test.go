@@ -144,12 +144,12 @@ func readerToken(g Gomega) string {
 // account that ships for it, and with a certificate that can be verified.
 func TestMonitoringOfHelmChartProxies(t *testing.T) {
 	g := NewWithT(t)
-	const process = "muster-charts"
+	const process = "muster-helm"
 	g.Expect(env.StartComponent(ctx, "helm")).To(Succeed())
 	t.Cleanup(func() { removeHelm(t) })
 	configure(t, g, "{}")
 	g.Eventually(func(g Gomega) {
-		g.Expect(conditionsOf(readConfig(g))).To(HaveKeyWithValue("ChartsAvailable", metav1.ConditionTrue))
+		g.Expect(conditionsOf(readConfig(g))).To(HaveKeyWithValue("HelmAvailable", metav1.ConditionTrue))
 	}, 2*time.Minute).Should(Succeed())
 	g.Expect(env.Apply(ctx, fmt.Sprintf(`
 apiVersion: addons.cluster.x-k8s.io/v1alpha1

@@ -122,7 +122,7 @@ func TestServiceMonitors(t *testing.T) {
 		}
 	}
 	slices.Sort(jobs)
-	if want := []string{"muster-charts", "muster-installer", "muster-registrar", "muster-syncer", "muster-webhook"}; !slices.Equal(jobs, want) {
+	if want := []string{"muster-helm", "muster-installer", "muster-registrar", "muster-syncer", "muster-webhook"}; !slices.Equal(jobs, want) {
 		t.Errorf("the jobs are %q, want %q", jobs, want)
 	}
 }

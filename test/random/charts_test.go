@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/test/helm/repository"
 	"github.com/muster-fleet/muster/test/oracle"
 	"github.com/muster-fleet/muster/test/stack"
 )

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
-	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/test/helm/repository"
 	"github.com/muster-fleet/muster/test/oracle"
 	"github.com/muster-fleet/muster/test/stack"
 )

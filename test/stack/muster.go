@@ -289,7 +289,7 @@ func (w *workload) prepare(ctx context.Context, spec *process.Spec) error {
 		return err
 	}
 	spec.Args, spec.Dir = plan.Args, w.dir
-	if w.deployment == "muster-charts" { // Repositories are on this host.
+	if w.deployment == "muster-helm" { // Repositories are on this host.
 		spec.Args = append(spec.Args, "--denied-networks=169.254.0.0/16")
 	}
 	// In a pod the client finds its identity at a fixed path; on a host this variable

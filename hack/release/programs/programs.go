@@ -20,7 +20,7 @@ type Program struct {
 var All = []Program{
 	{Name: "webhook", Description: "Muster's webhook: stamps Cluster API's Clusters for Rancher Fleet as they are applied"},
 	{Name: "syncer", Description: "Muster's syncer: makes Rancher Fleet's objects follow Cluster API's Clusters"},
-	{Name: "charts", Description: "Muster's charts: has Rancher Fleet carry out HelmChartProxies", Roots: true},
+	{Name: "helm", Description: "Muster's helm: deploys charts of HelmChartProxies with Rancher Fleet", Roots: true},
 	{Name: "registrar", Description: "Muster's registrar: registers Cluster API's Clusters in Rancher Fleet ahead of agents that must call"},
 	{Name: "installer", Description: "Muster's installer: installs and upgrades Rancher Fleet itself, and sets it up", Roots: true},
 }

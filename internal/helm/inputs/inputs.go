@@ -32,7 +32,7 @@ const (
 	// behind it.
 	filesPatience = 100 * time.Millisecond
 	// readersRole is the ClusterRole that an administrator binds where the program may read Secrets.
-	readersRole = "muster-charts-read-secrets"
+	readersRole = "muster-helm-read-secrets"
 )
 
 // Inputs are what the releases of a HelmChartProxy are made from. They are shared: nobody changes them.
@@ -296,8 +296,8 @@ func (r *Reader) readValues(ctx context.Context, namespace string, from addonsv1
 func (r *Reader) readSecret(ctx context.Context, key client.ObjectKey, secret *corev1.Secret) error {
 	err := r.Live.Get(ctx, key, secret)
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("muster-charts may not get Secret %s; a cluster administrator allows it to read the Secrets of that namespace with: "+
-			"kubectl create rolebinding %[2]s --namespace=%[3]s --clusterrole=%[2]s --serviceaccount=%[4]s:muster-charts", key, readersRole, key.Namespace, r.Namespace)
+		return fmt.Errorf("muster-helm may not get Secret %s; a cluster administrator allows it to read the Secrets of that namespace with: "+
+			"kubectl create rolebinding %[2]s --namespace=%[3]s --clusterrole=%[2]s --serviceaccount=%[4]s:muster-helm", key, readersRole, key.Namespace, r.Namespace)
 	}
 	return err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/test/charts/table"
+	"github.com/muster-fleet/muster/test/helm/table"
 )
 
 // Every field that the table says something of becomes what it says, in Fleet's words; and one of

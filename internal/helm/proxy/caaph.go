@@ -22,7 +22,7 @@ import (
 )
 
 // CRDName is the name of the CRD of HelmChartProxies.
-const CRDName = stamp.ChartsCRD
+const CRDName = stamp.HelmCRD
 
 // Finalizers of cluster-api-addon-provider-helm (CAAPH), whose API this is. It puts them back as long as it
 // runs. The two must not reconcile the same HelmChartProxies: each would uninstall what the other has.

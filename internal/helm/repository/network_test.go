@@ -17,7 +17,7 @@ import (
 	"strings"
 	"testing"
 
-	shelf "github.com/muster-fleet/muster/test/charts/repository"
+	shelf "github.com/muster-fleet/muster/test/helm/repository"
 )
 
 // serve plays a server whose answers make a repository or registry.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/muster-fleet/muster/internal/helm/worker"
-	shelf "github.com/muster-fleet/muster/test/charts/repository"
+	shelf "github.com/muster-fleet/muster/test/helm/repository"
 )
 
 func TestMain(m *testing.M) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	shelf "github.com/muster-fleet/muster/test/charts/repository"
+	shelf "github.com/muster-fleet/muster/test/helm/repository"
 )
 
 // newClient returns a Client without a Pool, whose clock stands still.

@@ -25,7 +25,7 @@ import (
 )
 
 // FieldManager is the field manager of every write.
-const FieldManager = "muster-charts"
+const FieldManager = "muster-helm"
 
 // Store writes objects, and reads them from the cache.
 type Store struct {
@@ -247,9 +247,9 @@ func contains(all, some map[string]string) bool {
 }
 
 // isOfOthers reports whether an update failed because the Secret is not Muster's: the type of a Secret is
-// immutable, and the policy muster-charts-values refuses foreign Secrets.
+// immutable, and the policy muster-helm-values refuses foreign Secrets.
 func isOfOthers(err error) bool {
-	const refusesOthers = "muster-charts may touch only"
+	const refusesOthers = "muster-helm may touch only"
 	return apierrors.IsInvalid(err) && strings.Contains(err.Error(), "type: Invalid value") ||
 		apierrors.IsForbidden(err) && strings.Contains(err.Error(), refusesOthers)
 }

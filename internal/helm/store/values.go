@@ -28,7 +28,7 @@ import (
 
 const (
 	// digestKeyName is the Secret with the key of digests, in the program's own namespace.
-	digestKeyName                   = "muster-charts-digest-key"
+	digestKeyName                   = "muster-helm-digest-key"
 	digestKeyType corev1.SecretType = stamp.Domain + "/digest-key"
 )
 

@@ -103,7 +103,7 @@ func TestCAAPH(t *testing.T) {
 	before = look(g, releases)
 	t.Run("back: nothing is uninstalled, and CAAPH goes on", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(env.Stop(ctx, "muster-charts")).To(Succeed()) // As a kubelet would.
+		g.Expect(env.Stop(ctx, "muster-helm")).To(Succeed()) // As a kubelet would.
 		steps.run(t, g, "back")
 		g.Eventually(func() string {
 			return kubectl(g, "get", "bundledeployments.fleet.cattle.io", "-A", "-l", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io", "-o", "name")

@@ -10,7 +10,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/test/helm/repository"
 	"github.com/muster-fleet/muster/test/stack"
 	"github.com/muster-fleet/muster/test/stack/parts"
 )

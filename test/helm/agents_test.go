@@ -1,4 +1,4 @@
-package charts
+package helm
 
 import (
 	"encoding/base64"
@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
 
-	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/test/helm/repository"
 )
 
 // byAgents is a HelmChartProxy whose chart Fleet's agents download.
@@ -188,7 +188,7 @@ func ends(t *testing.T) {
 
 // What the account may not write, whoever has it.
 func TestAgentsFence(t *testing.T) {
-	const account = "--as=system:serviceaccount:muster-system:muster-charts"
+	const account = "--as=system:serviceaccount:muster-system:muster-helm"
 	bundle := func(namespace, name, spec string) string {
 		return fmt.Sprintf(`{apiVersion: fleet.cattle.io/v1alpha1, kind: Bundle, metadata: {namespace: %s, name: %s, labels: {
 			app.kubernetes.io/managed-by: muster, helmchartproxy-name.fleet.addons.cluster.x-k8s.io: any}}, spec: %s}`, namespace, name, spec)

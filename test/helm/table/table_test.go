@@ -21,8 +21,8 @@ const root = "../../.."
 
 // packages are those that tests are named of.
 var packages = map[string]string{
-	"plan": "internal/helm/plan", "proxy": "internal/helm/proxy", "release": "internal/helm/release", "admission": "internal/admission", "table": "test/charts/table",
-	"api": "test/integration", "stack": "test/charts", "migration": "test/migration/caaph",
+	"plan": "internal/helm/plan", "proxy": "internal/helm/proxy", "release": "internal/helm/release", "admission": "internal/admission", "table": "test/helm/table",
+	"api": "test/integration", "stack": "test/helm", "migration": "test/migration/caaph",
 }
 
 func rows(t *testing.T) []Row {

@@ -1,4 +1,4 @@
-// Command charts carries out HelmChartProxies with Fleet: it downloads charts, renders the
+// Command helm carries out HelmChartProxies with Fleet: it downloads charts, renders the
 // values of each selected Cluster, and has Fleet deploy them.
 package main
 
@@ -22,13 +22,13 @@ type options struct {
 
 func main() {
 	if !worker.Main() {
-		program.Main("charts", run)
+		program.Main("helm", run)
 	}
 }
 
 func run(ctx context.Context, args []string) error {
 	var o options
-	if err := o.Begin("charts", args, o.Election.AddTo, o.Options.AddTo); err != nil {
+	if err := o.Begin("helm", args, o.Election.AddTo, o.Options.AddTo); err != nil {
 		return err
 	}
 	// Helm's library speaks through slog.

@@ -1,4 +1,4 @@
-package charts
+package helm
 
 import (
 	"os"
@@ -9,7 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/test/helm/repository"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 

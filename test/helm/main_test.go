@@ -1,6 +1,6 @@
-// Package charts runs the optional component helm, as shipped, in the whole stack: Cluster
+// Package helm runs the optional component helm, as shipped, in the whole stack: Cluster
 // API, Fleet's own controllers, and its agents on clusters with API servers of their own.
-package charts
+package helm
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/test/helm/repository"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
@@ -77,19 +77,19 @@ func prepare(s *stack.Stack) (err error) {
 
 // nothingRefused is asked when all tests are over: what ships is enough for what it does.
 func nothingRefused(s *stack.Stack) error {
-	all, err := s.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-charts")})
+	all, err := s.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-helm")})
 	if err != nil {
 		return err
 	}
 	if len(all) == 0 {
-		return fmt.Errorf("muster-charts has asked for nothing")
+		return fmt.Errorf("muster-helm has asked for nothing")
 	}
 	for _, e := range all {
 		if e.Code == http.StatusForbidden {
-			return fmt.Errorf("muster-charts was refused: %s: %s", e, e.Reason)
+			return fmt.Errorf("muster-helm was refused: %s: %s", e, e.Reason)
 		}
 		if e.Resource == "secrets" && !slices.Contains([]string{"get", "create", "update"}, e.Verb) {
-			return fmt.Errorf("muster-charts does more with Secrets than it needs: %s", e)
+			return fmt.Errorf("muster-helm does more with Secrets than it needs: %s", e)
 		}
 	}
 	return nil

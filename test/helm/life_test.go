@@ -1,4 +1,4 @@
-package charts
+package helm
 
 import (
 	"fmt"
@@ -76,7 +76,7 @@ func patch(g Gomega, name, patch string) {
 
 // writes are what the program has written since, without what it tells.
 func writes(g Gomega, since time.Time) []string {
-	events, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-charts"), Since: since, Where: func(e stack.AuditEvent) bool {
+	events, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-helm"), Since: since, Where: func(e stack.AuditEvent) bool {
 		return slices.Contains([]string{"create", "update", "patch", "delete"}, e.Verb) &&
 			slices.Contains([]string{"bundles", "configmaps", "secrets", "helmreleaseproxies"}, e.Resource) && e.Subresource == "" && e.Code < 300
 	}})
@@ -209,7 +209,7 @@ func TestSecretValues(t *testing.T) {
 	for _, trace := range []string{"sesame", "c2VzYW1l"} {
 		g.Expect(strings.Contains(out, trace)).To(BeFalse(), "%q is in an object that is no Secret", trace)
 	}
-	g.Expect(env.LogTail("muster-charts")).NotTo(ContainSubstring("sesame"))
+	g.Expect(env.LogTail("muster-helm")).NotTo(ContainSubstring("sesame"))
 	_, err = env.Kubectl(ctx, "-n", team, "delete", "hcp", "secretive")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {

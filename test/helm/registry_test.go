@@ -1,4 +1,4 @@
-package charts
+package helm
 
 import (
 	"encoding/base64"
@@ -10,7 +10,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/muster-fleet/muster/test/charts/repository"
+	"github.com/muster-fleet/muster/test/helm/repository"
 )
 
 // oci is a registry of the chart simple.
@@ -156,7 +156,7 @@ func TestLeaky(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(out).To(ContainSubstring("see BundleDeployment"))
 		g.Expect(out).NotTo(ContainSubstring("sesame-8642"))
-		g.Expect(env.LogTail("muster-charts")).NotTo(ContainSubstring("sesame-8642"))
+		g.Expect(env.LogTail("muster-helm")).NotTo(ContainSubstring("sesame-8642"))
 	}
 	says(g)
 	patch(g, "leaky", `{"spec":{"valuesFrom":null,"valuesTemplate":"password: public"}}`)

@@ -1,4 +1,4 @@
-package charts
+package helm
 
 import (
 	"archive/tar"

@@ -1,4 +1,4 @@
-package charts
+package helm
 
 import (
 	"encoding/base64"
