@@ -22,11 +22,9 @@ type Chart struct {
 	Resources []fleetv1.BundleResource
 	// Digest is a digest of Resources: 32 hexadecimal characters.
 	Digest string
-	// HasHooks reports whether a template is a hook of Helm's, other than a test. HasDeleteHooks
-	// reports whether one runs before or after an uninstall.
+	// HasHooks reports whether a template is a hook that runs at an install or an upgrade, and HasDeleteHooks
+	// whether one runs at an uninstall.
 	HasHooks, HasDeleteHooks bool
-	// HasCRDsInTemplates reports whether a template contains a CustomResourceDefinition.
-	HasCRDsInTemplates bool
 }
 
 // Size returns how many bytes the chart adds to a Bundle.

@@ -73,19 +73,17 @@ func resourceOf(name string, data []byte) (fleetv1.BundleResource, error) {
 }
 
 var (
-	hook     = regexp.MustCompile(`helm\.sh/hook["']?[ \t]*:(.*)`)
-	testHook = regexp.MustCompile(`^[ "']*test(-success|-failure)?["'\s]*$`)
-	crd      = regexp.MustCompile(`(?m)^[ \t]*["']?kind["']?[ \t]*:[ \t]*["']?CustomResourceDefinition\b`)
+	hook   = regexp.MustCompile(`helm\.sh/hook["']?[ \t]*:(.*)`)
+	noWait = regexp.MustCompile(`^[ "']*((test(-success|-failure)?|(pre|post)-(delete|rollback))[ ,]*)+["'\s]*$`)
 )
 
-// look notes the hooks and CRDs in the templates of a chart and its subcharts, enabled or not.
+// look notes the hooks in the templates of a chart and its subcharts, enabled or not.
 func look(at *chartv2.Chart, found *chart.Chart) {
 	for _, file := range at.Templates {
 		for _, match := range hook.FindAllSubmatch(file.Data, -1) {
-			found.HasHooks = found.HasHooks || !testHook.Match(match[1])
+			found.HasHooks = found.HasHooks || !noWait.Match(match[1])
 			found.HasDeleteHooks = found.HasDeleteHooks || strings.Contains(string(match[1]), "-delete")
 		}
-		found.HasCRDsInTemplates = found.HasCRDsInTemplates || crd.Match(file.Data)
 	}
 	for _, dependency := range at.Dependencies() {
 		look(dependency, found)

@@ -379,10 +379,9 @@ func TestUnpack(t *testing.T) {
 		"a hook":            {files: templated("annotations:\n  \"helm.sh/hook\": pre-install,post-upgrade\n"), want: chart.Chart{HasHooks: true}},
 		"a hook, templated": {files: templated(`annotations: {helm.sh/hook: {{ .Values.hook }} }`), want: chart.Chart{HasHooks: true}},
 		"a test":            {files: templated("annotations:\n  \"helm.sh/hook\": \"test\"\n  helm.sh/hook-delete-policy: before-hook-creation\n")},
-		"at an uninstall":   {files: templated("annotations:\n  helm.sh/hook: test, pre-delete\n"), want: chart.Chart{HasHooks: true, HasDeleteHooks: true}},
-		"a CRD":             {files: templated("a: 1\n---\nkind: \"CustomResourceDefinition\"\n"), want: chart.Chart{HasCRDsInTemplates: true}},
-		"a CRD beside":      {files: map[string]string{"Chart.yaml": chartYAML, "crds/a.yaml": "kind: CustomResourceDefinition"}},
-		"of a subchart":     {files: map[string]string{"Chart.yaml": chartYAML, "charts/a/Chart.yaml": chartYAML, "charts/a/templates/a": "kind: CustomResourceDefinition\n'helm.sh/hook': post-delete"}, want: chart.Chart{HasHooks: true, HasDeleteHooks: true, HasCRDsInTemplates: true}},
+		"at an uninstall":   {files: templated("annotations:\n  helm.sh/hook: test, pre-delete\n"), want: chart.Chart{HasDeleteHooks: true}},
+		"at both":           {files: templated("annotations:\n  helm.sh/hook: pre-delete,pre-upgrade\n"), want: chart.Chart{HasHooks: true, HasDeleteHooks: true}},
+		"of a subchart":     {files: map[string]string{"Chart.yaml": chartYAML, "charts/a/Chart.yaml": chartYAML, "charts/a/templates/a": "kind: Job\n'helm.sh/hook': post-delete"}, want: chart.Chart{HasDeleteHooks: true}},
 		"a library":         {files: map[string]string{"Chart.yaml": "{apiVersion: v2, name: web, version: 1.0.0, type: library}"}, err: "web is a library chart, which cannot be installed"},
 		"no Chart.yaml":     {files: map[string]string{"a": "b"}, err: "reading the chart: Chart.yaml file is missing"},
 		"no name":           {files: map[string]string{"Chart.yaml": "{apiVersion: v2, version: 1.0.0}"}, err: "reading the chart: validation: chart.metadata.name is required"},
@@ -394,7 +393,7 @@ func TestUnpack(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || len(got.Resources) != len(test.files) || len(got.Digest) != 32 || got.HasHooks != test.want.HasHooks || got.HasDeleteHooks != test.want.HasDeleteHooks || got.HasCRDsInTemplates != test.want.HasCRDsInTemplates {
+		if err != nil || len(got.Resources) != len(test.files) || len(got.Digest) != 32 || got.HasHooks != test.want.HasHooks || got.HasDeleteHooks != test.want.HasDeleteHooks {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
