@@ -507,7 +507,6 @@ func (d *deployed) foreign(g Gomega, verb string) {
 // run does an operation on both clusters and returns what came of it.
 func (d *deployed) run(t *testing.T, its *operation) (result string) {
 	g := NewWithT(t)
-	result = "failed"
 	begin := time.Now()
 	d.gone = false
 	its.do(g, d)

@@ -154,18 +154,7 @@ func (r *Reconciler) find(ctx context.Context, key plan.Key) (have *fleetv1.Bund
 	if err := r.List(ctx, &all, client.MatchingFields{ByBundle: key.String()}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, nil, fmt.Errorf("listing HelmReleaseProxies: %w", err)
 	}
-	proxies := map[plan.Key]bool{}
-	if have != nil && plan.MayBeOurs(have.Name) {
-		its, _ := plan.ProxyOf(have)
-		proxies[its] = true
-	} else {
-		for i := range all.Items {
-			if owner := metav1.GetControllerOf(&all.Items[i]); owner != nil && proxy.IsProxy(*owner) {
-				proxies[plan.Key{Namespace: all.Items[i].Namespace, Name: owner.Name}] = true
-			}
-		}
-	}
-	for name := range proxies {
+	for name := range candidates(have, all.Items) {
 		its := &addonsv1.HelmChartProxy{}
 		if err := r.Get(ctx, name, its, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) || name.Name == "" {
 			continue
@@ -183,6 +172,22 @@ func (r *Reconciler) find(ctx context.Context, key plan.Key) (have *fleetv1.Bund
 		}
 	}
 	return have, nil, nil, nil
+}
+
+// candidates returns the HelmChartProxies that a Bundle may be for.
+func candidates(have *fleetv1.Bundle, releases []addonsv1.HelmReleaseProxy) map[plan.Key]bool {
+	all := map[plan.Key]bool{}
+	if have != nil && plan.MayBeOurs(have.Name) {
+		of, _ := plan.ProxyOf(have)
+		all[of] = true
+		return all
+	}
+	for i := range releases {
+		if owner := metav1.GetControllerOf(&releases[i]); owner != nil && proxy.IsProxy(*owner) {
+			all[plan.Key{Namespace: releases[i].Namespace, Name: owner.Name}] = true
+		}
+	}
+	return all
 }
 
 // targets returns the targets that a Bundle is to have, in order, and whether one was turned away. One without

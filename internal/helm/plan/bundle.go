@@ -40,8 +40,9 @@ const (
 	// CredentialsSecretType is the type of Secrets with credentials; no other Secret is written.
 	CredentialsSecretType corev1.SecretType = stamp.Domain + "/helm-access"
 
-	// SecretKind and ConfigMapKind are the kinds of objects with values.
-	SecretKind    = "Secret"
+	// SecretKind is the kind of objects with values from Secrets.
+	SecretKind = "Secret"
+	// ConfigMapKind is the kind of all other objects with values.
 	ConfigMapKind = "ConfigMap"
 )
 

@@ -139,10 +139,8 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 		s.fail(addonsv1.HelmReleaseProxyCreationFailedReason, failed.Error())
 	}
 	observed := r.observe(s)
-	if s.trouble == (plan.Trouble{}) && !capiannotations.IsPaused(s.cluster, s.cluster) { // The record may be older than what was written last.
-		if err := r.removeStale(ctx, s, observed); err != nil {
-			return err
-		}
+	if err := r.removeStale(ctx, s, observed); err != nil {
+		return err
 	}
 	if !equality.Semantic.DeepEqual(before, s.record) {
 		if err := r.SetRecord(ctx, s.release, s.record, installed(s)); err != nil {

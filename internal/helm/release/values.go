@@ -277,7 +277,8 @@ func objectOf(s *scope, record plan.Record, layers []plan.Layer) client.Object {
 
 // removeStale removes the values that the agent has read before, once it reads others.
 func (r *Reconciler) removeStale(ctx context.Context, s *scope, observed plan.Release) error {
-	if !observed.Deployed {
+	// With trouble, or while the Cluster is paused, the record may be older than the values that were written last.
+	if !observed.Deployed || s.trouble != (plan.Trouble{}) || capiannotations.IsPaused(s.cluster, s.cluster) {
 		return nil
 	}
 	for revision := range 2 {
