@@ -32,6 +32,8 @@ import (
 const (
 	// ByBundle is the index of HelmReleaseProxies by their Bundle.
 	ByBundle = "bundle"
+	// credentialsInterval is how often credentials are written again: they may have been deleted, and no event says so.
+	credentialsInterval = 10 * time.Minute
 	// conflictInterval is how long to wait until the cache shows what somebody has just written.
 	conflictInterval = time.Second
 )
@@ -57,10 +59,11 @@ type Reconciler struct {
 	credentials sync.Map
 }
 
-// written is the digest of credentials, and the UID of the Bundle that owns them.
+// written is the digest of credentials, the UID of the Bundle that owns them, and the time of the write.
 type written struct {
 	digest string
 	bundle types.UID
+	at     time.Time
 }
 
 // Reconcile reconciles one Bundle.
@@ -385,9 +388,12 @@ func (r *Reconciler) putCredentials(ctx context.Context, of *addonsv1.HelmChartP
 	if in.Credentials == nil {
 		return nil
 	}
-	now, key := written{digest: in.CredentialsDigest(), bundle: have.UID}, client.ObjectKeyFromObject(have)
-	if last, found := r.credentials.Load(key); found && last == now {
-		return nil
+	now, key := written{digest: in.CredentialsDigest(), bundle: have.UID, at: r.Inputs.Now()}, client.ObjectKeyFromObject(have)
+	if its, found := r.credentials.Load(key); found {
+		last := its.(written)
+		if last.digest == now.digest && last.bundle == now.bundle && now.at.Sub(last.at) < credentialsInterval {
+			return nil
+		}
 	}
 	secret := &corev1.Secret{
 		ObjectMeta: plan.Meta(client.ObjectKeyFromObject(of), have.Namespace, plan.CredentialsName(of, have.Name)),

@@ -48,8 +48,10 @@ func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 	if fleet != nil && r.isInstalled(s) {
 		return nil
 	}
+	// In another namespace, only the Bundle proves that the values are those of this HelmChartProxy.
+	isProven := s.bundle != nil || s.release.Spec.ClusterRef.Namespace == s.release.Namespace
 	for revision := range 2 {
-		if s.isTarget() {
+		if s.isTarget() || !isProven {
 			break // Its values go with the Bundle.
 		}
 		key := s.key(plan.Record{FleetCluster: s.record.FleetCluster, Revision: revision})

@@ -115,6 +115,13 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
+	if isWhole && last.from == from && last.failed == nil && last.digest == s.record.Digest && digest != last.digest {
+		// The template gives something else each time. Without a change there is no upgrade.
+		last.at = r.Now()
+		r.rendered.set(client.ObjectKeyFromObject(s.release), last)
+		s.retryAfter(checkInterval)
+		return nil
+	}
 	record := s.next(layers, digest)
 	object := objectOf(s, record, layers)
 	if err := r.PutValues(ctx, object); err != nil {

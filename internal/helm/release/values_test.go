@@ -3,6 +3,7 @@ package release
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"testing"
 	"time"
@@ -25,15 +26,19 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// renderer counts, and gives the same each time.
+// renderer counts, and gives the same each time unless it is unsteady.
 type renderer struct {
-	count int
-	gives string
-	fails error
+	count    int
+	gives    string
+	fails    error
+	unsteady bool
 }
 
 func (r *renderer) Render(context.Context, string, string, map[string]any) ([]byte, error) {
 	r.count++
+	if r.unsteady {
+		return fmt.Appendf(nil, "%s%d", r.gives, r.count), r.fails
+	}
 	return []byte(r.gives), r.fails
 }
 
@@ -193,6 +198,28 @@ func TestDeletedSecretsComeBack(t *testing.T) {
 	third := w.write(t, second.record, "a: {{ .Cluster.metadata.name }}", secret)
 	if err := w.Get(t.Context(), key, &corev1.Secret{}); err != nil || third.record.Revision != first.record.Revision {
 		t.Errorf("the Secret has not come back (%v), or its values count as changed", err)
+	}
+}
+
+// A template that gives something else each time upgrades nothing while its sources stay the same, although values in
+// a Secret are written again.
+func TestUnsteadyTemplates(t *testing.T) {
+	w := newWorld(t, &renderer{gives: "a: b", unsteady: true})
+	secret := func(s *scope) {
+		s.inputs.Secret, s.inputs.Layers = true, []plan.Layer{{Key: "00.yaml", Data: []byte("a: secret")}}
+	}
+	first := w.write(t, plan.Record{FleetCluster: "one"}, "a: {{ .Cluster.metadata.name }}", secret)
+	w.now = w.now.Add(checkInterval)
+	second := w.write(t, first.record, "a: {{ .Cluster.metadata.name }}", secret)
+	if second.record.Digest != first.record.Digest || second.record.Revision != first.record.Revision || second.again != checkInterval {
+		t.Errorf("the record was %v, and is %v; again in %s", first.record, second.record, second.again)
+	}
+	third := w.write(t, second.record, "a: {{ .Cluster.metadata.name }}", func(s *scope) {
+		secret(s)
+		s.cluster.Labels = map[string]string{"tier": "web"}
+	})
+	if third.record.Digest == first.record.Digest || third.record.Revision == first.record.Revision {
+		t.Error("the values do not follow a label of the Cluster")
 	}
 }
 

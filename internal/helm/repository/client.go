@@ -9,6 +9,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -154,7 +155,7 @@ func (c *Client) Chart(ctx context.Context, request Request, version string) (*C
 	if known, _, isKnown := c.charts.get(key, c.now()); isKnown {
 		return known, nil
 	}
-	return once(ctx, c, key, func(ctx context.Context) (*Chart, error) {
+	return once(ctx, c, request.Namespace, key, func(ctx context.Context) (*Chart, error) {
 		archive := &spool{room: c.room, namespace: request.Namespace}
 		defer archive.end()
 		if err := c.download(ctx, request, version, archive, embeddable); err != nil {
@@ -172,7 +173,7 @@ func (c *Client) Chart(ctx context.Context, request Request, version string) (*C
 
 // Archive returns the verified archive of a chart in an exact version.
 func (c *Client) Archive(ctx context.Context, request Request, version string) ([]byte, error) {
-	return once(ctx, c, request.key("archive ", request.Chart, version), func(ctx context.Context) ([]byte, error) {
+	return once(ctx, c, request.Namespace, request.key("archive ", request.Chart, version), func(ctx context.Context) ([]byte, error) {
 		archive := &spool{room: c.room, namespace: request.Namespace}
 		defer archive.end()
 		err := c.download(ctx, request, version, archive, c.MaxArchive)
@@ -183,7 +184,7 @@ func (c *Client) Archive(ctx context.Context, request Request, version string) (
 // Has returns an error unless the repository has the chart in an exact version, and an agent with
 // the same credentials can download it.
 func (c *Client) Has(ctx context.Context, request Request, version string) error {
-	_, err := once(ctx, c, request.key("has ", request.Chart, version), func(ctx context.Context) (bool, error) {
+	_, err := once(ctx, c, request.Namespace, request.key("has ", request.Chart, version), func(ctx context.Context) (bool, error) {
 		source, err := c.source(request)
 		if err != nil {
 			return false, err
@@ -240,7 +241,7 @@ func (c *Client) entries(ctx context.Context, request Request, maxAge time.Durat
 	}
 	list, age, isKnown := c.lists.get(key, c.now())
 	if !isKnown || age >= maxAge {
-		list, err = once(ctx, c, key, func(ctx context.Context) ([]byte, error) {
+		list, err = once(ctx, c, request.Namespace, key, func(ctx context.Context) ([]byte, error) {
 			list, err := source.list(ctx)
 			if err == nil {
 				c.lists.put(key, list, len(list), c.now())
@@ -286,10 +287,29 @@ func choose(entries []worker.Entry, wanted string) (best worker.Entry, isFound b
 	return best, newest != nil
 }
 
-// once does something once for all callers that want it at the same time, and remembers a failure.
-// The first caller may leave before the others.
-func once[T any](ctx context.Context, c *Client, key string, do func(context.Context) (T, error)) (none T, _ error) {
-	if err, age, isKnown := c.failures.get(key, c.now()); isKnown && age < sore {
+// failure is an error with the namespace for which the Client made the request.
+type failure struct {
+	error
+	namespace string
+}
+
+// once does something once for all callers that need it at the same time, and remembers a failure for their
+// namespace: the memory and the workers that a failed request lacked are those of a namespace. The first caller may
+// leave before the others.
+func once[T any](ctx context.Context, c *Client, namespace, key string, do func(context.Context) (T, error)) (none T, _ error) {
+	result, err := share(ctx, c, namespace, key, do)
+	var failed failure
+	if errors.As(err, &failed) && failed.namespace != namespace {
+		result, err = share(ctx, c, namespace, namespace+" "+key, do)
+	}
+	if errors.As(err, &failed) {
+		err = failed.error
+	}
+	return result, err
+}
+
+func share[T any](ctx context.Context, c *Client, namespace, key string, do func(context.Context) (T, error)) (none T, _ error) {
+	if err, age, isKnown := c.failures.get(namespace+" "+key, c.now()); isKnown && age < sore {
 		return none, err
 	}
 	done := c.flights.DoChan(key, func() (result any, err error) {
@@ -298,7 +318,8 @@ func once[T any](ctx context.Context, c *Client, key string, do func(context.Con
 				err = failf(Invalid, "the Client cannot read the answer of the repository")
 			}
 			if err != nil {
-				c.failures.put(key, err, 1, c.now())
+				err = failure{err, namespace}
+				c.failures.put(namespace+" "+key, err, 1, c.now())
 			}
 		}()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)

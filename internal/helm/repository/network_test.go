@@ -312,11 +312,48 @@ func paged(page string, times int) http.HandlerFunc {
 	}
 }
 
+// What one namespace fails to get, for lack of memory or workers of its own, another one gets.
+func TestFailuresOfOthers(t *testing.T) {
+	client, _ := newClient()
+	refused := errors.New("your namespace has used up its memory")
+	begun, end := make(chan struct{}), make(chan struct{})
+	fails := func(context.Context) (int, error) {
+		close(begun)
+		<-end
+		return 0, refused
+	}
+	works := func(context.Context) (int, error) { return 7, nil }
+	first := make(chan error)
+	go func() {
+		_, err := once(t.Context(), client, "thief", "key", fails)
+		first <- err
+	}()
+	<-begun
+	second := make(chan int)
+	go func() { // It joins the request of the other namespace, and asks again by itself.
+		got, _ := once(t.Context(), client, "victim", "key", works)
+		second <- got
+	}()
+	close(end)
+	if err := <-first; err != refused { //nolint:errorlint // It is as it was.
+		t.Error(err)
+	}
+	if got := <-second; got != 7 {
+		t.Errorf("got %d", got)
+	}
+	if got, err := once(t.Context(), client, "late", "key", works); got != 7 || err != nil {
+		t.Errorf("got %d, %v", got, err)
+	}
+	if _, err := once(t.Context(), client, "thief", "key", works); err != refused { //nolint:errorlint // It is as it was.
+		t.Errorf("asked again at once: %v", err)
+	}
+}
+
 // A panic ends one request.
 func TestPanic(t *testing.T) {
 	client, _ := newClient()
 	ask := func() error {
-		_, err := once(t.Context(), client, "key", func(context.Context) (int, error) { panic("broken") })
+		_, err := once(t.Context(), client, "team", "key", func(context.Context) (int, error) { panic("broken") })
 		return err
 	}
 	if err := ask(); err == nil || !strings.Contains(err.Error(), "cannot read the answer") {

@@ -32,7 +32,7 @@ type Pool struct {
 
 // New returns a Pool of this many children. A child ends after a minute without a job.
 func New(size int) *Pool {
-	return &Pool{turns: turns{free: size, waiting: map[string][]chan struct{}{}}, idleTime: time.Minute, limits: limits}
+	return &Pool{turns: newTurns(size), idleTime: time.Minute, limits: limits}
 }
 
 // Problem is an error about the data of a job, such as an error of the template.
@@ -89,7 +89,7 @@ func (p *Pool) run(ctx context.Context, namespace string, its job, parts [][]byt
 	if err := p.wait(ctx, namespace); err != nil {
 		return result{}, err
 	}
-	defer p.leave()
+	defer p.leave(namespace)
 	for {
 		worker, isNew, err := p.take()
 		if err != nil {
@@ -136,26 +136,28 @@ func (p *Pool) keep(worker *child) {
 	})
 }
 
-// turns shares places between namespaces: the namespaces with waiting jobs take turns.
+// turns shares places between namespaces: the namespaces with waiting jobs take turns, and none has all places.
 type turns struct {
-	mu      sync.Mutex
-	free    int
-	order   []string
-	waiting map[string][]chan struct{}
+	mu sync.Mutex
+	// free is how many places are free, and most how many a namespace may have.
+	free, most int
+	used       map[string]int
+	order      []string
+	waiting    map[string][]chan struct{}
+}
+
+func newTurns(size int) turns {
+	return turns{free: size, most: max(1, size-1), used: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
 // wait returns when there is a place.
 func (t *turns) wait(ctx context.Context, namespace string) error {
-	t.mu.Lock()
-	if t.free > 0 {
-		t.free--
-		t.mu.Unlock()
-		return nil
-	}
 	turn := make(chan struct{})
+	t.mu.Lock()
 	if t.waiting[namespace] = append(t.waiting[namespace], turn); len(t.waiting[namespace]) == 1 {
 		t.order = append(t.order, namespace)
 	}
+	t.grant()
 	t.mu.Unlock()
 	select {
 	case <-turn:
@@ -163,26 +165,40 @@ func (t *turns) wait(ctx context.Context, namespace string) error {
 	case <-ctx.Done():
 		go func() {
 			<-turn
-			t.leave()
+			t.leave(namespace)
 		}()
 		return ctx.Err()
 	}
 }
 
-// leave hands a place on to the next namespace.
-func (t *turns) leave() {
+// leave gives a place back.
+func (t *turns) leave(namespace string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.order) == 0 {
-		t.free++
-		return
+	t.free++
+	if t.used[namespace]--; t.used[namespace] == 0 {
+		delete(t.used, namespace)
 	}
-	namespace := t.order[0]
-	queue := t.waiting[namespace]
-	close(queue[0])
-	if t.order = t.order[1:]; len(queue) == 1 {
-		delete(t.waiting, namespace)
-		return
+	t.grant()
+}
+
+// grant gives free places to the namespaces whose turn it is.
+func (t *turns) grant() {
+	for t.free > 0 {
+		next := slices.IndexFunc(t.order, func(namespace string) bool { return t.used[namespace] < t.most })
+		if next < 0 {
+			return
+		}
+		namespace := t.order[next]
+		queue := t.waiting[namespace]
+		t.order = slices.Delete(t.order, next, next+1)
+		if t.waiting[namespace] = queue[1:]; len(queue) == 1 {
+			delete(t.waiting, namespace)
+		} else {
+			t.order = append(t.order, namespace)
+		}
+		t.free--
+		t.used[namespace]++
+		close(queue[0])
 	}
-	t.order, t.waiting[namespace] = append(t.order, namespace), queue[1:]
 }

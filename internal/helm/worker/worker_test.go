@@ -269,7 +269,8 @@ func TestChildren(t *testing.T) {
 
 // Namespaces take turns, however much one of them asks for.
 func TestTurns(t *testing.T) {
-	places := &turns{free: 1, waiting: map[string][]chan struct{}{}}
+	all := newTurns(1)
+	places := &all
 	if err := places.wait(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +296,7 @@ func TestTurns(t *testing.T) {
 			mu.Lock()
 			order += namespace
 			mu.Unlock()
-			places.leave()
+			places.leave(namespace)
 		})
 		for waiting() == before {
 			time.Sleep(time.Millisecond)
@@ -311,10 +312,31 @@ func TestTurns(t *testing.T) {
 	for waiting() != 9 {
 		time.Sleep(time.Millisecond)
 	}
-	places.leave()
+	places.leave("a")
 	wait.Wait()
 	if order != "abcacaa" || places.free != 1 || len(places.waiting) > 0 || len(places.order) > 0 {
 		t.Errorf("%s, %+v", order, places)
+	}
+}
+
+// A namespace whose jobs take long leaves a place to the others.
+func TestNoNamespaceHasAllPlaces(t *testing.T) {
+	places := newTurns(2)
+	if err := places.wait(t.Context(), "slow"); err != nil {
+		t.Fatal(err)
+	}
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := places.wait(late, "slow"); err == nil {
+		t.Error("a namespace has all places")
+	}
+	if err := places.wait(t.Context(), "other"); err != nil {
+		t.Error(err)
+	}
+	places.leave("slow")
+	places.leave("other")
+	if err := places.wait(t.Context(), "slow"); err != nil {
+		t.Error(err)
 	}
 }
 
