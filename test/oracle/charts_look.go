@@ -294,19 +294,22 @@ func withoutGlobal(values map[string]any) map[string]any {
 }
 
 // leftOver notes ConfigMaps and Secrets of HelmChartProxies that no carrier refers to. Fleet does not
-// run: as long as there is a Bundle, it may still have to copy those that this named before.
+// run: as long as there is a Bundle, it may still have to copy those that this named before. Of a HelmChartProxy
+// that is gone, those are the values of Clusters that are moved.
 func (l *chartsLook) leftOver() {
-	mayBeCopied := func(of Carriage) bool {
-		for its := range l.Carriers {
-			if its.Proxy == of.Proxy && its.Namespace == of.Namespace {
-				return l.Proxies[of.Proxy] != nil
+	mayBeCopied := func(of Carriage, source Source) bool {
+		_, its, _ := strings.Cut(source.Name, ".for.")
+		fleetCluster, _, _ := strings.Cut(its, ".") // Of values that take turns, one has ".1".
+		for its, carrier := range l.Carriers {
+			if _, isTarget := carrier.Targets[fleetCluster]; its.Proxy == of.Proxy && its.Namespace == of.Namespace && (isTarget || l.Proxies[of.Proxy] != nil) {
+				return true
 			}
 		}
 		return false
 	}
 	for source, held := range l.held {
 		of, is := carried(held.object)
-		isLeft := is && !l.Used[source] && !l.read[source] && !mayBeCopied(of)
+		isLeft := is && !l.Used[source] && !l.read[source] && !mayBeCopied(of, source)
 		switch {
 		case source.Kind == "Secret" && isLeft:
 			l.Garbage = append(l.Garbage, source.String())

@@ -118,6 +118,8 @@ func TestKnownCharts(t *testing.T) {
 		"what is moved keeps its release, and the rest gets another": {
 			classless, initialized, slot(1, classless), slot(1, initialized), proxy(named), rest, moves, rest,
 			deleteWeb, proxy(released), rest, stays, rest},
+		"what is moved keeps its values, those of before, too, when all else goes": {
+			classless, initialized, slot(1, classless), slot(1, initialized), proxy(named), rest, other, rest, moves, rest, deleteWeb, rest},
 		"a release stays until the chart of another one is to be had": {
 			classless, initialized, proxy(named), rest, missing, edit("release", released), rest, newer, rest},
 		"installed once: nothing changes it, another Cluster gets what is wanted now, and all leave": {

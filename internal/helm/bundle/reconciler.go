@@ -217,10 +217,10 @@ func (r *Reconciler) targets(ctx context.Context, of *addonsv1.HelmChartProxy, i
 		}
 	}
 	for name, target := range there {
-		if _, found := wanted[name]; found || leaving[name] {
+		if _, found := wanted[name]; found {
 			continue
 		}
-		isKept, err := r.isKept(ctx, of, in, key, name)
+		isKept, err := r.isKept(ctx, of, in, key, name, leaving[name])
 		if err != nil {
 			return nil, false, err
 		}
@@ -233,10 +233,10 @@ func (r *Reconciler) targets(ctx context.Context, of *addonsv1.HelmChartProxy, i
 	return targets, isTurnedAway, nil
 }
 
-// isKept reports whether a target stays that no HelmReleaseProxy has: its Fleet Cluster is released, as its
-// Cluster is moved to another management cluster and lives on, or its Cluster is selected and is to have the
-// release of that Bundle.
-func (r *Reconciler) isKept(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, bundle plan.Key, fleetCluster string) (bool, error) {
+// isKept reports whether a target stays that no HelmReleaseProxy has, or one that leaves: its Fleet Cluster is
+// released, as its Cluster is moved to another management cluster and lives on, or nothing leaves, and its Cluster
+// is selected and is to have the release of that Bundle.
+func (r *Reconciler) isKept(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, bundle plan.Key, fleetCluster string, isLeaving bool) (bool, error) {
 	fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: bundle.Namespace, Name: fleetCluster})
 	if err != nil || fleet == nil {
 		return false, err
@@ -244,7 +244,7 @@ func (r *Reconciler) isKept(ctx context.Context, of *addonsv1.HelmChartProxy, in
 	if store.IsReleased(fleet) {
 		return true, nil
 	}
-	if !of.DeletionTimestamp.IsZero() {
+	if isLeaving || !of.DeletionTimestamp.IsZero() {
 		return false, nil
 	}
 	for _, name := range store.ClustersOf(fleet) {

@@ -84,7 +84,8 @@ func TestForgedReleases(t *testing.T) {
 	})
 }
 
-// A target whose HelmReleaseProxy was lost stays while its Cluster is selected; it is not uninstalled for that.
+// A target whose HelmReleaseProxy was lost stays while its Cluster is selected; it is not uninstalled for that. One
+// whose Cluster is moved to another management cluster stays, whatever leaves.
 func TestTargetsWithoutReleases(t *testing.T) {
 	of := proxyOf("team", "web")
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one", UID: "one", Labels: map[string]string{"web": "yes"}}}
@@ -134,6 +135,8 @@ func TestTargetsWithoutReleases(t *testing.T) {
 		"it is to have another release":     {renamed, []client.Object{cluster, fleet}, nil, 0},
 		"the HelmChartProxy is deleted":     {deleted, []client.Object{cluster, fleet}, nil, 0},
 		"the release leaves":                {selecting("yes"), []client.Object{cluster, fleet}, []*addonsv1.HelmReleaseProxy{leaving}, 0},
+		"a moved Cluster is deselected":     {selecting("no"), []client.Object{released}, []*addonsv1.HelmReleaseProxy{leaving}, 1},
+		"all go, its Cluster is moved":      {deleted, []client.Object{released}, []*addonsv1.HelmReleaseProxy{leaving}, 1},
 		"the release is to be emptied":      {deleted, []client.Object{cluster, fleet, deployment}, []*addonsv1.HelmReleaseProxy{refused}, 1},
 		"the release was emptied":           {deleted, []client.Object{cluster, fleet, deployment}, []*addonsv1.HelmReleaseProxy{withdrawn}, 0},
 		"the release is emptied on its way": {deleted, []client.Object{cluster, fleet}, []*addonsv1.HelmReleaseProxy{emptied}, 1},
