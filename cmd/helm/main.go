@@ -1,5 +1,5 @@
-// Command helm carries out HelmChartProxies with Fleet: it downloads charts, renders the
-// values of each selected Cluster, and has Fleet deploy them.
+// Command helm deploys HelmChartProxies with Fleet: it downloads charts, renders the values of each selected
+// Cluster, and makes Fleet deploy them.
 package main
 
 import (
@@ -31,7 +31,7 @@ func run(ctx context.Context, args []string) error {
 	if err := o.Begin("helm", args, o.Election.AddTo, o.Options.AddTo); err != nil {
 		return err
 	}
-	// Helm's library speaks through slog.
+	// Helm's library logs with slog.
 	slog.SetDefault(slog.New(logr.ToSlogHandler(ctrl.Log.WithName("helm"))))
 	o.Options.SyncPeriod = &o.Flags.SyncPeriod
 	mgr, err := program.NewManager(&o.Flags, &o.Election, helm.Lease, o.Options.Cache())

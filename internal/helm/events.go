@@ -31,7 +31,7 @@ import (
 )
 
 const (
-	// releasePause and bundlePause are how long news of releases waits for more: a reconcile of a
+	// releasePause and bundlePause delay reconciles, to collect more changes of releases: a reconcile of a
 	// HelmChartProxy reads all its releases, and a Bundle holds the targets of many.
 	releasePause = 500 * time.Millisecond
 	bundlePause  = 100 * time.Millisecond
@@ -39,8 +39,8 @@ const (
 
 type requests = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// later returns a handler that enqueues what an object concerns after a pause. Requests for the same object
-// within it become one.
+// later returns a handler that enqueues the requests for an object after a pause. Requests for the same object
+// within the pause become one.
 func later(pause time.Duration, of func(client.Object) []reconcile.Request) handler.EventHandler {
 	enqueue := func(queue requests, objects ...client.Object) {
 		for _, object := range objects {
@@ -80,7 +80,7 @@ func ownerOf(release client.Object) []reconcile.Request {
 	return nil
 }
 
-// ofValues returns the HelmReleaseProxy that an object with values says it was made for.
+// ofValues returns the HelmReleaseProxy in the annotation of an object with values.
 func ofValues(_ context.Context, object client.Object) []reconcile.Request {
 	namespace, name, _ := strings.Cut(object.GetAnnotations()[plan.ReleaseAnnotation], "/")
 	return requestsFor(plan.Key{Namespace: namespace, Name: name})
@@ -91,7 +91,7 @@ func bundleOf(release client.Object) []reconcile.Request {
 	return requestsFor(proxy.BundleKey(release.(*addonsv1.HelmReleaseProxy)))
 }
 
-// enqueuer returns what an event concerns, by the cache.
+// enqueuer finds the objects that an event concerns, in the cache.
 type enqueuer struct{ client.Reader }
 
 // list lists objects from the cache; callers must not change them.
@@ -101,7 +101,7 @@ func (e *enqueuer) list(ctx context.Context, into client.ObjectList, options ...
 	}
 }
 
-// membership enqueues the HelmChartProxies of which a Cluster becomes, or ceases to be, one.
+// membership enqueues the HelmChartProxies that begin or cease to select a Cluster.
 func (e *enqueuer) membership() handler.EventHandler {
 	enqueue := func(ctx context.Context, queue requests, before, after *clusterv1.Cluster) {
 		its := before
@@ -199,7 +199,7 @@ func (e *enqueuer) ofFleetCluster(ctx context.Context, fleet client.Object) []re
 // bundlesOfFleetCluster returns the Bundles with a Fleet Cluster as a target.
 func (e *enqueuer) bundlesOfFleetCluster(ctx context.Context, fleet client.Object) []reconcile.Request {
 	result := e.matching(ctx, bundleOf, client.MatchingFields{release.ByTarget: client.ObjectKeyFromObject(fleet).String()})
-	var all fleetv1.BundleList // Those that retain a target have no HelmReleaseProxy for it.
+	var all fleetv1.BundleList // A retained target has no HelmReleaseProxy.
 	e.list(ctx, &all, client.InNamespace(fleet.GetNamespace()))
 	for i := range all.Items {
 		for j := range all.Items[i].Spec.Targets {
@@ -219,8 +219,8 @@ func (e *enqueuer) proxiesOf(bundleOfThem client.Object) []reconcile.Request {
 	return slices.Compact(all)
 }
 
-// ofDeployment returns the HelmReleaseProxy of a BundleDeployment. Its labels are Fleet's words, and whoever
-// forges them makes one release reconcile.
+// ofDeployment returns the HelmReleaseProxy of a BundleDeployment. Fleet sets the labels; forged ones only make
+// one release reconcile.
 func (e *enqueuer) ofDeployment(ctx context.Context, deployment client.Object) []reconcile.Request {
 	labels := deployment.GetLabels()
 	bundle := plan.Key{Namespace: labels[fleetv1.ClusterNamespaceLabel], Name: labels[fleetv1.BundleLabel]}
@@ -239,7 +239,8 @@ func (e *enqueuer) ofReferred(ctx context.Context, object client.Object) []recon
 		client.MatchingFields{sources.ByReference: sources.ReferenceKey(kind.Group, kind.Kind, object.GetName())})
 }
 
-// ofKind returns the HelmReleaseProxies of the Clusters that refer to a kind, or all if it is theirs.
+// ofKind returns the HelmReleaseProxies of the Clusters that refer to a kind, or all for the CRD of
+// HelmChartProxies.
 func (e *enqueuer) ofKind(ctx context.Context, crd client.Object) []reconcile.Request {
 	if isProxyCRD(crd) {
 		return e.matching(ctx, itself)
@@ -257,7 +258,7 @@ func (e *enqueuer) ofClusters(ctx context.Context, options ...client.ListOption)
 	return result
 }
 
-// updates passes updates for which a function holds, and nothing else.
+// updates passes only updates for which a function returns true.
 func updates(holds func(before, after client.Object) bool) predicate.Funcs {
 	never := predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false }, DeleteFunc: func(event.DeleteEvent) bool { return false },
@@ -274,15 +275,15 @@ var (
 	ownersChanged = updates(func(before, after client.Object) bool {
 		return !reflect.DeepEqual(before.GetOwnerReferences(), after.GetOwnerReferences())
 	})
-	// statusChanged passes what changed does not.
+	// statusChanged passes the updates that changed drops.
 	statusChanged = updates(func(before, after client.Object) bool {
 		return !changed.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})
 	})
-	// rest passes what reshaped does not: the record and the status of a release.
+	// rest passes the updates that reshaped drops: a release's record and status.
 	rest = updates(func(before, after client.Object) bool {
 		return !reshaped.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})
 	})
-	// observedByFleet passes what says whether Fleet has worked with a Bundle.
+	// observedByFleet passes updates that show whether Fleet has processed a Bundle.
 	observedByFleet = updates(func(before, after client.Object) bool {
 		was, is := before.(*fleetv1.Bundle), after.(*fleetv1.Bundle)
 		return was.Generation != is.Generation || was.Status.ObservedGeneration != is.Status.ObservedGeneration || (len(was.Spec.Targets) == 0) != (len(is.Spec.Targets) == 0)

@@ -31,7 +31,7 @@ func newCollector(reader client.Reader, in *inputs.Reader, elected <-chan struct
 		releases: prometheus.NewDesc("muster_helmreleases_by_reason",
 			"HelmReleaseProxies by the reason of ClusterAvailable if something keeps the release from Fleet, or else of HelmReleaseReady.", []string{"reason"}, nil),
 		withoutChart: prometheus.NewDesc("muster_helmchartproxies_without_chart",
-			"HelmChartProxies whose repository has not given the chart, or not said which version is meant, when it was last asked.", nil, nil),
+			"HelmChartProxies whose repository did not return the chart, or the versions to choose from, at the last attempt.", nil, nil),
 	}
 }
 
@@ -44,7 +44,8 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	to <- c.withoutChart
 }
 
-// releaseReasons and proxyReasons have a series from the beginning, so that the first of a kind is an increase.
+// releaseReasons and proxyReasons have a series from the beginning, so that the first occurrence counts as an
+// increase.
 var (
 	releaseReasons = []string{
 		plan.ReadyReason, addonsv1.PreparingToHelmInstallReason, addonsv1.HelmReleasePendingReason, addonsv1.HelmInstallOrUpgradeFailedReason,
@@ -54,7 +55,7 @@ var (
 	proxyReasons = append([]string{addonsv1.ClusterSelectionFailedReason, proxy.AnotherController}, releaseReasons...)
 )
 
-// Collect counts.
+// Collect sends the metrics.
 func (c *collector) Collect(to chan<- prometheus.Metric) {
 	select {
 	case <-c.elected:
@@ -94,7 +95,7 @@ func reasonOf(conditions []metav1.Condition) string {
 	return addonsv1.PreparingToHelmInstallReason
 }
 
-// report reports the reasons that there are: what others write into a status makes no series.
+// report reports only known reasons: a reason that another writer puts into a status gets no series.
 func report(to chan<- prometheus.Metric, of *prometheus.Desc, reasons []string, counts map[string]int) {
 	for _, reason := range reasons {
 		to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, float64(counts[reason]), reason)

@@ -1,7 +1,7 @@
-// Package helm is the program that carries out HelmChartProxies with Fleet. It is a program of its own,
-// because it follows URLs that people name and reads Secrets that they name. This package wires it:
-// package proxy reconciles HelmChartProxies into HelmReleaseProxies, release these into values and
-// statuses, and bundle both into Bundles.
+// Package helm is the program that deploys HelmChartProxies with Fleet. It is a separate program, because it
+// follows URLs and reads Secrets that users name. This package wires the controllers: package proxy turns
+// HelmChartProxies into HelmReleaseProxies, package release turns these into values and statuses, and package
+// bundle turns both kinds into Bundles.
 package helm
 
 import (
@@ -46,22 +46,23 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
-// Lease is the Lease by which one of several replicas leads.
+// Lease is the name of the Lease for leader election among the replicas.
 const Lease = stamp.HelmLease
 
 // Options are the settings of the program.
 type Options struct {
-	// WatchFilter limits it to HelmChartProxies whose label cluster.x-k8s.io/watch-filter has this value.
+	// WatchFilter limits the program to HelmChartProxies whose label cluster.x-k8s.io/watch-filter has this
+	// value.
 	WatchFilter string
-	// Concurrency is how many objects of each kind are reconciled at once.
+	// Concurrency is the number of objects of each kind that the program reconciles at once.
 	Concurrency int
-	// ChartInterval is how long the program believes which version a range stands for.
+	// ChartInterval is how long the program keeps the version that it has found for a range.
 	ChartInterval time.Duration
-	// DeniedNetworks are those in which no repository is.
+	// DeniedNetworks are the networks to which the program makes no connection for a chart.
 	DeniedNetworks []net.IPNet
-	// MaxIndex and MaxArchive are how many bytes an index and a chart may have.
+	// MaxIndex and MaxArchive limit the bytes of an index and of a chart archive.
 	MaxIndex, MaxArchive int64
-	// SyncPeriod is how often everything is reconciled without an event.
+	// SyncPeriod is how often the program reconciles all objects without an event.
 	SyncPeriod *time.Duration
 }
 
@@ -75,7 +76,7 @@ func (o *Options) AddTo(fs *pflag.FlagSet) {
 	fs.Int64Var(&o.MaxArchive, "max-chart-bytes", 50<<20, "The size of the largest chart archive, in bytes.")
 }
 
-// Cache returns what is cached, and no more of it than is read here.
+// Cache returns the options of the cache, which holds only the objects and fields that this program reads.
 func (o *Options) Cache() cache.Options {
 	ours, err := labels.NewRequirement(plan.ProxyLabel, selection.Exists, nil)
 	if err != nil { // It is a constant.
@@ -109,7 +110,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 			return fmt.Errorf("adding index %s: %w", index.name, err)
 		}
 	}
-	// What Clusters refer to has a cache of its own: a kind that cannot be listed must not hold up the others.
+	// The objects that Clusters refer to have their own cache: a kind that cannot be listed must not block the
+	// others.
 	objects, err := cache.New(mgr.GetConfig(), cache.Options{
 		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
 		SyncPeriod: options.SyncPeriod, DefaultTransform: observed.Trim,
@@ -166,7 +168,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	})
 }
 
-// eventOf returns an event of a HelmChartProxy.
+// eventOf returns an event for a HelmChartProxy.
 func eventOf(key plan.Key) event.GenericEvent {
 	its := &addonsv1.HelmChartProxy{}
 	its.Namespace, its.Name = key.Namespace, key.Name
@@ -180,13 +182,14 @@ func (o *Options) controller() controller.Options {
 	}
 }
 
-// reshaped passes changes but those of annotations and of the status.
+// reshaped drops updates of annotations and of the status.
 var reshaped = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, finalizersChanged)
 
 var changed = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}, finalizersChanged)
 
-// setupProxies: membership and a HelmChartProxy's own changes wake it at once, and news of its releases after
-// a moment: one reconcile takes in many.
+// setupProxies adds the controller of HelmChartProxies. Changes of a HelmChartProxy and of its selected
+// Clusters enqueue it at once. Changes of its releases enqueue it after a pause, so that one reconcile handles
+// many.
 func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan event.GenericEvent, r *proxy.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmchartproxy").WithOptions(options.controller()).
 		For(&addonsv1.HelmChartProxy{}, builder.WithPredicates(changed)).
@@ -202,7 +205,8 @@ func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan even
 		Complete(r)
 }
 
-// setupReleases: what concerns one release wakes that one.
+// setupReleases adds the controller of HelmReleaseProxies. An event enqueues only the releases that it
+// concerns.
 func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *sources.Sources, wake chan event.GenericEvent, r *release.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmreleaseproxy").WithOptions(options.controller()).
 		For(&addonsv1.HelmReleaseProxy{}).
@@ -221,7 +225,8 @@ func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *sou
 		Complete(r)
 }
 
-// setupBundles: what releases ask of a Bundle is written after a moment, together.
+// setupBundles adds the controller of Bundles. Changes of releases enqueue a Bundle after a pause, so that one
+// write handles many.
 func setupBundles(mgr ctrl.Manager, options Options, e *enqueuer, wake chan event.GenericEvent, r *bundle.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmbundle").WithOptions(options.controller()).
 		For(&fleetv1.Bundle{}, builder.WithPredicates(predicate.Or[client.Object](changed, deleted))).
@@ -235,8 +240,8 @@ func setupBundles(mgr ctrl.Manager, options Options, e *enqueuer, wake chan even
 
 func isProxyCRD(crd client.Object) bool { return crd.GetName() == proxy.CRDName }
 
-// warm holds up the controller until the objects that Clusters refer to are listed, but not for long.
-// Otherwise each start would first report of every release that they are being listed.
+// warm delays the controller until the objects that Clusters refer to are listed, but not for long. Otherwise,
+// after each start, every release would first report that they are being listed.
 type warm struct{ *sources.Sources }
 
 var _ source.SyncingSource = warm{}
@@ -246,7 +251,7 @@ func (warm) Start(context.Context, workqueue.TypedRateLimitingInterface[reconcil
 	return nil
 }
 
-// WaitForSync waits.
+// WaitForSync waits for the lists.
 func (w warm) WaitForSync(ctx context.Context) error {
 	return w.Warm(ctx, func(client.Object) bool { return true })
 }

@@ -32,21 +32,21 @@ spec:
 `, team, repoURL, version)
 }
 
-// uid tells whether what is in the release was uninstalled meanwhile.
+// uid returns the UID of the release's ConfigMap, which changes if the release was uninstalled meanwhile.
 func (c cluster) uid(g Gomega) string {
 	out, err := c.kubectl("-n", "agents", "get", "configmap", "agents-values", "-o", "jsonpath={.metadata.uid}")
 	g.Expect(err).NotTo(HaveOccurred())
 	return out
 }
 
-// made lists what was made for a HelmChartProxy.
+// made lists the objects with the label of a HelmChartProxy.
 func made(g Gomega, name, kinds string) string {
 	out, err := env.Kubectl(ctx, "get", kinds, "-A", "-l", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io="+name, "-o", "name")
 	g.Expect(err).NotTo(HaveOccurred())
 	return strings.TrimSpace(out)
 }
 
-// downloads returns who downloads the chart of a HelmChartProxy.
+// downloads returns Agent or Manager: the one that downloads the chart of a HelmChartProxy.
 func downloads(g Gomega, name string) string {
 	out, err := env.Kubectl(ctx, "get", "bundles.fleet.cattle.io", "-A", "-l", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io="+name, "-o", "jsonpath={.items[*].spec.helmOpOptions}")
 	g.Expect(err).NotTo(HaveOccurred())
@@ -56,7 +56,7 @@ func downloads(g Gomega, name string) string {
 	return "Agent"
 }
 
-// followed waits until a change is carried out.
+// followed waits until the HelmChartProxy is ready after a change.
 func followed(g Gomega) {
 	g.Eventually(func(g Gomega) { isReady(g, "agents") }).Should(Succeed())
 }
@@ -74,7 +74,7 @@ func TestAgents(t *testing.T) {
 	one.label(g, "agents=yes")
 	two.label(g, "agents=yes")
 	one.label(g, "who-")
-	t.Cleanup(func() { one.label(NewWithT(t), "who-") }) // Other tests begin without.
+	t.Cleanup(func() { one.label(NewWithT(t), "who-") }) // Other tests begin without the label.
 	begin := time.Now()
 	g.Expect(env.Apply(ctx, byAgents(own.URL, "1.0.x"))).To(Succeed())
 	if !t.Run("each agent downloads the chart, and installs it with the values of its Cluster", func(t *testing.T) {
@@ -102,14 +102,14 @@ func TestAgents(t *testing.T) {
 	ends(t)
 }
 
-// steps changes what is to be installed, and who downloads it.
+// steps changes the release, and switches the download between Muster and the agents.
 func steps(t *testing.T, own *repository.Repository) {
 	t.Run("a change of one Cluster writes its values, and nothing else", func(t *testing.T) {
 		g := NewWithT(t)
 		since := time.Now()
 		one.label(g, "who=me")
 		one.says(g, "agents", "agents", "who", "me")
-		// What the agent reads stays as it is, until it reads something else.
+		// The object that the agent reads stays as it is, until the agent reads another one.
 		g.Eventually(func(g Gomega) {
 			g.Expect(writes(g, since)).To(ConsistOf("create configmaps hcp-agents.for.one.1", HavePrefix("patch bundles hcp-agents-"), "patch helmreleaseproxies agents-one", "delete configmaps hcp-agents.for.one"))
 		}).Should(Succeed())
@@ -142,7 +142,7 @@ func steps(t *testing.T, own *repository.Repository) {
 	}
 }
 
-// ends lets Clusters go, and deletes what was made.
+// ends deselects Clusters, and deletes objects.
 func ends(t *testing.T) {
 	t.Run("what is not there is not handed to Fleet, and whoever is deselected goes", func(t *testing.T) {
 		g := NewWithT(t)
@@ -186,7 +186,7 @@ func ends(t *testing.T) {
 	})
 }
 
-// What the account may not write, whoever has it.
+// TestAgentsFence: the cluster limits what the program's account may write, even with a stolen token.
 func TestAgentsFence(t *testing.T) {
 	const account = "--as=system:serviceaccount:muster-system:muster-helm"
 	bundle := func(namespace, name, spec string) string {

@@ -28,19 +28,19 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// projectChart is a chart of another project. The zip of a Go module holds all files of its repository,
-// and the sum that go.sum would have.
+// projectChart is a chart of another project. The zip of a Go module holds all files of its repository, and sum
+// is its checksum, as in go.sum.
 type projectChart struct {
 	name, module, sum, dir string
 	// deployment is one of its Deployments, if it has any.
 	deployment string
-	// values are a template: %s is an annotation of that Deployment's Pods. Nothing runs their images, so
-	// they ask for no replicas where somebody waits for them.
+	// values is a template: %s is an annotation of that Deployment's Pods. No node runs their images, so the
+	// values ask for zero replicas where Helm waits for them.
 	values string
 }
 
 var corpus = []projectChart{
-	{ // Names that do not follow the release's.
+	{ // Its objects' names do not begin with the release's.
 		name: "metrics-server", module: "sigs.k8s.io/metrics-server@v0.9.0", sum: "h1:nlqqZ2H0Xfko8eJC/1qaNVVT17hu4rxndkOi22KTZ4w=", dir: "charts/metrics-server",
 		deployment: "metrics-server", values: "replicas: 0\napiService: {create: false}\npodAnnotations: {who: %s}\n",
 	},
@@ -50,7 +50,7 @@ var corpus = []projectChart{
 	},
 	{ // Subcharts, CRDs in templates, hooks after an upgrade and before the deletion, lookup.
 		name: "kyverno", module: "github.com/kyverno/kyverno@v1.19.1", sum: "h1:/MkgFii3/VlQfKR1JpC9tVwNNVNQTt2S4U6qCsafsTU=", dir: "charts/kyverno",
-		deployment: "kyverno-admission-controller", // It refuses the number 0.
+		deployment: "kyverno-admission-controller", // The chart refuses the number 0.
 		values:     "admissionController: {replicas: '0', podAnnotations: {who: %s}}\nbackgroundController: {replicas: '0'}\ncleanupController: {replicas: '0'}\nreportsController: {replicas: '0'}\n",
 	},
 	{ // CRDs in templates, a hook after the install, kubeVersion, 1.5 MiB.
@@ -172,9 +172,10 @@ type deployed struct {
 	archives              map[string]string
 	release, version, who string
 	clients               map[cluster]client.Client
-	// known is whatever Helm has made, now or before: true if it belongs to a release, false if to a hook.
+	// known holds all objects that Helm creates or once created: true for objects of a release, false for
+	// hooks.
 	known map[object]bool
-	// refused says that Helm has refused the last operation, and so must Fleet.
+	// refused says that Helm refused the last operation: Fleet must refuse it, too.
 	refused bool
 	gone    bool
 }
@@ -241,9 +242,9 @@ func (d *deployed) get(g Gomega, on cluster, its object) map[string]any {
 	return comparable(read)
 }
 
-// comparable drops what two clusters never have in common, and what Fleet adds to all objects.
+// comparable drops fields that always differ between two clusters, and fields that Fleet adds to all objects.
 func comparable(its *unstructured.Unstructured) map[string]any {
-	if its.GetKind() == "Job" { // Its selector is made of its UID.
+	if its.GetKind() == "Job" { // Its selector contains its UID.
 		return map[string]any{"name": its.GetName()}
 	}
 	delete(its.Object, "status")
@@ -275,7 +276,7 @@ func comparable(its *unstructured.Unstructured) map[string]any {
 	return its.Object
 }
 
-// listed are the releases, and the CRDs, on a cluster.
+// listed returns the releases and the CRDs on a cluster.
 func (d *deployed) listed(g Gomega, on cluster) (all []string) {
 	out, err := exec.CommandContext(ctx, d.program, "list", "-a", "-o", "json", "--kubeconfig", env.HostedKubeconfig(on.namespace, on.name), "-n", d.name).Output()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -293,7 +294,7 @@ func (d *deployed) listed(g Gomega, on cluster) (all []string) {
 	return all
 }
 
-// differences says in short how what Fleet has deployed differs from what Helm has.
+// differences summarizes how the objects that Fleet deployed differ from Helm's.
 func (d *deployed) differences(g Gomega) (all []string) {
 	for its := range d.known {
 		fleets, helms := d.get(g, one, its), d.get(g, two, its)
@@ -336,7 +337,7 @@ func (d *deployed) differences(g Gomega) (all []string) {
 	return all
 }
 
-// evidence is what Muster and Fleet say about the release.
+// evidence returns the conditions of Muster's and Fleet's objects for the release.
 func (d *deployed) evidence() string {
 	var all []string
 	for _, kind := range []string{"hcp", "hrp", "bundledeployments.fleet.cattle.io"} {
@@ -351,12 +352,12 @@ func (d *deployed) evidence() string {
 	return strings.Join(all, "")
 }
 
-// operation is what users do, on both clusters.
+// operation is an action of a user, on both clusters.
 type operation struct {
 	name string
-	// do changes what is wanted; then Helm runs, and Fleet follows.
+	// do changes the wanted state; then Helm runs, and Fleet follows.
 	do func(g Gomega, d *deployed)
-	// helm is what people run; without it, helm upgrade --install.
+	// helm runs Helm as a user would; the default is helm upgrade --install.
 	helm func(d *deployed) error
 }
 
@@ -424,7 +425,7 @@ func (d *deployed) to(g Gomega, version string) {
 	patch(g, d.name, fmt.Sprintf(`{"spec":{"version":%q}}`, version))
 }
 
-// says waits until the HelmChartProxy is not Ready, and says why.
+// says waits until the HelmChartProxy is not Ready, and its conditions contain the text.
 func (d *deployed) says(g Gomega, text string) {
 	g.Eventually(func(g Gomega) {
 		its := proxy(g, d.name)
@@ -484,8 +485,8 @@ func (d *deployed) refusedAtFirst(g Gomega) {
 	}).WithTimeout(8 * time.Second).Should(Succeed())
 }
 
-// taken is the name of a ServiceAccount of the last release, whose names begin with the release's or
-// do not follow it; empty if the chart has none.
+// taken returns the name of a ServiceAccount of the last release, whose names sort last or are always the same;
+// empty if the chart has none.
 func (d *deployed) taken() (name string) {
 	for its, releases := range d.known {
 		if releases && its.kind.Kind == "ServiceAccount" && (its.namespace == "" || its.namespace == d.name) {
@@ -495,7 +496,7 @@ func (d *deployed) taken() (name string) {
 	return name
 }
 
-// foreign creates or deletes an object of somebody else with the name of one of the chart's.
+// foreign creates or deletes a foreign object with the name of one of the chart's objects.
 func (d *deployed) foreign(g Gomega, verb string) {
 	if d.taken() == "" {
 		return
@@ -506,7 +507,7 @@ func (d *deployed) foreign(g Gomega, verb string) {
 	}
 }
 
-// run does an operation on both clusters and returns what came of it.
+// run runs an operation on both clusters, and returns the result.
 func (d *deployed) run(t *testing.T, its *operation) (result string) {
 	g := NewWithT(t)
 	begin := time.Now()
@@ -549,7 +550,7 @@ func (d *deployed) run(t *testing.T, its *operation) (result string) {
 	return took + " same"
 }
 
-// words are those of an error of Helm that Fleet must pass on.
+// words returns the part of Helm's error that Fleet must pass on.
 func (d *deployed) words(err error) string {
 	for _, words := range []string{"cannot be imported into the current release", "nobody is third"} {
 		if strings.Contains(err.Error(), words) {
@@ -559,8 +560,8 @@ func (d *deployed) words(err error) string {
 	return err.Error()
 }
 
-// TestCorpus installs charts of other projects, by a HelmChartProxy on one cluster and by Helm on the
-// other, and compares what is there after each operation.
+// TestCorpus installs charts of other projects, with a HelmChartProxy on one cluster and with Helm on the
+// other, and compares the two clusters after each operation.
 func TestCorpus(t *testing.T) {
 	g := NewWithT(t)
 	program, err := fixture.Program("tools/helm3", "helm.sh/helm/v3/cmd/helm", t.TempDir())

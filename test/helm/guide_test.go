@@ -51,7 +51,7 @@ func TestGuide(t *testing.T) {
 			}).Should(Succeed())
 		}
 	}
-	// Other tests have one of their own under this name.
+	// Other tests use their own Secret of this name.
 	_, err = env.Kubectl(ctx, "-n", team, "delete", "secret", "repository", "--ignore-not-found")
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { NewWithT(t).Expect(env.Apply(ctx, repositorySecret())).To(Succeed()) })

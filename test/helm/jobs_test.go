@@ -26,7 +26,7 @@ func (c cluster) client(g Gomega) client.Client {
 	return on
 }
 
-// endJobs says of all Jobs of a cluster that they have succeeded: its nodes do not have their images.
+// endJobs marks all Jobs of a cluster as succeeded: its nodes do not have the images to run them.
 func endJobs(on client.Client) (stop func()) {
 	ending, cancel := context.WithCancel(ctx)
 	var wait sync.WaitGroup
@@ -42,7 +42,7 @@ func endJobs(on client.Client) (stop func()) {
 	return func() { cancel(); wait.Wait() }
 }
 
-// endOnce ignores errors, such as conflicts with the controller of Jobs: it is called again.
+// endOnce ignores errors, such as conflicts with the controller of Jobs: the caller calls it again.
 func endOnce(ctx context.Context, on client.Client) {
 	var jobs batchv1.JobList
 	_ = on.List(ctx, &jobs)
@@ -73,7 +73,7 @@ metadata:
 spec: {template: {spec: {restartPolicy: Never, containers: [{name: c, image: example.com/none}]}}}
 `
 
-// Fleet by itself gives each hook 30 seconds, and begins again.
+// By default, Fleet gives each hook 30 seconds, and then starts again.
 func TestLongHook(t *testing.T) {
 	g := NewWithT(t)
 	g.Expect(charts.Publish("hooked", "1.0.0", map[string]string{"values.yaml": simpleTemplate, "hook.yaml": hookTemplate})).To(Succeed())

@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// simple is a HelmChartProxy of a chart of our own with a ConfigMap in it.
+// simple is a HelmChartProxy for a test chart with one ConfigMap.
 func simple(name, version, more string) string {
 	return fmt.Sprintf(`
 apiVersion: addons.cluster.x-k8s.io/v1alpha1
@@ -60,7 +60,7 @@ func (c cluster) data(g Gomega, namespace, name, key string) string {
 	return out
 }
 
-// says waits until the chart on a cluster says something.
+// says waits until the release's ConfigMap on a cluster has this value.
 func (c cluster) says(g Gomega, namespace, release, key, want string) {
 	g.Eventually(func(g Gomega) {
 		g.Expect(c.data(g, namespace, release+"-values", key)).To(Equal(want), c.String())
@@ -74,7 +74,7 @@ func patch(g Gomega, name, patch string) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// writes are what the program has written since, without what it tells.
+// writes lists the program's writes since then, without events and statuses.
 func writes(g Gomega, since time.Time) []string {
 	events, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-helm"), Since: since, Where: func(e stack.AuditEvent) bool {
 		return slices.Contains([]string{"create", "update", "patch", "delete"}, e.Verb) &&
@@ -199,7 +199,7 @@ func TestSecretValues(t *testing.T) {
 	one.says(g, "secretive", "secretive", "who", "one")
 	g.Expect(env.Apply(ctx, secret("sesame-7532"))).To(Succeed())
 	one.says(g, "secretive", "secretive", "password", "c2VzYW1lLTc1MzI=")
-	// Nowhere but in Secrets: no other object, no event, no log.
+	// Only Secrets contain the password: no other object, no event, no log.
 	out, err := env.Kubectl(ctx, "api-resources", "--verbs=list", "-o", "name")
 	g.Expect(err).NotTo(HaveOccurred())
 	kinds := slices.DeleteFunc(strings.Fields(out), func(kind string) bool { return kind == "secrets" })

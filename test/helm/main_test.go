@@ -75,7 +75,8 @@ func prepare(s *stack.Stack) (err error) {
 	return nil
 }
 
-// nothingRefused is asked when all tests are over: what ships is enough for what it does.
+// nothingRefused checks, when the tests are over, that the API server refused no request of the program, and
+// that the program used only the verbs for Secrets that it needs.
 func nothingRefused(s *stack.Stack) error {
 	all, err := s.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-helm")})
 	if err != nil {

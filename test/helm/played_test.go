@@ -20,10 +20,10 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// player plays the agents of Clusters that exist in memory only: of what Fleet has copied for a
-// Cluster it takes the values, and says that they are installed, and then that all is ready; but never
-// of values with the word bad in them. At every event it counts the Clusters that are not ready, or
-// do not have what Fleet wants them to have.
+// player plays the agents of Clusters that exist in memory only. It reads the values that Fleet has copied for
+// a Cluster, and reports first that they are installed, and then that everything is ready; but values with the
+// word bad never become ready. At every event, it counts the Clusters that are not ready, or are not in the
+// state that Fleet wants.
 type player struct {
 	all   client.WithWatch
 	proxy string
@@ -33,10 +33,11 @@ type player struct {
 	mu          sync.Mutex
 	deployments map[client.ObjectKey]*fleetv1.BundleDeployment
 	working     map[client.ObjectKey]bool
-	// installed are the values that each Cluster has, by its name, and seen what was read for it.
+	// installed holds the values of each Cluster, by its name, and seen each Cluster with values that the
+	// player has installed.
 	installed map[string]string
 	seen      map[string]bool
-	// most is how many Clusters were unavailable at once, and trace who they were.
+	// most is the highest number of Clusters that were unavailable at once, and trace lists them.
 	most     int
 	trace    []string
 	problems []string
@@ -104,7 +105,7 @@ func (p *player) notice(ctx context.Context, event watch.Event, wait *sync.WaitG
 	}
 }
 
-// isUnnamed sees that nothing names an object that is gone.
+// isUnnamed checks that no Bundle or BundleDeployment names a deleted object.
 func (p *player) isUnnamed(ctx context.Context, name string) {
 	var bundles fleetv1.BundleList
 	var deployments fleetv1.BundleDeploymentList
@@ -142,7 +143,7 @@ func (p *player) isUnnamed(ctx context.Context, name string) {
 
 func clusterOf(its *fleetv1.BundleDeployment) string { return its.Labels["fleet.cattle.io/cluster"] }
 
-// lacks says what a Cluster lacks of what Fleet wants it to have, and to be ready.
+// lacks describes the difference between a Cluster and a ready Cluster in the state that Fleet wants.
 func lacks(its *fleetv1.BundleDeployment) (what string) {
 	if its.Status.AppliedDeploymentID != its.Spec.DeploymentID {
 		what += " not installed"
@@ -173,7 +174,7 @@ func (p *player) count() {
 	}
 }
 
-// begin has counting begin anew, once every Cluster is available.
+// begin restarts the count, once every Cluster is available.
 func (p *player) begin(g Gomega) {
 	g.Eventually(func(g Gomega) {
 		p.mu.Lock()
@@ -186,7 +187,7 @@ func (p *player) begin(g Gomega) {
 	}).Should(Succeed())
 }
 
-// have returns the Clusters whose values have all of these texts.
+// have returns the Clusters whose values contain all of these texts.
 func (p *player) have(texts ...string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -200,14 +201,15 @@ func (p *player) have(texts ...string) []string {
 	return names
 }
 
-// bounded sees that never more Clusters were unavailable at once than may be, and that it was counted.
+// bounded checks that the number of unavailable Clusters stayed within the bound, and that the player counted
+// them.
 func (p *player) bounded(g Gomega) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	g.Expect(p.most).To(And(BeNumerically(">=", 1), BeNumerically("<=", bound)), "unavailable at once:\n%s", strings.Join(p.trace, "\n"))
 }
 
-// work installs on a Cluster what Fleet wants, until it has that.
+// work installs the state that Fleet wants on a Cluster, step by step.
 func (p *player) work(ctx context.Context, key client.ObjectKey) {
 	waited := 0
 	for ctx.Err() == nil {
@@ -229,14 +231,14 @@ func (p *player) work(ctx context.Context, key client.ObjectKey) {
 	}
 }
 
-// isBad reports whether a Cluster has what Fleet wants, and that never becomes ready.
+// isBad reports whether a Cluster is in the state that Fleet wants, but never becomes ready.
 func (p *player) isBad(its *fleetv1.BundleDeployment) bool {
 	return its.Status.AppliedDeploymentID == its.Spec.DeploymentID && strings.Contains(p.installed[clusterOf(its)], "bad") &&
 		its.Status.DownstreamResourcesGeneration == its.Spec.DownstreamResourcesGeneration
 }
 
-// install takes a step. What Fleet copies for a Cluster it counts, a moment later; impatiently that is
-// not waited for.
+// install takes one step. Fleet counts its copies for a Cluster a moment after it writes them; install waits
+// for the count, unless impatient.
 func (p *player) install(ctx context.Context, its *fleetv1.BundleDeployment, impatient bool) bool {
 	values, found := p.read(ctx, its)
 	if !found {
@@ -257,11 +259,11 @@ func (p *player) install(ctx context.Context, its *fleetv1.BundleDeployment, imp
 	its.Status.AppliedDeploymentID, its.Status.DownstreamResourcesGeneration = its.Spec.DeploymentID, its.Spec.DownstreamResourcesGeneration
 	its.Status.Release, its.Status.NonModified = "rolling/"+its.Name+":1", true
 	its.Status.Ready = isInstalled && !strings.Contains(values, "bad")
-	// What was seen may be old: what is ready by now must not be called not ready.
+	// The observed object may be old: a Cluster that is ready by now must not become unready.
 	return p.all.Status().Patch(ctx, its, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})) == nil
 }
 
-// read reads the values of a Cluster from what Fleet has copied for it.
+// read reads the values of a Cluster from Fleet's copies.
 func (p *player) read(ctx context.Context, its *fleetv1.BundleDeployment) (values string, found bool) {
 	if its.Spec.Options.Helm == nil {
 		return "", true

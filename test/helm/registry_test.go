@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/test/helm/repository"
 )
 
-// oci is a registry of the chart simple.
+// oci is a registry with the chart simple.
 type oci struct{ *repository.Registry }
 
 func startRegistry(t *testing.T) oci {
@@ -29,7 +29,7 @@ func (r oci) publish(g Gomega, version string) string {
 	return digest
 }
 
-// downloads is how often something was downloaded.
+// downloads returns how often clients downloaded a blob.
 func (r oci) downloads(g Gomega, digest string) int {
 	log, err := os.ReadFile(env.LogPath("registry"))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -119,7 +119,8 @@ func TestRegistry(t *testing.T) {
 	t.Run("a wrong password", func(t *testing.T) { r.refuses(t) })
 }
 
-// refuses sees that nobody is let in without the password, and that this is said without it.
+// refuses checks that the registry rejects a wrong password, and that the condition reports this without the
+// password.
 func (r oci) refuses(t *testing.T) {
 	g := NewWithT(t)
 	one.label(g, "oci-refused=yes")
@@ -135,7 +136,8 @@ func (r oci) refuses(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
-// TestLeaky has a chart fail with a password in what it says: Fleet says it again, and nothing of ours does.
+// TestLeaky deploys a chart that fails with a password in its message: Fleet repeats the message, and Muster
+// does not.
 func TestLeaky(t *testing.T) {
 	g := NewWithT(t)
 	publish(g, "simple", "1.0.0")

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// rolling is the namespace of so many Clusters that exist in memory only.
+	// rolling is the namespace of this many Clusters that exist in memory only.
 	rolling  = "rolling"
 	clusters = 10
-	// bound is how many of them may be unavailable at once.
+	// bound is how many of the Clusters may be unavailable at once.
 	bound = 2
 )
 
-// TestStaged rolls changes of values out over ten Clusters: never are more of them unavailable than may
-// be, whichever values change, and whoever downloads the chart.
+// TestStaged rolls changes of values out over ten Clusters: the number of unavailable Clusters stays within the
+// bound, whichever values change, and whether Muster or the agents download the chart.
 func TestStaged(t *testing.T) {
 	g := NewWithT(t)
 	publish(g, "simple", "1.0.0", "1.1.0")
@@ -107,7 +107,7 @@ func (s staged) proxy(g Gomega) *addonsv1.HelmChartProxy {
 	return its
 }
 
-// reaches waits until so many Clusters have values with these texts, and all is ready.
+// reaches waits until this many Clusters have values with these texts, and all releases are ready.
 func (s staged) reaches(g Gomega, many int, texts ...string) {
 	g.Eventually(func(g Gomega) {
 		g.Expect(s.p.have(texts...)).To(HaveLen(many), "%v", texts)
@@ -117,7 +117,7 @@ func (s staged) reaches(g Gomega, many int, texts ...string) {
 	}).Should(Succeed())
 }
 
-// values are the objects with values that are there.
+// values lists the existing objects with values.
 func (s staged) values(g Gomega) []string {
 	return strings.Fields(made(g, s.name, "configmaps,secrets"))
 }
@@ -171,7 +171,7 @@ func (s staged) testOne(t *testing.T) {
 			all = append(all, regexp.MustCompile(`(hcp-[^.]*[a-z])(-[0-9a-f]{8})?$`).ReplaceAllString(write, "$1"))
 		}
 		all = slices.DeleteFunc(all, func(write string) bool { return write == "patch helmreleaseproxies "+s.name+"-c3" })
-		all = slices.Compact(all) // A Secret that was emptied may be emptied again, which changes nothing.
+		all = slices.Compact(all) // The program may empty an empty Secret again, which changes nothing.
 		g.Expect(all).To(HaveLen(3), "%v", all)
 		made, gone := "create configmaps", "delete configmaps"
 		if s.from == "Secret" { // The garbage collector deletes it: the program may not.
@@ -225,7 +225,7 @@ func (s staged) testLeft(t *testing.T) {
 		want = append(want, MatchRegexp(`^secret/hcp-%s.*[.]for-agents-`, s.name))
 	}
 	g.Eventually(func(g Gomega) { g.Expect(s.values(g)).To(ConsistOf(want...)) }).Should(Succeed())
-	// What Fleet has copied for a Cluster goes with the release: the copies are few, however often the values change.
+	// Fleet's copies for a Cluster go with the release: there are few of them, however often the values change.
 	out, err := env.Kubectl(ctx, "-n", rolling, "get", "clusters.fleet.cattle.io", "c0", "-o", "jsonpath={.status.namespace}")
 	g.Expect(err).NotTo(HaveOccurred())
 	out, err = env.Kubectl(ctx, "-n", out, "get", "configmaps,secrets", "-o", "name")
@@ -242,7 +242,7 @@ func (s staged) testDeleted(t *testing.T) {
 	}).Should(Succeed())
 }
 
-// TestRollout rolls a version out that fails: with maxUnavailable 1, no more than one Cluster gets it.
+// TestRollout rolls out a version that fails: with maxUnavailable 1, only one Cluster gets it.
 func TestRollout(t *testing.T) {
 	g := NewWithT(t)
 	publish(g, "simple", "1.0.0", "1.1.0")
@@ -254,7 +254,7 @@ func TestRollout(t *testing.T) {
 		its.says(g, "rolled", "rolled", "version", "1.0.0")
 	}
 	g.Eventually(func(g Gomega) { isReady(g, "rolled") }).Should(Succeed())
-	// deployments returns how many Clusters are to have what is meant, and how many are not yet.
+	// deployments returns how many Clusters the rollout has reached, and how many still wait.
 	deployments := func(g Gomega) (reached, waiting int) {
 		out, err := env.Kubectl(ctx, "get", "bundledeployments.fleet.cattle.io", "-A", "-l", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io=rolled",
 			"-o", `jsonpath={range .items[*]}{.spec.deploymentID} {.spec.stagedDeploymentID} {"\n"}{end}`)

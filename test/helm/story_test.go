@@ -73,7 +73,7 @@ func proxy(g Gomega, name string) *addonsv1.HelmChartProxy {
 	return its
 }
 
-// told is what a HelmChartProxy says, for messages.
+// told returns the conditions of a HelmChartProxy as text, for messages.
 func told(its *addonsv1.HelmChartProxy) string {
 	var parts []string
 	for _, condition := range its.Status.Conditions {
@@ -97,7 +97,7 @@ func (c cluster) value(g Gomega, name, key string) string {
 	return out
 }
 
-// releases are the releases on a cluster, as helm list finds them.
+// releases returns the releases on a cluster, as helm list finds them.
 func (c cluster) releases(g Gomega, namespace string) string {
 	out, err := c.kubectl("-n", namespace, "get", "secrets", "-l", "owner=helm,status=deployed", "-o", "jsonpath={.items[*].metadata.name}")
 	g.Expect(err).NotTo(HaveOccurred())

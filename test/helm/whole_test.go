@@ -11,8 +11,8 @@ import (
 	program "github.com/muster-fleet/muster/internal/helm/store"
 )
 
-// isWhole expects that the cache keeps what is made for a HelmChartProxy, by us and by Fleet, as it is:
-// what it cuts is read once more before each write.
+// isWhole expects that the cache keeps all parts of the objects that Muster and Fleet create for a
+// HelmChartProxy: the program reads a cut object again before each write.
 func isWhole(g Gomega, name string) {
 	var bundles fleetv1.BundleList
 	g.Expect(admin.List(ctx, &bundles, client.InNamespace(team))).To(Succeed())

@@ -1,6 +1,6 @@
-// Package bundle reconciles the Bundles of HelmChartProxies, one at a time, and is their only writer: it
-// takes the chart and the options from the HelmChartProxy, and the targets from the HelmReleaseProxies. What
-// many releases ask for at once it writes once.
+// Package bundle reconciles the Bundles of HelmChartProxies, and is their only writer. A Bundle gets its chart
+// and options from the HelmChartProxy, and its targets from the HelmReleaseProxies. The controller reconciles
+// one Bundle at a time, so that many releases can change it in one write.
 package bundle
 
 import (
@@ -32,9 +32,10 @@ import (
 const (
 	// ByBundle is the index of HelmReleaseProxies by their Bundle.
 	ByBundle = "bundle"
-	// credentialsInterval is how often credentials are written again: they may have been deleted, and no event says so.
+	// credentialsInterval is the interval at which credentials are rewritten: no event tells of a deleted Secret.
 	credentialsInterval = 10 * time.Minute
-	// conflictInterval is how long to wait until the cache shows what somebody has just written.
+	// conflictInterval is the delay before the next reconcile if the cache is behind a recent write, or if a
+	// chart is being downloaded.
 	conflictInterval = time.Second
 )
 
@@ -52,14 +53,14 @@ type Reconciler struct {
 	Inputs   *inputs.Reader
 	Managed  *proxy.Managed
 	Failures *proxy.Failures
-	// Wake makes a HelmChartProxy reconcile, whose status reports Failures.
+	// Wake enqueues a HelmChartProxy, whose status reports Failures.
 	Wake func(proxy plan.Key)
 
-	// credentials are those that were written, by Bundle.
+	// credentials maps each Bundle to the credentials that the Reconciler wrote last.
 	credentials sync.Map
 }
 
-// written is the digest of credentials, the UID of the Bundle that owns them, and the time of the write.
+// written identifies credentials: their digest, the UID of the Bundle that owns them, and the time of the write.
 type written struct {
 	digest string
 	bundle types.UID
@@ -97,17 +98,17 @@ func (r *Reconciler) reconcile(ctx context.Context, key plan.Key, have *fleetv1.
 	switch {
 	case have == nil:
 	case !have.DeletionTimestamp.IsZero():
-		return 0, nil // Its end brings it back.
+		return 0, nil // The deletion triggers the next reconcile.
 	case !store.IsFor(have, client.ObjectKeyFromObject(of)):
 		return 0, store.Taken(have)
 	}
-	in, again := &inputs.Inputs{Incomplete: true}, time.Duration(0) // To be deleted, nothing is needed.
+	in, again := &inputs.Inputs{Incomplete: true}, time.Duration(0) // Deleting a Bundle needs no inputs.
 	if of.DeletionTimestamp.IsZero() {
 		of = of.DeepCopy()
-		plan.Default(of) // As the webhook has done, or would have.
+		plan.Default(of) // The webhook does the same, if it runs.
 		var err error
 		if in, again, err = r.Inputs.Get(of); err != nil {
-			return inputs.PollInterval, nil //nolint:nilerr // The HelmChartProxy wakes it before that.
+			return inputs.PollInterval, nil //nolint:nilerr // The HelmChartProxy enqueues the Bundle earlier.
 		}
 	}
 	targets, isTurnedAway, err := r.targets(ctx, of, in, key, have, releases)
@@ -115,7 +116,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key plan.Key, have *fleetv1.
 		return 0, err
 	}
 	if isTurnedAway && !isFrozen(of, releases) && (again == 0 || again > inputs.PollInterval) {
-		again = inputs.PollInterval // Not everything that makes it a target is an event of the Bundle.
+		again = inputs.PollInterval // Some changes that make it a target enqueue no Bundle.
 	}
 	switch {
 	case len(targets) == 0 && len(releases) == 0:
@@ -130,9 +131,9 @@ func (r *Reconciler) reconcile(ctx context.Context, key plan.Key, have *fleetv1.
 	return again, r.write(ctx, of, in, key, have, targets)
 }
 
-// removeOrphan deletes a Bundle whose HelmChartProxy is gone once none of its Fleet Clusters is left. Until
-// then it is retained: a HelmChartProxy is deleted only after its releases, unless somebody has forced that,
-// or has moved it to another management cluster.
+// removeOrphan deletes a Bundle whose HelmChartProxy and Fleet Clusters are all gone. Until then, the Bundle
+// stays: a HelmChartProxy disappears before its releases only if a user forces the deletion, or moves it to
+// another management cluster.
 func (r *Reconciler) removeOrphan(ctx context.Context, have *fleetv1.Bundle) error {
 	if have == nil || !plan.MayBeOurs(have.Name) {
 		return nil
@@ -146,9 +147,10 @@ func (r *Reconciler) removeOrphan(ctx context.Context, have *fleetv1.Bundle) err
 	return r.Remove(ctx, have)
 }
 
-// find returns a Bundle from the cache, the HelmChartProxy that it is for, and the HelmReleaseProxies that this has
-// in it; nil for what is not there. Whose a Bundle is, it says itself: only Muster and the people of its
-// namespace write there. A HelmReleaseProxy for it anybody may forge, in a namespace of their own.
+// find returns a Bundle from the cache, its HelmChartProxy, and the HelmReleaseProxies of that HelmChartProxy
+// in the Bundle; nil for each object that does not exist. find trusts the annotation of an existing Bundle:
+// only Muster and users with access to its namespace write there. A HelmReleaseProxy for the Bundle may be
+// forged, by users with access to another namespace.
 func (r *Reconciler) find(ctx context.Context, key plan.Key) (have *fleetv1.Bundle, of *addonsv1.HelmChartProxy, releases []*addonsv1.HelmReleaseProxy, err error) {
 	if have, err = r.Bundle(ctx, key); err != nil {
 		return nil, nil, nil, err
@@ -193,9 +195,9 @@ func candidates(have *fleetv1.Bundle, releases []addonsv1.HelmReleaseProxy) map[
 	return all
 }
 
-// targets returns the targets that a Bundle is to have, in order, and whether one was turned away. One without
-// a HelmReleaseProxy goes if its Cluster does not live, or is not selected any more: otherwise the
-// HelmReleaseProxy, or its record, was lost, and is made again.
+// targets returns the wanted targets of a Bundle, sorted, and whether it turned a release away. A target
+// without a HelmReleaseProxy goes if its Cluster no longer exists or is no longer selected. Otherwise, the
+// HelmReleaseProxy or its record was lost, and Muster recreates it: the target stays.
 func (r *Reconciler) targets(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, key plan.Key, have *fleetv1.Bundle, releases []*addonsv1.HelmReleaseProxy) (targets []fleetv1.BundleTarget, isTurnedAway bool, err error) {
 	there, wanted, leaving := map[string]fleetv1.BundleTarget{}, map[string]fleetv1.BundleTarget{}, map[string]bool{}
 	if have != nil {
@@ -233,9 +235,9 @@ func (r *Reconciler) targets(ctx context.Context, of *addonsv1.HelmChartProxy, i
 	return targets, isTurnedAway, nil
 }
 
-// isKept reports whether a target stays that no HelmReleaseProxy has, or one that leaves: its Fleet Cluster is
-// released, as its Cluster is moved to another management cluster and lives on, or nothing leaves, and its Cluster
-// is selected and is to have the release of that Bundle.
+// isKept reports whether a target stays that has no HelmReleaseProxy, or whose HelmReleaseProxy is leaving. It stays
+// if its Fleet Cluster is released, because the Cluster moves to another management cluster and lives on. Otherwise it
+// stays if nothing is leaving, its Cluster is selected, and its release belongs in this Bundle.
 func (r *Reconciler) isKept(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, bundle plan.Key, fleetCluster string, isLeaving bool) (bool, error) {
 	fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: bundle.Namespace, Name: fleetCluster})
 	if err != nil || fleet == nil {
@@ -254,12 +256,12 @@ func (r *Reconciler) isKept(ctx context.Context, of *addonsv1.HelmChartProxy, in
 			return isTarget && (in.Incomplete || proxy.IsBundleOf(of, cluster, bundle.Name)), err
 		}
 	}
-	return in.Selector == nil, nil // Who is selected is not known.
+	return in.Selector == nil, nil // Without a Selector, the selection is unknown.
 }
 
-// target returns the target for a release, nil for none; last is the one that is there. A target that has not
-// changed was checked when it came. One that is not to change, or whose release does not tell the truth any
-// more, stays until the HelmReleaseProxy or the Fleet Cluster is deleted.
+// target returns the target for a release, nil for none; last is its current target. An unchanged target was
+// checked when it was added. If the target must not change, or the HelmReleaseProxy no longer tells the truth,
+// the current target stays until the HelmReleaseProxy or the Fleet Cluster is deleted.
 func (r *Reconciler) target(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, have *fleetv1.Bundle, release *addonsv1.HelmReleaseProxy, last fleetv1.BundleTarget, isThere bool) (*fleetv1.BundleTarget, error) {
 	target, ok := plan.TargetOf(of, release)
 	isDeleted, record := !release.DeletionTimestamp.IsZero(), plan.RecordOf(release)
@@ -269,7 +271,7 @@ func (r *Reconciler) target(ctx context.Context, of *addonsv1.HelmChartProxy, in
 	retained := &last
 	if !isThere {
 		retained = nil
-	} else if !plan.IsFrozen(of, release) { // Another Fleet Cluster of that name would get it.
+	} else if !plan.IsFrozen(of, release) { // A new Fleet Cluster of that name would get the release.
 		if fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: target.ClusterName}); err != nil || fleet == nil {
 			return nil, err
 		}
@@ -279,7 +281,7 @@ func (r *Reconciler) target(ctx context.Context, of *addonsv1.HelmChartProxy, in
 		if err != nil || !plan.MustBeEmptied(record, have, deployment) {
 			return nil, err
 		}
-		return retained, nil // Its record will say so.
+		return retained, nil // The release controller records it first.
 	}
 	switch {
 	case isDeleted && isThere && ok:
@@ -294,8 +296,8 @@ func (r *Reconciler) target(ctx context.Context, of *addonsv1.HelmChartProxy, in
 	return &target, nil
 }
 
-// isTarget reports whether a Cluster is selected, and a Fleet Cluster is that of the Cluster: a HelmReleaseProxy may
-// say what is not true.
+// isTarget reports whether a Cluster is selected and a Fleet Cluster belongs to it. The HelmReleaseProxy alone
+// is no proof: it may be forged.
 func (r *Reconciler) isTarget(ctx context.Context, in *inputs.Inputs, key plan.Key, fleetCluster string) (bool, error) {
 	cluster := &clusterv1.Cluster{}
 	if err := r.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); err != nil {
@@ -307,25 +309,25 @@ func (r *Reconciler) isTarget(ctx context.Context, in *inputs.Inputs, key plan.K
 	return r.IsOwnFleetCluster(ctx, cluster, fleetCluster)
 }
 
-// isRetained reports whether a Bundle keeps all but its targets: what the HelmChartProxy asks for now is not to be had,
-// or concerns none of its releases. Without releases, all that is left may be Clusters that are moved.
+// isRetained reports whether a Bundle keeps everything but its targets: the inputs of the HelmChartProxy are
+// incomplete, or do not apply to its releases. Without releases, the only Clusters left may be on the move.
 func isRetained(of *addonsv1.HelmChartProxy, in *inputs.Inputs, releases []*addonsv1.HelmReleaseProxy) bool {
 	isOutdated := func(its *addonsv1.HelmReleaseProxy) bool { return proxy.IsOutdated(of, its) }
 	return in.Incomplete || len(releases) == 0 || isFrozen(of, releases) || slices.ContainsFunc(releases, isOutdated)
 }
 
-// isFrozen reports whether a Bundle is installed once and for all.
+// isFrozen reports whether a Bundle holds an InstallOnce release that is already installed.
 func isFrozen(of *addonsv1.HelmChartProxy, releases []*addonsv1.HelmReleaseProxy) bool {
 	return slices.ContainsFunc(releases, func(its *addonsv1.HelmReleaseProxy) bool { return plan.IsFrozen(of, its) })
 }
 
-// retain writes nothing but the targets, of which only those go whose Cluster is not selected any more. A Bundle
-// that is installed once and for all is paused, which agents respect.
+// retain updates only the targets, and removes only targets whose Clusters are no longer selected. It pauses a
+// frozen Bundle, which agents respect.
 func (r *Reconciler) retain(ctx context.Context, of *addonsv1.HelmChartProxy, have *fleetv1.Bundle, targets []fleetv1.BundleTarget, releases []*addonsv1.HelmReleaseProxy) error {
 	if have == nil {
 		return nil
 	}
-	if store.IsCut(have) { // The cache does not show what is to stay.
+	if store.IsCut(have) { // The cache lacks content that must stay.
 		live := &fleetv1.Bundle{}
 		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(have), live); err != nil {
 			return client.IgnoreNotFound(err)
@@ -339,13 +341,13 @@ func (r *Reconciler) retain(ctx context.Context, of *addonsv1.HelmChartProxy, ha
 		if len(targets) == 0 {
 			want.Spec.Targets = nil
 		}
-		want.Spec.Paused = len(targets) > 0 // Nothing is uninstalled: it keeps its resources.
+		want.Spec.Paused = len(targets) > 0 // Removing the targets uninstalls nothing, because of keepResources.
 	}
 	return r.UpdateBundle(ctx, have, want, nil)
 }
 
-// write makes a Bundle what it is to be. It is created without targets: values have it as their owner, and
-// must be there before a target names them.
+// write creates or updates a Bundle. It creates the Bundle without targets: the Bundle owns the values, which
+// must exist before a target names them.
 func (r *Reconciler) write(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, key plan.Key, have *fleetv1.Bundle, targets []fleetv1.BundleTarget) error {
 	want := plan.NewBundle(of, key.Namespace, key.Name, in.Chart, in.CredentialsDigest())
 	var files []fleetv1.BundleResource
@@ -382,8 +384,8 @@ func credentialsOf(bundle *fleetv1.Bundle) string {
 	return bundle.Spec.HelmOpOptions.SecretName
 }
 
-// putCredentials writes the Secret with which agents reach the repository, after a start and when it changes:
-// whether it is as it should be nobody sees. Its owner is the Bundle.
+// putCredentials writes the Secret with which agents reach the repository, after a start and whenever the
+// credentials change. The program may not read the Secret to compare it. The Bundle owns the Secret.
 func (r *Reconciler) putCredentials(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, have *fleetv1.Bundle) error {
 	if in.Credentials == nil {
 		return nil

@@ -52,7 +52,8 @@ func releaseOf(of *addonsv1.HelmChartProxy, cluster plan.Key, bundle string, rec
 	return release
 }
 
-// Whoever may write HelmChartProxies and HelmReleaseProxies in one namespace has no say in the Bundles of another.
+// A user who may write HelmChartProxies and HelmReleaseProxies in one namespace cannot change the Bundles of
+// another namespace.
 func TestForgedReleases(t *testing.T) {
 	victim, thief := proxyOf("victim", "web"), proxyOf("thief", "web")
 	cluster := plan.Key{Namespace: "victim", Name: "one"}
@@ -84,8 +85,8 @@ func TestForgedReleases(t *testing.T) {
 	})
 }
 
-// A target whose HelmReleaseProxy was lost stays while its Cluster is selected; it is not uninstalled for that. One
-// whose Cluster is moved to another management cluster stays, whatever leaves.
+// A target whose HelmReleaseProxy was lost stays while its Cluster is selected: the loss uninstalls nothing.
+// A target whose Cluster moves to another management cluster stays as well.
 func TestTargetsWithoutReleases(t *testing.T) {
 	of := proxyOf("team", "web")
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one", UID: "one", Labels: map[string]string{"web": "yes"}}}
@@ -154,8 +155,8 @@ func TestTargetsWithoutReleases(t *testing.T) {
 	}
 }
 
-// A target whose release another one is to replace stays as it is until its HelmReleaseProxy is deleted. None stays
-// whose Fleet Cluster is gone, but for what is installed once and for all.
+// The target of an outdated release stays unchanged until its HelmReleaseProxy is deleted. A target whose Fleet
+// Cluster is gone goes, unless its release is frozen.
 func TestOldTarget(t *testing.T) {
 	of, cluster := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
 	once, renamed := of.DeepCopy(), of.DeepCopy()
@@ -181,7 +182,7 @@ func TestOldTarget(t *testing.T) {
 	}
 }
 
-// What is retained is not written anew when the HelmChartProxy asks for another release.
+// The program does not rewrite a retained Bundle when the HelmChartProxy asks for another release.
 func TestRetained(t *testing.T) {
 	of := proxyOf("team", "web")
 	once := of.DeepCopy()

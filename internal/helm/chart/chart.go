@@ -1,5 +1,5 @@
-// Package chart is a Helm chart in the form that a Fleet Bundle carries. It does not link Helm's
-// library: the webhook and kubectl muster use it, too.
+// Package chart defines a Helm chart in the form that a Fleet Bundle carries. It does not link Helm's library,
+// because the webhook and kubectl muster use it, too.
 package chart
 
 import (
@@ -10,8 +10,8 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// MaxSize is how many bytes of a chart a Bundle can carry: an object of etcd may have 1.5 MiB, and
-// targets need room as well.
+// MaxSize limits the bytes of a chart in a Bundle: etcd accepts objects of up to 1.5 MiB, and targets need room
+// as well.
 const MaxSize = 900 << 10
 
 // Chart is a chart as a Fleet Bundle carries it.
@@ -27,7 +27,7 @@ type Chart struct {
 	HasHooks, HasDeleteHooks bool
 }
 
-// Size returns how many bytes the chart adds to a Bundle.
+// Size returns the number of bytes that the chart adds to a Bundle.
 func (c *Chart) Size() int {
 	size := 0
 	for _, resource := range c.Resources {

@@ -15,7 +15,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/repository"
 )
 
-// readChart finds out which version of the chart is wanted, and whether it can be had.
+// readChart finds the wanted version of the chart, and checks that the chart is available.
 func (r *Reader) readChart(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *Inputs) error {
 	spec := &proxy.Spec
 	in.request = repository.Request{RepoURL: spec.RepoURL, Chart: spec.ChartName, Version: spec.Version, Namespace: proxy.Namespace}
@@ -24,18 +24,18 @@ func (r *Reader) readChart(ctx context.Context, proxy *addonsv1.HelmChartProxy, 
 		return err
 	}
 	if plan.NeedsCredentials(proxy) {
-		in.again = PollInterval // No event tells of Secrets.
+		in.again = PollInterval // Changes of Secrets trigger no event.
 	}
 	var denied error
 	if in.request.Access, denied = r.access(ctx, proxy); denied != nil && (!isCarried || carried.Agent) {
-		return denied // Which credentials agents are to have is not known.
+		return denied // The credentials for the agents are unknown.
 	}
-	version, trouble := r.version(ctx, in, denied) // What is wrong where a Bundle carries the chart all the same.
+	version, trouble := r.version(ctx, in, denied) // Not fatal if a Bundle carries the chart.
 	if version == "" {
 		if !isCarried {
 			return trouble
 		}
-		version = carried.Version // The range stands for what it last stood for.
+		version = carried.Version // The range keeps its last version.
 	}
 	switch {
 	case isCarried && carried.Version == version && (carried.Agent == (spec.Download == addonsv1.DownloadAgent) || carried.Large && spec.Download == ""):
@@ -58,7 +58,7 @@ func (r *Reader) readChart(ctx context.Context, proxy *addonsv1.HelmChartProxy, 
 	return nil
 }
 
-// version returns the exact version that is wanted; empty if that is not known. An error from before stays.
+// version returns the wanted exact version; empty if it is unknown. It keeps an earlier error.
 func (r *Reader) version(ctx context.Context, in *Inputs, trouble error) (string, error) {
 	if repository.IsExact(in.request.Version) {
 		return in.request.Version, trouble
@@ -77,8 +77,8 @@ func sooner[T ~int64](a, b T) T {
 	return a
 }
 
-// carried returns the chart that a Bundle in the namespace of a HelmChartProxy carries for what that asks
-// for. In other namespaces others may have written the Bundle.
+// carried returns the newest chart from the same source that a Bundle in the namespace of the HelmChartProxy
+// carries. Bundles in other namespaces do not count: other users may have written them.
 func (r *Reader) carried(ctx context.Context, proxy *addonsv1.HelmChartProxy) (plan.Chart, bool, error) {
 	var bundles fleetv1.BundleList
 	key := client.ObjectKeyFromObject(proxy)
@@ -96,8 +96,8 @@ func (r *Reader) carried(ctx context.Context, proxy *addonsv1.HelmChartProxy) (p
 	return last, last.Version != "", nil
 }
 
-// obtain downloads a chart, or, if agents do, sees that it is there: Fleet gets no URL that leads where
-// nobody is to connect to.
+// obtain downloads a chart. If agents download it, obtain only checks that the repository has it, so that Fleet
+// gets no URL that leads into a denied network.
 func (r *Reader) obtain(ctx context.Context, proxy *addonsv1.HelmChartProxy, request repository.Request, version string) (plan.Chart, error) {
 	spec := &proxy.Spec
 	chart := plan.Chart{Source: plan.SourceOf(proxy), Version: version, Agent: spec.Download == addonsv1.DownloadAgent}
@@ -110,7 +110,7 @@ func (r *Reader) obtain(ctx context.Context, proxy *addonsv1.HelmChartProxy, req
 		if spec.Download != "" || !isTooLarge(err) {
 			return chart, err
 		}
-		if spec.Credentials != nil { // Only the author hands them out: charts grow by themselves.
+		if spec.Credentials != nil { // Only the author may hand them to agents, and a chart may grow unnoticed.
 			return chart, fmt.Errorf("%w; set spec.download: Agent to have the agents of the Clusters download it, with the credentials", err)
 		}
 		chart.Agent, chart.Large = true, true
@@ -125,7 +125,7 @@ func digestOf(files *repository.Chart) string {
 	return chart.DigestOf(plan.WithEmptyChart(files.Resources))
 }
 
-// notice returns what the author of a HelmChartProxy should know of the chart.
+// notice returns a message about the chart for the author of a HelmChartProxy.
 func notice(proxy *addonsv1.HelmChartProxy, chart plan.Chart) string {
 	switch {
 	case chart.Large:
@@ -140,7 +140,7 @@ func notice(proxy *addonsv1.HelmChartProxy, chart plan.Chart) string {
 	return ""
 }
 
-// credentials returns what Fleet reads of the Secret that a Bundle names.
+// credentials returns the data that Fleet reads from the Secret that a Bundle names.
 func credentials(access repository.Access) map[string][]byte {
 	data := map[string][]byte{}
 	if access.Username != "" || access.Password != "" { // Fleet wants both or none.
@@ -152,7 +152,7 @@ func credentials(access repository.Access) map[string][]byte {
 	return data
 }
 
-// access reads credentials and certificate authority.
+// access reads the credentials and the certificate authority.
 func (r *Reader) access(ctx context.Context, proxy *addonsv1.HelmChartProxy) (repository.Access, error) {
 	var access repository.Access
 	if tls := proxy.Spec.TLSConfig; tls != nil {

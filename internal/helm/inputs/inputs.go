@@ -1,6 +1,7 @@
-// Package inputs reads what all releases of a HelmChartProxy are made from: the chart, the values
-// template, and values and credentials from ConfigMaps and Secrets. It holds everything that is kept of
-// a HelmChartProxy in memory; no event tells of most of it, so it is read again at an interval.
+// Package inputs reads the inputs that all releases of a HelmChartProxy share: the chart, the values template,
+// and the values and credentials in ConfigMaps and Secrets. It holds everything that the program keeps in
+// memory about a HelmChartProxy. Most changes of inputs trigger no event, so it reads them again at an
+// interval.
 package inputs
 
 import (
@@ -24,35 +25,37 @@ import (
 )
 
 const (
-	// PollInterval is how often Secrets and ConfigMaps are read again, and repositories that failed.
+	// PollInterval is how often the Reader reads Secrets and ConfigMaps again, and retries repositories that
+	// failed.
 	PollInterval = 30 * time.Second
-	// readPatience is how long all that may take.
+	// readPatience limits the time to read all inputs once.
 	readPatience = 3 * time.Minute
-	// filesPatience is how long a Bundle waits for its files; a download goes on without it. Those of others wait
-	// behind it.
+	// filesPatience is how long the reconcile of a Bundle waits for a download, which continues without it.
+	// Meanwhile, other Bundles wait.
 	filesPatience = 100 * time.Millisecond
-	// readersRole is the ClusterRole that an administrator binds where the program may read Secrets.
+	// readersRole is the ClusterRole that an administrator binds in namespaces whose Secrets the program may
+	// read.
 	readersRole = "muster-helm-read-secrets"
 )
 
-// Inputs are what the releases of a HelmChartProxy are made from. They are shared: nobody changes them.
+// Inputs are the inputs of a HelmChartProxy's releases. Callers share them, and must not change them.
 type Inputs struct {
-	// Trouble says what is wrong with them. If that makes them Incomplete, everything that is deployed is
-	// retained; otherwise the chart that was found last is used.
+	// Trouble is the problem with the inputs. If it makes them Incomplete, everything that is deployed stays;
+	// otherwise, the releases use the last chart that the Reader found.
 	Trouble    plan.Trouble
 	Incomplete bool
-	// Notice is what the author should know.
+	// Notice is a message for the author.
 	Notice   string
 	Selector *plan.Selector
 	Template *values.Template
 	// Layers are the values from ConfigMaps and Secrets, in the order in which Helm merges them.
 	Layers []plan.Layer
-	// Secret says that one of them is from a Secret.
+	// Secret says that a layer comes from a Secret.
 	Secret bool
 	Chart  plan.Chart
 	// Credentials are the data of the Secret with which agents reach the repository; nil for none.
 	Credentials map[string][]byte
-	// Values tells apart inputs that give other values, and Digest all.
+	// Values is a digest of the inputs that affect the values, and Digest of all inputs.
 	Values, Digest string
 
 	credentials string
@@ -62,8 +65,8 @@ type Inputs struct {
 	again       time.Duration
 }
 
-// CredentialsDigest returns the digest of the credentials that agents get. It goes into labels, in a digest
-// with much else, and is one of itself with a key.
+// CredentialsDigest returns a keyed digest of the credentials that agents get. It becomes part of another
+// digest, in a label.
 func (in *Inputs) CredentialsDigest() string { return in.credentials }
 
 // Reader reads inputs.
@@ -73,11 +76,11 @@ type Reader struct {
 	// Cached reads Bundles.
 	Cached client.Reader
 	Charts *repository.Client
-	// Check returns an error unless Helm can read values, for a HelmChartProxy of a namespace.
+	// Check returns an error unless Helm can read the values of a HelmChartProxy in this namespace.
 	Check func(ctx context.Context, namespace string, values []byte) error
-	// Digest returns a digest with a key that only the program has.
+	// Digest returns a keyed digest; only the program has the key.
 	Digest func(ctx context.Context, of any) (string, error)
-	// Wake makes a HelmChartProxy reconcile.
+	// Wake enqueues a HelmChartProxy.
 	Wake func(proxy plan.Key)
 	// Namespace is the program's own.
 	Namespace     string
@@ -89,27 +92,27 @@ type Reader struct {
 	slots map[string]chan struct{}
 }
 
-// entry is what is kept of one HelmChartProxy.
+// entry is the state of one HelmChartProxy.
 type entry struct {
 	proxy types.UID
-	// inputs were read last, of a generation; nil before.
+	// inputs are the last ones, for this generation; nil before the first read.
 	inputs     *Inputs
 	generation int64
 	isReading  bool
-	// acted is the digest of the inputs that the releases were last woken for.
+	// acted is the digest of the inputs at the last wake-up of the releases.
 	acted string
 }
 
-// perNamespace is how many HelmChartProxies of a namespace are read at once: a slow repository holds up no
-// other namespace.
+// perNamespace limits how many HelmChartProxies of a namespace the Reader reads at once, so that a slow
+// repository delays no other namespace.
 const perNamespace = 2
 
-// ErrReading says that the inputs are being read; Wake follows.
+// ErrReading says that the Reader is reading the inputs, and calls Wake afterwards.
 var ErrReading = errors.New("the chart and the values are being read")
 
-// Get returns the inputs of a HelmChartProxy, and when they are read again; zero for never. It never waits: while
-// they are read for the first time, or after a change, it returns ErrReading, and while they are read again the
-// last ones.
+// Get returns the inputs of a HelmChartProxy, and the time until the Reader reads them again; zero for never.
+// It never waits: it returns ErrReading during the first read and after a change, and the last inputs during
+// every other read.
 func (r *Reader) Get(proxy *addonsv1.HelmChartProxy) (in *Inputs, again time.Duration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +147,7 @@ func (r *Reader) Get(proxy *addonsv1.HelmChartProxy) (in *Inputs, again time.Dur
 	return nil, 0, ErrReading
 }
 
-// refresh reads the inputs of a HelmChartProxy, and wakes it.
+// refresh reads the inputs of a HelmChartProxy, and then wakes it.
 func (r *Reader) refresh(proxy *addonsv1.HelmChartProxy, slots chan struct{}) {
 	slots <- struct{}{}
 	ctx, cancel := context.WithTimeout(context.Background(), readPatience)
@@ -168,7 +171,7 @@ func (r *Reader) refresh(proxy *addonsv1.HelmChartProxy, slots chan struct{}) {
 	r.Wake(client.ObjectKeyFromObject(proxy))
 }
 
-// IsNews reports, once, that a HelmChartProxy has other inputs than before.
+// IsNews reports, once for each change, whether a HelmChartProxy has new inputs.
 func (r *Reader) IsNews(proxy plan.Key, in *Inputs) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -193,7 +196,7 @@ func (r *Reader) WithoutChart() int {
 	return count
 }
 
-// Forget drops what is kept of a HelmChartProxy.
+// Forget drops the state of a HelmChartProxy.
 func (r *Reader) Forget(proxy plan.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -292,7 +295,8 @@ func (r *Reader) readValues(ctx context.Context, namespace string, from addonsv1
 	return data, found, nil
 }
 
-// readSecret reads a Secret that a HelmChartProxy names. The error says how to allow it.
+// readSecret reads a Secret that a HelmChartProxy names. If the program may not read it, the error says how to
+// allow that.
 func (r *Reader) readSecret(ctx context.Context, key client.ObjectKey, secret *corev1.Secret) error {
 	err := r.Live.Get(ctx, key, secret)
 	if apierrors.IsForbidden(err) {
@@ -302,10 +306,11 @@ func (r *Reader) readSecret(ctx context.Context, key client.ObjectKey, secret *c
 	return err
 }
 
-// ErrDownloading says that the files of a chart are on their way.
+// ErrDownloading says that the download of a chart is under way.
 var ErrDownloading = errors.New("the chart is being downloaded")
 
-// Files returns the files that a Bundle carries. It does not wait for long: see ErrDownloading.
+// Files returns the files for a Bundle. If a download takes longer than filesPatience, it returns
+// ErrDownloading.
 func (r *Reader) Files(ctx context.Context, in *Inputs) ([]fleetv1.BundleResource, error) {
 	waiting, cancel := context.WithTimeout(ctx, filesPatience)
 	defer cancel()
@@ -319,8 +324,8 @@ func (r *Reader) Files(ctx context.Context, in *Inputs) ([]fleetv1.BundleResourc
 	return plan.WithEmptyChart(files.Resources), nil
 }
 
-// AtHand returns an error unless a new Bundle can be made: a release is not withdrawn before another one can
-// take its place.
+// AtHand returns an error unless Muster could create a new Bundle now: it withdraws a release only when the
+// next one can take its place.
 func (r *Reader) AtHand(ctx context.Context, in *Inputs) error {
 	switch {
 	case in.Incomplete:

@@ -21,23 +21,24 @@ import (
 )
 
 const (
-	// defaultTimeout and defaultHistory are those of cluster-api-addon-provider-helm.
+	// defaultTimeout and defaultHistory are the defaults of cluster-api-addon-provider-helm.
 	defaultTimeout = 10 * time.Minute
 	defaultHistory = 10
 
-	// MaxTargets is how many targets a Bundle has at most. Fleet sends a request for each when one
-	// changes, and each Bundle holds the chart once more.
+	// MaxTargets is the maximum number of targets in a Bundle. When one changes, Fleet sends a request for each
+	// of them; but each further Bundle holds another copy of the chart.
 	MaxTargets = 250
 
 	// ChartAnnotation on a Bundle is the Chart that it carries, as JSON.
 	ChartAnnotation = stamp.Domain + "/chart"
-	// ContentLabel on a Bundle is the digest of all but its targets. Fleet copies it to the
-	// BundleDeployments in the write that changes them, and so says which content they are of.
+	// ContentLabel on a Bundle is the digest of all but its targets. Fleet copies it to the BundleDeployments
+	// in the same write that changes them, so it shows which content they have.
 	ContentLabel = stamp.Domain + "/content"
 
 	// ValuesSecretType is the type of Secrets with values.
 	ValuesSecretType corev1.SecretType = stamp.Domain + "/helm-values"
-	// CredentialsSecretType is the type of Secrets with credentials; no other Secret is written.
+	// CredentialsSecretType is the type of Secrets with credentials. For HelmChartProxies, Muster writes only
+	// Secrets of these two types.
 	CredentialsSecretType corev1.SecretType = stamp.Domain + "/helm-access"
 
 	// SecretKind is the kind of objects with values from Secrets.
@@ -46,15 +47,16 @@ const (
 	ConfigMapKind = "ConfigMap"
 )
 
-// Chart is what a Bundle says of the chart that it carries, or that agents download.
+// Chart describes the chart that a Bundle carries, or that agents download.
 type Chart struct {
 	// Source is the repository, the name and the version that the HelmChartProxy asks for.
 	Source string `json:"source"`
 	// Version is exact.
 	Version string `json:"version"`
-	// Digest is that of the files; empty where agents download them.
+	// Digest is the digest of the files; empty if agents download them.
 	Digest string `json:"digest,omitempty"`
-	// Hooks and DeleteHooks say that the chart has hooks, and such that run before or after an uninstall.
+	// Hooks says that the chart has hooks that run at an install or an upgrade, and DeleteHooks that it has
+	// hooks that run at an uninstall.
 	Hooks       bool `json:"hooks,omitempty"`
 	DeleteHooks bool `json:"deleteHooks,omitempty"`
 	// Agent says that the agents download the chart, and Large that the reason is its size: it does not fit
@@ -66,12 +68,12 @@ type Chart struct {
 // emptyChart is the folder of an empty chart, which every Bundle with files carries: see Emptied.
 const emptyChart = "muster-empty"
 
-// WithEmptyChart returns the files of a Bundle: those of the chart, and the empty one.
+// WithEmptyChart returns the files of a Bundle: the chart's files and the empty chart.
 func WithEmptyChart(files []fleetv1.BundleResource) []fleetv1.BundleResource {
 	return append(slices.Clone(files), fleetv1.BundleResource{Name: emptyChart + "/Chart.yaml", Content: "apiVersion: v2\nname: " + emptyChart + "\nversion: 1.0.0\n"})
 }
 
-// SourceOf returns what a HelmChartProxy asks for.
+// SourceOf returns the Source of the chart that a HelmChartProxy asks for.
 func SourceOf(proxy *addonsv1.HelmChartProxy) string {
 	return proxy.Spec.RepoURL + " " + proxy.Spec.ChartName + " " + proxy.Spec.Version
 }
@@ -94,7 +96,7 @@ func NewBundle(proxy *addonsv1.HelmChartProxy, namespace, name string, chart Cha
 	spec.DefaultNamespace = ReleaseNamespace(proxy)
 	spec.Helm = helmOptions(proxy, chart)
 	spec.KeepResources = IsInstallOnce(proxy)
-	spec.DeleteCRDResources = !spec.KeepResources // As Helm: CRDs in templates go with the release.
+	spec.DeleteCRDResources = !spec.KeepResources // As in Helm: CRDs in templates go with the release.
 	if ptr.Deref(proxy.Spec.CorrectDrift, false) {
 		spec.CorrectDrift = &fleetv1.CorrectDrift{Enabled: true}
 	}
@@ -111,8 +113,8 @@ func NewBundle(proxy *addonsv1.HelmChartProxy, namespace, name string, chart Cha
 	return bundle
 }
 
-// byAgents makes the agents download the chart: Fleet makes the same of a HelmOp, whose controller
-// would ask the repository once more.
+// byAgents makes the agents download the chart. Fleet turns a HelmOp into the same Bundle, but its controller
+// would also ask the repository.
 func byAgents(proxy *addonsv1.HelmChartProxy, bundle *fleetv1.Bundle, version string) {
 	spec, helm := &proxy.Spec, bundle.Spec.Helm
 	helm.Repo, helm.Chart, helm.Version = spec.RepoURL, spec.ChartName, version
@@ -139,13 +141,14 @@ func CheckAgent(repoURL, chart, version string) error {
 	return nil
 }
 
-// NeedsCredentials reports whether a repository is reached with the contents of Secrets.
+// NeedsCredentials reports whether access to the repository needs the contents of Secrets.
 func NeedsCredentials(proxy *addonsv1.HelmChartProxy) bool {
 	return proxy.Spec.Credentials != nil || proxy.Spec.TLSConfig != nil && proxy.Spec.TLSConfig.CASecretRef != nil
 }
 
-// Meta returns the metadata of an object that is made for a HelmChartProxy. It has no owner reference to
-// that: clusterctl move deletes HelmChartProxies, and the garbage collector would uninstall everything.
+// Meta returns the metadata of an object that Muster creates for a HelmChartProxy. It has no owner reference to
+// the HelmChartProxy: clusterctl move deletes HelmChartProxies, and the garbage collector would uninstall
+// everything.
 func Meta(proxy Key, namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: namespace, Name: name, Labels: Labels(proxy), Annotations: map[string]string{ProxyAnnotation: proxy.String()},
@@ -172,7 +175,7 @@ func helmOptions(proxy *addonsv1.HelmChartProxy, chart Chart) *fleetv1.HelmOptio
 		helm.WaitForJobs = options.WaitForJobs
 	}
 	if proxy.Spec.ValuesTemplate == "" && len(proxy.Spec.ValuesFrom) == 0 {
-		// Helm takes no values for those of the last release.
+		// Without values, Helm would keep the values of the last release.
 		helm.Values = &fleetv1.GenericMap{Data: map[string]any{"global": map[string]any{}}}
 	}
 	return helm
@@ -212,9 +215,9 @@ func TargetOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy
 	}
 	target.ForceSyncGeneration = record.Sync
 	if !record.Installed && !record.Unforced {
-		// Helm then installs by client-side apply, and later upgrades win over what others have changed, as with
-		// Helm 3. It is not part of the deployment's ID: taking it away deploys nothing, and acts with the next
-		// change.
+		// With Force, Helm installs by client-side apply, and later upgrades win over changes by others, as
+		// with Helm 3. Force is not part of the deployment's ID: its removal deploys nothing, and takes effect
+		// with the next change.
 		target.CorrectDrift = &fleetv1.CorrectDrift{Enabled: ptr.Deref(proxy.Spec.CorrectDrift, false), Force: true}
 	}
 	return target, true
@@ -240,8 +243,8 @@ func valuesFrom(record Record, name string) []fleetv1.ValuesFrom {
 	return result
 }
 
-// Shard returns the Bundle for a Cluster: the first one with room. Counts are the targets of each
-// Bundle now.
+// Shard returns the Bundle for a Cluster: the first one with room. Counts are the current numbers of targets in
+// each Bundle.
 func Shard(proxy *addonsv1.HelmChartProxy, cluster Key, counts map[string]int) string {
 	for shard := 0; ; shard++ {
 		name := BundleName(proxy, cluster, shard)
@@ -251,8 +254,8 @@ func Shard(proxy *addonsv1.HelmChartProxy, cluster Key, counts map[string]int) s
 	}
 }
 
-// room returns how many targets a Bundle may have: each names all layers of its values, and with the chart the
-// whole must fit into etcd.
+// room returns how many targets fit into a Bundle: each target names all layers of its values, and etcd limits
+// the size of the Bundle with its chart.
 func room(proxy *addonsv1.HelmChartProxy) int {
 	const layers = 4
 	return MaxTargets / (1 + len(proxy.Spec.ValuesFrom)/layers)

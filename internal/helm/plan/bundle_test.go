@@ -79,7 +79,7 @@ func TestTargetOf(t *testing.T) {
 	}
 }
 
-// TestContent: whatever reaches a cluster by the Bundle, but for its targets, is in the label.
+// TestContent: the label covers all parts of the Bundle that reach a cluster, except for its targets.
 func TestContent(t *testing.T) {
 	content := func(change func(*addonsv1.HelmChartProxySpec), chart Chart, credentials string) string {
 		its := NewBundle(proxy(change), "team", "hcp-nginx", chart, credentials)

@@ -13,11 +13,11 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
-// infraCluster is what templates call the infrastructure cluster.
+// infraCluster is the name of the infrastructure cluster in templates.
 const infraCluster = "InfraCluster"
 
-// WriteRead writes what templates may read of a Cluster: as long as that is the same, its values are. Its
-// status, and who else writes to it, play no part.
+// WriteRead writes the parts of a Cluster that templates may read: while they stay the same, so do its values.
+// Its status and its managed fields do not matter.
 func WriteRead(cluster *clusterv1.Cluster, exclude []string, to io.Writer) error {
 	values, err := desired.Values(cluster, nil, nil, exclude)
 	if err != nil {
@@ -26,8 +26,8 @@ func WriteRead(cluster *clusterv1.Cluster, exclude []string, to io.Writer) error
 	return json.NewEncoder(to).Encode(values) // Maps are written in the order of their keys.
 }
 
-// Data returns what the template of a Cluster may use: the Cluster, what it refers to, and the variables of
-// its topology, without what the settings exclude.
+// Data returns the data for the template of a Cluster: the Cluster, the objects that it refers to, and the
+// variables of its topology, without the fields that the settings exclude.
 func Data(cluster *clusterv1.Cluster, controlPlane, infrastructure map[string]any, exclude []string) (map[string]any, error) {
 	values, err := desired.Values(cluster, controlPlane, infrastructure, exclude)
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *Selector) Namespace() string {
 	return s.namespace
 }
 
-// Matches reports whether a Cluster is selected. NamespaceLabels are only asked for with a namespaceSelector.
+// Matches reports whether a Cluster is selected. It calls namespaceLabels only with a namespaceSelector.
 func (s *Selector) Matches(cluster *clusterv1.Cluster, namespaceLabels func(string) labels.Set) bool {
 	if !s.clusters.Matches(labels.Set(stamp.WithClassLabels(cluster.Labels, cluster.GetClassKey()))) {
 		return false

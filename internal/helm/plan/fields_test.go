@@ -13,8 +13,8 @@ import (
 	"github.com/muster-fleet/muster/test/helm/table"
 )
 
-// Every field that the table says something of becomes what it says, in Fleet's words; and one of
-// which it says nothing of the kind changes nothing.
+// Each field that the table maps to a field of Fleet sets that field. Each field without a mapping changes
+// nothing.
 func TestFields(t *testing.T) {
 	rows, err := table.Read("../" + table.Page)
 	if err != nil {
@@ -82,7 +82,7 @@ func checkField(t *testing.T, row table.Row) {
 	}
 }
 
-// written is a HelmChartProxy as somebody writes it.
+// written is a HelmChartProxy as a user writes it.
 func written(t *testing.T, more map[string]any) *addonsv1.HelmChartProxy {
 	t.Helper()
 	spec := map[string]any{"clusterSelector": map[string]any{}, "chartName": "nginx", "repoURL": "https://charts.example.com"}
@@ -103,7 +103,7 @@ func defaulted(its *addonsv1.HelmChartProxy) *addonsv1.HelmChartProxy {
 	return its
 }
 
-// inFleet is the spec of the Bundle or HelmOp that is made of a HelmChartProxy.
+// inFleet is the spec of the Bundle for a HelmChartProxy.
 func inFleet(t *testing.T, its *addonsv1.HelmChartProxy, agent bool) map[string]any {
 	t.Helper()
 	bundle := NewBundle(its, "team", "hcp-web", Chart{Version: "1.0.0", Agent: agent}, "")
@@ -116,6 +116,6 @@ func inFleet(t *testing.T, its *addonsv1.HelmChartProxy, agent bool) map[string]
 	if err := json.Unmarshal(content, &made); err != nil {
 		t.Fatal(err)
 	}
-	delete(made["helm"].(map[string]any), "values") // They are there if each Cluster has none of its own.
+	delete(made["helm"].(map[string]any), "values") // NewBundle sets them if the Clusters have no values of their own.
 	return made
 }

@@ -1,10 +1,9 @@
-// Package plan decides what Fleet deploys for a HelmChartProxy: the names, the Bundles with
-// their targets, and what the status says. It is pure: it takes objects and returns objects, and
-// knows neither an API server nor Helm's library, so that `kubectl muster render`, the webhook
-// and the controllers decide alike.
+// Package plan decides what Fleet deploys for a HelmChartProxy: the names, the Bundles with their targets, and
+// the conditions. It is pure: it takes objects and returns objects, and knows neither an API server nor Helm's
+// library, so that `kubectl muster render`, the webhook and the controllers decide alike.
 //
-// Each selected Cluster has one HelmReleaseProxy and is one target of one Bundle. Values lie in a
-// ConfigMap or Secret for each Cluster, so that a change of one Cluster concerns no other.
+// Each selected Cluster has one HelmReleaseProxy and is one target of one Bundle. The values of each Cluster
+// are in a ConfigMap or Secret of their own, so that a change of one Cluster does not affect the others.
 package plan
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Keys of the objects that are made for a HelmChartProxy.
+// Keys of the objects that Muster creates for a HelmChartProxy.
 const (
 	// ProxyLabel and ProxyNamespaceLabel name the HelmChartProxy; the first is shortened if
 	// it does not fit a label value.
@@ -39,37 +38,37 @@ const (
 )
 
 const (
-	// unmappedLabel keeps a Bundle from being mapped to other namespaces: Muster's mappings leave out
-	// what has it, for the sake of Fleet's agent Bundles, which have it too. A Bundle that names its
-	// targets would otherwise reach Clusters of the same name elsewhere.
+	// unmappedLabel keeps a Bundle from being mapped to other namespaces: Muster's mappings skip Bundles with
+	// this label, because Fleet's agent Bundles have it. A Bundle that names its targets would otherwise reach
+	// Clusters of the same name in other namespaces.
 	unmappedLabel      = "objectset.rio.cattle.io/hash"
 	unmappedLabelValue = "muster-helmchartproxy"
 
 	prefix = "hcp-"
 	// longestName is the longest release name that Helm allows; Fleet's agents derive one from a Bundle's name.
 	longestName = 53
-	// onlyHash is so short that stamp.Label leaves nothing but the hash.
+	// onlyHash is so short that stamp.Label keeps only the hash.
 	onlyHash = 9
 )
 
 // Key names a HelmChartProxy, a HelmReleaseProxy or a Cluster.
 type Key = types.NamespacedName
 
-// Labels returns the labels of everything that is made for a HelmChartProxy.
+// Labels returns the labels of every object that Muster creates for a HelmChartProxy.
 func Labels(proxy Key) map[string]string {
 	name, _ := stamp.LabelValue(proxy.Name)
 	return map[string]string{stamp.ManagedByLabel: stamp.ManagedBy, ProxyLabel: name, ProxyNamespaceLabel: proxy.Namespace}
 }
 
-// ProxyOf returns the HelmChartProxy that an object says it was made for.
+// ProxyOf returns the HelmChartProxy in an object's annotation.
 func ProxyOf(object metav1.Object) (Key, bool) {
 	namespace, name, found := strings.Cut(object.GetAnnotations()[ProxyAnnotation], "/")
 	return Key{Namespace: namespace, Name: name}, found
 }
 
-// BundleName returns the name of a Bundle for Clusters of a namespace: the shard with a number, or
-// with InstallOnce the Bundle of one Cluster. A release of another name or namespace has another
-// Bundle: Fleet keeps the old release of a renamed Bundle for a quarter of an hour.
+// BundleName returns the name of a Bundle for the Clusters of a namespace: the shard with this number, or with
+// InstallOnce the Bundle of one Cluster. A release with another name or namespace gets another Bundle: Fleet
+// keeps the old release of a renamed Bundle for a quarter of an hour.
 func BundleName(proxy *addonsv1.HelmChartProxy, cluster Key, shard int) string {
 	only := ""
 	if IsInstallOnce(proxy) {
@@ -83,30 +82,31 @@ func BundleName(proxy *addonsv1.HelmChartProxy, cluster Key, shard int) string {
 	return stamp.Label(fmt.Sprintf("%s/%d", first, shard), longestName)
 }
 
-// MayBeOurs reports whether an object's name begins as all names do that this package gives.
+// MayBeOurs reports whether an object's name has the prefix of all names from this package.
 func MayBeOurs(name string) bool { return strings.HasPrefix(name, prefix) }
 
-// IsInstallOnce reports whether releases are left alone once they are installed.
+// IsInstallOnce reports whether Muster leaves releases alone once they are installed.
 func IsInstallOnce(proxy *addonsv1.HelmChartProxy) bool {
 	return proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce
 }
 
-// IsFrozen reports whether a release is installed once and for all, by Muster or by
-// cluster-api-addon-provider-helm. That leaves an annotation, which is not believed alone: whoever forges it would
-// keep a Cluster without the release.
+// IsFrozen reports whether an InstallOnce release is already installed, by Muster or by
+// cluster-api-addon-provider-helm. The annotation of the latter is not enough: a user could forge it to keep a
+// Cluster without the release.
 func IsFrozen(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
 	record := RecordOf(release)
 	return IsInstallOnce(proxy) && (record.Installed || record.FleetCluster == "" &&
 		release.Annotations[addonsv1.ReleaseInstalledAnnotation] == "true" && release.Status.Status == Deployed && release.Status.Revision > 0)
 }
 
-// base is how the names of values and credentials for a namespace of Clusters begin. No Bundle has a
-// dot in its name: Fleet deletes Secrets that are named like a Bundle.
+// base returns the prefix of the names of values for the Clusters of a namespace. Unlike these names, the name
+// of a Bundle has no dot: Fleet deletes Secrets that are named like a Bundle.
 func base(proxy Key, namespace string) string {
 	return prefix + stamp.Label(readable(proxy, namespace), longestName-len(prefix))
 }
 
-// readable names a HelmChartProxy. Objects of several may meet in one namespace.
+// readable returns the name of a HelmChartProxy, with its namespace if the Clusters are in another one: objects
+// of several HelmChartProxies may meet there.
 func readable(proxy Key, namespace string) string {
 	if proxy.Namespace == namespace {
 		return proxy.Name
@@ -114,8 +114,8 @@ func readable(proxy Key, namespace string) string {
 	return proxy.Namespace + "/" + proxy.Name
 }
 
-// ValuesName returns the name of the object with a Cluster's values, by Fleet Cluster. There are two,
-// which take turns: agents read one while the other is written.
+// ValuesName returns the name of the object with a Cluster's values, by Fleet Cluster. There are two such
+// objects: agents read one while Muster writes the other.
 func ValuesName(proxy Key, namespace, fleetCluster string, revision int) string {
 	name := base(proxy, namespace) + ".for." + fleetCluster
 	if revision%2 == 1 {
@@ -125,7 +125,7 @@ func ValuesName(proxy Key, namespace, fleetCluster string, revision int) string 
 }
 
 // CredentialsName returns the name of the Secret with which the agents of a Bundle's targets reach the
-// repository. Another repository has another Secret: none gets the credentials of another.
+// repository. Each repository has its own Secret, so that none gets the credentials of another.
 func CredentialsName(proxy *addonsv1.HelmChartProxy, bundle string) string {
 	// No name has a slash in front, so the hash covers everything.
 	return bundle + ".for-agents-" + stamp.Label("/"+proxy.Spec.RepoURL, onlyHash)
@@ -139,7 +139,8 @@ func ReleaseName(proxy *addonsv1.HelmChartProxy) string {
 	return stamp.Label(proxy.Name, longestName)
 }
 
-// generatedName matches the names that Helm generates for releases: part of the chart's name, and the second.
+// generatedName matches the names that Helm generates for releases: part of the chart's name, and the time in
+// seconds.
 var generatedName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?-[0-9]{10}$`)
 
 // IsGeneratedOf reports whether Helm may have generated a name for a release of a chart.
@@ -156,8 +157,8 @@ func ReleaseNamespace(proxy *addonsv1.HelmChartProxy) string {
 	return "default"
 }
 
-// ReleaseProxyNames returns the names that the HelmReleaseProxy of a Cluster may have; the second
-// one where the first is taken: names that are joined by dashes can be taken apart in several ways.
+// ReleaseProxyNames returns the names that the HelmReleaseProxy of a Cluster may have. It gets the second name
+// if the first is taken: different pairs of names may give the same text when joined by dashes.
 func ReleaseProxyNames(proxy, cluster Key) []string {
 	hash := stamp.Label("/"+proxy.Name+"/"+cluster.String(), onlyHash)
 	other := stamp.Subdomain(proxy.Name + "-" + cluster.Name + "-" + hash)

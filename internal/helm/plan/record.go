@@ -11,71 +11,72 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// mostKeys is more layers of values than a HelmChartProxy has.
+// mostKeys is more layers of values than a HelmChartProxy may have.
 const mostKeys = 20
 
 // RecordAnnotation on a HelmReleaseProxy holds its Record as JSON.
 const RecordAnnotation = stamp.Domain + "/release"
 
-// Record holds what no other object shows: the values that Muster wrote last, whether the agent ever
-// installed the release, and the time of the next retry. It is an annotation of the HelmReleaseProxy, so
-// that it survives restarts and clusterctl move.
+// Record holds the facts that no other object shows: the values that Muster wrote last, whether the agent ever
+// installed the release, and the time of the next retry. It is an annotation of the HelmReleaseProxy, so that
+// it survives restarts and clusterctl move.
 type Record struct {
 	// FleetCluster is the target of the release.
 	FleetCluster string `json:"fleetCluster,omitempty"`
-	// Of are the UIDs of the Cluster and of the HelmReleaseProxy for which all this holds. If both are others,
-	// clusterctl has moved them; if the Cluster alone is, it was made anew under the same name.
+	// Of holds the UIDs of the Cluster and the HelmReleaseProxy that the Record describes. If both change,
+	// clusterctl has moved them; if only the UID of the Cluster changes, the Cluster was recreated under the
+	// same name.
 	Of *Of `json:"of,omitempty"`
-	// Revision counts the changes of the values; its parity says in which object they lie.
+	// Revision counts the changes of the values; its parity selects the object that holds them.
 	Revision int `json:"revision,omitempty"`
-	// Digest is that of the values, with a key that only the program has; empty for none.
+	// Digest is a keyed digest of the values; only the program has the key. It is empty without values.
 	Digest string `json:"digest,omitempty"`
-	// Keys are those of the values in the object, in the order in which Helm merges them.
+	// Keys are the keys of the layers of values, in the order in which Helm merges them.
 	Keys []string `json:"keys,omitempty"`
-	// Secret says that the values lie in a Secret.
+	// Secret says that the values are in a Secret.
 	Secret bool `json:"secret,omitempty"`
-	// Secretive says that the values lie in a Secret, or did when the release was last deployed.
+	// Secretive says that the values are in a Secret, or were when the agent last deployed the release.
 	Secretive bool `json:"secretive,omitempty"`
-	// Stale says that a Secret with earlier values may still be there.
+	// Stale says that a Secret with earlier values may still exist.
 	Stale bool `json:"stale,omitempty"`
-	// Installed says that the release has been deployed at least once.
+	// Installed says that the agent deployed the release at least once.
 	Installed bool `json:"installed,omitempty"`
 	// Unforced says that the first installation has failed: see TargetOf.
 	Unforced bool `json:"unforced,omitempty"`
 	// Sync counts the retries of deployments that Fleet's agent has given up.
 	Sync int64 `json:"sync,omitempty"`
-	// Leaving says how far the withdrawal of a release is that Helm has refused to install: see Emptied.
+	// Leaving is the progress of the withdrawal of a release that Helm refused to install: see Emptied.
 	Leaving string `json:"leaving,omitempty"`
-	// Retry is the next of these.
+	// Retry is the next retry.
 	Retry *Retry `json:"retry,omitempty"`
 }
 
-// A release that Helm has refused to install leaves its values on the cluster: Fleet's agent removes copies
-// only when it uninstalls (seen on Fleet 0.16). So it first installs an empty chart in its place.
+// If Helm refuses to install a release, a copy of its values stays on the cluster: Fleet's agent removes copies
+// only when it uninstalls (seen on Fleet 0.16). So the agent first installs an empty chart in its place.
 const (
-	// Emptied is while the target is the empty chart, and Withdrawn after that.
+	// Emptied says that the target is the empty chart, and Withdrawn that the target may go.
 	Emptied   = "Emptied"
 	Withdrawn = "Withdrawn"
 )
 
-// Of says what a Record is about, by UIDs.
+// Of identifies the objects that a Record describes.
 type Of struct {
 	Cluster types.UID `json:"cluster"`
 	Release types.UID `json:"release"`
 }
 
-// IsMadeAnew reports whether a Record is about another Cluster of the same name.
+// IsMadeAnew reports whether a Record describes an earlier Cluster of the same name.
 func (r Record) IsMadeAnew(of Of) bool {
 	return r.Of != nil && r.Of.Cluster != of.Cluster && r.Of.Release == of.Release
 }
 
 // Retry is the next retry of a failed deployment.
 type Retry struct {
-	// Of is the digest of the failed content and values; others begin at the shortest delay.
+	// Of is the digest of the failed content and values; new ones begin at the shortest delay.
 	Of string `json:"of"`
-	// Count is how often it failed.
+	// Count is the number of retries so far.
 	Count int `json:"count"`
-	// At is when to try again; nil if that was done.
+	// At is the time of the next retry; nil once it has begun.
 	At *metav1.Time `json:"at,omitempty"`
 }
 
@@ -93,26 +94,26 @@ func RecordOf(release metav1.Object) Record {
 // String returns the annotation.
 func (r Record) String() string {
 	text, err := json.Marshal(r)
-	if err != nil { // It is text, numbers and times.
+	if err != nil { // A Record holds only text, numbers and times.
 		panic(err)
 	}
 	return string(text)
 }
 
-// Key returns the key in the object for a key of the values. It has the revision in it: an agent that
-// still has an older copy of the object finds nothing, and waits.
+// Key returns the key in the object for a layer of values. It contains the revision: an agent with an older
+// copy of the object does not find the key, and waits.
 func (r Record) Key(key string) string { return fmt.Sprintf("%d-%s", r.Revision, key) }
 
 const (
 	// firstDelay is the delay before a retry if the agent has given up, and slowDelay if it retries by itself,
-	// at delays that grow to 16 minutes. Both double up to lastDelay.
+	// at delays that grow to 16 minutes. Both delays double up to lastDelay.
 	firstDelay = 5 * time.Second
 	slowDelay  = 2 * time.Minute
 	lastDelay  = 10 * time.Minute
 )
 
-// After returns the record after a deployment, of content and values, and how long to wait until the next
-// reconcile; zero if no time matters.
+// After returns the record after a deployment of this content and these values, and the delay before the next
+// reconcile; zero for none.
 func (r Record) After(release Release, of string, now time.Time) (Record, time.Duration) {
 	switch {
 	case release.Deployed:
@@ -121,8 +122,8 @@ func (r Record) After(release Release, of string, now time.Time) (Record, time.D
 	case !release.Failed:
 		return r, 0
 	case !r.Installed && !r.Unforced && !release.Refused:
-		// Helm has stored a release. To retry with force would replace what the first try has made; without it, Helm
-		// goes on as that began.
+		// Helm has stored a release. A retry with force would replace the objects of the first attempt; without
+		// force, Helm completes that attempt.
 		r.Unforced, r.Retry = true, nil
 		r.Sync++
 		return r, 0
@@ -130,7 +131,7 @@ func (r Record) After(release Release, of string, now time.Time) (Record, time.D
 	delay := slowDelay
 	if release.GivenUp {
 		delay = firstDelay
-	} else if age := now.Sub(release.Since); r.Retry == nil && age < slowDelay { // Most of these pass by themselves.
+	} else if age := now.Sub(release.Since); r.Retry == nil && age < slowDelay { // Most such failures pass by themselves.
 		return r, slowDelay - age
 	}
 	switch {

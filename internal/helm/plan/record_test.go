@@ -46,7 +46,8 @@ func TestIsMadeAnew(t *testing.T) {
 	}
 }
 
-// TestAfter: what failed is tried again, ever more slowly, and anew when other content or values are wanted.
+// TestAfter: a failed deployment is retried with growing delays, which start again with other content or
+// values.
 func TestAfter(t *testing.T) {
 	now := time.Date(2026, 11, 24, 8, 0, 0, 0, time.UTC)
 	installed := Record{Installed: true}
@@ -111,8 +112,8 @@ func TestAfter(t *testing.T) {
 	})
 }
 
-// TestIsFrozen: what CAAPH has installed once is left alone, but its annotation is not believed alone, and not
-// of what is in Fleet already.
+// TestIsFrozen: Muster leaves a release alone that CAAPH installed with InstallOnce. The annotation alone is
+// not enough, and does not apply to a release that is already in Fleet.
 func TestIsFrozen(t *testing.T) {
 	once := &addonsv1.HelmChartProxy{Spec: addonsv1.HelmChartProxySpec{ReconcileStrategy: addonsv1.ReconcileStrategyInstallOnce}}
 	for name, test := range map[string]struct {

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/values"
 )
 
-// Default fills in what cluster-api-addon-provider-helm does, as it does.
+// Default sets the defaults of cluster-api-addon-provider-helm.
 func Default(proxy *addonsv1.HelmChartProxy) {
 	spec := &proxy.Spec
 	if spec.ReleaseNamespace == "" {
@@ -39,7 +39,7 @@ func Default(proxy *addonsv1.HelmChartProxy) {
 	}
 }
 
-// A Secret without a name is none.
+// namesNoCredentials reports whether the credentials have a Secret without a name, which counts as none.
 func namesNoCredentials(spec *addonsv1.HelmChartProxySpec) bool {
 	return spec.Credentials != nil && spec.Credentials.Secret.Name == ""
 }
@@ -59,7 +59,7 @@ func StoredOptions(options addonsv1.HelmOptions) addonsv1.HelmOptions {
 	return options
 }
 
-// Validate returns everything that is wrong with a HelmChartProxy.
+// Validate returns all errors in a HelmChartProxy.
 func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 	spec, path := &proxy.Spec, field.NewPath("spec")
 	var errs field.ErrorList
@@ -109,7 +109,7 @@ func validateRelease(path *field.Path, spec *addonsv1.HelmChartProxySpec) field.
 	return errs
 }
 
-// ValidateUpdate returns what an update may not change.
+// ValidateUpdate returns an error for each change that an update may not make.
 func ValidateUpdate(old, proxy *addonsv1.HelmChartProxy) field.ErrorList {
 	if proxy.Spec.ReconcileStrategy == old.Spec.ReconcileStrategy {
 		return nil
@@ -117,7 +117,7 @@ func ValidateUpdate(old, proxy *addonsv1.HelmChartProxy) field.ErrorList {
 	return field.ErrorList{field.Invalid(field.NewPath("spec", "reconcileStrategy"), proxy.Spec.ReconcileStrategy, "field is immutable")}
 }
 
-// validateOptions refuses what would change what happens on a cluster, and Fleet cannot do.
+// validateOptions refuses options that would change the result on a cluster, but that Fleet does not support.
 func validateOptions(path *field.Path, options *addonsv1.HelmOptions) field.ErrorList {
 	var errs field.ErrorList
 	refuse := func(holds bool, why string, names ...string) {
@@ -136,7 +136,7 @@ func validateOptions(path *field.Path, options *addonsv1.HelmOptions) field.Erro
 	return errs
 }
 
-// Warnings returns what has no effect.
+// Warnings returns warnings, such as for fields without effect.
 func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 	options := &proxy.Spec.Options
 	var warnings []string
@@ -146,7 +146,7 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 		}
 	}
 	waits := options.Wait || options.Atomic
-	// cluster-api-addon-provider-helm creates it all the same: its own client drops what is false.
+	// cluster-api-addon-provider-helm creates it, too: its own client drops fields that are false.
 	warn(!ptr.Deref(options.Install.CreateNamespace, true), "options.install.createNamespace", "Fleet always creates the namespace of a release")
 	warn(options.SkipCRDs, "options.skipCRDs", "Fleet always installs the CRDs of a chart")
 	warn(options.DisableOpenAPIValidation, "options.disableOpenAPIValidation", "Fleet always validates")
@@ -169,7 +169,7 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 	return warnings
 }
 
-// ofStatus finds what a template reads of a status.
+// ofStatus finds a status that a template reads.
 var ofStatus = regexp.MustCompile(`{{[^}]*(\.(?:Cluster|ControlPlane|InfraCluster)\.status)\b`)
 
 func templateWarnings(template string) []string {
@@ -185,8 +185,8 @@ func templateWarnings(template string) []string {
 	return warnings
 }
 
-// CheckURL returns an error unless a URL of a repository is absolute and https or oci. Its
-// words are those of cluster-api-addon-provider-helm.
+// CheckURL returns an error unless a URL of a repository is absolute and https or oci. It uses the messages of
+// cluster-api-addon-provider-helm.
 func CheckURL(repoURL string) error {
 	parsed, err := url.ParseRequestURI(repoURL)
 	if err != nil {
@@ -216,7 +216,7 @@ func percentOrCount(text string) (int, error) {
 	return count, nil
 }
 
-// shortened keeps a refusal readable.
+// shortened returns a text that is short enough for an error message.
 func shortened(text string) string {
 	const enough = 80
 	if len(text) <= enough {

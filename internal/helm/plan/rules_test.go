@@ -13,8 +13,8 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// What is refused and what is warned about, as the table of the reference says. Messages
-// about repoURL are those of cluster-api-addon-provider-helm.
+// The table of the reference lists which fields Muster refuses, and which get a warning. Messages about repoURL
+// are the same as in cluster-api-addon-provider-helm.
 func TestRules(t *testing.T) {
 	type spec = *addonsv1.HelmChartProxySpec
 	for name, test := range map[string]struct {

@@ -29,7 +29,7 @@ const (
 const (
 	// ReadyReason is the reason of Ready conditions that are True.
 	ReadyReason = "Ready"
-	// AvailableReason is that of ClusterAvailable.
+	// AvailableReason is the reason of ClusterAvailable conditions that are True.
 	AvailableReason = "Available"
 	// NotDeployed says that Fleet's agent is behind.
 	NotDeployed = "Fleet's agent has not deployed this yet"
@@ -39,10 +39,10 @@ const (
 
 // Release is the observed state of a release on one Cluster.
 type Release struct {
-	// Ready, Reason and Message are those of the condition HelmReleaseReady.
+	// Ready, Reason and Message become the condition HelmReleaseReady.
 	Ready           bool
 	Reason, Message string
-	// Status is Helm's word for it.
+	// Status is Helm's status of the release.
 	Status   string
 	Revision int
 	// Failed says that the agent tried the current target and failed, GivenUp that the agent will not retry by
@@ -56,16 +56,16 @@ type Release struct {
 
 // Wanted is the content and the target that a BundleDeployment must show.
 type Wanted struct {
-	// Content is the label of the Bundle.
+	// Content is the value of ContentLabel on the Bundle.
 	Content string
-	// Target is that of the release.
+	// Target is the wanted target of the release.
 	Target fleetv1.BundleTarget
-	// Secretive says that Fleet's words may be about values from Secrets.
+	// Secretive says that Fleet's messages may contain values from Secrets.
 	Secretive bool
 }
 
-// Observe returns the state of a release. A BundleDeployment of other content, values or retries than
-// are wanted says nothing of them: the agent, Fleet or our cache is behind.
+// Observe returns the state of a release. If the BundleDeployment has other content, values or retries than the
+// wanted ones, it says nothing about the wanted release: the agent, Fleet or our cache is behind.
 func Observe(deployment *fleetv1.BundleDeployment, wanted Wanted) Release {
 	if deployment == nil {
 		return Release{Reason: addonsv1.PreparingToHelmInstallReason, Message: "Fleet has not targeted the Cluster yet"}
@@ -91,7 +91,7 @@ func Observe(deployment *fleetv1.BundleDeployment, wanted Wanted) Release {
 	}
 	broken := func(message string) Release {
 		release.Failed, release.Refused = true, refused.MatchString(message)
-		if wanted.Secretive { // What a chart says of its values when it fails is in Fleet's text.
+		if wanted.Secretive { // If a chart fails with an error about its values, Fleet's message contains it.
 			message = "the release failed, and has values from Secrets; see BundleDeployment " + deployment.Namespace + "/" + deployment.Name
 		}
 		release.Status, release.Reason, release.Message = failed, addonsv1.HelmInstallOrUpgradeFailedReason, message
@@ -110,11 +110,11 @@ func Observe(deployment *fleetv1.BundleDeployment, wanted Wanted) Release {
 	if !isApplied || release.Revision == 0 {
 		return waiting(NotDeployed)
 	}
-	// Helm has returned. With wait that means that all resources were ready; without it, Ready follows Helm, as
-	// with cluster-api-addon-provider-helm.
+	// Helm has returned. With wait, all resources were ready then; without it, Ready follows Helm, as with
+	// cluster-api-addon-provider-helm.
 	release.Ready, release.Deployed, release.Status, release.Reason = true, true, Deployed, ReadyReason
 	if !status.NonModified {
-		release.Message = "somebody has changed what is deployed"
+		release.Message = "others have changed deployed objects"
 	}
 	return release
 }
@@ -132,8 +132,8 @@ func IsRefused(deployment *fleetv1.BundleDeployment) bool {
 	return condition != nil && refused.MatchString(condition.Message)
 }
 
-// MustBeEmptied reports whether a release that is deleted gives way to the empty chart before it is withdrawn: see
-// Emptied.
+// MustBeEmptied reports whether Muster must replace a deleted release with the empty chart before it withdraws
+// the release: see Emptied.
 func MustBeEmptied(record Record, bundle *fleetv1.Bundle, deployment *fleetv1.BundleDeployment) bool {
 	return record.Leaving == "" && !record.Installed && record.Digest != "" &&
 		bundle != nil && bundle.Spec.HelmOpOptions == nil && IsRefused(deployment)
@@ -153,8 +153,8 @@ func isOf(deployment *fleetv1.BundleDeployment, wanted Wanted) bool {
 	return true
 }
 
-// isWithoutValues reports whether Fleet has taken the content over, but none of the values that the target names:
-// before 0.16 it ignores them. It takes both over in one write.
+// isWithoutValues reports whether Fleet has taken over the content, but none of the values that the target
+// names: Fleet takes over both in one write, but ignores values before version 0.16.
 func isWithoutValues(deployment *fleetv1.BundleDeployment, wanted Wanted) bool {
 	return deployment.Labels[ContentLabel] == wanted.Content && len(wanted.Target.DownstreamResources) > 0 &&
 		len(deployment.Spec.Options.DownstreamResources) == 0
@@ -195,14 +195,14 @@ func ReleaseConditions(trouble Trouble, release Release) []metav1.Condition {
 	}
 	ready := condition(addonsv1.HelmReleaseReadyCondition, release.Ready, release.Reason, release.Message)
 	all := summary(available, ready)
-	if trouble != (Trouble{}) { // What is deployed is older than what is wanted.
+	if trouble != (Trouble{}) { // The deployed release is older than the wanted one.
 		all = condition(addonsv1.ReadyCondition, false, trouble.Reason, trouble.Message)
 	}
 	return []metav1.Condition{all, available, ready}
 }
 
-// ProxyConditions returns the conditions of a HelmChartProxy, from those of its HelmReleaseProxies. Trouble
-// is what is wrong with the HelmChartProxy itself, and notice what its author should know.
+// ProxyConditions returns the conditions of a HelmChartProxy, based on the conditions of its
+// HelmReleaseProxies. Trouble is a problem of the HelmChartProxy itself, and notice a message for its author.
 func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmReleaseProxy) []metav1.Condition {
 	specs := condition(addonsv1.HelmReleaseProxySpecsUpToDateCondition, true, "UpToDate", notice)
 	ready := condition(addonsv1.HelmReleaseProxiesReadyCondition, true, ReadyReason, "")
@@ -237,7 +237,7 @@ func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmRe
 	return []metav1.Condition{summary(specs, ready), specs, ready}
 }
 
-// find returns a condition of a HelmReleaseProxy. Of one that has just been made nothing is known.
+// find returns a condition of a HelmReleaseProxy. A condition of an earlier generation counts as unknown.
 func find(release *addonsv1.HelmReleaseProxy, of string) *metav1.Condition {
 	if its := meta.FindStatusCondition(release.Status.Conditions, of); its != nil && release.Status.ObservedGeneration == release.Generation {
 		return its
@@ -276,7 +276,7 @@ func condition(of string, holds bool, reason, message string) metav1.Condition {
 const (
 	// listed is how many Clusters a message names.
 	listed = 5
-	// longestEntry is how many bytes it has of each.
+	// longestEntry is the maximum number of bytes for each of them.
 	longestEntry = 400
 )
 
@@ -292,7 +292,7 @@ func list(entries []string) string {
 	return strings.Join(parts, "; ")
 }
 
-// plain returns a text that others may have written, in the length and the characters of a message.
+// plain returns a text, which others may have written, in the length and the characters of a message.
 func plain(text string) string {
 	text = picture.Text(text)
 	if len(text) <= longestEntry {

@@ -24,14 +24,15 @@ import (
 // CRDName is the name of the CRD of HelmChartProxies.
 const CRDName = stamp.HelmCRD
 
-// Finalizers of cluster-api-addon-provider-helm (CAAPH), whose API this is. It puts them back as long as it
-// runs. The two must not reconcile the same HelmChartProxies: each would uninstall what the other has.
+// Finalizers of cluster-api-addon-provider-helm (CAAPH), which defines this API. CAAPH restores them as long as
+// it runs. CAAPH and Muster must not reconcile the same HelmChartProxies: each would uninstall the other's
+// releases.
 const (
 	caaphFinalizer        = "helmchartproxy.addons.cluster.x-k8s.io"
 	CAAPHReleaseFinalizer = "helmreleaseproxy.addons.cluster.x-k8s.io"
 )
 
-// AnotherController is the reason where CAAPH runs, too.
+// AnotherController is the condition reason if CAAPH runs, too.
 const AnotherController = "AnotherController"
 
 var rival = plan.Trouble{
@@ -43,7 +44,7 @@ func hasCAAPH(proxy *addonsv1.HelmChartProxy) bool {
 	return slices.Contains(proxy.Finalizers, caaphFinalizer)
 }
 
-// setFinalizers takes a HelmChartProxy over: it puts our finalizer in the place of CAAPH's.
+// setFinalizers takes a HelmChartProxy over: it replaces CAAPH's finalizer with ours.
 func (r *Reconciler) setFinalizers(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool, error) {
 	if slices.Contains(proxy.Finalizers, plan.Finalizer) {
 		return false, nil
@@ -53,7 +54,7 @@ func (r *Reconciler) setFinalizers(ctx context.Context, proxy *addonsv1.HelmChar
 	return true, client.IgnoreNotFound(r.Merge(ctx, proxy, map[string]any{"metadata": change}))
 }
 
-// Managed says which HelmChartProxies are Muster's business.
+// Managed decides which HelmChartProxies Muster reconciles.
 type Managed struct {
 	client.Reader
 	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter; empty for all.
@@ -84,7 +85,8 @@ func (m *Managed) isWatched(proxy *addonsv1.HelmChartProxy) bool {
 	return m.WatchFilter == "" || capilabels.HasWatchLabel(proxy, m.WatchFilter)
 }
 
-// reportNotManaged sets the condition NotManaged, and leaves the others to whoever reconciles it.
+// reportNotManaged sets the condition LeftAlone. The other conditions belong to the controller that reconciles
+// the HelmChartProxy.
 func (r *Reconciler) reportNotManaged(ctx context.Context, proxy *addonsv1.HelmChartProxy) error {
 	if !r.Managed.isWatched(proxy) {
 		return nil
@@ -98,7 +100,7 @@ func (r *Reconciler) reportNotManaged(ctx context.Context, proxy *addonsv1.HelmC
 	if !changed {
 		return nil
 	}
-	if proxy.Status.MatchingClusters == nil { // The CRD demands it.
+	if proxy.Status.MatchingClusters == nil { // The CRD requires the field.
 		proxy.Status.MatchingClusters = []corev1.ObjectReference{}
 	}
 	// Another controller writes the other conditions, and a patch replaces the whole list.

@@ -14,8 +14,8 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// With cluster.x-k8s.io/paused, whatever its value, a HelmChartProxy gets nothing, not even a finalizer; and its
-// chart is not read.
+// Muster leaves a HelmChartProxy with the annotation cluster.x-k8s.io/paused alone, whatever the value: it adds
+// no finalizer, and does not read the chart.
 func TestPaused(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
@@ -25,7 +25,7 @@ func TestPaused(t *testing.T) {
 		of := proxyNamed("web")
 		of.Annotations = map[string]string{clusterv1.PausedAnnotation: value}
 		c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(of).WithIndex(&addonsv1.HelmReleaseProxy{}, ByProxy, Index).Build()
-		r := &Reconciler{Store: store.New(c, c, "muster")} // Without what reads charts.
+		r := &Reconciler{Store: store.New(c, c, "muster")} // It has no Inputs to read charts.
 		if result, err := r.reconcile(t.Context(), of.DeepCopy()); err != nil || result != (ctrl.Result{}) {
 			t.Errorf("%q: %v, %v", value, result, err)
 		}

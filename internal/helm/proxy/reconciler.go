@@ -1,6 +1,7 @@
-// Package proxy reconciles HelmChartProxies: it selects Clusters, keeps a HelmReleaseProxy for each, and
-// writes the status. Values, Bundles and what Fleet says of them are the business of packages release and
-// bundle. It is woken by changes of a HelmChartProxy, of who is selected, and of HelmReleaseProxies.
+// Package proxy reconciles HelmChartProxies: it selects Clusters, keeps a HelmReleaseProxy for each of them,
+// and writes the status. Packages release and bundle handle the values, the Bundles and Fleet's reports on
+// them. A reconcile follows changes of the HelmChartProxy, of the selected Clusters and of the
+// HelmReleaseProxies.
 package proxy
 
 import (
@@ -32,9 +33,11 @@ import (
 )
 
 const (
-	// DeleteForMove is what clusterctl move annotates before it deletes an object at the source.
+	// DeleteForMove is the annotation that clusterctl move sets before it deletes an object from the source
+	// cluster.
 	DeleteForMove = "clusterctl.cluster.x-k8s.io/delete-for-move"
-	// conflictInterval is how long to wait until the cache shows what somebody has just written.
+	// conflictInterval is the delay before the next reconcile if the cache is behind a recent write, or if a
+	// chart is being downloaded.
 	conflictInterval = time.Second
 )
 
@@ -46,7 +49,7 @@ type Reconciler struct {
 	Failures *Failures
 	Recorder events.EventRecorder
 	Now      func() time.Time
-	// Wake makes the HelmReleaseProxies of a HelmChartProxy reconcile: their inputs have changed.
+	// Wake enqueues the HelmReleaseProxies and Bundles of a HelmChartProxy after a change of their inputs.
 	Wake func(proxy plan.Key)
 }
 
@@ -85,18 +88,18 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 		return ctrl.Result{}, nil
 	}
 	if hasCAAPH(proxy) && slices.Contains(proxy.Finalizers, plan.Finalizer) {
-		// Its finalizer was removed, and has come back.
+		// CAAPH has restored its finalizer.
 		return ctrl.Result{}, r.report(ctx, proxy, state{trouble: rival})
 	}
 	if written, err := r.setFinalizers(ctx, proxy); written || err != nil {
-		return ctrl.Result{}, err // Its event follows.
+		return ctrl.Result{}, err // The write triggers the next reconcile.
 	}
 	proxy = proxy.DeepCopy()
-	plan.Default(proxy) // As the webhook has done, or would have.
+	plan.Default(proxy) // The webhook does the same, if it runs.
 	in, again, err := r.Inputs.Get(proxy)
 	if err != nil {
 		return ctrl.Result{}, r.report(ctx, proxy, state{releases: releases, trouble: plan.Trouble{
-			Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: err.Error(), // It is woken.
+			Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: err.Error(), // Inputs.Wake follows.
 		}})
 	}
 	if r.Inputs.IsNews(client.ObjectKeyFromObject(proxy), in) {
@@ -135,17 +138,18 @@ func (r *Reconciler) selectClusters(ctx context.Context, proxy *addonsv1.HelmCha
 	return err
 }
 
-// IsPaused reports whether nothing is written for a HelmChartProxy.
+// IsPaused reports whether a HelmChartProxy is paused: Muster writes nothing for it.
 func IsPaused(proxy *addonsv1.HelmChartProxy) bool {
 	_, is := proxy.Annotations[clusterv1.PausedAnnotation]
 	return is
 }
 
 // finalize deletes the HelmReleaseProxies of a HelmChartProxy that is being deleted, then its Bundles, and
-// last its finalizer. An object that clusterctl move deletes lives on elsewhere, with its releases.
+// finally removes its finalizer. If clusterctl move deletes it, the HelmChartProxy lives on in another
+// management cluster, with its releases.
 func (r *Reconciler) finalize(ctx context.Context, proxy *addonsv1.HelmChartProxy, releases []*addonsv1.HelmReleaseProxy) (time.Duration, error) {
 	_, isMoved := proxy.Annotations[DeleteForMove]
-	releases = slices.DeleteFunc(releases, func(its *addonsv1.HelmReleaseProxy) bool { // One that others hold up is none of ours.
+	releases = slices.DeleteFunc(releases, func(its *addonsv1.HelmReleaseProxy) bool { // Ignore those that only foreign finalizers hold.
 		return !its.DeletionTimestamp.IsZero() && !slices.Contains(its.Finalizers, plan.Finalizer) && !slices.Contains(its.Finalizers, CAAPHReleaseFinalizer)
 	})
 	if len(releases) > 0 && !isMoved {
@@ -161,12 +165,13 @@ func (r *Reconciler) finalize(ctx context.Context, proxy *addonsv1.HelmChartProx
 	return 0, r.RemoveFinalizers(ctx, proxy, plan.Finalizer, caaphFinalizer)
 }
 
-// bundlePatience is how long targets may be left when all releases are gone: what somebody has forged must
-// not hold up a deletion.
+// bundlePatience limits how long remaining targets delay a deletion once the releases are gone: forged targets
+// must not block it.
 const bundlePatience = 30 * time.Second
 
-// removeBundles deletes the Bundles of a HelmChartProxy whose releases are gone. Those with targets stay: their
-// Clusters are moved to another management cluster. It reports whether the cache may be behind.
+// removeBundles deletes the Bundles of a HelmChartProxy whose releases are gone. It keeps Bundles whose
+// Clusters move to another management cluster. It reports whether targets are left, because the cache may be
+// behind.
 func (r *Reconciler) removeBundles(ctx context.Context, proxy *addonsv1.HelmChartProxy, isMoved bool) (left bool, err error) {
 	var bundles fleetv1.BundleList
 	key := client.ObjectKeyFromObject(proxy)
@@ -197,7 +202,7 @@ func (r *Reconciler) removeBundles(ctx context.Context, proxy *addonsv1.HelmChar
 	return left, errors.Join(errs...)
 }
 
-// releases returns the HelmReleaseProxies of a HelmChartProxy from the cache. Nobody may change them.
+// releases returns the HelmReleaseProxies of a HelmChartProxy from the cache. Callers must not change them.
 func (r *Reconciler) releases(ctx context.Context, proxy *addonsv1.HelmChartProxy) ([]*addonsv1.HelmReleaseProxy, error) {
 	var all addonsv1.HelmReleaseProxyList
 	of := client.MatchingFields{ByProxy: proxy.Name}
@@ -208,14 +213,14 @@ func (r *Reconciler) releases(ctx context.Context, proxy *addonsv1.HelmChartProx
 	for i := range all.Items {
 		releases = append(releases, &all.Items[i])
 	}
-	slices.SortFunc(releases, func(a, b *addonsv1.HelmReleaseProxy) int { // The first of several for a Cluster stays.
+	slices.SortFunc(releases, func(a, b *addonsv1.HelmReleaseProxy) int { // putReleases keeps the first one for a Cluster.
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
 	return releases, nil
 }
 
-// ByProxy is the index of HelmReleaseProxies by the name of their HelmChartProxy. Their label says it, too, but
-// whoever may write HelmReleaseProxies may take that away.
+// ByProxy is the index of HelmReleaseProxies by the name of their HelmChartProxy. A label has the name, too,
+// but users who may write HelmReleaseProxies can remove it.
 const ByProxy = "proxy"
 
 // Index returns the value of ByProxy.
@@ -226,16 +231,16 @@ func Index(release client.Object) []string {
 	return nil
 }
 
-// Concerns reports whether a HelmReleaseProxy is one that a HelmChartProxy may have. Whoever may write
-// HelmReleaseProxies may forge one for a Cluster of another namespace.
+// Concerns reports whether a HelmReleaseProxy may belong to a HelmChartProxy. A user who may write
+// HelmReleaseProxies could forge one for a Cluster in another namespace.
 func Concerns(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
 	owner := metav1.GetControllerOf(release)
 	return owner != nil && IsProxy(*owner) && owner.UID == proxy.UID && release.Namespace == proxy.Namespace &&
 		(release.Spec.ClusterRef.Namespace == proxy.Namespace || proxy.Spec.NamespaceSelector != nil)
 }
 
-// IsOutdated reports whether a HelmReleaseProxy is of a release that its HelmChartProxy does not ask for any
-// more. It is uninstalled before the other is installed. What is installed once and for all is never outdated.
+// IsOutdated reports whether a HelmChartProxy no longer asks for the release of a HelmReleaseProxy. Muster
+// uninstalls it before it installs the new one. A frozen release is never outdated.
 func IsOutdated(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
 	if plan.IsFrozen(proxy, release) {
 		return false
@@ -250,7 +255,7 @@ func IsProxy(owner metav1.OwnerReference) bool {
 	return owner.APIVersion == addonsv1.GroupVersion.String() && owner.Kind == "HelmChartProxy"
 }
 
-// selected returns the Clusters that are selected, in order.
+// selected returns the selected Clusters, sorted.
 func (r *Reconciler) selected(ctx context.Context, selector *plan.Selector) ([]*clusterv1.Cluster, error) {
 	var all clusterv1.ClusterList
 	if err := r.List(ctx, &all, client.InNamespace(selector.Namespace()), client.UnsafeDisableDeepCopy); err != nil {
@@ -269,13 +274,13 @@ func (r *Reconciler) selected(ctx context.Context, selector *plan.Selector) ([]*
 	return clusters, nil
 }
 
-// NamespaceLabels returns a function that returns the labels of a Namespace from the cache; nil if it is not
-// there.
+// NamespaceLabels returns a function that reads the labels of a Namespace from the cache; nil if it does not
+// exist.
 func NamespaceLabels(ctx context.Context, reader client.Reader) func(string) labels.Set {
 	return func(name string) labels.Set {
 		namespace := NamespaceMetadata()
 		if reader.Get(ctx, client.ObjectKey{Name: name}, namespace, client.UnsafeDisableDeepCopy) != nil {
-			return nil // A cache has no other error.
+			return nil // The only error of a cache is NotFound.
 		}
 		return labels.Merge(nil, namespace.Labels)
 	}
@@ -288,25 +293,25 @@ func NamespaceMetadata() *metav1.PartialObjectMetadata {
 	return namespace
 }
 
-// putReleases keeps a HelmReleaseProxy for each selected Cluster, and returns them. One for a release of
-// another name or namespace goes first: what both have must not be uninstalled when the new one is there. But it
-// stays as long as the chart is not to be had.
+// putReleases keeps a HelmReleaseProxy for each selected Cluster, and returns them. If the name or namespace of
+// the release changes, it first removes the old HelmReleaseProxy: a later uninstallation would remove objects
+// that both releases have. The old one stays until the chart is available.
 func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, clusters []*clusterv1.Cluster, all []*addonsv1.HelmReleaseProxy) ([]*addonsv1.HelmReleaseProxy, error) {
 	there, counts := map[plan.Key]*addonsv1.HelmReleaseProxy{}, map[string]int{}
 	var errs []error
 	for _, release := range all {
 		cluster := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
 		counts[cluster.Namespace+"/"+release.Annotations[plan.BundleAnnotation]]++
-		if there[cluster] != nil { // Somebody has made it.
+		if there[cluster] != nil { // Muster creates only one.
 			errs = append(errs, r.Remove(ctx, release))
 			continue
 		}
 		there[cluster] = release
 	}
 	var releases []*addonsv1.HelmReleaseProxy
-	lacking := sync.OnceValue(func() error { // Asked for once: it may take a moment.
+	lacking := sync.OnceValue(func() error { // Called once: it may take a moment.
 		err := r.Inputs.AtHand(ctx, in)
-		if err != nil && !in.Incomplete { // Else the HelmChartProxy says so.
+		if err != nil && !in.Incomplete { // If Incomplete, the status says so already.
 			errs = append(errs, fmt.Errorf("a release of another name stays until the chart is there: %w", err))
 		}
 		return err
@@ -341,10 +346,10 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 	}
 	switch {
 	case !have.DeletionTimestamp.IsZero():
-		return have, nil // Its end brings the HelmChartProxy back.
+		return have, nil // The deletion triggers the next reconcile.
 	case IsOutdated(proxy, have):
 		return have, r.Remove(ctx, have)
-	case have.Annotations[plan.BundleAnnotation] == "": // Of cluster-api-addon-provider-helm.
+	case have.Annotations[plan.BundleAnnotation] == "": // It comes from cluster-api-addon-provider-helm.
 		want.Annotations[plan.BundleAnnotation] = plan.Shard(proxy, cluster, counts)
 	}
 	if equality.Semantic.DeepEqual(have.Spec, want.Spec) && hasMeta(have, want) {
@@ -373,9 +378,9 @@ func isBundleOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleasePro
 	return IsBundleOf(proxy, cluster, release.Annotations[plan.BundleAnnotation])
 }
 
-// IsBundleOf reports whether a Bundle may hold the release that a Cluster is to have.
+// IsBundleOf reports whether a Bundle may hold the wanted release of a Cluster.
 func IsBundleOf(proxy *addonsv1.HelmChartProxy, cluster plan.Key, bundle string) bool {
-	const mostShards = 512 // Of 25 000 Clusters in a namespace, with the least room.
+	const mostShards = 512 // Enough for 25 000 Clusters in a namespace, with the least room in each Bundle.
 	for shard := range mostShards {
 		if bundle == plan.BundleName(proxy, cluster, shard) {
 			return true
@@ -399,8 +404,8 @@ func hasMeta(have, want *addonsv1.HelmReleaseProxy) bool {
 		slices.Contains(have.Finalizers, plan.Finalizer) && !slices.Contains(have.Finalizers, CAAPHReleaseFinalizer)
 }
 
-// createRelease creates a HelmReleaseProxy. If another HelmChartProxy and Cluster have its name, it gets
-// another one.
+// createRelease creates a HelmReleaseProxy. If another HelmChartProxy and Cluster use its name, it gets the
+// next name.
 func (r *Reconciler) createRelease(ctx context.Context, proxy *addonsv1.HelmChartProxy, cluster plan.Key, want *addonsv1.HelmReleaseProxy) (*addonsv1.HelmReleaseProxy, error) {
 	var err error
 	for _, name := range plan.ReleaseProxyNames(client.ObjectKeyFromObject(proxy), cluster) {
@@ -421,8 +426,8 @@ func (r *Reconciler) createRelease(ctx context.Context, proxy *addonsv1.HelmChar
 	return nil, err
 }
 
-// wantedRelease returns the HelmReleaseProxy for a Cluster. While the inputs are incomplete, the chart's
-// version stays; what is installed once and for all stays as it is.
+// wantedRelease returns the HelmReleaseProxy for a Cluster. While the inputs are incomplete, it keeps the
+// chart's version; a frozen release stays as it is.
 func wantedRelease(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster plan.Key, have *addonsv1.HelmReleaseProxy) *addonsv1.HelmReleaseProxy {
 	spec, key := &proxy.Spec, client.ObjectKeyFromObject(proxy)
 	clusterLabel, _ := stamp.LabelValue(cluster.Name)
@@ -443,8 +448,8 @@ func wantedRelease(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster pl
 		},
 	}
 	if have != nil && plan.IsFrozen(proxy, have) {
-		release.Spec = have.Spec // What is installed does not follow the HelmChartProxy any more.
-		release.Spec.Values = "" // Of CAAPH: they may hold secrets.
+		release.Spec = have.Spec // A frozen release no longer follows the HelmChartProxy.
+		release.Spec.Values = "" // CAAPH wrote them, and they may contain secrets.
 	} else if have != nil {
 		if in.Chart.Version == "" {
 			release.Spec.Version = have.Spec.Version
@@ -459,14 +464,16 @@ func wantedRelease(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster pl
 	return release
 }
 
-// isGenerated reports whether Helm has generated the name of a release, for cluster-api-addon-provider-helm,
-// and it is one of the chart: whoever may write HelmReleaseProxies is not to have another release overwritten.
+// isGenerated reports whether Helm generated the name of a release for cluster-api-addon-provider-helm. The
+// name must fit the chart: a user who may write HelmReleaseProxies must not be able to overwrite another
+// release.
 func isGenerated(release *addonsv1.HelmReleaseProxy, proxy *addonsv1.HelmChartProxy) bool {
 	return proxy.Spec.ReleaseName == "" && release.Annotations[addonsv1.ReleaseNameGeneratedAnnotation] == "true" &&
 		release.Spec.ReleaseNamespace == plan.ReleaseNamespace(proxy) && plan.IsGeneratedOf(proxy.Spec.ChartName, release.Spec.ReleaseName)
 }
 
-// untaken says which Bundle could not be written, or Fleet has not worked with as it is; nothing if there is none.
+// untaken reports the first Bundle that Muster could not write, or that Fleet has not processed in its current
+// version; empty if there is none.
 func (r *Reconciler) untaken(ctx context.Context, releases []*addonsv1.HelmReleaseProxy) (plan.Trouble, error) {
 	known := map[plan.Key]bool{}
 	for _, release := range releases {
@@ -489,7 +496,7 @@ func (r *Reconciler) untaken(ctx context.Context, releases []*addonsv1.HelmRelea
 	return plan.Trouble{}, nil
 }
 
-// Failures are the errors of Bundles that could not be written last time.
+// Failures holds the errors of Bundles whose last write failed.
 type Failures struct{ all sync.Map }
 
 // Of returns the error of a Bundle; empty for none.
@@ -499,7 +506,7 @@ func (f *Failures) Of(bundle plan.Key) string {
 	return text
 }
 
-// Set sets the error of a Bundle, nil for none. It reports whether it was another one.
+// Set sets the error of a Bundle, nil for none. It reports whether the error has changed.
 func (f *Failures) Set(bundle plan.Key, err error) bool {
 	if err == nil {
 		_, had := f.all.LoadAndDelete(bundle)
@@ -509,7 +516,7 @@ func (f *Failures) Set(bundle plan.Key, err error) bool {
 	return !had || last != err.Error()
 }
 
-// BundleKey returns the Bundle of a HelmReleaseProxy.
+// BundleKey returns the key of a HelmReleaseProxy's Bundle.
 func BundleKey(release *addonsv1.HelmReleaseProxy) plan.Key {
 	return plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Annotations[plan.BundleAnnotation]}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// A release of another name goes as soon as the chart of the next one is there, and not before; one that is
-// installed once and for all never goes for that.
+// An outdated release goes as soon as the chart of the next one is available, and not earlier; a frozen release
+// never goes.
 func TestRenamed(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {

@@ -32,7 +32,7 @@ func inputsOf(version string) *inputs.Inputs {
 	return &inputs.Inputs{Chart: plan.Chart{Version: version}}
 }
 
-// A HelmReleaseProxy says of its release what CAAPH's does, with the exact version.
+// A HelmReleaseProxy describes its release as in CAAPH, with the exact version.
 func TestWantedRelease(t *testing.T) {
 	of := proxyNamed("web")
 	got := wantedRelease(of, inputsOf("1.2.3"), cluster, nil)
@@ -56,7 +56,7 @@ func TestWantedRelease(t *testing.T) {
 	}
 }
 
-// A name that Helm has generated for CAAPH stays, if it can be one of the chart's.
+// A release keeps a name that Helm generated for CAAPH, if the name fits the chart.
 func TestGeneratedNames(t *testing.T) {
 	of := proxyNamed("front")
 	of.Spec.ReleaseName = ""
@@ -72,8 +72,8 @@ func TestGeneratedNames(t *testing.T) {
 	}
 }
 
-// A release of another name or namespace is uninstalled before the new one is installed; in which shard of the
-// Bundles it is plays no part.
+// A release of another name or namespace is uninstalled before the new one is installed. The shard of its
+// Bundle does not matter.
 func TestIsOutdated(t *testing.T) {
 	of := proxyNamed("web")
 	for name, test := range map[string]struct {
@@ -99,7 +99,7 @@ func TestIsOutdated(t *testing.T) {
 	}
 }
 
-// Nobody's HelmReleaseProxy says that a HelmChartProxy deploys to another namespace than its own.
+// A forged HelmReleaseProxy does not make a HelmChartProxy deploy to another namespace.
 func TestConcerns(t *testing.T) {
 	of := proxyNamed("web")
 	for name, test := range map[string]struct {
@@ -126,7 +126,7 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// putReleases chooses the first Bundle with room; many layers of values leave less.
+// putReleases chooses the first Bundle with room; many layers of values leave less room.
 func TestRoom(t *testing.T) {
 	of := proxyNamed("web")
 	for layers, room := range map[int]int{0: 250, 3: 250, 4: 125, 16: 50} {

@@ -23,7 +23,7 @@ import (
 	"github.com/muster-fleet/muster/internal/picture"
 )
 
-// state is what the status of a HelmChartProxy reports.
+// state is the input for the status of a HelmChartProxy.
 type state struct {
 	trouble          plan.Trouble
 	notice           string
@@ -38,7 +38,7 @@ func (s *state) fail(reason string, err error) {
 	}
 }
 
-// report writes the status of a HelmChartProxy where it differs, and an event where Ready changes.
+// report writes the status of a HelmChartProxy if it differs, and an event if Ready changes.
 func (r *Reconciler) report(ctx context.Context, proxy *addonsv1.HelmChartProxy, now state) error {
 	before := &addonsv1.HelmChartProxy{}
 	if err := r.Get(ctx, client.ObjectKeyFromObject(proxy), before); err != nil {
@@ -69,8 +69,8 @@ func (r *Reconciler) report(ctx context.Context, proxy *addonsv1.HelmChartProxy,
 	return nil
 }
 
-// SetConditions sets conditions. What Fleet and Helm say of a release has no bound, and others may have
-// written it.
+// SetConditions sets conditions. It shortens and cleans the messages: Fleet and Helm do not limit them, and
+// they may contain text from other users.
 func SetConditions(conditions *[]metav1.Condition, generation int64, wanted []metav1.Condition, now time.Time) {
 	for _, condition := range wanted {
 		condition.Message = message.Short(picture.Text(condition.Message), message.Condition)
@@ -81,13 +81,14 @@ func SetConditions(conditions *[]metav1.Condition, generation int64, wanted []me
 }
 
 const (
-	// mostMatches is how many bytes status.matchingClusters has at most: etcd takes 1.5 MiB with everything else.
+	// mostMatches limits the bytes of status.matchingClusters: etcd accepts 1.5 MiB for the whole object.
 	mostMatches = 768 << 10
-	// matchSize is how many bytes an entry takes beside the names.
+	// matchSize is the number of bytes of an entry without its names.
 	matchSize = 100
 )
 
-// matching returns what status.matchingClusters says of the selected Clusters, and for how many it has no room.
+// matching returns status.matchingClusters for the selected Clusters, and the number of Clusters that do not
+// fit.
 func matching(clusters []*clusterv1.Cluster) (all []corev1.ObjectReference, left int) {
 	size := 0
 	for i, cluster := range clusters {
@@ -101,7 +102,7 @@ func matching(clusters []*clusterv1.Cluster) (all []corev1.ObjectReference, left
 	return all, 0
 }
 
-// announce makes an event of another reason of Ready.
+// announce records an event if the status or reason of Ready has changed.
 func (r *Reconciler) announce(before, after *addonsv1.HelmChartProxy) {
 	was := meta.FindStatusCondition(before.Status.Conditions, addonsv1.ReadyCondition)
 	is := meta.FindStatusCondition(after.Status.Conditions, addonsv1.ReadyCondition)
@@ -119,8 +120,8 @@ func (r *Reconciler) announce(before, after *addonsv1.HelmChartProxy) {
 	r.Recorder.Eventf(after, nil, kind, is.Reason, "Deploy", "%s", message.Short(text, message.Note))
 }
 
-// patchStatus writes the status. Where single Clusters of many come or go, it sends only these: any other
-// patch would send the whole list.
+// patchStatus writes the status. If a few of many Clusters come or go, it sends only those: a merge patch would
+// send the whole list.
 func (r *Reconciler) patchStatus(ctx context.Context, before, after *addonsv1.HelmChartProxy) error {
 	if patch := statusPatch(before, after); patch != nil {
 		data, err := json.Marshal(patch)
@@ -135,7 +136,7 @@ func (r *Reconciler) patchStatus(ctx context.Context, before, after *addonsv1.He
 	return r.Status().Patch(ctx, after.DeepCopy(), client.MergeFrom(before), client.FieldOwner(store.FieldManager))
 }
 
-// statusPatch returns a JSON patch; nil where a merge patch is as small.
+// statusPatch returns a JSON patch; nil if a merge patch is as small.
 func statusPatch(before, after *addonsv1.HelmChartProxy) []store.Operation {
 	const few = 32
 	there, wanted := before.Status.MatchingClusters, after.Status.MatchingClusters

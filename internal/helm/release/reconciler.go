@@ -1,6 +1,6 @@
-// Package release reconciles HelmReleaseProxies, one Cluster's release each: it renders the values and
-// writes them, keeps the record of what was written, and reports what Fleet says. It is woken by what
-// concerns that one release, so the number of the others plays no part.
+// Package release reconciles HelmReleaseProxies, each for the release on one Cluster: it renders and writes the
+// values, keeps a record of them, and reports Fleet's state. Only events about a release trigger its reconcile,
+// so the number of other releases does not matter.
 package release
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// conflictInterval is how long to wait until the cache shows what somebody has just written.
+// conflictInterval is the delay before the next reconcile if the cache is behind a recent write.
 const conflictInterval = time.Second
 
 // Reconciler reconciles HelmReleaseProxies.
@@ -46,18 +46,18 @@ type Reconciler struct {
 	rendered memory
 }
 
-// scope is what one reconcile works with.
+// scope is the state of one reconcile.
 type scope struct {
 	proxy   *addonsv1.HelmChartProxy
 	release *addonsv1.HelmReleaseProxy
 	inputs  *inputs.Inputs
 	cluster *clusterv1.Cluster
 	bundle  *fleetv1.Bundle
-	// deployment is what Fleet has made of the Bundle for the Cluster.
+	// deployment is Fleet's BundleDeployment for the Cluster.
 	deployment *fleetv1.BundleDeployment
 	record     plan.Record
 	trouble    plan.Trouble
-	// again is when to reconcile again without an event; zero for never.
+	// again is the delay before the next reconcile without an event; zero for none.
 	again time.Duration
 }
 
@@ -71,7 +71,7 @@ func (s *scope) retryAfter(delay time.Duration) {
 	}
 }
 
-// isFrozen reports whether the release is installed once and for all.
+// isFrozen reports whether the release is InstallOnce and already installed.
 func (s *scope) isFrozen() bool { return plan.IsInstallOnce(s.proxy) && s.record.Installed }
 
 // Reconcile reconciles one HelmReleaseProxy.
@@ -120,10 +120,10 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 	if s.proxy == nil || !s.proxy.DeletionTimestamp.IsZero() || !proxy.Concerns(s.proxy, s.release) {
 		return nil
 	}
-	plan.Default(s.proxy) // As the webhook has done, or would have.
+	plan.Default(s.proxy) // The webhook does the same, if it runs.
 	if s.inputs, _, err = r.Inputs.Get(s.proxy); err != nil {
 		s.again = inputs.PollInterval
-		return nil //nolint:nilerr // The HelmChartProxy wakes it before that.
+		return nil //nolint:nilerr // The HelmChartProxy enqueues the release earlier.
 	}
 	before := s.record
 	s.record.Leaving = ""
@@ -146,12 +146,12 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 		if err := r.SetRecord(ctx, s.release, s.record, installed(s)); err != nil {
 			return client.IgnoreNotFound(err)
 		}
-		return failed // Its event follows, with the state of what was recorded.
+		return failed // The write triggers the next reconcile, which reports the recorded state.
 	}
 	return cmp.Or(r.report(ctx, s, observed), failed)
 }
 
-// findBundle finds the Bundle of the release, if it is the HelmChartProxy's, and what Fleet has made of it.
+// findBundle finds the Bundle of the release, if it belongs to the HelmChartProxy, and its BundleDeployment.
 func (r *Reconciler) findBundle(ctx context.Context, s *scope) (err error) {
 	if s.bundle, err = r.Bundle(ctx, proxy.BundleKey(s.release)); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (r *Reconciler) findBundle(ctx context.Context, s *scope) (err error) {
 	return err
 }
 
-// installed returns the annotation by which CAAPH, should it come back, leaves the release alone.
+// installed returns the annotation that makes CAAPH, if it comes back, leave the release alone.
 func installed(s *scope) map[string]string {
 	if s.isFrozen() {
 		return map[string]string{addonsv1.ReleaseInstalledAnnotation: "true"}
@@ -174,9 +174,9 @@ func installed(s *scope) map[string]string {
 	return nil
 }
 
-// find finds the Cluster, and its Fleet Cluster by the pin, if that is its own: the pin is the word of
-// whoever may write annotations. A release keeps the target that it has while the pin says nothing. It reports
-// whether the Cluster was made anew under the same name: then the release is uninstalled, and installed again.
+// find finds the Cluster, and its Fleet Cluster by the pin. It verifies the pin, because every user who may
+// write annotations can set it. Without a pin, the release keeps its target. find reports whether the Cluster
+// was recreated under the same name: Muster then uninstalls the release, and installs it again.
 func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err error) {
 	const notInFleet = "the Cluster is not in Fleet; see its condition FleetImported"
 	s.cluster = &clusterv1.Cluster{}
@@ -207,20 +207,20 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 	case !isOwn:
 		s.fail(addonsv1.GetClusterFailedReason, notInFleet)
 	case s.record.FleetCluster == "":
-		if !capiannotations.IsPaused(s.cluster, s.cluster) && !s.isFrozen() { // Nothing new reaches one that is paused.
+		if !capiannotations.IsPaused(s.cluster, s.cluster) && !s.isFrozen() { // A paused Cluster gets nothing new.
 			s.record.FleetCluster = pin.ClusterName
 		}
 	case s.record.FleetCluster != pin.ClusterName:
 		s.fail(addonsv1.GetClusterFailedReason, fmt.Sprintf("the release is on Fleet Cluster %s; delete the HelmReleaseProxy to install it on %s", s.record.FleetCluster, pin.ClusterName))
 	}
-	if s.record.FleetCluster != "" && isOwn { // One that was moved here is not in Fleet yet.
+	if s.record.FleetCluster != "" && isOwn { // A Cluster that was moved here is not in Fleet yet.
 		s.record.Of = &of
 	}
 	return false, nil
 }
 
-// forgetGone empties the record of a release whose Fleet Cluster is gone: the Cluster may come back to Fleet under
-// another name, and another one under that name.
+// forgetGone empties the record of a release whose Fleet Cluster is gone, and removes its values: the Cluster
+// may return to Fleet under another name, and another Cluster may get the old name.
 func (r *Reconciler) forgetGone(ctx context.Context, s *scope, of plan.Of) error {
 	last := s.record
 	if last.FleetCluster == "" || s.isFrozen() || last.Of == nil || *last.Of != of {
@@ -239,11 +239,11 @@ func (r *Reconciler) forgetGone(ctx context.Context, s *scope, of plan.Of) error
 	return nil
 }
 
-// observe returns the state of the release, and notes in the record what follows from it.
+// observe returns the state of the release, and updates the record with it.
 func (r *Reconciler) observe(s *scope) plan.Release {
 	current := s.release.DeepCopy()
 	metav1.SetMetaDataAnnotation(&current.ObjectMeta, plan.RecordAnnotation, s.record.String())
-	// CAAPH has installed it, it was moved here, or somebody has deleted the Bundle: it stays installed.
+	// CAAPH installed the release, it was moved here, or a user deleted the Bundle: it stays installed.
 	if s.isFrozen() && (s.record.FleetCluster == "" || s.bundle == nil) {
 		return plan.Release{Ready: true, Deployed: true, Status: plan.Deployed, Reason: plan.ReadyReason, Revision: max(1, s.release.Status.Revision)}
 	}
@@ -262,12 +262,12 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 	return observed
 }
 
-// content returns the content that the Bundle is to have.
+// content returns the wanted content label of the Bundle.
 func (r *Reconciler) content(s *scope) string {
 	return plan.NewBundle(s.proxy, s.bundle.Namespace, s.bundle.Name, s.inputs.Chart, s.inputs.CredentialsDigest()).Labels[plan.ContentLabel]
 }
 
-// report writes the status where it differs.
+// report writes the status if it differs.
 func (r *Reconciler) report(ctx context.Context, s *scope, observed plan.Release) error {
 	before := s.release.DeepCopy()
 	status := &s.release.Status

@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// shortRender is longer than most templates take. A reconcile does not wait longer than that for another one.
+// shortRender is longer than most templates take, and the longest time that a reconcile waits for another one.
 const shortRender = 20 * time.Millisecond
 
-// Turns bound how many reconciles render at once: one for each namespace, and most in all. A template that
-// takes all the time that it may have then holds up neither other namespaces nor reconciles without values,
-// such as uninstallations.
+// Turns limit how many reconciles render at once: one for each namespace, and a fixed number in total. So a
+// template that uses its whole time limit blocks neither other namespaces nor reconciles without values, such
+// as uninstallations.
 type Turns struct {
 	most int
 
 	mu sync.Mutex
-	// since is when the namespaces that render have begun.
+	// since holds the start time of each rendering, by namespace.
 	since map[string]time.Time
-	// changed is closed when one ends.
+	// changed is closed when a rendering ends.
 	changed chan struct{}
 }
 
-// NewTurns returns Turns for at most so many namespaces at once.
+// NewTurns returns Turns for at most this many namespaces at once.
 func NewTurns(most int) *Turns {
 	return &Turns{most: most, since: map[string]time.Time{}, changed: make(chan struct{})}
 }
 
-// take takes the turn of a namespace. It waits only while those that render have just begun; false tells the
-// caller to come back later.
+// take takes the turn of a namespace. It waits only while the rendering in its way has just begun; after false,
+// the caller must try again later.
 func (t *Turns) take(ctx context.Context, namespace string) bool {
 	for {
 		t.mu.Lock()
@@ -60,7 +60,7 @@ func (t *Turns) take(ctx context.Context, namespace string) bool {
 	}
 }
 
-// leave gives the turn of a namespace back.
+// leave returns the turn of a namespace.
 func (t *Turns) leave(namespace string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

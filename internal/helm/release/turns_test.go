@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A template that takes long holds up its own namespace alone, and nobody waits for it.
+// A slow template blocks only its own namespace, and no reconcile waits for it.
 func TestTurns(t *testing.T) {
 	all := NewTurns(2)
 	if !all.take(t.Context(), "slow") {
@@ -30,7 +30,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// While what renders has just begun, the next one waits: most templates take a millisecond.
+// A reconcile waits for a rendering that has just begun: most templates take a millisecond.
 func TestTurnsOfShortTemplates(t *testing.T) {
 	all := NewTurns(2)
 	if !all.take(t.Context(), "team") {

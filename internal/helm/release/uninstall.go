@@ -19,13 +19,13 @@ import (
 // emptyPatience is how long Fleet's agent may take to install the empty chart.
 const emptyPatience = time.Minute
 
-// uninstallPatience is how long a HelmReleaseProxy that is being deleted waits until Fleet has taken the
-// BundleDeployment away: an agent that is gone never does.
+// uninstallPatience limits how long a HelmReleaseProxy that is being deleted waits until Fleet has removed the
+// BundleDeployment: if the agent is gone, that never happens.
 const uninstallPatience = 15 * time.Minute
 
-// uninstall removes the finalizer of a HelmReleaseProxy that is being deleted, once Fleet has taken the
-// BundleDeployment away and the values are gone. What is moved to another management cluster stays, and
-// so does what belongs to a HelmChartProxy that is gone.
+// uninstall removes the finalizer of a HelmReleaseProxy that is being deleted, once Fleet has removed the
+// BundleDeployment and the values are gone. A release stays installed if its Cluster or HelmReleaseProxy moves
+// to another management cluster, or if its HelmChartProxy is gone.
 func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 	_, isMoved := s.release.Annotations[proxy.DeleteForMove]
 	if s.proxy == nil || isMoved || s.record.FleetCluster == "" {
@@ -72,8 +72,8 @@ func (s *scope) isTarget() bool {
 		slices.ContainsFunc(s.bundle.Spec.Targets, func(its fleetv1.BundleTarget) bool { return its.ClusterName == s.record.FleetCluster })
 }
 
-// isInstalled reports whether the release is still a target or has a BundleDeployment, but not for longer than
-// uninstallPatience.
+// isInstalled reports whether the release is still a target or has a BundleDeployment, until uninstallPatience
+// is over.
 func (r *Reconciler) isInstalled(s *scope) bool {
 	isTarget := s.isTarget()
 	if !isTarget && s.deployment == nil {
@@ -86,15 +86,15 @@ func (r *Reconciler) isInstalled(s *scope) bool {
 			proxy.BundleKey(s.release).Name, s.release.Spec.ClusterRef.Name, uninstallPatience)
 		return false
 	}
-	if s.again = left; isTarget { // No event of a Bundle leads to all its releases; that of a BundleDeployment does.
+	if s.again = left; isTarget { // Updates of a Bundle enqueue no releases; events of a BundleDeployment do.
 		age := r.Now().Sub(s.release.DeletionTimestamp.Time)
 		s.again = min(max(age/4, conflictInterval), inputs.PollInterval)
 	}
 	return true
 }
 
-// empty makes the agent install an empty chart in the place of a release that Helm has refused: see
-// plan.Emptied. It reports whether the withdrawal has to wait for that.
+// empty makes the agent replace a release that Helm has refused with an empty chart: see plan.Emptied. It
+// reports whether the withdrawal must wait.
 func (r *Reconciler) empty(ctx context.Context, s *scope) (bool, error) {
 	switch {
 	case plan.MustBeEmptied(s.record, s.bundle, s.deployment):
@@ -112,7 +112,7 @@ func (r *Reconciler) empty(ctx context.Context, s *scope) (bool, error) {
 	return true, client.IgnoreNotFound(r.SetRecord(ctx, s.release, s.record, nil))
 }
 
-// ByTarget is the index of HelmReleaseProxies by their Fleet Cluster, and by that and their Bundle.
+// ByTarget is the index of HelmReleaseProxies by Fleet Cluster, and by Fleet Cluster and Bundle.
 const ByTarget = "target"
 
 // Target returns the value of ByTarget for a Fleet Cluster in a Bundle.
@@ -130,8 +130,8 @@ func TargetIndex(object client.Object) []string {
 	return []string{bundle.Namespace + "/" + fleetCluster, Target(bundle, fleetCluster)}
 }
 
-// isShared reports whether another HelmReleaseProxy has the same target: somebody has changed this one, and it
-// was made again.
+// isShared reports whether another HelmReleaseProxy has the same target: a user changed this one, and Muster
+// created a new one.
 func (r *Reconciler) isShared(ctx context.Context, s *scope) (bool, error) {
 	var all addonsv1.HelmReleaseProxyList
 	of := client.MatchingFields{ByTarget: Target(proxy.BundleKey(s.release), s.record.FleetCluster)}

@@ -26,7 +26,7 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
-// Sources reads what Clusters refer to.
+// Sources reads the objects that Clusters refer to.
 type Sources interface {
 	Objects(ctx context.Context, cluster *clusterv1.Cluster) (controlPlane, infrastructure map[string]any, err error)
 	Digest(ctx context.Context, cluster *clusterv1.Cluster, digest io.Writer) bool
@@ -34,34 +34,34 @@ type Sources interface {
 
 var _ Sources = (*sources.Sources)(nil)
 
-// Renderer renders a values template for a HelmChartProxy of a namespace.
+// Renderer renders the values template of a HelmChartProxy in this namespace.
 type Renderer interface {
 	Render(ctx context.Context, namespace, template string, data map[string]any) ([]byte, error)
 }
 
-// memory is what was last rendered and written for each release: most events change neither.
+// memory holds the last rendering and write of each release: most events change neither.
 type memory struct {
 	mu  sync.Mutex
 	all map[plan.Key]written
 }
 
-// written says what values were rendered from, and what was written of them.
+// written describes the last values of a release: their sources, the result, and the object that holds them.
 type written struct {
 	from   uint64
 	digest string
 	// object is the digest of the object, and bundle its owner.
 	object string
 	bundle types.UID
-	// failed is why nothing could be rendered, and at is when all this was so.
+	// failed is the error of the rendering, and at the time of all this.
 	failed error
 	at     time.Time
 }
 
-// checkInterval is how often that is done again of which no event tells: somebody may have deleted a Secret, and a
-// template that took too long may have had bad luck.
+// checkInterval is how often a release repeats, without an event, the write of a Secret, which a user may have
+// deleted, and the rendering of a failed template, which may have been slow by chance.
 const checkInterval = 10 * time.Minute
 
-// turnInterval is how long a release waits whose namespace renders already.
+// turnInterval is how long a release waits if its namespace is already rendering.
 const turnInterval = time.Second
 
 func (m *memory) get(release plan.Key) written {
@@ -85,15 +85,15 @@ func (m *memory) forget(release plan.Key) {
 	delete(m.all, release)
 }
 
-// writeValues writes the values of the release, and notes in the record where they lie. Values that change
-// get the object that the agent does not read: the agent copies an object as soon as it changes, however
-// the rollout is bounded, and tries such a change only once (seen on Fleet 0.16).
+// writeValues writes the values of the release, and records their location. It writes changed values to the
+// object that the agent does not read: the agent copies an object as soon as it changes, regardless of the
+// limits of a rollout, and tries such a change only once (seen on Fleet 0.16).
 func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	if s.bundle == nil || s.isRetained() {
-		return nil // A Bundle that is made brings the release back: values have it as their owner.
+		return nil // The Bundle owns the values; its creation triggers the next reconcile.
 	}
 	if !plan.HasValues(s.proxy) {
-		if s.record.Digest != "" { // There were some.
+		if s.record.Digest != "" { // The release had values before.
 			s.record.Digest, s.record.Keys, s.record.Secret, s.record.Stale = "", nil, false, s.record.Stale || s.record.Secret
 		}
 		return nil
@@ -147,7 +147,7 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// isCurrent reports whether what was done last with the same sources need not be done again.
+// isCurrent reports whether the last result for the same sources is still valid.
 func (r *Reconciler) isCurrent(ctx context.Context, s *scope, last written) bool {
 	if last.failed != nil || s.record.Secret {
 		left := last.at.Add(checkInterval).Sub(r.Now())
@@ -163,7 +163,7 @@ func (r *Reconciler) isCurrent(ctx context.Context, s *scope, last written) bool
 	return last.digest == s.record.Digest && last.bundle == s.bundle.UID && r.IsIntact(ctx, s.key(s.record), s.record.Secret, last.object)
 }
 
-// isRetained reports whether the release keeps the values that it has.
+// isRetained reports whether the release keeps its current values.
 func (s *scope) isRetained() bool {
 	return s.inputs.Incomplete || s.trouble != (plan.Trouble{}) || s.record.FleetCluster == "" || s.isFrozen() || proxy.IsOutdated(s.proxy, s.release) || capiannotations.IsPaused(s.cluster, s.cluster)
 }
@@ -173,7 +173,7 @@ func (s *scope) key(record plan.Record) plan.Key {
 	return plan.Key{Namespace: namespace, Name: plan.ValuesName(client.ObjectKeyFromObject(s.proxy), namespace, record.FleetCluster, record.Revision)}
 }
 
-// next returns the record of values that have changed, or not.
+// next returns the record of the values, changed or not.
 func (s *scope) next(layers []plan.Layer, digest string) plan.Record {
 	record := s.record
 	record.Secret, record.Keys = s.inputs.Secret, nil
@@ -188,12 +188,12 @@ func (s *scope) next(layers []plan.Layer, digest string) plan.Record {
 		record.Stale = record.Stale || s.record.Secret
 	}
 	if record.Digest = digest; plan.Reads(s.deployment, s.key(record).Name) {
-		record.Revision++ // A rollout has not reached the values before: nobody reads them.
+		record.Revision++ // No agent reads the previous values yet: the rollout has not reached them.
 	}
 	return record
 }
 
-// digestOfSources returns a digest of everything that the values are rendered from; false if it is not known.
+// digestOfSources returns a digest of all sources of the values; false if one of them is unknown.
 func (r *Reconciler) digestOfSources(ctx context.Context, s *scope) (uint64, bool) {
 	in, err := r.Settings.Current(ctx)
 	if err != nil {
@@ -210,10 +210,10 @@ func (r *Reconciler) digestOfSources(ctx context.Context, s *scope) (uint64, boo
 	return digest.Sum64(), r.Sources.Digest(ctx, s.cluster, digest)
 }
 
-// errNoTurn says that the namespace renders already.
+// errNoTurn says that the namespace is already rendering.
 var errNoTurn = errors.New("other values of the namespace are being rendered")
 
-// render returns the values. After an error the last ones are retained.
+// render returns the values. After an error, the release keeps its last values.
 func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error) {
 	layers := slices.Clone(s.inputs.Layers)
 	if s.proxy.Spec.ValuesTemplate == "" && len(layers) > 0 {
@@ -272,7 +272,7 @@ func (InProcess) Render(_ context.Context, _, template string, data map[string]a
 	return parsed.Render(data)
 }
 
-// objectOf returns the object with values. Its owner is the Bundle.
+// objectOf returns the object with values, which the Bundle owns.
 func objectOf(s *scope, record plan.Record, layers []plan.Layer) client.Object {
 	object := plan.ValuesObject(client.ObjectKeyFromObject(s.proxy), s.release.Spec.ClusterRef.Namespace, record, layers)
 	object.GetAnnotations()[plan.ReleaseAnnotation] = client.ObjectKeyFromObject(s.release).String()
@@ -282,7 +282,7 @@ func objectOf(s *scope, record plan.Record, layers []plan.Layer) client.Object {
 	return object
 }
 
-// removeStale removes the values that the agent has read before, once it reads others.
+// removeStale removes old values once the agent reads the new ones.
 func (r *Reconciler) removeStale(ctx context.Context, s *scope, observed plan.Release) error {
 	// With trouble, or while the Cluster is paused, the record may be older than the values that were written last.
 	if !observed.Deployed || s.trouble != (plan.Trouble{}) || capiannotations.IsPaused(s.cluster, s.cluster) {
@@ -302,7 +302,8 @@ func (r *Reconciler) removeStale(ctx context.Context, s *scope, observed plan.Re
 	return nil
 }
 
-// removeValues removes a ConfigMap with values, and a Secret if there may be one: nobody sees whether there is.
+// removeValues removes a ConfigMap with values, and a Secret if there may be one: the program may not read it
+// to find out.
 func (r *Reconciler) removeValues(ctx context.Context, s *scope, key plan.Key, isSecret bool) error {
 	of := client.ObjectKeyFromObject(s.proxy)
 	if err := r.RemoveValues(ctx, of, key); err != nil || !isSecret {

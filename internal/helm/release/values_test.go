@@ -26,7 +26,7 @@ import (
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
-// renderer counts, and gives the same each time unless it is unsteady.
+// renderer counts its calls. It returns the same values each time, unless it is unsteady.
 type renderer struct {
 	count    int
 	gives    string
@@ -71,7 +71,7 @@ func newWorld(t *testing.T, renders Renderer) *world {
 	return w
 }
 
-// scopeOf returns the scope of a release whose Bundle is there.
+// scopeOf returns the scope of a release whose Bundle exists.
 func scopeOf(t *testing.T, template string) *scope {
 	t.Helper()
 	parsed, err := values.Parse(template)
@@ -91,7 +91,7 @@ func scopeOf(t *testing.T, template string) *scope {
 	}
 }
 
-// write writes the values in one reconcile, and returns what that was.
+// write writes the values as one reconcile does, and returns its scope.
 func (w *world) write(t *testing.T, record plan.Record, template string, change func(*scope)) *scope {
 	t.Helper()
 	s := scopeOf(t, template)
@@ -103,8 +103,8 @@ func (w *world) write(t *testing.T, record plan.Record, template string, change 
 	return s
 }
 
-// Where the Fleet Cluster is gone, nothing is known of the release; but not after a move, when it is not there yet, and not
-// of what is installed once and for all.
+// A release whose Fleet Cluster is gone loses its record, but not after a move, before the Fleet Cluster
+// exists, and not if it is frozen.
 func TestFleetClusterIsGone(t *testing.T) {
 	of := plan.Of{Cluster: "one", Release: "web-one"}
 	for name, test := range map[string]struct {
@@ -131,7 +131,7 @@ func TestFleetClusterIsGone(t *testing.T) {
 	}
 }
 
-// A release that another one is to replace keeps its values: it may have to stay for long.
+// An outdated release keeps its values: it may have to stay for a long time.
 func TestOutdatedKeepsItsValues(t *testing.T) {
 	w := newWorld(t, InProcess{})
 	s := w.write(t, plan.Record{FleetCluster: "one", Digest: "last"}, "who: me", func(s *scope) { s.proxy.Spec.ReleaseName = "other" })
@@ -140,7 +140,8 @@ func TestOutdatedKeepsItsValues(t *testing.T) {
 	}
 }
 
-// A template that fails, or takes too long, is not rendered again at each event.
+// After a template fails or takes too long, events do not render it again until its sources change or
+// checkInterval is over.
 func TestFailuresAreRemembered(t *testing.T) {
 	for name, test := range map[string]struct {
 		fails error
@@ -176,7 +177,8 @@ func TestFailuresAreRemembered(t *testing.T) {
 	}
 }
 
-// Nobody sees whether somebody has deleted a Secret with values, so it is written again after a while.
+// The program cannot see that a user has deleted a Secret with values, so it writes the Secret again after a
+// while.
 func TestDeletedSecretsComeBack(t *testing.T) {
 	w := newWorld(t, &renderer{gives: "a: b"})
 	secret := func(s *scope) {
@@ -223,7 +225,7 @@ func TestUnsteadyTemplates(t *testing.T) {
 	}
 }
 
-// While another template of the namespace takes long, a release comes back later, and keeps its values.
+// While a slow template of the same namespace renders, a release keeps its values, and tries again later.
 func TestNoTurn(t *testing.T) {
 	w := newWorld(t, &renderer{gives: "a: b"})
 	w.Turns.take(t.Context(), "team")

@@ -116,7 +116,8 @@ type download struct {
 	digest string
 }
 
-// save reads the answer, unless it is larger than a limit. It reads nothing if the other side says so.
+// save reads the answer, unless it is larger than a limit. If the header already gives a larger size, it reads
+// nothing.
 func (d *download) save(into io.Writer, limit int64) error {
 	defer func() { _ = d.Close() }()
 	size := d.size

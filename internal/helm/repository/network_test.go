@@ -104,7 +104,7 @@ func digest(data []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Errors show nothing that a registry writes, and its credentials are its own.
+// Errors show no text from a registry, and a registry's credentials go to no other server.
 func TestRegistry(t *testing.T) {
 	archive, err := shelf.Archive("web", "1.0.0", nil)
 	if err != nil {

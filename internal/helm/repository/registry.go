@@ -126,8 +126,8 @@ func (r *registry) open(ctx context.Context, version string) (*download, error) 
 	return nil, failf(Invalid, "%s:%s is no Helm chart", r.at, version)
 }
 
-// Login returns the login for a host from a Docker configuration, by Helm's rules: Docker Hub's login
-// has a name of its own, and a host without login is anonymous.
+// Login returns the login for a host from a Docker configuration, by Helm's rules: Docker Hub's login has a
+// special name, and a host without login is anonymous.
 func Login(config []byte, host string) (Access, error) {
 	var parsed struct {
 		Auths map[string]struct{ Auth, Username, Password, IdentityToken, RegistryToken string }

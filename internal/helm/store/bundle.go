@@ -47,7 +47,7 @@ func HoldsFiles(bundle *fleetv1.Bundle, digest string) bool { return filesDigest
 
 // UpdateBundle makes a Bundle the wanted one. Files are nil if it holds the right ones.
 func (s *Store) UpdateBundle(ctx context.Context, have, want *fleetv1.Bundle, files []fleetv1.BundleResource) error {
-	if IsCut(have) { // What the cache has cut off somebody else has made; it goes, too.
+	if IsCut(have) { // The cache cut content that another user added; it goes, too.
 		live := &fleetv1.Bundle{}
 		if err := s.Live.Get(ctx, client.ObjectKeyFromObject(have), live); err != nil {
 			return client.IgnoreNotFound(err)
@@ -104,8 +104,8 @@ func (s *Store) patchTargets(ctx context.Context, have *fleetv1.Bundle, there, w
 	return err == nil || !apierrors.IsInvalid(err), client.IgnoreNotFound(err)
 }
 
-// ListChanges returns the operations that make one list the other, both in order; nil if there are so many
-// that the whole list is smaller, or a list is empty.
+// ListChanges returns the operations that turn one sorted list into another; nil if there are so many that the
+// whole list is smaller, or a list is empty.
 func ListChanges[T any](path string, there, wanted []T, compare func(a, b *T) int) []Operation {
 	var changes []Operation
 	h := 0

@@ -18,7 +18,7 @@ import (
 
 func byName(a, b *fleetv1.BundleTarget) int { return cmp.Compare(a.ClusterName, b.ClusterName) }
 
-// TestListChanges: the operations make one list the other, whichever two these are, and are few.
+// TestListChanges: the operations turn any list into any other, and are few.
 func TestListChanges(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	draw := func(n int) (list []fleetv1.BundleTarget) {
@@ -95,7 +95,7 @@ func TestTrim(t *testing.T) {
 	if IsCut(bundle) || !HoldsFiles(bundle, filesDigest(whole)) || !equality.Semantic.DeepEqual(bundle.Spec.Targets, whole.Spec.Targets) {
 		t.Error("a Bundle of ours is cut")
 	}
-	trim(bundle) // Whatever is trimmed twice is as it was.
+	trim(bundle) // Trimming again changes nothing.
 	if !HoldsFiles(bundle, filesDigest(whole)) {
 		t.Error("the digest changes")
 	}

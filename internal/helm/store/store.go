@@ -1,5 +1,5 @@
 // Package store writes the objects that Muster makes for HelmChartProxies: Bundles, values and credentials. It
-// knows what the program may write and how the cache shows it, and decides nothing.
+// knows which objects the program may write and how the cache shows them, and makes no decisions.
 package store
 
 import (
@@ -46,7 +46,7 @@ type TakenError struct{ object client.Object }
 // Taken returns a TakenError for an object.
 func Taken(object client.Object) error { return &TakenError{object} }
 
-// Error says so.
+// Error returns the message.
 func (e *TakenError) Error() string {
 	return describe(e.object) + " exists and is not Muster's; delete or rename it"
 }
@@ -157,7 +157,7 @@ func (s *Store) IsOwnFleetCluster(ctx context.Context, cluster *clusterv1.Cluste
 	}
 	var clusters clusterv1.ClusterList
 	relation, _ := stamp.RelationOf(fleet, cluster, func(name string, uid types.UID) bool {
-		if clusters.Items == nil { // Asked for Fleet Clusters with several owners only.
+		if clusters.Items == nil { // Needed only for Fleet Clusters with several owners.
 			err = s.List(ctx, &clusters, client.InNamespace(cluster.Namespace), client.UnsafeDisableDeepCopy)
 		}
 		for i := range clusters.Items {
@@ -200,8 +200,8 @@ func IsReleased(fleet *metav1.PartialObjectMetadata) bool {
 	return fleet != nil && fleet.Annotations[stamp.ReleasedAnnotation] == "true" && stamp.IsOurs(fleet)
 }
 
-// Deployment returns what Fleet has made of a Bundle for a Fleet Cluster; nil if there is nothing. Only Fleet
-// and the agent write to its namespace.
+// Deployment returns the BundleDeployment of a Bundle for a Fleet Cluster; nil if there is none. Only Fleet and
+// the agent write to its namespace.
 func (s *Store) Deployment(ctx context.Context, bundle plan.Key, fleetCluster string) (*fleetv1.BundleDeployment, error) {
 	deployment := &fleetv1.BundleDeployment{}
 	key := client.ObjectKey{Namespace: stamp.FleetNamespace(bundle.Namespace, fleetCluster), Name: bundle.Name}
@@ -236,7 +236,7 @@ func difference(there, wanted any) (map[string]any, error) {
 	return change, json.Unmarshal(patch, &change)
 }
 
-// contains reports whether one map has all that another has.
+// contains reports whether one map has all entries of another.
 func contains(all, some map[string]string) bool {
 	for key, value := range some {
 		if its, found := all[key]; !found || its != value {

@@ -122,7 +122,7 @@ func trimBundle(bundle *fleetv1.Bundle) {
 
 func count(content []byte, of string) int { return bytes.Count(content, []byte(of)) }
 
-// ourPart returns of a target what one of ours has.
+// ourPart returns only those parts of a target that Muster's targets have.
 func ourPart(target *fleetv1.BundleTarget) fleetv1.BundleTarget {
 	result := fleetv1.BundleTarget{Name: target.Name, ClusterName: target.ClusterName}
 	result.DownstreamResources = observed.AtMost(mostNamed, target.DownstreamResources)

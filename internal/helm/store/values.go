@@ -65,7 +65,7 @@ func (s *Store) putConfigMap(ctx context.Context, want *corev1.ConfigMap) error 
 	if dataDigest(want) == dataDigest(have) {
 		return nil
 	}
-	// Which keys it has, the cache does not know, and a merge would leave them.
+	// The cache does not know the existing keys, and a merge would leave them.
 	patch := []Operation{{Op: "add", Path: "/data", Value: want.Data}}
 	if have.BinaryData != nil {
 		patch = append(patch, Operation{Op: "remove", Path: "/binaryData"})

@@ -130,7 +130,7 @@ var errTooLarge = fmt.Errorf("the values are larger than %d KiB", MaxSize>>10)
 // limited is a buffer for values.
 type limited struct{ bytes.Buffer }
 
-// Write refuses what exceeds the limit.
+// Write returns an error beyond the limit.
 func (l *limited) Write(data []byte) (int, error) {
 	if l.Len()+len(data) > MaxSize {
 		return 0, errTooLarge

@@ -9,7 +9,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/values"
 )
 
-// kind says what a job does, in the words of its errors.
+// kind is the work of a job, as its errors name it.
 type kind string
 
 const (

@@ -1,7 +1,7 @@
-// Package worker does what tenants can make expensive in child processes: it renders values
-// templates, and reads the charts and indexes of repositories. A child is the same program with a
-// hidden argument, and without environment. It limits its own memory, and its parent limits the
-// time. A job that exceeds a limit ends its child, and no other job.
+// Package worker runs jobs that tenants can make expensive, in child processes: it renders values templates,
+// and reads the charts and indexes of repositories. A child is the same program with a hidden argument, and
+// without environment. It limits its own memory, and its parent limits the time. A job that exceeds a limit
+// ends its child, and no other job.
 package worker
 
 import (

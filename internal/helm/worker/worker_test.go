@@ -82,8 +82,8 @@ func grown(t *testing.T) func() int {
 	}
 }
 
-// A job that wants too much ends with an error that says so; the parent takes little, and the next
-// job works.
+// A job that exceeds a limit ends with an error about that limit. The parent needs little memory meanwhile, and
+// the next job works.
 func TestLimits(t *testing.T) {
 	pool := newPool(t, 1)
 	rendered := func(template string) func(context.Context) error {

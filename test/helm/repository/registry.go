@@ -18,9 +18,9 @@ import (
 	"github.com/muster-fleet/muster/test/stack/ports"
 )
 
-// Registry is an OCI registry with a password, and an authority that nobody else knows.
+// Registry is an OCI registry with a password, and a private certificate authority.
 type Registry struct {
-	// Address is where it is, without a scheme.
+	// Address is its host and port.
 	Address string
 	// CA is the certificate of its authority.
 	CA []byte
@@ -29,7 +29,7 @@ type Registry struct {
 	client *auth.Client
 }
 
-// StartRegistry runs a registry beside a stack.
+// StartRegistry runs a registry next to a stack.
 func StartRegistry(ctx context.Context, s *stack.Stack) (*Registry, error) {
 	authority, err := pki.New(filepath.Join(s.Dir(), "registry-pki"))
 	if err != nil {
@@ -55,13 +55,13 @@ func StartRegistry(ctx context.Context, s *stack.Stack) (*Registry, error) {
 	return r, s.StartRegistry(ctx, r.Address, authority.Path("server.crt"), authority.Path("server.key"), Username, Password)
 }
 
-// Close gives its port back.
+// Close returns the port.
 func (r *Registry) Close() { r.leases.Release() }
 
-// URL is the repository of its charts.
+// URL returns the URL of the repository with its charts.
 func (r *Registry) URL() string { return "oci://" + r.Address + "/charts" }
 
-// Secret returns the data of a Secret with which the registry is reached, as that of a Repository.
+// Secret returns the data of a Secret for access to the registry, with the same keys as for a Repository.
 func (r *Registry) Secret() map[string][]byte {
 	return map[string][]byte{"config.json": Config(r.Address, Password), "ca.crt": r.CA}
 }

@@ -20,7 +20,7 @@ import (
 	"sync"
 )
 
-// What a repository wants.
+// The login for a repository.
 const (
 	Username = "reader"
 	Password = "correct horse"
@@ -28,7 +28,7 @@ const (
 
 // Repository serves charts.
 type Repository struct {
-	// URL is where it is.
+	// URL is its address.
 	URL string
 	// CA is the certificate of its authority.
 	CA []byte
@@ -36,13 +36,13 @@ type Repository struct {
 	server *httptest.Server
 	mu     sync.Mutex
 	files  map[string][]byte
-	// versions are those of each chart.
+	// versions lists the versions of each chart.
 	versions map[string][]string
-	// asked are the paths that were asked for with the right password; refused counts the others.
+	// asked lists the paths of requests with the right password; refused counts all other requests.
 	asked   []string
 	refused int
 	isOpen  bool
-	// outage is what it does instead of answering; empty if it answers.
+	// outage is how the repository fails; empty if it answers.
 	outage Outage
 }
 
@@ -67,24 +67,24 @@ func New() *Repository {
 	return r
 }
 
-// Close stops it.
+// Close stops the repository.
 func (r *Repository) Close() { r.server.Close() }
 
-// Open has it answer without a password.
+// Open makes the repository answer without a password.
 func (r *Repository) Open() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.isOpen = true
 }
 
-// Fail has it fail, or answer again.
+// Fail makes the repository fail, or answer again.
 func (r *Repository) Fail(how Outage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.outage = how
 }
 
-// ServeHTTP answers.
+// ServeHTTP answers a request.
 func (r *Repository) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,7 +126,7 @@ func (r *Repository) Publish(name, version string, templates map[string]string) 
 	return nil
 }
 
-// PublishArchive adds a chart in a version that is packed already.
+// PublishArchive adds a packed chart in a version.
 func (r *Repository) PublishArchive(name, version string, archive []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -173,15 +173,15 @@ func Archive(name, version string, templates map[string]string) ([]byte, error) 
 	return packed.Bytes(), nil
 }
 
-// Put serves something in place of what is there.
+// Put replaces the content at a path.
 func (r *Repository) Put(path string, content []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.files[path] = content
 }
 
-// Secret returns the data of a Secret with which the repository is reached: credentials, in the key
-// config.json, and its certificate authority.
+// Secret returns the data of a Secret for access to the repository: credentials, in the key config.json, and
+// its certificate authority.
 func (r *Repository) Secret() map[string][]byte {
 	return map[string][]byte{"config.json": Config(strings.TrimPrefix(r.URL, "https://"), Password), "ca.crt": r.CA}
 }

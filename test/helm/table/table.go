@@ -1,5 +1,5 @@
-// Package table reads docs/helmchartproxy.md, which says what becomes of every field and word of
-// cluster-api-addon-provider-helm's API. Tests do what it says; nothing else uses it.
+// Package table reads docs/helmchartproxy.md, which describes the fate of every field and word of
+// cluster-api-addon-provider-helm's API. Only tests use it: they do what the tables say.
 package table
 
 import (
@@ -21,7 +21,7 @@ const (
 	Conditions = "Conditions and reasons"
 )
 
-// What can become of a field or a word.
+// The possible fates of a field or a word.
 const (
 	Same    = "same"
 	Refused = "refused"
@@ -35,9 +35,9 @@ const (
 type Row struct {
 	// Table is the heading of its table.
 	Table string
-	// What is its field or word; in the first table, YAML as written in a spec.
+	// What names a field or word; in the first table, it is YAML as in a spec.
 	What string
-	// Verdict is what becomes of it, and How says more.
+	// Verdict is the fate of the field or word, and How explains it.
 	Verdict, How string
 	// Tests name the tests of it, each as a package and a function.
 	Tests []string
@@ -74,7 +74,7 @@ func Read(path string) ([]Row, error) {
 	return rows, nil
 }
 
-// Quoted returns what is quoted as code in what is said of a row.
+// Quoted returns the texts that How quotes as code.
 func (r Row) Quoted() []string {
 	var all []string
 	for _, match := range code.FindAllStringSubmatch(r.How, -1) {

@@ -19,7 +19,7 @@ import (
 
 const root = "../../.."
 
-// packages are those that tests are named of.
+// packages maps the short names of packages in rows to their folders.
 var packages = map[string]string{
 	"plan": "internal/helm/plan", "proxy": "internal/helm/proxy", "release": "internal/helm/release", "admission": "internal/admission", "table": "test/helm/table",
 	"api": "test/integration", "stack": "test/helm", "migration": "test/migration/caaph",
@@ -48,7 +48,7 @@ func crd(t *testing.T, plural string) apiextensionsv1.CustomResourceDefinitionVe
 	return its.Spec.Versions[0]
 }
 
-// fields returns the schemas below one, by path; bare without what is below each.
+// fields returns the schemas below one, by path; each without the schemas below it.
 func fields(path string, schema apiextensionsv1.JSONSchemaProps, into map[string]apiextensionsv1.JSONSchemaProps) {
 	bare := schema
 	bare.Properties, bare.Items, bare.Description = nil, nil, ""
@@ -61,7 +61,7 @@ func fields(path string, schema apiextensionsv1.JSONSchemaProps, into map[string
 	}
 }
 
-// leaves returns the paths of what has no fields.
+// leaves returns the paths of schemas without fields.
 func leaves(path string, schema apiextensionsv1.JSONSchemaProps) []string {
 	switch {
 	case len(schema.Properties) > 0:
@@ -76,7 +76,7 @@ func leaves(path string, schema apiextensionsv1.JSONSchemaProps) []string {
 	return []string{path}
 }
 
-// written returns the paths of what is written in an object.
+// written returns the paths of the fields that an object sets.
 func written(path string, value any) []string {
 	switch typed := value.(type) {
 	case map[string]any:
@@ -95,8 +95,7 @@ func written(path string, value any) []string {
 	return []string{path}
 }
 
-// No field is without a row, no row is without a field, and none without tests, which are there
-// and know of it.
+// Every field has a row, and every row has a field and tests, which exist and contain the row's word.
 func TestComplete(t *testing.T) {
 	all := rows(t)
 	known := map[string]bool{}
@@ -136,7 +135,7 @@ func TestComplete(t *testing.T) {
 	}
 }
 
-// checkSpec compares what is written in the first table with the fields that there are.
+// checkSpec compares the first table with the fields of the CRD.
 func checkSpec(t *testing.T, all []Row) {
 	t.Helper()
 	schema := crd(t, "helmchartproxies").Schema.OpenAPIV3Schema.Properties["spec"]
@@ -179,8 +178,7 @@ func same(t *testing.T, what string, have, want []string) {
 	}
 }
 
-// word finds the word of a row that its tests are to know: the last one that somebody could look
-// for.
+// word matches the words of a row; its tests must contain the last one.
 var word = regexp.MustCompile(`[A-Za-z][A-Za-z0-9.-]*[A-Za-z0-9]`)
 
 // checkTests looks for the tests of a row.
@@ -194,7 +192,7 @@ func checkTests(t *testing.T, row Row) {
 			continue
 		}
 		if row.Table == Spec || strings.Contains(content, "table.Read(") {
-			continue // It does what the table says.
+			continue // These tests follow the table itself.
 		}
 		words := word.FindAllString(row.What, -1)
 		key := words[len(words)-1]
@@ -207,7 +205,7 @@ func checkTests(t *testing.T, row Row) {
 	}
 }
 
-// sourceOf returns the file that has a test; nothing if there is none.
+// sourceOf returns the file that has a test; empty if there is none.
 func sourceOf(t *testing.T, of, function string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(root, packages[of], "*_test.go"))
@@ -234,7 +232,7 @@ func sourceOf(t *testing.T, of, function string) string {
 	return ""
 }
 
-// caaph is what cluster-api-addon-provider-helm has.
+// caaph is the API of cluster-api-addon-provider-helm.
 type caaph struct {
 	HelmChartProxy, HelmReleaseProxy struct {
 		Columns []apiextensionsv1.CustomResourceColumnDefinition `json:"columns"`
@@ -244,8 +242,8 @@ type caaph struct {
 	Messages []string `json:"messages"`
 }
 
-// Whatever cluster-api-addon-provider-helm accepts is accepted, and gets the same defaults; every
-// word and message of its API has a row.
+// Our API accepts everything that cluster-api-addon-provider-helm accepts, with the same defaults; every word
+// and message of that API has a row.
 func TestAsThere(t *testing.T) {
 	content, err := os.ReadFile("testdata/caaph.yaml")
 	if err != nil {
