@@ -4,6 +4,7 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,12 @@ const (
 	// conflictInterval is the delay before the next reconcile if the cache is behind a recent write, or if a
 	// chart is being downloaded.
 	conflictInterval = time.Second
+	// unseenInterval is the delay before the next reconcile while releases take new inputs over.
+	unseenInterval = 250 * time.Millisecond
 )
+
+// errUnseen says that releases still have values from earlier inputs.
+var errUnseen = errors.New("releases have not taken the change over yet")
 
 // Index returns the value of ByBundle.
 func Index(object client.Object) []string {
@@ -79,6 +85,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, r.removeOrphan(ctx, have)
 	}
 	again, err := r.reconcile(ctx, req.NamespacedName, have, of, releases)
+	if errors.Is(err, errUnseen) {
+		return ctrl.Result{RequeueAfter: unseenInterval}, nil
+	}
 	if store.IsBehind(err) || errors.Is(err, inputs.ErrDownloading) {
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
 	}
@@ -128,7 +137,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key plan.Key, have *fleetv1.
 	case isRetained(of, in, releases):
 		return again, r.retain(ctx, of, have, targets, releases)
 	}
-	return again, r.write(ctx, of, in, key, have, targets)
+	return again, r.write(ctx, of, in, key, have, targets, releases)
 }
 
 // removeOrphan deletes a Bundle whose HelmChartProxy and Fleet Clusters are all gone. Until then, the Bundle
@@ -217,6 +226,7 @@ func (r *Reconciler) targets(ctx context.Context, of *addonsv1.HelmChartProxy, i
 		} else if leaving[name] = !release.DeletionTimestamp.IsZero(); !leaving[name] {
 			isTurnedAway = true
 		}
+		isTurnedAway = isTurnedAway || target != nil && !release.DeletionTimestamp.IsZero() // No event tells that it may go.
 	}
 	for name, target := range there {
 		if _, found := wanted[name]; found {
@@ -253,7 +263,7 @@ func (r *Reconciler) isKept(ctx context.Context, of *addonsv1.HelmChartProxy, in
 		cluster := plan.Key{Namespace: bundle.Namespace, Name: name}
 		isTarget, err := r.isTarget(ctx, in, cluster, fleetCluster)
 		if err != nil || isTarget {
-			return isTarget && (in.Incomplete || proxy.IsBundleOf(of, cluster, bundle.Name)), err
+			return isTarget && (in.Incomplete || plan.IsBundleOf(of, cluster, bundle.Name)), err
 		}
 	}
 	return in.Selector == nil, nil // Without a Selector, the selection is unknown.
@@ -275,6 +285,9 @@ func (r *Reconciler) target(ctx context.Context, of *addonsv1.HelmChartProxy, in
 		if fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: target.ClusterName}); err != nil || fleet == nil {
 			return nil, err
 		}
+	}
+	if record.Digest != "" && have != nil && record.Bundle != have.UID && !isDeleted {
+		return retained, nil // Its values go with an earlier Bundle; the release writes them again.
 	}
 	if isDeleted && record.Leaving != plan.Emptied {
 		deployment, err := r.Deployment(ctx, client.ObjectKeyFromObject(have), target.ClusterName)
@@ -348,7 +361,7 @@ func (r *Reconciler) retain(ctx context.Context, of *addonsv1.HelmChartProxy, ha
 
 // write creates or updates a Bundle. It creates the Bundle without targets: the Bundle owns the values, which
 // must exist before a target names them.
-func (r *Reconciler) write(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, key plan.Key, have *fleetv1.Bundle, targets []fleetv1.BundleTarget) error {
+func (r *Reconciler) write(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, key plan.Key, have *fleetv1.Bundle, targets []fleetv1.BundleTarget, releases []*addonsv1.HelmReleaseProxy) error {
 	want := plan.NewBundle(of, key.Namespace, key.Name, in.Chart, in.CredentialsDigest())
 	var files []fleetv1.BundleResource
 	if !in.Chart.Agent && (have == nil || !store.HoldsFiles(have, in.Chart.Digest)) {
@@ -361,6 +374,12 @@ func (r *Reconciler) write(ctx context.Context, of *addonsv1.HelmChartProxy, in 
 	if have == nil {
 		want.Spec.Resources = files
 		return r.CreateBundle(ctx, want)
+	}
+	if have.Labels[plan.ContentLabel] != want.Labels[plan.ContentLabel] && r.hasUnseen(in, releases) {
+		left := slices.DeleteFunc(slices.Clone(have.Spec.Targets), func(its fleetv1.BundleTarget) bool {
+			return !slices.ContainsFunc(targets, func(target fleetv1.BundleTarget) bool { return target.ClusterName == its.ClusterName })
+		})
+		return cmp.Or(r.retain(ctx, of, have, left, releases), errUnseen)
 	}
 	if err := r.putCredentials(ctx, of, in, have); err != nil {
 		return err
@@ -375,6 +394,14 @@ func (r *Reconciler) write(ctx context.Context, of *addonsv1.HelmChartProxy, in 
 	}
 	r.credentials.Delete(key)
 	return r.RemoveSecret(ctx, client.ObjectKeyFromObject(of), plan.Key{Namespace: key.Namespace, Name: last}, plan.CredentialsSecretType)
+}
+
+// hasUnseen reports whether a release of the Bundle still has values from earlier inputs. A new chart with those would
+// be deployed first, and then again with the new ones.
+func (r *Reconciler) hasUnseen(in *inputs.Inputs, releases []*addonsv1.HelmReleaseProxy) bool {
+	return slices.ContainsFunc(releases, func(its *addonsv1.HelmReleaseProxy) bool {
+		return its.DeletionTimestamp.IsZero() && !r.Inputs.HasSeen(client.ObjectKeyFromObject(its), in)
+	})
 }
 
 func credentialsOf(bundle *fleetv1.Bundle) string {

@@ -1,7 +1,9 @@
 package bundle
 
 import (
+	"errors"
 	"testing"
+	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
@@ -215,6 +217,68 @@ func TestRetained(t *testing.T) {
 		}
 		if isOutdated := len(test.releases) > 0 && proxy.IsOutdated(test.of, test.releases[0]); isOutdated != (name == "another release") {
 			t.Errorf("%s: outdated %t", name, isOutdated)
+		}
+	}
+}
+
+// selected returns a Cluster of a HelmChartProxy, and its Fleet Cluster.
+func selected() (*clusterv1.Cluster, *fleetv1.Cluster) {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one", UID: "one"}}
+	return cluster, &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "team", Name: "one", Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Name: "one", UID: "one"}},
+	}}
+}
+
+// A new chart is not written before the releases have taken their new values over: Fleet would deploy it with the old
+// values first.
+func TestVersionWithValues(t *testing.T) {
+	of, key := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
+	of.Spec.Version, of.Spec.ValuesTemplate = "1.0.0", "old: true"
+	cluster, fleet := selected()
+	name := plan.BundleName(of, key, 0)
+	release := releaseOf(of, key, name, plan.Record{FleetCluster: "one", Digest: "old", Keys: []string{"values.yaml"}, Installed: true})
+	last, _ := plan.TargetOf(of, release)
+	have := plan.NewBundle(of, "team", name, plan.Chart{Version: "1.0.0", Agent: true}, "")
+	have.Spec.Targets = []fleetv1.BundleTarget{last, {Name: "two", ClusterName: "two"}}
+	r := reconciler(t, cluster, fleet, have)
+	r.Inputs = &inputs.Reader{Now: time.Now}
+	of.Spec.Version, of.Spec.ValuesTemplate = "2.0.0", "new: true"
+	in := inputs.New(plan.Chart{Version: "2.0.0", Agent: true}, time.Now())
+	read := func() *fleetv1.Bundle {
+		its := &fleetv1.Bundle{}
+		if err := r.Get(t.Context(), client.ObjectKeyFromObject(have), its); err != nil {
+			t.Fatal(err)
+		}
+		return its
+	}
+	releases := []*addonsv1.HelmReleaseProxy{release}
+	err := r.write(t.Context(), of, in, client.ObjectKeyFromObject(have), read(), []fleetv1.BundleTarget{last}, releases)
+	if got := read(); !errors.Is(err, errUnseen) || got.Spec.Helm.Version != "1.0.0" || len(got.Spec.Targets) != 1 {
+		t.Errorf("%v; chart %s with %d targets", err, got.Spec.Helm.Version, len(got.Spec.Targets))
+	}
+	r.Inputs.Saw(client.ObjectKeyFromObject(release), in)
+	err = r.write(t.Context(), of, in, client.ObjectKeyFromObject(have), read(), []fleetv1.BundleTarget{last}, releases)
+	if got := read(); err != nil || got.Spec.Helm.Version != "2.0.0" {
+		t.Errorf("%v; chart %s", err, got.Spec.Helm.Version)
+	}
+}
+
+// A target names no values that belong to an earlier Bundle: the garbage collector deletes them, and Fleet would work
+// on no later target.
+func TestValuesOfAnotherBundle(t *testing.T) {
+	of, key := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
+	of.Spec.ValuesTemplate = "a: {{ .Cluster.metadata.name }}"
+	cluster, fleet := selected()
+	in := &inputs.Inputs{}
+	in.Selector, _ = plan.NewSelector(of)
+	have := plan.NewBundle(of, "team", plan.BundleName(of, key, 0), plan.Chart{Version: "1.0.0"}, "")
+	have.UID = "this"
+	for uid, want := range map[types.UID]bool{"": false, "earlier": false, "this": true} {
+		release := releaseOf(of, key, have.Name, plan.Record{FleetCluster: "one", Digest: "any", Keys: []string{"values.yaml"}, Bundle: uid})
+		got, err := reconciler(t, cluster, fleet).target(t.Context(), of, in, have, release, fleetv1.BundleTarget{}, false)
+		if err != nil || (got != nil) != want {
+			t.Errorf("%q: target %v, want one: %t (%v)", uid, got, want, err)
 		}
 	}
 }

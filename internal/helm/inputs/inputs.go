@@ -61,13 +61,19 @@ type Inputs struct {
 	credentials string
 	lacksChart  bool
 	request     repository.Request
-	read        time.Time
+	// since is when the inputs were read first with this Digest.
+	read, since time.Time
 	again       time.Duration
 }
 
 // CredentialsDigest returns a keyed digest of the credentials that agents get. It becomes part of another
 // digest, in a label.
 func (in *Inputs) CredentialsDigest() string { return in.credentials }
+
+// New returns Inputs with a chart, for tests of what is made from them.
+func New(chart plan.Chart, since time.Time) *Inputs {
+	return &Inputs{Chart: chart, Digest: chart.Version, since: since}
+}
 
 // Reader reads inputs.
 type Reader struct {
@@ -87,8 +93,10 @@ type Reader struct {
 	ChartInterval time.Duration
 	Now           func() time.Time
 
-	mu    sync.Mutex
-	all   map[plan.Key]*entry
+	mu  sync.Mutex
+	all map[plan.Key]*entry
+	// seen is the digest of the inputs that each release has taken over.
+	seen  map[plan.Key]string
 	slots map[string]chan struct{}
 }
 
@@ -99,9 +107,14 @@ type entry struct {
 	inputs     *Inputs
 	generation int64
 	isReading  bool
-	// acted is the digest of the inputs at the last wake-up of the releases.
-	acted string
+	// acted is the digest of the inputs at the last wake-up of the releases; hasChanged says that it was another one
+	// before.
+	acted      string
+	hasChanged bool
 }
+
+// seenPatience bounds how long anything waits for releases to take new inputs over.
+const seenPatience = 5 * time.Minute
 
 // perNamespace limits how many HelmChartProxies of a namespace the Reader reads at once, so that a slow
 // repository delays no other namespace.
@@ -162,9 +175,12 @@ func (r *Reader) refresh(proxy *addonsv1.HelmChartProxy, slots chan struct{}) {
 	cancel()
 	<-slots
 	in.read = r.Now()
-	in.Digest = plan.Digest(fmt.Appendf(nil, "%d %s %v %v %v %s", proxy.Generation, in.Values, in.Trouble, in.Notice, in.Chart, in.credentials))
+	in.Digest = plan.Digest(fmt.Appendf(nil, "%s %d %s %v %v %v %s", proxy.UID, proxy.Generation, in.Values, in.Trouble, in.Notice, in.Chart, in.credentials))
 	r.mu.Lock()
 	if its := r.all[client.ObjectKeyFromObject(proxy)]; its != nil && its.proxy == proxy.UID {
+		if in.since = in.read; its.inputs != nil && its.inputs.Digest == in.Digest {
+			in.since = its.inputs.since
+		}
 		its.isReading, its.inputs, its.generation = false, in, proxy.Generation
 	}
 	r.mu.Unlock()
@@ -179,8 +195,41 @@ func (r *Reader) IsNews(proxy plan.Key, in *Inputs) bool {
 	if its == nil || its.acted == in.Digest {
 		return false
 	}
+	its.hasChanged = its.hasChanged || its.acted != ""
 	its.acted = in.Digest
 	return true
+}
+
+// HasChanged reports whether the inputs of a HelmChartProxy have changed since the program started.
+func (r *Reader) HasChanged(proxy plan.Key) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	its := r.all[proxy]
+	return its != nil && its.hasChanged
+}
+
+// Saw notes that the record and the status of a release, as the cache has them, are those for the inputs.
+func (r *Reader) Saw(release plan.Key, in *Inputs) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.seen == nil {
+		r.seen = map[plan.Key]string{}
+	}
+	r.seen[release] = in.Digest
+}
+
+// HasSeen reports whether a release has taken the inputs over, or had seenPatience to do so.
+func (r *Reader) HasSeen(release plan.Key, in *Inputs) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.seen[release] == in.Digest || r.Now().Sub(in.since) > seenPatience
+}
+
+// ForgetRelease drops what is kept of a release.
+func (r *Reader) ForgetRelease(release plan.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.seen, release)
 }
 
 // WithoutChart returns how many HelmChartProxies lack their chart.

@@ -9,6 +9,7 @@ package plan
 import (
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,6 +48,10 @@ const (
 	prefix = "hcp-"
 	// longestName is the longest release name that Helm allows; Fleet's agents derive one from a Bundle's name.
 	longestName = 53
+	// mostShards is enough for 50 000 Clusters in a namespace with the least room in each Bundle, and longestShard how
+	// much longer it makes a name.
+	mostShards   = 999
+	longestShard = 4
 	// onlyHash is so short that stamp.Label keeps only the hash.
 	onlyHash = 9
 )
@@ -75,11 +80,21 @@ func BundleName(proxy *addonsv1.HelmChartProxy, cluster Key, shard int) string {
 		only = cluster.Name
 	}
 	identity := strings.Join([]string{readable(client.ObjectKeyFromObject(proxy), cluster.Namespace), ReleaseNamespace(proxy), ReleaseName(proxy), only}, "/")
-	first := prefix + stamp.Label(identity, longestName-len(prefix))
+	first := prefix + stamp.Label(identity, longestName-len(prefix)-longestShard)
 	if shard == 0 {
 		return first
 	}
-	return stamp.Label(fmt.Sprintf("%s/%d", first, shard), longestName)
+	return fmt.Sprintf("%s-%d", first, shard) // The first one ends with a longer hash.
+}
+
+// IsBundleOf reports whether a Bundle may hold the wanted release of a Cluster.
+func IsBundleOf(proxy *addonsv1.HelmChartProxy, cluster Key, bundle string) bool {
+	number, isShard := strings.CutPrefix(bundle, BundleName(proxy, cluster, 0))
+	if !isShard || number == "" {
+		return isShard
+	}
+	shard, err := strconv.Atoi(number[1:])
+	return err == nil && shard > 0 && shard <= mostShards && number == fmt.Sprintf("-%d", shard)
 }
 
 // MayBeOurs reports whether an object's name has the prefix of all names from this package.

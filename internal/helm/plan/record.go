@@ -27,6 +27,9 @@ type Record struct {
 	// clusterctl has moved them; if only the UID of the Cluster changes, the Cluster was recreated under the
 	// same name.
 	Of *Of `json:"of,omitempty"`
+	// Bundle is the UID of the Bundle that owns the values. In another one, the target would name values that the
+	// garbage collector deletes, and Fleet works on no later target then.
+	Bundle types.UID `json:"bundle,omitempty"`
 	// Revision counts the changes of the values; its parity selects the object that holds them.
 	Revision int `json:"revision,omitempty"`
 	// Digest is a keyed digest of the values; only the program has the key. It is empty without values.

@@ -145,6 +145,9 @@ func isOf(deployment *fleetv1.BundleDeployment, wanted Wanted) bool {
 	if deployment.Labels[ContentLabel] != wanted.Content || options.ForceSyncGeneration != wanted.Target.ForceSyncGeneration {
 		return false
 	}
+	if len(options.DownstreamResources) != len(wanted.Target.DownstreamResources) { // It reads values that nobody wants any more.
+		return false
+	}
 	for _, its := range wanted.Target.DownstreamResources {
 		if !slices.Contains(options.DownstreamResources, its) {
 			return false

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
@@ -115,7 +116,26 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	} else if trouble != (plan.Trouble{}) {
 		now.fail(trouble.Reason, errors.New(trouble.Message))
 	}
+	if unseen := r.unseen(proxy, in, now.releases); unseen > 0 {
+		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Errorf("%d of %d releases have not taken the change over yet", unseen, len(now.releases)))
+		again = conflictInterval
+	}
 	return ctrl.Result{RequeueAfter: again}, cmp.Or(r.report(ctx, proxy, now), failed)
+}
+
+// unseen returns how many releases still report about earlier inputs. After a restart, what is Ready stays so unless
+// it has changed.
+func (r *Reconciler) unseen(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, releases []*addonsv1.HelmReleaseProxy) (count int) {
+	isReady := meta.IsStatusConditionTrue(proxy.Status.Conditions, addonsv1.ReadyCondition) && proxy.Status.ObservedGeneration == proxy.Generation
+	if isReady && !r.Inputs.HasChanged(client.ObjectKeyFromObject(proxy)) {
+		return 0
+	}
+	for _, release := range releases {
+		if release.DeletionTimestamp.IsZero() && !r.Inputs.HasSeen(client.ObjectKeyFromObject(release), in) {
+			count++
+		}
+	}
+	return count
 }
 
 // selectClusters keeps a HelmReleaseProxy for each selected Cluster.
@@ -131,6 +151,9 @@ func (r *Reconciler) selectClusters(ctx context.Context, proxy *addonsv1.HelmCha
 		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, err)
 	default:
 		now.fail(addonsv1.HelmReleaseProxyCreationFailedReason, err)
+	}
+	if len(now.releases) < len(now.clusters) {
+		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, errors.New("not every selected Cluster has its HelmReleaseProxy yet"))
 	}
 	if slices.ContainsFunc(now.releases, func(its *addonsv1.HelmReleaseProxy) bool { return !its.DeletionTimestamp.IsZero() }) {
 		now.fail(addonsv1.HelmReleaseProxyReinstallingReason, errors.New("a release is uninstalled first, and then installed again"))
@@ -184,16 +207,16 @@ func (r *Reconciler) removeBundles(ctx context.Context, proxy *addonsv1.HelmChar
 		if isMoved || !store.IsFor(bundle, key) || !plan.MayBeOurs(bundle.Name) {
 			continue
 		}
-		isReleased := true
+		isReleased, hasReleased := true, false
 		for j := range bundle.Spec.Targets {
 			fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: bundle.Namespace, Name: bundle.Spec.Targets[j].ClusterName})
 			if err != nil {
 				return false, err
 			}
-			isReleased = isReleased && store.IsReleased(fleet)
+			isReleased, hasReleased = isReleased && store.IsReleased(fleet), hasReleased || store.IsReleased(fleet)
 		}
 		switch {
-		case len(bundle.Spec.Targets) == 0, !isReleased && r.Now().Sub(proxy.DeletionTimestamp.Time) > bundlePatience:
+		case len(bundle.Spec.Targets) == 0, !isReleased && !hasReleased && r.Now().Sub(proxy.DeletionTimestamp.Time) > bundlePatience:
 			errs = append(errs, r.Remove(ctx, bundle))
 		case !isReleased:
 			left = left || r.Now().Sub(proxy.DeletionTimestamp.Time) <= bundlePatience
@@ -375,18 +398,7 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 // isBundleOf reports whether a HelmReleaseProxy names a Bundle that it may be in.
 func isBundleOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
 	cluster := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
-	return IsBundleOf(proxy, cluster, release.Annotations[plan.BundleAnnotation])
-}
-
-// IsBundleOf reports whether a Bundle may hold the wanted release of a Cluster.
-func IsBundleOf(proxy *addonsv1.HelmChartProxy, cluster plan.Key, bundle string) bool {
-	const mostShards = 512 // Enough for 25 000 Clusters in a namespace, with the least room in each Bundle.
-	for shard := range mostShards {
-		if bundle == plan.BundleName(proxy, cluster, shard) {
-			return true
-		}
-	}
-	return false
+	return plan.IsBundleOf(proxy, cluster, release.Annotations[plan.BundleAnnotation])
 }
 
 func hasMeta(have, want *addonsv1.HelmReleaseProxy) bool {
@@ -418,10 +430,10 @@ func (r *Reconciler) createRelease(ctx context.Context, proxy *addonsv1.HelmChar
 		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(want), live); err != nil {
 			return nil, client.IgnoreNotFound(err)
 		}
-		if live.Spec.ClusterRef.Namespace == cluster.Namespace && live.Spec.ClusterRef.Name == cluster.Name &&
-			live.Labels[addonsv1.HelmChartProxyLabel] == want.Labels[addonsv1.HelmChartProxyLabel] {
+		if live.Spec.ClusterRef.Namespace == cluster.Namespace && live.Spec.ClusterRef.Name == cluster.Name && metav1.IsControlledBy(live, proxy) {
 			return nil, err // The cache is behind.
 		}
+		err = store.Taken(live)
 	}
 	return nil, err
 }

@@ -57,6 +57,8 @@ type scope struct {
 	deployment *fleetv1.BundleDeployment
 	record     plan.Record
 	trouble    plan.Trouble
+	// isUnfinished says that the values will be rendered later.
+	isUnfinished bool
 	// again is the delay before the next reconcile without an event; zero for none.
 	again time.Duration
 }
@@ -80,11 +82,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.Get(ctx, req.NamespacedName, release); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.rendered.forget(req.NamespacedName)
+			r.Inputs.ForgetRelease(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	owner := metav1.GetControllerOf(release)
 	if owner == nil || !proxy.IsProxy(*owner) {
+		if !release.DeletionTimestamp.IsZero() { // Without its owner, the release stays as it is.
+			return ctrl.Result{}, r.RemoveFinalizers(ctx, release, plan.Finalizer)
+		}
 		return ctrl.Result{}, nil
 	}
 	s := &scope{proxy: &addonsv1.HelmChartProxy{}, release: release, record: plan.RecordOf(release)}
@@ -148,7 +154,11 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 		}
 		return failed // The write triggers the next reconcile, which reports the recorded state.
 	}
-	return cmp.Or(r.report(ctx, s, observed), failed)
+	isReported, err := r.report(ctx, s, observed)
+	if isReported && failed == nil && !s.isUnfinished {
+		r.Inputs.Saw(client.ObjectKeyFromObject(s.release), s.inputs)
+	}
+	return cmp.Or(err, failed)
 }
 
 // findBundle finds the Bundle of the release, if it belongs to the HelmChartProxy, and its BundleDeployment.
@@ -244,8 +254,9 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 	current := s.release.DeepCopy()
 	metav1.SetMetaDataAnnotation(&current.ObjectMeta, plan.RecordAnnotation, s.record.String())
 	// CAAPH installed the release, it was moved here, or a user deleted the Bundle: it stays installed.
+	once := plan.Release{Ready: true, Deployed: true, Status: plan.Deployed, Reason: plan.ReadyReason, Revision: max(1, s.release.Status.Revision)}
 	if s.isFrozen() && (s.record.FleetCluster == "" || s.bundle == nil) {
-		return plan.Release{Ready: true, Deployed: true, Status: plan.Deployed, Reason: plan.ReadyReason, Revision: max(1, s.release.Status.Revision)}
+		return once
 	}
 	target, isTarget := plan.TargetOf(s.proxy, current)
 	if !isTarget || s.bundle == nil {
@@ -256,6 +267,9 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 		wanted.Content = r.content(s)
 	}
 	observed := plan.Observe(s.deployment, wanted)
+	if s.isFrozen() && !observed.Deployed { // Its Fleet Cluster was made anew; agents ignore a paused Bundle.
+		return once
+	}
 	var wait time.Duration
 	s.record, wait = s.record.After(observed, wanted.Content+" "+s.record.Digest, r.Now())
 	s.retryAfter(wait)
@@ -268,13 +282,13 @@ func (r *Reconciler) content(s *scope) string {
 }
 
 // report writes the status if it differs.
-func (r *Reconciler) report(ctx context.Context, s *scope, observed plan.Release) error {
+func (r *Reconciler) report(ctx context.Context, s *scope, observed plan.Release) (isReported bool, err error) {
 	before := s.release.DeepCopy()
 	status := &s.release.Status
 	status.Status, status.Revision, status.ObservedGeneration = observed.Status, observed.Revision, s.release.Generation
 	proxy.SetConditions(&status.Conditions, s.release.Generation, plan.ReleaseConditions(s.trouble, observed), r.Now())
 	if equality.Semantic.DeepEqual(before.Status, *status) {
-		return nil
+		return true, nil
 	}
-	return client.IgnoreNotFound(r.Status().Patch(ctx, s.release, client.MergeFrom(before), client.FieldOwner(store.FieldManager)))
+	return false, client.IgnoreNotFound(r.Status().Patch(ctx, s.release, client.MergeFrom(before), client.FieldOwner(store.FieldManager)))
 }

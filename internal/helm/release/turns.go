@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -9,40 +10,36 @@ import (
 // shortRender is longer than most templates take, and the longest time that a reconcile waits for another one.
 const shortRender = 20 * time.Millisecond
 
-// Turns limit how many reconciles render at once: one for each namespace, and a fixed number in total. So a
-// template that uses its whole time limit blocks neither other namespaces nor reconciles without values, such
-// as uninstallations.
+// Turns bound how many reconciles render at once: one for each namespace, and most in all. Namespaces that were
+// refused are next, in their order. So a template that takes all the time that it may have holds up neither other
+// namespaces nor reconciles without values, such as uninstallations.
 type Turns struct {
 	most int
 
 	mu sync.Mutex
-	// since holds the start time of each rendering, by namespace.
+	// since is the time at which each namespace that renders has begun.
 	since map[string]time.Time
-	// changed is closed when a rendering ends.
+	// line are the refused namespaces, and asked the time of their last request.
+	line  []string
+	asked map[string]time.Time
+	// changed is closed when one ends.
 	changed chan struct{}
 }
 
-// NewTurns returns Turns for at most this many namespaces at once.
+// NewTurns returns Turns for at most so many namespaces at once.
 func NewTurns(most int) *Turns {
-	return &Turns{most: most, since: map[string]time.Time{}, changed: make(chan struct{})}
+	return &Turns{most: most, since: map[string]time.Time{}, asked: map[string]time.Time{}, changed: make(chan struct{})}
 }
 
-// take takes the turn of a namespace. It waits only while the rendering in its way has just begun; after false,
-// the caller must try again later.
+// take takes the turn of a namespace. It waits only while those that render have just begun; false tells the
+// caller to come back after turnInterval.
 func (t *Turns) take(ctx context.Context, namespace string) bool {
 	for {
 		t.mu.Lock()
-		began, isTaken := t.since[namespace]
-		if !isTaken && len(t.since) >= t.most {
-			isTaken = true
-			for _, its := range t.since {
-				if its.After(began) {
-					began = its
-				}
-			}
-		}
-		if !isTaken {
+		began, isFree := t.isNext(namespace)
+		if isFree {
 			t.since[namespace] = time.Now()
+			t.dropFromLine(namespace)
 			t.mu.Unlock()
 			return true
 		}
@@ -60,7 +57,40 @@ func (t *Turns) take(ctx context.Context, namespace string) bool {
 	}
 }
 
-// leave returns the turn of a namespace.
+// isNext reports whether a namespace may render now. If not, it returns when the render has begun for which the
+// namespace waits, and puts the namespace into the line unless it waits for itself.
+func (t *Turns) isNext(namespace string) (began time.Time, isFree bool) {
+	if began, isBusy := t.since[namespace]; isBusy {
+		return began, false
+	}
+	t.line = slices.DeleteFunc(t.line, func(its string) bool { // Its release has gone, or waits for something else.
+		return time.Since(t.asked[its]) > 2*turnInterval
+	})
+	first := slices.IndexFunc(t.line, func(its string) bool { _, isBusy := t.since[its]; return !isBusy })
+	if len(t.since) < t.most && (first < 0 || t.line[first] == namespace) {
+		return began, true
+	}
+	if !slices.Contains(t.line, namespace) {
+		t.line = append(t.line, namespace)
+	}
+	t.asked[namespace] = time.Now()
+	if len(t.since) < t.most {
+		return began, false // It is the turn of another one.
+	}
+	for _, its := range t.since {
+		if its.After(began) {
+			began = its
+		}
+	}
+	return began, false
+}
+
+func (t *Turns) dropFromLine(namespace string) {
+	t.line = slices.DeleteFunc(t.line, func(its string) bool { return its == namespace })
+	delete(t.asked, namespace)
+}
+
+// leave gives the turn of a namespace back.
 func (t *Turns) leave(namespace string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -51,3 +51,33 @@ func TestTurnsOfShortTemplates(t *testing.T) {
 	all.leave("team")
 	done.Wait()
 }
+
+// A namespace that was refused is next, before those that had their turn.
+func TestTurnsOfRefused(t *testing.T) {
+	all := NewTurns(2)
+	for _, namespace := range []string{"a", "b"} {
+		if !all.take(t.Context(), namespace) {
+			t.Fatalf("%s waits", namespace)
+		}
+		all.since[namespace] = time.Now().Add(-time.Hour)
+	}
+	if all.take(t.Context(), "c") {
+		t.Fatal("more render at once than may")
+	}
+	all.leave("a")
+	if all.take(t.Context(), "a") {
+		t.Error("a has another turn before c")
+	}
+	if !all.take(t.Context(), "c") {
+		t.Error("c waits although it is next")
+	}
+	all.leave("b")
+	if !all.take(t.Context(), "a") {
+		t.Error("a waits although it is next")
+	}
+	all.leave("a")
+	all.line, all.asked["gone"] = append(all.line, "gone"), time.Now().Add(-time.Hour)
+	if !all.take(t.Context(), "b") {
+		t.Error("b waits for a namespace that does not ask any more")
+	}
+}

@@ -133,7 +133,7 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 		}
 		return err
 	}
-	record.Secretive = record.Secretive || record.Secret
+	record.Secretive, record.Bundle = record.Secretive || record.Secret, s.bundle.UID
 	s.record = record
 	if !isWhole {
 		from = 0
@@ -160,7 +160,7 @@ func (r *Reconciler) isCurrent(ctx context.Context, s *scope, last written) bool
 		s.fail(addonsv1.ValueParsingFailedReason, last.failed.Error())
 		return true
 	}
-	return last.digest == s.record.Digest && last.bundle == s.bundle.UID && r.IsIntact(ctx, s.key(s.record), s.record.Secret, last.object)
+	return last.digest == s.record.Digest && last.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID && r.IsIntact(ctx, s.key(s.record), s.record.Secret, last.object)
 }
 
 // isRetained reports whether the release keeps its current values.
@@ -224,6 +224,7 @@ func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error)
 	case errors.Is(err, errNoTurn):
 		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, err.Error())
 		s.retryAfter(turnInterval)
+		s.isUnfinished = true
 	case errors.Is(err, sources.ErrListing):
 		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, "the objects that the Cluster refers to are being listed")
 	case err != nil:
@@ -285,20 +286,30 @@ func objectOf(s *scope, record plan.Record, layers []plan.Layer) client.Object {
 // removeStale removes old values once the agent reads the new ones.
 func (r *Reconciler) removeStale(ctx context.Context, s *scope, observed plan.Release) error {
 	// With trouble, or while the Cluster is paused, the record may be older than the values that were written last.
-	if !observed.Deployed || s.trouble != (plan.Trouble{}) || capiannotations.IsPaused(s.cluster, s.cluster) {
+	if !observed.Deployed || s.trouble != (plan.Trouble{}) || s.inputs.Incomplete || capiannotations.IsPaused(s.cluster, s.cluster) {
 		return nil
 	}
+	isRead := false
 	for revision := range 2 {
 		key := s.key(plan.Record{FleetCluster: s.record.FleetCluster, Revision: revision})
 		isCurrent := s.record.Digest != "" && revision == s.record.Revision%2
-		if isCurrent || plan.Reads(s.deployment, key.Name) {
+		switch {
+		case isCurrent && s.record.Stale && !s.record.Secret: // Earlier values of this name were in a Secret.
+			if err := r.RemoveSecret(ctx, client.ObjectKeyFromObject(s.proxy), key, plan.ValuesSecretType); err != nil {
+				return err
+			}
+			continue
+		case isCurrent:
+			continue
+		case plan.Reads(s.deployment, key.Name):
+			isRead = true
 			continue
 		}
 		if err := r.removeValues(ctx, s, key, s.record.Stale); err != nil {
 			return err
 		}
 	}
-	s.record.Stale = false
+	s.record.Stale = s.record.Stale && isRead
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -233,5 +234,104 @@ func TestNoTurn(t *testing.T) {
 	s := w.write(t, plan.Record{FleetCluster: "one"}, "a: {{ .Cluster.metadata.name }}", func(*scope) {})
 	if s.again != turnInterval || s.trouble.Reason != addonsv1.HelmReleaseProxySpecsUpdatingReason || s.record.Digest != "" {
 		t.Errorf("again in %s, with %v", s.again, s.trouble)
+	}
+}
+
+// deploymentOf returns a BundleDeployment that has what is wanted, and reads an object with values.
+func (w *world) deploymentOf(s *scope, reads ...fleetv1.DownstreamResource) *fleetv1.BundleDeployment {
+	its := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{plan.ContentLabel: w.content(s)}}}
+	its.Spec.DeploymentID, its.Spec.StagedDeploymentID, its.Status.AppliedDeploymentID, its.Status.Release = "x", "x", "x", "default/web:2"
+	its.Spec.Options.DownstreamResources = reads
+	return its
+}
+
+func secretOf(text string) func(*scope) {
+	return func(s *scope) {
+		s.inputs.Secret, s.inputs.Layers, s.inputs.Values = true, []plan.Layer{{Key: "00.yaml", Data: []byte(text)}}, text
+	}
+}
+
+const ofCluster = "a: {{ .Cluster.metadata.name }}"
+
+// Values in a Secret are emptied once the agent does not read them, and not before.
+func TestRemovedValues(t *testing.T) {
+	w := newWorld(t, &renderer{gives: "a: b"})
+	first := w.write(t, plan.Record{FleetCluster: "one"}, ofCluster, secretOf("a: secret"))
+	key := first.key(first.record)
+	second := w.write(t, first.record, "", func(*scope) {})
+	for _, step := range []struct {
+		reads    []fleetv1.DownstreamResource
+		deployed bool
+		left     int
+	}{{[]fleetv1.DownstreamResource{{Kind: "Secret", Name: key.Name}}, false, 2}, {nil, true, 0}} {
+		second.deployment = w.deploymentOf(second, step.reads...)
+		observed := w.observe(second)
+		if err := w.removeStale(t.Context(), second, observed); err != nil || observed.Deployed != step.deployed {
+			t.Fatalf("deployed: %t, want %t (%v)", observed.Deployed, step.deployed, err)
+		}
+		its := &corev1.Secret{}
+		if err := w.Get(t.Context(), key, its); err != nil || len(its.Data) != step.left || second.record.Stale != (step.left > 0) {
+			t.Errorf("the Secret has %d keys, want %d; the record is %v (%v)", len(its.Data), step.left, second.record, err)
+		}
+	}
+}
+
+// Values move from a Secret that no agent has read to a ConfigMap of the same name.
+func TestFromSecretToConfigMap(t *testing.T) {
+	w := newWorld(t, &renderer{gives: "a: b"})
+	first := w.write(t, plan.Record{FleetCluster: "one"}, ofCluster, secretOf("a: 1"))
+	reads := func(s *scope) {
+		s.deployment = w.deploymentOf(s, fleetv1.DownstreamResource{Kind: "Secret", Name: first.key(first.record).Name})
+	}
+	second := w.write(t, first.record, ofCluster, func(s *scope) {
+		secretOf("a: 2")(s)
+		reads(s)
+	})
+	third := w.write(t, second.record, ofCluster, func(s *scope) {
+		s.inputs.Values = "3"
+		reads(s)
+	})
+	if second.key(second.record) != third.key(third.record) {
+		t.Fatalf("%s, then %s", second.key(second.record), third.key(third.record))
+	}
+	third.deployment = w.deploymentOf(third, fleetv1.DownstreamResource{Kind: "ConfigMap", Name: third.key(third.record).Name})
+	if err := w.removeStale(t.Context(), third, plan.Release{Deployed: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*scope{first, second} {
+		its := &corev1.Secret{}
+		if err := w.Get(t.Context(), s.key(s.record), its); err != nil || len(its.Data) > 0 {
+			t.Errorf("Secret %s has %d keys (%v)", s.key(s.record), len(its.Data), err)
+		}
+	}
+}
+
+// While inputs are incomplete, the record may be older than the values that the Bundle names: none are removed.
+func TestIncompleteInputsRemoveNothing(t *testing.T) {
+	w := newWorld(t, &renderer{gives: "a: b", unsteady: true})
+	first := w.write(t, plan.Record{FleetCluster: "one", Installed: true}, ofCluster, func(*scope) {})
+	second := w.write(t, first.record, ofCluster, func(s *scope) { s.inputs.Values = "2" })
+	late := w.write(t, first.record, ofCluster, func(s *scope) { s.inputs.Incomplete = true })
+	if err := w.removeStale(t.Context(), late, plan.Release{Deployed: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Get(t.Context(), second.key(second.record), &corev1.ConfigMap{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A release that is installed once stays Ready when its Fleet Cluster is made anew: Fleet never deploys a paused Bundle.
+func TestInstalledOnceStaysReady(t *testing.T) {
+	w := newWorld(t, &renderer{})
+	s := scopeOf(t, "")
+	s.proxy.Spec.ReconcileStrategy, s.record.Installed = addonsv1.ReconcileStrategyInstallOnce, true
+	metav1.SetMetaDataAnnotation(&s.release.ObjectMeta, plan.RecordAnnotation, s.record.String())
+	anew := &fleetv1.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Labels: s.bundle.Labels}}
+	anew.Spec.StagedDeploymentID = "x"
+	for _, its := range []*fleetv1.BundleDeployment{nil, anew} {
+		s.deployment = its
+		if got := w.observe(s); !got.Ready {
+			t.Errorf("%v is not ready: %s", its, got.Message)
+		}
 	}
 }

@@ -1,0 +1,147 @@
+package proxy
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/inputs"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// reconcilerOf returns a Reconciler whose inputs come from Bundles, and waits until they are read.
+func reconcilerOf(t *testing.T, of *addonsv1.HelmChartProxy, objects ...client.Object) *Reconciler {
+	t.Helper()
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, of)...).
+		WithStatusSubresource(&addonsv1.HelmChartProxy{}, &addonsv1.HelmReleaseProxy{}).WithIndex(&addonsv1.HelmReleaseProxy{}, ByProxy, Index).Build()
+	read := make(chan plan.Key, 1)
+	r := &Reconciler{Store: store.New(c, c, "muster"), Failures: &Failures{}, Now: time.Now, Recorder: events.NewFakeRecorder(10), Wake: func(plan.Key) {}}
+	r.Inputs = &inputs.Reader{
+		Live: c, Cached: c, Wake: func(key plan.Key) { read <- key }, Now: time.Now,
+		Check:  func(context.Context, string, []byte) error { return nil },
+		Digest: func(context.Context, any) (string, error) { return "digest", nil },
+	}
+	if _, _, err := r.Inputs.Get(of); err == nil {
+		t.Fatal("inputs are there before they are read")
+	}
+	<-read
+	return r
+}
+
+// edited returns a HelmChartProxy in its second generation, with a release and a Bundle of its first.
+func edited() (*addonsv1.HelmChartProxy, []client.Object) {
+	of := proxyNamed("web")
+	of.Generation, of.Finalizers, of.Spec.Version = 2, []string{plan.Finalizer}, "1.0.0"
+	of.Spec.Credentials, of.Spec.TLSConfig, of.Spec.ValuesTemplate = nil, nil, "replicas: 5"
+	chart := plan.Chart{Source: plan.SourceOf(of), Version: "1.0.0", Digest: "any"}
+	plan.Default(of)
+	have := wantedRelease(of, &inputs.Inputs{Chart: chart}, cluster, nil)
+	have.Name, have.Generation, have.Status.ObservedGeneration = "web-one", 1, 1
+	have.Annotations[plan.BundleAnnotation] = plan.BundleName(of, cluster, 0)
+	have.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: "one", Digest: "of replicas: 3", Installed: true}.String()
+	SetConditions(&have.Status.Conditions, 1, plan.ReleaseConditions(plan.Trouble{}, plan.Release{Ready: true, Reason: "Ready"}), time.Now())
+	bundle := plan.NewBundle(of, "team", plan.BundleName(of, cluster, 0), chart, "")
+	bundle.Spec.Targets = []fleetv1.BundleTarget{{Name: "one", ClusterName: "one"}}
+	return of, []client.Object{have, bundle, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one", UID: "one"}}}
+}
+
+func ready(t *testing.T, r *Reconciler, of *addonsv1.HelmChartProxy) *metav1.Condition {
+	t.Helper()
+	its := &addonsv1.HelmChartProxy{}
+	if err := r.Get(t.Context(), client.ObjectKeyFromObject(of), its); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.reconcile(t.Context(), its); err != nil {
+		t.Log(err)
+	}
+	if err := r.Get(t.Context(), client.ObjectKeyFromObject(of), its); err != nil {
+		t.Fatal(err)
+	}
+	return meta.FindStatusCondition(its.Status.Conditions, addonsv1.ReadyCondition)
+}
+
+// Ready is not True for an edit before every release has taken it over, although none has changed its conditions yet.
+func TestReadyAfterAnEdit(t *testing.T) {
+	of, objects := edited()
+	r := reconcilerOf(t, of, objects...)
+	if got := ready(t, r, of); got.Status != metav1.ConditionFalse || got.Reason != addonsv1.HelmReleaseProxySpecsUpdatingReason {
+		t.Errorf("before the release has seen it: %v", got)
+	}
+	in, _, err := r.Inputs.Get(of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Inputs.Saw(plan.Key{Namespace: "team", Name: "web-one"}, in)
+	if got := ready(t, r, of); got.Status != metav1.ConditionTrue {
+		t.Errorf("after that: %v", got)
+	}
+}
+
+// What was Ready stays Ready when the program starts again.
+func TestReadyAfterARestart(t *testing.T) {
+	of, objects := edited()
+	SetConditions(&of.Status.Conditions, 2, plan.ProxyConditions(plan.Trouble{}, "", nil), time.Now())
+	of.Status.ObservedGeneration = 2
+	if got := ready(t, reconcilerOf(t, of, objects...), of); got.Status != metav1.ConditionTrue {
+		t.Errorf("%v", got)
+	}
+}
+
+// A HelmReleaseProxy that lost its owner, or belongs to others, is no lagging cache: the status says so.
+func TestTakenReleases(t *testing.T) {
+	for name, change := range map[string]func(*addonsv1.HelmReleaseProxy){
+		"without its owner": func(its *addonsv1.HelmReleaseProxy) { its.OwnerReferences = nil },
+		"of others":         func(its *addonsv1.HelmReleaseProxy) { its.OwnerReferences, its.Spec.ClusterRef.Name = nil, "other" },
+	} {
+		of, objects := edited()
+		change(objects[0].(*addonsv1.HelmReleaseProxy))
+		other := objects[0].DeepCopyObject().(*addonsv1.HelmReleaseProxy)
+		other.Name = plan.ReleaseProxyNames(client.ObjectKeyFromObject(of), cluster)[1]
+		r := reconcilerOf(t, of, append(objects, other)...)
+		if got := ready(t, r, of); got.Status != metav1.ConditionFalse || got.Reason != addonsv1.HelmReleaseProxyCreationFailedReason {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// A Bundle with a Cluster that moves to another management cluster stays, whatever else cannot be withdrawn.
+func TestMovedClustersKeepTheirBundle(t *testing.T) {
+	of, _ := edited()
+	bundle := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Source: plan.SourceOf(of), Version: "1.0.0"}, "")
+	bundle.Spec.Targets = []fleetv1.BundleTarget{{Name: "moved", ClusterName: "moved"}, {Name: "one", ClusterName: "one"}}
+	fleet := func(name string, annotations map[string]string) client.Object {
+		return &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "team", Name: name, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}, Annotations: annotations,
+		}}
+	}
+	for name, test := range map[string]struct {
+		annotations map[string]string
+		stays       bool
+	}{"moved": {map[string]string{stamp.ReleasedAnnotation: "true"}, true}, "not moved": {nil, false}} {
+		r := reconcilerOf(t, of.DeepCopy(), bundle.DeepCopy(), fleet("moved", test.annotations), fleet("one", nil))
+		deleted := of.DeepCopy()
+		deleted.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-time.Hour)}
+		if _, err := r.finalize(t.Context(), deleted, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Get(t.Context(), client.ObjectKeyFromObject(bundle), &fleetv1.Bundle{}); (err == nil) != test.stays {
+			t.Errorf("%s: the Bundle stays: %t (%v)", name, err == nil, err)
+		}
+	}
+}
