@@ -50,7 +50,7 @@ func Main() bool {
 // RLIMIT_AS counts reserved addresses, too.
 func confine() error {
 	runtime.GOMAXPROCS(1)
-	debug.SetMemoryLimit(budget) // The garbage collector works harder before the kernel refuses.
+	debug.SetMemoryLimit(budget * 2 / 3) // The garbage collector works harder well before the kernel refuses.
 	var pages uint64
 	statm, err := os.ReadFile("/proc/self/statm")
 	if err == nil {

@@ -63,7 +63,7 @@ func reduce(compressed io.Reader) (list []byte, err error) {
 	if err != nil {
 		return nil, errNoIndex
 	}
-	list = []byte{}
+	list = make([]byte, 0, maxList) // To grow it would take more than twice as much.
 	err = split(bufio.NewReader(text), func(part []byte) error {
 		var read struct{ Entries map[string][]*Entry }
 		// JSON takes less memory than YAML.
