@@ -21,7 +21,7 @@ const root = "../../.."
 
 // packages maps the short names of packages in rows to their folders.
 var packages = map[string]string{
-	"plan": "internal/helm/plan", "proxy": "internal/helm/proxy", "release": "internal/helm/release", "admission": "internal/admission", "table": "test/helm/table",
+	"plan": "internal/helm/plan", "proxy": "internal/helm/proxy", "release": "internal/helm/release", "bundle": "internal/helm/bundle", "admission": "internal/admission", "table": "test/helm/table",
 	"api": "test/integration", "stack": "test/helm", "migration": "test/migration/caaph",
 }
 
