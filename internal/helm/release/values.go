@@ -115,14 +115,22 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	if isWhole && last.from == from && last.failed == nil && last.digest == s.record.Digest && digest != last.digest {
+	isUnchanged := isWhole && last.from == from && last.failed == nil && last.digest == s.record.Digest && last.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID
+	if isUnchanged && digest != last.digest {
 		// The template gives something else each time. Without a change there is no upgrade.
 		last.at = r.Now()
 		r.rendered.set(client.ObjectKeyFromObject(s.release), last)
 		s.retryAfter(checkInterval)
 		return nil
 	}
-	record := s.next(layers, digest)
+	if !isWhole {
+		from = 0
+	}
+	return r.put(ctx, s, s.next(layers, digest), layers, from)
+}
+
+// put writes the object with values, and notes in the record where they are.
+func (r *Reconciler) put(ctx context.Context, s *scope, record plan.Record, layers []plan.Layer, from uint64) error {
 	object := objectOf(s, record, layers)
 	if err := r.PutValues(ctx, object); err != nil {
 		var taken *store.TakenError
@@ -135,11 +143,8 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	}
 	record.Secretive, record.Bundle = record.Secretive || record.Secret, s.bundle.UID
 	s.record = record
-	if !isWhole {
-		from = 0
-	}
 	r.rendered.set(client.ObjectKeyFromObject(s.release), written{
-		from: from, digest: digest, object: store.ObjectDigest(object), bundle: s.bundle.UID, at: r.Now(),
+		from: from, digest: record.Digest, object: store.ObjectDigest(object), bundle: s.bundle.UID, at: r.Now(),
 	})
 	if record.Secret {
 		s.retryAfter(checkInterval)
