@@ -12,10 +12,12 @@ import (
 
 	. "github.com/onsi/gomega"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -268,13 +270,15 @@ func TestChartsToken(t *testing.T) {
 	const ourAnnotation, ourFinalizer = "fleet.addons.cluster.x-k8s.io/helmchartproxy", "fleet.addons.cluster.x-k8s.io/helm"
 	for _, object := range []map[string]any{
 		configMap("hcp-there.for.one", own("example.com/label"), "example.com/annotation"), of(bundles, "hcp-there", own(), nil, nil),
-		release("there", "example.com/finalizer", "HelmChartProxy", "Cluster"),
+		release("there", "example.com/finalizer", "HelmChartProxy", "Cluster"), release("edited", "example.com/finalizer", "HelmReleaseProxy", "Secret"),
 	} {
 		g.Eventually(func() error { return admin.Create(ctx, (&unstructured.Unstructured{Object: object}).DeepCopy()) }).Should(Succeed())
 	}
 	t.Cleanup(func() { // Its namespace is not to wait for it.
-		_, err := env.Kubectl(ctx, "patch", "helmreleaseproxies", "there", "--namespace="+namespace, "--type=merge", `--patch={"metadata":{"finalizers":null}}`)
-		g.Expect(err).NotTo(HaveOccurred())
+		for _, name := range []string{"there", "edited"} {
+			_, err := env.Kubectl(ctx, "patch", "helmreleaseproxies", name, "--namespace="+namespace, "--type=merge", `--patch={"metadata":{"finalizers":null}}`)
+			g.Expect(err).NotTo(HaveOccurred())
+		}
 	})
 	managed := map[string]any{"app.kubernetes.io/managed-by": "muster"}
 	for name, test := range map[string]struct {
@@ -302,7 +306,8 @@ func TestChartsToken(t *testing.T) {
 		"a release":                           {create, releases, release("another", ourFinalizer, "HelmChartProxy", "Cluster"), ""},
 		"a release that never ends":           {create, releases, release("another", "example.com/finalizer", "HelmChartProxy", "Cluster"), "no other finalizer"},
 		"a release that others finalize":      {patch, releases, release("there", "example.com/finalizer", "HelmChartProxy", "Cluster"), ""},
-		"a release that others finalized":     {patch, releases, release("there", ourFinalizer, "HelmChartProxy", "Cluster"), "no other finalizer"},
+		"a release that others finalized":     {patch, releases, of(releases, "there", nil, map[string]any{"finalizers": []any{}}, nil), "no other finalizer"},
+		"a release that others edited":        {patch, releases, release("edited", "example.com/finalizer", "HelmReleaseProxy", "Secret"), ""},
 		"a release of something else":         {create, releases, release("another", ourFinalizer, "HelmReleaseProxy", "Cluster"), "only HelmChartProxies owners"},
 		"a release on something else":         {create, releases, release("another", ourFinalizer, "HelmChartProxy", "Secret"), "only Clusters"},
 	} {
@@ -317,4 +322,49 @@ func TestChartsToken(t *testing.T) {
 			g.Expect(answer).To(ContainSubstring(test.refused))
 		})
 	}
+}
+
+// The program takes over a HelmChartProxy that admission has not defaulted, as its webhook fails open: to set the
+// finalizer is no change of the spec.
+func TestUndefaultedHelmChartProxies(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(env.StartComponent(ctx, "helm")).To(Succeed())
+	t.Cleanup(func() { removeHelm(t) })
+	configure(t, g, "{}")
+	namespace := newNamespace(t, g, "undefaulted", nil)
+	yaml := func(name string) string {
+		return fmt.Sprintf(`
+apiVersion: addons.cluster.x-k8s.io/v1alpha1
+kind: HelmChartProxy
+metadata: {namespace: %s, name: %s, annotations: {cluster.x-k8s.io/paused: ""}}
+spec: {clusterSelector: {matchLabels: {charts: none}}, repoURL: "https://charts.example.com", chartName: any, version: 1.0.0}
+`, namespace, name)
+	}
+	isDefaulted := func(g Gomega, name string) bool {
+		g.Expect(env.Apply(ctx, yaml(name))).To(Succeed())
+		return get(g, &addonsv1.HelmChartProxy{}, namespace, name).Spec.Options.Timeout != nil
+	}
+	webhook := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	g.Eventually(func(g Gomega) { // cert-manager has put the CA in.
+		g.Expect(admin.Get(ctx, types.NamespacedName{Name: "muster-helm-mutating-webhook"}, webhook)).To(Succeed())
+		g.Expect(webhook.Webhooks[0].ClientConfig.CABundle).NotTo(BeEmpty())
+	}).Should(Succeed())
+	g.Expect(admin.Delete(ctx, webhook.DeepCopy())).To(Succeed())
+	tries := 0
+	g.Eventually(func(g Gomega) { // API servers take a moment to notice.
+		tries++
+		g.Expect(isDefaulted(g, fmt.Sprintf("without-%d", tries))).To(BeFalse())
+	}).Should(Succeed())
+	undefaulted := fmt.Sprintf("without-%d", tries)
+	webhook.ResourceVersion, webhook.UID = "", ""
+	g.Expect(admin.Create(ctx, webhook)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		tries++
+		g.Expect(isDefaulted(g, fmt.Sprintf("with-%d", tries))).To(BeTrue())
+	}).Should(Succeed())
+	_, err := env.Kubectl(ctx, "annotate", "helmchartproxies", undefaulted, "--namespace="+namespace, "cluster.x-k8s.io/paused-")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func(g Gomega) {
+		g.Expect(get(g, &addonsv1.HelmChartProxy{}, namespace, undefaulted).Finalizers).To(ContainElement("fleet.addons.cluster.x-k8s.io/helm"))
+	}).Should(Succeed())
 }

@@ -64,7 +64,7 @@ func newWorld(t *testing.T, renders Renderer) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), now: time.Now()}
+	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).WithIndex(&addonsv1.HelmReleaseProxy{}, ByTarget, TargetIndex).Build(), now: time.Now()}
 	w.Reconciler = &Reconciler{
 		Store: store.New(w.Client, w.Client, "muster"), Settings: settings.NewReader(w.Client), Sources: noSources{}, Renderer: renders,
 		Turns: NewTurns(2), Now: func() time.Time { return w.now },
@@ -332,6 +332,31 @@ func TestInstalledOnceStaysReady(t *testing.T) {
 		s.deployment = its
 		if got := w.observe(s); !got.Ready {
 			t.Errorf("%v is not ready: %s", its, got.Message)
+		}
+	}
+}
+
+// A forged HelmReleaseProxy that is deleted empties no Secret in the namespace of others: names of values are hashes that
+// can be found. A Bundle of the HelmChartProxy proves that the values are its own.
+func TestForgedReleaseEmptiesNothing(t *testing.T) {
+	for name, isProven := range map[string]bool{"forged": false, "its Bundle is there": true} {
+		w := newWorld(t, &renderer{})
+		s := scopeOf(t, "")
+		s.release.Spec.ClusterRef.Namespace, s.record = "victim", plan.Record{FleetCluster: "prod", Secret: true}
+		s.release.DeletionTimestamp = &metav1.Time{Time: w.now}
+		if !isProven {
+			s.bundle = nil
+		}
+		key := s.key(s.record)
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Type: plan.ValuesSecretType, Data: map[string][]byte{"a": nil}}
+		if err := w.Client.Create(t.Context(), secret); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.uninstall(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Get(t.Context(), key, secret); err != nil || (len(secret.Data) == 0) != isProven {
+			t.Errorf("%s: the Secret has %d keys (%v)", name, len(secret.Data), err)
 		}
 	}
 }

@@ -1,0 +1,5 @@
+//go:build race
+
+package repository
+
+func init() { hasRaceDetector = true }
