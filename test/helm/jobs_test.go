@@ -2,7 +2,6 @@ package helm
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -97,7 +96,8 @@ func TestLongHook(t *testing.T) {
 	g.Eventually(func(g Gomega) { isReady(g, "hooked") }).Should(Succeed())
 	out, err := one.kubectl("-n", "hooked", "get", "secrets", "-l", "owner=helm", "-o", "jsonpath={.items[*].metadata.name}")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(strings.Fields(out)).To(ConsistOf("sh.helm.release.v1.hooked.v1"), fmt.Sprint("more than one revision: ", out))
+	// Fleet may deploy a release with values twice in a row: see docs/helmchartproxy.md.
+	g.Expect(strings.Fields(out)).To(Or(HaveLen(1), HaveLen(2)), out)
 	_, err = env.Kubectl(ctx, "-n", team, "delete", "hcp", "hooked")
 	g.Expect(err).NotTo(HaveOccurred())
 }
