@@ -221,12 +221,12 @@ func (r *Reconciler) targets(ctx context.Context, of *addonsv1.HelmChartProxy, i
 		if err != nil {
 			return nil, false, err
 		}
+		isDeleted := !release.DeletionTimestamp.IsZero()
 		if target != nil {
 			wanted[name] = *target
-		} else if leaving[name] = !release.DeletionTimestamp.IsZero(); !leaving[name] {
-			isTurnedAway = true
 		}
-		isTurnedAway = isTurnedAway || target != nil && !release.DeletionTimestamp.IsZero() // No event tells that it may go.
+		leaving[name] = isDeleted && target == nil
+		isTurnedAway = isTurnedAway || isDeleted == (target != nil) // No event tells when it may come, or go.
 	}
 	for name, target := range there {
 		if _, found := wanted[name]; found {
@@ -363,6 +363,12 @@ func (r *Reconciler) retain(ctx context.Context, of *addonsv1.HelmChartProxy, ha
 // must exist before a target names them.
 func (r *Reconciler) write(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, key plan.Key, have *fleetv1.Bundle, targets []fleetv1.BundleTarget, releases []*addonsv1.HelmReleaseProxy) error {
 	want := plan.NewBundle(of, key.Namespace, key.Name, in.Chart, in.CredentialsDigest())
+	if have != nil && have.Labels[plan.ContentLabel] != want.Labels[plan.ContentLabel] && r.hasUnseen(in, releases) {
+		left := slices.DeleteFunc(slices.Clone(have.Spec.Targets), func(its fleetv1.BundleTarget) bool {
+			return !slices.ContainsFunc(targets, func(target fleetv1.BundleTarget) bool { return target.ClusterName == its.ClusterName })
+		})
+		return cmp.Or(r.retain(ctx, of, have, left, releases), errUnseen)
+	}
 	var files []fleetv1.BundleResource
 	if !in.Chart.Agent && (have == nil || !store.HoldsFiles(have, in.Chart.Digest)) {
 		var err error
@@ -374,12 +380,6 @@ func (r *Reconciler) write(ctx context.Context, of *addonsv1.HelmChartProxy, in 
 	if have == nil {
 		want.Spec.Resources = files
 		return r.CreateBundle(ctx, want)
-	}
-	if have.Labels[plan.ContentLabel] != want.Labels[plan.ContentLabel] && r.hasUnseen(in, releases) {
-		left := slices.DeleteFunc(slices.Clone(have.Spec.Targets), func(its fleetv1.BundleTarget) bool {
-			return !slices.ContainsFunc(targets, func(target fleetv1.BundleTarget) bool { return target.ClusterName == its.ClusterName })
-		})
-		return cmp.Or(r.retain(ctx, of, have, left, releases), errUnseen)
 	}
 	if err := r.putCredentials(ctx, of, in, have); err != nil {
 		return err
