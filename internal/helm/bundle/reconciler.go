@@ -35,9 +35,6 @@ const (
 	ByBundle = "bundle"
 	// credentialsInterval is the interval at which credentials are rewritten: no event tells of a deleted Secret.
 	credentialsInterval = 10 * time.Minute
-	// conflictInterval is the delay before the next reconcile if the cache is behind a recent write, or if a
-	// chart is being downloaded.
-	conflictInterval = time.Second
 	// unseenInterval is the delay before the next reconcile while releases take new inputs over.
 	unseenInterval = 250 * time.Millisecond
 )
@@ -89,7 +86,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: unseenInterval}, nil
 	}
 	if store.IsBehind(err) || errors.Is(err, inputs.ErrDownloading) {
-		return ctrl.Result{RequeueAfter: conflictInterval}, nil
+		return ctrl.Result{RequeueAfter: store.BehindInterval}, nil
 	}
 	if r.Failures.Set(req.NamespacedName, err) {
 		r.Wake(client.ObjectKeyFromObject(of))

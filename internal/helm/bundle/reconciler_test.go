@@ -242,9 +242,9 @@ func TestVersionWithValues(t *testing.T) {
 	have := plan.NewBundle(of, "team", name, plan.Chart{Version: "1.0.0", Agent: true}, "")
 	have.Spec.Targets = []fleetv1.BundleTarget{last, {Name: "two", ClusterName: "two"}}
 	r := reconciler(t, cluster, fleet, have)
-	r.Inputs = &inputs.Reader{Now: time.Now}
+	r.Inputs = &inputs.Reader{Now: func() time.Time { return time.Time{} }} // No time passes.
 	of.Spec.Version, of.Spec.ValuesTemplate = "2.0.0", "new: true"
-	in := inputs.New(plan.Chart{Version: "2.0.0", Agent: true}, time.Now())
+	in := &inputs.Inputs{Chart: plan.Chart{Version: "2.0.0", Agent: true}, Digest: "2.0.0"}
 	read := func() *fleetv1.Bundle {
 		its := &fleetv1.Bundle{}
 		if err := r.Get(t.Context(), client.ObjectKeyFromObject(have), its); err != nil {

@@ -70,11 +70,6 @@ type Inputs struct {
 // digest, in a label.
 func (in *Inputs) CredentialsDigest() string { return in.credentials }
 
-// New returns Inputs with a chart, for tests of what is made from them.
-func New(chart plan.Chart, since time.Time) *Inputs {
-	return &Inputs{Chart: chart, Digest: chart.Version, since: since}
-}
-
 // Reader reads inputs.
 type Reader struct {
 	// Live reads past the cache: the program may not list Secrets.

@@ -37,9 +37,6 @@ const (
 	// DeleteForMove is the annotation that clusterctl move sets before it deletes an object from the source
 	// cluster.
 	DeleteForMove = "clusterctl.cluster.x-k8s.io/delete-for-move"
-	// conflictInterval is the delay before the next reconcile if the cache is behind a recent write, or if a
-	// chart is being downloaded.
-	conflictInterval = time.Second
 )
 
 // Reconciler reconciles HelmChartProxies.
@@ -71,7 +68,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	result, err := r.reconcile(ctx, proxy)
 	if store.IsBehind(err) || errors.Is(err, inputs.ErrDownloading) {
-		return ctrl.Result{RequeueAfter: conflictInterval}, nil
+		return ctrl.Result{RequeueAfter: store.BehindInterval}, nil
 	}
 	return result, err
 }
@@ -118,7 +115,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	}
 	if unseen := r.unseen(proxy, in, now.releases); unseen > 0 {
 		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Errorf("%d of %d releases have not taken the change over yet", unseen, len(now.releases)))
-		again = conflictInterval
+		again = store.BehindInterval
 	}
 	return ctrl.Result{RequeueAfter: again}, cmp.Or(r.report(ctx, proxy, now), failed)
 }
@@ -201,25 +198,31 @@ func (r *Reconciler) removeBundles(ctx context.Context, proxy *addonsv1.HelmChar
 	if err := r.List(ctx, &bundles, client.MatchingLabels(plan.Labels(key)), client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("listing Bundles: %w", err)
 	}
+	isPatient := r.Now().Sub(proxy.DeletionTimestamp.Time) <= bundlePatience
 	var errs []error
 	for i := range bundles.Items {
 		bundle := &bundles.Items[i]
 		if isMoved || !store.IsFor(bundle, key) || !plan.MayBeOurs(bundle.Name) {
 			continue
 		}
-		isReleased, hasReleased := true, false
+		released := 0
 		for j := range bundle.Spec.Targets {
 			fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: bundle.Namespace, Name: bundle.Spec.Targets[j].ClusterName})
 			if err != nil {
 				return false, err
 			}
-			isReleased, hasReleased = isReleased && store.IsReleased(fleet), hasReleased || store.IsReleased(fleet)
+			if store.IsReleased(fleet) {
+				released++
+			}
 		}
 		switch {
-		case len(bundle.Spec.Targets) == 0, !isReleased && !hasReleased && r.Now().Sub(proxy.DeletionTimestamp.Time) > bundlePatience:
+		case len(bundle.Spec.Targets) == 0:
 			errs = append(errs, r.Remove(ctx, bundle))
-		case !isReleased:
-			left = left || r.Now().Sub(proxy.DeletionTimestamp.Time) <= bundlePatience
+		case released == len(bundle.Spec.Targets): // All its Clusters move.
+		case isPatient:
+			left = true
+		case released == 0:
+			errs = append(errs, r.Remove(ctx, bundle))
 		}
 	}
 	return left, errors.Join(errs...)

@@ -28,9 +28,6 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// conflictInterval is the delay before the next reconcile if the cache is behind a recent write.
-const conflictInterval = time.Second
-
 // Reconciler reconciles HelmReleaseProxies.
 type Reconciler struct {
 	*store.Store
@@ -108,7 +105,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	err = r.reconcile(ctx, s)
 	if store.IsBehind(err) {
-		return ctrl.Result{RequeueAfter: conflictInterval}, nil
+		return ctrl.Result{RequeueAfter: store.BehindInterval}, nil
 	}
 	return ctrl.Result{RequeueAfter: s.again}, err
 }

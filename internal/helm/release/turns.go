@@ -19,16 +19,21 @@ type Turns struct {
 	mu sync.Mutex
 	// since is the time at which each namespace that renders has begun.
 	since map[string]time.Time
-	// line are the refused namespaces, and asked the time of their last request.
-	line  []string
-	asked map[string]time.Time
+	// line holds the refused namespaces.
+	line []refused
 	// changed is closed when one ends.
 	changed chan struct{}
 }
 
+// refused is a namespace in the line, and the time of its last request.
+type refused struct {
+	namespace string
+	asked     time.Time
+}
+
 // NewTurns returns Turns for at most so many namespaces at once.
 func NewTurns(most int) *Turns {
-	return &Turns{most: most, since: map[string]time.Time{}, asked: map[string]time.Time{}, changed: make(chan struct{})}
+	return &Turns{most: most, since: map[string]time.Time{}, changed: make(chan struct{})}
 }
 
 // take takes the turn of a namespace. It waits only while those that render have just begun; false tells the
@@ -39,7 +44,6 @@ func (t *Turns) take(ctx context.Context, namespace string) bool {
 		began, isFree := t.isNext(namespace)
 		if isFree {
 			t.since[namespace] = time.Now()
-			t.dropFromLine(namespace)
 			t.mu.Unlock()
 			return true
 		}
@@ -57,37 +61,43 @@ func (t *Turns) take(ctx context.Context, namespace string) bool {
 	}
 }
 
-// isNext reports whether a namespace may render now. If not, it returns when the render has begun for which the
-// namespace waits, and puts the namespace into the line unless it waits for itself.
+// isNext reports whether a namespace may render now. If not, it returns the start of the rendering that the
+// namespace waits for, and puts the namespace into the line unless it waits for itself.
 func (t *Turns) isNext(namespace string) (began time.Time, isFree bool) {
 	if began, isBusy := t.since[namespace]; isBusy {
 		return began, false
 	}
-	t.line = slices.DeleteFunc(t.line, func(its string) bool { // Its release has gone, or waits for something else.
-		return time.Since(t.asked[its]) > 2*turnInterval
+	t.line = slices.DeleteFunc(t.line, func(its refused) bool { // Its release is gone, or waits for something else.
+		return time.Since(its.asked) > 2*turnInterval
 	})
-	first := slices.IndexFunc(t.line, func(its string) bool { _, isBusy := t.since[its]; return !isBusy })
-	if len(t.since) < t.most && (first < 0 || t.line[first] == namespace) {
+	own, first := -1, -1
+	for i, its := range t.line {
+		if its.namespace == namespace {
+			own = i
+		}
+		if _, isBusy := t.since[its.namespace]; first < 0 && !isBusy {
+			first = i
+		}
+	}
+	isFull := len(t.since) >= t.most
+	if !isFull && first == own {
+		if own >= 0 {
+			t.line = slices.Delete(t.line, own, own+1)
+		}
 		return began, true
 	}
-	if !slices.Contains(t.line, namespace) {
-		t.line = append(t.line, namespace)
+	if own < 0 {
+		own, t.line = len(t.line), append(t.line, refused{namespace: namespace})
 	}
-	t.asked[namespace] = time.Now()
-	if len(t.since) < t.most {
-		return began, false // It is the turn of another one.
-	}
-	for _, its := range t.since {
-		if its.After(began) {
-			began = its
+	t.line[own].asked = time.Now()
+	if isFull {
+		for _, its := range t.since {
+			if its.After(began) {
+				began = its
+			}
 		}
 	}
 	return began, false
-}
-
-func (t *Turns) dropFromLine(namespace string) {
-	t.line = slices.DeleteFunc(t.line, func(its string) bool { return its == namespace })
-	delete(t.asked, namespace)
 }
 
 // leave gives the turn of a namespace back.

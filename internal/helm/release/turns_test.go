@@ -76,7 +76,7 @@ func TestTurnsOfRefused(t *testing.T) {
 		t.Error("a waits although it is next")
 	}
 	all.leave("a")
-	all.line, all.asked["gone"] = append(all.line, "gone"), time.Now().Add(-time.Hour)
+	all.line = append(all.line, refused{"gone", time.Now().Add(-time.Hour)})
 	if !all.take(t.Context(), "b") {
 		t.Error("b waits for a namespace that does not ask any more")
 	}

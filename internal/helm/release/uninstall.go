@@ -88,7 +88,7 @@ func (r *Reconciler) isInstalled(s *scope) bool {
 	}
 	if s.again = left; isTarget { // Updates of a Bundle enqueue no releases; events of a BundleDeployment do.
 		age := r.Now().Sub(s.release.DeletionTimestamp.Time)
-		s.again = min(max(age/4, conflictInterval), inputs.PollInterval)
+		s.again = min(max(age/4, store.BehindInterval), inputs.PollInterval)
 	}
 	return true
 }

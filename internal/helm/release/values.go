@@ -57,6 +57,11 @@ type written struct {
 	at     time.Time
 }
 
+// isOf reports whether the values that the record names were written, for the Bundle of now.
+func (w written) isOf(s *scope) bool {
+	return w.failed == nil && w.digest == s.record.Digest && w.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID
+}
+
 // checkInterval is how often a release repeats, without an event, the write of a Secret, which a user may have
 // deleted, and the rendering of a failed template, which may have been slow by chance.
 const checkInterval = 10 * time.Minute
@@ -115,8 +120,7 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	isUnchanged := isWhole && last.from == from && last.failed == nil && last.digest == s.record.Digest && last.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID
-	if isUnchanged && digest != last.digest {
+	if isWhole && last.from == from && last.isOf(s) && digest != last.digest {
 		// The template gives something else each time. Without a change there is no upgrade.
 		last.at = r.Now()
 		r.rendered.set(client.ObjectKeyFromObject(s.release), last)
@@ -165,7 +169,7 @@ func (r *Reconciler) isCurrent(ctx context.Context, s *scope, last written) bool
 		s.fail(addonsv1.ValueParsingFailedReason, last.failed.Error())
 		return true
 	}
-	return last.digest == s.record.Digest && last.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID && r.IsIntact(ctx, s.key(s.record), s.record.Secret, last.object)
+	return last.isOf(s) && r.IsIntact(ctx, s.key(s.record), s.record.Secret, last.object)
 }
 
 // isRetained reports whether the release keeps its current values.

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -66,6 +67,9 @@ func IsFor(object client.Object, proxy plan.Key) bool {
 	of, says := plan.ProxyOf(object)
 	return says && of == proxy
 }
+
+// BehindInterval is the delay before the next reconcile if the cache is behind a recent write.
+const BehindInterval = time.Second
 
 // IsBehind reports whether an error only says that the cache is behind: a conflict, or the object exists already.
 func IsBehind(err error) bool {
