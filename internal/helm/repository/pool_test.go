@@ -1,3 +1,7 @@
+//go:build !race
+
+// The race detector needs more memory than a child may have.
+
 package repository
 
 import (
@@ -13,17 +17,6 @@ import (
 	shelf "github.com/muster-fleet/muster/test/helm/repository"
 )
 
-// hasRaceDetector says that the race detector is in this program and its children. It needs more memory than a child
-// may have.
-var hasRaceDetector bool
-
-func skipWithRaceDetector(t *testing.T) {
-	t.Helper()
-	if hasRaceDetector {
-		t.Skip("the race detector needs more memory than a child may have")
-	}
-}
-
 func TestMain(m *testing.M) {
 	if worker.Main() {
 		return
@@ -33,7 +26,6 @@ func TestMain(m *testing.M) {
 
 // An index or a chart that takes too much ends a child, and the next chart comes.
 func TestPool(t *testing.T) {
-	skipWithRaceDetector(t)
 	its, request := served(t)
 	client := New(Options{Interval: time.Minute, Pool: worker.New(1)})
 	bad := shelf.New()

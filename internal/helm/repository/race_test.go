@@ -1,5 +1,0 @@
-//go:build race
-
-package repository
-
-func init() { hasRaceDetector = true }

@@ -1,5 +1,0 @@
-//go:build race
-
-package worker
-
-func init() { hasRaceDetector = true }
