@@ -1,0 +1,191 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/inputs"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// putReleases keeps a HelmReleaseProxy for each selected Cluster, and returns them. If the name or namespace of
+// the release changes, it first removes the old HelmReleaseProxy: a later uninstallation would remove objects
+// that both releases have. The old one stays until the chart is available.
+func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, clusters []*clusterv1.Cluster, all []*addonsv1.HelmReleaseProxy) ([]*addonsv1.HelmReleaseProxy, error) {
+	there, counts := map[plan.Key]*addonsv1.HelmReleaseProxy{}, map[string]int{}
+	var errs []error
+	for _, release := range all {
+		cluster := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
+		counts[cluster.Namespace+"/"+release.Annotations[plan.BundleAnnotation]]++
+		if there[cluster] != nil { // Muster creates only one.
+			errs = append(errs, r.Remove(ctx, release))
+			continue
+		}
+		there[cluster] = release
+	}
+	var releases []*addonsv1.HelmReleaseProxy
+	lacking := sync.OnceValue(func() error { // Called once: it may take a moment.
+		err := r.Inputs.AtHand(ctx, in)
+		if err != nil && !in.Incomplete { // If Incomplete, the status says so already.
+			errs = append(errs, fmt.Errorf("a release of another name stays until the chart is there: %w", err))
+		}
+		return err
+	})
+	for _, cluster := range clusters {
+		key := client.ObjectKeyFromObject(cluster)
+		have := there[key]
+		delete(there, key)
+		if have != nil && have.DeletionTimestamp.IsZero() && IsOutdated(proxy, have) && lacking() != nil {
+			releases = append(releases, have)
+			continue
+		}
+		release, err := r.putRelease(ctx, proxy, in, key, have, counts)
+		errs = append(errs, err)
+		if release != nil {
+			releases = append(releases, release)
+		}
+	}
+	for _, deselected := range there {
+		errs = append(errs, r.Remove(ctx, deselected))
+	}
+	return releases, errors.Join(errs...)
+}
+
+func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster plan.Key, have *addonsv1.HelmReleaseProxy, counts map[string]int) (*addonsv1.HelmReleaseProxy, error) {
+	want := wantedRelease(proxy, in, cluster, have)
+	if have == nil {
+		bundle := plan.Shard(proxy, cluster, counts)
+		want.Annotations[plan.BundleAnnotation] = bundle
+		counts[cluster.Namespace+"/"+bundle]++
+		return r.createRelease(ctx, proxy, cluster, want)
+	}
+	switch {
+	case !have.DeletionTimestamp.IsZero():
+		return have, nil // The deletion triggers the next reconcile.
+	case IsOutdated(proxy, have):
+		return have, r.Remove(ctx, have)
+	case have.Annotations[plan.BundleAnnotation] == "": // It comes from cluster-api-addon-provider-helm.
+		want.Annotations[plan.BundleAnnotation] = plan.Shard(proxy, cluster, counts)
+	}
+	if equality.Semantic.DeepEqual(have.Spec, want.Spec) && hasMeta(have, want) {
+		return have, nil
+	}
+	changed := have.DeepCopy()
+	changed.Spec, changed.OwnerReferences = want.Spec, want.OwnerReferences
+	for key, value := range want.Labels {
+		metav1.SetMetaDataLabel(&changed.ObjectMeta, key, value)
+	}
+	for key, value := range want.Annotations {
+		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, key, value)
+	}
+	changed.Finalizers = append(slices.DeleteFunc(slices.Clone(have.Finalizers), func(its string) bool {
+		return its == plan.Finalizer || its == CAAPHReleaseFinalizer
+	}), plan.Finalizer)
+	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(have, client.MergeFromWithOptimisticLock{}), client.FieldOwner(store.FieldManager)); err != nil {
+		return have, client.IgnoreNotFound(err)
+	}
+	return changed, nil
+}
+
+// isBundleOf reports whether a HelmReleaseProxy names a Bundle that it may be in.
+func isBundleOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
+	cluster := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
+	return plan.IsBundleOf(proxy, cluster, release.Annotations[plan.BundleAnnotation])
+}
+
+func hasMeta(have, want *addonsv1.HelmReleaseProxy) bool {
+	for key, value := range want.Labels {
+		if have.Labels[key] != value {
+			return false
+		}
+	}
+	for key, value := range want.Annotations {
+		if its, found := have.Annotations[key]; !found || its != value {
+			return false
+		}
+	}
+	return equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences) &&
+		slices.Contains(have.Finalizers, plan.Finalizer) && !slices.Contains(have.Finalizers, CAAPHReleaseFinalizer)
+}
+
+// createRelease creates a HelmReleaseProxy. If another HelmChartProxy and Cluster use its name, it gets the
+// next name.
+func (r *Reconciler) createRelease(ctx context.Context, proxy *addonsv1.HelmChartProxy, cluster plan.Key, want *addonsv1.HelmReleaseProxy) (*addonsv1.HelmReleaseProxy, error) {
+	var err error
+	for _, name := range plan.ReleaseProxyNames(client.ObjectKeyFromObject(proxy), cluster) {
+		want := want.DeepCopy()
+		want.Name = name
+		if err = r.Create(ctx, want); !apierrors.IsAlreadyExists(err) {
+			return want, err
+		}
+		live := &addonsv1.HelmReleaseProxy{}
+		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(want), live); err != nil {
+			return nil, client.IgnoreNotFound(err)
+		}
+		if live.Spec.ClusterRef.Namespace == cluster.Namespace && live.Spec.ClusterRef.Name == cluster.Name && metav1.IsControlledBy(live, proxy) {
+			return nil, err // The cache is behind.
+		}
+		err = store.Taken(live)
+	}
+	return nil, err
+}
+
+// wantedRelease returns the HelmReleaseProxy for a Cluster. While the inputs are incomplete, it keeps the
+// chart's version; a frozen release stays as it is.
+func wantedRelease(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster plan.Key, have *addonsv1.HelmReleaseProxy) *addonsv1.HelmReleaseProxy {
+	spec, key := &proxy.Spec, client.ObjectKeyFromObject(proxy)
+	clusterLabel, _ := stamp.LabelValue(cluster.Name)
+	release := &addonsv1.HelmReleaseProxy{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: proxy.Namespace, Finalizers: []string{plan.Finalizer},
+			Labels:      map[string]string{clusterv1.ClusterNameLabel: clusterLabel, addonsv1.HelmChartProxyLabel: plan.Labels(key)[plan.ProxyLabel]},
+			Annotations: map[string]string{},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: addonsv1.GroupVersion.String(), Kind: "HelmChartProxy", Name: proxy.Name, UID: proxy.UID, Controller: ptr.To(true),
+			}},
+		},
+		Spec: addonsv1.HelmReleaseProxySpec{
+			ClusterRef: corev1.ObjectReference{APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Namespace: cluster.Namespace, Name: cluster.Name},
+			ChartName:  spec.ChartName, RepoURL: spec.RepoURL, ReleaseName: plan.ReleaseName(proxy), ReleaseNamespace: plan.ReleaseNamespace(proxy),
+			Version: in.Chart.Version, ReconcileStrategy: spec.ReconcileStrategy, Options: plan.StoredOptions(spec.Options),
+			Credentials: spec.Credentials, TLSConfig: spec.TLSConfig,
+		},
+	}
+	if have != nil && plan.IsFrozen(proxy, have) {
+		release.Spec = have.Spec // A frozen release no longer follows the HelmChartProxy.
+		release.Spec.Values = "" // CAAPH wrote them, and they may contain secrets.
+	} else if have != nil {
+		if in.Chart.Version == "" {
+			release.Spec.Version = have.Spec.Version
+		}
+		if isGenerated(have, proxy) {
+			release.Spec.ReleaseName = have.Spec.ReleaseName
+		}
+	}
+	if spec.ReleaseName == "" {
+		release.Annotations[addonsv1.ReleaseNameGeneratedAnnotation] = "true"
+	}
+	return release
+}
+
+// isGenerated reports whether Helm generated the name of a release for cluster-api-addon-provider-helm. The
+// name must fit the chart: a user who may write HelmReleaseProxies must not be able to overwrite another
+// release.
+func isGenerated(release *addonsv1.HelmReleaseProxy, proxy *addonsv1.HelmChartProxy) bool {
+	return proxy.Spec.ReleaseName == "" && release.Annotations[addonsv1.ReleaseNameGeneratedAnnotation] == "true" &&
+		release.Spec.ReleaseNamespace == plan.ReleaseNamespace(proxy) && plan.IsGeneratedOf(proxy.Spec.ChartName, release.Spec.ReleaseName)
+}
