@@ -23,7 +23,7 @@ type HelmChartProxy struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is what is to be installed, and where.
+	// Spec names the chart, its values, and the Clusters to install it on.
 	// +optional
 	Spec HelmChartProxySpec `json:"spec,omitempty"`
 	// Status is what was seen last.
@@ -40,7 +40,7 @@ type HelmChartProxyList struct {
 	Items           []HelmChartProxy `json:"items"`
 }
 
-// HelmChartProxySpec is what is to be installed, and where.
+// HelmChartProxySpec names the chart, its values, and the Clusters to install it on.
 type HelmChartProxySpec struct {
 	// ClusterSelector selects Clusters by their labels; {} selects all. The chart is installed
 	// on each of them. When a Cluster is no longer selected, the release is uninstalled there.
@@ -128,7 +128,7 @@ type HelmChartProxySpec struct {
 	// +optional
 	Download DownloadMode `json:"download,omitempty"`
 
-	// CorrectDrift has what somebody changes on a Cluster put back. It is off if not set.
+	// CorrectDrift reverts manual changes on a Cluster. The default is false.
 	// +optional
 	CorrectDrift *bool `json:"correctDrift,omitempty"`
 

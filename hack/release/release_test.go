@@ -102,8 +102,7 @@ func releasable(t *testing.T) string {
 	return dir
 }
 
-// otherwise configures git and Go like somebody who has other ideas. What they are told to
-// do shows in files, in what is taken for a change, and in binaries.
+// otherwise configures git and Go with unusual settings, which change files, diffs and binaries.
 func otherwise(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()

@@ -16,7 +16,7 @@ import (
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
-// Nothing is ready before the installer has acted on what is asked for now.
+// FleetAddonConfigs are not Ready before the installer has processed their current generation.
 func TestReadyWaitsForInstaller(t *testing.T) {
 	install := addonsv1.FleetAddonConfigSpec{Install: &addonsv1.FleetInstall{Version: ptr.To("0.16.0")}}
 	both := addonsv1.FleetAddonConfigSpec{Install: install.Install, Config: &addonsv1.FleetConfig{Server: &addonsv1.Server{InferLocal: ptr.To(true)}}}

@@ -32,8 +32,8 @@ const history = 5
 
 func chartOf(r *release.Release) *chart.Chart { return &chart.Chart{Metadata: r.Chart.Metadata} }
 
-// Put installs a release, or upgrades it, and waits until it is ready. What cannot be
-// upgraded to is rolled back, but for what is to keep its objects: CRDs only grow.
+// Put installs a release, or upgrades it, and waits until it is ready. It rolls
+// a failed upgrade back, except for releases that keep their objects: CRDs only grow.
 func (c *Client) Put(ctx context.Context, order installer.Order) (string, error) {
 	configuration, err := c.configuration(ctx)
 	if err != nil {
