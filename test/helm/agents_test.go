@@ -175,8 +175,7 @@ func ends(t *testing.T) {
 	})
 	t.Run("deleted: uninstalled, and nothing is left", func(t *testing.T) {
 		g := NewWithT(t)
-		_, err := env.Kubectl(ctx, "-n", team, "delete", "hcp", "agents")
-		g.Expect(err).NotTo(HaveOccurred())
+		deleteProxy(g, team, "agents")
 		for _, its := range []cluster{one, two} {
 			its.says(g, "agents", "agents", "who", "")
 		}

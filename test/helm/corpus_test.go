@@ -402,8 +402,7 @@ var operations = []operation{
 		d.foreign(g, "delete")
 	}},
 	{name: "deleted", do: func(g Gomega, d *deployed) {
-		_, err := env.Kubectl(ctx, "-n", team, "delete", "hcp", d.name, "--timeout=3m")
-		g.Expect(err).NotTo(HaveOccurred())
+		deleteProxy(g, team, d.name)
 		g.Eventually(func(g Gomega) {
 			g.Expect(made(g, d.name, "bundles.fleet.cattle.io,bundledeployments.fleet.cattle.io,configmaps,secrets,hrp")).To(BeEmpty())
 		}).Should(Succeed())

@@ -96,6 +96,5 @@ func TestLongHook(t *testing.T) {
 	out, err := one.kubectl("-n", "hooked", "get", "secrets", "-l", "owner=helm", "-o", "jsonpath={.items[*].metadata.name}")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(strings.Fields(out)).To(Or(HaveLen(1), HaveLen(2)), out)
-	_, err = env.Kubectl(ctx, "-n", team, "delete", "hcp", "hooked")
-	g.Expect(err).NotTo(HaveOccurred())
+	deleteProxy(g, team, "hooked")
 }

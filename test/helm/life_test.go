@@ -74,6 +74,12 @@ func patch(g Gomega, name, patch string) {
 	g.Expect(err).NotTo(HaveOccurred())
 }
 
+// deleteProxy deletes a HelmChartProxy, and waits until it is gone.
+func deleteProxy(g Gomega, namespace, name string) {
+	_, err := env.Kubectl(ctx, "-n", namespace, "delete", "hcp", name, "--timeout=3m")
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
 // writes lists the program's writes since then, without events and statuses.
 func writes(g Gomega, since time.Time) []string {
 	events, err := env.AuditLog(stack.AuditFilter{User: stack.ServiceAccount("muster-system", "muster-helm"), Since: since, Where: func(e stack.AuditEvent) bool {
@@ -156,8 +162,7 @@ func TestLife(t *testing.T) {
 	})
 	t.Run("deleted: uninstalled", func(t *testing.T) {
 		g := NewWithT(t)
-		_, err := env.Kubectl(ctx, "-n", team, "delete", "hcp", "life")
-		g.Expect(err).NotTo(HaveOccurred())
+		deleteProxy(g, team, "life")
 		for _, its := range []cluster{one, two} {
 			its.says(g, "moved", "renamed", "chart", "")
 		}
@@ -181,8 +186,7 @@ func TestOneFails(t *testing.T) {
 		its := proxy(g, "fails")
 		g.Expect(told(its)).To(And(ContainSubstring("team/one: valuesTemplate:1:48: executing"), Not(ContainSubstring("team/two"))))
 	}).Should(Succeed())
-	_, err = env.Kubectl(ctx, "-n", team, "delete", "hcp", "fails")
-	g.Expect(err).NotTo(HaveOccurred())
+	deleteProxy(g, team, "fails")
 }
 
 func TestSecretValues(t *testing.T) {
@@ -210,8 +214,7 @@ func TestSecretValues(t *testing.T) {
 		g.Expect(strings.Contains(out, trace)).To(BeFalse(), "%q is in an object that is no Secret", trace)
 	}
 	g.Expect(env.LogTail("muster-helm")).NotTo(ContainSubstring("sesame"))
-	_, err = env.Kubectl(ctx, "-n", team, "delete", "hcp", "secretive")
-	g.Expect(err).NotTo(HaveOccurred())
+	deleteProxy(g, team, "secretive")
 	g.Eventually(func(g Gomega) {
 		out, err := env.Kubectl(ctx, "-n", team, "get", "secrets", "hcp-secretive.for.one", "--ignore-not-found", "-o", "name")
 		g.Expect(err).NotTo(HaveOccurred())
@@ -251,8 +254,7 @@ func TestInstallOnce(t *testing.T) {
 	})
 	t.Run("deleted: the release stays", func(t *testing.T) {
 		g := NewWithT(t)
-		_, err := env.Kubectl(ctx, "-n", team, "delete", "hcp", "once")
-		g.Expect(err).NotTo(HaveOccurred())
+		deleteProxy(g, team, "once")
 		g.Eventually(func(g Gomega) {
 			out, err := env.Kubectl(ctx, "get", "bundles.fleet.cattle.io,bundledeployments.fleet.cattle.io", "-A", "-l", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io=once", "-o", "name")
 			g.Expect(err).NotTo(HaveOccurred())
@@ -272,8 +274,7 @@ func TestDrift(t *testing.T) {
 	_, err := one.kubectl("-n", "drifts", "patch", "configmap", "drifts-values", "--type=merge", "-p", `{"data":{"who":"somebody"}}`)
 	g.Expect(err).NotTo(HaveOccurred())
 	one.says(g, "drifts", "drifts", "who", "me")
-	_, err = env.Kubectl(ctx, "-n", team, "delete", "hcp", "drifts")
-	g.Expect(err).NotTo(HaveOccurred())
+	deleteProxy(g, team, "drifts")
 }
 
 // A program such as CAREN writes one HelmChartProxy for each Cluster, and waits.
@@ -307,6 +308,5 @@ spec:
 	}
 	g.Eventually(func(g Gomega) { isReady(g, name) }).Should(Succeed())
 	g.Expect(proxy(g, name).Status.MatchingClusters).To(HaveLen(1))
-	_, err = env.Kubectl(ctx, "-n", team, "delete", "hcp", name)
-	g.Expect(err).NotTo(HaveOccurred())
+	deleteProxy(g, team, name)
 }

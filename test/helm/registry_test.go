@@ -106,8 +106,7 @@ func TestRegistry(t *testing.T) {
 			g.Eventually(func(g Gomega) {
 				g.Expect(told(proxy(g, name))).To(ContainSubstring("HelmReleaseProxyCreationFailed: " + r.URL() + `/simple has no version "9.9.9"`))
 			}).Should(Succeed())
-			_, err := env.Kubectl(ctx, "-n", team, "delete", "hcp", name)
-			g.Expect(err).NotTo(HaveOccurred())
+			deleteProxy(g, team, name)
 			for _, on := range both {
 				on.says(g, name, name, "who", "")
 			}
@@ -132,8 +131,7 @@ func (r oci) refuses(t *testing.T) {
 		g.Expect(says).To(And(ContainSubstring("HelmReleaseProxyCreationFailed"), ContainSubstring("401"), Not(ContainSubstring("wrong-7531"))))
 	}).Should(Succeed())
 	g.Expect(made(g, "oci-refused", "bundles.fleet.cattle.io")).To(BeEmpty())
-	_, err := env.Kubectl(ctx, "-n", team, "delete", "hcp", "oci-refused")
-	g.Expect(err).NotTo(HaveOccurred())
+	deleteProxy(g, team, "oci-refused")
 }
 
 // TestLeaky deploys a chart that fails with a password in its message: Fleet repeats the message, and Muster
@@ -168,6 +166,5 @@ func TestLeaky(t *testing.T) {
 		says(g)
 		g.Expect(out).To(And(ContainSubstring("public"), Not(ContainSubstring("sesame-8642"))), "the agent has tried again")
 	}).Should(Succeed())
-	_, err := env.Kubectl(ctx, "-n", team, "delete", "hcp", "leaky")
-	g.Expect(err).NotTo(HaveOccurred())
+	deleteProxy(g, team, "leaky")
 }

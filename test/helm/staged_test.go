@@ -235,8 +235,7 @@ func (s staged) testLeft(t *testing.T) {
 
 func (s staged) testDeleted(t *testing.T) {
 	g := NewWithT(t)
-	_, err := env.Kubectl(ctx, "-n", rolling, "delete", "hcp", s.name)
-	g.Expect(err).NotTo(HaveOccurred())
+	deleteProxy(g, rolling, s.name)
 	g.Eventually(func(g Gomega) {
 		g.Expect(made(g, s.name, "bundles.fleet.cattle.io,bundledeployments.fleet.cattle.io,configmaps,secrets,hrp")).To(BeEmpty())
 	}).Should(Succeed())
@@ -292,6 +291,5 @@ func TestRollout(t *testing.T) {
 		}
 		g.Eventually(func(g Gomega) { isReady(g, "rolled") }).Should(Succeed())
 	})
-	_, err := env.Kubectl(ctx, "-n", team, "delete", "hcp", "rolled")
-	g.Expect(err).NotTo(HaveOccurred())
+	deleteProxy(g, team, "rolled")
 }
