@@ -18,7 +18,7 @@ import (
 
 // parts are what can be measured, each on a stack of its own.
 var parts = map[string]func(context.Context, *session) error{
-	"imports": measureImports, "growth": measureGrowth, "namespace": measureNamespace, "charts": measureCharts, "admission": measureAdmission,
+	"imports": measureImports, "growth": measureGrowth, "namespace": measureNamespace, "helm": measureHelm, "admission": measureAdmission,
 }
 
 func main() {
@@ -30,7 +30,7 @@ func main() {
 		err = beChild(ctx, os.Args[2:])
 	} else {
 		n := flag.Int("n", 5000, "Clusters at the end; growth is measured at a tenth, two fifths and all of them")
-		only := flag.String("only", "imports,growth,namespace,charts,admission", "what to measure")
+		only := flag.String("only", "imports,growth,namespace,helm,admission", "what to measure")
 		flag.Parse()
 		err = run(ctx, *n, strings.Split(*only, ","))
 	}

@@ -54,26 +54,26 @@ type fault struct {
 	strike func(context.Context, *run) error
 	// calls says that there are Clusters whose agents call, and the registrar that they need.
 	calls bool
-	// charts says that there are HelmChartProxies, and the program that carries them out.
-	charts bool
+	// helm says that there are HelmChartProxies, and the program that carries them out.
+	helm bool
 	// short has it strike with -short, too: two of them show that all can.
 	short bool
 }
 
 // faults are all that can strike. The long ones begin first, so that no stack is left alone with one in the end.
 var faults = []fault{
-	{name: "apiserver-stopped", strike: stopAPIServer, charts: true},
+	{name: "apiserver-stopped", strike: stopAPIServer, helm: true},
 	{name: "registrar-killed", strike: killRegistrar, calls: true},
-	{name: "etcd-stopped", strike: stopEtcd, charts: true},
-	{name: "helm-killed", strike: killCharts, charts: true},
-	{name: "fleet-crds-removed", strike: removeFleetCRDs, charts: true},
+	{name: "etcd-stopped", strike: stopEtcd, helm: true},
+	{name: "helm-killed", strike: killHelm, helm: true},
+	{name: "fleet-crds-removed", strike: removeFleetCRDs, helm: true},
 	{name: "cert-manager-absent", strike: removeCertManager},
 	{name: "syncer-killed", strike: killSyncer},
 	{name: "certificate-expired", strike: expireCertificate},
 	{name: "class-labels-changed", strike: changeClassLabels},
-	{name: "watches-cut", strike: cutWatches, charts: true},
-	{name: "webhooks-killed", strike: killBothWebhooks, charts: true, short: true},
-	{name: "writes-fail", strike: failWrites, charts: true},
+	{name: "watches-cut", strike: cutWatches, helm: true},
+	{name: "webhooks-killed", strike: killBothWebhooks, helm: true, short: true},
+	{name: "writes-fail", strike: failWrites, helm: true},
 	{name: "syncer-terminated", strike: terminateSyncer, short: true},
 	{name: "webhook-killed", strike: killOneWebhook},
 }

@@ -23,7 +23,7 @@ const (
 	syncer      = "muster-syncer"
 	webhook     = "muster-webhook"
 	registrar   = "muster-registrar"
-	charts      = "muster-helm"
+	helm        = "muster-helm"
 	apiServer   = "kube-apiserver"
 	etcd        = "etcd"
 	controllers = "kube-controller-manager"

@@ -19,8 +19,8 @@ func killSyncer(ctx context.Context, r *run) error { return r.killLeader(ctx, sy
 // killRegistrar kills the leading registrar while it registers and hands out manifests.
 func killRegistrar(ctx context.Context, r *run) error { return r.killLeader(ctx, registrar) }
 
-// killCharts kills the leading replica of the program that carries out HelmChartProxies.
-func killCharts(ctx context.Context, r *run) error { return r.killLeader(ctx, charts) }
+// killHelm kills the leading replica of the program that carries out HelmChartProxies.
+func killHelm(ctx context.Context, r *run) error { return r.killLeader(ctx, helm) }
 
 // killLeader kills the one of two replicas that leads, and sometimes the one that stands by
 // as well. The lease is not given back: the next one has to wait until it lapses.
@@ -106,7 +106,7 @@ func lastRun(path string) ([]byte, error) {
 // cutWatches ends all connections of Muster to the API server several times. Watches
 // that are begun in between may be told that they have missed too much.
 func cutWatches(ctx context.Context, r *run) error {
-	proxies := r.proxiesOf(syncer, webhook, charts)
+	proxies := r.proxiesOf(syncer, webhook, helm)
 	for _, p := range proxies {
 		p.Inject(proxy.Plan{Watches: .3}, r.rng.Uint64())
 	}
@@ -122,10 +122,10 @@ func cutWatches(ctx context.Context, r *run) error {
 	return nil
 }
 
-// failWrites lets 5 % of what the syncers, and who carries charts, write go wrong, until Muster has come to
+// failWrites lets 5 % of what the syncers and helm write go wrong, until Muster has come to
 // rest in spite of it.
 func failWrites(ctx context.Context, r *run) error {
-	proxies := r.proxiesOf(syncer, charts)
+	proxies := r.proxiesOf(syncer, helm)
 	for _, p := range proxies {
 		p.Inject(proxy.Plan{Writes: .05}, r.rng.Uint64())
 	}

@@ -39,11 +39,11 @@ func (l *lab) play(ctx context.Context, f fault, seed uint64) (r *run, err error
 		stop := w.playFleet(ctx, l.admin)
 		defer func() { err = errors.Join(err, stop()) }()
 	}
-	if f.charts {
-		if err := l.withCharts(ctx); err != nil {
+	if f.helm {
+		if err := l.withHelm(ctx); err != nil {
 			return nil, err
 		}
-		if err := w.prepareCharts(ctx, l); err != nil {
+		if err := w.prepareHelm(ctx, l); err != nil {
 			return nil, err
 		}
 	}
@@ -162,7 +162,7 @@ func (w *world) wishes() []client.Object {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var all []client.Object
-	for _, proxy := range w.state.Charts.Proxies {
+	for _, proxy := range w.state.Helm.Proxies {
 		all = append(all, proxy.DeepCopy())
 	}
 	for _, cluster := range w.state.Clusters {

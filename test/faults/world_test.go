@@ -104,10 +104,10 @@ func (w *world) look(ctx context.Context, admin client.Client) (oracle.State, er
 	seen, err := oracle.Look(ctx, admin, w.id+"-", w.state.Namespaces)
 	if err == nil && w.charts != nil {
 		w.mu.Lock()
-		known := w.state.Charts
+		known := w.state.Helm
 		known.Proxies = maps.Clone(known.Proxies)
 		w.mu.Unlock()
-		seen.Charts, err = oracle.LookCharts(ctx, admin, w.id+"-", known)
+		seen.Helm, err = oracle.LookHelm(ctx, admin, w.id+"-", known)
 	}
 	return seen, err
 }

@@ -48,7 +48,7 @@ func prepare(s *stack.Stack) (err error) {
 	if err := s.StartHostProvider(ctx); err != nil {
 		return err
 	}
-	if err := s.StartCharts(ctx); err != nil {
+	if err := s.StartHelm(ctx); err != nil {
 		return err
 	}
 	for _, namespace := range []string{"classes", team} {

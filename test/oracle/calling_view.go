@@ -68,9 +68,9 @@ func Recognize(want, seen State) State {
 			}
 		}
 	}
-	for proxy, told := range seen.Charts.Mirrors {
+	for proxy, told := range seen.Helm.Mirrors {
 		for cluster, reason := range told {
-			if expected := want.Charts.Mirrors[proxy][cluster]; slices.Contains(strings.Split(expected, orElse), reason) {
+			if expected := want.Helm.Mirrors[proxy][cluster]; slices.Contains(strings.Split(expected, orElse), reason) {
 				told[cluster] = expected
 			}
 		}

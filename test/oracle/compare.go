@@ -49,7 +49,7 @@ func Missing(want, got State) []string {
 
 // Extra names the objects of Muster that are in the second state and not in the first.
 func Extra(want, got State) []string {
-	return slices.Concat(missing(got, want, isOurs), got.Charts.Wrong, got.Charts.Garbage,
+	return slices.Concat(missing(got, want, isOurs), got.Helm.Wrong, got.Helm.Garbage,
 		without("ClusterRegistration", got.Calling.Registrations, nil, func(asked client.Object) bool {
 			return isOurs(asked) && !slices.ContainsFunc(asked.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
 				return want.FleetClusters[Key{Namespace: asked.GetNamespace(), Name: owner.Name}] != nil
@@ -64,8 +64,8 @@ func missing(want, got State, counts func(client.Object) bool) []string {
 		without("ClusterGroup", want.Groups, got.Groups, counts),
 		without("BundleNamespaceMapping", want.Mappings, got.Mappings, counts),
 		without("manifest", want.Calling.Manifests, got.Calling.Manifests, counts),
-		without("carrier of", want.Charts.Carriers, got.Charts.Carriers, nil),
-		without("HelmReleaseProxies of", want.Charts.Mirrors, got.Charts.Mirrors, nil),
+		without("carrier of", want.Helm.Carriers, got.Helm.Carriers, nil),
+		without("HelmReleaseProxies of", want.Helm.Mirrors, got.Helm.Mirrors, nil),
 	)
 }
 

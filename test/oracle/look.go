@@ -58,7 +58,7 @@ type Documents map[string]string
 // It leaves out what only the API server writes, and Muster's notes about its own work.
 func View(s State) Documents {
 	views := viewCalling(s)
-	viewCharts(s, views)
+	viewHelm(s, views)
 	add := func(kind string, object client.Object, view map[string]any) {
 		annotations := maps.Clone(object.GetAnnotations())
 		maps.DeleteFunc(annotations, func(key, _ string) bool { return key == domain+"/applied-hash" || key == domain+"/targeting" })

@@ -220,7 +220,7 @@ func TestDiff(t *testing.T) {
 		"BundleNamespaceMapping lib/team": edit,
 		"Namespace /team":                 func(s *State) { s.Namespaces["team"].Annotations = nil },
 		"Cluster team/one":                pinned("x"),
-		"what must not be there":          func(s *State) { s.Charts.Wrong = []string{"x"} },
+		"what must not be there":          func(s *State) { s.Helm.Wrong = []string{"x"} },
 	} {
 		seen := s.Copy()
 		alter(&seen)

@@ -21,7 +21,7 @@ func Settle(was State) State {
 		s.settle(settingsOf(was.Config))
 	}
 	s.collectGarbage()
-	s.settleCharts(settingsOf(was.Config))
+	s.settleHelm(settingsOf(was.Config))
 	return s
 }
 

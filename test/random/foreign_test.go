@@ -128,7 +128,7 @@ func foreignSpec(r *run, step Step) (bool, error) {
 func foreignDelete(r *run, step Step) (bool, error) {
 	object := r.target(step)
 	if step.Kind == fleetClusterKind && r.retainsIn(object.GetNamespace()) {
-		return false, nil // It is chance whether charts sees that it is gone, and then gives up what it retains.
+		return false, nil // It is chance whether helm sees that it is gone, and then gives up what it retains.
 	}
 	return r.remove(admin, object)
 }

@@ -11,7 +11,7 @@ import (
 var (
 	rest, grant, call, initialized = op(quiet, ""), op("FleetGrants", ""), op("AgentCalls", ""), op("Initialize", "")
 	noWebhook, killRegistrar       = op("WebhookStop", ""), op("RegistrarKill", "")
-	killCharts, deleteWeb          = op("ChartsKill", ""), op("DeleteProxy", "")
+	killHelm, deleteWeb            = op("HelmKill", ""), op("DeleteProxy", "")
 	byAgent, byManager             = op("Registration", "agent"), op("Registration", "manager")
 	noOwners                       = configured(addonsv1.ClusterConfig{SetOwnerReferences: ptr.To(false)})
 	onlyRed                        = configured(addonsv1.ClusterConfig{NamespaceSelector: &namespaceSelectors[1]})
@@ -83,8 +83,8 @@ func TestKnownCalls(t *testing.T) {
 	})
 }
 
-// TestKnownCharts plays what is promised of HelmChartProxies, and what once confused the program.
-func TestKnownCharts(t *testing.T) {
+// TestKnownHelm plays what is promised of HelmChartProxies, and what once confused the program.
+func TestKnownHelm(t *testing.T) {
 	setUp(t, true, true, false)
 	type chart = addonsv1.HelmChartProxySpec
 	named := chart{ChartName: "simple", Version: "1.0.0", ValuesTemplate: "who: {{ .Cluster.metadata.name }}"}
@@ -109,7 +109,7 @@ func TestKnownCharts(t *testing.T) {
 	playKnown(t, map[string][]Step{
 		"installed before the Fleet Cluster is there, upgraded, deselected and selected again, and deleted while the program is away": {
 			proxy(picky), classless, rest, initialized, selected("yes"), rest, newer, rest, selected("no"), rest, selected("yes"), rest,
-			killCharts, deleteWeb, rest, proxy(named), rest, stopGC, deleteWeb, rest, proxy(named), rest, startGC, rest},
+			killHelm, deleteWeb, rest, proxy(named), rest, stopGC, deleteWeb, rest, proxy(named), rest, startGC, rest},
 		"a paused Cluster keeps what is rendered for it": {
 			classless, initialized, selected("yes"), proxy(picky), rest,
 			pause, edit("template", chart{ValuesTemplate: "infra: {{ .InfraCluster.metadata.name }}"}), rest,
@@ -124,14 +124,14 @@ func TestKnownCharts(t *testing.T) {
 			classless, initialized, proxy(named), rest, missing, edit("release", released), rest, newer, rest},
 		"installed once: nothing changes it, another Cluster gets what is wanted now, and all leave": {
 			classless, initialized, slot(1, classless), proxy(once), rest, installs, rest, newer, rest, other, rest, renamed, rest,
-			slot(1, initialized), rest, killCharts, rest, selected("no"), edit("selector", picky), rest, selected("yes"), rest, deleteWeb, rest},
+			slot(1, initialized), rest, killHelm, rest, selected("no"), edit("selector", picky), rest, selected("yes"), rest, deleteWeb, rest},
 		"the repository hangs up: what there is a Bundle of goes on, and the rest when it answers again": {
 			classless, initialized, slot(1, classless), proxy(named), rest, installs, hangsUp, rest, other, rest, slot(1, initialized), rest,
 			renamed, rest, edit("release", named), rest, newer, rest, op("DeleteCluster", ""), rest, op("RepositoryAnswers", ""), rest},
 		"agents download it, and the manager again; another release, in another namespace": {
 			classless, initialized, {Op: "CreateProxy", Namespace: lib, Chart: &everywhere}, rest,
-			red, rest, edit("download", chart{Download: addonsv1.DownloadAgent}), killCharts, rest,
+			red, rest, edit("download", chart{Download: addonsv1.DownloadAgent}), killHelm, rest,
 			edit("download", named), rest, edit("release", released), rest,
-			killCharts, edit("release", named), {Op: "LabelNamespace", Namespace: theirs, Key: "team"}, rest},
+			killHelm, edit("release", named), {Op: "LabelNamespace", Namespace: theirs, Key: "team"}, rest},
 	})
 }

@@ -21,7 +21,7 @@ const (
 	webhookProcess   = "muster-webhook"
 	syncerProcess    = "muster-syncer"
 	registrarProcess = "muster-registrar"
-	chartsProcess    = "muster-helm"
+	helmProcess      = "muster-helm"
 	// collectorProcess has the garbage collector, and what else may wait for a while.
 	collectorProcess = "kube-controller-manager"
 )

@@ -40,7 +40,7 @@ func testMain(m *testing.M) int {
 		if err := makeTenantRole(); err != nil {
 			return err
 		}
-		return startCharts()
+		return startHelm()
 	})
 }
 
@@ -182,7 +182,7 @@ func (r *run) finish(check bool) error {
 	if _, err := repositoryAnswers(r, Step{Value: "restarted"}); err != nil {
 		return err
 	}
-	if err := errors.Join(r.startCollector(), r.start(syncerProcess, webhookProcess, registrarProcess, chartsProcess)); err != nil {
+	if err := errors.Join(r.startCollector(), r.start(syncerProcess, webhookProcess, registrarProcess, helmProcess)); err != nil {
 		return err
 	}
 	if _, err := deleteConfig(r, Step{}); err != nil {
@@ -198,7 +198,7 @@ func (r *run) finish(check bool) error {
 		return err
 	}
 	// What was played goes next: nobody else deletes it.
-	played := slices.Concat(values(r.state.Charts.Proxies), values(r.state.Calling.Bundles), values(r.state.Calling.Credentials))
+	played := slices.Concat(values(r.state.Helm.Proxies), values(r.state.Calling.Bundles), values(r.state.Calling.Credentials))
 	for _, secret := range values(r.state.Calling.Manifests) {
 		if len(secret.GetOwnerReferences()) == 0 {
 			played = append(played, secret)

@@ -28,21 +28,21 @@ var releaseOperations = []operation{
 
 // repositoryFails has the repository fail. The program is killed: from outside nobody sees what it remembers of it.
 func repositoryFails(r *run, step Step) (bool, error) {
-	if r.state.Charts.Down || len(r.state.Charts.Proxies) == 0 {
+	if r.state.Helm.Down || len(r.state.Helm.Proxies) == 0 {
 		return false, nil
 	}
 	_, err := forgetRepository(r, step)
 	repo.Fail(repository.Outage(step.Kind))
-	r.state.Charts.Down = true
+	r.state.Helm.Down = true
 	return true, err
 }
 
 func repositoryAnswers(r *run, step Step) (bool, error) {
-	if !r.state.Charts.Down {
+	if !r.state.Helm.Down {
 		return false, nil
 	}
 	repo.Fail(repository.Answering)
-	r.state.Charts.Down = false
+	r.state.Helm.Down = false
 	if step.Value == "" {
 		return true, nil
 	}
@@ -51,14 +51,14 @@ func repositoryAnswers(r *run, step Step) (bool, error) {
 }
 
 // forgetRepository kills the program, which remembers what it has downloaded.
-var forgetRepository = stops(chartsProcess, (*stack.Stack).Kill)
+var forgetRepository = stops(helmProcess, (*stack.Stack).Kill)
 
 // fleetReleases plays Fleet, whose agents have installed all that one Bundle carries.
 func fleetReleases(r *run, step Step) (bool, error) {
-	if !r.isUp(syncerProcess) || !r.isUp(chartsProcess) {
+	if !r.isUp(syncerProcess) || !r.isUp(helmProcess) {
 		return false, nil // What comes next may be seen before this.
 	}
-	carried := slices.DeleteFunc(slices.Collect(maps.Keys(r.state.Charts.Carriers)), func(of oracle.Carriage) bool { return !r.isPlayed(of) })
+	carried := slices.DeleteFunc(slices.Collect(maps.Keys(r.state.Helm.Carriers)), func(of oracle.Carriage) bool { return !r.isPlayed(of) })
 	if len(carried) == 0 {
 		return false, nil
 	}
@@ -68,7 +68,7 @@ func fleetReleases(r *run, step Step) (bool, error) {
 	if err := admin.List(ctx, &bundles, client.InNamespace(of.Namespace)); err != nil {
 		return false, err
 	}
-	carrier := r.state.Charts.Carriers[of]
+	carrier := r.state.Helm.Carriers[of]
 	for i := range bundles.Items {
 		bundle := &bundles.Items[i]
 		if bundle.UID != carrier.UID {
@@ -80,7 +80,7 @@ func fleetReleases(r *run, step Step) (bool, error) {
 				return true, err
 			}
 			fleet := r.state.FleetClusters[oracle.Key{Namespace: of.Namespace, Name: target.ClusterName}]
-			r.state.Charts.Installed[carrier.UID] = fleet.Annotations[domain+"/imported-from"]
+			r.state.Helm.Installed[carrier.UID] = fleet.Annotations[domain+"/imported-from"]
 		}
 		return true, nil
 	}
@@ -90,11 +90,11 @@ func fleetReleases(r *run, step Step) (bool, error) {
 // isPlayed reports whether Fleet's part of a carrier is played: nobody looks at what is moved, or at what a
 // HelmChartProxy that is paused has.
 func (r *run) isPlayed(of oracle.Carriage) bool {
-	proxy := r.state.Charts.Proxies[of.Proxy]
+	proxy := r.state.Helm.Proxies[of.Proxy]
 	if proxy == nil || proxy.Annotations[pausedKey] != "" {
 		return false
 	}
-	for name := range r.state.Charts.Carriers[of].Targets {
+	for name := range r.state.Helm.Carriers[of].Targets {
 		fleet := r.state.FleetClusters[oracle.Key{Namespace: of.Namespace, Name: name}]
 		if fleet == nil || fleet.Annotations[domain+"/released"] != "" || oracle.FleetNamespace(client.ObjectKeyFromObject(fleet)) == oracle.FleetNamespace(r.collidedKey()) {
 			return false

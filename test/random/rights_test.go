@@ -172,7 +172,7 @@ func uidsOf(s oracle.State) map[string]types.UID {
 	) {
 		uids[fmt.Sprintf("%T %s", object, client.ObjectKeyFromObject(object))] = object.GetUID()
 	}
-	for of, carrier := range s.Charts.Carriers {
+	for of, carrier := range s.Helm.Carriers {
 		uids[keptCarrier(of)] = carrier.UID
 	}
 	return uids
@@ -189,7 +189,7 @@ func (r *run) noteKept() {
 	maps.DeleteFunc(r.kept, func(name string, uid types.UID) bool { return there[name] != uid || wanted[name] != uid })
 	// Somebody has deleted the Fleet Clusters of all that it was for: with these goes what Fleet
 	// made of it, whether it stays or not.
-	for of, carrier := range r.state.Charts.Carriers {
+	for of, carrier := range r.state.Helm.Carriers {
 		if len(carrier.Targets) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(carrier.Targets)), func(name string) bool {
 			return r.state.FleetClusters[oracle.Key{Namespace: of.Namespace, Name: name}] != nil
 		}) {

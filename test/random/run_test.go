@@ -101,7 +101,7 @@ func newRun(id string, patience time.Duration) (*run, error) {
 	if r.tenant, err = newTenant(r.namespace(theirs)); err != nil {
 		return r, err
 	}
-	return r, r.prepareCharts()
+	return r, r.prepareHelm()
 }
 
 // namespace returns a namespace by its number. The name of lib begins with the name of the
@@ -143,8 +143,8 @@ func (r *run) play(step Step) error {
 		return r.quiet()
 	}
 	operation, isUp := operationOf(step.Op), r.isUp(syncerProcess)
-	racy := !strings.HasPrefix(step.Op, "Syncer") && (operation.racy != nil && operation.racy(r, step) || r.createsOnly() || oracle.ChartsHold(r.state))
-	if racy && (isUp && r.dirty || !isUp && (!r.clean || r.isUp(registrarProcess) || r.isUp(chartsProcess))) {
+	racy := !strings.HasPrefix(step.Op, "Syncer") && (operation.racy != nil && operation.racy(r, step) || r.createsOnly() || oracle.HelmHolds(r.state))
+	if racy && (isUp && r.dirty || !isUp && (!r.clean || r.isUp(registrarProcess) || r.isUp(helmProcess))) {
 		r.done = append(r.done, Step{Op: quiet})
 		if err := r.quiet(); err != nil {
 			return err
@@ -214,7 +214,7 @@ const calm = 250 * time.Millisecond
 
 // quiet waits until Muster has made what the oracle says, and fails if it does not.
 func (r *run) quiet() error {
-	if err := r.start(syncerProcess, registrarProcess, chartsProcess); err != nil {
+	if err := r.start(syncerProcess, registrarProcess, helmProcess); err != nil {
 		return err
 	}
 	r.noteRightful()
@@ -243,8 +243,8 @@ func (r *run) quiet() error {
 		case time.Since(calmSince) >= calm:
 			r.state, r.dirty = seen, false
 			r.state.Calling.Called, r.state.Calling.Rotated, r.state.Calling.Kept = settled.Calling.Called, settled.Calling.Rotated, settled.Calling.Kept
-			r.state.Charts.Asked = settled.Charts.Asked
-			r.carried += len(seen.Charts.Carriers)
+			r.state.Helm.Asked = settled.Helm.Asked
+			r.carried += len(seen.Helm.Carriers)
 			clear(r.deleted)
 			return r.nothingElse()
 		}
@@ -266,7 +266,7 @@ func (r *run) look() (oracle.State, error) {
 	known := r.state.Calling
 	known.Registrations, known.Manifests = seen.Calling.Registrations, seen.Calling.Manifests
 	seen.Calling = known
-	seen.Charts, err = oracle.LookCharts(ctx, admin, r.id+"-", r.state.Charts)
+	seen.Helm, err = oracle.LookHelm(ctx, admin, r.id+"-", r.state.Helm)
 	return seen, err
 }
 
@@ -360,7 +360,7 @@ func (r *run) note(object client.Object, there bool) {
 	noteIfIn(state.Mappings, key, object, there)
 	noteIfIn(state.Calling.Bundles, key, object, there)
 	noteIfIn(state.Calling.Registrations, key, object, there)
-	noteIfIn(state.Charts.Proxies, key, object, there)
+	noteIfIn(state.Helm.Proxies, key, object, there)
 }
 
 // noteIfIn notes an object among those of its kind.

@@ -92,8 +92,8 @@ func (s *Stack) applyKustomization(ctx context.Context, dir string) ([]*unstruct
 	return objects, nil
 }
 
-// StartCharts starts the component for HelmChartProxies, which may read Secrets in all namespaces.
-func (s *Stack) StartCharts(ctx context.Context) error {
+// StartHelm starts the component for HelmChartProxies, which may read Secrets in all namespaces.
+func (s *Stack) StartHelm(ctx context.Context) error {
 	if err := s.StartComponent(ctx, "helm"); err != nil {
 		return err
 	}

@@ -30,14 +30,34 @@ func ResetPeak(pid int) error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0o600)
 }
 
-// ProcessorTime returns the processor time that a process has used.
+// ProcessorTime returns the processor time that a process and its children have used.
 func ProcessorTime(pid int) (time.Duration, error) {
 	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0, err
 	}
 	stat, err := process.Stat()
-	return time.Duration(stat.CPUTime() * float64(time.Second)), err
+	if err != nil {
+		return 0, err
+	}
+	seconds := stat.CPUTime() + procfs.ProcStat{UTime: uint(stat.CUTime), STime: uint(stat.CSTime)}.CPUTime()
+	all, err := procfs.AllProcs()
+	for _, other := range all {
+		if its, err := other.Stat(); err == nil && its.PPID == pid { // Others may have ended.
+			seconds += its.CPUTime()
+		}
+	}
+	return time.Duration(seconds * float64(time.Second)), err
+}
+
+// Read returns how many bytes a process has read, from files, pipes and connections.
+func Read(pid int) (float64, error) {
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, err
+	}
+	its, err := process.IO()
+	return float64(its.RChar), err
 }
 
 // Busy returns the processor time that all processes have used, including time that a hypervisor gave to

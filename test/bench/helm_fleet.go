@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,8 +24,8 @@ type playedFleet struct {
 	admin client.Client
 	cache cache.Cache
 	// deployed are the BundleDeployments as they were last written.
-	deployed map[client.ObjectKey]*fleetv1.BundleDeployment
-	revision int
+	deployed sync.Map
+	revision atomic.Int64
 }
 
 // playFleet plays Fleet until ctx ends.
@@ -37,7 +39,7 @@ func playFleet(ctx context.Context, s *session) error {
 		return err
 	}
 	made := cache.ByObject{Label: ours}
-	f := &playedFleet{admin: s.admin, deployed: map[client.ObjectKey]*fleetv1.BundleDeployment{}}
+	f := &playedFleet{admin: s.admin}
 	f.cache, err = cache.New(config, cache.Options{Scheme: s.admin.Scheme(), ByObject: map[client.Object]cache.ByObject{&fleetv1.Bundle{}: made}})
 	if err != nil {
 		return err
@@ -60,29 +62,35 @@ func (f *playedFleet) act(ctx context.Context) error {
 	if err := f.cache.List(ctx, &bundles); err != nil {
 		return err
 	}
-	var errs []error
+	var group errgroup.Group // Else it would be slower than what is measured.
+	group.SetLimit(requestsAtOnce)
 	for i := range bundles.Items {
 		bundle := &bundles.Items[i]
 		if bundle.Status.ObservedGeneration != bundle.Generation {
-			before := bundle.DeepCopy()
-			bundle.Status.ObservedGeneration = bundle.Generation
-			errs = append(errs, client.IgnoreNotFound(f.admin.Status().Patch(ctx, bundle, client.MergeFrom(before))))
+			group.Go(func() error {
+				taken := bundle.DeepCopy()
+				taken.Status.ObservedGeneration = bundle.Generation
+				return client.IgnoreNotFound(f.admin.Status().Patch(ctx, taken, client.MergeFrom(bundle)))
+			})
 		}
 		for _, target := range bundle.Spec.Targets {
-			errs = append(errs, f.deploy(ctx, bundle, &target))
+			group.Go(func() error { return f.deploy(ctx, bundle, &target) })
 		}
 	}
-	return errors.Join(errs...)
+	return group.Wait()
 }
 
 // deploy deploys to one target, again when its content or its values change.
 func (f *playedFleet) deploy(ctx context.Context, bundle *fleetv1.Bundle, target *fleetv1.BundleTarget) error {
 	key := client.ObjectKey{Namespace: oracle.FleetNamespace(client.ObjectKey{Namespace: bundle.Namespace, Name: target.ClusterName}), Name: bundle.Name}
 	id := fmt.Sprintf("s-%s:%s", bundle.Labels[plan.ContentLabel], target.DownstreamResources[0].Name)
-	its := f.deployed[key]
+	its := &fleetv1.BundleDeployment{}
+	known, isKnown := f.deployed.Load(key)
+	if isKnown {
+		its = known.(*fleetv1.BundleDeployment)
+	}
 	switch {
-	case its == nil:
-		its = &fleetv1.BundleDeployment{}
+	case !isKnown:
 		its.Namespace, its.Name = key.Namespace, key.Name
 		f.fill(its, bundle, target, id)
 		if err := f.admin.Create(ctx, its); err != nil {
@@ -97,11 +105,10 @@ func (f *playedFleet) deploy(ctx context.Context, bundle *fleetv1.Bundle, target
 	default:
 		return nil
 	}
-	f.deployed[key] = its
-	f.revision++
+	f.deployed.Store(key, its)
 	old := its.DeepCopy()
 	its.Status.AppliedDeploymentID, its.Status.DownstreamResourcesGeneration = its.Spec.DeploymentID, its.Spec.DownstreamResourcesGeneration
-	its.Status.Ready, its.Status.NonModified, its.Status.Release = true, true, fmt.Sprintf("default/%s:%d", bundle.Name, f.revision)
+	its.Status.Ready, its.Status.NonModified, its.Status.Release = true, true, fmt.Sprintf("default/%s:%d", bundle.Name, f.revision.Add(1))
 	return f.admin.Status().Patch(ctx, its, client.MergeFrom(old))
 }
 

@@ -34,13 +34,13 @@ const Secretive = "sesame"
 // secretly are Secretive and the password of the repository, as they are and encoded.
 var secretly = [][]byte{[]byte(Secretive), []byte("c2VzYW1l"), []byte("correct horse"), []byte("Y29ycmVjdCBob3JzZ")}
 
-// LookCharts reads, of the namespaces that begin with a prefix, what is made of HelmChartProxies,
+// LookHelm reads, of the namespaces that begin with a prefix, what is made of HelmChartProxies,
 // and tells what comes of it.
-func LookCharts(ctx context.Context, reader client.Reader, prefix string, known Charts) (Charts, error) {
-	seen := newCharts()
+func LookHelm(ctx context.Context, reader client.Reader, prefix string, known Helm) (Helm, error) {
+	seen := newHelm()
 	seen.Proxies, seen.Published, seen.Sources = known.Proxies, known.Published, known.Sources
 	seen.Down, seen.Asked, seen.Installed = known.Down, known.Asked, known.Installed
-	look := chartsLook{Charts: &seen, held: map[Source]held{}, read: map[Source]bool{}}
+	look := helmLook{Helm: &seen, held: map[Source]held{}, read: map[Source]bool{}}
 	proxies, mirrors := map[Key]*addonsv1.HelmChartProxy{}, map[Key]*addonsv1.HelmReleaseProxy{}
 	bundles, deployments := map[Key]*fleetv1.Bundle{}, map[Key]*fleetv1.BundleDeployment{}
 	configMaps, secrets := map[Key]*corev1.ConfigMap{}, map[Key]*corev1.Secret{}
@@ -81,9 +81,9 @@ func LookCharts(ctx context.Context, reader client.Reader, prefix string, known 
 	return seen, nil
 }
 
-// chartsLook is what is seen of charts.
-type chartsLook struct {
-	*Charts
+// helmLook is what is seen of HelmChartProxies.
+type helmLook struct {
+	*Helm
 	// held are the ConfigMaps and Secrets, read those that agents read.
 	held map[Source]held
 	read map[Source]bool
@@ -94,19 +94,19 @@ type held struct {
 	data   map[string]string
 }
 
-func (l *chartsLook) wrong(format string, a ...any) {
+func (l *helmLook) wrong(format string, a ...any) {
 	l.Wrong = append(l.Wrong, fmt.Sprintf(format, a...))
 }
 
 // tells looks for secrets in what is none.
-func (l *chartsLook) tells(what string, object any) {
+func (l *helmLook) tells(what string, object any) {
 	text, err := yaml.Marshal(object)
 	if err != nil || slices.ContainsFunc(secretly, func(secret []byte) bool { return bytes.Contains(text, secret) }) {
 		l.wrong("%s tells a secret (%v)", what, err)
 	}
 }
 
-func (l *chartsLook) proxy(key Key, proxy *addonsv1.HelmChartProxy) {
+func (l *helmLook) proxy(key Key, proxy *addonsv1.HelmChartProxy) {
 	l.Observed[key] = proxy.Status.ObservedGeneration == proxy.Generation
 	for _, cluster := range proxy.Status.MatchingClusters {
 		l.Matching[key] = append(l.Matching[key], Key{Namespace: cluster.Namespace, Name: cluster.Name}.String())
@@ -115,7 +115,7 @@ func (l *chartsLook) proxy(key Key, proxy *addonsv1.HelmChartProxy) {
 	l.tells("the status of HelmChartProxy "+key.String(), proxy.Status)
 }
 
-func (l *chartsLook) mirror(key Key, mirror *addonsv1.HelmReleaseProxy) {
+func (l *helmLook) mirror(key Key, mirror *addonsv1.HelmReleaseProxy) {
 	of := Key{Namespace: mirror.Spec.ClusterRef.Namespace, Name: mirror.Spec.ClusterRef.Name}.String()
 	proxy := mirroredBy(mirror)
 	if l.Mirrors[proxy] == nil {
@@ -157,7 +157,7 @@ func MadeFor(object client.Object) (proxy Key, found bool) {
 }
 
 // bundle notes a carrier.
-func (l *chartsLook) bundle(bundle *fleetv1.Bundle) {
+func (l *helmLook) bundle(bundle *fleetv1.Bundle) {
 	of, is := carried(bundle)
 	if !is {
 		return
@@ -230,7 +230,7 @@ func (l *chartsLook) bundle(bundle *fleetv1.Bundle) {
 
 // values returns what reaches a target: all layers, each over the one before, without the key
 // that keeps Helm from taking empty values for those of the last release.
-func (l *chartsLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1.BundleTarget) any {
+func (l *helmLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1.BundleTarget) any {
 	values := map[string]any{}
 	for _, helm := range []*fleetv1.HelmOptions{spec.Helm, target.Helm} {
 		if helm == nil {
@@ -267,7 +267,7 @@ func read(namespace string, from fleetv1.ValuesFrom) (Source, string) {
 
 // deployment sees that what an agent reads is still there: until a rollout reaches the Cluster, that may be older
 // than what the target names. An object that changes would reach the Cluster at once.
-func (l *chartsLook) deployment(deployment *fleetv1.BundleDeployment, bundles map[Key]*fleetv1.Bundle) {
+func (l *helmLook) deployment(deployment *fleetv1.BundleDeployment, bundles map[Key]*fleetv1.Bundle) {
 	its := deployment.Labels
 	bundle := bundles[Key{Namespace: its[fleetv1.BundleNamespaceLabel], Name: its[fleetv1.BundleLabel]}]
 	if bundle == nil || deployment.Spec.Options.Helm == nil || !IsTarget(bundle, its[fleetv1.ClusterLabel]) {
@@ -296,7 +296,7 @@ func withoutGlobal(values map[string]any) map[string]any {
 // leftOver notes ConfigMaps and Secrets of HelmChartProxies that no carrier refers to. Fleet does not
 // run: as long as there is a Bundle, it may still have to copy those that this named before. Of a HelmChartProxy
 // that is gone, those are the values of Clusters that are moved.
-func (l *chartsLook) leftOver() {
+func (l *helmLook) leftOver() {
 	mayBeCopied := func(of Carriage, source Source) bool {
 		_, its, _ := strings.Cut(source.Name, ".for.")
 		fleetCluster, _, _ := strings.Cut(its, ".") // Of values that take turns, one has ".1".
@@ -347,25 +347,25 @@ func (of Carriage) String() string {
 	return strings.TrimSuffix("HelmChartProxy "+of.Proxy.String()+" in "+of.Namespace+" for "+of.Only, " for ")
 }
 
-// viewCharts describes what is made of HelmChartProxies.
-func viewCharts(s State, documents map[string]map[string]any) {
-	for of, carrier := range s.Charts.Carriers {
+// viewHelm describes what is made of HelmChartProxies.
+func viewHelm(s State, documents map[string]map[string]any) {
+	for of, carrier := range s.Helm.Carriers {
 		documents[of.String()+" as "+of.Release] = map[string]any{"carrier": carrier}
 	}
-	for proxy, clusters := range s.Charts.Mirrors {
+	for proxy, clusters := range s.Helm.Mirrors {
 		documents["HelmReleaseProxies of "+proxy.String()] = map[string]any{"for": clusters}
 	}
-	for key, proxy := range s.Charts.Proxies {
-		view := map[string]any{"matching": s.Charts.Matching[key]}
+	for key, proxy := range s.Helm.Proxies {
+		view := map[string]any{"matching": s.Helm.Matching[key]}
 		if !has(proxy.Annotations, pauseAnnotation) {
-			view["observed"] = s.Charts.Observed[key]
+			view["observed"] = s.Helm.Observed[key]
 		}
 		documents["the status of HelmChartProxy "+key.String()] = view
 	}
-	if len(s.Charts.Wrong) > 0 {
-		documents["what must not be there of charts"] = map[string]any{"wrong": s.Charts.Wrong}
+	if len(s.Helm.Wrong) > 0 {
+		documents["what must not be there of HelmChartProxies"] = map[string]any{"wrong": s.Helm.Wrong}
 	}
-	if len(s.Charts.Garbage) > 0 && !s.GarbageStays {
-		documents["what is left of charts"] = map[string]any{"garbage": s.Charts.Garbage}
+	if len(s.Helm.Garbage) > 0 && !s.GarbageStays {
+		documents["what is left of HelmChartProxies"] = map[string]any{"garbage": s.Helm.Garbage}
 	}
 }

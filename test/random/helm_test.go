@@ -30,8 +30,8 @@ const (
 	proxyCount = 4
 	// chartLabel is what HelmChartProxies select Clusters by, beside other labels.
 	chartLabel = "chart"
-	// chartsSecret has what the repository wants, and is in every namespace.
-	chartsSecret = "repository"
+	// helmSecret has what the repository wants, and is in every namespace.
+	helmSecret = "repository"
 	// chartValues is the ConfigMap, and the Secret, that values come from.
 	chartValues = "values"
 )
@@ -43,7 +43,7 @@ var repo *repository.Repository
 var published = map[string][]string{"simple": {"1.0.0", "1.1.0", "2.0.0"}, "other": {"1.0.0"}}
 
 // What people wish of HelmChartProxies. What Fleet does of them does not happen.
-var chartsOperations = []operation{
+var helmOperations = []operation{
 	{name: "ChartUp", weight: 14, draw: func(rng *rand.Rand, step *Step) {
 		draws(drawSlot, drawProxy, drawNamespace, drawChart)(rng, step)
 		step.Class = noClass
@@ -61,8 +61,8 @@ var chartsOperations = []operation{
 		draws(drawSlot, drawValue("yes", "yes", "no", ""))(rng, step)
 		step.Key = chartLabel
 	}, do: labelCluster, racy: mayDeselect},
-	{name: "ChartsStop", weight: 2, do: stops(chartsProcess, (*stack.Stack).Stop)},
-	{name: "ChartsKill", weight: 4, do: stops(chartsProcess, (*stack.Stack).Kill)},
+	{name: "HelmStop", weight: 2, do: stops(helmProcess, (*stack.Stack).Stop)},
+	{name: "HelmKill", weight: 4, do: stops(helmProcess, (*stack.Stack).Kill)},
 }
 
 // What happens to what HelmChartProxies are made of, and to what is made of them.
@@ -116,13 +116,13 @@ func drawChart(rng *rand.Rand, step *Step) {
 func withAccess(drawn *addonsv1.HelmChartProxySpec) addonsv1.HelmChartProxySpec {
 	spec := *drawn.DeepCopy()
 	spec.RepoURL = repo.URL
-	spec.Credentials = &addonsv1.Credentials{Secret: corev1.SecretReference{Name: chartsSecret}, Key: "config.json"}
-	spec.TLSConfig = &addonsv1.TLSConfig{CASecretRef: &corev1.SecretReference{Name: chartsSecret}}
+	spec.Credentials = &addonsv1.Credentials{Secret: corev1.SecretReference{Name: helmSecret}, Key: "config.json"}
+	spec.TLSConfig = &addonsv1.TLSConfig{CASecretRef: &corev1.SecretReference{Name: helmSecret}}
 	return spec
 }
 
-// startCharts starts the component helm, which runs in all runs, and the repository.
-func startCharts() error {
+// startHelm starts the component helm, which runs in all runs, and the repository.
+func startHelm() error {
 	repo = repository.New()
 	for _, chart := range slices.Sorted(maps.Keys(published)) {
 		for _, version := range published[chart] {
@@ -131,19 +131,19 @@ func startCharts() error {
 			}
 		}
 	}
-	if err := env.StartCharts(ctx); err != nil {
+	if err := env.StartHelm(ctx); err != nil {
 		return err
 	}
 	// The garbage collector hears of new kinds half a minute later, or when it starts.
-	return errors.Join(env.Restart(ctx, collectorProcess), leads(chartsProcess))
+	return errors.Join(env.Restart(ctx, collectorProcess), leads(helmProcess))
 }
 
-// prepareCharts makes what HelmChartProxies of the run's namespaces refer to.
-func (r *run) prepareCharts() error {
-	r.state.Charts.Published = published
+// prepareHelm makes what HelmChartProxies of the run's namespaces refer to.
+func (r *run) prepareHelm() error {
+	r.state.Helm.Published = published
 	for i := range namespaceCount {
 		secret := &corev1.Secret{Data: repo.Secret()}
-		secret.Namespace, secret.Name = r.namespace(i), chartsSecret
+		secret.Namespace, secret.Name = r.namespace(i), helmSecret
 		if err := admin.Create(ctx, secret); err != nil {
 			return err
 		}
@@ -158,7 +158,7 @@ func (r *run) prepareCharts() error {
 
 // proxy returns the HelmChartProxy in a step's slot as it was seen last, or nil.
 func (r *run) proxy(step Step) *addonsv1.HelmChartProxy {
-	return r.state.Charts.Proxies[r.proxies[step.Proxy]].DeepCopy()
+	return r.state.Helm.Proxies[r.proxies[step.Proxy]].DeepCopy()
 }
 
 // carriedBy moves a step to the next HelmChartProxy, if there is one. At any time there are only
@@ -197,7 +197,7 @@ func chartUp(r *run, step Step) (bool, error) {
 
 func createProxy(r *run, step Step) (bool, error) {
 	key := oracle.Key{Namespace: r.namespace(step.Namespace), Name: proxyName(step.Proxy)}
-	if r.proxy(step) != nil || r.state.Charts.Proxies[key] != nil {
+	if r.proxy(step) != nil || r.state.Helm.Proxies[key] != nil {
 		return false, nil
 	}
 	if err := admin.Get(ctx, key, &addonsv1.HelmChartProxy{}); !apierrors.IsNotFound(err) {
@@ -262,15 +262,15 @@ func (r *run) wouldHold(step Step) bool {
 	} else {
 		proxy = edited(proxy, step)
 	}
-	after.Charts.Proxies[client.ObjectKeyFromObject(proxy)] = proxy
-	return oracle.ChartsHold(after)
+	after.Helm.Proxies[client.ObjectKeyFromObject(proxy)] = proxy
+	return oracle.HelmHolds(after)
 }
 
 // retainsIn: something of a HelmChartProxy in a namespace stays as it was.
 func (r *run) retainsIn(namespace string) bool {
 	state := r.state.Copy()
-	maps.DeleteFunc(state.Charts.Proxies, func(key client.ObjectKey, _ *addonsv1.HelmChartProxy) bool { return key.Namespace != namespace })
-	return oracle.ChartsHold(state)
+	maps.DeleteFunc(state.Helm.Proxies, func(key client.ObjectKey, _ *addonsv1.HelmChartProxy) bool { return key.Namespace != namespace })
+	return oracle.HelmHolds(state)
 }
 
 func (r *run) annotateProxy(step Step, value string) (bool, error) {
@@ -313,10 +313,10 @@ func (r *run) makeSource(kind, namespace, value string) error {
 	object.SetName(chartValues)
 	key := oracle.Source{Kind: kind, Key: client.ObjectKeyFromObject(object)}
 	if value == "" {
-		delete(r.state.Charts.Sources, key)
+		delete(r.state.Helm.Sources, key)
 		return client.IgnoreNotFound(admin.Delete(ctx, object))
 	}
-	r.state.Charts.Sources[key] = sourced(kind, value)
+	r.state.Helm.Sources[key] = sourced(kind, value)
 	err = admin.Create(ctx, object)
 	if apierrors.IsAlreadyExists(err) {
 		err = admin.Update(ctx, object)
@@ -330,7 +330,7 @@ func setSource(r *run, step Step) (bool, error) {
 	if err := r.makeSource(step.Kind, namespace, step.Value); err != nil {
 		return false, err
 	}
-	for key, proxy := range r.state.Charts.Proxies {
+	for key, proxy := range r.state.Helm.Proxies {
 		if key.Namespace != namespace {
 			continue
 		}
@@ -344,7 +344,7 @@ func setSource(r *run, step Step) (bool, error) {
 // foreignCarried deletes or changes something that was made for a HelmChartProxy: it is put back. What one
 // that is gone has left, for a Cluster that is paused or while garbage stays, is not.
 func foreignCarried(r *run, step Step) (bool, error) {
-	if oracle.ChartsHold(r.state) || r.hasPausedProxy() {
+	if oracle.HelmHolds(r.state) || r.hasPausedProxy() {
 		return false, nil // What is not written stays as somebody made it.
 	}
 	list, edit := map[string]client.ObjectList{
@@ -361,10 +361,10 @@ func foreignCarried(r *run, step Step) (bool, error) {
 	if err := meta.EachListItem(list, func(its runtime.Object) error {
 		object := its.(client.Object)
 		source := oracle.Source{Kind: step.Kind, Key: client.ObjectKeyFromObject(object)}
-		if step.Kind == "ConfigMap" && !r.state.Charts.Used[source] {
+		if step.Kind == "ConfigMap" && !r.state.Helm.Used[source] {
 			return nil // Values of before, which agents may still read.
 		}
-		if proxy, found := oracle.MadeFor(object); found && r.state.Charts.Proxies[proxy] != nil {
+		if proxy, found := oracle.MadeFor(object); found && r.state.Helm.Proxies[proxy] != nil {
 			made[client.ObjectKeyFromObject(object).String()] = object
 		}
 		return nil
@@ -377,7 +377,7 @@ func foreignCarried(r *run, step Step) (bool, error) {
 	names := slices.Sorted(maps.Keys(made))
 	object := made[names[step.Cluster%len(names)]]
 	if step.Value == "Delete" {
-		for of, carrier := range r.state.Charts.Carriers {
+		for of, carrier := range r.state.Helm.Carriers {
 			if carrier.UID == object.GetUID() {
 				delete(r.kept, keptCarrier(of))
 			}
@@ -392,7 +392,7 @@ func foreignCarried(r *run, step Step) (bool, error) {
 }
 
 func (r *run) hasPausedProxy() bool {
-	for _, proxy := range r.state.Charts.Proxies {
+	for _, proxy := range r.state.Helm.Proxies {
 		if proxy.Annotations[pausedKey] != "" {
 			return true
 		}

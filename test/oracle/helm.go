@@ -15,9 +15,9 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// Charts is what there is of HelmChartProxies: what people wish for, and what Fleet is handed.
+// Helm is what there is of HelmChartProxies: what people wish for, and what Fleet is handed.
 // How that is called and cut into objects, nothing says: it is told by what comes of it.
-type Charts struct {
+type Helm struct {
 	Proxies map[Key]*addonsv1.HelmChartProxy
 	// Published are the versions of each chart in the repository, the newest last.
 	Published map[string][]string
@@ -90,15 +90,15 @@ func (c *Carrier) DeepCopy() *Carrier {
 	return &other
 }
 
-func newCharts() Charts {
-	return Charts{
+func newHelm() Helm {
+	return Helm{
 		Proxies: map[Key]*addonsv1.HelmChartProxy{}, Published: map[string][]string{}, Sources: map[Source]map[string]any{},
 		Asked: map[Carriage]string{}, Installed: map[types.UID]string{}, Used: map[Source]bool{},
 		Carriers: map[Carriage]*Carrier{}, Mirrors: map[Key]map[string]string{}, Matching: map[Key][]string{}, Observed: map[Key]bool{},
 	}
 }
 
-func (c Charts) copy() Charts {
+func (c Helm) copy() Helm {
 	c.Proxies, c.Carriers, c.Sources = copyMap(c.Proxies), copyMap(c.Carriers), maps.Clone(c.Sources)
 	c.Mirrors, c.Matching, c.Observed = maps.Clone(c.Mirrors), maps.Clone(c.Matching), maps.Clone(c.Observed)
 	for proxy, told := range c.Mirrors {
@@ -109,20 +109,20 @@ func (c Charts) copy() Charts {
 	return c
 }
 
-// settleCharts is what is made of HelmChartProxies. What has none any more goes.
-func (s *State) settleCharts(in settings) {
-	charts := &s.Charts
-	charts.Wrong, charts.Garbage = nil, nil
-	for of, carrier := range charts.Carriers {
-		if charts.Proxies[of.Proxy] == nil {
-			charts.carry(of, s.withMoved(of.Namespace, carrier))
+// settleHelm is what is made of HelmChartProxies. What has none any more goes.
+func (s *State) settleHelm(in settings) {
+	helm := &s.Helm
+	helm.Wrong, helm.Garbage = nil, nil
+	for of, carrier := range helm.Carriers {
+		if helm.Proxies[of.Proxy] == nil {
+			helm.carry(of, s.withMoved(of.Namespace, carrier))
 		}
 	}
-	maps.DeleteFunc(charts.Asked, func(of Carriage, _ string) bool { return charts.Proxies[of.Proxy] == nil && !charts.isCarried(of) })
-	maps.DeleteFunc(charts.Mirrors, func(proxy Key, _ map[string]string) bool { return charts.Proxies[proxy] == nil })
-	maps.DeleteFunc(charts.Matching, func(proxy Key, _ []string) bool { return charts.Proxies[proxy] == nil })
-	maps.DeleteFunc(charts.Observed, func(proxy Key, _ bool) bool { return charts.Proxies[proxy] == nil })
-	for key, proxy := range charts.Proxies {
+	maps.DeleteFunc(helm.Asked, func(of Carriage, _ string) bool { return helm.Proxies[of.Proxy] == nil && !helm.isCarried(of) })
+	maps.DeleteFunc(helm.Mirrors, func(proxy Key, _ map[string]string) bool { return helm.Proxies[proxy] == nil })
+	maps.DeleteFunc(helm.Matching, func(proxy Key, _ []string) bool { return helm.Proxies[proxy] == nil })
+	maps.DeleteFunc(helm.Observed, func(proxy Key, _ bool) bool { return helm.Proxies[proxy] == nil })
+	for key, proxy := range helm.Proxies {
 		if !has(proxy.Annotations, pauseAnnotation) { // Else nothing is written.
 			s.settleProxy(in, key, proxy)
 		}
@@ -130,14 +130,14 @@ func (s *State) settleCharts(in settings) {
 }
 
 // carry notes what Fleet is handed; nil is nothing.
-func (c *Charts) carry(of Carriage, carrier *Carrier) {
+func (c *Helm) carry(of Carriage, carrier *Carrier) {
 	if c.Carriers[of] = carrier; carrier == nil {
 		delete(c.Carriers, of)
 	}
 }
 
 // isCarried reports whether a release is carried to anybody.
-func (c *Charts) isCarried(of Carriage) bool {
+func (c *Helm) isCarried(of Carriage) bool {
 	for other := range c.Carriers {
 		if other.Proxy == of.Proxy && other.Namespace == of.Namespace && other.Release == of.Release {
 			return true
@@ -147,7 +147,7 @@ func (c *Charts) isCarried(of Carriage) bool {
 }
 
 func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy) {
-	charts := &s.Charts
+	helm := &s.Helm
 	namespaces, mirrors := map[string][]*clusterv1.Cluster{}, map[string]string{}
 	carriages, bundles := map[Carriage]bool{}, map[Carriage]bool{}
 	wanted, _, held := s.wanted(proxy)
@@ -170,34 +170,34 @@ func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy
 		}
 		carriages[of] = true
 	}
-	for of := range charts.Carriers {
+	for of := range helm.Carriers {
 		if of.Proxy == key {
 			carriages[of] = true
 		}
 	}
 	for of := range carriages {
-		charts.carry(of, s.carrier(in, proxy, of, namespaces[of.Namespace]))
+		helm.carry(of, s.carrier(in, proxy, of, namespaces[of.Namespace]))
 	}
-	maps.DeleteFunc(charts.Asked, func(of Carriage, _ string) bool {
-		return of.Proxy == key && !bundles[of] && !charts.isCarried(of) && !(held && len(namespaces[of.Namespace]) > 0)
+	maps.DeleteFunc(helm.Asked, func(of Carriage, _ string) bool {
+		return of.Proxy == key && !bundles[of] && !helm.isCarried(of) && !(held && len(namespaces[of.Namespace]) > 0)
 	})
 	for of := range bundles {
 		if !held && !s.waits(proxy, of) {
-			charts.Asked[of] = asked(proxy)
+			helm.Asked[of] = asked(proxy)
 		}
 	}
-	charts.Matching[key], charts.Mirrors[key] = slices.Sorted(maps.Keys(mirrors)), mirrors
+	helm.Matching[key], helm.Mirrors[key] = slices.Sorted(maps.Keys(mirrors)), mirrors
 	if len(mirrors) == 0 {
-		delete(charts.Matching, key)
-		delete(charts.Mirrors, key)
+		delete(helm.Matching, key)
+		delete(helm.Mirrors, key)
 	}
-	charts.Observed[key] = true
+	helm.Observed[key] = true
 }
 
 // isFrozen reports whether a Cluster has its release once and for all.
 func (s *State) isFrozen(proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) bool {
-	for of, carrier := range s.Charts.Carriers {
-		if carrier.Once && of.Proxy == client.ObjectKeyFromObject(proxy) && of.Namespace == cluster.Namespace && s.Charts.Installed[carrier.UID] == cluster.Name {
+	for of, carrier := range s.Helm.Carriers {
+		if carrier.Once && of.Proxy == client.ObjectKeyFromObject(proxy) && of.Namespace == cluster.Namespace && s.Helm.Installed[carrier.UID] == cluster.Name {
 			return true
 		}
 	}
@@ -212,22 +212,22 @@ func asked(proxy *addonsv1.HelmChartProxy) string {
 
 // waits reports whether a Bundle that is not there yet waits for its chart.
 func (s *State) waits(proxy *addonsv1.HelmChartProxy, of Carriage) bool {
-	return s.Charts.Down && proxy.Spec.Download != addonsv1.DownloadAgent && s.Charts.Asked[of] != asked(proxy)
+	return s.Helm.Down && proxy.Spec.Download != addonsv1.DownloadAgent && s.Helm.Asked[of] != asked(proxy)
 }
 
 // carrier returns what Fleet is handed for some Clusters of one namespace, which may have been
 // handed something before; nil if that is nothing. Of another release than the HelmChartProxy has
 // now, only what is moved stays, and what is installed once and for all.
 func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage, clusters []*clusterv1.Cluster) *Carrier {
-	old := s.Charts.Carriers[of]
+	old := s.Helm.Carriers[of]
 	carrier, shared, held := s.wanted(proxy)
 	if old == nil {
 		old = &Carrier{}
 	}
-	installedOn := s.Charts.Installed[old.UID]
+	installedOn := s.Helm.Installed[old.UID]
 	isFrozen := carrier.Once && installedOn != ""
 	if !held && !isFrozen && of.Release != carrier.Release() {
-		if held = s.Charts.Down && carrier.Download == "Manager"; !held { // Else nothing can take its place.
+		if held = s.Helm.Down && carrier.Download == "Manager"; !held { // Else nothing can take its place.
 			return s.withMoved(of.Namespace, old)
 		}
 	}
@@ -277,7 +277,7 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 // not to be had: then what is there stays, but for whoever is not selected any more.
 func (s *State) wanted(proxy *addonsv1.HelmChartProxy) (carrier *Carrier, shared map[string]any, held bool) {
 	carrier = &Carrier{
-		Download: "Manager", Chart: proxy.Spec.ChartName, Version: resolve(proxy.Spec.Version, s.Charts.Published[proxy.Spec.ChartName]),
+		Download: "Manager", Chart: proxy.Spec.ChartName, Version: resolve(proxy.Spec.Version, s.Helm.Published[proxy.Spec.ChartName]),
 		ReleaseName: cmp.Or(proxy.Spec.ReleaseName, nameOfRelease(proxy.Name)), ReleasedIn: cmp.Or(proxy.Spec.ReleaseNamespace, "default"),
 		CorrectDrift: ptr.Deref(proxy.Spec.CorrectDrift, false), Once: proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce,
 	}
@@ -288,13 +288,13 @@ func (s *State) wanted(proxy *addonsv1.HelmChartProxy) (carrier *Carrier, shared
 		carrier.MaxUnavailable = proxy.Spec.Rollout.MaxUnavailable.String()
 	}
 	shared, readable := s.sharedValues(proxy)
-	return carrier, shared, carrier.Version == "" || !readable || s.Charts.Down && !s.isAtHand(proxy)
+	return carrier, shared, carrier.Version == "" || !readable || s.Helm.Down && !s.isAtHand(proxy)
 }
 
 // isAtHand reports whether a Bundle in the namespace of a HelmChartProxy has the chart that it asks for. Those in
 // other namespaces belong to others.
 func (s *State) isAtHand(proxy *addonsv1.HelmChartProxy) bool {
-	for of, what := range s.Charts.Asked {
+	for of, what := range s.Helm.Asked {
 		if of.Proxy == client.ObjectKeyFromObject(proxy) && of.Namespace == proxy.Namespace && what == asked(proxy) {
 			return true
 		}
@@ -339,7 +339,7 @@ func (s *State) told(in settings, proxy *addonsv1.HelmChartProxy, cluster *clust
 		reasons = append(reasons, "GetClusterFailed", "ValueParsingFailed", "HelmReleaseProxyCreationFailed")
 	case s.isFrozen(proxy, cluster):
 		reasons = append(reasons, "GetClusterFailed") // It may be in Fleet by another name now.
-	case held || isPaused(cluster) || s.Charts.Down:
+	case held || isPaused(cluster) || s.Helm.Down:
 		reasons = append(reasons, "ValueParsingFailed", "HelmReleaseProxyCreationFailed") // The HelmChartProxy says it.
 	case !rendered:
 		reasons = []string{"ValueParsingFailed"}

@@ -53,18 +53,18 @@ func reads(key string, path ...string) func(map[string]any) any {
 // aCluster is one whose values may fail.
 var aCluster = map[string]any{"Cluster": map[string]any{"metadata": map[string]any{"name": "one"}}}
 
-// ChartsHold reports whether something of a HelmChartProxy stays as it was, so that it matters how
+// HelmHolds reports whether something of a HelmChartProxy stays as it was, so that it matters how
 // it was.
-func ChartsHold(was State) bool {
+func HelmHolds(was State) bool {
 	s := Settle(was)
 	in := settingsOf(s.Config)
-	for of, carrier := range s.Charts.Carriers {
-		if of.Only != "" && s.Charts.Installed[carrier.UID] != "" {
+	for of, carrier := range s.Helm.Carriers {
+		if of.Only != "" && s.Helm.Installed[carrier.UID] != "" {
 			return true
 		}
 	}
-	for _, proxy := range s.Charts.Proxies {
-		if _, _, held := s.wanted(proxy); held || s.Charts.Down || Templates[proxy.Spec.ValuesTemplate](aCluster) == nil {
+	for _, proxy := range s.Helm.Proxies {
+		if _, _, held := s.wanted(proxy); held || s.Helm.Down || Templates[proxy.Spec.ValuesTemplate](aCluster) == nil {
 			return true
 		}
 		for _, cluster := range s.chartClusters(proxy) {
@@ -101,7 +101,7 @@ func (s *State) renderedFor(in settings, proxy *addonsv1.HelmChartProxy, cluster
 func (s *State) sharedValues(proxy *addonsv1.HelmChartProxy) (map[string]any, bool) {
 	values := map[string]any{}
 	for _, from := range proxy.Spec.ValuesFrom {
-		content, there := s.Charts.Sources[Source{Kind: from.Kind, Key: Key{Namespace: proxy.Namespace, Name: from.Name}}]
+		content, there := s.Helm.Sources[Source{Kind: from.Kind, Key: Key{Namespace: proxy.Namespace, Name: from.Name}}]
 		if !there && !from.Optional {
 			return nil, false
 		}

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	chartName    = "simple"
-	chartsSecret = "repository"
+	chartName  = "simple"
+	helmSecret = "repository"
 )
 
 // published are the versions of the chart in the repository, the newest last.
 var published = []string{"1.0.0", "1.1.0", "2.0.0"}
 
-// withCharts runs two replicas of the optional component helm, and a chart repository.
-func (l *lab) withCharts(ctx context.Context) error {
+// withHelm runs two replicas of the optional component helm, and a chart repository.
+func (l *lab) withHelm(ctx context.Context) error {
 	if l.repo != nil {
 		return nil
 	}
@@ -32,10 +32,10 @@ func (l *lab) withCharts(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := l.env.StartCharts(ctx); err != nil {
+	if err := l.env.StartHelm(ctx); err != nil {
 		return err
 	}
-	_, err := l.env.StartReplica(ctx, charts)
+	_, err := l.env.StartReplica(ctx, helm)
 	if err != nil {
 		return err
 	}
@@ -43,13 +43,13 @@ func (l *lab) withCharts(ctx context.Context) error {
 	return l.env.Restart(ctx, controllers)
 }
 
-// prepareCharts makes what HelmChartProxies of a run refer to.
-func (w *world) prepareCharts(ctx context.Context, l *lab) error {
+// prepareHelm makes what HelmChartProxies of a run refer to.
+func (w *world) prepareHelm(ctx context.Context, l *lab) error {
 	w.charts = l.repo
-	w.state.Charts.Published[chartName] = published
+	w.state.Helm.Published[chartName] = published
 	for _, namespace := range w.state.Namespaces {
 		secret := &corev1.Secret{Data: l.repo.Secret()}
-		secret.Namespace, secret.Name = namespace.Name, chartsSecret
+		secret.Namespace, secret.Name = namespace.Name, helmSecret
 		if err := l.admin.Create(ctx, secret); err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func wishForChart(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 		}})
 	}
 	if isDone {
-		p.change(func(s *oracle.State) { s.Charts.Proxies[key] = proxy })
+		p.change(func(s *oracle.State) { s.Helm.Proxies[key] = proxy })
 	}
 }
 
@@ -105,14 +105,14 @@ func (p *person) drawProxy() *addonsv1.HelmChartProxy {
 	proxy.Spec.ReleaseNamespace = one(p, "default", "apps")
 	proxy.Spec.ValuesTemplate = one(p, chartValues...)
 	proxy.Spec.Download = one(p, "", addonsv1.DownloadAgent)
-	proxy.Spec.Credentials = &addonsv1.Credentials{Secret: corev1.SecretReference{Name: chartsSecret}, Key: "config.json"}
-	proxy.Spec.TLSConfig = &addonsv1.TLSConfig{CASecretRef: &corev1.SecretReference{Name: chartsSecret}}
+	proxy.Spec.Credentials = &addonsv1.Credentials{Secret: corev1.SecretReference{Name: helmSecret}, Key: "config.json"}
+	proxy.Spec.TLSConfig = &addonsv1.TLSConfig{CASecretRef: &corev1.SecretReference{Name: helmSecret}}
 	return proxy
 }
 
 // proxy returns a HelmChartProxy as the API server answered last, or nil.
 func (p *person) proxy(key oracle.Key) (proxy *addonsv1.HelmChartProxy) {
-	p.change(func(s *oracle.State) { proxy = s.Charts.Proxies[key].DeepCopy() })
+	p.change(func(s *oracle.State) { proxy = s.Helm.Proxies[key].DeepCopy() })
 	return proxy
 }
 
@@ -120,6 +120,6 @@ func (p *person) proxy(key oracle.Key) (proxy *addonsv1.HelmChartProxy) {
 func dropChart(ctx context.Context, p *person, _ *clusterv1.Cluster) {
 	key := client.ObjectKeyFromObject(p.drawProxy())
 	if proxy := p.proxy(key); proxy != nil && p.delete(ctx, proxy) {
-		p.change(func(s *oracle.State) { delete(s.Charts.Proxies, key) })
+		p.change(func(s *oracle.State) { delete(s.Helm.Proxies, key) })
 	}
 }

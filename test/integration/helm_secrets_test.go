@@ -24,9 +24,9 @@ import (
 	"github.com/muster-fleet/muster/test/helm/repository"
 )
 
-// chartsPatience is longer than the program waits before it reads Secrets again, and than the garbage
+// helmPatience is longer than the program waits before it reads Secrets again, and than the garbage
 // collector takes to hear of new kinds.
-const chartsPatience = 90 * time.Second
+const helmPatience = 90 * time.Second
 
 var bindingLine = regexp.MustCompile(`kubectl (create rolebinding muster-helm-read-secrets \S+ \S+ \S+muster-helm)`)
 
@@ -45,7 +45,7 @@ func removeHelm(t *testing.T) {
 
 // By default the program may read Secrets nowhere, and says who allows it how. It writes its own without
 // reading them, and what it needs no more the garbage collector takes.
-func TestChartsReadSecretsWhereAllowed(t *testing.T) {
+func TestHelmReadsSecretsWhereAllowed(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	s.imported(g, "one")
@@ -124,7 +124,7 @@ func TestChartsReadSecretsWhereAllowed(t *testing.T) {
 	look()
 	g.Eventually(func(g Gomega) {
 		g.Expect(written(g)).To(Equal("password: sesame"))
-	}).WithTimeout(chartsPatience).Should(Succeed())
+	}).WithTimeout(helmPatience).Should(Succeed())
 
 	t.Run("it follows a change", func(t *testing.T) {
 		g := NewWithT(t)
@@ -134,7 +134,7 @@ func TestChartsReadSecretsWhereAllowed(t *testing.T) {
 		g.Eventually(func(g Gomega) {
 			g.Expect(written(g)).To(Equal("password: other"))
 			g.Expect(named(g).Name).To(Equal("hcp-web.for.one.1"), "what agents read stays as it is until they read something else")
-		}).WithTimeout(chartsPatience).Should(Succeed())
+		}).WithTimeout(helmPatience).Should(Succeed())
 	})
 	t.Run("one of somebody else's stays as it is", func(t *testing.T) {
 		g := NewWithT(t)
@@ -183,12 +183,12 @@ func TestChartsReadSecretsWhereAllowed(t *testing.T) {
 			g.Expect(get(g, &addonsv1.HelmReleaseProxy{}, s.namespace, "web-one").Finalizers).NotTo(BeEmpty())
 		}).Should(Succeed())
 		g.Expect(admin.Delete(ctx, again)).To(Succeed())
-		g.Eventually(gone).WithTimeout(chartsPatience).Should(Succeed())
+		g.Eventually(gone).WithTimeout(helmPatience).Should(Succeed())
 	})
 }
 
-// Whoever has the token of charts writes no Secret that another program would take for its own.
-func TestChartsToken(t *testing.T) {
+// Whoever has the token of helm writes no Secret that another program would take for its own.
+func TestHelmToken(t *testing.T) {
 	g := NewWithT(t)
 	files := []string{
 		"service_account.yaml", "role.yaml", "policy_values.yaml", "policy_bundles.yaml", "policy_releases.yaml",

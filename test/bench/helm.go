@@ -1,0 +1,299 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/test/bench/metrics"
+	"github.com/muster-fleet/muster/test/bench/usage"
+	"github.com/muster-fleet/muster/test/helm/repository"
+	"github.com/muster-fleet/muster/test/oracle"
+)
+
+const (
+	helm = "muster-helm"
+	// mostSelected is how many Clusters the bar of a HelmChartProxy is for.
+	mostSelected = 1000
+	// oneByOne is how many Clusters are changed, and how many are selected in addition, one after the other.
+	oneByOne = 10
+	// chartSize is about what the chart takes in a Bundle.
+	chartSize = 64 << 10
+	// fewestValues and mostValues are what the values of one Cluster take.
+	fewestValues, mostValues = 4 << 10, 5 << 10
+	// maxChange and maxChangeBytes are the processor time in ms and the KiB that one Cluster
+	// may take, however many are selected.
+	maxChange      = 10
+	maxChangeBytes = 16
+
+	selectLabel = "bench.example.com/chart"
+)
+
+// helmWrites are what it writes, but for events.
+var helmWrites = []string{"bundles", "configmaps", "helmreleaseproxies", "helmchartproxies"}
+
+// helmLevel is what was measured with a HelmChartProxy that selects a number of Clusters.
+type helmLevel struct {
+	n int
+	// all is the deployment to all of them at once, which took so long; changed and added are changes of single
+	// Clusters, one after the other.
+	all            helmCost
+	took           time.Duration
+	changed, added helmCost
+	memory         usage.Memory
+}
+
+// helmCost is what something cost muster-helm: requests, bytes that it sent and received, and the processor time
+// of its workers, too.
+type helmCost struct {
+	requests       requests
+	sent, received float64
+	cpu            time.Duration
+}
+
+// measureHelm measures the optional component helm: HelmChartProxies that each select another number of Clusters of
+// one namespace. The benchmark plays Fleet.
+func measureHelm(ctx context.Context, s *session) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	repo := repository.New()
+	defer repo.Close()
+	g := s.clusters("bench", 1, 1)
+	if err := s.prepareHelm(ctx, g, repo); err != nil {
+		return err
+	}
+	if err := playFleet(ctx, s); err != nil {
+		return err
+	}
+	most := min(s.n, mostSelected)
+	sizes := []int{max(1, most/100), max(1, most/10), most}
+	total := 0
+	for _, n := range sizes {
+		total += n + oneByOne
+	}
+	if err := s.importAll(ctx, g, total); err != nil {
+		return err
+	}
+	if err := g.each(ctx, 0, total, func(ctx context.Context, i int) error {
+		namespace := &corev1.Namespace{}
+		namespace.Name = oracle.FleetNamespace(g.key(i))
+		return s.admin.Create(ctx, namespace)
+	}); err != nil {
+		return err
+	}
+	var levels []helmLevel
+	from := 0
+	for _, n := range sizes {
+		l, err := s.measureProxy(ctx, g, repo, from, n)
+		if err != nil {
+			return fmt.Errorf("with %d Clusters: %w", n, err)
+		}
+		levels = append(levels, l)
+		from += n + oneByOne
+	}
+	s.print(helmTable(levels))
+	return nil
+}
+
+// prepareHelm starts the component, with a repository.
+func (s *session) prepareHelm(ctx context.Context, g *generator, repo *repository.Repository) error {
+	random := rand.NewChaCha8([32]byte{})
+	filler := make([]byte, chartSize*3/4*3/4) // It is in base64 here, and in the Bundle once more.
+	_, _ = random.Read(filler)
+	if err := repo.Publish("bench", "1.0.0", map[string]string{"filler.yaml": "# " + base64.StdEncoding.EncodeToString(filler) + "\n"}); err != nil {
+		return err
+	}
+	repo.Open()
+	if err := s.enable(ctx, true); err != nil {
+		return err
+	}
+	if err := g.prepare(ctx); err != nil {
+		return err
+	}
+	if err := s.env.StartHelm(ctx); err != nil {
+		return err
+	}
+	return s.env.Apply(ctx, fmt.Sprintf(`
+apiVersion: v1
+kind: Secret
+metadata: {namespace: %s, name: repository}
+data: {ca.crt: %s}
+`, g.namespace(0), base64.StdEncoding.EncodeToString(repo.CA)))
+}
+
+// measureProxy deploys a HelmChartProxy to some Clusters at once. Then it changes single Clusters, and selects
+// further ones, one after the other.
+func (s *session) measureProxy(ctx context.Context, g *generator, repo *repository.Repository, from, n int) (l helmLevel, err error) {
+	l.n = n
+	proxy := client.ObjectKey{Namespace: g.namespace(0), Name: fmt.Sprintf("bench-%d", n)}
+	choose := func(ctx context.Context, i int) error { return g.label(ctx, clusterFile, i, selectLabel, proxy.Name) }
+	if err := g.each(ctx, from, from+n, choose); err != nil {
+		return l, err
+	}
+	s.say("%d Clusters: deploy to all at once", n)
+	begin := time.Now()
+	if err := s.deployed(ctx, &l.all, proxy, n, func() error {
+		return s.env.Apply(ctx, fmt.Sprintf(`
+apiVersion: addons.cluster.x-k8s.io/v1alpha1
+kind: HelmChartProxy
+metadata: {namespace: %s, name: %s}
+spec:
+  clusterSelector: {matchLabels: {%s: %[2]s}}
+  repoURL: %[4]s
+  chartName: bench
+  version: 1.0.0
+  tlsConfig: {caSecret: {name: repository}}
+  valuesTemplate: |
+    revision: {{ index .Cluster.metadata.labels %[5]q | default "none" }}
+    version: {{ .ControlPlane.spec.version }}
+    hosts:
+    {{- range $i := until 56 }}
+    - "{{ $i }}.{{ $.Cluster.metadata.name }}.{{ $.Cluster.spec.controlPlaneEndpoint.host }}/{{ $.InfraCluster.metadata.name }}/index.html"
+    {{- end }}
+`, proxy.Namespace, proxy.Name, selectLabel, repo.URL, clusterLabel))
+	}); err != nil {
+		return l, err
+	}
+	l.took = l.all.requests.lastWrite().Sub(begin)
+	s.say("%d Clusters: change %d one after the other", n, oneByOne)
+	for c := range oneByOne {
+		i, revision := from+c*n/oneByOne, fmt.Sprintf("at-%d", c)
+		if err := s.deployed(ctx, &l.changed, proxy, n, func() error { return g.label(ctx, clusterFile, i, clusterLabel, revision) }); err != nil {
+			return l, err
+		}
+		if err := s.hasValues(ctx, proxy, g.key(i), revision); err != nil {
+			return l, err
+		}
+	}
+	s.say("%d Clusters: select %d more, one after the other", n, oneByOne)
+	for c := range oneByOne {
+		if err := s.deployed(ctx, &l.added, proxy, n+c+1, func() error { return choose(ctx, from+n+c) }); err != nil {
+			return l, err
+		}
+	}
+	l.memory, err = s.atRest(ctx, helm)
+	return l, err
+}
+
+// deployed has something happen, and waits until muster-helm is quiet and the HelmChartProxy says that it is
+// deployed on so many Clusters. It adds what that cost.
+func (s *session) deployed(ctx context.Context, cost *helmCost, proxy client.ObjectKey, selected int, happen func() error) error {
+	before, err := s.traffic(ctx)
+	if err != nil {
+		return err
+	}
+	p, err := s.during(ctx, helm, func(*phase) error { return happen() })
+	for err == nil {
+		its := &addonsv1.HelmChartProxy{}
+		if err := s.admin.Get(ctx, proxy, its); err != nil {
+			return err
+		}
+		if len(its.Status.MatchingClusters) == selected && meta.IsStatusConditionTrue(its.Status.Conditions, addonsv1.ReadyCondition) {
+			break
+		}
+		if time.Since(p.start) > patience {
+			return fmt.Errorf("%d Clusters: %+v", len(its.Status.MatchingClusters), its.Status.Conditions)
+		}
+		err = p.quiet(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	after, err := s.traffic(ctx)
+	cost.requests, cost.cpu = append(cost.requests, p.requests...), cost.cpu+p.cpu
+	cost.sent, cost.received = cost.sent+after.sent-before.sent, cost.received+after.received-before.received
+	return err
+}
+
+// hasValues checks that a Cluster has values of its own, of the size that is measured and of this revision.
+func (s *session) hasValues(ctx context.Context, proxy, key client.ObjectKey, revision string) error {
+	text := ""
+	for slot := range 2 { // The one that the agent has read before is deleted.
+		values := &corev1.ConfigMap{}
+		err := s.admin.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: plan.ValuesName(proxy, key.Namespace, key.Name, slot)}, values)
+		if client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		for _, its := range values.Data {
+			text += its
+		}
+	}
+	if len(text) < fewestValues || len(text) > mostValues || !strings.Contains(text, revision) ||
+		!strings.Contains(text, "55."+key.Name+"."+key.Name+".clusters.example.com/"+key.Name) {
+		return fmt.Errorf("the values of %s have %d bytes, and not revision %s", key, len(text), revision)
+	}
+	return nil
+}
+
+// traffic returns how much the API server was sent of what muster-helm writes, by whomever, and how much
+// muster-helm has read.
+func (s *session) traffic(ctx context.Context) (cost helmCost, err error) {
+	const sizes = "apiserver_request_body_size_bytes_sum"
+	snapshot, err := metrics.Scrape(ctx, s.kube.RESTClient(), sizes)
+	if err != nil {
+		return cost, err
+	}
+	for _, resource := range helmWrites {
+		cost.sent += snapshot.Sum(sizes, func(labels map[string]string) bool { return labels["resource"] == resource })
+	}
+	if cost.sent == 0 {
+		return cost, errors.New("the API server does not say how much it is sent")
+	}
+	pid, err := s.pid(helm)
+	if err == nil {
+		cost.received, err = usage.Read(pid)
+	}
+	return cost, err
+}
+
+func helmTable(levels []helmLevel) table {
+	t := table{title: "HelmChartProxies"}
+	first, last := levels[0], levels[len(levels)-1]
+	t.note("a HelmChartProxy for each number of Clusters, all in one namespace; a chart of %d KiB in its Bundles, values of %d KiB for each Cluster; the benchmark plays Fleet, which deploys at once", chartSize>>10, fewestValues>>10)
+	t.note("one Cluster: the mean of %d whose values change, and of %d that are selected in addition, one after the other; baseline: with %d Clusters", oneByOne, oneByOne, first.n)
+	t.note("bytes sent are the bodies of requests, by the API server's own metric; the played Fleet's are among those for Bundles: some 60 bytes each time that it takes one over. " +
+		"Bytes received are all that the program reads, by the kernel: answers and watches of the API server, by TLS, leader election, and the answers of its workers")
+	for _, l := range levels {
+		for _, kind := range []struct {
+			name string
+			of   func(helmLevel) helmCost
+		}{{"a value changes", func(l helmLevel) helmCost { return l.changed }}, {"one more", func(l helmLevel) helmCost { return l.added }}} {
+			t.note("%d Clusters, %s: %s", l.n, kind.name, kind.of(l).requests)
+			row := func(name, unit string, of func(helmCost) float64) figure {
+				return value(fmt.Sprintf("%d Clusters, %s: %s", l.n, kind.name, name), unit, of(kind.of(l))).against(of(kind.of(first)))
+			}
+			t.add(
+				row("processor time", "ms", func(c helmCost) float64 { return perOne(c.cpu, oneByOne) }).atMost(maxChange),
+				row("sent", "KiB", func(c helmCost) float64 { return c.sent / oneByOne / 1024 }).atMost(maxChangeBytes),
+				row("received", "KiB", func(c helmCost) float64 { return c.received / oneByOne / 1024 }),
+				row("writes", "", func(c helmCost) float64 { return float64(len(c.requests.of(write))) / oneByOne }),
+				row("GET and LIST", "", func(c helmCost) float64 { return float64(len(c.requests.of(read))) / oneByOne }),
+			)
+		}
+		t.add(
+			value(fmt.Sprintf("%d Clusters at once: until the last write", l.n), "s", l.took.Seconds()),
+			value(fmt.Sprintf("%d Clusters at once: processor time", l.n), "s", l.all.cpu.Seconds()),
+			value(fmt.Sprintf("%d Clusters: memory", l.n), "MiB", l.memory.Now),
+		)
+	}
+	t.add(value("memory for each selected Cluster", "KiB", (last.memory.Now-first.memory.Now)*1024/float64(deployedUpTo(levels)-first.n-oneByOne)))
+	return t
+}
+
+// deployedUpTo returns how many Clusters all HelmChartProxies select together.
+func deployedUpTo(levels []helmLevel) (all int) {
+	for _, l := range levels {
+		all += l.n + oneByOne
+	}
+	return all
+}
