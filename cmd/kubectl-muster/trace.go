@@ -8,10 +8,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/handout"
-	"github.com/muster-fleet/muster/internal/picture/draw"
-	"github.com/muster-fleet/muster/internal/picture/source"
-	"github.com/muster-fleet/muster/internal/picture/trace"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/view/draw"
+	"github.com/muster-fleet/muster/internal/view/source"
+	"github.com/muster-fleet/muster/internal/view/trace"
 )
 
 type traceOptions struct {
