@@ -1,4 +1,4 @@
-package observed
+package kube
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
-	"github.com/muster-fleet/muster/internal/sync/desired"
+	"github.com/muster-fleet/muster/internal/desired"
 )
 
 // controlPlane returns what an API server returns of a control plane with that many

@@ -1,4 +1,4 @@
-package apierror
+package kube
 
 import (
 	"errors"

@@ -1,5 +1,4 @@
-// Package apierror says what an error of a request to the API server means for its caller.
-package apierror
+package kube
 
 import (
 	"context"

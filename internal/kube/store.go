@@ -1,6 +1,4 @@
-// Package observed holds what the syncer knows of the cluster: objects from the cache,
-// small, and never older than its own writes. It does not know what they are for.
-package observed
+package kube
 
 import (
 	"context"

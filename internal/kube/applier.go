@@ -1,6 +1,7 @@
-// Package apply writes the objects that package desired describes: by server-side apply,
-// and only where they differ. It does not know why an object should exist.
-package apply
+// Package kube is how Muster's programs talk to the API server: a cache that is small and
+// never older than the program's own writes, server-side apply of what differs, lists page
+// by page, and the meaning of errors. It does not know what the objects are for.
+package kube
 
 import (
 	"cmp"
@@ -19,11 +20,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // Result says what Applier.Apply did.
@@ -42,7 +41,7 @@ type Applier struct {
 	Client client.Client
 	// Live reads past the cache.
 	Live  client.Reader
-	Store *observed.Store
+	Store *Store
 }
 
 // Keep makes the object as wanted, unless it is being deleted or not ours, and returns the
@@ -63,7 +62,7 @@ func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (typ
 		return "", &ForeignError{kind: kindOf(want), object: have}
 	}
 	written, _, err := a.Apply(ctx, want, have, patch)
-	if apierror.IsAbsent(err) {
+	if IsAbsent(err) {
 		return "", nil // The namespace is being deleted, and the object with it.
 	}
 	if err != nil {
@@ -172,7 +171,7 @@ func (a *Applier) create(ctx context.Context, want client.Object) (client.Object
 		}
 		return written, a.Store.Created(written)
 	}
-	written := observed.ShallowCopy(want)
+	written := ShallowCopy(want)
 	reflect.ValueOf(written).Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(answer.ObjectMeta))
 	return written, a.Store.Created(written)
 }
@@ -185,8 +184,8 @@ func (a *Applier) update(ctx context.Context, want client.Object) (client.Object
 		return nil, err
 	}
 	// Trim replaces what it trims, so the rest may be shared.
-	written := observed.ShallowCopy(whole)
-	if _, err := observed.Trim(written); err != nil {
+	written := ShallowCopy(whole)
+	if _, err := Trim(written); err != nil {
 		return nil, err
 	}
 	if Differs(want, written) {

@@ -1,4 +1,4 @@
-package sources
+package references
 
 import (
 	"cmp"
@@ -22,10 +22,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // ErrUnresolved marks an error that means that a reference of the Cluster cannot be read now.
@@ -181,7 +180,7 @@ func (s *Sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field
 	case errors.Is(err, ErrListing):
 		return nil, err
 	case err == nil:
-		return observed.Expand(object)
+		return kube.Expand(object)
 	case RetryAfter(err) == 0 && !isAwaited(err):
 		err = &retryError{err, lastRetry}
 	}
@@ -277,7 +276,7 @@ func (s *Sources) follow(ctx context.Context, kind *kind, ref clusterv1.Contract
 		return &retryError{fmt.Errorf("%s is not served yet", version), after}
 	}
 	err := s.kinds.move(ctx, kind, version, s.now())
-	if !apierror.IsUnserved(err) {
+	if !kube.IsUnserved(err) {
 		s.forgetUnserved(ref.GroupKind())
 		return err
 	}
@@ -340,7 +339,7 @@ func (s *Sources) digest(ctx context.Context, kind *kind, cluster *clusterv1.Clu
 		return false
 	}
 	// The CRD says in which version the object is to be read.
-	for _, part := range []string{kind.watched.String(), string(crd.UID), crd.ResourceVersion, string(object.GetUID()), observed.Content(object)} {
+	for _, part := range []string{kind.watched.String(), string(crd.UID), crd.ResourceVersion, string(object.GetUID()), kube.Content(object)} {
 		if _, err := io.WriteString(digest, part+"\x00"); err != nil {
 			return false
 		}

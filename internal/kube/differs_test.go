@@ -1,4 +1,4 @@
-package apply
+package kube
 
 import (
 	"encoding/json"
@@ -15,9 +15,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/settings"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 func wantedCluster() *fleetv1.Cluster {
@@ -62,11 +61,11 @@ func stored[T client.Object](t *testing.T, want T, others func(T)) T {
 	if others != nil {
 		others(have)
 	}
-	trimmed, err := observed.Trim(have)
+	trimmed, err := Trim(have)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := observed.Trim(trimmed.(client.Object).DeepCopyObject())
+	again, err := Trim(trimmed.(client.Object).DeepCopyObject())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +217,7 @@ func TestTrimCached(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := observed.Trim(test.given)
+			got, err := Trim(test.given)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,4 +1,4 @@
-package sources
+package references
 
 import (
 	"context"
@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/muster-fleet/muster/internal/sync/observed"
+	"github.com/muster-fleet/muster/internal/kube"
 )
 
 // errMoved says that a kind is to be read in a version other than the watched one.
@@ -88,7 +88,7 @@ func (k *kind) isReadable(now time.Time) error {
 func newKinds(objects cache.Cache, handler handler.EventHandler) *kinds {
 	return &kinds{
 		cache: objects, handler: handler, all: map[schema.GroupKind]*kind{},
-		news: predicate.And[client.Object](observed.CompactedChanged, notPaused),
+		news: predicate.And[client.Object](kube.CompactedChanged, notPaused),
 	}
 }
 

@@ -1,4 +1,4 @@
-package apply
+package kube
 
 import (
 	"context"
@@ -17,9 +17,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/program"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // server plays the API server for one kind of request at a time.
@@ -82,7 +81,7 @@ func newApplier(t *testing.T, server *server, shows *fleetv1.Cluster) *Applier {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Applier{Client: server, Store: observed.NewStore(cached{shows: shows}, scheme)}
+	return &Applier{Client: server, Store: NewStore(cached{shows: shows}, scheme)}
 }
 
 func TestApply(t *testing.T) {
