@@ -1,4 +1,4 @@
-package installer
+package fleetinstaller
 
 import (
 	"os/exec"

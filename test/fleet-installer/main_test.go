@@ -1,7 +1,7 @@
-// Package installer runs the component installer, as shipped, where there is no Fleet: it
+// Package fleetinstaller runs the component installer, as shipped, where there is no Fleet: it
 // installs the real charts, from a repository and a registry that the tests start, and a
 // played node runs what they install.
-package installer
+package fleetinstaller
 
 import (
 	"context"

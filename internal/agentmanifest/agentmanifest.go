@@ -1,6 +1,6 @@
-// Package handout reads what is handed out for a Cluster whose agent calls by itself, with
+// Package agentmanifest reads the manifest of a Cluster whose agent registers by itself, with
 // the rights of the person who asks.
-package handout
+package agentmanifest
 
 import (
 	"context"
@@ -16,9 +16,9 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Manifest reads the manifest of a Cluster. A Secret that only has the right name may
+// Read reads the manifest of a Cluster. A Secret that only has the right name may
 // be anybody's, and what is applied to a cluster owns it.
-func Manifest(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]byte, error) {
+func Read(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]byte, error) {
 	var cluster clusterv1.Cluster
 	if err := reader.Get(ctx, key, &cluster); err != nil {
 		return nil, fmt.Errorf("reading Cluster: %w", err)

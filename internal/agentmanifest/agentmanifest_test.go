@@ -1,4 +1,4 @@
-package handout
+package agentmanifest
 
 import (
 	"strings"
@@ -16,7 +16,7 @@ import (
 
 // What is printed is applied to a cluster with all rights: it must be Muster's, and for
 // this Cluster.
-func TestManifest(t *testing.T) {
+func TestRead(t *testing.T) {
 	cluster := func(status metav1.ConditionStatus) *clusterv1.Cluster {
 		c := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge", UID: "1"}}
 		if status != "" {
@@ -53,7 +53,7 @@ func TestManifest(t *testing.T) {
 				t.Fatal(err)
 			}
 			reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(test.objects...).Build()
-			manifest, err := Manifest(t.Context(), reader, client.ObjectKey{Namespace: "team", Name: "edge"})
+			manifest, err := Read(t.Context(), reader, client.ObjectKey{Namespace: "team", Name: "edge"})
 			if test.wrong == "" && (err != nil || string(manifest) != "kind: Deployment") {
 				t.Errorf("got %q, %v", manifest, err)
 			}
