@@ -40,10 +40,10 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/repository"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/helm/worker"
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // Lease is the name of the Lease for leader election among the replicas.
@@ -86,7 +86,7 @@ func (o *Options) Cache() cache.Options {
 	return cache.Options{
 		SyncPeriod:       o.SyncPeriod,
 		ByObject:         map[client.Object]cache.ByObject{&corev1.ConfigMap{}: made, &fleetv1.Bundle{}: made, &fleetv1.BundleDeployment{}: made},
-		DefaultTransform: observed.Trim,
+		DefaultTransform: kube.Trim,
 	}
 }
 
@@ -102,7 +102,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		name   string
 		values client.IndexerFunc
 	}{
-		{&clusterv1.Cluster{}, sources.ByReference, sources.References}, {&clusterv1.Cluster{}, sources.ByKind, sources.Kinds},
+		{&clusterv1.Cluster{}, references.ByReference, references.References}, {&clusterv1.Cluster{}, references.ByKind, references.Kinds},
 		{&addonsv1.HelmReleaseProxy{}, proxy.ByProxy, proxy.Index}, {&addonsv1.HelmReleaseProxy{}, bundle.ByBundle, bundle.Index}, {&addonsv1.HelmReleaseProxy{}, byCluster, clusterIndex},
 		{&addonsv1.HelmReleaseProxy{}, release.ByTarget, release.TargetIndex},
 	} {
@@ -114,7 +114,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	// others.
 	objects, err := cache.New(mgr.GetConfig(), cache.Options{
 		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
-		SyncPeriod: options.SyncPeriod, DefaultTransform: observed.Trim,
+		SyncPeriod: options.SyncPeriod, DefaultTransform: kube.Trim,
 	})
 	if err != nil {
 		return fmt.Errorf("creating a cache: %w", err)
@@ -123,7 +123,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	e := &enqueuer{mgr.GetClient()}
-	referred := sources.New(mgr.GetClient(), objects, handler.EnqueueRequestsFromMapFunc(e.ofReferred))
+	referred := references.New(mgr.GetClient(), objects, handler.EnqueueRequestsFromMapFunc(e.ofReferred))
 	if err := mgr.Add(referred); err != nil {
 		return err
 	}
@@ -201,13 +201,13 @@ func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan even
 		Watches(&clusterv1.Cluster{}, e.membership()).
 		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.proxies), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(proxy.NamespaceMetadata(), handler.EnqueueRequestsFromMapFunc(e.proxies), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		WatchesMetadata(sources.CRD(), handler.EnqueueRequestsFromMapFunc(e.proxies), builder.WithPredicates(predicate.NewPredicateFuncs(isProxyCRD), sources.ContractNews)).
+		WatchesMetadata(references.CRD(), handler.EnqueueRequestsFromMapFunc(e.proxies), builder.WithPredicates(predicate.NewPredicateFuncs(isProxyCRD), references.ContractNews)).
 		Complete(r)
 }
 
 // setupReleases adds the controller of HelmReleaseProxies. An event enqueues only the releases that it
 // concerns.
-func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *sources.Sources, wake chan event.GenericEvent, r *release.Reconciler) error {
+func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *references.Sources, wake chan event.GenericEvent, r *release.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmreleaseproxy").WithOptions(options.controller()).
 		For(&addonsv1.HelmReleaseProxy{}).
 		Watches(&addonsv1.HelmChartProxy{}, handler.EnqueueRequestsFromMapFunc(e.releases), builder.WithPredicates(changed)).
@@ -219,7 +219,7 @@ func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *sou
 		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.releases), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(store.FleetClusterMetadata(), handler.EnqueueRequestsFromMapFunc(e.ofFleetCluster), builder.WithPredicates(predicate.Or[client.Object](
 			predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}, ownersChanged))).
-		WatchesMetadata(sources.CRD(), handler.EnqueueRequestsFromMapFunc(e.ofKind), builder.WithPredicates(sources.ContractNews)).
+		WatchesMetadata(references.CRD(), handler.EnqueueRequestsFromMapFunc(e.ofKind), builder.WithPredicates(references.ContractNews)).
 		WatchesRawSource(referred.Source()).
 		WatchesRawSource(warm{referred}).
 		Complete(r)
@@ -242,7 +242,7 @@ func isProxyCRD(crd client.Object) bool { return crd.GetName() == proxy.CRDName 
 
 // warm delays the controller until the objects that Clusters refer to are listed, but not for long. Otherwise,
 // after each start, every release would first report that they are being listed.
-type warm struct{ *sources.Sources }
+type warm struct{ *references.Sources }
 
 var _ source.SyncingSource = warm{}
 

@@ -19,11 +19,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/steps"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // FieldManager is the field manager of every write.
@@ -89,7 +88,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	case err == nil:
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // The cache is behind.
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
-	case apierror.IsPassing(err):
+	case kube.IsPassing(err):
 		return ctrl.Result{}, err
 	default:
 		result = waiting(reasonFailed, err.Error(), 0)
@@ -194,7 +193,7 @@ func (r *reconciler) lookAtFleet(ctx context.Context, v *visit) error {
 	if v.server, err = serverOf(config); err != nil {
 		v.unreachable = err.Error()
 	}
-	if v.rival, err = observed.RivalOf(ctx, r, client.ObjectKeyFromObject(v.fleet)); err != nil {
+	if v.rival, err = kube.RivalOf(ctx, r, client.ObjectKeyFromObject(v.fleet)); err != nil {
 		return err
 	}
 	var bundle fleetv1.Bundle

@@ -34,10 +34,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 const (
@@ -113,7 +113,7 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}); err != nil {
 		return err
 	}
-	if err := observed.IndexRivals(ctx, mgr.GetFieldIndexer()); err != nil {
+	if err := kube.IndexRivals(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, byRegistration, func(object client.Object) []string {
@@ -140,11 +140,11 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		}).
 		// Each look at a Cluster that is registered costs a request for its Secret: not for every
 		// status that an agent reports.
-		For(&clusterv1.Cluster{}, builder.WithPredicates(observed.News)).
+		For(&clusterv1.Cluster{}, builder.WithPredicates(kube.News)).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.ofRecord)).
-		Watches(&fleetv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(ofFleetCluster), builder.WithPredicates(observed.News)).
-		Watches(&fleetv1.ClusterRegistration{}, handler.EnqueueRequestsFromMapFunc(r.ofRegistration), builder.WithPredicates(observed.News)).
-		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(r.ofBundle), builder.WithPredicates(observed.News)).
+		Watches(&fleetv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(ofFleetCluster), builder.WithPredicates(kube.News)).
+		Watches(&fleetv1.ClusterRegistration{}, handler.EnqueueRequestsFromMapFunc(r.ofRegistration), builder.WithPredicates(kube.News)).
+		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(r.ofBundle), builder.WithPredicates(kube.News)).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.all)).
 		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(namespace, handler.EnqueueRequestsFromMapFunc(r.inNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).

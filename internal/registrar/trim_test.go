@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // large is what nobody reads here, and tenants may write.
@@ -226,7 +226,7 @@ func TestNews(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		return observed.News.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})
+		return kube.News.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})
 	}
 	for name, test := range map[string]struct {
 		change func(*fleetv1.Cluster)

@@ -22,13 +22,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/steps"
-	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // absentInterval is how long to wait for a Namespace that the cache does not show yet.
@@ -43,9 +41,9 @@ type clusterReconciler struct {
 	client.Client
 	live     client.Reader // past the cache
 	looker   *looker
-	applier  *apply.Applier
+	applier  *kube.Applier
 	settings *settings.Reader
-	sources  *sources.Sources
+	sources  *references.Sources
 	users    *users
 	groups   *groupReconciler
 	mappings *mappingReconciler
@@ -59,7 +57,7 @@ type clusterReconciler struct {
 	watchFilter string
 }
 
-func newClusterReconciler(c *common, sources *sources.Sources, groups *groupReconciler, mappings *mappingReconciler, tally *Tally) *clusterReconciler {
+func newClusterReconciler(c *common, sources *references.Sources, groups *groupReconciler, mappings *mappingReconciler, tally *Tally) *clusterReconciler {
 	return &clusterReconciler{
 		Client: c.GetClient(), live: c.GetAPIReader(), applier: c.applier, settings: c.settings, users: c.users,
 		looker: &looker{
@@ -81,7 +79,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 	}
 	return ctrl.NewControllerManagedBy(c).Named("cluster").
 		WithOptions(controllerOptions(c.ClusterConcurrency)).
-		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), observed.News)).
+		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), kube.News)).
 		Watches(&clusterv1.Cluster{}, enqueueAt(itself, unimportedPriority), builder.WithPredicates(watched(c.WatchFilter), unimported)).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.rivals), builder.WithPredicates(removed)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(afterStart, fleetClusterNews(c.mirror))).
@@ -89,7 +87,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 		WatchesRawSource(source.Channel(c.unseen.FleetClusters, enqueue(c.events.clusterOfFleetCluster))).
 		WatchesRawSource(r.sources.Source()).
 		// Changes that may concern many Clusters at once.
-		WatchesMetadata(sources.CRD(), behind(c.events.clustersOfKind), builder.WithPredicates(sources.ContractNews)).
+		WatchesMetadata(references.CRD(), behind(c.events.clustersOfKind), builder.WithPredicates(references.ContractNews)).
 		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
 		Watches(&fleetv1.ClusterGroup{}, behind(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existenceOrMaker)).
@@ -148,13 +146,13 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 	case err == nil:
 	case errors.Is(err, errUnseenNamespace):
 		return ctrl.Result{RequeueAfter: absentInterval}, nil
-	case apierror.IsAbsent(err): // The Cluster or its namespace is being deleted.
+	case kube.IsAbsent(err): // The Cluster or its namespace is being deleted.
 		return ctrl.Result{}, nil
-	case errors.Is(err, sources.ErrListing):
-		return polled(sources.RetryAfter(err)), nil
+	case errors.Is(err, references.ErrListing):
+		return polled(references.RetryAfter(err)), nil
 	case !in.Cluster.Enabled:
 		return ctrl.Result{}, ignoreUnserved(err)
-	case apierror.IsUnserved(err):
+	case kube.IsUnserved(err):
 		result, err = unserved(err).again(unservedInterval), nil
 	default:
 		result = failed(err)
@@ -306,7 +304,7 @@ func (r *clusterReconciler) target(ctx context.Context, v *visit) error {
 // orForeign notes a target that somebody else made. The Cluster is imported all the same: other
 // bundles reach it, and the foreign object may select it, too.
 func (v *visit) orForeign(uid types.UID, err error) (types.UID, error) {
-	var foreign *apply.ForeignError
+	var foreign *kube.ForeignError
 	if !errors.As(err, &foreign) {
 		return uid, err
 	}
@@ -320,10 +318,10 @@ func (v *visit) orForeign(uid types.UID, err error) (types.UID, error) {
 // resolve reads the template values.
 func (r *clusterReconciler) resolve(ctx context.Context, v *visit) (err error) {
 	v.values, err = r.sources.Values(ctx, v.in, v.cluster)
-	if !errors.Is(err, sources.ErrUnresolved) {
+	if !errors.Is(err, references.ErrUnresolved) {
 		return err
 	}
-	v.unresolved, v.again = err.Error(), sources.RetryAfter(err)
+	v.unresolved, v.again = err.Error(), references.RetryAfter(err)
 	return nil
 }
 
@@ -352,7 +350,7 @@ func (r *clusterReconciler) patchStamp(ctx context.Context, v *visit, wanted sta
 }
 
 func ignoreUnserved(err error) error {
-	if apierror.IsUnserved(err) {
+	if kube.IsUnserved(err) {
 		return nil
 	}
 	return err

@@ -25,11 +25,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // Conditions on the FleetAddonConfig.
@@ -81,7 +81,7 @@ func (r *configReconciler) setUp(mgr ctrl.Manager) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("fleetaddonconfig").
 		For(&addonsv1.FleetAddonConfig{}).
-		WatchesMetadata(sources.CRD(), enqueue(theConfig), builder.WithPredicates(requiredCRDs)).
+		WatchesMetadata(references.CRD(), enqueue(theConfig), builder.WithPredicates(requiredCRDs)).
 		WatchesRawSource(source.Channel(counts, &handler.TypedEnqueueRequestForObject[*addonsv1.FleetAddonConfig]{})).
 		Complete(r)
 }

@@ -19,9 +19,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // enqueuer says which keys an object's change concerns. On an update, enqueue asks it about
@@ -141,12 +141,12 @@ func (e *enqueuer) clustersOfMapping(ctx context.Context, object client.Object) 
 func (e *enqueuer) clustersReferringTo(ctx context.Context, object client.Object) []reconcile.Request {
 	kind := object.GetObjectKind().GroupVersionKind()
 	return e.clusterRequests(ctx, client.InNamespace(object.GetNamespace()),
-		client.MatchingFields{sources.ByReference: sources.ReferenceKey(kind.Group, kind.Kind, object.GetName())})
+		client.MatchingFields{references.ByReference: references.ReferenceKey(kind.Group, kind.Kind, object.GetName())})
 }
 
 // clustersOfKind returns the Clusters that refer to an object of a CRD's kind.
 func (e *enqueuer) clustersOfKind(ctx context.Context, object client.Object) []reconcile.Request {
-	return e.clusterRequests(ctx, client.MatchingFields{sources.ByKind: object.GetName()})
+	return e.clusterRequests(ctx, client.MatchingFields{references.ByKind: object.GetName()})
 }
 
 // clusterOfFleetCluster returns the Cluster a Fleet Cluster was made from, and the

@@ -16,10 +16,10 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 // put applies the Fleet Cluster. If its template values cannot be resolved, the last good
@@ -42,7 +42,7 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 		return err
 	}
 	want := v.wants(class, values, clientID)
-	if v.unresolved != "" && v.in.Cluster.PatchResource && apply.Differs(want, have) {
+	if v.unresolved != "" && v.in.Cluster.PatchResource && kube.Differs(want, have) {
 		// An apply without them would remove them. They are read past the cache only if
 		// there is something to write.
 		if values, err = r.lastGoodValues(ctx, client.ObjectKeyFromObject(v.fleet)); err != nil {
@@ -55,7 +55,7 @@ func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
 		return err
 	}
 	v.fleet, v.relation = written.(*fleetv1.Cluster), stamp.Own
-	if result == apply.Created && !v.byAgent {
+	if result == kube.Created && !v.byAgent {
 		observeLatency(v.cluster)
 	}
 	return nil

@@ -10,11 +10,11 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 // Whoever knows a clientID can call as the cluster, so one that can be guessed is drawn anew; but
@@ -70,7 +70,7 @@ func TestClientIDStays(t *testing.T) {
 	v.fleet = first.DeepCopy()
 	v.fleet.Spec.ClientID = "drawn"
 	again := v.wants(nil, nil, "")
-	if again.Spec.ClientID != "drawn" || again.Spec.KubeConfigSecret != "edge-kubeconfig" || apply.Differs(again, v.fleet) {
+	if again.Spec.ClientID != "drawn" || again.Spec.KubeConfigSecret != "edge-kubeconfig" || kube.Differs(again, v.fleet) {
 		t.Errorf("it is to become %+v", again.Spec)
 	}
 	if one, other := first.Annotations[desired.HashAnnotation], again.Annotations[desired.HashAnnotation]; one != other {

@@ -11,9 +11,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 const (
@@ -83,7 +83,7 @@ func rank(condition metav1.Condition) int {
 // helmAvailable says whether anybody carries out HelmChartProxies; nil where their CRD is not there, or
 // not ours.
 func (r *configReconciler) helmAvailable(ctx context.Context) (*metav1.Condition, error) {
-	crd := sources.CRD()
+	crd := references.CRD()
 	if err := r.Get(ctx, client.ObjectKey{Name: stamp.HelmCRD}, crd); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return nil, nil

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // FleetAddonConfigs are not Ready before the installer has processed their current generation.
@@ -52,7 +52,7 @@ func TestReadyWaitsForInstaller(t *testing.T) {
 
 func TestHelmAvailable(t *testing.T) {
 	crd := func(by string) client.Object {
-		its := sources.CRD()
+		its := references.CRD()
 		its.Name, its.Labels = stamp.HelmCRD, map[string]string{stamp.ManagedByLabel: by}
 		return its
 	}

@@ -24,13 +24,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // retargetAnnotation is changed on a Bundle to make Fleet work out its targets
@@ -53,7 +51,7 @@ const (
 // own: namespace = class namespace, name = namespace of the Clusters.
 type mappingReconciler struct {
 	client.Reader
-	*apply.Applier
+	*kube.Applier
 	// live reads BundleDeployments past the cache: they are needed only while a mapping is
 	// retired.
 	live     client.Reader
@@ -88,7 +86,7 @@ func newMappingReconciler(c *common) *mappingReconciler {
 func (r *mappingReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("bundlenamespacemapping").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
-		For(&fleetv1.BundleNamespaceMapping{}, builder.WithPredicates(observed.News)).
+		For(&fleetv1.BundleNamespaceMapping{}, builder.WithPredicates(kube.News)).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.ofCluster(use.mapping)), builder.WithPredicates(afterStart, specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.ofFleetCluster(use.mapping)), builder.WithPredicates(afterStart, useNews)).
 		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allMappings), builder.WithPredicates(afterStart, settingsNews)).
@@ -122,7 +120,7 @@ func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		}
 		if !used.isZero() {
 			_, err := r.write(ctx, current.Settings, used.mapping())
-			return ctrl.Result{}, apply.IgnoreForeign(err)
+			return ctrl.Result{}, kube.IgnoreForeign(err)
 		}
 		// A keeper keeps a mapping that maps, as it is; it never makes one map again.
 		if found && isLive(&mapping) {
@@ -171,12 +169,12 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 	key := client.ObjectKeyFromObject(mapping)
 	_, result, err := r.Apply(ctx, desired.RetiredMapping(key.Namespace, key.Name), mapping, true)
 	if err != nil {
-		if apierror.IsAbsent(err) {
+		if kube.IsAbsent(err) {
 			return ctrl.Result{}, client.IgnoreNotFound(r.Delete(ctx, mapping))
 		}
 		return ctrl.Result{}, err
 	}
-	if result != apply.Unchanged {
+	if result != kube.Unchanged {
 		r.forget(key) // It mapped until now: begin anew.
 	}
 	state, now := r.retirement(key), r.now()

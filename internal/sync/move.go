@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // isToBeReleased reports whether the Cluster's spec.paused is true and its Fleet Cluster is
@@ -124,7 +124,7 @@ type classReconciler struct{ client.Client }
 func (r *classReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("clusterclass").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
-		For(newClass(), builder.OnlyMetadata, builder.WithPredicates(watched(c.WatchFilter), observed.News)).
+		For(newClass(), builder.OnlyMetadata, builder.WithPredicates(watched(c.WatchFilter), kube.News)).
 		Complete(r)
 }
 

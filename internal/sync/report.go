@@ -17,11 +17,10 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/metrics"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 const (
@@ -36,7 +35,7 @@ const (
 // reporter tells people, on the CAPI Cluster itself, what became of it.
 type reporter struct {
 	client.Client
-	store    *observed.Store
+	store    *kube.Store
 	recorder events.EventRecorder
 	now      func() time.Time
 
@@ -46,7 +45,7 @@ type reporter struct {
 	failing, messages map[types.NamespacedName]time.Time
 }
 
-func newReporter(writer client.Client, store *observed.Store, recorder events.EventRecorder) *reporter {
+func newReporter(writer client.Client, store *kube.Store, recorder events.EventRecorder) *reporter {
 	return &reporter{
 		Client: writer, store: store, recorder: recorder, now: time.Now,
 		failing: map[types.NamespacedName]time.Time{}, messages: map[types.NamespacedName]time.Time{},
@@ -84,7 +83,7 @@ func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, resul
 func (r *reporter) isPassing(key types.NamespacedName, err error) (lasted time.Duration, isPassing bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err == nil || !apierror.IsPassing(err) && !apierrors.IsConflict(err) {
+	if err == nil || !kube.IsPassing(err) && !apierrors.IsConflict(err) {
 		delete(r.failing, key)
 		return 0, false
 	}

@@ -18,8 +18,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // statusServer is an API server with one Cluster, and a cache of it.
@@ -99,7 +99,7 @@ func (s *statusServer) reporter(t *testing.T) (*reporter, *events.FakeRecorder) 
 		t.Fatal(err)
 	}
 	recorder := events.NewFakeRecorder(10)
-	return newReporter(s, observed.NewStore(s, scheme), recorder), recorder
+	return newReporter(s, kube.NewStore(s, scheme), recorder), recorder
 }
 
 // tell reports on the Cluster as a reconcile reads it, and returns after which time to do so again.

@@ -11,8 +11,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // rivalOf returns who has the namespace in Fleet that a Cluster's Fleet Cluster of this name would
@@ -38,7 +38,7 @@ func (l *looker) rivalOf(ctx context.Context, v *visit, name string) (types.Name
 				planned = append(planned, stamp.FleetClaim{NamespacedName: client.ObjectKeyFromObject(other), Since: other.GetCreationTimestamp().Time})
 			}
 		}
-		pinned, err := observed.PinnedTo(ctx, l, key)
+		pinned, err := kube.PinnedTo(ctx, l, key)
 		if err != nil {
 			return types.NamespacedName{}, err
 		}
@@ -54,7 +54,7 @@ func (l *looker) rivalOf(ctx context.Context, v *visit, name string) (types.Name
 			}
 		}
 	}
-	return observed.RivalOf(ctx, l, key, planned...)
+	return kube.RivalOf(ctx, l, key, planned...)
 }
 
 // isSelected reports whether another Cluster is selected.

@@ -10,9 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 func TestYieldsTo(t *testing.T) {
@@ -67,7 +67,7 @@ func TestRivalThatIsNotInTheCacheYet(t *testing.T) {
 	cache := fake.NewClientBuilder().WithScheme(scheme).
 		WithIndex(&fleetv1.Cluster{}, "muster.fleetNamespace", func(client.Object) []string { return nil }).
 		WithIndex(&clusterv1.Cluster{}, "muster.fleetNamespace", func(client.Object) []string { return nil }).Build()
-	store := observed.NewStore(cache, scheme)
+	store := kube.NewStore(cache, scheme)
 	made := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: first, UID: "1", ResourceVersion: "1"}}
 	if err := store.Created(made); err != nil {
 		t.Fatal(err)

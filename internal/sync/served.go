@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/metrics"
-	"github.com/muster-fleet/muster/internal/sync/sources"
+	"github.com/muster-fleet/muster/internal/references"
 )
 
 const gateInterval = 2 * time.Second
@@ -77,7 +77,7 @@ func (g *Gate) Start(ctx context.Context) error {
 func (g *Gate) look(ctx context.Context) (string, error) {
 	var missing []string
 	for name, kind := range required {
-		crd := sources.CRD()
+		crd := references.CRD()
 		err := g.crds.Get(ctx, client.ObjectKey{Name: name}, crd)
 		if client.IgnoreNotFound(err) != nil {
 			return "", fmt.Errorf("reading CRD %s: %w", name, err)
@@ -105,7 +105,7 @@ type patient struct{ reconcile.Reconciler }
 // Reconcile reconciles.
 func (p patient) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
 	result, err := p.Reconciler.Reconcile(ctx, req)
-	if apierror.IsUnserved(err) {
+	if kube.IsUnserved(err) {
 		return ctrl.Result{RequeueAfter: unservedInterval}, nil
 	}
 	return result, err

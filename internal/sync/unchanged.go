@@ -14,11 +14,11 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // digests are of what the last look at each imported Cluster has read, and written, if it left
@@ -27,8 +27,8 @@ import (
 // write of each import.
 type digests struct {
 	client.Reader
-	store   *observed.Store
-	sources *sources.Sources
+	store   *kube.Store
+	sources *references.Sources
 	mirror  mirror
 	seed    maphash.Seed
 
@@ -44,7 +44,7 @@ type digest struct {
 	untilStale time.Duration
 }
 
-func newDigests(cache client.Reader, store *observed.Store, sources *sources.Sources, mirror mirror) *digests {
+func newDigests(cache client.Reader, store *kube.Store, sources *references.Sources, mirror mirror) *digests {
 	return &digests{Reader: cache, store: store, sources: sources, mirror: mirror, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
 }
 
@@ -120,7 +120,7 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	}
 	pinned := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
 	// Pins take no namespace from a Cluster that is in Fleet, so only Fleet Clusters are read.
-	if rival, err := observed.RivalOf(ctx, d.Reader, pinned); err != nil || rival.Name != "" {
+	if rival, err := kube.RivalOf(ctx, d.Reader, pinned); err != nil || rival.Name != "" {
 		return digest{}
 	}
 	content := *cluster

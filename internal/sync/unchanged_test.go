@@ -30,12 +30,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
@@ -66,7 +65,7 @@ func newServer(t *testing.T, objects ...client.Object) *server {
 				return err
 			}
 			if err = direct.Get(ctx, key, into, options...); err == nil {
-				_, err = observed.Trim(into)
+				_, err = kube.Trim(into)
 			}
 			read := into.DeepCopyObject().(client.Object)
 			read.GetObjectKind().SetGroupVersionKind(kind)
@@ -111,10 +110,10 @@ func (l listed) List(ctx context.Context, list client.ObjectList, options ...cli
 
 // reconciler returns the reconciler of Clusters on the server.
 func (s *server) reconciler() *clusterReconciler {
-	store := observed.NewStore(s, s.Scheme())
-	applier := &apply.Applier{Client: s.WithWatch, Live: s.direct, Store: store}
+	store := kube.NewStore(s, s.Scheme())
+	applier := &kube.Applier{Client: s.WithWatch, Live: s.direct, Store: store}
 	users, in := newUsers(s, store), settings.NewReader(s)
-	sources := sources.New(s, listed{&informertest.FakeInformers{Scheme: s.Scheme()}, s}, handler.Funcs{})
+	sources := references.New(s, listed{&informertest.FakeInformers{Scheme: s.Scheme()}, s}, handler.Funcs{})
 	reflects := mirror{staleAfter: stamp.DefaultStaleAfter, now: time.Now}
 	return &clusterReconciler{
 		Client: s.WithWatch, live: s.direct, applier: applier, settings: in, users: users, sources: sources,

@@ -15,9 +15,9 @@ import (
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // users answers who needs what is made in a namespace: for a class of another namespace,
@@ -31,7 +31,7 @@ import (
 // is frozen or yet to be claimed, a Fleet Cluster. For it, what is there stays as it is.
 type users struct {
 	client.Reader
-	store *observed.Store
+	store *kube.Store
 
 	mu sync.Mutex
 	// known is, for each question, a Cluster that was the answer when it was asked last.
@@ -39,7 +39,7 @@ type users struct {
 	known map[question]string
 }
 
-func newUsers(reader client.Reader, store *observed.Store) *users {
+func newUsers(reader client.Reader, store *kube.Store) *users {
 	return &users{Reader: reader, store: store, known: map[question]string{}}
 }
 

@@ -18,10 +18,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // visit is one look at a Cluster: what is known of it, each thing read once, and which
@@ -133,7 +133,7 @@ var errUnseenNamespace = errors.New("the Namespace is not in the cache")
 // looker reads what a visit knows.
 type looker struct {
 	client.Reader
-	store     *observed.Store
+	store     *kube.Store
 	users     *users
 	registrar *presence
 }

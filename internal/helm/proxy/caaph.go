@@ -17,8 +17,8 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // CRDName is the name of the CRD of HelmChartProxies.
@@ -66,7 +66,7 @@ type Managed struct {
 
 // Is reports whether Muster reconciles a HelmChartProxy: the CRD must be Muster's.
 func (m *Managed) Is(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool, error) {
-	crd := sources.CRD()
+	crd := references.CRD()
 	if err := m.Get(ctx, client.ObjectKey{Name: CRDName}, crd, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("reading CustomResourceDefinition %q: %w", CRDName, err)
 	}
