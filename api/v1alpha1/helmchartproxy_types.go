@@ -224,9 +224,9 @@ const (
 	// ReadyCondition says both.
 	ReadyCondition = "Ready"
 
-	// LeftAloneCondition says that Muster does not carry the HelmChartProxy out, since the kind is
+	// NotManagedCondition says that Muster does not carry the HelmChartProxy out, since the kind is
 	// somebody else's. It is there only then.
-	LeftAloneCondition = "LeftAlone"
+	NotManagedCondition = "LeftAlone"
 
 	// HelmReleaseProxySpecsUpdatingReason says that something is being written.
 	HelmReleaseProxySpecsUpdatingReason = "HelmReleaseProxySpecsUpdating"

@@ -103,12 +103,12 @@ func TestConfigSurprises(t *testing.T) {
 		})
 	}
 
-	calling := &others{pinned: []object{pinnedCluster("d", "d"), pinnedCluster("c", "c"), pinnedCluster("b", "b"), pinnedCluster("a", "a"), labeled}}
+	agentInitiated := &others{pinned: []object{pinnedCluster("d", "d"), pinnedCluster("c", "c"), pinnedCluster("b", "b"), pinnedCluster("a", "a"), labeled}}
 	for i, letter := range []string{"d", "c", "b"} {
-		calling.pinned[i].Labels = map[string]string{"site": "edge", stamp.ClassNameLabel: letter}
+		agentInitiated.pinned[i].Labels = map[string]string{"site": "edge", stamp.ClassNameLabel: letter}
 	}
-	calling.pinned[2].Annotations = maps.Clone(calling.pinned[2].Annotations)
-	calling.pinned[2].Annotations[stamp.RegistrationAnnotation] = "agent"
+	agentInitiated.pinned[2].Annotations = maps.Clone(agentInitiated.pinned[2].Annotations)
+	agentInitiated.pinned[2].Annotations[stamp.RegistrationAnnotation] = "agent"
 	for name, test := range map[string]struct {
 		old, spec string // none: it is deleted
 		want      []string
@@ -121,7 +121,7 @@ func TestConfigSurprises(t *testing.T) {
 		"nobody, the import is off": {`cluster: {agentInitiated: true}`, `cluster: {enabled: false}`, nil},
 		"deleted":                   {`cluster: {agentInitiated: true}`, "", []string{"spec.cluster.agentInitiated: 3 Clusters turn to the manager unless their agents have called, and Fleet installs an agent through their kubeconfigs; agents that call go on until then: team/a, team/c, team/d"}},
 	} {
-		validator := ConfigValidator{Others: calling, Namespaces: configured(t, `{}`)}
+		validator := ConfigValidator{Others: agentInitiated, Namespaces: configured(t, `{}`)}
 		var got []string
 		if test.spec == "" {
 			got = validator.deletion(t.Context(), configOf(t, test.old))[1:]

@@ -75,12 +75,12 @@ type Mapping struct {
 	Name      string `json:"name"`
 	// Edited says that someone changed what it maps.
 	Edited bool `json:"edited"`
-	// KeptBy is why Muster leaves it open; if empty, nothing keeps it.
-	KeptBy []Keeper `json:"keptBy"`
+	// RetainedBy is why Muster leaves it open; if empty, nothing keeps it.
+	RetainedBy []Retainer `json:"retainedBy"`
 }
 
-// Keeper is an object that keeps a mapping open.
-type Keeper struct {
+// Retainer is an object that keeps a mapping open.
+type Retainer struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -237,13 +237,13 @@ func (r *Report) WriteJSON(to io.Writer) error {
 // WriteTables writes a report for people.
 func (r *Report) WriteTables(to io.Writer) error {
 	table := tabwriter.NewWriter(to, 0, 0, 3, ' ', 0)
-	section(table, "BundleNamespaceMappings without a rightful user", len(r.Mappings), "NAMESPACE\tNAME\tMAPS\tKEPT BY")
+	section(table, "BundleNamespaceMappings without a rightful user", len(r.Mappings), "NAMESPACE\tNAME\tMAPS\tRETAINED BY")
 	for _, mapping := range r.Mappings {
 		maps := "as made"
 		if mapping.Edited {
 			maps = "edited"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", mapping.Namespace, mapping.Name, maps, keptBy(mapping.KeptBy))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", mapping.Namespace, mapping.Name, maps, retainedBy(mapping.RetainedBy))
 	}
 	fmt.Fprintln(table)
 	section(table, "Clusters that use a class of another namespace", len(r.Clusters), "NAMESPACE\tNAME\tCLASS\tCREATED\tASKED")
@@ -271,7 +271,7 @@ func section(to io.Writer, title string, count int, header string) {
 	}
 }
 
-func keptBy(keepers []Keeper) string {
+func retainedBy(keepers []Retainer) string {
 	var names []string
 	for _, keeper := range keepers {
 		names = append(names, fmt.Sprintf("%s %s (%s)", keeper.Kind, keeper.Name, keeper.Why))

@@ -47,7 +47,7 @@ func (a *audit) mappings() {
 			continue
 		}
 		a.report.Mappings = append(a.report.Mappings, Mapping{
-			Namespace: mapping.Namespace, Name: mapping.Name, Edited: isEdited(mapping), KeptBy: keepers,
+			Namespace: mapping.Namespace, Name: mapping.Name, Edited: isEdited(mapping), RetainedBy: keepers,
 		})
 	}
 }
@@ -66,8 +66,8 @@ func isEdited(mapping *fleetv1.BundleNamespaceMapping) bool {
 
 // keepers returns what keeps the mapping from a class namespace to another one; rightful
 // says that one of them is a Cluster for which Muster would make it.
-func (a *audit) keepers(classNamespace, namespace string) (keepers []Keeper, rightful bool) {
-	keepers = []Keeper{}
+func (a *audit) keepers(classNamespace, namespace string) (keepers []Retainer, rightful bool) {
+	keepers = []Retainer{}
 	if !a.Settings.Cluster.ApplyClassGroup {
 		return keepers, false // There should be none.
 	}
@@ -80,7 +80,7 @@ func (a *audit) keepers(classNamespace, namespace string) (keepers []Keeper, rig
 			return nil, true
 		}
 		if keeps {
-			keepers = append(keepers, Keeper{Kind: "Cluster", Namespace: namespace, Name: cluster.Name, Why: why})
+			keepers = append(keepers, Retainer{Kind: "Cluster", Namespace: namespace, Name: cluster.Name, Why: why})
 		}
 	}
 	for _, cluster := range a.copies[namespace] {
@@ -96,7 +96,7 @@ func (a *audit) keepers(classNamespace, namespace string) (keepers []Keeper, rig
 		default:
 			continue
 		}
-		keepers = append(keepers, Keeper{Kind: "Fleet Cluster", Namespace: namespace, Name: cluster.Name, Why: why})
+		keepers = append(keepers, Retainer{Kind: "Fleet Cluster", Namespace: namespace, Name: cluster.Name, Why: why})
 	}
 	return keepers, false
 }

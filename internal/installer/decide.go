@@ -65,7 +65,7 @@ func configuredIs(holds bool, reason, format string, args ...any) *metav1.Condit
 }
 
 // next says what to do next.
-func (s *sight) next() plan {
+func (s *state) next() plan {
 	var p plan
 	if s.isNothing() {
 		return p
@@ -95,7 +95,7 @@ func (s *sight) next() plan {
 }
 
 // shown says of a step that it would be taken, where nothing is to be done.
-func (s *sight) shown(p plan) plan {
+func (s *state) shown(p plan) plan {
 	if s.install == nil || !s.install.planOnly || p.step == rest || p.step == ask {
 		return p
 	}
@@ -107,7 +107,7 @@ func (s *sight) shown(p plan) plan {
 }
 
 // underRancher leaves everything to Rancher, but for the gates in the ConfigMap that is named.
-func (s *sight) underRancher() plan {
+func (s *state) underRancher() plan {
 	p := plan{
 		installed: installedIs(false, ReasonManagedByRancher, "Rancher installs Fleet here (Deployment cattle-system/rancher) and nothing of it was touched; remove spec.install, and upgrade Rancher instead"),
 	}
@@ -130,7 +130,7 @@ func (s *sight) underRancher() plan {
 func (w *wanted) serverWanted() bool { return w.server != nil }
 
 // gatesElsewhere reports whether the gates are wanted in a ConfigMap that is named.
-func (s *sight) gatesElsewhere() bool { return s.gates != nil && s.gates.configMap.Name != "" }
+func (s *state) gatesElsewhere() bool { return s.gates != nil && s.gates.configMap.Name != "" }
 
 func (w *wanted) asksForSettings() bool {
 	return w.serverWanted() || w.gates != nil || w.bootstrap != nil
@@ -138,7 +138,7 @@ func (w *wanted) asksForSettings() bool {
 
 // beside sets up a Fleet that somebody else has installed, where that can be done beside
 // its release.
-func (s *sight) beside(installed *metav1.Condition) plan {
+func (s *state) beside(installed *metav1.Condition) plan {
 	p := plan{installed: installed}
 	var problem *metav1.Condition
 	if p.step, p.text, problem, p.later = s.gatesStep(); p.step != rest || problem != nil {
@@ -177,7 +177,7 @@ func (s *sight) beside(installed *metav1.Condition) plan {
 }
 
 // gatesStep brings the gates into the ConfigMap that is named for them.
-func (s *sight) gatesStep() (next step, text string, problem *metav1.Condition, later time.Duration) {
+func (s *state) gatesStep() (next step, text string, problem *metav1.Condition, later time.Duration) {
 	if !s.gatesElsewhere() {
 		return rest, "", nil, 0
 	}

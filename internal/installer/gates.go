@@ -151,7 +151,7 @@ func (w *written) due() time.Time {
 
 // overwrite says whether a text is to be written now into a ConfigMap that is somebody else's.
 // Who keeps undoing that is not fought with, but told of.
-func (s *sight) overwrite(kind step, where fmt.Stringer, has, text string) (step, *metav1.Condition, time.Duration) {
+func (s *state) overwrite(kind step, where fmt.Stringer, has, text string) (step, *metav1.Condition, time.Duration) {
 	last := s.writes[kind]
 	isUndone := last != nil && last.text == text
 	switch {

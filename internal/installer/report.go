@@ -21,8 +21,8 @@ import (
 	"github.com/muster-fleet/muster/internal/metrics"
 )
 
-// tell writes what is the installer's of the status, and events about what has changed.
-func (r *reconciler) tell(ctx context.Context, config *addonsv1.FleetAddonConfig, version string, p *plan) error {
+// report writes what is the installer's of the status, and events about what has changed.
+func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConfig, version string, p *plan) error {
 	if p.step != rest && p.installed == nil && p.configured == nil {
 		return nil // A short step; what comes of it is told.
 	}
@@ -65,9 +65,9 @@ func (r *reconciler) tell(ctx context.Context, config *addonsv1.FleetAddonConfig
 	return nil
 }
 
-// tellTrouble tells of an error that stays. What is known of the version is kept, and so is
+// reportFailure tells of an error that stays. What is known of the version is kept, and so is
 // what an error in writing settings says nothing about.
-func (r *reconciler) tellTrouble(ctx context.Context, key types.NamespacedName, why error) error {
+func (r *reconciler) reportFailure(ctx context.Context, key types.NamespacedName, why error) error {
 	config := &addonsv1.FleetAddonConfig{}
 	if err := r.live.Get(ctx, key, config); err != nil {
 		return client.IgnoreNotFound(err)
@@ -84,11 +84,11 @@ func (r *reconciler) tellTrouble(ctx context.Context, key types.NamespacedName, 
 	if asks.asksForSettings() {
 		p.configured = configuredIs(false, ReasonFailing, format, why)
 	}
-	return r.tell(ctx, config, config.Status.InstalledVersion, &p)
+	return r.report(ctx, config, config.Status.InstalledVersion, &p)
 }
 
 // installedVersion is the version of Fleet that is really there.
-func (s *sight) installedVersion() string {
+func (s *state) installedVersion() string {
 	switch {
 	case s.fleet != nil && s.fleet.Deployed != nil:
 		return s.fleet.Deployed.String()
@@ -208,10 +208,10 @@ var reasonsToBeFalse = map[string][]string{
 func tally(status *addonsv1.FleetAddonConfigStatus) {
 	metrics.FleetVersion(status.InstalledVersion)
 	for kind, reasons := range reasonsToBeFalse {
-		var said metav1.Condition
+		var reported metav1.Condition
 		if found := meta.FindStatusCondition(status.Conditions, kind); found != nil {
-			said = *found
+			reported = *found
 		}
-		metrics.FleetCondition(kind, string(said.Status), said.Reason, reasons)
+		metrics.FleetCondition(kind, string(reported.Status), reported.Reason, reasons)
 	}
 }

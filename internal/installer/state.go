@@ -117,8 +117,8 @@ type Credentials struct {
 // OpenRepository returns the repository at an address.
 type OpenRepository func(address string, credentials Credentials) (Repository, error)
 
-// sight is what there is, as far as it has been looked at.
-type sight struct {
+// state is what there is, as far as it has been looked at.
+type state struct {
 	wanted
 	// generation is that of the FleetAddonConfig.
 	generation int64
@@ -174,7 +174,7 @@ const (
 )
 
 // owner says whose Fleet is there.
-func (s *sight) owner() owner {
+func (s *state) owner() owner {
 	switch {
 	case s.rancher:
 		return ranchers
@@ -190,7 +190,7 @@ func (s *sight) owner() owner {
 }
 
 // version is the version of Fleet, as opposed to that of its chart; nil if it is not known.
-func (s *sight) version() *semver.Version {
+func (s *state) version() *semver.Version {
 	if s.fleet == nil {
 		return s.running
 	}

@@ -33,7 +33,7 @@ const (
 	Unchanged Result = "unchanged"
 	Created   Result = "created"
 	Updated   Result = "updated"
-	Kept      Result = "kept" // it differs, and must not be changed
+	Retained  Result = "kept" // it differs, and must not be changed
 )
 
 // Applier brings objects to their desired state.
@@ -138,7 +138,7 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 			}
 			return have, Unchanged, nil
 		case !patch:
-			return have, Kept, nil
+			return have, Retained, nil
 		}
 		result, write = Updated, a.update
 	}

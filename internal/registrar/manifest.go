@@ -97,14 +97,14 @@ func deploymentNamespace(fleet *fleetv1.Cluster) string {
 
 // manifestSecret returns the Secret that is handed out. Before the Cluster is registered it
 // lacks the credential.
-func manifestSecret(v *visit) (*corev1.Secret, error) {
-	manifest, err := manifest(v.server, v.fleet, v.token(), v.agent)
+func manifestSecret(s *scope) (*corev1.Secret, error) {
+	manifest, err := manifest(s.server, s.fleet, s.token(), s.agent)
 	if err != nil {
 		return nil, err
 	}
-	secret := emptySecret(v.cluster)
-	secret.Data = map[string][]byte{stamp.ManifestKey: manifest, tokenKey: []byte(v.token())}
-	if current := v.current(); current != nil {
+	secret := emptySecret(s.cluster)
+	secret.Data = map[string][]byte{stamp.ManifestKey: manifest, tokenKey: []byte(s.token())}
+	if current := s.current(); current != nil {
 		secret.Annotations = map[string]string{registeredAnnotation: string(current.UID)}
 	}
 	return secret, nil

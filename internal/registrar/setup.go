@@ -138,7 +138,7 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 			// Fleet keeps a credential for 40 minutes: whatever was in the way is asked about often.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, time.Minute),
 		}).
-		// Each look at a Cluster that is registered costs a request for its Secret: not for every
+		// Each reconcile of a Cluster that is registered costs a request for its Secret: not for every
 		// status that an agent reports.
 		For(&clusterv1.Cluster{}, builder.WithPredicates(kube.News)).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.ofRecord)).
@@ -230,27 +230,27 @@ func (r *reconciler) list(ctx context.Context, options ...client.ListOption) []r
 	return result
 }
 
-// sightings remember since when the cache has shown the clientID of a Cluster's Fleet Cluster.
-type sightings struct {
+// observedClientIDs remember since when the cache has shown the clientID of a Cluster's Fleet Cluster.
+type observedClientIDs struct {
 	mu   sync.Mutex
-	last map[types.NamespacedName]sighting
+	last map[types.NamespacedName]observedClientID
 }
 
-type sighting struct {
+type observedClientID struct {
 	fleet    types.UID
 	clientID string
 	since    time.Time
 }
 
 // since returns when the clientID that a Cluster's Fleet Cluster has now was first looked at.
-func (s *sightings) since(cluster types.NamespacedName, fleet *fleetv1.Cluster, now time.Time) time.Time {
+func (s *observedClientIDs) since(cluster types.NamespacedName, fleet *fleetv1.Cluster, now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := s.last[cluster]
 	if last.fleet != fleet.UID || last.clientID != fleet.Spec.ClientID {
-		last = sighting{fleet.UID, fleet.Spec.ClientID, now}
+		last = observedClientID{fleet.UID, fleet.Spec.ClientID, now}
 		if s.last == nil {
-			s.last = map[types.NamespacedName]sighting{}
+			s.last = map[types.NamespacedName]observedClientID{}
 		}
 		s.last[cluster] = last
 	}
@@ -258,7 +258,7 @@ func (s *sightings) since(cluster types.NamespacedName, fleet *fleetv1.Cluster, 
 }
 
 // forget drops a Cluster that is gone.
-func (s *sightings) forget(cluster types.NamespacedName) {
+func (s *observedClientIDs) forget(cluster types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.last, cluster)

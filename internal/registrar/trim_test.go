@@ -195,27 +195,27 @@ func TestLongRotations(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	v := met{registered: "granted"}.visit()
-	v.cluster.Annotations = long.Annotations
-	v.registrations[0].Name = v.registrationName()
-	v.kept = v.record()
-	if got := len(v.kept.rotation); got != 2*sha256.Size {
+	s := met{registered: "granted"}.scope()
+	s.cluster.Annotations = long.Annotations
+	s.registrations[0].Name = s.registrationName()
+	s.recorded = s.record()
+	if got := len(s.recorded.rotation); got != 2*sha256.Size {
 		t.Errorf("the record holds %d bytes of it", got)
 	}
-	if v.isRotated() {
+	if s.isRotated() {
 		t.Error("what was followed is asked for")
 	}
-	v.cluster.Annotations = longer.Annotations
-	if !v.isRotated() {
+	s.cluster.Annotations = longer.Annotations
+	if !s.isRotated() {
 		t.Error("another long wish is not seen")
 	}
-	v.cluster.Annotations = map[string]string{stamp.RotateAnnotation: ""}
-	if v.isRotated() || v.rotation() != "" {
+	s.cluster.Annotations = map[string]string{stamp.RotateAnnotation: ""}
+	if s.isRotated() || s.rotation() != "" {
 		t.Error("an empty value asks for something")
 	}
 }
 
-// What is not read is no news either: agents report every quarter of an hour, and each look
+// What is not read is no news either: agents report every quarter of an hour, and each reconcile
 // at a Cluster that is registered asks the API server for its Secret.
 func TestNews(t *testing.T) {
 	passes := func(before, after client.Object) bool {

@@ -55,7 +55,7 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 	}
 	now := &InForce{Config: config}
 	if now.Settings, now.Invalid = From(config); now.Invalid != nil {
-		now.Settings = Held(config)
+		now.Settings = Retained(config)
 	}
 	effect, err := effectOf(now.Settings)
 	if err != nil {
@@ -67,10 +67,10 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 }
 
 func effectOf(in Settings) (string, error) {
-	called := in.Cluster.AgentInitiatedSelector.String()
+	agentInitiated := in.Cluster.AgentInitiatedSelector.String()
 	in.Cluster.Prefix, in.Cluster.Suffix, in.Cluster.Selector, in.Cluster.NamespaceSelector = "", "", nil, nil
 	in.Cluster.AgentInitiatedSelector = nil // It would encode as nothing.
-	effect, err := json.Marshal([]any{in, called})
+	effect, err := json.Marshal([]any{in, agentInitiated})
 	return string(effect), err
 }
 

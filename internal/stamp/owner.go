@@ -152,9 +152,9 @@ const (
 	Own
 	// HandedOver belonged to someone who handed it over with the adopt annotation.
 	HandedOver
-	// Predecessor was made from an earlier Cluster of the same name, which still owns it:
+	// EarlierCluster was made from an earlier Cluster of the same name, which still owns it:
 	// the garbage collector deletes it.
-	Predecessor
+	EarlierCluster
 	// Orphan was made from an earlier Cluster of the same name and has no owner. For Fleet
 	// its agent is deployed, but to a cluster that may be gone.
 	Orphan
@@ -191,7 +191,7 @@ func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid
 	case origin.UID != "" && lives("", origin.UID):
 		return Foreign, fmt.Sprintf("Fleet Cluster %q has the UID of another Cluster, which exists%s", fleetCluster.GetName(), handOver)
 	case origin.Owned:
-		return Predecessor, ""
+		return EarlierCluster, ""
 	case origin.UID != "", isOlder(fleetCluster, cluster):
 		return Orphan, ""
 	default:

@@ -22,9 +22,9 @@ func TestRegistrationOf(t *testing.T) {
 		}
 		return in.Cluster
 	}
-	fleet := func(called bool, kubeconfig string) *fleetv1.Cluster {
+	fleet := func(checkedIn bool, kubeconfig string) *fleetv1.Cluster {
 		result := &fleetv1.Cluster{Spec: fleetv1.ClusterSpec{KubeConfigSecret: kubeconfig}}
-		if called {
+		if checkedIn {
 			result.Status.Agent.LastSeen = metav1.Now()
 		}
 		return result

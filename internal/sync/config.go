@@ -66,9 +66,9 @@ type configReconciler struct {
 	// installer and helm say whether the installer runs, and what carries out HelmChartProxies.
 	installer, helm *presence
 
-	// missing names the kinds that are not served, as of the last look.
+	// missing names the kinds that are not served, as of the last check.
 	missing string
-	// counted says that every Cluster that was there at the start has been looked at.
+	// counted says that every Cluster that was there at the start has been reconciled.
 	counted bool
 	// wrote is when the status was written last.
 	wrote time.Time
@@ -128,7 +128,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		metrics.Condition(InstallerAvailableCondition, true)
 		return ctrl.Result{}, nil
 	}
-	if r.missing, err = r.gate.look(ctx); err != nil {
+	if r.missing, err = r.gate.missing(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
 	if r.missing == "" && !r.gate.opened.Load() {
@@ -179,7 +179,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	return later, client.IgnoreNotFound(err)
 }
 
-// count notes whether all Clusters have been looked at since the start. Until then the
+// count notes whether all Clusters have been reconciled since the start. Until then the
 // last status says more than counts that grow from zero.
 func (r *configReconciler) count(ctx context.Context) error {
 	if r.counted || r.missing != "" {

@@ -25,7 +25,7 @@ import (
 )
 
 // enqueuer says which keys an object's change concerns. On an update, enqueue asks it about
-// both the old and the new object, so that both classes of a rebased Cluster are looked at.
+// both the old and the new object, so that both classes of a rebased Cluster are reconciled.
 type enqueuer struct {
 	client.Reader
 	settings *settings.Reader

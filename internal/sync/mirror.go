@@ -20,15 +20,15 @@ type mirror struct {
 	now        func() time.Time
 }
 
-// of adds the mirrored condition to the outcome of a visit, if the Cluster has a Fleet Cluster.
+// of adds the mirrored condition to the outcome of a reconcile, if the Cluster has a Fleet Cluster.
 // The next reconcile is due when the agent has been silent for too long: heartbeats alone trigger
 // none.
-func (m mirror) of(v *visit, result outcome) outcome {
-	if !v.has() || result.isNothing() {
+func (m mirror) of(s *scope, result outcome) outcome {
+	if !s.has() || result.isNothing() {
 		return result
 	}
-	result.conditions = append(result.conditions, m.bundlesReady(v.fleet))
-	return result.again(sooner(result.after, m.untilStale(v.fleet)))
+	result.conditions = append(result.conditions, m.bundlesReady(s.fleet))
+	return result.again(sooner(result.after, m.untilStale(s.fleet)))
 }
 
 // untilStale returns how long the agent of a Fleet Cluster may stay silent from now on; zero if

@@ -93,7 +93,7 @@ func (r *namespaceReconciler) isMade(ctx context.Context, in settings.Settings, 
 	if err != nil || found != nil || !has {
 		return found != nil, err
 	}
-	return r.users.anyFleetCluster(ctx, namespace.Name, scope{}, func(cluster *fleetv1.Cluster) (bool, error) {
+	return r.users.anyFleetCluster(ctx, namespace.Name, subset{}, func(cluster *fleetv1.Cluster) (bool, error) {
 		if !stamp.IsOurs(cluster) {
 			return false, nil
 		}

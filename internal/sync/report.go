@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// errorPatience is how long a passing error may last before it is reported: a restart of
+	// errorGracePeriod is how long a passing error may last before it is reported: a restart of
 	// the API server, a lost connection.
-	errorPatience = 30 * time.Second
+	errorGracePeriod = 30 * time.Second
 	// messageInterval is how often, at most, a change to only the message of
 	// BundlesReadyCondition is written: Fleet's messages contain counts of bundles.
 	messageInterval = 15 * time.Second
@@ -93,7 +93,7 @@ func (r *reporter) isPassing(key types.NamespacedName, err error) (lasted time.D
 		r.failing[key] = since
 	}
 	lasted = r.now().Sub(since)
-	return lasted, lasted < errorPatience
+	return lasted, lasted < errorGracePeriod
 }
 
 // damp returns how long a change to only the message must wait; if it need not, damp notes

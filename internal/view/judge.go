@@ -52,7 +52,7 @@ func (b *builder) judgeCluster(key types.NamespacedName, cluster *CAPICluster, f
 	case cluster.Deleting:
 		return verdict{Waiting, reasonDeleting, "the Cluster is being deleted"}
 	case condition == nil:
-		return b.judgeUnseen(key, cluster)
+		return b.judgeUnreported(key, cluster)
 	case condition.Status != metav1.ConditionTrue:
 		return judgeNotImported(condition)
 	}
@@ -61,7 +61,7 @@ func (b *builder) judgeCluster(key types.NamespacedName, cluster *CAPICluster, f
 	case condition.Reason == importedImported:
 	case condition.Reason == importedPaused || condition.Reason == importedDeselected:
 		if result.state == Ready {
-			return verdict{Held, condition.Reason, condition.Message}
+			return verdict{Inactive, condition.Reason, condition.Message}
 		}
 	case result.state != Problem:
 		return verdict{Problem, condition.Reason, condition.Message}
@@ -69,8 +69,8 @@ func (b *builder) judgeCluster(key types.NamespacedName, cluster *CAPICluster, f
 	return result
 }
 
-// judgeUnseen is for a Cluster that the syncer says nothing about.
-func (b *builder) judgeUnseen(key types.NamespacedName, cluster *CAPICluster) verdict {
+// judgeUnreported is for a Cluster that the syncer says nothing about.
+func (b *builder) judgeUnreported(key types.NamespacedName, cluster *CAPICluster) verdict {
 	if why := b.Unread[Config]; why != "" {
 		return verdict{Unknown, reasonUnread, "the Cluster has no condition FleetImported, and the FleetAddonConfig, which may not select it, could not be read"}
 	}
@@ -79,7 +79,7 @@ func (b *builder) judgeUnseen(key types.NamespacedName, cluster *CAPICluster) ve
 		namespaceLabels = map[string]string{corev1.LabelMetadataName: key.Namespace}
 	}
 	if selected, why := stamp.Selected(b.settings.Cluster, stamp.WithClassLabels(cluster.Labels, cluster.Class), namespaceLabels); !selected {
-		return verdict{Held, reasonNotSelected, why}
+		return verdict{Inactive, reasonNotSelected, why}
 	}
 	return verdict{Waiting, reasonNotSeen, "the Cluster has no condition FleetImported yet"}
 }
@@ -88,7 +88,7 @@ func judgeNotImported(condition *Condition) verdict {
 	result := verdict{Problem, condition.Reason, condition.Message}
 	switch condition.Reason {
 	case importedPaused, importedDeselected:
-		result.state = Held
+		result.state = Inactive
 	case importedWaiting, importedDeleting, importedAgent:
 		result.state = Waiting
 	}

@@ -240,16 +240,16 @@ func stateOf(in *fleetv1.BundleDeployment) fleetv1.BundleState {
 }
 
 func messageOf(in *fleetv1.BundleDeployment) string {
-	said := map[string]string{}
+	messages := map[string]string{}
 	for _, condition := range in.Status.Conditions {
-		said[condition.Type] = condition.Message
+		messages[condition.Type] = condition.Message
 	}
 	if in.Status.AppliedDeploymentID != in.Spec.DeploymentID {
-		delete(said, fleetv1.BundleDeploymentConditionInstalled) // It is about what was there before.
+		delete(messages, fleetv1.BundleDeploymentConditionInstalled) // It is about what was there before.
 	}
 	for _, name := range []string{fleetv1.BundleDeploymentConditionDeployed, fleetv1.BundleDeploymentConditionInstalled, fleetv1.BundleDeploymentConditionMonitored} {
-		if said[name] != "" {
-			return said[name]
+		if messages[name] != "" {
+			return messages[name]
 		}
 	}
 	return ""

@@ -152,9 +152,9 @@ func TestBackAndForth(t *testing.T) {
 	}
 }
 
-// TestImportedWhileLookedAt follows the Bundles of a Cluster that is imported only when
+// TestImportedWhileWatched follows the Bundles of a Cluster that is imported only when
 // somebody is looking at it.
-func TestImportedWhileLookedAt(t *testing.T) {
+func TestImportedWhileWatched(t *testing.T) {
 	s := serveCrowd(t, 3)
 	key := crowdKey(0, 1)
 	imported := s.objects.FleetClusters[key]

@@ -24,9 +24,9 @@ type change struct {
 	HTML  string `json:"html,omitempty"`
 }
 
-// told are changes that readers are told of at once. To be told again what one has already
+// update are changes that readers are told of at once. To be told again what one has already
 // does no harm.
-type told struct {
+type update struct {
 	number  int
 	changes []change
 }
@@ -36,11 +36,11 @@ type feed struct {
 	mu sync.Mutex
 	// number is that of what was told last, and recent what was told up to it.
 	number  int
-	recent  []told
-	readers map[chan told]bool
+	recent  []update
+	readers map[chan update]bool
 }
 
-func newFeed() *feed { return &feed{readers: map[chan told]bool{}} }
+func newFeed() *feed { return &feed{readers: map[chan update]bool{}} }
 
 // now returns the number of what was told last. A page that is made afterwards has all up to
 // it.
@@ -52,14 +52,14 @@ func (f *feed) now() int {
 
 // join returns what is told after a number: what happened while a page was on its way is on
 // none that is made before.
-func (f *feed) join(after int) chan told {
+func (f *feed) join(after int) chan update {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	reader := make(chan told, 2*backlog)
+	reader := make(chan update, 2*backlog)
 	f.readers[reader] = true
 	missed := f.number - after
 	if missed < 0 || missed > len(f.recent) {
-		reader <- told{f.number, []change{{Op: "reload"}}}
+		reader <- update{f.number, []change{{Op: "reload"}}}
 		return reader
 	}
 	for _, t := range f.recent[len(f.recent)-missed:] {
@@ -68,27 +68,27 @@ func (f *feed) join(after int) chan told {
 	return reader
 }
 
-func (f *feed) leave(reader chan told) {
+func (f *feed) leave(reader chan update) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.readers, reader)
 }
 
-func (f *feed) tell(changes []change) {
+func (f *feed) publish(changes []change) {
 	if len(changes) == 0 {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.number++
-	t := told{f.number, changes}
+	t := update{f.number, changes}
 	f.recent = append(f.recent, t)
-	kept, total := len(f.recent), 0
-	for kept > 0 && len(f.recent)-kept < backlog && total+len(f.recent[kept-1].changes) <= heavy {
-		kept--
-		total += len(f.recent[kept].changes)
+	retained, total := len(f.recent), 0
+	for retained > 0 && len(f.recent)-retained < backlog && total+len(f.recent[retained-1].changes) <= heavy {
+		retained--
+		total += len(f.recent[retained].changes)
 	}
-	f.recent = slices.Clone(f.recent[kept:])
+	f.recent = slices.Clone(f.recent[retained:])
 	for reader := range f.readers {
 		select {
 		case reader <- t:

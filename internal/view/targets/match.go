@@ -68,12 +68,12 @@ func MatchOf(bundle *fleetv1.Bundle, cluster *fleetv1.Cluster, groups []*fleetv1
 			result.Target, result.Name = target, nameOf(target, i)
 		}
 	}
-	result.settle(bundle.Spec.TargetCustomizationMode)
+	result.resolve(bundle.Spec.TargetCustomizationMode)
 	return result
 }
 
-// settle drops customizations that do not count, and says what forbids the Cluster.
-func (m *Match) settle(mode fleetv1.TargetCustomizationMode) {
+// resolve drops customizations that do not count, and says what forbids the Cluster.
+func (m *Match) resolve(mode fleetv1.TargetCustomizationMode) {
 	if m.Target == nil {
 		m.Customizations = nil
 		return
