@@ -62,7 +62,7 @@ func (s subset) options() []client.ListOption {
 type question struct {
 	of        string
 	namespace string
-	subset     subset
+	subset    subset
 }
 
 // maker returns what a maker of the namespace uses; zero if there is none.

@@ -39,12 +39,12 @@ func TestBehindNAT(t *testing.T) {
 	if !t.Run("it is registered before its control plane is", func(t *testing.T) { clientID, first = testRegistered(t) }) {
 		return
 	}
-	if !t.Run("what is handed out lets its agent call and deploy", testCalls) {
+	if !t.Run("what is handed out lets its agent call and deploy", testAgentInitiated) {
 		return
 	}
 	t.Run("another agentNamespace leaves its agent where it is", testAgentNamespace)
 	t.Run("the credential can do what Fleet's roles say", func(t *testing.T) { testCredential(t, first) })
-	t.Run("nobody has called the cluster", testNobodyCalled)
+	t.Run("nobody has called the cluster", testNobodyRegistered)
 	t.Run("rotated: only the new credential works", func(t *testing.T) { first = testRotation(t, first) })
 	t.Run("to the manager and back: nobody is cut off", func(t *testing.T) { testTurning(t, first, clientID) })
 	t.Run("made anew under its name: nothing of the old works", func(t *testing.T) { testAnew(t, cluster, first, clientID) })
@@ -126,7 +126,7 @@ func manifest(g Gomega) string {
 	return string(out)
 }
 
-func testCalls(t *testing.T) {
+func testAgentInitiated(t *testing.T) {
 	g := NewWithT(t)
 	_, err := env.StartDownstream(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -210,9 +210,9 @@ func testCredential(t *testing.T, token string) {
 	g.Expect(out).To(ContainSubstring("Forbidden"))
 }
 
-// testNobodyCalled looks at who has asked the cluster's API server for anything: itself,
+// testNobodyRegistered looks at who has asked the cluster's API server for anything: itself,
 // whoever applied the manifest, and the agent.
-func testNobodyCalled(t *testing.T) {
+func testNobodyRegistered(t *testing.T) {
 	g := NewWithT(t)
 	events, err := env.DownstreamAuditLog(stack.AuditFilter{Where: func(e stack.AuditEvent) bool {
 		isPerson := e.User == "admin" && !strings.Contains(e.UserAgent, "fleet") && !strings.Contains(e.UserAgent, "muster") && !strings.Contains(e.UserAgent, "manager")
@@ -222,12 +222,12 @@ func testNobodyCalled(t *testing.T) {
 		return !isPerson && !isItself && !isAgent
 	}})
 	g.Expect(err).NotTo(HaveOccurred())
-	var callers []string
+	var registered []string
 	for _, event := range events {
-		callers = append(callers, event.User+" "+event.UserAgent)
+		registered = append(registered, event.User+" "+event.UserAgent)
 	}
-	slices.Sort(callers)
-	g.Expect(slices.Compact(callers)).To(BeEmpty())
+	slices.Sort(registered)
+	g.Expect(slices.Compact(registered)).To(BeEmpty())
 }
 
 func refused(g Gomega, token string) {

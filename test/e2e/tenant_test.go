@@ -125,18 +125,18 @@ func touchBundle(g Gomega) {
 
 // nothingClaimed checks that no Cluster of the namespace was taken in.
 func nothingClaimed(g Gomega, m *tenant) {
-	keptAtMost(g, m)
+	retainedAtMost(g, m)
 	for _, cluster := range m.clusters(g) {
 		g.Expect(stamp.PinOf(cluster.Annotations).IsComplete()).To(BeFalse(), "Cluster %s is pinned: %v", cluster.Name, cluster.Annotations)
 	}
 }
 
-// keptAtMost checks that a Cluster that nothing selects is told so, even if it is pinned to what
+// retainedAtMost checks that a Cluster that nothing selects is told so, even if it is pinned to what
 // the tenant has made for it.
-func keptAtMost(g Gomega, m *tenant) {
+func retainedAtMost(g Gomega, m *tenant) {
 	for _, cluster := range m.clusters(g) {
-		if told := conditions.Get(&cluster, "FleetImported"); told != nil {
-			g.Expect(told.Reason).To(Equal("Deselected"), "Cluster %s: %s", cluster.Name, told.Message)
+		if condition := conditions.Get(&cluster, "FleetImported"); condition != nil {
+			g.Expect(condition.Reason).To(Equal("Deselected"), "Cluster %s: %s", cluster.Name, condition.Message)
 		}
 	}
 	namespace := &corev1.Namespace{}

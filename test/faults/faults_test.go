@@ -52,8 +52,8 @@ type fault struct {
 	// strike breaks something and, but for kills, mends it again. It returns when everything that
 	// Muster needs is there again.
 	strike func(context.Context, *run) error
-	// calls says that there are Clusters whose agents call, and the registrar that they need.
-	calls bool
+	// agentInitiated says that there are Clusters whose agents call, and the registrar that they need.
+	agentInitiated bool
 	// charts says that there are HelmChartProxies, and the program that carries them out.
 	charts bool
 	// short has it strike with -short, too: two of them show that all can.
@@ -63,7 +63,7 @@ type fault struct {
 // faults are all that can strike. The long ones begin first, so that no stack is left alone with one in the end.
 var faults = []fault{
 	{name: "apiserver-stopped", strike: stopAPIServer, charts: true},
-	{name: "registrar-killed", strike: killRegistrar, calls: true},
+	{name: "registrar-killed", strike: killRegistrar, agentInitiated: true},
 	{name: "etcd-stopped", strike: stopEtcd, charts: true},
 	{name: "helm-killed", strike: killCharts, charts: true},
 	{name: "fleet-crds-removed", strike: removeFleetCRDs, charts: true},

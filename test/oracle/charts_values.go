@@ -56,7 +56,7 @@ var aCluster = map[string]any{"Cluster": map[string]any{"metadata": map[string]a
 // ChartsHold reports whether something of a HelmChartProxy stays as it was, so that it matters how
 // it was.
 func ChartsHold(was State) bool {
-	s := Settle(was)
+	s := Converge(was)
 	in := settingsOf(s.Config)
 	for of, carrier := range s.Charts.Carriers {
 		if of.Only != "" && s.Charts.Installed[carrier.UID] != "" {
@@ -64,7 +64,7 @@ func ChartsHold(was State) bool {
 		}
 	}
 	for _, proxy := range s.Charts.Proxies {
-		if _, _, held := s.wanted(proxy); held || s.Charts.Down || Templates[proxy.Spec.ValuesTemplate](aCluster) == nil {
+		if _, _, retained := s.wanted(proxy); retained || s.Charts.Down || Templates[proxy.Spec.ValuesTemplate](aCluster) == nil {
 			return true
 		}
 		for _, cluster := range s.chartClusters(proxy) {

@@ -50,7 +50,7 @@ func Missing(want, got State) []string {
 // Extra names the objects of Muster that are in the second state and not in the first.
 func Extra(want, got State) []string {
 	return slices.Concat(missing(got, want, isOurs), got.Charts.Wrong, got.Charts.Garbage,
-		without("ClusterRegistration", got.Calling.Registrations, nil, func(asked client.Object) bool {
+		without("ClusterRegistration", got.AgentInitiated.Registrations, nil, func(asked client.Object) bool {
 			return isOurs(asked) && !slices.ContainsFunc(asked.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
 				return want.FleetClusters[Key{Namespace: asked.GetNamespace(), Name: owner.Name}] != nil
 			})
@@ -63,9 +63,9 @@ func missing(want, got State, counts func(client.Object) bool) []string {
 		without("Fleet Cluster", want.FleetClusters, got.FleetClusters, counts),
 		without("ClusterGroup", want.Groups, got.Groups, counts),
 		without("BundleNamespaceMapping", want.Mappings, got.Mappings, counts),
-		without("manifest", want.Calling.Manifests, got.Calling.Manifests, counts),
+		without("manifest", want.AgentInitiated.Manifests, got.AgentInitiated.Manifests, counts),
 		without("carrier of", want.Charts.Carriers, got.Charts.Carriers, nil),
-		without("HelmReleaseProxies of", want.Charts.Mirrors, got.Charts.Mirrors, nil),
+		without("HelmReleaseProxies of", want.Charts.ReleaseProxies, got.Charts.ReleaseProxies, nil),
 	)
 }
 

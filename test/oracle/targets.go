@@ -59,9 +59,9 @@ func (s *State) users(in settings) (makers, keepers map[use]bool) {
 	return makers, keepers
 }
 
-// settleTargets makes the groups and mappings of makers, keeps byte for byte those of
+// convergeTargets makes the groups and mappings of makers, keeps byte for byte those of
 // keepers, deletes those of ours that nobody uses, and leaves other people's alone.
-func (s *State) settleTargets(in settings) {
+func (s *State) convergeTargets(in settings) {
 	groups, mappings := map[Key]bool{}, map[Key]bool{}
 	makers, keepers := s.users(in)
 	if !in.classGroup {
@@ -101,9 +101,9 @@ func isLive(mapping *fleetv1.BundleNamespaceMapping) bool {
 	return mapping != nil && mapping.BundleSelector != nil && mapping.NamespaceSelector != nil
 }
 
-// settleClassGroups makes the group of each class. It goes with its class, through
+// convergeClassGroups makes the group of each class. It goes with its class, through
 // its owner reference; without one it stays.
-func (s *State) settleClassGroups(in settings) {
+func (s *State) convergeClassGroups(in settings) {
 	for key, class := range s.Classes {
 		if old := s.Groups[key]; !class.DeletionTimestamp.IsZero() || old != nil && !(isOurs(old) && in.classPatch) {
 			continue
@@ -153,25 +153,25 @@ func isOfAnotherNamespace(group client.Object) bool {
 	return namespace != "" && namespace != group.GetNamespace()
 }
 
-// settleNamespaces annotates the Namespaces of Clusters for Rancher: for the same that
+// convergeNamespaces annotates the Namespaces of Clusters for Rancher: for the same that
 // other things are made for, and for the same it is kept. An annotation that somebody
 // else made stays as it is.
-func (s *State) settleNamespaces(in settings) {
-	made, kept := map[string]bool{}, map[string]bool{}
+func (s *State) convergeNamespaces(in settings) {
+	made, retained := map[string]bool{}, map[string]bool{}
 	for _, cluster := range s.Clusters {
 		awaited := cluster.DeletionTimestamp.IsZero() && in.selects(cluster, s.Namespaces[cluster.Namespace])
 		made[cluster.Namespace] = made[cluster.Namespace] || s.isMaker(in, cluster)
-		kept[cluster.Namespace] = kept[cluster.Namespace] || isClaimed(cluster) || awaited
+		retained[cluster.Namespace] = retained[cluster.Namespace] || isClaimed(cluster) || awaited
 	}
 	for key, fleet := range s.FleetClusters {
-		kept[key.Namespace] = kept[key.Namespace] || isOurs(fleet) && s.isOfLiving(in, fleet)
+		retained[key.Namespace] = retained[key.Namespace] || isOurs(fleet) && s.isOfLiving(in, fleet)
 	}
 	for name, namespace := range s.Namespaces {
 		switch {
 		case made[name] && !has(namespace.Annotations, workspace):
 			namespace.Annotations = set(namespace.Annotations, workspace, "true")
 			namespace.ManagedFields = append(namespace.ManagedFields, metav1.ManagedFieldsEntry{Manager: manager})
-		case !made[name] && !kept[name] && isManager(namespace):
+		case !made[name] && !retained[name] && isManager(namespace):
 			delete(namespace.Annotations, workspace)
 		}
 	}

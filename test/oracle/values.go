@@ -103,7 +103,7 @@ func leaveOutVariable(node any, path []string) {
 }
 
 func withoutVariable(items []any, path []string) []any {
-	kept := []any{}
+	retained := []any{}
 	for _, item := range items {
 		name := field(item, "name")
 		isNamed := path[0] == "*" || path[0] == name
@@ -113,9 +113,9 @@ func withoutVariable(items []any, path []string) []any {
 		if isNamed {
 			exclude(field(item, "value"), path[1:])
 		}
-		kept = append(kept, item)
+		retained = append(retained, item)
 	}
-	return kept
+	return retained
 }
 
 // exclude removes what the segments of a JSON pointer lead to; * is every key or item.

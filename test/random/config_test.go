@@ -27,7 +27,7 @@ var classOperations = []operation{
 	// A group that does not go with its class stays as it was.
 	{name: "DeleteClass", weight: 3, draw: drawOneClass, do: deleteClass, racy: func(r *run, _ Step) bool {
 		_, config := r.config()
-		return r.state.GarbageStays || isFalse(config.SetOwnerReferences)
+		return r.state.GarbageRemains || isFalse(config.SetOwnerReferences)
 	}},
 	{name: "LabelClass", weight: 5, draw: draws(
 		drawOneClass, drawKey("tier", "both", "management.cattle.io/cluster-display-name"), drawValue("", "gold", "iron"),

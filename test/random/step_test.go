@@ -80,7 +80,7 @@ const quiet = "quiet"
 // operations are all that can happen.
 var operations = slices.Concat(
 	clusterOperations, classOperations, configOperations, foreignOperations, tenantOperations, collidingOperations,
-	processOperations, callingOperations, flapOperations, registrarOperations, chartsOperations, carriedOperations,
+	processOperations, agentOperations, flapOperations, registrarOperations, chartsOperations, carriedOperations,
 	releaseOperations,
 )
 

@@ -23,7 +23,7 @@ var tenantOperations = []operation{
 			return true
 		}
 		step.Kind = fleetClusterKind
-		return !r.isKept(step)
+		return !r.isRetained(step)
 	}},
 	{name: "TenantCreateFleetCluster", weight: 5, draw: draws(drawForgery, drawValue("mine", "mine", "wanted", "prefixed")),
 		do: tenantCreateFleetCluster, racy: always},

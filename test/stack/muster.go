@@ -266,7 +266,7 @@ func (w *workload) prepare(ctx context.Context, spec *process.Spec) error {
 	if err := w.leasePorts(deployment); err != nil {
 		return err
 	}
-	plan, err := pod.New(deployment, pod.Place{Name: w.name + "-0", Dir: filepath.Join(w.dir, "volumes"), Ports: w.ports})
+	plan, err := pod.New(deployment, pod.Dirs{Name: w.name + "-0", Dir: filepath.Join(w.dir, "volumes"), Ports: w.ports})
 	if err != nil {
 		return fmt.Errorf("deployment %s/%s: %w", w.namespace, w.deployment, err)
 	}

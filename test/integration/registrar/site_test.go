@@ -124,8 +124,8 @@ func (s *site) revoked(g Gomega, registration fleetv1.ClusterRegistration) {
 	g.Expect(admin.Delete(ctx, &registration)).To(Succeed())
 }
 
-// called plays an agent that reports, from a cluster whose control plane is up.
-func (s *site) called(g Gomega, at time.Time) {
+// checkIn plays an agent that reports, from a cluster whose control plane is up.
+func (s *site) checkIn(g Gomega, at time.Time) {
 	g.Expect(fixture.Initialize(ctx, admin, s.cluster.DeepCopy())).To(Succeed())
 	g.Expect(fixture.Call(ctx, admin, s.fleet(g), at)).To(Succeed())
 }
@@ -202,11 +202,11 @@ func (s *site) reason(g Gomega) string {
 }
 
 // waits waits for a reason with that in its message.
-func (s *site) waits(g Gomega, reason, says string) {
+func (s *site) waits(g Gomega, reason, message string) {
 	g.Eventually(func(g Gomega) {
 		its, message := s.condition(g, stamp.ManifestCondition)
 		g.Expect(its).To(Equal(reason))
-		g.Expect(message).To(ContainSubstring(says))
+		g.Expect(message).To(ContainSubstring(message))
 	}).Should(Succeed())
 }
 
@@ -230,8 +230,8 @@ func (s *site) annotate(g Gomega, key, value string) {
 	s.patch(g, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value))
 }
 
-// look has the registrar look at the Cluster, as any change of a label does.
-func (s *site) look(g Gomega, value string) {
+// observe has the registrar look at the Cluster, as any change of a label does.
+func (s *site) observe(g Gomega, value string) {
 	s.patch(g, fmt.Sprintf(`{"metadata":{"labels":{"look":%q}}}`, value))
 }
 

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// lookInterval is how often a balancer looks whether its processes live.
-	lookInterval = 100 * time.Millisecond
+	// checkInterval is how often a balancer looks whether its processes live.
+	checkInterval = 100 * time.Millisecond
 	// departure is how long a process that has ended is still connected to: a kubelet
 	// sees it within a second, and those who route to it learn of it from there.
 	departure = time.Second
@@ -88,8 +88,8 @@ func (b *Balancer) follow(ctx context.Context, e *Endpoint) {
 			b.set(e, false)
 		case now.After(next):
 			next = now.Add(e.Timing.Period)
-			look, done := context.WithTimeout(ctx, e.Timing.Timeout)
-			err := e.Probe(look)
+			check, done := context.WithTimeout(ctx, e.Timing.Timeout)
+			err := e.Probe(check)
 			done()
 			if failures++; err == nil {
 				failures = 0
@@ -100,7 +100,7 @@ func (b *Balancer) follow(ctx context.Context, e *Endpoint) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(lookInterval):
+		case <-time.After(checkInterval):
 		}
 	}
 }

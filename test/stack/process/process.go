@@ -38,9 +38,9 @@ type Spec struct {
 	Prepare func(context.Context, *Spec) error
 	// Ready returns nil once the process does its job.
 	Ready func(context.Context) error
-	// LogSays is for programs that serve no readiness: the line that proves it.
-	LogSays string
-	Timeout time.Duration
+	// LogContains is for programs that serve no readiness: the line that proves it.
+	LogContains string
+	Timeout     time.Duration
 }
 
 // Process is a spec and its running instance, if any.
@@ -123,8 +123,8 @@ func (p *Process) Start() error {
 func (p *Process) Ready(ctx context.Context) error {
 	ready := p.spec.Ready
 	switch {
-	case p.spec.LogSays != "":
-		ready = p.logSays
+	case p.spec.LogContains != "":
+		ready = p.logContains
 	case ready == nil:
 		return p.DeathNote()
 	}
@@ -232,8 +232,8 @@ func (p *Process) Tail() string {
 	return strings.Join(lines, "\n")
 }
 
-// logSays is a condition: the present run has logged the line that proves readiness.
-func (p *Process) logSays(context.Context) error {
+// logContains is a condition: the present run has logged the line that proves readiness.
+func (p *Process) logContains(context.Context) error {
 	p.mu.Lock()
 	from := p.logStart
 	p.mu.Unlock()
@@ -241,8 +241,8 @@ func (p *Process) logSays(context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(string(content[min(from, int64(len(content))):]), p.spec.LogSays) {
-		return fmt.Errorf("its log does not say %q yet", p.spec.LogSays)
+	if !strings.Contains(string(content[min(from, int64(len(content))):]), p.spec.LogContains) {
+		return fmt.Errorf("its log does not say %q yet", p.spec.LogContains)
 	}
 	return nil
 }
