@@ -163,7 +163,7 @@ type ClusterConfig struct {
 	OnDeselect DeselectPolicy `json:"onDeselect,omitempty"`
 
 	// agentInitiated registers the selected clusters ahead, and leaves it to their
-	// Fleet agents to call: for clusters that the management cluster cannot reach,
+	// Fleet agents to register themselves: for clusters that the management cluster cannot reach,
 	// behind NAT for example. What to apply to such a cluster is the manifest in
 	// Secret "<cluster>-fleet-agent", which the component "registrar" makes. If
 	// false, Fleet installs the agents. The annotation

@@ -226,7 +226,7 @@ const (
 
 	// NotManagedCondition says that Muster does not carry the HelmChartProxy out, since the kind is
 	// somebody else's. It is there only then.
-	NotManagedCondition = "LeftAlone"
+	NotManagedCondition = "NotManaged"
 
 	// HelmReleaseProxySpecsUpdatingReason says that something is being written.
 	HelmReleaseProxySpecsUpdatingReason = "HelmReleaseProxySpecsUpdating"

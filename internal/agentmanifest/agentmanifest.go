@@ -26,7 +26,7 @@ func Read(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]by
 	condition := meta.FindStatusCondition(cluster.Status.Conditions, stamp.ManifestCondition)
 	switch {
 	case condition == nil:
-		return nil, fmt.Errorf("cluster %s has no manifest: its agent is not to call by itself, or the component registrar does not run (condition FleetImported says which)", key)
+		return nil, fmt.Errorf("cluster %s has no manifest: its agent is not to register itself, or the component registrar does not run (condition FleetImported says which)", key)
 	case condition.Status != metav1.ConditionTrue:
 		return nil, fmt.Errorf("the manifest of Cluster %s is not ready: %s: %s", key, condition.Reason, condition.Message)
 	}

@@ -228,7 +228,7 @@ func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) er
 		// The answer is decoded into them, and what is wanted is shared.
 		spec := want.Spec.DeepCopy()
 		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = spec.AgentTolerations, spec.AgentEnvVars
-		// Where the agent calls there is none: by one that somebody wrote Fleet would import.
+		// Where the agent registers itself there is none: by one that somebody wrote Fleet would import.
 		written.Spec.KubeConfigSecret = spec.KubeConfigSecret
 	case *fleetv1.ClusterGroup:
 		written.(*fleetv1.ClusterGroup).Spec.Selector = want.Spec.Selector

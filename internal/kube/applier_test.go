@@ -162,7 +162,7 @@ func (k *keeper) Patch(ctx context.Context, answer client.Object, patch client.P
 	return err
 }
 
-// Where the agent is to call, Fleet must find nothing by which it would import.
+// Where the agent is to register itself, Fleet must find nothing by which it would import.
 func TestSomebodysKubeconfigGoes(t *testing.T) {
 	want := wantedCluster()
 	want.Spec.ClientID, want.Spec.KubeConfigSecret = "drawn", ""

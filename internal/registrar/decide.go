@@ -40,7 +40,7 @@ const (
 const (
 	// pollInterval is how often is asked for what no event tells: Fleet's credential.
 	pollInterval = 2 * time.Second
-	// checkInterval is how often what is handed out is written again while the agent has not
+	// checkInterval is how often what is issued is written again while the agent has not
 	// called, and restInterval how often from then on: somebody may have deleted or changed it,
 	// and to watch Secrets would take the right to read all of them.
 	checkInterval = time.Minute
@@ -51,7 +51,7 @@ const (
 	// registrations as we do, on the same API server, and each event reaches either of us within
 	// milliseconds; a watch that breaks is back within this time, and a Fleet that starts lists
 	// both before it looks at any. If it is too short all the same, Fleet says so in the
-	// registration (see isForAnother), and nothing is handed out.
+	// registration (see isForAnother), and nothing is issued.
 	minClientIDAge = 5 * time.Second
 	// changed is the generation of what is not as it was made; the cache counts no further.
 	changed = 2
@@ -75,10 +75,10 @@ const (
 	register step = "register"
 	// collect reads the credential that Fleet has made.
 	collect step = "collect"
-	// note writes the record: the credential must not be lost before it is handed out.
+	// note writes the record: the credential must not be lost before it is issued.
 	note step = "note"
-	// publish writes the Secret with the manifest.
-	publish step = "hand out"
+	// issue writes the Secret with the manifest.
+	issue step = "issue"
 	// withdraw empties it.
 	withdraw step = "withdraw"
 	// revoke deletes registrations that another one has replaced, and with them their
@@ -144,7 +144,7 @@ func (s *scope) next() (step, outcome) {
 	case s.isRegistered && s.fleet != nil && s.fleet.Spec.KubeConfigSecret != "":
 		return rest, outcome{keep: true, after: checkInterval} // It turns back, and the syncer has yet to say so.
 	case s.fleet == nil || s.fleet.Spec.KubeConfigSecret != "" || s.fleet.Spec.ClientID == "":
-		return rest, waiting(reasonWaiting, "the syncer has not made its Fleet Cluster for an agent that calls by itself yet; see the condition FleetImported", 0)
+		return rest, waiting(reasonWaiting, "the syncer has not made its Fleet Cluster for an agent that registers itself yet; see the condition FleetImported", 0)
 	case len(s.fleet.Spec.ClientID) > bounds.MaxName: // The cache has cut it.
 		return rest, waiting(reasonConflict, fmt.Sprintf("spec.clientID of Fleet Cluster %q is longer than %d bytes; set a shorter one", s.fleet.Name, bounds.MaxName), 0)
 	case s.fleet.Status.Namespace == "":
@@ -164,7 +164,7 @@ func (s *scope) next() (step, outcome) {
 		return withdraw, outcome{}
 	case s.current() == nil && s.hasOtherCredential():
 		return rest, waiting(reasonRegistered, fmt.Sprintf(
-			"its agent has called with a credential that Muster has not handed out, and keeps it; to have it replaced by a new one, set the annotation %s to another value", stamp.RotateAnnotation), 0)
+			"its agent has checked in with a credential that Muster has not issued, and keeps it; to have it replaced by a new one, set the annotation %s to another value", stamp.RotateAnnotation), 0)
 	case s.current() == nil && s.beingRegistered() != nil:
 		return rest, waiting(reasonWaiting, fmt.Sprintf(
 			"an agent that Muster did not register asks for its credential by ClusterRegistration %q; delete that if no such agent runs, or set the annotation %s to another value", s.beingRegistered().Name, stamp.RotateAnnotation), s.pollOf(s.beingRegistered()))
@@ -186,7 +186,7 @@ func (s *scope) next() (step, outcome) {
 }
 
 // nextOfSecret is next for a Cluster that is registered or can be. Fleet keeps a credential
-// for 40 minutes, so whatever can keep a manifest from being handed out is looked at before
+// for 40 minutes, so whatever can keep a manifest from being issued is looked at before
 // there is one.
 func (s *scope) nextOfSecret() (step, outcome) {
 	switch {
@@ -214,8 +214,8 @@ func (s *scope) nextOfSecret() (step, outcome) {
 			"the cluster is registered, and neither Muster nor Fleet has its credential any more; an agent that has it goes on working; to have it replaced by a new one, set the annotation %s to another value", stamp.RotateAnnotation), 0)
 	case s.isToBeNoted():
 		return note, outcome{}
-	case !s.taken[publish]:
-		return publish, outcome{}
+	case !s.taken[issue]:
+		return issue, outcome{}
 	case !s.taken[revoke] && len(s.replaced()) > 0:
 		return revoke, outcome{}
 	default:
@@ -231,7 +231,7 @@ func (s *scope) nextOfSecret() (step, outcome) {
 }
 
 // nextOfEnd is next for a Cluster that is not, or no longer, to be registered ahead. What was
-// handed out stays as long as it works: until Fleet has installed an agent, which registers
+// issued stays as long as it works: until Fleet has installed an agent, which registers
 // under the same clientID, or until the Fleet Cluster is gone.
 func (s *scope) nextOfEnd() (step, outcome) {
 	switch {
@@ -244,12 +244,12 @@ func (s *scope) nextOfEnd() (step, outcome) {
 	}
 }
 
-// isToBeNoted reports whether the record is not of what is to be handed out.
+// isToBeNoted reports whether the record is not of what is to be issued.
 func (s *scope) isToBeNoted() bool {
 	return s.recorded.registration != s.current().UID || s.recorded.token != s.token() || s.isRotated()
 }
 
-// record returns the record of what is to be handed out.
+// record returns the record of what is to be issued.
 func (s *scope) record() record {
 	result := record{token: s.token(), registration: s.current().UID, registrationName: s.current().Name, rotation: s.recorded.rotation}
 	if s.isRotated() {
@@ -288,7 +288,7 @@ func (s *scope) isRotated() bool {
 func (s *scope) rotation() string { return digest(s.cluster.Annotations[stamp.RotateAnnotation]) }
 
 // isLater reports whether one registration says more than another about how a cluster is
-// registered: a granted one, of these the one handed out, otherwise the younger. The clocks of two
+// registered: a granted one, of these the one issued, otherwise the younger. The clocks of two
 // API servers may disagree about which that is.
 func (s *scope) isLater(one, other *fleetv1.ClusterRegistration) bool {
 	if one.Status.Granted != other.Status.Granted {
@@ -313,7 +313,7 @@ func (s *scope) registrationName() string {
 	return registrationPrefix + hex.EncodeToString(sum.Sum(nil)[:registrationIDBytes])
 }
 
-// hasOtherCredential reports whether the agent has called with a credential that is not ours,
+// hasOtherCredential reports whether the agent has checked in with a credential that is not ours,
 // and nobody asks for another. To register the cluster once more would cut it off.
 func (s *scope) hasOtherCredential() bool {
 	return !s.fleet.Status.Agent.LastSeen.IsZero() && !s.isRotated() &&
@@ -361,7 +361,7 @@ func (s *scope) isForAnother() bool {
 	return s.current() != nil && s.current().Status.ClusterName != "" && s.current().Status.ClusterName != s.fleet.Name
 }
 
-// token returns the credential to hand out: the one that was handed out before for the same
+// token returns the credential to issue: the one that was issued before for the same
 // registration, or the one that Fleet has made.
 func (s *scope) token() string {
 	if s.current() == nil {

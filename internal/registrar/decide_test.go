@@ -166,7 +166,7 @@ func (m met) found(s *scope, next step) {
 	case register:
 		m.registered = "asked"
 		s.registrations = m.scope().registrations
-	case dryRun, publish:
+	case dryRun, issue:
 		if m.refused {
 			s.refused = new(waiting(reasonSecretTaken, "taken", 0))
 		}
@@ -214,7 +214,7 @@ func TestSteps(t *testing.T) {
 		met    met
 		steps  []step
 		reason string
-		token  string // handed out
+		token  string // issued
 		keeps  bool   // what was told before
 	}{
 		"held":                           {met: with(func(m *met) { m.retained = true })},
@@ -231,32 +231,32 @@ func TestSteps(t *testing.T) {
 		"Fleet took it for another's":    {met: met{registered: "mistaken", credential: "its"}, reason: "RegistrationConflict"},
 		"no Bundle yet":                  {met: with(func(m *met) { m.noAgent = true }), reason: "WaitingForFleet"},
 		"granted, no credential yet":     {met: granted, steps: []step{collect}, reason: "WaitingForFleet"},
-		"granted":                        {met: with(func(m *met) { m.credential = "its" }), steps: []step{collect, note, publish}, reason: "ManifestReady", token: "fresh"},
+		"granted":                        {met: with(func(m *met) { m.credential = "its" }), steps: []step{collect, note, issue}, reason: "ManifestReady", token: "fresh"},
 		"the credential is another's":    {met: with(func(m *met) { m.credential = "another's" }), steps: []step{collect}, reason: "WaitingForFleet"},
 		"its account is elsewhere":       {met: with(func(m *met) { m.credential = "elsewhere" }), steps: []step{collect}, reason: "WaitingForFleet"},
 		"its account would be elsewhere": {met: met{elsewhere: true}, reason: "RegistrationConflict"},
 		"its namespace is another's":     {met: met{shared: true}, reason: "RegistrationConflict"},
 		"rotated, to be elsewhere":       {met: with(func(m *met) { m.elsewhere, m.rotate, m.others = true, true, []string{"ours"} }), reason: "RegistrationConflict"},
-		"handed out":                     {met: with(func(m *met) { m.recorded, m.age = "its", time.Hour }), steps: []step{publish}, reason: "ManifestReady", token: "kept"},
+		"issued":                         {met: with(func(m *met) { m.recorded, m.age = "its", time.Hour }), steps: []step{issue}, reason: "ManifestReady", token: "kept"},
 		"its clientID is too long":       {met: met{longClientID: true}, reason: "RegistrationConflict"},
 		"its agent is too large":         {met: met{largeAgent: true}, reason: "WaitingForFleet"},
 		"no Bundle yet, nor registered":  {met: met{noAgent: true}, reason: "WaitingForFleet"},
 		"somebody's Secret is there":     {met: met{refused: true}, steps: []step{dryRun}, reason: "SecretConflict"},
 		"a clientID that is guessed":     {met: met{shortClientID: true}, reason: "RegistrationConflict"},
-		"somebody's came later":          {met: with(func(m *met) { m.recorded, m.refused = "its", true }), steps: []step{publish}, reason: "SecretConflict", token: "kept"},
-		"the record is lost, early":      {met: with(func(m *met) { m.credential, m.age = "its", 20*time.Minute }), steps: []step{collect, note, publish}, reason: "ManifestReady", token: "fresh"},
+		"somebody's came later":          {met: with(func(m *met) { m.recorded, m.refused = "its", true }), steps: []step{issue}, reason: "SecretConflict", token: "kept"},
+		"the record is lost, early":      {met: with(func(m *met) { m.credential, m.age = "its", 20*time.Minute }), steps: []step{collect, note, issue}, reason: "ManifestReady", token: "fresh"},
 		"the record is lost":             {met: with(func(m *met) { m.age = time.Hour }), steps: []step{collect}, reason: "CredentialLost"},
 		"the record is of another":       {met: with(func(m *met) { m.recorded, m.age = "replaced", time.Hour }), steps: []step{collect}, reason: "CredentialLost"},
-		"rotated, and not any more":      {met: met{others: []string{"ours, later"}, recorded: "its"}, steps: []step{publish}, reason: "ManifestReady", token: "kept"},
-		"one is granted after all":       {met: with(func(m *met) { m.credential, m.others, m.recorded = "its", []string{"ours, later"}, "replaced" }), steps: []step{collect, note, publish, revoke}, reason: "ManifestReady", token: "fresh"},
-		"asked for, and not any more":    {met: with(func(m *met) { m.recorded, m.others = "its", []string{"ours, asked"} }), steps: []step{publish, revoke}, reason: "ManifestReady", token: "kept"},
+		"rotated, and not any more":      {met: met{others: []string{"ours, later"}, recorded: "its"}, steps: []step{issue}, reason: "ManifestReady", token: "kept"},
+		"one is granted after all":       {met: with(func(m *met) { m.credential, m.others, m.recorded = "its", []string{"ours, later"}, "replaced" }), steps: []step{collect, note, issue, revoke}, reason: "ManifestReady", token: "fresh"},
+		"asked for, and not any more":    {met: with(func(m *met) { m.recorded, m.others = "its", []string{"ours, asked"} }), steps: []step{issue, revoke}, reason: "ManifestReady", token: "kept"},
 		"taken over from an agent":       {met: met{others: []string{"ours, other clientID"}}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
 		"rotated":                        {met: met{rotate: true, others: []string{"ours"}, recorded: "its"}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
-		"rotated, granted":               {met: with(func(m *met) { m.rotate, m.credential, m.others, m.recorded = true, "its", []string{"ours"}, "replaced" }), steps: []step{collect, note, publish, revoke}, reason: "ManifestReady", token: "fresh"},
-		"rotated, followed":              {met: met{rotate: true, others: []string{"ours, later"}, recorded: "followed", credential: "its"}, steps: []step{collect, note, publish}, reason: "ManifestReady", token: "fresh"},
-		"taken over, granted":            {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign, other clientID"} }), steps: []step{collect, note, publish, revoke}, reason: "ManifestReady", token: "fresh"},
+		"rotated, granted":               {met: with(func(m *met) { m.rotate, m.credential, m.others, m.recorded = true, "its", []string{"ours"}, "replaced" }), steps: []step{collect, note, issue, revoke}, reason: "ManifestReady", token: "fresh"},
+		"rotated, followed":              {met: met{rotate: true, others: []string{"ours, later"}, recorded: "followed", credential: "its"}, steps: []step{collect, note, issue}, reason: "ManifestReady", token: "fresh"},
+		"taken over, granted":            {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign, other clientID"} }), steps: []step{collect, note, issue, revoke}, reason: "ManifestReady", token: "fresh"},
 		"taken over, before it is":       {met: met{others: []string{"foreign, other clientID"}}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
-		"another agent asks meanwhile":   {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign", "foreign, other clientID, asked"} }), steps: []step{collect, note, publish}, reason: "ManifestReady", token: "fresh"},
+		"another agent asks meanwhile":   {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign", "foreign, other clientID, asked"} }), steps: []step{collect, note, issue}, reason: "ManifestReady", token: "fresh"},
 		"the manager's, called":          {met: met{checkedIn: true, others: []string{"foreign, granted"}}, reason: "AlreadyRegistered"},
 		"the manager's, after ours":      {met: met{checkedIn: true, recorded: "gone", others: []string{"foreign, granted"}}, steps: []step{withdraw}, reason: "AlreadyRegistered"},
 		"the manager's, rotated":         {met: met{checkedIn: true, rotate: true, others: []string{"foreign, granted"}}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
@@ -281,11 +281,11 @@ func TestSteps(t *testing.T) {
 			if result.reason != test.reason || result.keep != (test.met.retained || test.keeps) || (result.status == metav1.ConditionTrue) != (test.reason == reasonReady) {
 				t.Errorf("got %+v, want reason %q", result, test.reason)
 			}
-			if !slices.Contains(steps, publish) {
+			if !slices.Contains(steps, issue) {
 				return
 			}
 			if secret, err := manifestSecret(s); err != nil || string(secret.Data[tokenKey]) != test.token {
-				t.Errorf("handed out %v, %v, want %q", secret, err, test.token)
+				t.Errorf("issued %v, %v, want %q", secret, err, test.token)
 			}
 		})
 	}
@@ -426,7 +426,7 @@ func TestManyRegistrations(t *testing.T) {
 }
 
 // TestClocksDisagree rotates a credential whose registration another API server has stamped, the
-// clock of which is ahead: the new one is handed out, and the old one revoked.
+// clock of which is ahead: the new one is issued, and the old one revoked.
 func TestClocksDisagree(t *testing.T) {
 	s := met{rotate: true, registered: "granted", age: time.Minute, credential: "its"}.scope()
 	s.registrations[0].UID = "new"
@@ -449,7 +449,7 @@ func TestClocksDisagree(t *testing.T) {
 		met{credential: "its"}.found(s, next)
 		taken, s.taken[next] = append(taken, next), true
 	}
-	if want := []step{collect, note, publish, revoke}; !slices.Equal(taken, want) {
+	if want := []step{collect, note, issue, revoke}; !slices.Equal(taken, want) {
 		t.Errorf("%s, not %s", taken, want)
 	}
 	if s.recorded.token != "fresh" || len(s.replaced()) != 1 || s.replaced()[0].UID != "old" {

@@ -95,7 +95,7 @@ func deploymentNamespace(fleet *fleetv1.Cluster) string {
 	return stamp.FleetNamespace(fleet.Namespace, fleet.Name)
 }
 
-// manifestSecret returns the Secret that is handed out. Before the Cluster is registered it
+// manifestSecret returns the Secret that is issued. Before the Cluster is registered it
 // lacks the credential.
 func manifestSecret(s *scope) (*corev1.Secret, error) {
 	manifest, err := manifest(s.server, s.fleet, s.token(), s.agent)
@@ -110,7 +110,7 @@ func manifestSecret(s *scope) (*corev1.Secret, error) {
 	return secret, nil
 }
 
-// emptySecret returns the Secret that is handed out, without a manifest.
+// emptySecret returns the Secret that is issued, without a manifest.
 func emptySecret(cluster *clusterv1.Cluster) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{

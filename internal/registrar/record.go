@@ -38,7 +38,7 @@ const (
 // credentials that Fleet leaves, because the registrar may not read the Secret that it hands
 // out: the right to read one Secret of a tenant is the right to read them all.
 type record struct {
-	// token is the credential that was handed out, registration and registrationName those of
+	// token is the credential that was issued, registration and registrationName those of
 	// the ClusterRegistration that it is of.
 	token, registrationName string
 	registration            types.UID
@@ -107,7 +107,7 @@ func (r *reconciler) save(ctx context.Context, s *scope, recorded record) error 
 		err = fmt.Errorf("Secret %s is not Muster's, and has the name of the record that is needed; delete it", key) //nolint:staticcheck // Secret is the name of a kind.
 	}
 	if err != nil {
-		return fmt.Errorf("noting what is handed out: %w", err)
+		return fmt.Errorf("noting what is issued: %w", err)
 	}
 	recorded.secret = secret
 	s.recorded = recorded

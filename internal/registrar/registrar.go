@@ -153,7 +153,7 @@ func (r *reconciler) fleetClusterOf(ctx context.Context, cluster *clusterv1.Clus
 	return fleet, nil
 }
 
-// readRecord reads what was handed out, and whether that still works. It does not ask for the
+// readRecord reads what was issued, and whether that still works. It does not ask for the
 // Fleet Cluster, which anybody may hide by dropping the pin.
 func (r *reconciler) readRecord(ctx context.Context, s *scope) (err error) {
 	if s.recorded, err = r.recordOf(ctx, client.ObjectKeyFromObject(s.cluster), s.cluster.UID); err != nil || s.recorded.token == "" {
@@ -230,8 +230,8 @@ func (r *reconciler) take(ctx context.Context, s *scope, next step) error {
 		return r.collect(ctx, s)
 	case note:
 		return r.note(ctx, s)
-	case publish:
-		return r.publish(ctx, s)
+	case issue:
+		return r.issue(ctx, s)
 	case withdraw:
 		return r.withdraw(ctx, s)
 	case revoke:

@@ -1,5 +1,5 @@
 // Package registrar registers Clusters in Fleet ahead of their agents, for clusters that
-// the management cluster cannot reach, and hands out for each one manifest with that
+// the management cluster cannot reach, and issues for each one manifest with that
 // cluster's own credential: in a Secret beside the Cluster. It is a program of its own
 // because it writes Secrets.
 //

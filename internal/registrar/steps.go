@@ -100,11 +100,11 @@ func (r *reconciler) collect(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// note writes the record of what is to be handed out.
+// note writes the record of what is to be issued.
 func (r *reconciler) note(ctx context.Context, s *scope) error { return r.save(ctx, s, s.record()) }
 
-// publish writes the Secret with the manifest.
-func (r *reconciler) publish(ctx context.Context, s *scope) error {
+// issue writes the Secret with the manifest.
+func (r *reconciler) issue(ctx context.Context, s *scope) error {
 	want, err := manifestSecret(s)
 	if err != nil {
 		return err

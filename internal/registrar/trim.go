@@ -88,7 +88,7 @@ func trimFleetCluster(cluster *fleetv1.Cluster) {
 	}
 	status := fleetv1.ClusterStatus{Namespace: bounds.Name(cluster.Status.Namespace)}
 	if !cluster.Status.Agent.LastSeen.IsZero() {
-		status.Agent.LastSeen = cluster.CreationTimestamp // That it has called is read, not when.
+		status.Agent.LastSeen = cluster.CreationTimestamp // That it has checked in is read, not when.
 	}
 	cluster.Status = status
 }

@@ -104,7 +104,7 @@ func TestTrim(t *testing.T) {
 	same("its kubeconfig", wholeFleet.Spec.KubeConfigSecret, fleet.Spec.KubeConfigSecret)
 	same("its agent's namespace", wholeFleet.Spec.AgentNamespace, fleet.Spec.AgentNamespace)
 	same("where Fleet deploys", wholeFleet.Status.Namespace, fleet.Status.Namespace)
-	same("that it has called", false, fleet.Status.Agent.LastSeen.IsZero())
+	same("that it has checked in", false, fleet.Status.Agent.LastSeen.IsZero())
 	same("that it was changed", true, fleet.Generation >= changed)
 
 	namespace := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "cluster-team-prod", Annotations: map[string]string{
@@ -239,12 +239,12 @@ func TestNews(t *testing.T) {
 			fleet.Generation++
 			fleet.ManagedFields[0].Time = ptr.To(metav1.NewTime(now))
 		}},
-		"a clientID":                {func(fleet *fleetv1.Cluster) { fleet.Spec.ClientID = "another" }, true},
-		"its namespace":             {func(fleet *fleetv1.Cluster) { fleet.Status.Namespace = "elsewhere" }, true},
-		"its kubeconfig":            {func(fleet *fleetv1.Cluster) { fleet.Spec.KubeConfigSecret = "" }, true},
-		"whose it is":               {func(fleet *fleetv1.Cluster) { fleet.OwnerReferences = nil }, true},
-		"it has called, or has not": {func(fleet *fleetv1.Cluster) { fleet.Status.Agent.LastSeen = metav1.Time{} }, true},
-		"it goes":                   {func(fleet *fleetv1.Cluster) { fleet.DeletionTimestamp = ptr.To(metav1.Now()) }, true},
+		"a clientID":                    {func(fleet *fleetv1.Cluster) { fleet.Spec.ClientID = "another" }, true},
+		"its namespace":                 {func(fleet *fleetv1.Cluster) { fleet.Status.Namespace = "elsewhere" }, true},
+		"its kubeconfig":                {func(fleet *fleetv1.Cluster) { fleet.Spec.KubeConfigSecret = "" }, true},
+		"whose it is":                   {func(fleet *fleetv1.Cluster) { fleet.OwnerReferences = nil }, true},
+		"it has checked in, or has not": {func(fleet *fleetv1.Cluster) { fleet.Status.Agent.LastSeen = metav1.Time{} }, true},
+		"it goes":                       {func(fleet *fleetv1.Cluster) { fleet.DeletionTimestamp = ptr.To(metav1.Now()) }, true},
 	} {
 		after := wholeFleetCluster()
 		test.change(after)

@@ -41,7 +41,7 @@ type Cluster struct {
 	NamespaceSelector labels.Selector
 	OnDeselect        addonsv1.DeselectPolicy
 	// AgentInitiated says that the agents of the Clusters that AgentInitiatedSelector
-	// matches call by themselves.
+	// matches register themselves.
 	AgentInitiated         bool
 	AgentInitiatedSelector labels.Selector
 	// Unconfigured says that there is no FleetAddonConfig.

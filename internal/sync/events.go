@@ -350,7 +350,7 @@ var specOrLabels = predicate.Or[client.Object](labelsOrExistence, predicate.Gene
 
 // fleetClusterNews passes what concerns a Fleet Cluster's CAPI Cluster: any change but to a
 // status that is not mirrored. Of heartbeats it passes the first, and the first for long; and
-// all of agents that call by themselves, because what their Cluster waits for may be any.
+// all of agents that register themselves, because what their Cluster waits for may be any.
 func fleetClusterNews(m mirror) predicate.Predicate {
 	return predicate.Or[client.Object](specOrLabels, predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },

@@ -63,7 +63,7 @@ func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
 
 // wants returns the Fleet Cluster as it should be. A clientID stays when the Cluster turns to
 // the manager, whoever drew it: an apply without it would remove ours, Fleet would draw another,
-// and the registration of an agent that calls would be lost. Fleet revokes that registration
+// and the registration of an agent that registers itself would be lost. Fleet revokes that registration
 // itself when its own agent registers under the same clientID.
 func (s *scope) wants(class *desired.Class, values map[string]any, clientID string) *fleetv1.Cluster {
 	in := s.in
@@ -78,10 +78,10 @@ func (s *scope) wants(class *desired.Class, values map[string]any, clientID stri
 	return want
 }
 
-// clientID returns the ID that the agent of a Cluster registers with, if it calls by itself;
+// clientID returns the ID that the agent of a Cluster registers with, if it registers itself;
 // once drawn, by us or by Fleet, it stays. To Fleet, any caller with this ID and a token of the
 // namespace is the cluster's agent, so it must be unguessable. One that is not stays only with
-// an agent that has called: nobody else is registered under it.
+// an agent that has checked in: nobody else is registered under it.
 func (r *clusterReconciler) clientID(ctx context.Context, s *scope) (string, error) {
 	if !s.byAgent && (s.fleet != nil || !awaitsAgent(s.cluster)) {
 		return "", nil

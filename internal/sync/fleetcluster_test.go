@@ -31,12 +31,12 @@ func TestClientID(t *testing.T) {
 		keeps     bool
 		live      string // what Fleet has drawn meanwhile
 	}{
-		"none":                       {},
-		"drawn":                      {had: long, keeps: true},
-		"guessed":                    {had: "edge-1"},
-		"guessed, of a live agent":   {had: "edge-1", checkedIn: true, keeps: true},
-		"none, though it has called": {checkedIn: true},
-		"none that is seen yet":      {live: long},
+		"none":                           {},
+		"drawn":                          {had: long, keeps: true},
+		"guessed":                        {had: "edge-1"},
+		"guessed, of a live agent":       {had: "edge-1", checkedIn: true, keeps: true},
+		"none, though it has checked in": {checkedIn: true},
+		"none that is seen yet":          {live: long},
 	} {
 		live := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge"}}
 		live.Spec.ClientID = test.had + test.live
@@ -102,7 +102,7 @@ func TestClientIDOutlivesAStaleCache(t *testing.T) {
 	}
 }
 
-// The agent of a Cluster that calls by itself cannot follow spec.cluster.agentNamespace.
+// The agent of a Cluster that registers itself cannot follow spec.cluster.agentNamespace.
 func TestAgentNamespace(t *testing.T) {
 	own := func(change func(*metFleet)) *metFleet {
 		fleet := &metFleet{relation: stamp.Own, ours: true, owned: true, checkedIn: true}
@@ -118,7 +118,7 @@ func TestAgentNamespace(t *testing.T) {
 		"by the manager":                  {met: met{fleet: own(func(*metFleet) {}), initialized: true}, runs: "here"},
 		"by agent":                        {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated = true })}, runs: "here", retained: true},
 		"by agent, says nothing":          {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated = true })}},
-		"by agent, has not called":        {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.checkedIn = true, false })}, runs: "here"},
+		"by agent, has not checked in":    {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.checkedIn = true, false })}, runs: "here"},
 		"by agent, a namesake's called":   {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.inherited = true, time.Minute })}, runs: "here", written: settings.Default().Cluster.AgentNamespace},
 		"handed over with its agent":      {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.inherited = true, time.Minute })}, runs: "here", retained: true},
 		"from the manager to the agent":   {met: met{byAgent: true, initialized: true, fleet: own(func(*metFleet) {})}, runs: "here", retained: true},

@@ -32,7 +32,7 @@ func (m mirror) of(s *scope, result outcome) outcome {
 }
 
 // untilStale returns how long the agent of a Fleet Cluster may stay silent from now on; zero if
-// it is stale, or has never called.
+// it is stale, or has never checked in.
 func (m mirror) untilStale(live *fleetv1.Cluster) time.Duration {
 	if live.Status.Agent.LastSeen.IsZero() {
 		return 0
@@ -40,7 +40,7 @@ func (m mirror) untilStale(live *fleetv1.Cluster) time.Duration {
 	return max(0, live.Status.Agent.LastSeen.Add(m.staleAfter).Sub(m.now()))
 }
 
-// isStale reports whether the agent of a Fleet Cluster has called, and not for too long.
+// isStale reports whether the agent of a Fleet Cluster has checked in, and not for too long.
 func (m mirror) isStale(live *fleetv1.Cluster) bool {
 	return !live.Status.Agent.LastSeen.IsZero() && m.untilStale(live) == 0
 }

@@ -16,7 +16,7 @@ const (
 	ImportedCondition = "FleetImported"
 	// BundlesReadyCondition mirrors the Fleet Cluster's Ready condition.
 	BundlesReadyCondition = "FleetBundlesReady"
-	// ManifestCondition is the registrar's: it says whether there is a manifest to hand out.
+	// ManifestCondition is the registrar's: it says whether there is a manifest to issue.
 	ManifestCondition = stamp.ManifestCondition
 )
 
@@ -141,16 +141,16 @@ func (s *scope) unchanged() outcome {
 	return outcome{keep: []string{ImportedCondition}}
 }
 
-// waitingForAgent is the outcome for a Cluster whose agent has not called yet. The agent is
+// waitingForAgent is the outcome for a Cluster whose agent has not checked in yet. The agent is
 // never installed from here instead: the user has said that the cluster cannot, or must not,
 // be reached.
 func waitingForAgent(cluster string, unregistered bool) outcome {
 	if unregistered {
 		return notImported(StatePending, reasonRegistrar,
-			"its Fleet agent is to call by itself, but the registrar does not run: install Muster's component registrar (manifests/registrar)").again(presenceInterval)
+			"its Fleet agent is to register itself, but the registrar does not run: install Muster's component registrar (manifests/registrar)").again(presenceInterval)
 	}
 	return notImported(StatePending, reasonAgent, fmt.Sprintf(
-		"its Fleet agent has not called yet; once the condition %s is True, apply the manifest in Secret %q (key %s) to the cluster, if its bootstrap does not",
+		"its Fleet agent has not checked in yet; once the condition %s is True, apply the manifest in Secret %q (key %s) to the cluster, if its bootstrap does not",
 		ManifestCondition, stamp.ManifestSecret(cluster), stamp.ManifestKey)).again(waitingInterval)
 }
 

@@ -37,7 +37,7 @@ type scope struct {
 	selected bool
 	why      string
 	paused   bool
-	// byAgent says that the Cluster is registered ahead and its agent calls by itself;
+	// byAgent says that the Cluster is registered ahead and its agent registers itself;
 	// unregistered, that nothing is there to register it.
 	byAgent, unregistered bool
 	// leftover is the namespace that Fleet has yet to remove, of an earlier Fleet Cluster of
@@ -79,7 +79,7 @@ func (s *scope) isClaimed() bool {
 // has reports whether the Cluster has a Fleet Cluster.
 func (s *scope) has() bool { return s.fleet != nil && s.relation == stamp.Own }
 
-// waits reports whether the Cluster's agent is to call by itself, and has not yet.
+// waits reports whether the Cluster's agent is to register itself, and has not yet.
 func (s *scope) waits() bool {
 	if s.fleet.Spec.KubeConfigSecret != "" {
 		return false
@@ -106,7 +106,7 @@ func (s *scope) waits() bool {
 	}
 }
 
-// agentNamespace returns the namespace of the Cluster's agent. One that calls by itself stays where
+// agentNamespace returns the namespace of the Cluster's agent. One that registers itself stays where
 // it says it runs: elsewhere it would find no credential, and nobody could bring it one.
 func (s *scope) agentNamespace() string {
 	asked := s.in.Cluster.AgentNamespace

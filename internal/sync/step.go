@@ -114,7 +114,7 @@ func (s *scope) nextOfImport() (step, outcome) {
 		return s.first(reclaim), retained(StateConflicted, s.isIn(), reasonConflict, s.foreign).again(s.again)
 	case s.waits() && s.isTurning():
 		return s.first(reclaim), notImported(StatePending, reasonWaiting,
-			"the control plane is not initialized yet; when it is, Fleet installs the agent that was to call by itself")
+			"the control plane is not initialized yet; when it is, Fleet installs the agent that was to register itself")
 	case s.waits():
 		return s.first(reclaim), waitingForAgent(s.cluster.Name, s.unregistered)
 	default:
@@ -133,7 +133,7 @@ func (s *scope) first(wanted step) step {
 // isNew reports whether the Cluster is not in Fleet yet.
 func (s *scope) isNew() bool { return s.fleet == nil || s.relation == stamp.Orphan }
 
-// isTurning reports whether Fleet is to install the agent of a Cluster whose agent was to call by
+// isTurning reports whether Fleet is to install the agent of a Cluster whose agent was to register itself by
 // itself, and has to wait for the control plane. Named now, the kubeconfig would be missing, and
 // Fleet would look for it at intervals of up to 10 minutes.
 func (s *scope) isTurning() bool {
@@ -150,7 +150,7 @@ func (s *scope) agentNote() string {
 	if runs == asked {
 		return ""
 	}
-	return fmt.Sprintf("; its agent stays in namespace %q instead of %q (spec.cluster.agentNamespace): an agent that calls by itself has its credential there", runs, asked)
+	return fmt.Sprintf("; its agent stays in namespace %q instead of %q (spec.cluster.agentNamespace): an agent that registers itself has its credential there", runs, asked)
 }
 
 // isUnmade reports whether the objects that a topology Cluster will refer to are not there

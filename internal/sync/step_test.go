@@ -22,7 +22,7 @@ import (
 type met struct {
 	retained, deleted, specPaused, annotationPaused, selected, pinned, initialized, deleteDeselected bool
 	fleet                                                                                            *metFleet
-	// byAgent: the agent is to call; unregistered: the registrar does not run; unmade: the
+	// byAgent: the agent is to register itself; unregistered: the registrar does not run; unmade: the
 	// objects that a topology Cluster will refer to are not there.
 	byAgent, unregistered, unmade bool
 	displacing, unresolved        string
@@ -42,7 +42,7 @@ type metFleet struct {
 	relation        stamp.Relation
 	owned, released bool
 	ours, deleted   bool
-	// initiated: it was made for an agent that calls by itself; called: that has.
+	// initiated: it was made for an agent that registers itself; called: that has.
 	// inherited: it is older than the Cluster, and was called so long after that was made.
 	initiated, checkedIn bool
 	inherited            time.Duration
@@ -235,15 +235,15 @@ func TestSteps(t *testing.T) {
 		"agent: values missing at first":          {met: met{selected: true, byAgent: true, unresolved: "no such object"}, steps: []step{restamp, claim, target, resolve}, state: StatePending, status: "False", reason: "TemplateValuesUnresolved"},
 		"agent: not called yet":                   {met: met{selected: true, pinned: true, byAgent: true, initialized: true, fleet: expected}, steps: toImport, state: StatePending, status: "False", reason: "WaitingForAgent"},
 		"agent: not called, nobody registers":     {met: met{selected: true, byAgent: true, initialized: true, unregistered: true}, steps: toImport, state: StatePending, status: "False", reason: "RegistrarMissing"},
-		"agent: has called":                       {met: met{selected: true, pinned: true, byAgent: true, fleet: agent}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
-		"agent: has called, registrar gone":       {met: met{selected: true, pinned: true, byAgent: true, unregistered: true, fleet: agent}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
-		"agent: has called, values missing":       {met: met{selected: true, pinned: true, byAgent: true, unresolved: "no such object", fleet: agent}, steps: toImport, state: StateImported, status: "True", reason: "TemplateValuesUnresolved"},
+		"agent: has checked in":                   {met: met{selected: true, pinned: true, byAgent: true, fleet: agent}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"agent: has checked in, registrar gone":   {met: met{selected: true, pinned: true, byAgent: true, unregistered: true, fleet: agent}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"agent: has checked in, values missing":   {met: met{selected: true, pinned: true, byAgent: true, unresolved: "no such object", fleet: agent}, steps: toImport, state: StateImported, status: "True", reason: "TemplateValuesUnresolved"},
 		"agent: of the manager's before":          {met: met{selected: true, pinned: true, byAgent: true, initialized: true, fleet: &metFleet{relation: stamp.Own, ours: true, owned: true, checkedIn: true}}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
 		"agent: of the manager's, never in":       {met: met{selected: true, pinned: true, byAgent: true, initialized: true, fleet: own}, steps: toImport, state: StatePending, status: "False", reason: "WaitingForAgent"},
 		"agent: a namesake's called":              {met: met{selected: true, byAgent: true, fleet: inherited(-time.Minute)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
 		"agent: a namesake's calls still":         {met: met{selected: true, byAgent: true, fleet: inherited(time.Minute)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
-		"agent: a namesake's, not handed out":     {met: met{selected: true, byAgent: true, reported: "WaitingForFleet", fleet: inherited(2 * time.Hour)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
-		"agent: a namesake's, handed out":         {met: met{selected: true, byAgent: true, reported: "ManifestReady", fleet: inherited(time.Minute)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"agent: a namesake's, not issued":         {met: met{selected: true, byAgent: true, reported: "WaitingForFleet", fleet: inherited(2 * time.Hour)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"agent: a namesake's, issued":             {met: met{selected: true, byAgent: true, reported: "ManifestReady", fleet: inherited(time.Minute)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
 		"agent: after a namesake's":               {met: met{selected: true, byAgent: true, reported: "ManifestReady", fleet: inherited(2 * time.Hour)}, steps: takenOver, state: StateImported, status: "True", reason: "Imported"},
 		"agent: came with its agent":              {met: met{selected: true, byAgent: true, reported: "AlreadyRegistered", fleet: inherited(-time.Minute)}, steps: takenOver, state: StateImported, status: "True", reason: "Imported"},
 		"agent: paused before it called":          {met: met{selected: true, pinned: true, byAgent: true, annotationPaused: true, fleet: expected}, state: StatePending, status: "False", reason: "Paused"},
@@ -317,7 +317,7 @@ func TestStepsOfEverything(t *testing.T) {
 				"what is going is not written":                   fleet != nil && fleet.deleted && (has(put) || has(takeOver) || has(release) || has(reclaim)),
 				"nothing is made before the control plane is":    has(put) && fleet == nil && !m.initialized && !m.byAgent,
 				"nothing is made before what it refers to":       has(put) && fleet == nil && m.byAgent && m.unmade,
-				"who has not called is not in":                   m.byAgent && meta.IsStatusConditionTrue(result.conditions, ImportedCondition),
+				"who has not checked in is not in":               m.byAgent && meta.IsStatusConditionTrue(result.conditions, ImportedCondition),
 				"nothing is made without its values":             has(put) && fleet == nil && m.unresolved != "",
 				"an import is undone only when asked":            has(withdraw) && (m.selected || !m.deleteDeselected),
 			} {

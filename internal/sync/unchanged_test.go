@@ -248,7 +248,7 @@ func TestDigestCoversWhatIsRead(t *testing.T) {
 		"no class":                     {},
 		"a class beside it":            {class: "standard"},
 		"a class of another namespace": {class: "standard", classNamespace: "classes"},
-		"an agent that calls": {class: "standard", classNamespace: "classes", change: func(cluster *clusterv1.Cluster) {
+		"an agent that registers itself": {class: "standard", classNamespace: "classes", change: func(cluster *clusterv1.Cluster) {
 			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, stamp.RegistrationAnnotation, string(stamp.ByAgent))
 		}},
 		"no control plane of its own": {change: func(cluster *clusterv1.Cluster) {

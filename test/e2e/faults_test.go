@@ -149,7 +149,7 @@ func TestFaultsBehindNAT(t *testing.T) {
 	killed(t, g, "muster-registrar")
 	_, token := testRegistered(t)
 	killed(t, g, hubServer)
-	t.Run("what is handed out lets its agent call and deploy", testAgentInitiated)
+	t.Run("what is issued lets its agent register and deploy", testAgentInitiated)
 	for _, process := range []string{"downstream-kube-apiserver", "fleet-agent", hubServer, syncerProcess} {
 		name := "without-" + process
 		g.Expect(env.Apply(ctx, helloBundle(name))).To(Succeed())

@@ -135,7 +135,7 @@ func testAgentsOnOneNode(t *testing.T, prod hosted) {
 	g.Expect(env.Apply(ctx, fmt.Sprintf(otherFleet, value))).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		other := fleetCluster(g, types.NamespacedName{Namespace: "other-fleet", Name: "node"})
-		g.Expect(other.Status.Agent.LastSeen.IsZero()).To(BeFalse(), "its agent has not called")
+		g.Expect(other.Status.Agent.LastSeen.IsZero()).To(BeFalse(), "its agent has not checked in")
 	}).WithTimeout(time.Minute).Should(Succeed())
 
 	// Ours came to a node whose ports were free; it must also start where they are taken.

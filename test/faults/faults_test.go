@@ -52,7 +52,7 @@ type fault struct {
 	// strike breaks something and, but for kills, mends it again. It returns when everything that
 	// Muster needs is there again.
 	strike func(context.Context, *run) error
-	// agentInitiated says that there are Clusters whose agents call, and the registrar that they need.
+	// agentInitiated says that there are Clusters whose agents register themselves, and the registrar that they need.
 	agentInitiated bool
 	// charts says that there are HelmChartProxies, and the program that carries them out.
 	charts bool

@@ -31,7 +31,7 @@ func registers(g Gomega, cluster *clusterv1.Cluster, by string) {
 	patch(g, cluster, entry("annotations", stamp.RegistrationAnnotation, by))
 }
 
-// agentInitiated returns a Cluster in a namespace whose agent is to call.
+// agentInitiated returns a Cluster in a namespace whose agent is to register itself.
 func agentInitiated(g Gomega, namespace string) *clusterv1.Cluster {
 	return plainCluster(g, namespace, "edge", map[string]string{stamp.RegistrationAnnotation: "agent"})
 }
@@ -60,7 +60,7 @@ func isOf(g Gomega, cluster *clusterv1.Cluster, kubeconfig string, clientID any)
 // drawn is a clientID that Muster has drawn: of 32 letters, 26 are 130 bits.
 var drawn = MatchRegexp(`^.{26,}$`)
 
-// A Cluster whose agent is to call gets its Fleet Cluster at creation, and nothing by which
+// A Cluster whose agent is to register itself gets its Fleet Cluster at creation, and nothing by which
 // Fleet could install an agent. The registrar does not run here, and the condition says so.
 func TestAgentInitiated(t *testing.T) {
 	g := NewWithT(t)
@@ -152,7 +152,7 @@ func TestTurnedBeforeTheControlPlane(t *testing.T) {
 	willReport(g, cluster, "Imported")
 }
 
-// The agent of a Cluster that calls by itself stays where its credential is.
+// The agent of a Cluster that registers itself stays where its credential is.
 func TestAgentNamespaceOfAgentInitiated(t *testing.T) {
 	g := NewWithT(t)
 	namespace := newNamespace(t, g, "team", nil)
@@ -165,7 +165,7 @@ func TestAgentNamespaceOfAgentInitiated(t *testing.T) {
 
 	g.Expect(warnedBy(g, "", "patch", "fac", "fleet-addon-config", "--type=merge", "-p",
 		`{"spec":{"cluster":{"agentNamespace":"elsewhere","hostNetwork":false}}}`)).
-		To(MatchRegexp(`the agents of [1-9][0-9]* Clusters call by themselves`))
+		To(MatchRegexp(`the agents of [1-9][0-9]* Clusters register themselves`))
 	willReport(g, cluster, "Imported", `its agent stays in namespace "fleet-addon-agent" instead of "elsewhere" (spec.cluster.agentNamespace)`)
 	g.Eventually(func(g Gomega) {
 		g.Expect(fleetCluster(g, namespace, "edge").Spec).To(And(HaveField("HostNetwork", HaveValue(BeFalse())), HaveField("AgentNamespace", "fleet-addon-agent")))

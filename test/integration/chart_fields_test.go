@@ -171,7 +171,7 @@ func defaults(proxy *unstructured.Unstructured) {
 	}
 }
 
-// Without the webhook, a HelmChartProxy still hands out nothing that its author may not have:
+// Without the webhook, a HelmChartProxy still delivers nothing that its author may not have:
 // no Secret or ConfigMap that they may not get, and nothing to Clusters of other namespaces.
 func TestAuthorsOfHelmChartProxies(t *testing.T) {
 	g := NewWithT(t)

@@ -316,7 +316,7 @@ func passes(t *testing.T, g Gomega, clusters ...client.Object) {
 }
 
 // rivalsFor returns two Clusters of two new namespaces for which Fleet derives one namespace. The
-// agent of the second calls by itself.
+// agent of the second registers itself.
 func rivalsFor(g Gomega, namespace string) (victim, attacker *clusterv1.Cluster) {
 	const name = "production-eu-west-1-payments-cluster-0001"
 	create(g, named(&corev1.Namespace{}, "", namespace+"-a"), named(&corev1.Namespace{}, "", namespace))

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// Naming a class of another namespace hands out that namespace's bundles: only those may
+// Naming a class of another namespace delivers that namespace's bundles: only those may
 // who are allowed to get the class.
 func TestTenants(t *testing.T) {
 	g := NewWithT(t)

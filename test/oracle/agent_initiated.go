@@ -13,7 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// AgentInitiated is what there is for Clusters whose agents call: what Fleet gives, and what the
+// AgentInitiated is what there is for Clusters whose agents register themselves: what Fleet gives, and what the
 // registrar makes of it.
 type AgentInitiated struct {
 	// Registrar says that the optional component runs. Without it, nothing of this changes.
@@ -28,9 +28,9 @@ type AgentInitiated struct {
 	// Manifests are the Secrets that have the name of a manifest, whoever made them.
 	Manifests map[Key]*corev1.Secret
 
-	// CheckedIn are the Fleet Clusters whose agent has called, for the Cluster that has them
+	// CheckedIn are the Fleet Clusters whose agent has checked in, for the Cluster that has them
 	// now; Rotated is, by Cluster, the value of the annotation that was followed last, and
-	// Kept what was handed out.
+	// Kept what was issued.
 	CheckedIn map[types.UID]bool
 	Rotated   map[types.UID]string
 	Records   map[types.UID]Record
@@ -39,7 +39,7 @@ type AgentInitiated struct {
 	used map[string]bool
 }
 
-// Record is what the registrar remembers of a Cluster: the credential that was handed out, the
+// Record is what the registrar remembers of a Cluster: the credential that was issued, the
 // registration that it is of, and for which value of the annotation.
 type Record struct {
 	Registration    types.UID
@@ -89,14 +89,14 @@ func (in settings) isAgentInitiated(cluster *clusterv1.Cluster) bool {
 	return in.agentInitiated && in.agentSelector.Matches(stampedLabels(cluster))
 }
 
-// isAgentInitiated: its agent is to call, or, without a FleetAddonConfig, has called for this Cluster.
+// isAgentInitiated: its agent is to register itself, or, without a FleetAddonConfig, has checked in for this Cluster.
 func (s *State) isAgentInitiated(in settings, cluster *clusterv1.Cluster, its *fleetv1.Cluster) bool {
 	retained := in.missing && cluster.Annotations[registration] != "manager" && its != nil && its.Spec.KubeConfigSecret == "" &&
 		(s.AgentInitiated.CheckedIn[its.UID] || !its.Status.Agent.LastSeen.IsZero())
 	return in.isAgentInitiated(cluster) || retained
 }
 
-// mayBeMade: there is something to import, or to wait for. Where the agent calls, this does
+// mayBeMade: there is something to import, or to wait for. Where the agent registers itself, this does
 // not take an initialized control plane, but what a topology is to refer to: without these
 // values every bundle that reads them would stop.
 func (in settings) mayBeMade(cluster *clusterv1.Cluster) bool {
@@ -107,7 +107,7 @@ func (in settings) mayBeMade(cluster *clusterv1.Cluster) bool {
 	return ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
-// waitsToTurn: the Cluster's agent was to call, and Fleet cannot install one yet.
+// waitsToTurn: the Cluster's agent was to register itself, and Fleet cannot install one yet.
 func (s *State) waitsToTurn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 	return fleet != nil && fleet.UID != "" && fleet.Spec.KubeConfigSecret == "" &&
 		!ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
@@ -132,7 +132,7 @@ func (s *State) cutOff(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.C
 	}
 }
 
-// reasonsOfImported are those of a Cluster that is in Fleet, or will be once its agent has called.
+// reasonsOfImported are those of a Cluster that is in Fleet, or will be once its agent has checked in.
 func (s *State) reasonsOfImported(agentInitiated bool, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, resolved bool) string {
 	reason := map[bool]string{true: "Imported", false: "TemplateValuesUnresolved"}[resolved]
 	waits := map[bool]string{true: "RegistrarMissing", false: "WaitingForAgent"}[agentInitiated && !s.AgentInitiated.Registrar]
@@ -147,7 +147,7 @@ func (s *State) reasonsOfImported(agentInitiated bool, cluster *clusterv1.Cluste
 	return waits + orElse + reason
 }
 
-// isIn: the Cluster is in Fleet, and if its agent was to call it has. Of a Fleet Cluster that
+// isIn: the Cluster is in Fleet, and if its agent was to register itself it has. Of a Fleet Cluster that
 // was there before the Cluster, the agent of the earlier one may call until the manifest of this
 // one is there.
 func (s *State) isIn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {

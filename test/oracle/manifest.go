@@ -26,7 +26,7 @@ const (
 	TLSMode = "strict"
 )
 
-// manifestText returns what is handed out: the agent's namespace, its ConfigMap, its Secret with
+// manifestText returns what is issued: the agent's namespace, its ConfigMap, its Secret with
 // the credential of this one cluster, and Fleet's own manifest of the agent. It contains no
 // clientID and no token by which anybody could register.
 func manifestText(server string, fleet *fleetv1.Cluster, bundle *fleetv1.Bundle, token string) []byte {

@@ -230,7 +230,7 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// agentInitiated makes it a Cluster without topology whose agent is to call.
+// agentInitiated makes it a Cluster without topology whose agent is to register itself.
 func agentInitiated(s *State) {
 	s.AgentInitiated.Registrar, s.AgentInitiated.Server = true, "https://fleet.example.com"
 	then(classless, uninitialize, annotate(registration, "agent"))(s)
@@ -251,7 +251,7 @@ func TestRecognize(t *testing.T) {
 	}
 }
 
-// TestFleetAnswers: wishes alone, and a Fleet that answers, lead to a Cluster whose agent has called.
+// TestFleetAnswers: wishes alone, and a Fleet that answers, lead to a Cluster whose agent has checked in.
 func TestFleetAnswers(t *testing.T) {
 	s := scene()
 	agentInitiated(&s)

@@ -38,7 +38,7 @@ func (s *State) convergeManifest(in settings, cluster *clusterv1.Cluster) {
 	}
 }
 
-// takeBack leaves what was handed out where Fleet itself is to install the agent, as long as it
+// takeBack leaves what was issued where Fleet itself is to install the agent, as long as it
 // works: until that one is registered, so that a cluster that cannot be reached keeps its agent.
 func (s *State) takeBack(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	if retained := s.AgentInitiated.Records[cluster.UID]; retained.Token != "" && s.isRegistered(retained.Registration) {
@@ -54,7 +54,7 @@ func (s *State) takeBack(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	s.AgentInitiated.Rotated[cluster.UID] = s.AgentInitiated.Records[cluster.UID].Rotation // What was not followed to its end is a wish again.
 }
 
-// empty leaves a Secret without a manifest where what was handed out works no more.
+// empty leaves a Secret without a manifest where what was issued works no more.
 func (s *State) empty(cluster *clusterv1.Cluster) {
 	retained := s.AgentInitiated.Records[cluster.UID]
 	if retained.Token == "" {
@@ -78,7 +78,7 @@ func (s *State) isRegistered(uid types.UID) bool {
 // handOut registers a Cluster, and once that is granted writes its manifest.
 func (s *State) handOut(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	if retained := s.AgentInitiated.Records[cluster.UID]; fleet != nil && fleet.Spec.KubeConfigSecret != "" && retained.Token != "" && s.isRegistered(retained.Registration) {
-		return // Its Fleet Cluster may not be patched: what was handed out works on.
+		return // Its Fleet Cluster may not be patched: what was issued works on.
 	}
 	reasons := s.hindrances(fleet)
 	if len(reasons) == 0 {
@@ -87,7 +87,7 @@ func (s *State) handOut(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	s.reportManifest(cluster, fleet, reasons...)
 }
 
-// advance does what comes next for a Cluster whose agent is to call, and returns the reasons of
+// advance does what comes next for a Cluster whose agent is to register itself, and returns the reasons of
 // which its condition has one.
 func (s *State) advance(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []string {
 	current, earlier := s.current(fleet)
@@ -178,7 +178,7 @@ func (s *State) register(fleet *fleetv1.Cluster) {
 	s.AgentInitiated.Registrations[Key{Namespace: fleet.Namespace, Name: "new of " + fleet.Name}] = asked
 }
 
-// tokenOf returns the credential of a registration: as it was handed out, or as Fleet has left
+// tokenOf returns the credential of a registration: as it was issued, or as Fleet has left
 // it, if it is for this Fleet Cluster.
 func (s *State) tokenOf(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, current *fleetv1.ClusterRegistration) string {
 	if retained := s.AgentInitiated.Records[cluster.UID]; retained.Token != "" && retained.Registration == current.UID {

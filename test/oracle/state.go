@@ -46,7 +46,7 @@ type State struct {
 	// annotations say.
 	FleetNamespaces map[string]Key
 
-	// AgentInitiated is what there is for Clusters whose agents call.
+	// AgentInitiated is what there is for Clusters whose agents register themselves.
 	AgentInitiated AgentInitiated
 	// Charts is what there is of HelmChartProxies.
 	Charts Charts

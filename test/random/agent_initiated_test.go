@@ -27,14 +27,14 @@ const (
 // credentialsNamespace is where Fleet leaves credentials.
 const credentialsNamespace = "cattle-fleet-clusters-system"
 
-// What happens to Clusters whose agents call: what people ask for, and what Fleet does, which
+// What happens to Clusters whose agents register themselves: what people ask for, and what Fleet does, which
 // is played. What Fleet is asked for is known when Muster is at rest, and each of these comes
 // out differently if it is seen too late.
 var agentOperations = []operation{
 	{name: "CallUp", weight: 26, draw: func(rng *rand.Rand, step *Step) {
 		draws(drawSlot, drawNamespace, drawValue("", "called", "called"))(rng, step)
 		step.Class, step.Kind = noClass, "Calls"
-	}, do: callUp, racy: always},
+	}, do: checkIn, racy: always},
 	{name: "Registration", weight: 12, draw: draws(drawSlot, drawValue("agent", "agent", "agent", "manager", "manager", "", "neither")),
 		do: func(r *run, step Step) (bool, error) { return r.register(step, step.Value) }, racy: always},
 	{name: "Rotate", weight: 5, draw: draws(drawSlot, drawValue("1", "2", "")), do: rotateCredential, racy: always},
@@ -128,7 +128,7 @@ func (r *run) its(step Step) *fleetv1.Cluster {
 	return fleet.DeepCopy()
 }
 
-// agentInitiated moves a step to the next Cluster whose agent must call, if there is one. At any time
+// agentInitiated moves a step to the next Cluster whose agent must register itself, if there is one. At any time
 // there are only a few.
 func (r *run) agentInitiated(step Step) Step {
 	step.Cluster = firstSlot(step.Cluster, slotCount, func(slot int) bool {
@@ -149,8 +149,8 @@ func firstSlot(from, count int, is func(int) bool) int {
 	return from
 }
 
-// callUp does all that it takes for a Cluster's agent to call, as far as nothing is in the way.
-func callUp(r *run, step Step) (bool, error) {
+// checkIn does all that it takes for a Cluster's agent to check in, as far as nothing is in the way.
+func checkIn(r *run, step Step) (bool, error) {
 	var done bool
 	var err error
 	if cluster := r.cluster(step); cluster == nil {

@@ -73,7 +73,7 @@ func TestKnownAgentInitiated(t *testing.T) {
 	guessed := Step{Op: "ForeignSpec", Kind: fleetClusterKind, Value: `{"spec":{"clientID":"fleet"}}`}
 	deleteCluster := op("DeleteCluster", "")
 	playKnown(t, map[string][]Step{
-		"without a FleetAddonConfig before anybody has called": {byConfig, classless, initialized, grant, of("Config", op("Flap", "")), grant, call},
+		"without a FleetAddonConfig before anybody has checked in": {byConfig, classless, initialized, grant, of("Config", op("Flap", "")), grant, call},
 		"made anew, owner references off, and turned to the manager": {noOwners, agentInitiated, grant, call, deleteCluster, agentInitiated, initialized, grant, call,
 			byManager, byAgent, grant, call},
 		"a clientID that is guessed":  {classless, initialized, rest, guessed, byAgent, grant, call},

@@ -85,7 +85,7 @@ func (m *Managed) isWatched(proxy *addonsv1.HelmChartProxy) bool {
 	return m.WatchFilter == "" || capilabels.HasWatchLabel(proxy, m.WatchFilter)
 }
 
-// reportNotManaged sets the condition LeftAlone. The other conditions belong to the controller that reconciles
+// reportNotManaged sets the condition NotManaged. The other conditions belong to the controller that reconciles
 // the HelmChartProxy.
 func (r *Reconciler) reportNotManaged(ctx context.Context, proxy *addonsv1.HelmChartProxy) error {
 	if !r.Managed.isWatched(proxy) {

@@ -97,7 +97,7 @@ func TestLostCredential(t *testing.T) {
 }
 
 // Fleet keeps a credential for 40 minutes: nothing is registered while the manifest could not
-// be handed out.
+// be issued.
 func TestNotRegisteredInVain(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -139,7 +139,7 @@ func TestStatusIsNoNews(t *testing.T) {
 		g.Expect(admin.Status().Patch(ctx, s.cluster, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"observedGeneration":%d}}`,
 			100+i)))).To(Succeed())
 	}
-	// It looks once a minute while the agent has not called, and may do so once more.
+	// It looks once a minute while the agent has not checked in, and may do so once more.
 	g.Consistently(func() int { return s.asked(g) - before }).Should(BeNumerically("<=", 2))
 }
 
@@ -189,7 +189,7 @@ func TestForgeries(t *testing.T) {
 		s.deployed(g)
 		s.waits(g, "SecretConflict", "")
 		g.Expect(string(s.secret(g).Data["manifest"])).To(Equal("mine"))
-		g.Expect(s.registrations(g)).To(BeEmpty(), "its credential lapses before it can be handed out")
+		g.Expect(s.registrations(g)).To(BeEmpty(), "its credential lapses before it can be issued")
 		g.Expect(admin.Delete(ctx, s.secret(g))).To(Succeed())
 		s.observe(g, "again")
 		s.granted(g, "first")
@@ -236,8 +236,8 @@ func TestForgeries(t *testing.T) {
 	})
 }
 
-// To turn to the manager takes nothing from an agent that calls: neither its registration nor
-// what was handed out, until Fleet's own agent has registered, under the same clientID.
+// To turn to the manager takes nothing from an agent that registers itself: neither its registration nor
+// what was issued, until Fleet's own agent has registered, under the same clientID.
 func TestTurnedOver(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -259,7 +259,7 @@ func TestTurnedOver(t *testing.T) {
 		s.turn(g, "manager", "edge-kubeconfig")
 		installed := s.register(g, fmt.Sprintf("request-%d", i), first.Spec.ClientID)
 		s.revoked(g, registration)
-		s.data(g, BeEmpty()) // What was handed out works no more.
+		s.data(g, BeEmpty()) // What was issued works no more.
 		s.waits(g, "", "")
 		s.checkIn(g, time.Now().Add(time.Second))
 		s.turn(g, "agent", "")
@@ -283,7 +283,7 @@ func (s *site) isUnchanged(g Gomega, registration fleetv1.ClusterRegistration, h
 	g.Expect(s.secret(g).Data).To(Equal(handed.Data))
 }
 
-// A FleetAddonConfig that is missing for a moment turns no agent that has called; a selector that
+// A FleetAddonConfig that is missing for a moment turns no agent that has checked in; a selector that
 // is mistyped for a moment costs none its registration.
 func TestConfigFlaps(t *testing.T) {
 	g := NewWithT(t)

@@ -26,7 +26,7 @@ import (
 
 var counter atomic.Int64
 
-// site is a Cluster whose agent is to call, in a namespace of its own.
+// site is a Cluster whose agent is to register itself, in a namespace of its own.
 type site struct {
 	namespace, name string
 	cluster         *clusterv1.Cluster
@@ -254,7 +254,7 @@ func (s *site) data(g Gomega, matcher gomegatypes.GomegaMatcher) {
 	g.Eventually(func(g Gomega) map[string][]byte { return s.secret(g).Data }).Should(matcher)
 }
 
-// ready returns a site whose manifest is handed out.
+// ready returns a site whose manifest is issued.
 func ready(g Gomega, name string) (*site, fleetv1.ClusterRegistration) {
 	s := newSite(g, name)
 	s.deployed(g)

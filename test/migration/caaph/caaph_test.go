@@ -95,7 +95,7 @@ func TestCAAPH(t *testing.T) {
 		create(g, "later")
 		isReady(g, "later")
 		g.Expect(listed(g)).To(ContainElement(WithTransform(func(its release) string { return its.name }, Equal("later"))))
-	}) && t.Run("the CRD is CAAPH's: left alone, and said", testLeftAlone)
+	}) && t.Run("the CRD is CAAPH's: not managed, and reported", testNotManaged)
 	if !ok {
 		return
 	}
@@ -294,12 +294,12 @@ func hasReleaseProxies(g Gomega, releases []release) {
 		NotTo(ContainSubstring(".addons.cluster.x-k8s.io\""), "helmchartproxy.addons.cluster.x-k8s.io and helmreleaseproxy.addons.cluster.x-k8s.io wait for CAAPH")
 }
 
-func testLeftAlone(t *testing.T) {
+func testNotManaged(t *testing.T) {
 	g := NewWithT(t)
 	const crd = "helmchartproxies.addons.cluster.x-k8s.io"
 	kubectl(g, "label", "crd", crd, "app.kubernetes.io/managed-by-")
 	leftAlone := func() (string, error) {
-		return env.Kubectl(ctx, "-n", team, "get", "hcp", "web", "-o", "jsonpath={.status.conditions[?(@.type=='LeftAlone')].message}")
+		return env.Kubectl(ctx, "-n", team, "get", "hcp", "web", "-o", "jsonpath={.status.conditions[?(@.type=='NotManaged')].message}")
 	}
 	g.Eventually(leftAlone).Should(ContainSubstring("CustomResourceDefinition " + crd + " has no label app.kubernetes.io/managed-by=muster"))
 	kubectl(g, "label", "crd", crd, "app.kubernetes.io/managed-by=muster")
