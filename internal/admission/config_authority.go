@@ -29,7 +29,7 @@ type authority struct {
 	path            *field.Path
 	kind            string
 	namespace, name string
-	// credentials says that it is not a CA but what a repository is sent: nobody but the
+	// credentials means that it is not a CA but what a repository is sent: nobody but the
 	// installer reads that.
 	credentials bool
 	// repository is where credentials are sent. Sent elsewhere, they are delivered anew.

@@ -47,7 +47,7 @@ func (v ConfigValidator) surprises(ctx context.Context, old, config *addonsv1.Fl
 	return result
 }
 
-// staying says that agents do not follow another agentNamespace.
+// staying reports that agents do not follow another agentNamespace.
 func staying(old, now settings.Settings, clusters []object) []string {
 	if old.Cluster.AgentNamespace == now.Cluster.AgentNamespace {
 		return nil
@@ -140,7 +140,7 @@ func (v ConfigValidator) clusters(ctx context.Context) (all []object, known bool
 type placed struct {
 	types.NamespacedName
 	labels, namespaceLabels map[string]string
-	// unknown says that a selector needs labels that are not known.
+	// unknown means that a selector needs labels that are not known.
 	unknown bool
 }
 
@@ -177,7 +177,7 @@ func (v ConfigValidator) place(ctx context.Context, in settings.Settings, cluste
 	return all, true
 }
 
-// matchedByOne says which Clusters match only one of two selectors, as far as is known; empty
+// matchedByOne returns which Clusters match only one of two selectors, as far as is known; empty
 // if none does, or if there are not two. CAAPF requires both selectors and imports what
 // either matches: its users must know before their clusters are left behind.
 func matchedByOne(config *addonsv1.FleetAddonConfig, in settings.Settings, all []placed) string {

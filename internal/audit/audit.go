@@ -73,7 +73,7 @@ type Report struct {
 type Mapping struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Edited says that someone changed what it maps.
+	// Edited means that someone changed what it maps.
 	Edited bool `json:"edited"`
 	// RetainedBy is why Muster leaves it open; if empty, nothing keeps it.
 	RetainedBy []Retainer `json:"retainedBy"`
@@ -97,7 +97,7 @@ type Use struct {
 	Asked          Asked     `json:"asked"`
 }
 
-// Asked says whether the right to use the class was checked.
+// Asked reports whether the right to use the class was checked.
 type Asked string
 
 // Whether it was checked.
@@ -204,7 +204,7 @@ func (a *audit) undecided() bool {
 		slices.ContainsFunc(needed, func(kind Kind) bool { return a.Unread[kind] != "" })
 }
 
-// notes says what was not read, and what is therefore unknown.
+// notes returns what was not read, and what is therefore unknown.
 func (a *audit) notes() {
 	for _, kind := range slices.Sorted(maps.Keys(a.Unread)) {
 		a.report.Notes = append(a.report.Notes, fmt.Sprintf("%s: %s", kind, a.Unread[kind]))

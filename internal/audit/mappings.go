@@ -101,7 +101,7 @@ func (a *audit) keepers(classNamespace, namespace string) (keepers []Retainer, r
 	return keepers, false
 }
 
-// notRightful says why Muster makes nothing for a Cluster that uses a class of another
+// notRightful returns why Muster makes nothing for a Cluster that uses a class of another
 // namespace; empty if it is rightful. A Cluster that is neither claimed nor selected
 // does not even keep what is there.
 func (a *audit) notRightful(cluster *clusterv1.Cluster) (why string, keeps bool) {

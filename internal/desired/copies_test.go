@@ -141,7 +141,7 @@ spec:
 	tests := map[string]struct {
 		exclude []string
 		want    want
-		// gone says that the key Variables, or the list in the Cluster, is not there at all.
+		// gone means that the key Variables, or the list in the Cluster, is not there at all.
 		noVariables, noTopology bool
 	}{
 		"nothing":                    {want: all},

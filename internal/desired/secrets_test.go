@@ -26,7 +26,7 @@ type confidant struct {
 	group, kind  string
 	controlPlane string
 	retained     string
-	// open says that the kind names Secrets, and holds none.
+	// open means that the kind names Secrets, and holds none.
 	open bool
 }
 
@@ -103,7 +103,7 @@ spec:
 `, retained: "v1.36.3 v1.11 MachineName controlplane"},
 
 	// https://docs.k0smotron.io/stable/capi-controlplane-bootstrap/ and, for what k0s itself
-	// is told, https://docs.k0sproject.io/stable/configuration/
+	// is reported, https://docs.k0sproject.io/stable/configuration/
 	{group: controlPlaneGroup, kind: "K0sControlPlane", controlPlane: `
 spec:
   version: v1.36.3+k0s.0

@@ -79,7 +79,7 @@ func (r *reconciler) put(ctx context.Context, s *state, p *plan, order Order) er
 	return nil
 }
 
-// fetch gets the chart of a step that needs one, before anything is told of the step. It
+// fetch gets the chart of a step that needs one, before anything is reported about the step. It
 // reports whether the step can be taken; if not, it is tried again later, and less and less
 // often.
 func (r *reconciler) fetch(ctx context.Context, s *state, p *plan) (bool, error) {

@@ -25,7 +25,7 @@ const (
 	writeGates    step = "write the feature gates"
 )
 
-// plan is what is to be done next, and what is to be told if that is nothing.
+// plan is what is to be done next, and what to report if that is nothing.
 type plan struct {
 	step step
 	// version is the one to put; nil keeps the chart that is deployed.
@@ -34,7 +34,7 @@ type plan struct {
 	archive []byte
 	values  map[string]any
 	text    string
-	// conditions are told when nothing is left to do, and before a step that takes long.
+	// conditions are reported when nothing is left to do, and before a step that takes long.
 	installed, configured *metav1.Condition
 	// later is when to look again at the latest; zero leaves it to the usual interval.
 	later time.Duration
@@ -64,7 +64,7 @@ func configuredIs(holds bool, reason, format string, args ...any) *metav1.Condit
 	return condition(ConfiguredCondition, holds, reason, format, args...)
 }
 
-// next says what to do next.
+// next returns what to do next.
 func (s *state) next() plan {
 	var p plan
 	if s.isNothing() {
@@ -116,7 +116,7 @@ func (s *state) underRancher() plan {
 	switch {
 	case problem != nil:
 		p.configured = problem
-	case p.step != rest: // What comes of it is told.
+	case p.step != rest: // The result is reported.
 	case s.serverWanted() || s.bootstrap != nil:
 		p.configured = configuredIs(false, ReasonConfigureByHand, "Rancher configures Fleet here (Deployment cattle-system/rancher) and nothing of it was touched; set server-url and cacerts in Rancher, and remove spec.config.server")
 	case !s.gatesElsewhere():

@@ -119,7 +119,7 @@ func (s *state) stay(current *semver.Version, problem *Problem) (*semver.Version
 	return nil, nil, s.withheld(installedIs(false, problem.Reason, "%s", text))
 }
 
-// withheld is a plan to do nothing about the version. Settings of what serves are told as
+// withheld is a plan to do nothing about the version. Settings of what serves are reported as
 // they are.
 func (s *state) withheld(why *metav1.Condition) *plan {
 	p := &plan{installed: why}
@@ -162,7 +162,7 @@ func (s *state) putFleet(goal *semver.Version) *plan {
 	return s.backedOff(p)
 }
 
-// underWay is what is told while a version is brought in; nil where it is there.
+// underWay is what is reported while a version is brought in; nil where it is there.
 func (s *state) underWay(goal *semver.Version) *metav1.Condition {
 	switch current := s.current(); {
 	case current == nil:
@@ -201,7 +201,7 @@ func (s *state) backedOff(p *plan) *plan {
 	return result
 }
 
-// failed tells of an attempt that failed. That a version which would do as well, and is newer,
+// failed reports an attempt that failed. That a version which would do as well, and is newer,
 // cannot be fetched takes nothing away.
 func (s *state) failed(last *failure) *metav1.Condition {
 	current := s.current()
@@ -219,7 +219,7 @@ func (s *state) failed(last *failure) *metav1.Condition {
 	}
 }
 
-// what tells attempts apart. One at a version fails whatever the settings.
+// what distinguishes attempts. One at a version fails whatever the settings.
 func (p *plan) what() string {
 	if p.version != nil {
 		return fmt.Sprint(p.step, " ", p.version)
@@ -231,7 +231,7 @@ func (p *plan) what() string {
 	return fmt.Sprint(p.step, " ", string(values))
 }
 
-// planned says what would be done.
+// planned returns what would be done.
 func (s *state) planned(goal *semver.Version) plan {
 	var text string
 	switch current := s.current(); {
@@ -248,7 +248,7 @@ func (s *state) planned(goal *semver.Version) plan {
 	}
 }
 
-// converged tells what is there, when nothing is left to do.
+// converged reports what is there, when nothing is left to do.
 func (s *state) converged(stale *Problem) plan {
 	p := plan{configured: s.configured()}
 	reason, text := ReasonInstalled, fmt.Sprintf("Fleet %s", s.fleet.Version)
@@ -268,7 +268,7 @@ func (s *state) converged(stale *Problem) plan {
 	return p
 }
 
-// configured tells of settings that are in the values of a release of ours.
+// configured reports settings that are in the values of a release of ours.
 func (s *state) configured() *metav1.Condition {
 	if s.serverProblem != nil {
 		return configuredIs(false, s.serverProblem.Reason, "%s", s.serverProblem.Message)

@@ -26,7 +26,7 @@ type decided struct {
 	puts  string
 	later time.Duration
 	// installed and configured are status, reason and a part of the message, as "False Planned:
-	// would be"; empty where nothing is to be told.
+	// would be"; empty where nothing is to be reported.
 	installed, configured string
 }
 
@@ -192,7 +192,7 @@ func bootstrapping(spec addonsv1.FleetAddonConfigSpec, wanted bool) addonsv1.Fle
 	return spec
 }
 
-// What has failed is told with its own reason, and what goes on.
+// What has failed is reported with its own reason, and what goes on.
 func TestBackedOff(t *testing.T) {
 	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
 	withServer := func(s *state) { s.server = here016 }

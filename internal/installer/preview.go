@@ -26,7 +26,7 @@ type previewing struct {
 	out io.Writer
 }
 
-// Preview says what the installer would do for a FleetAddonConfig, object by object, and does
+// Preview returns what the installer would do for a FleetAddonConfig, object by object, and does
 // nothing.
 func Preview(ctx context.Context, cluster client.Client, releases Releases, repository OpenRepository, config *addonsv1.FleetAddonConfig, out io.Writer) error {
 	p := &previewing{out: out, reconciler: &reconciler{
@@ -76,7 +76,7 @@ func (p *previewing) walk(ctx context.Context, s *state) error {
 
 func (p *previewing) say(format string, args ...any) { fmt.Fprintf(p.out, format+"\n", args...) }
 
-// conclude says what would be told in the end.
+// conclude returns what would be reported in the end.
 func (p *previewing) conclude(last *plan) {
 	for _, condition := range []*metav1.Condition{last.installed, last.configured} {
 		if condition != nil {

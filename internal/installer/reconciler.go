@@ -20,12 +20,12 @@ import (
 const (
 	// FieldManager is the field manager of every write but Helm's own.
 	FieldManager = "muster-installer"
-	// pollInterval is how often what no event tells of is looked at: releases, settings, and
+	// pollInterval is how often what no event shows is looked at: releases, settings, and
 	// what the settings are taken from.
 	pollInterval = 15 * time.Second
 	// conflictInterval is how long to wait for a state that somebody has just written.
 	conflictInterval = time.Second
-	// troubleLasts is after how long an error that stays is told.
+	// troubleLasts is after how long a lasting error is reported.
 	troubleLasts = 20 * time.Second
 	// mostSteps is more than there are to take.
 	mostSteps = 12
@@ -58,7 +58,7 @@ type reconciler struct {
 	lookups  *lookups
 	failures map[string]*failure
 	writes   map[step]*written
-	// asks tells apart what was asked for when they failed.
+	// asks distinguishes what was asked for when they failed.
 	asks string
 	// troubled is since when every look or step has ended in an error; zero if the last did not.
 	troubled time.Time

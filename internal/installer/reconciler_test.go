@@ -170,7 +170,7 @@ func TestChartThatCannotBeFetched(t *testing.T) {
 	}
 }
 
-// An error that stays is told, and what is known of the version is kept.
+// A lasting error is reported, and what is known of the version is kept.
 func TestPersistentError(t *testing.T) {
 	spec := custom()
 	spec.Install = version("0.16.0").Install

@@ -24,7 +24,7 @@ import (
 // report writes what is the installer's of the status, and events about what has changed.
 func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConfig, version string, p *plan) error {
 	if p.step != rest && p.installed == nil && p.configured == nil {
-		return nil // A short step; what comes of it is told.
+		return nil // A short step; the result is reported.
 	}
 	have := ownStatus(&config.Status)
 	want := addonsv1.FleetAddonConfigStatus{InstalledVersion: version}
@@ -35,7 +35,7 @@ func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConf
 	}{{ConfiguredCondition, p.configured}, {InstalledCondition, p.installed}} {
 		old, wanted := meta.FindStatusCondition(have.Conditions, entry.kind), entry.wanted
 		if wanted == nil && p.step != rest {
-			wanted = old // It is told when the step is taken.
+			wanted = old // It is reported when the step is taken.
 		}
 		if wanted == nil {
 			continue
@@ -65,7 +65,7 @@ func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConf
 	return nil
 }
 
-// reportFailure tells of an error that stays. What is known of the version is kept, and so is
+// reportFailure reports a lasting error. What is known of the version is kept, and so is
 // what an error in writing settings says nothing about.
 func (r *reconciler) reportFailure(ctx context.Context, key types.NamespacedName, why error) error {
 	config := &addonsv1.FleetAddonConfig{}
@@ -139,13 +139,13 @@ func (r *reconciler) event(config *addonsv1.FleetAddonConfig, condition *metav1.
 
 // The conditions that the installer owns on the FleetAddonConfig.
 const (
-	// InstalledCondition says whether Fleet is there as spec.install asks.
+	// InstalledCondition reports whether Fleet is there as spec.install asks.
 	InstalledCondition = "FleetInstalled"
-	// ConfiguredCondition says whether it is set up as spec.config asks.
+	// ConfiguredCondition reports whether it is set up as spec.config asks.
 	ConfiguredCondition = "FleetConfigured"
 )
 
-// ReasonFailing is one of both conditions: an error stays, and nothing can be told or done.
+// ReasonFailing is one of both conditions: an error lasts, and nothing can be reported or done.
 const ReasonFailing = "Failing"
 
 // Reasons of InstalledCondition.

@@ -79,7 +79,7 @@ func exposed(t *testing.T) []string {
 	return found
 }
 
-// What is told on the FleetAddonConfig is what the metrics say, until nobody asks any more.
+// What is reported on the FleetAddonConfig is what the metrics say, until nobody asks any more.
 func TestTally(t *testing.T) {
 	spec := custom()
 	spec.Install = version("0.17.0").Install

@@ -40,7 +40,7 @@ type server struct {
 	url string
 	// ca is in PEM.
 	ca string
-	// from says where it was found.
+	// from specifies where it was found.
 	from string
 }
 

@@ -37,7 +37,7 @@ type Release struct {
 	Status      Status
 	Description string
 	Values      map[string]any
-	// MadeBy tells apart who has made a revision: it is another one for each time that an
+	// MadeBy distinguishes who has made a revision: it is another one for each time that an
 	// installer does something, is inherited where somebody else does, and is empty where
 	// no installer ever did. Before is that of the revision before.
 	MadeBy, Before string
@@ -122,7 +122,7 @@ type state struct {
 	wanted
 	// generation is that of the FleetAddonConfig.
 	generation int64
-	// rancher says that Rancher is installed, which installs Fleet itself.
+	// rancher means that Rancher is installed, which installs Fleet itself.
 	rancher     bool
 	crds, fleet *Release
 	// settings is Fleet's ConfigMap, nil if there is none.
@@ -156,13 +156,13 @@ type offered struct {
 
 // failure is an attempt that failed, and when the next is due.
 type failure struct {
-	// reason says why there was nothing to try with; it is empty where Helm failed.
+	// reason explains why there was nothing to try with; it is empty where Helm failed.
 	reason, message string
 	next            time.Time
 	count           int
 }
 
-// owner says whose Fleet it is.
+// owner specifies whose Fleet it is.
 type owner string
 
 const (
@@ -173,7 +173,7 @@ const (
 	unmanaged owner = "unmanaged"
 )
 
-// owner says whose Fleet is there.
+// owner returns whose Fleet is there.
 func (s *state) owner() owner {
 	switch {
 	case s.rancher:

@@ -25,7 +25,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Result says what Applier.Apply did.
+// Result specifies what Applier.Apply did.
 type Result string
 
 // The results of Apply.
@@ -71,7 +71,7 @@ func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (typ
 	return written.GetUID(), nil
 }
 
-// ForeignError says that an object that somebody else made has the name of one that is needed. It
+// ForeignError means that an object that somebody else made has the name of one that is needed. It
 // is left alone.
 type ForeignError struct {
 	kind   string

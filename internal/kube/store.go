@@ -46,7 +46,7 @@ type storeKey struct {
 
 type write struct {
 	object client.Object // as the cache would show it
-	// created says that the cache need not have shown the object before.
+	// created means that the cache need not have shown the object before.
 	created, deleted bool
 	expires          time.Time
 }
@@ -86,7 +86,7 @@ func (s *Store) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 		delete(s.writes, storeKey)
 		return false, nil
 	case s.now().After(last.expires):
-		return found, nil // Unseen reports it, and forgets it.
+		return found, nil // Missed reports it, and forgets it.
 	case last.deleted:
 		return false, nil
 	}
@@ -132,7 +132,7 @@ func (s *Store) Saw(object client.Object, gone bool) {
 		return
 	}
 	// A deletion of the object we wrote, or a newer state of it, is newer news. The
-	// deletion of a predecessor is not.
+	// deletion of an earlier object of the name is not.
 	if gone && object.GetUID() == last.object.GetUID() || !gone && caughtUp(object, last) {
 		delete(s.writes, storeKey)
 		if gone && !last.deleted {
@@ -212,7 +212,7 @@ type MissedWrites struct {
 	Clusters, FleetClusters, Groups, Mappings chan event.GenericEvent
 }
 
-// NewMissedWrites returns Unseen for the writes that a Store remembers.
+// NewMissedWrites returns MissedWrites for the writes that a Store remembers.
 func NewMissedWrites(store *Store) *MissedWrites {
 	channel := func() chan event.GenericEvent { return make(chan event.GenericEvent) }
 	return &MissedWrites{store, channel(), channel(), channel(), channel()}

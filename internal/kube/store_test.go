@@ -232,7 +232,7 @@ func TestStoreGoneBeforeSeen(t *testing.T) {
 	if err := store.Created(version("a", "10")); err != nil {
 		t.Fatal(err)
 	}
-	store.Saw(version("b", "11"), true) // A predecessor's.
+	store.Saw(version("b", "11"), true) // An earlier object's.
 	if missed := store.Missed(); len(missed) > 0 {
 		t.Errorf("after another's deletion: %v", missed)
 	}

@@ -29,10 +29,10 @@ import (
 	"github.com/muster-fleet/muster/internal/kube"
 )
 
-// errMoved says that a kind is to be read in a version other than the watched one.
+// errMoved means that a kind is to be read in a version other than the watched one.
 var errMoved = errors.New("the kind has moved to another version")
 
-// errDropped says that what was known of a kind has been forgotten meanwhile.
+// errDropped means that what was known of a kind has been forgotten meanwhile.
 var errDropped = errors.New("the kind has been dropped")
 
 // kinds are the kinds that Clusters refer to. Each is watched from before its first read, in
@@ -59,11 +59,11 @@ type kind struct {
 	mu sync.RWMutex
 	// watched is the version that is watched; empty for none.
 	watched schema.GroupVersionKind
-	// listed says whether the events of all objects of the first list have been handled, since
+	// listed reports whether the events of all objects of the first list have been handled, since
 	// when the list is under way.
 	listed interface{ HasSynced() bool }
 	since  time.Time
-	// dropped says that it is no longer in all, and is not to be watched again.
+	// dropped means that it is no longer in all, and is not to be watched again.
 	dropped bool
 }
 

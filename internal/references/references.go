@@ -31,7 +31,7 @@ import (
 // It is reported on the Cluster.
 var ErrUnresolved = errors.New("template values cannot be resolved")
 
-// ErrListing says that a kind was not read before and is being listed. It is not a failure:
+// ErrListing means that a kind was not read before and is being listed. It is not a failure:
 // nothing is reported, and the Cluster is to be reconciled again.
 var ErrListing = errors.New("the objects that the Cluster refers to are being listed")
 
@@ -40,7 +40,7 @@ const (
 	// reported. Thousands of control planes take a while.
 	listPatience = 2 * time.Minute
 	// firstRetry and lastRetry are how soon, and how late, a Cluster is reconciled again that
-	// refers to what cannot be read, if no event tells of the end of that.
+	// refers to what cannot be read, if no event shows the end of that.
 	firstRetry, lastRetry = 200 * time.Millisecond, 15 * time.Second
 )
 
@@ -51,7 +51,7 @@ func backoff(waited time.Duration) time.Duration { return min(max(firstRetry, wa
 // unresolvedError is an ErrUnresolved.
 type unresolvedError struct{ err error }
 
-// Error says what cannot be resolved.
+// Error returns what cannot be resolved.
 func (e *unresolvedError) Error() string { return ErrUnresolved.Error() + ": " + e.err.Error() }
 
 // Unwrap makes it an ErrUnresolved.

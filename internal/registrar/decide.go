@@ -86,12 +86,12 @@ const (
 	revoke step = "revoke"
 )
 
-// outcome is what is told on the Cluster. Without a reason nothing is, and what was told is
+// outcome is what is reported on the Cluster. Without a reason nothing is, and what was reported is
 // taken back.
 type outcome struct {
 	status          metav1.ConditionStatus
 	reason, message string
-	// keep leaves what was told before.
+	// keep leaves what was reported before.
 	keep bool
 	// after is when the Cluster is reconciled again if no event brings it back.
 	after time.Duration
@@ -128,13 +128,13 @@ type scope struct {
 	isRegistered bool
 
 	taken map[step]bool
-	// refused says that somebody else has the Secret's name, as rehearse or publish found.
+	// refused means that somebody else has the Secret's name, as rehearse or publish found.
 	refused *outcome
 	// credential is what collect has found; nil if it is not there.
 	credential *credential
 }
 
-// next says what to do next, and, if that is to rest, how things stand. It is pure.
+// next returns what to do next, and, if that is to rest, how things stand. It is pure.
 func (s *scope) next() (step, outcome) {
 	switch {
 	case s.retained:
@@ -340,7 +340,7 @@ func (s *scope) beingRegistered() *fleetv1.ClusterRegistration {
 	return nil
 }
 
-// pollOf returns how often a registration that Fleet has not granted is looked at. An event tells
+// pollOf returns how often a registration that Fleet has not granted is looked at. An event shows
 // when it has: this is for what passes without one, and Fleet may be away for long.
 func (s *scope) pollOf(registration *fleetv1.ClusterRegistration) time.Duration {
 	if s.now.Sub(registration.CreationTimestamp.Time) < credentialTimeout {

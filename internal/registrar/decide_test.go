@@ -215,7 +215,7 @@ func TestSteps(t *testing.T) {
 		steps  []step
 		reason string
 		token  string // issued
-		keeps  bool   // what was told before
+		keeps  bool   // what was reported before
 	}{
 		"held":                           {met: with(func(m *met) { m.retained = true })},
 		"no Fleet Cluster yet":           {met: met{noFleet: true}, reason: "WaitingForFleet"},

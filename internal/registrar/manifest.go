@@ -36,7 +36,7 @@ const (
 	agentName = "fleet-agent"
 )
 
-// server is how agents reach Fleet, and what else of Fleet's settings they are told.
+// server is how agents reach Fleet, and what else of Fleet's settings they receive.
 type server struct {
 	URL                       string          `json:"apiServerURL"`
 	CA                        []byte          `json:"apiServerCA"`

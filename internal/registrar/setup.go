@@ -47,7 +47,7 @@ const (
 	byRegistration = "registration"
 	// byUID indexes Clusters by their UID.
 	byUID = "uid"
-	// fleetsOwn is the label by which Fleet's own Bundles are told from those of users.
+	// fleetsOwn is the label by which Fleet's own Bundles are distinguished from those of users.
 	fleetsOwn = "objectset.rio.cattle.io/hash"
 	// agentResource is the resource of Fleet's Bundle that holds the agent.
 	agentResource = "agent.yaml"

@@ -24,7 +24,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// errStale says that the cache shows an earlier state of a Fleet Cluster.
+// errStale means that the cache shows an earlier state of a Fleet Cluster.
 var errStale = errors.New("the Fleet Cluster has changed")
 
 // register creates the ClusterRegistration, as the agent would. It has no label of a

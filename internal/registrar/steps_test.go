@@ -159,7 +159,7 @@ func TestReportIsBounded(t *testing.T) {
 	if note := <-recorder.Events; len(note) > message.Note+len("Warning "+reasonFailed+" ") {
 		t.Errorf("the event has %d bytes", len(note))
 	}
-	// What is told again is no news.
+	// What is reported again is no news.
 	cluster.Status.Conditions, reported.Status.Conditions = reported.Status.Conditions, nil
 	if err := r.report(t.Context(), cluster, result); err != nil {
 		t.Fatal(err)

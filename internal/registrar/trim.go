@@ -37,7 +37,7 @@ func trim(object any) (any, error) {
 		typed.OwnerReferences = nil
 	case *fleetv1.Cluster:
 		trimFleetCluster(typed)
-		if isManager { // Whose it is may be told by nothing else.
+		if isManager { // Nothing else may show whose it is.
 			typed.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager}}
 		}
 	case *fleetv1.ClusterRegistration:

@@ -28,10 +28,10 @@ type InForce struct {
 	Settings
 	// Config is the FleetAddonConfig that they are from, as cached; nil if there is none.
 	Config *addonsv1.FleetAddonConfig
-	// Invalid says why the FleetAddonConfig cannot be used; nil if it can. Until it is fixed
-	// everything stays as it is, and Settings say so (see Held).
+	// Invalid explains why the FleetAddonConfig cannot be used; nil if it can. Until it is fixed
+	// everything stays as it is, and Settings say so (see Retained).
 	Invalid error
-	// Effect tells apart settings that differ for a Cluster that is imported and stays
+	// Effect distinguishes settings that differ for a Cluster that is imported and stays
 	// selected: not in naming, nor in what selects it.
 	Effect string
 }

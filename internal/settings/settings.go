@@ -40,11 +40,11 @@ type Cluster struct {
 	Selector          labels.Selector
 	NamespaceSelector labels.Selector
 	OnDeselect        addonsv1.DeselectPolicy
-	// AgentInitiated says that the agents of the Clusters that AgentInitiatedSelector
+	// AgentInitiated means that the agents of the Clusters that AgentInitiatedSelector
 	// matches register themselves.
 	AgentInitiated         bool
 	AgentInitiatedSelector labels.Selector
-	// Unconfigured says that there is no FleetAddonConfig.
+	// Unconfigured means that there is no FleetAddonConfig.
 	Unconfigured bool
 	// Exclude are JSON pointers into the template values.
 	Exclude []string

@@ -60,7 +60,7 @@ const DefaultStaleAfter = 45 * time.Minute
 // AgentStale is the reason of a Cluster whose agent has been silent for longer than that.
 const AgentStale = "AgentStale"
 
-// Registration says which side registers a cluster with Fleet.
+// Registration specifies which side registers a cluster with Fleet.
 type Registration string
 
 // The registrations.

@@ -36,16 +36,16 @@ import (
 const (
 	// ReadyCondition sums up the others.
 	ReadyCondition = "Ready"
-	// ConfigValidCondition says whether the settings can be used.
+	// ConfigValidCondition reports whether the settings can be used.
 	ConfigValidCondition = "ConfigValid"
-	// APIsAvailableCondition says whether the CRDs of Cluster API and Fleet are served.
+	// APIsAvailableCondition reports whether the CRDs of Cluster API and Fleet are served.
 	APIsAvailableCondition = "APIsAvailable"
-	// ClustersImportedCondition says whether a Cluster is kept out by a conflict or a failure.
+	// ClustersImportedCondition reports whether a Cluster is kept out by a conflict or a failure.
 	ClustersImportedCondition = "ClustersImported"
-	// InstallerAvailableCondition says whether the installer runs, where install or config ask
+	// InstallerAvailableCondition reports whether the installer runs, where install or config ask
 	// for what it does; where they do not, the condition is not there.
 	InstallerAvailableCondition = "InstallerAvailable"
-	// HelmAvailableCondition says whether HelmChartProxies are carried out, where their CRD is
+	// HelmAvailableCondition reports whether HelmChartProxies are carried out, where their CRD is
 	// Muster's. Clusters do not wait for that, so Ready does not sum it up.
 	HelmAvailableCondition = "HelmAvailable"
 )
@@ -68,7 +68,7 @@ type configReconciler struct {
 
 	// missing names the kinds that are not served, as of the last check.
 	missing string
-	// counted says that every Cluster that was there at the start has been reconciled.
+	// counted means that every Cluster that was there at the start has been reconciled.
 	counted bool
 	// wrote is when the status was written last.
 	wrote time.Time
@@ -147,7 +147,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	if (asks || available != nil) && later.RequeueAfter == 0 {
-		later.RequeueAfter = installerInterval // Nothing tells that a Lease grows old.
+		later.RequeueAfter = installerInterval // No event shows that a Lease grows old.
 	}
 	lacks := asks && r.installer.isMissing(ctx)
 	metrics.Condition(InstallerAvailableCondition, !lacks)
@@ -206,7 +206,7 @@ func (r *configReconciler) count(ctx context.Context) error {
 
 // countReleased counts the Fleet Clusters that were released and whose Cluster is gone.
 // They were moved, or left over: a syncer that was down while a Cluster was unpaused and
-// deleted cannot tell one from the other, and deletes neither.
+// deleted cannot distinguish the two, and deletes neither.
 func (r *configReconciler) countReleased(ctx context.Context) error {
 	if r.missing != "" {
 		return nil

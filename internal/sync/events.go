@@ -24,7 +24,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// enqueuer says which keys an object's change concerns. On an update, enqueue asks it about
+// enqueuer specifies which keys an object's change concerns. On an update, enqueue asks it about
 // both the old and the new object, so that both classes of a rebased Cluster are reconciled.
 type enqueuer struct {
 	client.Reader
@@ -108,7 +108,7 @@ func (e *enqueuer) groupsOfClass(ctx context.Context, object client.Object) []re
 	for _, cluster := range e.clusters(ctx, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()}) {
 		result = append(result, requests(useOf(&cluster).group())...)
 	}
-	// A frozen or moved Cluster's Fleet Cluster may be the only user left.
+	// A retained or moved Cluster's Fleet Cluster may be the only user left.
 	for _, cluster := range e.fleetClusters(ctx, client.MatchingFields{byGroup: stamp.GroupName(object.GetName(), object.GetNamespace())}) {
 		result = append(result, requests(useOfFleet(&cluster).group())...)
 	}

@@ -29,7 +29,7 @@ var installerConditions = []string{fleetInstalled, fleetConfigured}
 // installerInterval is how often is asked whether the installer runs.
 const installerInterval = 30 * time.Second
 
-// installerAvailable says whether anybody acts on install and config.
+// installerAvailable reports whether anybody acts on install and config.
 func installerAvailable(missing bool) metav1.Condition {
 	if missing {
 		return metav1.Condition{Type: InstallerAvailableCondition, Status: metav1.ConditionFalse, Reason: "InstallerMissing",
@@ -80,7 +80,7 @@ func rank(condition metav1.Condition) int {
 	return 0
 }
 
-// helmAvailable says whether anybody carries out HelmChartProxies; nil where their CRD is not there, or
+// helmAvailable reports whether anybody carries out HelmChartProxies; nil where their CRD is not there, or
 // not ours.
 func (r *configReconciler) helmAvailable(ctx context.Context) (*metav1.Condition, error) {
 	crd := references.CRD()

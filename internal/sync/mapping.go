@@ -70,7 +70,7 @@ type mappingReconciler struct {
 type retirement struct {
 	began, next time.Time
 	attempts    int
-	// refused says that Fleet could not be made to look at some Bundle. Then the looks become rarer.
+	// refused means that Fleet could not be made to look at some Bundle. Then the looks become rarer.
 	refused bool
 }
 

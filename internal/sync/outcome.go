@@ -12,7 +12,7 @@ import (
 
 // Conditions on a CAPI Cluster. The first two may be named in spec.availabilityGates.
 const (
-	// ImportedCondition says whether the Cluster is in Fleet, and if not, why.
+	// ImportedCondition reports whether the Cluster is in Fleet, and if not, why.
 	ImportedCondition = "FleetImported"
 	// BundlesReadyCondition mirrors the Fleet Cluster's Ready condition.
 	BundlesReadyCondition = "FleetBundlesReady"
@@ -114,7 +114,7 @@ func paused(imported bool) outcome {
 	return retained(StatePending, imported, reasonPaused, "the Cluster is paused; nothing is changed in Fleet until it is unpaused")
 }
 
-// unselected is the outcome for a Cluster that no selector matches: frozen if it was
+// unselected is the outcome for a Cluster that no selector matches: retained if it was
 // claimed, and otherwise none of our business.
 func unselected(claimed, imported bool, why string) outcome {
 	if !claimed {

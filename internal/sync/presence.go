@@ -30,8 +30,8 @@ const (
 	presencePatience = time.Minute
 )
 
-// presence tells whether an optional program runs, the registrar or the installer: users who
-// need it must be told that it is missing.
+// presence reports whether an optional program runs, the registrar or the installer: users who
+// need it must learn from the status that it is missing.
 type presence struct {
 	client.Reader // past the cache
 	lease         types.NamespacedName

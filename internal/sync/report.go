@@ -32,7 +32,7 @@ const (
 	messageInterval = 15 * time.Second
 )
 
-// reporter tells people, on the CAPI Cluster itself, what became of it.
+// reporter reports on the CAPI Cluster itself what became of it.
 type reporter struct {
 	client.Client
 	store    *kube.Store
@@ -117,7 +117,7 @@ func (r *reporter) forget(key types.NamespacedName) {
 	delete(r.messages, key)
 }
 
-// news says what about the conditions is new.
+// news specifies what about the conditions is new.
 type news int
 
 const (
@@ -195,7 +195,7 @@ func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition
 	r.recorder.Eventf(cluster, nil, eventType, condition.Reason, "Import", "%s", note)
 }
 
-// State says what became of a Cluster, for counting.
+// State specifies what became of a Cluster, for counting.
 type State string
 
 // The states of a Cluster.

@@ -28,16 +28,16 @@ import (
 // steps have been taken.
 type scope struct {
 	in settings.Settings
-	// retained says that everything stays as it is: the import is turned off, or the
+	// retained means that everything stays as it is: the import is turned off, or the
 	// FleetAddonConfig cannot be used.
 	retained bool
 	cluster  *clusterv1.Cluster // as cached or written, read-only
 	subject  stamp.Subject
-	// selected says whether the Cluster is to be imported; if not, why says what keeps it out.
+	// selected reports whether the Cluster is to be imported; if not, why says what keeps it out.
 	selected bool
 	why      string
 	paused   bool
-	// byAgent says that the Cluster is registered ahead and its agent registers itself;
+	// byAgent means that the Cluster is registered ahead and its agent registers itself;
 	// unregistered, that nothing is there to register it.
 	byAgent, unregistered bool
 	// leftover is the namespace that Fleet has yet to remove, of an earlier Fleet Cluster of
@@ -60,7 +60,7 @@ type scope struct {
 	// displacing is the class whose group stands where the Cluster's would; see users.displacing.
 	displacing string
 	targets    desired.Targets
-	// foreign says which of the targets is somebody else's; empty if none is.
+	// foreign specifies which of the targets is somebody else's; empty if none is.
 	foreign string
 	// values are the template values; unresolved says why there are none now, and again when
 	// to look again if no event comes.
@@ -126,7 +126,7 @@ func (s *scope) isIn() bool { return s.has() && !s.waits() }
 // pin returns the name of the Fleet Cluster that the Cluster is pinned to.
 func (s *scope) pin() string { return stamp.PinOf(s.cluster.Annotations).ClusterName }
 
-// errUncachedNamespace says that the cache does not show the Namespace of a Cluster yet, or no
+// errUncachedNamespace means that the cache does not show the Namespace of a Cluster yet, or no
 // longer does.
 var errUncachedNamespace = errors.New("the Namespace is not in the cache")
 
@@ -213,7 +213,7 @@ func (l *scopeReader) readFleetCluster(ctx context.Context, s *scope, name strin
 	return nil
 }
 
-// relationOf says what a Fleet Cluster is to a Cluster.
+// relationOf returns what a Fleet Cluster is to a Cluster.
 func (l *scopeReader) relationOf(ctx context.Context, fleetCluster *fleetv1.Cluster, cluster *clusterv1.Cluster) (stamp.Relation, string) {
 	return stamp.RelationOf(fleetCluster, cluster, func(name string, uid types.UID) bool {
 		if name == "" {

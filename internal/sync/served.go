@@ -46,7 +46,7 @@ type Gate struct {
 	crds   client.Reader
 	mapper meta.RESTMapper
 	open   func(context.Context) error
-	// opened says that the reconcilers are being set up, or are.
+	// opened means that the reconcilers are being set up, or are.
 	opened atomic.Bool
 }
 

@@ -144,7 +144,7 @@ func (s *scope) isInitialized() bool {
 	return ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
-// retained says that the agent does not go where the FleetAddonConfig wants it; empty if it does.
+// retained reports that the agent does not go where the FleetAddonConfig wants it; empty if it does.
 func (s *scope) agentNote() string {
 	runs, asked := s.agentNamespace(), s.in.Cluster.AgentNamespace
 	if runs == asked {

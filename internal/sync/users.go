@@ -28,7 +28,7 @@ import (
 // another: labels and annotations are written by tenants.
 //
 // A keeper is anything that Fleet may still deploy to through what is there: a Cluster that
-// is frozen or yet to be claimed, a Fleet Cluster. For it, what is there stays as it is.
+// is retained or yet to be claimed, a Fleet Cluster. For it, what is there stays as it is.
 type users struct {
 	client.Reader
 	store *kube.Store
@@ -279,7 +279,7 @@ func (u *users) walk(ctx context.Context, namespace string, about subset, list c
 	return false, nil
 }
 
-// use says that Clusters of a namespace use a class of another. A ClusterGroup and a
+// use means that Clusters of a namespace use a class of another. A ClusterGroup and a
 // BundleNamespaceMapping are made for it.
 type use struct {
 	namespace string
@@ -302,15 +302,15 @@ func (u use) mapping() types.NamespacedName {
 // isZero reports whether nothing of another namespace is used.
 func (u use) isZero() bool { return u == use{} }
 
-// useOf says which class of another namespace a Cluster names in its topology. Whether
+// useOf returns which class of another namespace a Cluster names in its topology. Whether
 // anything is made for it depends on whether the Cluster is selected, and claimed.
 func useOf(cluster *clusterv1.Cluster) use {
 	return crossNamespace(cluster.Namespace, cluster.GetClassKey())
 }
 
-// useOfFleet says which class of another namespace a Fleet Cluster of ours is grouped
+// useOfFleet returns which class of another namespace a Fleet Cluster of ours is grouped
 // by. It differs from its Cluster's use while a rebase is under way and while the Cluster
-// is frozen: what Fleet deploys follows the Fleet Cluster.
+// is retained: what Fleet deploys follows the Fleet Cluster.
 //
 // Its labels prove nothing, as tenants may write them: they keep what is there, and make
 // nothing.

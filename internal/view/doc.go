@@ -6,7 +6,7 @@ package view
 
 import "strings"
 
-// State says how a node fares, without words for why.
+// State specifies how a node fares, without words for why.
 type State string
 
 // The states, the worst first.

@@ -35,7 +35,7 @@ const (
 	reasonMappingRetire = "MappingRetired"
 )
 
-// Reasons of FleetImported that the picture tells apart.
+// Reasons of FleetImported that the picture distinguishes.
 const (
 	importedPaused     = "Paused"
 	importedDeselected = "Deselected"
@@ -45,7 +45,7 @@ const (
 	importedImported   = "Imported"
 )
 
-// judgeCluster says how a CAPI Cluster fares. Its Fleet Cluster is nil if it has none.
+// judgeCluster returns how a CAPI Cluster fares. Its Fleet Cluster is nil if it has none.
 func (b *builder) judgeCluster(key types.NamespacedName, cluster *CAPICluster, fleet *InFleet) verdict {
 	condition := cluster.Imported
 	switch {
@@ -112,7 +112,7 @@ func (b *builder) judgeImported(cluster *CAPICluster, fleet *InFleet) verdict {
 	}
 }
 
-// judgeFleet says how a Fleet Cluster fares.
+// judgeFleet returns how a Fleet Cluster fares.
 func (b *builder) judgeFleet(fleet *InFleet) verdict {
 	switch {
 	case fleet.Deleting:
@@ -137,7 +137,7 @@ func (b *builder) isStale(fleet *InFleet) bool {
 	return !fleet.LastSeen.IsZero() && b.Now.Sub(fleet.LastSeen) > b.StaleAfter
 }
 
-// judgeBundles says what Fleet's word for Bundles means. Without a word they are ready.
+// judgeBundles returns what Fleet's word for Bundles means. Without a word they are ready.
 func judgeBundles(state fleetv1.BundleState) State {
 	switch state {
 	case fleetv1.Ready, "":
@@ -222,7 +222,7 @@ func DoFor(reason string) string {
 	return TurnOf(turn.whose, turn.do)
 }
 
-// TurnOf says whose turn it is, and what there is to do, in one sentence.
+// TurnOf returns whose turn it is, and what there is to do, in one sentence.
 func TurnOf(whose, do string) string {
 	switch whose {
 	case "":

@@ -121,7 +121,7 @@ type InFleet struct {
 	// Class is what its labels say: a hint, and no proof.
 	Class  types.NamespacedName
 	Origin stamp.Origin
-	// Ours says that Muster made it.
+	// Ours means that Muster made it.
 	Ours, Deleting bool
 	// Namespace is where Fleet keeps its BundleDeployments.
 	Namespace string
@@ -205,7 +205,7 @@ func CutDeployment(in *fleetv1.BundleDeployment) *Deployed {
 	return result
 }
 
-// SourceOf says which HelmOp or GitRepo made a Bundle, by its labels or those of one of its
+// SourceOf returns which HelmOp or GitRepo made a Bundle, by its labels or those of one of its
 // BundleDeployments.
 func SourceOf(labels map[string]string) string {
 	switch {

@@ -52,9 +52,9 @@ type fault struct {
 	// strike breaks something and, but for kills, mends it again. It returns when everything that
 	// Muster needs is there again.
 	strike func(context.Context, *run) error
-	// agentInitiated says that there are Clusters whose agents register themselves, and the registrar that they need.
+	// agentInitiated means that there are Clusters whose agents register themselves, and the registrar that they need.
 	agentInitiated bool
-	// charts says that there are HelmChartProxies, and the program that carries them out.
+	// charts means that there are HelmChartProxies, and the program that carries them out.
 	charts bool
 	// short has it strike with -short, too: two of them show that all can.
 	short bool

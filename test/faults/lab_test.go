@@ -76,7 +76,7 @@ type lab struct {
 	mu      sync.Mutex
 	proxies map[string]*proxy.Proxy
 	runs    int
-	// registrars says that the optional registrar runs.
+	// registrars means that the optional registrar runs.
 	registrars bool
 	// repo is the repository of charts, where the optional component helm runs.
 	repo *repository.Repository

@@ -53,7 +53,7 @@ type person struct {
 // action is something that a person does, to a Cluster that exists if it is about one.
 type action struct {
 	weight int
-	// created says that it needs a Cluster, free that it needs a place for one.
+	// created means that it needs a Cluster, free that it needs a place for one.
 	created, free bool
 	first         bool
 	do            func(context.Context, *person, *clusterv1.Cluster)

@@ -168,7 +168,7 @@ func (r *run) distrust(ctx context.Context) error {
 	return errors.Join(r.admin.Update(ctx, mutating), r.admin.Update(ctx, validating))
 }
 
-// answers tells whether the webhooks judge as they should: the stamp is set, who may
+// answers reports whether the webhooks judge as they should: the stamp is set, who may
 // get a class may use it, and who may not is refused by name.
 func (r *run) answers(ctx context.Context) error {
 	probe := r.forbidden()

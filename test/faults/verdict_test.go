@@ -76,7 +76,7 @@ func (l *lab) play(ctx context.Context, f fault, seed uint64) (r *run, err error
 	return r, err
 }
 
-// verdict says what Muster did not pass.
+// verdict returns what Muster did not pass.
 func (r *run) verdict() error {
 	err := r.problem
 	if !r.converged {

@@ -21,7 +21,7 @@ import (
 // does not include any object of Muster.
 type world struct {
 	id string
-	// agentInitiated says that some Clusters' agents call.
+	// agentInitiated means that some Clusters' agents call.
 	agentInitiated bool
 	// charts is the repository of charts, if there are HelmChartProxies.
 	charts *repository.Repository
@@ -112,7 +112,7 @@ func (w *world) observe(ctx context.Context, admin client.Client) (oracle.State,
 	return seen, err
 }
 
-// configObserved tells whether the syncer has seen the FleetAddonConfig as it is.
+// configObserved reports whether the syncer has seen the FleetAddonConfig as it is.
 func configObserved(ctx context.Context, admin client.Client) error {
 	config := &addonsv1.FleetAddonConfig{}
 	if err := admin.Get(ctx, client.ObjectKeyFromObject(fixture.Config()), config); err != nil {

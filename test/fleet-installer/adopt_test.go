@@ -52,7 +52,7 @@ func controller(g Gomega) *appsv1.Deployment {
 	return found
 }
 
-// handOver says that the installer may take over what somebody else has made, or takes that back.
+// handOver reports that the installer may take over what somebody else has made, or takes that back.
 func handOver(g Gomega, word string) {
 	_, err := env.Kubectl(ctx, "annotate", "--overwrite", "fleetaddonconfig", addonsv1.FleetAddonConfigName, word)
 	g.Expect(err).NotTo(HaveOccurred())

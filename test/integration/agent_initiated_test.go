@@ -26,7 +26,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack/parts"
 )
 
-// registers says who registers a Cluster.
+// registers returns who registers a Cluster.
 func registers(g Gomega, cluster *clusterv1.Cluster, by string) {
 	patch(g, cluster, entry("annotations", stamp.RegistrationAnnotation, by))
 }

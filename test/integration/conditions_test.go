@@ -53,7 +53,7 @@ func bundlesReady(g Gomega, cluster *clusterv1.Cluster, state, messages string) 
 	}).Should(Succeed())
 }
 
-// FleetBundlesReady says what Fleet says in every state in which a Cluster has a Fleet Cluster,
+// FleetBundlesReady returns what Fleet says in every state in which a Cluster has a Fleet Cluster,
 // and FleetImported stays true.
 func TestBundlesReadyInEveryState(t *testing.T) {
 	g := NewWithT(t)

@@ -33,7 +33,7 @@ type invalidConfig struct {
 	name, yaml string
 	// messages are parts of the refusal: the field's path, and what to do.
 	messages []string
-	// structural says that the CRD refuses it: whoever applies it, and with the
+	// structural means that the CRD refuses it: whoever applies it, and with the
 	// webhook down.
 	structural bool
 }

@@ -234,7 +234,7 @@ func TestBookkeepingIsMustersOwn(t *testing.T) {
 				}
 			}
 		}
-		// The message says what to do.
+		// The message specifies what to do.
 		isForbidden(g, his.Patch(ctx, one.DeepCopy(), mergePatch(entry("labels", stamp.ClassNameLabel, `"x"`))), "Leave it as it is", "labels of your own",
 			"bookkeep")
 	})

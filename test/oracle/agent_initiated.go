@@ -16,7 +16,7 @@ import (
 // AgentInitiated is what there is for Clusters whose agents register themselves: what Fleet gives, and what the
 // registrar makes of it.
 type AgentInitiated struct {
-	// Registrar says that the optional component runs. Without it, nothing of this changes.
+	// Registrar means that the optional component runs. Without it, nothing of this changes.
 	Registrar bool
 	// Server is the address in Fleet's settings at which agents reach Fleet; "" if there is none.
 	Server string
@@ -30,7 +30,7 @@ type AgentInitiated struct {
 
 	// CheckedIn are the Fleet Clusters whose agent has checked in, for the Cluster that has them
 	// now; Rotated is, by Cluster, the value of the annotation that was followed last, and
-	// Kept what was issued.
+	// Records what was issued.
 	CheckedIn map[types.UID]bool
 	Rotated   map[types.UID]string
 	Records   map[types.UID]Record

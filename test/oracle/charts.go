@@ -16,12 +16,12 @@ import (
 )
 
 // Charts is what there is of HelmChartProxies: what people wish for, and what Fleet is handed.
-// How that is called and cut into objects, nothing says: it is told by what comes of it.
+// How that is called and cut into objects, nothing says: it shows in what comes of it.
 type Charts struct {
 	Proxies map[Key]*addonsv1.HelmChartProxy
 	// Published are the versions of each chart in the repository, the newest last.
 	Published map[string][]string
-	// Down says that the repository does not answer, and that the program knows no more of it than what
+	// Down means that the repository does not answer, and that the program knows no more of it than what
 	// Bundles carry.
 	Down bool
 	// Sources are the ConfigMaps and Secrets that values come from.
@@ -66,13 +66,13 @@ type Carriage struct {
 
 // Carrier is what Fleet is handed for the Clusters of a namespace.
 type Carrier struct {
-	// Download says who downloads the chart: Manager, and the Bundle holds it, or Agent.
+	// Download specifies who downloads the chart: Manager, and the Bundle holds it, or Agent.
 	Download                                string
 	Chart, Version, ReleaseName, ReleasedIn string
 	CorrectDrift                            bool
 	// MaxUnavailable is on how many Clusters a change may be under way.
 	MaxUnavailable string
-	// Once says that what is installed stays, whatever comes of the carrier, and Paused that Fleet leaves it alone.
+	// Once means that what is installed stays, whatever comes of the carrier, and Paused that Fleet leaves it alone.
 	Once, Paused bool
 	// Targets are the values by Fleet Cluster.
 	Targets map[string]any
@@ -273,7 +273,7 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 	return carrier
 }
 
-// wanted returns what a HelmChartProxy asks for, with the values that are for all; held, if that is
+// wanted returns what a HelmChartProxy asks for, with the values that are for all; retained, if that is
 // not to be had: then what is there stays, but for whoever is not selected any more.
 func (s *State) wanted(proxy *addonsv1.HelmChartProxy) (carrier *Carrier, shared map[string]any, retained bool) {
 	carrier = &Carrier{

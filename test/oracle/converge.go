@@ -133,7 +133,7 @@ func (s *State) convergeDeselected(in settings, cluster *clusterv1.Cluster, flee
 		s.withdraw(in, cluster, fleet)
 		return false, ""
 	case fleet != nil && (isClaimed(cluster) || fleet.Labels[managedBy] == "muster"):
-		s.pin(in, cluster) // Kept, frozen as it is, and pinned to what it has.
+		s.pin(in, cluster) // Kept as it is, and pinned to what it has.
 	}
 	return s.isIn(cluster, fleet), "Deselected"
 }

@@ -162,7 +162,7 @@ func TestConverge(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens      change
 		made, reason string
-		// is says what else must be true.
+		// is specifies what else must be true.
 		is func(*State) bool
 	}{
 		"imported":                      {converge, all, "True Imported", nil},
@@ -236,7 +236,7 @@ func agentInitiated(s *State) {
 	then(classless, uninitialize, annotate(registration, "agent"))(s)
 }
 
-// TestRecognize: what is drawn is told from what was there, and from what is too short.
+// TestRecognize: what is drawn is distinguished from what was there, and from what is too short.
 func TestRecognize(t *testing.T) {
 	was := scene()
 	agentInitiated(&was)

@@ -30,7 +30,7 @@ func (s *State) convergeManifest(in settings, cluster *clusterv1.Cluster) {
 	fleet := s.fleetClusterOf(in, cluster)
 	switch {
 	case !selected && fleet != nil && isKnown(cluster, fleet):
-		// Kept, frozen as it is. A credential without a Fleet Cluster is none.
+		// Kept as it is. A credential without a Fleet Cluster is none.
 	case !selected || !s.isAgentInitiated(in, cluster, fleet):
 		s.takeBack(cluster, fleet)
 	default:
@@ -125,7 +125,7 @@ func (s *State) advance(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []st
 	return []string{"ManifestReady"}
 }
 
-// hindrances are the reasons for which nobody can be registered now. Which of several is told
+// hindrances are the reasons for which nobody can be registered now. Which of several is reported
 // first, nothing says.
 func (s *State) hindrances(fleet *fleetv1.Cluster) []string {
 	var reasons []string

@@ -51,7 +51,7 @@ type State struct {
 	// Charts is what there is of HelmChartProxies.
 	Charts Charts
 
-	// GarbageRemains says that the garbage collector is stopped: what had owners and has
+	// GarbageRemains means that the garbage collector is stopped: what had owners and has
 	// none any more is there.
 	GarbageRemains bool
 }

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// use says that something in a namespace uses a class of another namespace.
+// use means that something in a namespace uses a class of another namespace.
 type use struct {
 	namespace string
 	class     Key
@@ -33,7 +33,7 @@ func (s *State) isMaker(in settings, cluster *clusterv1.Cluster) bool {
 }
 
 // users returns for whom groups and mappings are made, and for whom those that are
-// there are kept: for Clusters that are frozen, going or yet to be claimed, and for
+// there are kept: for Clusters that are retained, going or yet to be claimed, and for
 // the classes that Fleet Clusters of ours still carry, as long as their Clusters exist
 // or were moved away.
 func (s *State) users(in settings) (makers, keepers map[use]bool) {

@@ -174,7 +174,7 @@ func labelValue(name string) string {
 	return shortened(name, name)
 }
 
-// shortened cuts a name and tells it apart by the hash of what it was.
+// shortened cuts a name and distinguishes it by the hash of what it was.
 func shortened(readable, full string) string {
 	sum := sha256.Sum256([]byte(full))
 	return strings.TrimRight(readable[:min(len(readable), 54)], "-._") + "-" + hex.EncodeToString(sum[:])[:8]

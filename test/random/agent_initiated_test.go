@@ -97,7 +97,7 @@ func flap(r *run, step Step) (bool, error) {
 	return true, err
 }
 
-// register says who registers a Cluster.
+// register returns who registers a Cluster.
 func (r *run) register(step Step, by string) (bool, error) {
 	return r.changeStamped(admin, step, metadata("annotations", registrationKey, by))
 }

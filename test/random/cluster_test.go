@@ -195,7 +195,7 @@ func leavesSomething(r *run, step Step) bool {
 	return false
 }
 
-// mayDeselect: a selector is in force, so that the Cluster may be frozen or withdrawn, or its
+// mayDeselect: a selector is in force, so that the Cluster may be retained or withdrawn, or its
 // agent have to call and to call no longer.
 func mayDeselect(r *run, _ Step) bool {
 	config, _ := r.config()

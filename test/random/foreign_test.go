@@ -12,7 +12,7 @@ import (
 )
 
 // What others do to objects of Fleet. Muster has to be at rest before each, because
-// an object may be about to be frozen, or to go.
+// an object may be about to be retained, or to go.
 var foreignOperations = []operation{
 	{name: "ForeignLabel", weight: 4, draw: draws(drawTarget, drawKey(
 		oracle.Others+"a", managedByLabel, nameLabel, namespaceLabel, nameLabel, namespaceLabel,

@@ -140,10 +140,10 @@ func (r *run) startCollector() error {
 }
 
 var (
-	// registrar says whether runs have the optional component. Without it, Clusters whose agents
+	// registrar reports whether runs have the optional component. Without it, Clusters whose agents
 	// are to call say so, and nothing else comes of it.
 	registrar, registrarInstalled bool
-	// labelled says whether the API server labels Clusters with their class itself, by the
+	// labelled reports whether the API server labels Clusters with their class itself, by the
 	// component class-labels.
 	labelled bool
 )

@@ -91,7 +91,7 @@ func setUp(t *testing.T, policies, registrar, classLabels bool) {
 	}
 }
 
-// fails says what fails, and how few steps are enough for that.
+// fails returns what fails, and how few steps are enough for that.
 func fails(t *testing.T, seed int, r *run, err error) {
 	t.Helper()
 	t.Errorf("seed %d fails after %d steps: %v", seed, r.count, err)

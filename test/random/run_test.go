@@ -55,7 +55,7 @@ type run struct {
 
 	// down are the programs that were stopped.
 	down map[string]bool
-	// dirty says that Muster may not be at rest; clean that it was when it was stopped.
+	// dirty means that Muster may not be at rest; clean that it was when it was stopped.
 	dirty, clean bool
 
 	// tenant has rights in one of the namespaces only.
@@ -204,7 +204,7 @@ func isRefused(err error) bool {
 		err != nil && strings.Contains(err.Error(), "failed calling webhook")
 }
 
-// oracleError says where Muster differs from the oracle.
+// oracleError specifies where Muster differs from the oracle.
 type oracleError struct{ text string }
 
 func (e *oracleError) Error() string { return e.text }

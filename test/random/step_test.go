@@ -69,7 +69,7 @@ type operation struct {
 	draw drawing
 	// do does it; false means that it could not be done here.
 	do func(*run, Step) (bool, error)
-	// racy says that the result depends on what Muster has seen before, so that Muster
+	// racy means that the result depends on what Muster has seen before, so that Muster
 	// has to be at rest first; nil means never.
 	racy func(*run, Step) bool
 }

@@ -116,7 +116,7 @@ func (s *Stack) installCRDs(ctx context.Context) error {
 	return nil
 }
 
-// convergeConversion says who converts between a CRD's versions: its provider's manager, or
+// convergeConversion returns who converts between a CRD's versions: its provider's manager, or
 // nobody where no manager runs; then objects of another version are taken as they are.
 func (s *Stack) convergeConversion(provider string, crd *unstructured.Unstructured) error {
 	_, found, _ := unstructured.NestedMap(crd.Object, "spec", "conversion", "webhook")

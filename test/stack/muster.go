@@ -199,7 +199,7 @@ func (s *Stack) AdoptPart(ctx context.Context, namespace string) ([]string, erro
 	return names, s.runShipped(ctx, installed)
 }
 
-// isIn says whether an object is in a namespace, or sends requests to one.
+// isIn reports whether an object is in a namespace, or sends requests to one.
 func isIn(object *unstructured.Unstructured, namespace string) (bool, error) {
 	configuration, err := typed[webhookConfiguration](object)
 	for _, webhook := range configuration.Webhooks {

@@ -53,7 +53,7 @@ func label(node *view.Node) []string {
 	return result
 }
 
-// trouble says what is wrong with a node that has no sign before its name.
+// trouble returns what is wrong with a node that has no sign before its name.
 func trouble(node *view.Node) string {
 	if node.State == view.Ready || node.Reason == "" {
 		return ""
@@ -61,7 +61,7 @@ func trouble(node *view.Node) string {
 	return node.State.Sign() + " " + node.Reason
 }
 
-// edgeLabel says by what a node is reached.
+// edgeLabel returns by what a node is reached.
 func edgeLabel(node *view.Node) string {
 	if mapping := node.Fact(view.FactMapping); mapping != "" && node.Kind == view.Namespace {
 		return "mapping " + view.Text(mapping)

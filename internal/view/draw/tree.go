@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Style says how a tree is written.
+// Style specifies how a tree is written.
 type Style struct {
 	// Color colors the signs; the signs stay.
 	Color bool

@@ -39,7 +39,7 @@ type placed struct {
 
 // given is what pages were given since the last comparison. A page is made of what there is
 // at that moment, which no comparison may ever see: what changes and changes back in between
-// has no number, and the page must be told all the same.
+// has no number, and the page must be sent it all the same.
 type given struct {
 	mu    sync.Mutex
 	pages []*shown
@@ -59,7 +59,7 @@ func (g *given) take() []*shown {
 	return pages
 }
 
-// keep makes the picture anew after changes, and tells readers what differs. It begins with
+// keep makes the picture anew after changes, and sends readers what differs. It begins with
 // what the first reader was given.
 func (s *Server) keep(ctx context.Context) {
 	var last *shown
@@ -94,7 +94,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// compare tells readers what differs from the last, and from what pages were given since, and
+// compare sends readers what differs from the last, and from what pages were given since, and
 // returns what there is now.
 func (s *Server) compare(last *shown) *shown {
 	pages := s.given.take() // Before the objects: a page that is given later is compared later.

@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// changesAfter returns what readers are told after something was done to a crowd.
+// changesAfter returns what readers are sent after something was done to a crowd.
 func changesAfter(t *testing.T, c *crowd, do func()) []change {
 	t.Helper()
 	server, _ := c.serve(t, "")
@@ -139,12 +139,12 @@ func TestMissed(t *testing.T) {
 	}
 	for _, after := range []int{loaded, f.now() + 1} {
 		if updates := <-f.join(after); updates.changes[0].Op != "reload" {
-			t.Errorf("who has %d of %d is told %v", after, f.now(), updates.changes)
+			t.Errorf("who has %d of %d is sent %v", after, f.now(), updates.changes)
 		}
 	}
 }
 
-// TestHeavy keeps no more of what was told than a page has.
+// TestHeavy keeps no more of what was sent than a page has.
 func TestHeavy(t *testing.T) {
 	f := newFeed()
 	most := 0
@@ -161,7 +161,7 @@ func TestHeavy(t *testing.T) {
 	}
 	f.publish(make([]change, heavy+1))
 	if updates := <-f.join(f.now() - 1); len(f.recent) != 0 || updates.changes[0].Op != "reload" {
-		t.Errorf("%d are kept, and who missed more than a page has is told %v", len(f.recent), updates.changes[0])
+		t.Errorf("%d are kept, and who missed more than a page has is sent %v", len(f.recent), updates.changes[0])
 	}
 }
 

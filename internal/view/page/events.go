@@ -32,7 +32,7 @@ func (s stream) send(number int, changes []change) {
 	s.Flush()
 }
 
-// unnumbered are changes that not all readers are told of.
+// unnumbered are changes that not all readers are sent.
 const unnumbered = -1
 
 // events sends changes for as long as somebody reads: those of the overview, and those of

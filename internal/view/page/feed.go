@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	// backlog is how much of what was told is kept for readers that come back, and how far
+	// backlog is how much of what was sent is kept for readers that come back, and how far
 	// one may be behind before it has to load the page again.
 	backlog = 64
 	// heavy is how many changes are kept at most: more are as large as the page itself.
@@ -24,17 +24,17 @@ type change struct {
 	HTML  string `json:"html,omitempty"`
 }
 
-// update are changes that readers are told of at once. To be told again what one has already
+// update are changes that readers are sent at once. To be sent again what one has already
 // does no harm.
 type update struct {
 	number  int
 	changes []change
 }
 
-// feed tells all readers of changes.
+// feed sends changes to all readers.
 type feed struct {
 	mu sync.Mutex
-	// number is that of what was told last, and recent what was told up to it.
+	// number is that of what was sent last, and recent what was sent up to it.
 	number  int
 	recent  []update
 	readers map[chan update]bool
@@ -42,7 +42,7 @@ type feed struct {
 
 func newFeed() *feed { return &feed{readers: map[chan update]bool{}} }
 
-// now returns the number of what was told last. A page that is made afterwards has all up to
+// now returns the number of what was sent last. A page that is made afterwards has all up to
 // it.
 func (f *feed) now() int {
 	f.mu.Lock()
@@ -50,7 +50,7 @@ func (f *feed) now() int {
 	return f.number
 }
 
-// join returns what is told after a number: what happened while a page was on its way is on
+// join returns what is sent after a number: what happened while a page was on its way is on
 // none that is made before.
 func (f *feed) join(after int) chan update {
 	f.mu.Lock()

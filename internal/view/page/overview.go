@@ -24,7 +24,7 @@ type overview struct {
 	Summary string
 	Notes   []string
 	Classes []class
-	// Dense says that there are too many cells to show names in them.
+	// Dense means that there are too many cells to show names in them.
 	Dense    bool
 	Selected string
 	Detail   *detail
@@ -147,7 +147,7 @@ type detail struct {
 	Class, Namespace *view.Node
 	Bundles          []*view.Node
 	Notes            []string
-	// Missing says that there is no such Cluster.
+	// Missing means that there is no such Cluster.
 	Missing bool
 }
 
@@ -204,7 +204,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, selected string) {
 	// reader who has gone.
 	_ = pages.ExecuteTemplate(w, "start", &overview{Title: s.title, Base: s.base})
 	_ = http.NewResponseController(w).Flush()
-	number := s.feed.now() // Before the objects: what changes in between is told again.
+	number := s.feed.now() // Before the objects: what changes in between is sent again.
 	objects := s.source.Snapshot()
 	graph := view.Build(objects)
 	v := s.overviewOf(graph)

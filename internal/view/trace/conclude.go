@@ -52,7 +52,7 @@ func (e *explainer) say(format string, args ...any) {
 	e.trace.Conclusion = fmt.Sprintf(format, args...)
 }
 
-// adviseMissing says why Fleet may not have made a deployment that is due.
+// adviseMissing returns why Fleet may not have made a deployment that is due.
 func (e *explainer) adviseMissing() string {
 	status := &e.Found.Status
 	for _, condition := range status.Conditions {

@@ -73,7 +73,7 @@ const (
 	StepDeployment = "deployment"
 )
 
-// Verdict says what Fleet makes of a Bundle and a Cluster.
+// Verdict specifies what Fleet makes of a Bundle and a Cluster.
 type Verdict string
 
 // The verdicts.

@@ -135,7 +135,7 @@ func (e *explainer) namespaceLabels(name string) map[string]string {
 	return map[string]string{"kubernetes.io/metadata.name": name}
 }
 
-// adviseMapping says how Muster comes to make a mapping.
+// adviseMapping returns how Muster comes to make a mapping.
 func (e *explainer) adviseMapping() string {
 	if e.CAPI != nil && e.CAPI.Class.Namespace == e.Bundle.Namespace {
 		return "Muster makes that mapping while a selected, unpaused Cluster of the namespace uses a class of the other: if this one does, it is Muster's turn, and its log says what keeps it"

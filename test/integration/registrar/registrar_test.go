@@ -143,7 +143,7 @@ func TestStatusIsNoNews(t *testing.T) {
 	g.Consistently(func() int { return s.asked(g) - before }).Should(BeNumerically("<=", 2))
 }
 
-// A refusal is told as what it is.
+// A refusal is reported as what it is.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)

@@ -239,7 +239,7 @@ func (s *site) patch(g Gomega, merge string) {
 	g.Expect(admin.Patch(ctx, s.cluster, client.RawPatch(types.MergePatchType, []byte(merge)))).To(Succeed())
 }
 
-// turn says who registers the Cluster, and waits for its kubeconfig.
+// turn returns who registers the Cluster, and waits for its kubeconfig.
 func (s *site) turn(g Gomega, by, kubeconfig string) {
 	s.annotate(g, stamp.RegistrationAnnotation, by)
 	s.hasKubeconfig(g, kubeconfig)

@@ -211,7 +211,7 @@ func listed(g Gomega) []release {
 
 // state is how a release is on its cluster.
 type state struct {
-	// uid tells whether what is in it was uninstalled meanwhile.
+	// uid reports whether what is in it was uninstalled meanwhile.
 	uid, version, who string
 	revision          int
 }

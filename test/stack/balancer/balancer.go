@@ -38,7 +38,7 @@ type Balancer struct {
 // Endpoint is one replica behind a balancer.
 type Endpoint struct {
 	Address string
-	// Alive tells whether its process runs; Probe is its readiness probe.
+	// Alive reports whether its process runs; Probe is its readiness probe.
 	Alive  func() bool
 	Probe  func(context.Context) error
 	Timing pod.ProbeTiming
@@ -105,7 +105,7 @@ func (b *Balancer) follow(ctx context.Context, e *Endpoint) {
 	}
 }
 
-// set says whether a replica is ready. The balancer listens as long as one is.
+// set reports whether a replica is ready. The balancer listens as long as one is.
 func (b *Balancer) set(e *Endpoint, ready bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

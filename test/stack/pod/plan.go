@@ -28,7 +28,7 @@ type Plan struct {
 	Ready *Probe
 	// Dir is its working directory and Tmp its /tmp, both empty if it says nothing of them.
 	Dir, Tmp string
-	// Token says that the ServiceAccount's token is mounted, into Place.Identity.
+	// Token means that the ServiceAccount's token is mounted, into Place.Identity.
 	Token bool
 }
 
@@ -39,7 +39,7 @@ const tokenMount = "/var/run/secrets/kubernetes.io/serviceaccount"
 type volumePlan struct {
 	name    string
 	hostDir string
-	// file says that it is a file instead.
+	// file means that it is a file instead.
 	file bool
 	// kind is Secret, ConfigMap or empty; source is the name of one.
 	kind, source string

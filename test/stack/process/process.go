@@ -24,7 +24,7 @@ import (
 // itself 30 s after it, if a reconcile does not return.
 const StopGrace = 45 * time.Second
 
-// Spec says how to run a process and when it is of use.
+// Spec specifies how to run a process and when it is of use.
 type Spec struct {
 	Name string
 	Path string
@@ -174,7 +174,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	return p.exit
 }
 
-// Running tells whether there is a live process.
+// Running reports whether there is a live process.
 func (p *Process) Running() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -300,10 +300,10 @@ func startFromLastingThread(cmd *exec.Cmd) error {
 	return <-result
 }
 
-// Alive tells whether the process that ran at the time of the Status still runs.
+// Alive reports whether the process that ran at the time of the Status still runs.
 func (s Status) Alive() bool { return Runs(s.PID, s.Path) }
 
-// Runs tells whether a process of this number runs, and still is that program: the
+// Runs reports whether a process of this number runs, and still is that program: the
 // system gives numbers of dead processes to new ones.
 func Runs(pid int, program string) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
