@@ -271,10 +271,10 @@ func section(to io.Writer, title string, count int, header string) {
 	}
 }
 
-func retainedBy(keepers []Retainer) string {
+func retainedBy(retainers []Retainer) string {
 	var names []string
-	for _, keeper := range keepers {
-		names = append(names, fmt.Sprintf("%s %s (%s)", keeper.Kind, keeper.Name, keeper.Why))
+	for _, retainer := range retainers {
+		names = append(names, fmt.Sprintf("%s %s (%s)", retainer.Kind, retainer.Name, retainer.Why))
 	}
 	if len(names) == 0 {
 		return "nothing"

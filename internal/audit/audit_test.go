@@ -69,8 +69,8 @@ func state(change func(*State)) *State {
 }
 
 func TestMappings(t *testing.T) {
-	retained := func(keepers ...Retainer) []Mapping {
-		return []Mapping{{Namespace: "platform", Name: "team", RetainedBy: append([]Retainer{}, keepers...)}}
+	retained := func(retainers ...Retainer) []Mapping {
+		return []Mapping{{Namespace: "platform", Name: "team", RetainedBy: append([]Retainer{}, retainers...)}}
 	}
 	cluster := func(why string) Retainer {
 		return Retainer{Kind: "Cluster", Namespace: "team", Name: "one", Why: why}

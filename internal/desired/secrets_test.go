@@ -103,7 +103,7 @@ spec:
 `, retained: "v1.36.3 v1.11 MachineName controlplane"},
 
 	// https://docs.k0smotron.io/stable/capi-controlplane-bootstrap/ and, for what k0s itself
-	// is reported, https://docs.k0sproject.io/stable/configuration/
+	// is given, https://docs.k0sproject.io/stable/configuration/
 	{group: controlPlaneGroup, kind: "K0sControlPlane", controlPlane: `
 spec:
   version: v1.36.3+k0s.0

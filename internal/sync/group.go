@@ -90,7 +90,7 @@ func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 			_, err := r.ofUse(ctx, current.Settings, used)
 			return ctrl.Result{}, kube.IgnoreForeign(err)
 		}
-		if keeps, err := r.users.keeper(ctx, current.Settings, req.Namespace, about); err != nil || keeps {
+		if keeps, err := r.users.retainer(ctx, current.Settings, req.Namespace, about); err != nil || keeps {
 			return ctrl.Result{}, err
 		}
 	}

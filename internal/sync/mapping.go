@@ -122,9 +122,9 @@ func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 			_, err := r.write(ctx, current.Settings, used.mapping())
 			return ctrl.Result{}, kube.IgnoreForeign(err)
 		}
-		// A keeper keeps a mapping that maps, as it is; it never makes one map again.
+		// A retainer retains a mapping that maps, as it is; it never makes one map again.
 		if found && isLive(&mapping) {
-			if keeps, err := r.users.keeper(ctx, current.Settings, req.Name, about); err != nil || keeps {
+			if keeps, err := r.users.retainer(ctx, current.Settings, req.Name, about); err != nil || keeps {
 				return ctrl.Result{}, err
 			}
 		}

@@ -27,7 +27,7 @@ import (
 // it needs is made, restored and revived. Nothing else is a reason to open one namespace to
 // another: labels and annotations are written by tenants.
 //
-// A keeper is anything that Fleet may still deploy to through what is there: a Cluster that
+// A retainer is anything that Fleet may still deploy to through what is there: a Cluster that
 // is retained or yet to be claimed, a Fleet Cluster. For it, what is there stays as it is.
 type users struct {
 	client.Reader
@@ -111,13 +111,13 @@ func (u *users) displacing(ctx context.Context, in settings.Settings, used use) 
 	return class.Name, nil
 }
 
-// keeper reports whether something in the namespace keeps what is there.
-func (u *users) keeper(ctx context.Context, in settings.Settings, namespace string, about subset) (bool, error) {
-	keeper, err := u.find(ctx, question{"keeper", namespace, about}, func(cluster *clusterv1.Cluster, labels map[string]string) (bool, error) {
+// retainer reports whether something in the namespace retains what is there.
+func (u *users) retainer(ctx context.Context, in settings.Settings, namespace string, about subset) (bool, error) {
+	retainer, err := u.find(ctx, question{"retainer", namespace, about}, func(cluster *clusterv1.Cluster, labels map[string]string) (bool, error) {
 		return isKeeper(in, cluster, labels), nil
 	})
-	if err != nil || keeper != nil {
-		return keeper != nil, err
+	if err != nil || retainer != nil {
+		return retainer != nil, err
 	}
 	return u.anyFleetCluster(ctx, namespace, about, func(cached *fleetv1.Cluster) (bool, error) { return u.keeps(ctx, in, cached) })
 }

@@ -36,8 +36,8 @@ func (s *State) isMaker(in settings, cluster *clusterv1.Cluster) bool {
 // there are kept: for Clusters that are retained, going or yet to be claimed, and for
 // the classes that Fleet Clusters of ours still carry, as long as their Clusters exist
 // or were moved away.
-func (s *State) users(in settings) (makers, keepers map[use]bool) {
-	makers, keepers = map[use]bool{}, map[use]bool{}
+func (s *State) users(in settings) (makers, retainers map[use]bool) {
+	makers, retainers = map[use]bool{}, map[use]bool{}
 	for _, cluster := range s.Clusters {
 		used := use{cluster.Namespace, classOf(cluster)}
 		isMaker := s.isMaker(in, cluster)
@@ -47,27 +47,27 @@ func (s *State) users(in settings) (makers, keepers map[use]bool) {
 		case isMaker && !s.isGroupTaken(in, cluster):
 			makers[used] = true
 		case isMaker || isClaimed(cluster) || awaited:
-			keepers[used] = true
+			retainers[used] = true
 		}
 	}
 	for _, fleet := range s.FleetClusters {
 		used := use{fleet.Namespace, groupedBy(fleet)}
 		if used.crosses() && isOurs(fleet) && (s.isOfLiving(in, fleet) || fleet.Annotations[released] == "true") {
-			keepers[used] = true
+			retainers[used] = true
 		}
 	}
-	return makers, keepers
+	return makers, retainers
 }
 
 // convergeTargets makes the groups and mappings of makers, keeps byte for byte those of
-// keepers, deletes those of ours that nobody uses, and leaves other people's alone.
+// retainers, deletes those of ours that nobody uses, and leaves other people's alone.
 func (s *State) convergeTargets(in settings) {
 	groups, mappings := map[Key]bool{}, map[Key]bool{}
-	makers, keepers := s.users(in)
+	makers, retainers := s.users(in)
 	if !in.classGroup {
-		makers, keepers = nil, nil
+		makers, retainers = nil, nil
 	}
-	for u := range keepers {
+	for u := range retainers {
 		groups[u.group()] = true
 		// A mapping that is being retired is not revived.
 		mappings[u.mapping()] = isLive(s.Mappings[u.mapping()])
