@@ -114,7 +114,7 @@ func isFine(graph *view.Graph) bool { return len(graph.Roots) == 0 }
 func troubles(graph *view.Graph) string {
 	counts := map[string]int{}
 	graph.Walk(func(node, _ *view.Node) {
-		if node.State != view.Ready && node.State != view.Held {
+		if node.State != view.Ready && node.State != view.Inactive {
 			counts[node.Reason]++
 		}
 	})

@@ -23,12 +23,12 @@ func Read(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]by
 	if err := reader.Get(ctx, key, &cluster); err != nil {
 		return nil, fmt.Errorf("reading Cluster: %w", err)
 	}
-	told := meta.FindStatusCondition(cluster.Status.Conditions, stamp.ManifestCondition)
+	condition := meta.FindStatusCondition(cluster.Status.Conditions, stamp.ManifestCondition)
 	switch {
-	case told == nil:
-		return nil, fmt.Errorf("cluster %s has no manifest: its agent is not to call by itself, or the component registrar does not run (condition FleetImported says which)", key)
-	case told.Status != metav1.ConditionTrue:
-		return nil, fmt.Errorf("the manifest of Cluster %s is not ready: %s: %s", key, told.Reason, told.Message)
+	case condition == nil:
+		return nil, fmt.Errorf("cluster %s has no manifest: its agent is not to register itself, or the component registrar does not run (condition FleetImported says which)", key)
+	case condition.Status != metav1.ConditionTrue:
+		return nil, fmt.Errorf("the manifest of Cluster %s is not ready: %s: %s", key, condition.Reason, condition.Message)
 	}
 	var secret corev1.Secret
 	key.Name = stamp.ManifestSecret(cluster.Name)

@@ -37,7 +37,7 @@ func TestRead(t *testing.T) {
 		objects []client.Object
 		wrong   string
 	}{
-		"handed out":              {objects: []client.Object{cluster("True"), secret(func(*corev1.Secret) {})}},
+		"issued":                  {objects: []client.Object{cluster("True"), secret(func(*corev1.Secret) {})}},
 		"no Cluster":              {objects: []client.Object{secret(func(*corev1.Secret) {})}, wrong: "not found"},
 		"not to be registered":    {objects: []client.Object{cluster(""), secret(func(*corev1.Secret) {})}, wrong: "has no manifest"},
 		"not ready":               {objects: []client.Object{cluster("False"), secret(func(*corev1.Secret) {})}, wrong: "CredentialLost: rotate it"},

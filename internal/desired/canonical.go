@@ -16,7 +16,7 @@ const maxExactInteger = 1 << 53
 
 // appendCanonical appends what encoding/json makes of a value that has been through
 // JSON once: keys are sorted, and an int64 and the float64 that a cache decodes it to
-// are the same number. Template values are hashed at every look at a Cluster, and
+// are the same number. Template values are hashed at every reconcile of a Cluster, and
 // going through JSON twice was a third of an import.
 func appendCanonical(buffer []byte, value any) []byte {
 	switch typed := value.(type) {

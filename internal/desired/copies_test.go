@@ -65,9 +65,9 @@ spec:
 		if strings.Contains(string(data), marker) {
 			t.Errorf("%q is in %s: %s", marker, key, data)
 		}
-		for _, kept := range []string{"kept-release", "kept-id", "kept-name", "kept-original"} {
-			if got := strings.Count(string(data), kept); got != 3 {
-				t.Errorf("%s is %d times in %s, want 3: %s", kept, got, key, data)
+		for _, retained := range []string{"kept-release", "kept-id", "kept-name", "kept-original"} {
+			if got := strings.Count(string(data), retained); got != 3 {
+				t.Errorf("%s is %d times in %s, want 3: %s", retained, got, key, data)
 			}
 		}
 	}
@@ -127,7 +127,7 @@ spec:
 		w.controlPlane, w.deployment, w.pool = "", `{name: open, value: 1}`, ""
 	})
 	// What is left out by its place leaves the others at theirs.
-	withoutItsPlace := without(func(w *want) {
+	withoutItsPath := without(func(w *want) {
 		*w = withoutX
 		w.topology = open + ", null, " + list
 	})
@@ -141,7 +141,7 @@ spec:
 	tests := map[string]struct {
 		exclude []string
 		want    want
-		// gone says that the key Variables, or the list in the Cluster, is not there at all.
+		// gone means that the key Variables, or the list in the Cluster, is not there at all.
 		noVariables, noTopology bool
 	}{
 		"nothing":                    {want: all},
@@ -151,10 +151,10 @@ spec:
 		"a variable, twice":          {exclude: []string{"/Variables/x", "/Variables/x"}, want: withoutX},
 		"what is in a variable":      {exclude: []string{"/Variables/x/password"}, want: withoutThePasswordOfX},
 		"both":                       {exclude: []string{"/Variables/x/password", "/Variables/x"}, want: withoutX},
-		"its place in the Cluster":   {exclude: []string{"/Cluster/spec/topology/variables/1"}, want: withoutItsPlace},
+		"its place in the Cluster":   {exclude: []string{"/Cluster/spec/topology/variables/1"}, want: withoutItsPath},
 		"what is in it, by place":    {exclude: []string{"/Cluster/spec/topology/variables/1/value/password"}, want: withoutThePasswordOfX},
 		"its value, by place":        {exclude: []string{"/Cluster/spec/topology/variables/1/value"}, want: withoutX},
-		"places are those of before": {exclude: []string{"/Variables/open/nope", "/Cluster/spec/topology/variables/1", "/Cluster/spec/topology/variables/1/value/user"}, want: withoutItsPlace},
+		"places are those of before": {exclude: []string{"/Variables/open/nope", "/Cluster/spec/topology/variables/1", "/Cluster/spec/topology/variables/1/value/user"}, want: withoutItsPath},
 		"a name and a place":         {exclude: []string{"/Variables/open", "/Cluster/spec/topology/variables/1"}, want: want{topology: "null, " + list, variables: `list: [{password: e, user: f}]`}},
 		"what is in every variable": {exclude: []string{"/Variables/*/password"}, want: without(func(w *want) {
 			*w = withoutThePasswordOfX

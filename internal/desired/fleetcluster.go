@@ -20,7 +20,7 @@ import (
 // FleetCluster returns the Fleet Cluster of a stamped CAPI Cluster. Labels are the Cluster's
 // and its class's, the Cluster's winning, so that bundles can be targeted by either; values
 // are its template values (see Values), nil for none; targets are noted on it, so that it
-// changes with them. ClientID is the ID that an agent that calls by itself registers with; if
+// changes with them. ClientID is the ID that an agent that registers itself registers with; if
 // it is empty, Fleet installs the agent through the Cluster's kubeconfig.
 //
 // Fields that Fleet itself writes (spec.clientID of an agent that it installs,

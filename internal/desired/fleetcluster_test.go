@@ -68,7 +68,7 @@ func TestFleetClusterWhole(t *testing.T) {
 	}
 	withoutHash(t, got.Annotations)
 
-	// One whose agent calls by itself differs in nothing else.
+	// One whose agent registers itself differs in nothing else.
 	byAgent := FleetCluster(settings.Default(), cluster, makeClass("classes", "standard", map[string]string{"tier": "gold"}), values, Targets{}, "drawn")
 	want.Spec.KubeConfigSecret, want.Spec.ClientID = "", "drawn"
 	want.Annotations[HashAnnotation] = byAgent.Annotations[HashAnnotation]

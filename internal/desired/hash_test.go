@@ -156,7 +156,7 @@ func FuzzCanonical(f *testing.F) {
 	})
 }
 
-// positiveZeros replaces -0, which is 0 where integers are told from floats.
+// positiveZeros replaces -0, which is 0 where integers are distinguished from floats.
 func positiveZeros(value any) any {
 	switch typed := value.(type) {
 	case float64:

@@ -25,8 +25,8 @@ const (
 type confidant struct {
 	group, kind  string
 	controlPlane string
-	kept         string
-	// open says that the kind names Secrets, and holds none.
+	retained     string
+	// open means that the kind names Secrets, and holds none.
 	open bool
 }
 
@@ -54,7 +54,7 @@ spec:
       controllerManager: {extraEnvs: [{name: A, value: hunter2}]}
       scheduler: {extraEnvs: [{name: A, value: hunter2}]}
       etcd: {local: {dataDir: /kept-etcd, extraEnvs: [{name: A, value: hunter2}]}}
-`, kept: "profiling v1.36.3 kept-init kept-join /etc/kept https://kept /kept-etcd"},
+`, retained: "profiling v1.36.3 kept-init kept-join /etc/kept https://kept /kept-etcd"},
 
 	// https://caprke2.docs.rancher.com/
 	{group: controlPlaneGroup, kind: "RKE2ControlPlane", controlPlane: `
@@ -73,7 +73,7 @@ spec:
     kubeAPIServer: {extraEnv: {A: hunter2}}
     cloudControllerManager: {extraEnv: {A: hunter2}}
     etcd: {customConfig: {extraArgs: [kept-etcd], extraEnv: {A: hunter2}}}
-`, kept: "v1.36.3+rke2r1 ignition calico kept-registry kept-kubelet kept-etcd"},
+`, retained: "v1.36.3+rke2r1 ignition calico kept-registry kept-kubelet kept-etcd"},
 
 	// https://github.com/k3s-io/cluster-api-k3s#readme
 	{group: controlPlaneGroup, kind: "KThreesControlPlane", controlPlane: `
@@ -84,7 +84,7 @@ spec:
     preK3sCommands: [echo hunter2]
     postK3sCommands: [echo hunter2]
     serverConfig: {clusterDomain: cluster.local}
-`, kept: "v1.36.3+k3s1 cluster.local"},
+`, retained: "v1.36.3+k3s1 cluster.local"},
 
 	// https://github.com/siderolabs/cluster-api-bootstrap-provider-talos#readme: data is a
 	// whole machine configuration, with the cluster's tokens and keys.
@@ -100,10 +100,10 @@ spec:
       data: "token: hunter2"
       configPatches: [{op: add, path: /machine/registries, value: {config: {r: {auth: {password: hunter2}}}}}]
       strategicPatches: ["machine: {token: hunter2}"]
-`, kept: "v1.36.3 v1.11 MachineName controlplane"},
+`, retained: "v1.36.3 v1.11 MachineName controlplane"},
 
 	// https://docs.k0smotron.io/stable/capi-controlplane-bootstrap/ and, for what k0s itself
-	// is told, https://docs.k0sproject.io/stable/configuration/
+	// is given, https://docs.k0sproject.io/stable/configuration/
 	{group: controlPlaneGroup, kind: "K0sControlPlane", controlPlane: `
 spec:
   version: v1.36.3+k0s.0
@@ -123,7 +123,7 @@ spec:
         network: {podCIDR: 10.7.0.0/16}
         storage: {type: kine, kine: {dataSource: "mysql://u:hunter2@db"}}
         extensions: {helm: {repositories: [{name: r, password: hunter2}], charts: [{name: c, values: "password: hunter2"}]}}
-`, kept: "v1.36.3+k0s.0 --enable-worker 10.7.0.0/16 kept-user-data"},
+`, retained: "v1.36.3+k0s.0 --enable-worker 10.7.0.0/16 kept-user-data"},
 
 	// https://github.com/canonical/cluster-api-bootstrap-provider-microk8s#readme
 	{group: controlPlaneGroup, kind: "MicroK8sControlPlane", controlPlane: `
@@ -145,7 +145,7 @@ spec:
       snapstoreHTTPSProxy: http://u:hunter2@p
       noProxy: kept.local
     joinConfiguration: {connectionToken: hunter2, ipOfNodeToConnectTo: kept-ip}
-`, kept: "v1.36.3 RollingUpgrade 9000 kept-dns kept.local kept-ip portCompatibilityRemap"},
+`, retained: "v1.36.3 RollingUpgrade 9000 kept-dns kept.local kept-ip portCompatibilityRemap"},
 
 	// https://kamaji.clastix.io/cluster-api/control-plane-provider/
 	{group: controlPlaneGroup, kind: "KamajiControlPlane", controlPlane: `
@@ -158,7 +158,7 @@ spec:
     nodeSelector: {pool: kept-pool}
     extraContainers: [{name: c, env: [{name: A, value: hunter2}]}]
     extraInitContainers: [{name: c, env: [{name: A, value: hunter2}]}]
-`, kept: "1.36.3 kept-store kept-arg kept-pool"},
+`, retained: "1.36.3 kept-store kept-arg kept-pool"},
 
 	// https://cluster-api-aws.sigs.k8s.io/topics/eks/addons and …/topics/eks/pod-networking
 	{group: controlPlaneGroup, kind: "AWSManagedControlPlane", controlPlane: `
@@ -167,7 +167,7 @@ spec:
   region: eu-kept-1
   addons: [{name: kept-addon, version: v1, configuration: '{"password":"hunter2"}'}]
   vpcCni: {disable: false, env: [{name: A, value: hunter2}]}
-`, kept: "v1.36.3 eu-kept-1 kept-addon"},
+`, retained: "v1.36.3 eu-kept-1 kept-addon"},
 
 	// https://cluster-api-aws.sigs.k8s.io/topics/rosa/
 	{group: controlPlaneGroup, kind: "ROSAControlPlane", open: true, controlPlane: `
@@ -175,12 +175,12 @@ spec:
   version: 4.20.0
   credentialsSecretRef: {name: kept-credentials}
   externalAuthProviders: [{name: p, oidcClients: [{clientID: c, clientSecret: {name: kept-client}}]}]
-`, kept: "4.20.0 kept-credentials kept-client"},
+`, retained: "4.20.0 kept-credentials kept-client"},
 
 	// https://github.com/kubernetes-sigs/cluster-api-provider-nested#readme
 	{group: controlPlaneGroup, kind: "NestedControlPlane", open: true, controlPlane: `
 spec: {etcd: {name: kept-etcd}, apiserver: {name: kept-apiserver}, controllerManager: {name: kept-manager}}
-`, kept: "kept-etcd kept-apiserver kept-manager"},
+`, retained: "kept-etcd kept-apiserver kept-manager"},
 
 	// https://capz.sigs.k8s.io/managed/managedcluster
 	{group: infrastructureGroup, kind: "AzureManagedControlPlane", controlPlane: `
@@ -191,7 +191,7 @@ spec:
   addonProfiles: [{name: kept-profile, enabled: true, config: {key: hunter2}}]
   extensions: [{name: kept-extension, configurationSettings: {key: hunter2}}]
   asoManagedClusterPatches: ['{"spec":{"x":"hunter2"}}']
-`, kept: "v1.36.3 kept-location kept-profile kept-extension"},
+`, retained: "v1.36.3 kept-location kept-profile kept-extension"},
 
 	// https://capz.sigs.k8s.io/managed/asomanagedcluster
 	{group: infrastructureGroup, kind: "AzureASOManagedControlPlane", controlPlane: `
@@ -205,12 +205,12 @@ spec:
       addonProfiles: {omsagent: {enabled: true, config: {key: hunter2}}}
   - kind: Extension
     spec: {extensionType: kept-type, configurationSettings: {key: hunter2}}
-`, kept: "v1.36.3 kept-location omsagent kept-type"},
+`, retained: "v1.36.3 kept-location omsagent kept-type"},
 
 	// https://cluster-api-gcp.sigs.k8s.io/managed/
 	{group: infrastructureGroup, kind: "GCPManagedControlPlane", open: true, controlPlane: `
 spec: {version: v1.36.3, project: kept-project, location: kept-location, endpoint: {host: kept-host}}
-`, kept: "v1.36.3 kept-project kept-location kept-host"},
+`, retained: "v1.36.3 kept-project kept-location kept-host"},
 }
 
 // What a control plane says in secret never reaches Fleet unless somebody asks for it.
@@ -232,7 +232,7 @@ func TestSecretsOfControlPlanesStayOut(t *testing.T) {
 			if strings.Contains(got, marker) {
 				t.Errorf("%q is in %s", marker, got)
 			}
-			for part := range strings.FieldsSeq(test.kept) {
+			for part := range strings.FieldsSeq(test.retained) {
 				if !strings.Contains(got, part) {
 					t.Errorf("%q is not in %s", part, got)
 				}
@@ -260,7 +260,7 @@ func TestSecretsStayOutByTheOtherReference(t *testing.T) {
 		if strings.Contains(string(data), marker) {
 			t.Errorf("%s: %q is in %s", test.kind, marker, data)
 		}
-		for part := range strings.FieldsSeq(test.kept) {
+		for part := range strings.FieldsSeq(test.retained) {
 			if !strings.Contains(string(data), part) {
 				t.Errorf("%s: %q is not in %s", test.kind, part, data)
 			}

@@ -25,7 +25,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Result says what Applier.Apply did.
+// Result specifies what Applier.Apply did.
 type Result string
 
 // The results of Apply.
@@ -33,7 +33,7 @@ const (
 	Unchanged Result = "unchanged"
 	Created   Result = "created"
 	Updated   Result = "updated"
-	Kept      Result = "kept" // it differs, and must not be changed
+	Retained  Result = "kept" // it differs, and must not be changed
 )
 
 // Applier brings objects to their desired state.
@@ -71,7 +71,7 @@ func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (typ
 	return written.GetUID(), nil
 }
 
-// ForeignError says that an object that somebody else made has the name of one that is needed. It
+// ForeignError means that an object that somebody else made has the name of one that is needed. It
 // is left alone.
 type ForeignError struct {
 	kind   string
@@ -138,7 +138,7 @@ func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch boo
 			}
 			return have, Unchanged, nil
 		case !patch:
-			return have, Kept, nil
+			return have, Retained, nil
 		}
 		result, write = Updated, a.update
 	}
@@ -228,7 +228,7 @@ func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) er
 		// The answer is decoded into them, and what is wanted is shared.
 		spec := want.Spec.DeepCopy()
 		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = spec.AgentTolerations, spec.AgentEnvVars
-		// Where the agent calls there is none: by one that somebody wrote Fleet would import.
+		// Where the agent registers itself there is none: by one that somebody wrote Fleet would import.
 		written.Spec.KubeConfigSecret = spec.KubeConfigSecret
 	case *fleetv1.ClusterGroup:
 		written.(*fleetv1.ClusterGroup).Spec.Selector = want.Spec.Selector

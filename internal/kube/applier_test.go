@@ -101,7 +101,7 @@ func TestApply(t *testing.T) {
 		"as it should be":       {have: stored(t, wantedCluster(), nil), patch: true, want: Unchanged},
 		"as it is, never patch": {have: stored(t, wantedCluster(), nil), want: Unchanged},
 		"altered":               {have: altered, patch: true, want: Updated, writes: 1},
-		"altered, never patch":  {have: altered, want: Kept},
+		"altered, never patch":  {have: altered, want: Retained},
 		"refused":               {patch: true, err: errors.New("no"), writes: 1},
 	}
 	for name, test := range tests {
@@ -133,7 +133,7 @@ func TestApply(t *testing.T) {
 			if seen.UID != "assigned" || seen.ResourceVersion != "100" {
 				t.Errorf("the Store has %s of %s", seen.ResourceVersion, seen.UID)
 			}
-			if kept := seen.Spec.TemplateValues.Data; !cmp.Equal(kept, desired.ShortValues(kept)) {
+			if retained := seen.Spec.TemplateValues.Data; !cmp.Equal(retained, desired.ShortValues(retained)) {
 				t.Errorf("the Store keeps whole template values: %v", seen.Spec.TemplateValues.Data)
 			}
 			// So the event of this very write makes no second one.
@@ -162,7 +162,7 @@ func (k *keeper) Patch(ctx context.Context, answer client.Object, patch client.P
 	return err
 }
 
-// Where the agent is to call, Fleet must find nothing by which it would import.
+// Where the agent is to register itself, Fleet must find nothing by which it would import.
 func TestSomebodysKubeconfigGoes(t *testing.T) {
 	want := wantedCluster()
 	want.Spec.ClientID, want.Spec.KubeConfigSecret = "drawn", ""

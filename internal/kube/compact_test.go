@@ -82,8 +82,8 @@ func TestCompact(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if kept := small.Object[compacted].(string); len(kept) > len(full)/3 {
-			t.Errorf("%d bytes of JSON are kept as %d", len(full), len(kept))
+		if retained := small.Object[compacted].(string); len(retained) > len(full)/3 {
+			t.Errorf("%d bytes of JSON are kept as %d", len(full), len(retained))
 		}
 		if len(small.Object) != 4 {
 			t.Errorf("fields kept: %v", small.Object)

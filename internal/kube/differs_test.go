@@ -191,8 +191,8 @@ func TestTrimCached(t *testing.T) {
 	fields := []metav1.ManagedFieldsEntry{{Manager: "a", Operation: "Apply", APIVersion: "v1", FieldsV1: &metav1.FieldsV1{Raw: []byte("{}")}, Subresource: "status"}}
 	applied := map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "kept": "yes"}
 	initialized := clusterv1.ClusterInitializationStatus{ControlPlaneInitialized: ptr.To(true)}
-	kept := []metav1.Condition{{Type: "FleetImported"}, {Type: clusterv1.ClusterControlPlaneInitializedCondition}}
-	conditions := append([]metav1.Condition{{Type: "Ready"}}, kept...)
+	retained := []metav1.Condition{{Type: "FleetImported"}, {Type: clusterv1.ClusterControlPlaneInitializedCondition}}
+	conditions := append([]metav1.Condition{{Type: "Ready"}}, retained...)
 	tests := map[string]struct{ given, want any }{
 		"managers stay, fields go": {
 			given: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{ManagedFields: fields, Annotations: applied, Labels: map[string]string{"a": "b"}}},
@@ -210,7 +210,7 @@ func TestTrimCached(t *testing.T) {
 			want: &clusterv1.Cluster{
 				ObjectMeta: metav1.ObjectMeta{Name: "prod"},
 				Spec:       clusterv1.ClusterSpec{ControlPlaneRef: clusterv1.ContractVersionedObjectReference{Name: "kept"}},
-				Status:     clusterv1.ClusterStatus{Conditions: kept, Initialization: initialized},
+				Status:     clusterv1.ClusterStatus{Conditions: retained, Initialization: initialized},
 			},
 		},
 		"what is no object": {given: "tombstone", want: "tombstone"},

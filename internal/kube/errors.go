@@ -14,16 +14,16 @@ import (
 )
 
 // IsAbsent reports whether an error says that there is nothing (any more) to write to: the
-// object or its namespace is gone or being deleted. An event will tell if it returns.
+// object or its namespace is gone or being deleted. An event shows if it returns.
 func IsAbsent(err error) bool {
 	return apierrors.IsNotFound(err) && !IsUnserved(err) || apierrors.HasStatusCause(err, "NamespaceTerminating")
 }
 
 // IsUnserved reports whether an error says that a kind is not served: its CRD is gone or
-// being deleted. No event will tell when it returns, as nothing of that kind is left.
+// being deleted. No event shows when it returns, as nothing of that kind is left.
 func IsUnserved(err error) bool {
 	// An API server that does not know a resource answers without a Status, which
-	// tells it from one that does not find an object.
+	// distinguishes it from one that does not find an object.
 	unknown := apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 	// Its message for an apply that would create has no reason of its own.
 	terminating := apierrors.IsForbidden(err) && strings.Contains(err.Error(), "custom resource definition is terminating")

@@ -46,7 +46,7 @@ type storeKey struct {
 
 type write struct {
 	object client.Object // as the cache would show it
-	// created says that the cache need not have shown the object before.
+	// created means that the cache need not have shown the object before.
 	created, deleted bool
 	expires          time.Time
 }
@@ -86,7 +86,7 @@ func (s *Store) Get(ctx context.Context, key client.ObjectKey, object client.Obj
 		delete(s.writes, storeKey)
 		return false, nil
 	case s.now().After(last.expires):
-		return found, nil // Unseen reports it, and forgets it.
+		return found, nil // Missed reports it, and forgets it.
 	case last.deleted:
 		return false, nil
 	}
@@ -132,7 +132,7 @@ func (s *Store) Saw(object client.Object, gone bool) {
 		return
 	}
 	// A deletion of the object we wrote, or a newer state of it, is newer news. The
-	// deletion of a predecessor is not.
+	// deletion of an earlier object of the name is not.
 	if gone && object.GetUID() == last.object.GetUID() || !gone && caughtUp(object, last) {
 		delete(s.writes, storeKey)
 		if gone && !last.deleted {
@@ -141,22 +141,22 @@ func (s *Store) Saw(object client.Object, gone bool) {
 	}
 }
 
-// Unseen returns, once, the objects that have to be looked at again although no event will
+// MissedWrites returns, once, the objects that have to be reconciled again although no event will
 // say so. Of some the cache has not shown the last write in time; it never will if the object
 // was gone again before the cache's watch was back, as when a CRD is removed. Of others it
 // showed the deletion before the last write.
-func (s *Store) Unseen() []client.Object {
+func (s *Store) Missed() []client.Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	unseen := s.gone
+	missed := s.gone
 	s.gone = nil
 	for key, last := range s.writes {
 		if s.now().After(last.expires) {
-			unseen = append(unseen, last.object)
+			missed = append(missed, last.object)
 			delete(s.writes, key)
 		}
 	}
-	return unseen
+	return missed
 }
 
 // Unconfirmed returns the objects of a kind that were made and that the cache does not show yet,
@@ -202,26 +202,26 @@ func (s *Store) key(object client.Object, name client.ObjectKey) (storeKey, erro
 	return storeKey{GroupKind: gvk.GroupKind(), NamespacedName: name}, err
 }
 
-// unseenInterval is how often we look for writes that the cache never delivered.
-const unseenInterval = 3 * time.Second
+// missedInterval is how often we check for writes that the cache never delivered.
+const missedInterval = 3 * time.Second
 
-// Unseen brings back, by an event of our own, objects whose last write no event has shown.
-type Unseen struct {
+// MissedWrites brings back, by an event of our own, objects whose last write no event has shown.
+type MissedWrites struct {
 	store *Store
 	// Clusters and the others bring back objects of their kind.
 	Clusters, FleetClusters, Groups, Mappings chan event.GenericEvent
 }
 
-// NewUnseen returns Unseen for the writes that a Store remembers.
-func NewUnseen(store *Store) *Unseen {
+// NewMissedWrites returns MissedWrites for the writes that a Store remembers.
+func NewMissedWrites(store *Store) *MissedWrites {
 	channel := func() chan event.GenericEvent { return make(chan event.GenericEvent) }
-	return &Unseen{store, channel(), channel(), channel(), channel()}
+	return &MissedWrites{store, channel(), channel(), channel(), channel()}
 }
 
 // Start looks until the context ends. It is a manager's Runnable.
-func (u *Unseen) Start(ctx context.Context) error {
+func (u *MissedWrites) Start(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		for _, object := range u.store.Unseen() {
+		for _, object := range u.store.Missed() {
 			ctrl.LoggerFrom(ctx).Info("Looking again at what no event may have shown", "object", client.ObjectKeyFromObject(object).String())
 			select {
 			case <-ctx.Done():
@@ -229,11 +229,11 @@ func (u *Unseen) Start(ctx context.Context) error {
 			case u.of(object) <- event.GenericEvent{Object: object}:
 			}
 		}
-	}, unseenInterval)
+	}, missedInterval)
 	return nil
 }
 
-func (u *Unseen) of(object client.Object) chan event.GenericEvent {
+func (u *MissedWrites) of(object client.Object) chan event.GenericEvent {
 	switch object.(type) {
 	case *clusterv1.Cluster:
 		return u.Clusters

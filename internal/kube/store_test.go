@@ -192,7 +192,7 @@ func TestStoreReportsErrors(t *testing.T) {
 
 // What the cache never shows is said once, when it is overdue, even if somebody has
 // read it meanwhile.
-func TestStoreUnseen(t *testing.T) {
+func TestStoreMissed(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
 		t.Fatal(err)
@@ -200,28 +200,28 @@ func TestStoreUnseen(t *testing.T) {
 	now := time.Now()
 	store := NewStore(&lagging{}, scheme)
 	store.now = func() time.Time { return now }
-	seen, unseen := version("a", "10"), version("b", "10")
+	seen, missed := version("a", "10"), version("b", "10")
 	seen.Name = "seen"
-	if err := errors.Join(store.Created(seen), store.Created(unseen)); err != nil {
+	if err := errors.Join(store.Created(seen), store.Created(missed)); err != nil {
 		t.Fatal(err)
 	}
 	store.Saw(seen, false)
-	if early := store.Unseen(); len(early) > 0 {
+	if early := store.Missed(); len(early) > 0 {
 		t.Errorf("too early: %v", early)
 	}
 	now = now.Add(lag + time.Second)
-	if found, err := store.Get(t.Context(), client.ObjectKeyFromObject(unseen), &fleetv1.Cluster{}); found || err != nil {
+	if found, err := store.Get(t.Context(), client.ObjectKeyFromObject(missed), &fleetv1.Cluster{}); found || err != nil {
 		t.Errorf("an overdue write is read: %v, %v", found, err)
 	}
-	if late := store.Unseen(); len(late) != 1 || late[0].GetUID() != "b" {
+	if late := store.Missed(); len(late) != 1 || late[0].GetUID() != "b" {
 		t.Errorf("overdue: %v", late)
 	}
-	if again := store.Unseen(); len(again) > 0 {
+	if again := store.Missed(); len(again) > 0 {
 		t.Errorf("again: %v", again)
 	}
 }
 
-// A deletion that comes before the last write was shown may have been looked at while
+// A deletion that comes before the last write was shown may have been reconciled while
 // the write still counted.
 func TestStoreGoneBeforeSeen(t *testing.T) {
 	scheme, err := program.Scheme()
@@ -232,13 +232,13 @@ func TestStoreGoneBeforeSeen(t *testing.T) {
 	if err := store.Created(version("a", "10")); err != nil {
 		t.Fatal(err)
 	}
-	store.Saw(version("b", "11"), true) // A predecessor's.
-	if unseen := store.Unseen(); len(unseen) > 0 {
-		t.Errorf("after another's deletion: %v", unseen)
+	store.Saw(version("b", "11"), true) // An earlier object's.
+	if missed := store.Missed(); len(missed) > 0 {
+		t.Errorf("after another's deletion: %v", missed)
 	}
 	store.Saw(version("a", "9"), true)
-	if unseen := store.Unseen(); len(unseen) != 1 {
-		t.Errorf("after its deletion: %v", unseen)
+	if missed := store.Missed(); len(missed) != 1 {
+		t.Errorf("after its deletion: %v", missed)
 	}
 }
 

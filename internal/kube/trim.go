@@ -68,11 +68,11 @@ func Trim(object any) (any, error) {
 }
 
 // agentNamespace returns where an agent says that it runs, if it can run there.
-func agentNamespace(said string) string {
-	if len(validation.IsDNS1123Label(said)) > 0 {
+func agentNamespace(reported string) string {
+	if len(validation.IsDNS1123Label(reported)) > 0 {
 		return ""
 	}
-	return said
+	return reported
 }
 
 // AtMost returns the first items of a list, in an array of their own.

@@ -19,7 +19,7 @@ const (
 	// accessInterval is how often we ask again whether a kind may be read. RBAC sends no
 	// event.
 	accessInterval = time.Minute
-	// sweepInterval is how often we look for kinds that are gone.
+	// sweepInterval is how often we check for kinds that are gone.
 	sweepInterval = 2 * time.Second
 	// answerPatience is how long the API server may take to say whether a kind may be read.
 	answerPatience = 10 * time.Second

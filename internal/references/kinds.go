@@ -29,10 +29,10 @@ import (
 	"github.com/muster-fleet/muster/internal/kube"
 )
 
-// errMoved says that a kind is to be read in a version other than the watched one.
+// errMoved means that a kind is to be read in a version other than the watched one.
 var errMoved = errors.New("the kind has moved to another version")
 
-// errDropped says that what was known of a kind has been forgotten meanwhile.
+// errDropped means that what was known of a kind has been forgotten meanwhile.
 var errDropped = errors.New("the kind has been dropped")
 
 // kinds are the kinds that Clusters refer to. Each is watched from before its first read, in
@@ -44,7 +44,7 @@ type kinds struct {
 	news    predicate.Predicate
 
 	mu sync.Mutex
-	// ctx and queue are the controller's; nil until it starts. It looks at every Cluster
+	// ctx and queue are the controller's; nil until it starts. It reconciles every Cluster
 	// then, so events from before need not be kept.
 	ctx   context.Context //nolint:containedctx // of the controller whose queue it is
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -59,11 +59,11 @@ type kind struct {
 	mu sync.RWMutex
 	// watched is the version that is watched; empty for none.
 	watched schema.GroupVersionKind
-	// listed says whether the events of all objects of the first list have been handled, since
+	// listed reports whether the events of all objects of the first list have been handled, since
 	// when the list is under way.
 	listed interface{ HasSynced() bool }
 	since  time.Time
-	// dropped says that it is no longer in all, and is not to be watched again.
+	// dropped means that it is no longer in all, and is not to be watched again.
 	dropped bool
 }
 
@@ -238,8 +238,8 @@ func CRD() *metav1.PartialObjectMetadata {
 	return crd
 }
 
-// settling is how long after its creation a CRD's kind may not be served yet.
-const settling = time.Minute
+// establishing is how long after its creation a CRD's kind may not be served yet.
+const establishing = time.Minute
 
 // ContractNews passes what can change whether and in which version a kind is read: a CRD that
 // appears, goes or changes its labels, and what happens to a new one. What is found at
@@ -249,7 +249,7 @@ var ContractNews = predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool {
 		return !maps.Equal(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) ||
 			e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
-			time.Since(e.ObjectNew.GetCreationTimestamp().Time) < settling && e.ObjectOld.GetResourceVersion() != e.ObjectNew.GetResourceVersion()
+			time.Since(e.ObjectNew.GetCreationTimestamp().Time) < establishing && e.ObjectOld.GetResourceVersion() != e.ObjectNew.GetResourceVersion()
 	},
 }
 

@@ -31,27 +31,27 @@ import (
 // It is reported on the Cluster.
 var ErrUnresolved = errors.New("template values cannot be resolved")
 
-// ErrListing says that a kind was not read before and is being listed. It is not a failure:
-// nothing is reported, and the Cluster is to be looked at again.
+// ErrListing means that a kind was not read before and is being listed. It is not a failure:
+// nothing is reported, and the Cluster is to be reconciled again.
 var ErrListing = errors.New("the objects that the Cluster refers to are being listed")
 
 const (
 	// listPatience is how long the first list of a kind may take until its absence is
 	// reported. Thousands of control planes take a while.
 	listPatience = 2 * time.Minute
-	// firstRetry and lastRetry are how soon, and how late, a Cluster is looked at again that
-	// refers to what cannot be read, if no event tells of the end of that.
+	// firstRetry and lastRetry are how soon, and how late, a Cluster is reconciled again that
+	// refers to what cannot be read, if no event shows the end of that.
 	firstRetry, lastRetry = 200 * time.Millisecond, 15 * time.Second
 )
 
-// backoff returns after which time to look again at what has been awaited for so long. It
+// backoff returns after which time to retry what has been awaited for so long. It
 // doubles that time, so that thousands of Clusters that wait are not looked at all the time.
 func backoff(waited time.Duration) time.Duration { return min(max(firstRetry, waited), lastRetry) }
 
 // unresolvedError is an ErrUnresolved.
 type unresolvedError struct{ err error }
 
-// Error says what cannot be resolved.
+// Error returns what cannot be resolved.
 func (e *unresolvedError) Error() string { return ErrUnresolved.Error() + ": " + e.err.Error() }
 
 // Unwrap makes it an ErrUnresolved.
@@ -66,7 +66,7 @@ type retryError struct {
 // Unwrap returns the error that it adds the time to.
 func (e *retryError) Unwrap() error { return e.error }
 
-// RetryAfter returns after which time to look again at a Cluster of which Values or Objects
+// RetryAfter returns after which time to retry a Cluster of which Values or Objects
 // returned an error; zero for an error that ends with a change of the Cluster, or of the
 // object or the CRD that it refers to, because that brings it back.
 func RetryAfter(err error) time.Duration {

@@ -226,7 +226,7 @@ func referringCluster() *clusterv1.Cluster {
 	return cluster
 }
 
-func (s *Sources) look(ctx context.Context) (string, error) {
+func (s *Sources) readValues(ctx context.Context) (string, error) {
 	values, err := s.Values(ctx, settings.Default(), referringCluster())
 	if err != nil {
 		return "", err
@@ -252,7 +252,7 @@ func TestSourcesFollowTheContract(t *testing.T) {
 		{"v1beta1", []string{"stop v1beta2", "start v1beta1", "watch v1beta1", "read v1beta1"}},
 	} {
 		w.contract, w.log = step.contract, nil
-		if _, err := s.look(t.Context()); (err != nil) != (step.contract == "") {
+		if _, err := s.readValues(t.Context()); (err != nil) != (step.contract == "") {
 			t.Errorf("contract %q: %v", step.contract, err)
 		}
 		if !slices.Equal(w.log, step.log) {
@@ -269,7 +269,7 @@ func TestSourcesFollowTheContractWhileOthersRead(t *testing.T) {
 	for range 8 {
 		readers.Go(func() {
 			for range 200 {
-				if _, err := s.look(t.Context()); err != nil {
+				if _, err := s.readValues(t.Context()); err != nil {
 					t.Error(err)
 				}
 			}
@@ -282,7 +282,7 @@ func TestSourcesFollowTheContractWhileOthersRead(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	readers.Wait()
-	if version, err := s.look(t.Context()); err != nil || version != w.contract {
+	if version, err := s.readValues(t.Context()); err != nil || version != w.contract {
 		t.Errorf("read at %s (%v), want %s", version, err, w.contract)
 	}
 	if running := slices.Collect(maps.Keys(w.informers)); !slices.Equal(running, []string{w.contract}) {
@@ -296,7 +296,7 @@ func TestSourcesFollowTheContractWhileOthersRead(t *testing.T) {
 }
 
 // Of most of what keeps a reference from being read, the end brings the Cluster back; nobody
-// needs to look again and again. The rest is polled.
+// needs to retry again and again. The rest is polled.
 func TestRetryAfter(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*world)
@@ -315,7 +315,7 @@ func TestRetryAfter(t *testing.T) {
 			test.change(w)
 			s, now := w.sources(), time.Now()
 			s.now = func() time.Time { return now }
-			_, err := s.look(t.Context())
+			_, err := s.readValues(t.Context())
 			if !errors.Is(err, ErrUnresolved) || !strings.Contains(err.Error(), test.words) {
 				t.Errorf("got %v, want what says %q", err, test.words)
 			}
@@ -333,14 +333,14 @@ func TestRetryAfter(t *testing.T) {
 		s.now = func() time.Time { return now }
 		for waited, after := range map[time.Duration]time.Duration{0: firstRetry, 3 * time.Second: 3 * time.Second, time.Minute: lastRetry} {
 			w.unlisted, now = true, begun
-			_, _ = s.look(t.Context())
+			_, _ = s.readValues(t.Context())
 			now = begun.Add(waited)
-			if _, err := s.look(t.Context()); !errors.Is(err, ErrListing) || RetryAfter(err) != after {
+			if _, err := s.readValues(t.Context()); !errors.Is(err, ErrListing) || RetryAfter(err) != after {
 				t.Errorf("after %v: %v, again after %v", waited, err, RetryAfter(err))
 			}
 		}
 		now = begun.Add(listPatience + time.Second)
-		if _, err := s.look(t.Context()); !errors.Is(err, ErrUnresolved) || RetryAfter(err) != lastRetry || !strings.Contains(err.Error(), "has not listed Thing.infrastructure.cluster.x-k8s.io in 2m0s") {
+		if _, err := s.readValues(t.Context()); !errors.Is(err, ErrUnresolved) || RetryAfter(err) != lastRetry || !strings.Contains(err.Error(), "has not listed Thing.infrastructure.cluster.x-k8s.io in 2m0s") {
 			t.Errorf("when patience is over: %v, again after %v", err, RetryAfter(err))
 		}
 	})
@@ -368,32 +368,32 @@ func TestSourcesAskAgain(t *testing.T) {
 		s.now = func() time.Time { return now }
 		return w, s, func(passed time.Duration) { now = now.Add(passed) }
 	}
-	looks := func(s *Sources) (err error) {
+	reads := func(s *Sources) (err error) {
 		for range 5 { // As many Clusters.
-			_, err = s.look(t.Context())
+			_, err = s.readValues(t.Context())
 		}
 		return err
 	}
 	t.Run("access", func(t *testing.T) {
 		w, s, wait := begin(func(w *world) { w.refused = true })
 		for minute := range 3 {
-			err := looks(s)
+			err := reads(s)
 			if !errors.Is(err, ErrUnresolved) || w.asked != (minute+1)*questions {
 				t.Errorf("minute %d: asked %d times: %v", minute, w.asked, err)
 			}
 			wait(RetryAfter(err))
 		}
 		w.refused = false
-		if err := looks(s); err != nil || w.asked != 4*questions {
+		if err := reads(s); err != nil || w.asked != 4*questions {
 			t.Errorf("asked %d times: %v", w.asked, err)
 		}
 	})
 	t.Run("access that was refused to a standby", func(t *testing.T) {
 		w, s, wait := begin(func(w *world) { w.refused = true })
-		_ = looks(s)
+		_ = reads(s)
 		wait(time.Hour)
 		w.refused = false
-		if err := looks(s); err != nil {
+		if err := reads(s); err != nil {
 			t.Error(err)
 		}
 	})
@@ -402,7 +402,7 @@ func TestSourcesAskAgain(t *testing.T) {
 		var waited time.Duration
 		for i := range 100 {
 			before := w.discovered
-			err := looks(s)
+			err := reads(s)
 			if !errors.Is(err, ErrUnresolved) || RetryAfter(err) <= 0 {
 				t.Fatalf("again after %v: %v", RetryAfter(err), err)
 			}
@@ -417,15 +417,15 @@ func TestSourcesAskAgain(t *testing.T) {
 			t.Errorf("100 rounds took %v", waited)
 		}
 		w.unserved = false
-		if version, err := s.look(t.Context()); version != "v1beta1" || len(s.unserved) != 0 {
+		if version, err := s.readValues(t.Context()); version != "v1beta1" || len(s.unserved) != 0 {
 			t.Errorf("read %q (%v), remembers %v", version, err, s.unserved)
 		}
 	})
 	t.Run("a version that is not declared any more", func(t *testing.T) {
 		w, s, _ := begin(func(w *world) { w.unserved = true })
-		_ = looks(s)
+		_ = reads(s)
 		w.contract = ""
-		if err := looks(s); RetryAfter(err) != 0 || len(s.unserved) != 0 {
+		if err := reads(s); RetryAfter(err) != 0 || len(s.unserved) != 0 {
 			t.Errorf("again after %v: %v; remembers %v", RetryAfter(err), err, s.unserved)
 		}
 	})
@@ -477,12 +477,12 @@ func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
 	t.Run("when a kind is asked about for the first time", func(t *testing.T) {
 		w, s, answer := begin(func(*world) {})
 		delete(w.hangs, discovery)
-		var looking sync.WaitGroup
-		defer looking.Wait()
+		var reading sync.WaitGroup
+		defer reading.Wait()
 		defer answer()
 		for range 3 {
-			looking.Go(func() {
-				if version, err := s.look(t.Context()); version != "v1beta1" {
+			reading.Go(func() {
+				if version, err := s.readValues(t.Context()); version != "v1beta1" {
 					t.Errorf("read %q (%v)", version, err)
 				}
 			})
@@ -496,12 +496,12 @@ func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
 		within(t, "one who has no time", func() {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			if _, err := s.look(ctx); !errors.Is(err, context.Canceled) {
+			if _, err := s.readValues(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v", err)
 			}
 		})
 		answer()
-		looking.Wait()
+		reading.Wait()
 		if got := w.questions(); got != 6 {
 			t.Errorf("asked %d times, want get, list and watch of two kinds", got)
 		}
@@ -513,37 +513,37 @@ func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
 		w, s, answer := begin(func(*world) {})
 		delete(w.hangs, discovery)
 		ctx, cancel := context.WithCancel(t.Context())
-		var looking sync.WaitGroup
-		defer looking.Wait()
+		var reading sync.WaitGroup
+		defer reading.Wait()
 		defer answer()
-		looking.Go(func() { _, _ = s.look(ctx) })
+		reading.Go(func() { _, _ = s.readValues(ctx) })
 		eventually(t, "asked", func() bool { return w.questions() == 1 })
-		looking.Go(func() {
-			if version, err := s.look(t.Context()); version != "v1beta1" {
+		reading.Go(func() {
+			if version, err := s.readValues(t.Context()); version != "v1beta1" {
 				t.Errorf("read %q (%v)", version, err)
 			}
 		})
 		cancel()
 		time.Sleep(10 * time.Millisecond)
 		answer()
-		looking.Wait()
+		reading.Wait()
 	})
 }
 
 // Whoever may make Clusters can refer to kinds that nobody has ever heard of, as many as
 // he likes, and spell those that are there in many ways.
 func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
-	look := func(s *Sources, group, kind string) error {
+	read := func(s *Sources, group, kind string) error {
 		cluster := referringCluster()
 		cluster.Spec.InfrastructureRef.APIGroup, cluster.Spec.InfrastructureRef.Kind = group, kind
 		_, err := s.Values(t.Context(), settings.Default(), cluster)
 		return err
 	}
-	wantKept := func(t *testing.T, s *Sources, want int) {
+	wantCached := func(t *testing.T, s *Sources, want int) {
 		t.Helper()
-		for what, kept := range map[string]int{"access": len(s.access), "kinds": len(s.kinds.all)} {
-			if kept != want {
-				t.Errorf("%s: %d entries, want %d", what, kept, want)
+		for what, cached := range map[string]int{"access": len(s.access), "kinds": len(s.kinds.all)} {
+			if cached != want {
+				t.Errorf("%s: %d entries, want %d", what, cached, want)
 			}
 		}
 		if len(s.unserved) != 0 {
@@ -556,7 +556,7 @@ func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
 		w.clusters = []clusterv1.Cluster{*referringCluster()}
 		s := w.sources()
 		for i := range 1500 {
-			err := look(s, "evil.example", fmt.Sprintf("K%d", i))
+			err := read(s, "evil.example", fmt.Sprintf("K%d", i))
 			if !errors.Is(err, errUndeclared) || RetryAfter(err) != 0 {
 				t.Fatalf("got %v", err)
 			}
@@ -568,44 +568,44 @@ func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
 		if w.asked != 0 {
 			t.Errorf("asked %d times about kinds that are not there", w.asked)
 		}
-		wantKept(t, s, 0)
+		wantCached(t, s, 0)
 	})
 	t.Run("spelled in other ways", func(t *testing.T) {
 		w := newWorld()
 		s := w.sources()
 		for range 2 {
 			for _, kind := range []string{"THING", "tHING", "Thing", "ThInG"} {
-				if err := look(s, things.Group, kind); (kind == things.Kind) != (err == nil) {
+				if err := read(s, things.Group, kind); (kind == things.Kind) != (err == nil) {
 					t.Errorf("%s: %v", kind, err)
 				} else if err != nil && (RetryAfter(err) != 0 || !strings.Contains(err.Error(), `is of kind "Thing", not "`+kind)) {
 					t.Errorf("%s: %v", kind, err)
 				}
 			}
 		}
-		wantKept(t, s, 1)
+		wantCached(t, s, 1)
 		if want := []string{"start v1beta1", "watch v1beta1", "read v1beta1", "read v1beta1"}; !slices.Equal(w.log, want) {
 			t.Errorf("%q, want %q", w.log, want)
 		}
 	})
 	for name, notice := range map[string]func(*Sources){
-		"whose CRD goes":                     func(s *Sources) { _ = look(s, things.Group, things.Kind) },
+		"whose CRD goes":                     func(s *Sources) { _ = read(s, things.Group, things.Kind) },
 		"whose CRD goes after the last user": func(s *Sources) { s.sweep(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			s := w.sources()
-			if err := look(s, things.Group, things.Kind); err != nil {
+			if err := read(s, things.Group, things.Kind); err != nil {
 				t.Fatal(err)
 			}
-			wantKept(t, s, 1)
+			wantCached(t, s, 1)
 			w.noCRD = true
 			notice(s)
-			wantKept(t, s, 0)
+			wantCached(t, s, 0)
 			if len(w.informers) != 0 {
 				t.Errorf("watched: %v", w.informers)
 			}
 			w.noCRD, w.log = false, nil
-			if err := look(s, things.Group, things.Kind); err != nil || !slices.Contains(w.log, "watch v1beta1") {
+			if err := read(s, things.Group, things.Kind); err != nil || !slices.Contains(w.log, "watch v1beta1") {
 				t.Errorf("when it is back: %v, %q", err, w.log)
 			}
 		})
@@ -621,7 +621,7 @@ func TestSourcesDropAKindWhileOthersRead(t *testing.T) {
 	for range 8 {
 		others.Go(func() {
 			for range 300 {
-				if _, err := s.look(t.Context()); err != nil && !errors.Is(err, errUndeclared) {
+				if _, err := s.readValues(t.Context()); err != nil && !errors.Is(err, errUndeclared) {
 					t.Error(err)
 				}
 			}
@@ -643,7 +643,7 @@ func TestSourcesDropAKindWhileOthersRead(t *testing.T) {
 	others.Wait()
 	stop()
 	<-sweeping
-	if version, err := s.look(t.Context()); version != "v1beta1" {
+	if version, err := s.readValues(t.Context()); version != "v1beta1" {
 		t.Errorf("read %q (%v)", version, err)
 	}
 	watches := 0

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// warmPatience is how long the first lists may take before Clusters are looked at all
+	// warmPatience is how long the first lists may take before Clusters are reconciled all
 	// the same: those of other kinds need not wait for a conversion webhook that is down.
 	warmPatience = 30 * time.Second
-	// warmInterval is how often we look whether the first lists are there.
+	// warmInterval is how often we check whether the first lists are there.
 	warmInterval = 50 * time.Millisecond
 )
 
@@ -48,7 +48,7 @@ func (s *Sources) Warm(ctx context.Context, isWatched func(client.Object) bool) 
 		defer close(asked)
 		for kind, reference := range references {
 			if err := s.watch(patience, reference); err != nil {
-				// Its Clusters say so, and are looked at again when it is over.
+				// Its Clusters say so, and are reconciled again when it is over.
 				ctrl.LoggerFrom(ctx).Info("A kind that Clusters refer to cannot be read yet", "kind", kind.String(), "reason", err.Error())
 			}
 		}

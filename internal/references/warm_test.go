@@ -14,7 +14,7 @@ import (
 
 func everything(client.Object) bool { return true }
 
-// What is listed before Clusters are looked at is read by the first look.
+// What is listed before Clusters are reconciled is read by the first reconcile.
 func TestWarm(t *testing.T) {
 	w := newWorld()
 	w.clusters = []clusterv1.Cluster{*referringCluster()}
@@ -26,7 +26,7 @@ func TestWarm(t *testing.T) {
 		t.Fatal("the kind is not watched")
 	}
 	asked := w.questions()
-	if got, err := s.look(t.Context()); got != "v1beta1" || err != nil {
+	if got, err := s.readValues(t.Context()); got != "v1beta1" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
 	if w.questions() != asked {
@@ -73,7 +73,7 @@ func TestWarmIsNotForever(t *testing.T) {
 			w.mu.Unlock()
 			within(t, "a look", func() {
 				for {
-					if _, err := s.look(t.Context()); err == nil {
+					if _, err := s.readValues(t.Context()); err == nil {
 						return
 					}
 					time.Sleep(10 * time.Millisecond)
@@ -103,7 +103,7 @@ func TestDigest(t *testing.T) {
 		t.Error("there is one of a kind that nobody has read")
 	}
 	w.unlisted = true
-	if _, err := s.look(t.Context()); !errors.Is(err, ErrListing) {
+	if _, err := s.readValues(t.Context()); !errors.Is(err, ErrListing) {
 		t.Fatal(err)
 	}
 	if _, ok := digest(); ok {
@@ -112,7 +112,7 @@ func TestDigest(t *testing.T) {
 	w.mu.Lock()
 	w.unlisted = false
 	w.mu.Unlock()
-	if _, err := s.look(t.Context()); err != nil {
+	if _, err := s.readValues(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	first, ok := digest()

@@ -121,7 +121,7 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 	clientID := ""
 	if stamp.RegistrationOf(r.settings.Cluster, subject, nil) == stamp.ByAgent {
 		clientID = "(random)"
-		r.note("Cluster %s is registered ahead and its agent calls by itself: spec.clientID of its Fleet Cluster is drawn when that is made", key)
+		r.note("Cluster %s is registered ahead and its agent registers itself: spec.clientID of its Fleet Cluster is drawn when that is made", key)
 	}
 	return r.add(desired.FleetCluster(r.settings, cluster, class, values, desired.Targets{}, clientID), "Cluster "+key)
 }

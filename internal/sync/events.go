@@ -24,8 +24,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// enqueuer says which keys an object's change concerns. On an update, enqueue asks it about
-// both the old and the new object, so that both classes of a rebased Cluster are looked at.
+// enqueuer specifies which keys an object's change concerns. On an update, enqueue asks it about
+// both the old and the new object, so that both classes of a rebased Cluster are reconciled.
 type enqueuer struct {
 	client.Reader
 	settings *settings.Reader
@@ -108,7 +108,7 @@ func (e *enqueuer) groupsOfClass(ctx context.Context, object client.Object) []re
 	for _, cluster := range e.clusters(ctx, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()}) {
 		result = append(result, requests(useOf(&cluster).group())...)
 	}
-	// A frozen or moved Cluster's Fleet Cluster may be the only user left.
+	// A retained or moved Cluster's Fleet Cluster may be the only user left.
 	for _, cluster := range e.fleetClusters(ctx, client.MatchingFields{byGroup: stamp.GroupName(object.GetName(), object.GetNamespace())}) {
 		result = append(result, requests(useOfFleet(&cluster).group())...)
 	}
@@ -350,7 +350,7 @@ var specOrLabels = predicate.Or[client.Object](labelsOrExistence, predicate.Gene
 
 // fleetClusterNews passes what concerns a Fleet Cluster's CAPI Cluster: any change but to a
 // status that is not mirrored. Of heartbeats it passes the first, and the first for long; and
-// all of agents that call by themselves, because what their Cluster waits for may be any.
+// all of agents that register themselves, because what their Cluster waits for may be any.
 func fleetClusterNews(m mirror) predicate.Predicate {
 	return predicate.Or[client.Object](specOrLabels, predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },

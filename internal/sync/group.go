@@ -31,9 +31,9 @@ type groupReconciler struct {
 	*kube.Applier
 	users    *users
 	settings *settings.Reader
-	// watchFilter limits which classes are looked at; empty for all.
+	// watchFilter limits which classes are reconciled; empty for all.
 	watchFilter string
-	// busy serializes looks at the same group: for its own events, and for the Clusters that
+	// busy serializes reconciles of the same group: for its own events, and for the Clusters that
 	// need it. The second finds in the store what the first has written.
 	busy keymutex.KeyMutex
 }
@@ -46,7 +46,7 @@ func newGroupReconciler(c *common) *groupReconciler {
 }
 
 // setUp registers what wakes it. Of other objects found at startup, only classes do: existing
-// groups are looked at anyway, and Clusters make those that they need.
+// groups are reconciled anyway, and Clusters make those that they need.
 func (r *groupReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("clustergroup").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
@@ -56,7 +56,7 @@ func (r *groupReconciler) setUp(c *common) error {
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.ofFleetCluster(use.group)), builder.WithPredicates(afterStart, useNews)).
 		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allGroups), builder.WithPredicates(afterStart, settingsNews)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.inNamespace(use.group)), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
-		WatchesRawSource(source.Channel(c.unseen.Groups, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(c.missed.Groups, &handler.EnqueueRequestForObject{})).
 		Complete(patient{r})
 }
 
@@ -90,7 +90,7 @@ func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 			_, err := r.ofUse(ctx, current.Settings, used)
 			return ctrl.Result{}, kube.IgnoreForeign(err)
 		}
-		if keeps, err := r.users.keeper(ctx, current.Settings, req.Namespace, about); err != nil || keeps {
+		if keeps, err := r.users.retainer(ctx, current.Settings, req.Namespace, about); err != nil || keeps {
 			return ctrl.Result{}, err
 		}
 	}

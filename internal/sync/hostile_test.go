@@ -132,8 +132,8 @@ func TestForgedOwnersEnqueueFew(t *testing.T) {
 }
 
 // Cluster API's webhook lets nobody change a Cluster whose class is gone: the finalizer that
-// CAAPF left stays on it. It is looked at all the same.
-func TestFinalizerThatStays(t *testing.T) {
+// CAAPF left stays on it. It is reconciled all the same.
+func TestRetainedFinalizer(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestFinalizerThatStays(t *testing.T) {
 	users := newUsers(cache, store)
 	r := &clusterReconciler{
 		Client: cache, applier: &kube.Applier{Client: cache, Live: cache, Store: store}, tally: tally, users: users,
-		looker: &looker{Reader: cache, store: store, users: users}, settings: settings.NewReader(cache),
+		scopes: &scopeReader{Reader: cache, store: store, users: users}, settings: settings.NewReader(cache),
 		digests: newDigests(cache, store, nil, mirror{}), reporter: newReporter(cache, store, nil),
 	}
 	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})

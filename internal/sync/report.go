@@ -24,15 +24,15 @@ import (
 )
 
 const (
-	// errorPatience is how long a passing error may last before it is reported: a restart of
+	// errorGracePeriod is how long a passing error may last before it is reported: a restart of
 	// the API server, a lost connection.
-	errorPatience = 30 * time.Second
+	errorGracePeriod = 30 * time.Second
 	// messageInterval is how often, at most, a change to only the message of
 	// BundlesReadyCondition is written: Fleet's messages contain counts of bundles.
 	messageInterval = 15 * time.Second
 )
 
-// reporter tells people, on the CAPI Cluster itself, what became of it.
+// reporter reports on the CAPI Cluster itself what became of it.
 type reporter struct {
 	client.Client
 	store    *kube.Store
@@ -93,7 +93,7 @@ func (r *reporter) isPassing(key types.NamespacedName, err error) (lasted time.D
 		r.failing[key] = since
 	}
 	lasted = r.now().Sub(since)
-	return lasted, lasted < errorPatience
+	return lasted, lasted < errorGracePeriod
 }
 
 // damp returns how long a change to only the message must wait; if it need not, damp notes
@@ -117,7 +117,7 @@ func (r *reporter) forget(key types.NamespacedName) {
 	delete(r.messages, key)
 }
 
-// news says what about the conditions is new.
+// news specifies what about the conditions is new.
 type news int
 
 const (
@@ -195,7 +195,7 @@ func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition
 	r.recorder.Eventf(cluster, nil, eventType, condition.Reason, "Import", "%s", note)
 }
 
-// State says what became of a Cluster, for counting.
+// State specifies what became of a Cluster, for counting.
 type State string
 
 // The states of a Cluster.

@@ -72,10 +72,10 @@ func TestRivalThatIsNotInTheCacheYet(t *testing.T) {
 	if err := store.Created(made); err != nil {
 		t.Fatal(err)
 	}
-	l := &looker{Reader: cache, store: store}
+	l := &scopeReader{Reader: cache, store: store}
 	for name, want := range map[string]string{second: first, "a-production-eu-west-1-payments-cluster-00024711": ""} {
-		v := &visit{cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}}
-		if rival, err := l.rivalOf(t.Context(), v, name); err != nil || rival.Name != want {
+		s := &scope{cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}}
+		if rival, err := l.rivalOf(t.Context(), s, name); err != nil || rival.Name != want {
 			t.Errorf("the rival of %s is %q (%v), want %q", name, rival.Name, err, want)
 		}
 	}

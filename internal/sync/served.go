@@ -46,23 +46,23 @@ type Gate struct {
 	crds   client.Reader
 	mapper meta.RESTMapper
 	open   func(context.Context) error
-	// opened says that the reconcilers are being set up, or are.
+	// opened means that the reconcilers are being set up, or are.
 	opened atomic.Bool
 }
 
 // Start waits for the kinds, then opens. It is a manager's Runnable.
 func (g *Gate) Start(ctx context.Context) error {
 	log := ctrl.LoggerFrom(ctx).WithName("gate")
-	said := ""
+	reported := ""
 	if wait.PollUntilContextCancel(ctx, gateInterval, true, func(context.Context) (bool, error) {
-		missing, err := g.look(ctx)
+		missing, err := g.missing(ctx)
 		if err != nil {
 			log.Error(err, "Looking for the CRDs of Cluster API and Fleet failed; it is tried again")
 			return false, nil
 		}
-		if missing != said {
+		if missing != reported {
 			log.Info("Waiting for Cluster API and Fleet", "missing", missing)
-			said = missing
+			reported = missing
 		}
 		return missing == "", nil
 	}) != nil {
@@ -72,9 +72,9 @@ func (g *Gate) Start(ctx context.Context) error {
 	return g.open(ctx)
 }
 
-// look names the required kinds that are not served, or returns "". A kind may go while Muster
+// missing names the required kinds that are not served, or returns "". A kind may go while Muster
 // runs, with all its objects. The mapper never forgets a kind, so look reads the CRDs, too.
-func (g *Gate) look(ctx context.Context) (string, error) {
+func (g *Gate) missing(ctx context.Context) (string, error) {
 	var missing []string
 	for name, kind := range required {
 		crd := references.CRD()

@@ -76,7 +76,7 @@ type common struct {
 	ctrl.Manager
 	Options
 	store    *kube.Store
-	unseen   *kube.Unseen
+	missed   *kube.MissedWrites
 	applier  *kube.Applier
 	settings *settings.Reader
 	users    *users
@@ -90,7 +90,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	}
 	store := kube.NewStore(mgr.GetClient(), mgr.GetScheme())
 	c := &common{
-		Manager: mgr, Options: options, store: store, unseen: kube.NewUnseen(store),
+		Manager: mgr, Options: options, store: store, missed: kube.NewMissedWrites(store),
 		applier:  &kube.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
 		settings: settings.NewReader(mgr.GetClient()),
 		users:    newUsers(mgr.GetClient(), store),
@@ -100,7 +100,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	if err := forgetSeen(ctx, mgr, store); err != nil {
 		return err
 	}
-	if err := mgr.Add(c.unseen); err != nil {
+	if err := mgr.Add(c.missed); err != nil {
 		return err
 	}
 	objects, err := newCache(mgr, options.Cache)

@@ -88,7 +88,7 @@ func TestOneUserAnswersForThousands(t *testing.T) {
 		}
 	}
 	// Those that are paused keep what is there.
-	if keeps, err := users.keeper(t.Context(), in, "team", ofClassesIn("classes")); err != nil || !keeps {
+	if keeps, err := users.retainer(t.Context(), in, "team", ofClassesIn("classes")); err != nil || !keeps {
 		t.Errorf("keeps: %v, %v", keeps, err)
 	}
 }

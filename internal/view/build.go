@@ -16,10 +16,10 @@ import (
 
 // Build returns the picture of what exists.
 func Build(objects *Objects) *Graph {
-	b := &builder{Objects: objects, graph: &Graph{Counts: map[State]int{}}, classes: map[types.NamespacedName]*Node{}, places: map[string]*Node{}}
+	b := &builder{Objects: objects, graph: &Graph{Counts: map[State]int{}}, classes: map[types.NamespacedName]*Node{}, namespaces: map[string]*Node{}}
 	current, err := settings.From(objects.Config)
 	if err != nil {
-		current = settings.Held(objects.Config)
+		current = settings.Retained(objects.Config)
 		b.note("%s: its selectors cannot be parsed, so nothing changes until it is corrected: %s", Config, Text(err.Error()))
 	}
 	b.settings = current
@@ -50,8 +50,8 @@ type builder struct {
 	settings settings.Settings
 	graph    *Graph
 	classes  map[types.NamespacedName]*Node
-	// places are the nodes between a class and its Clusters, by ID.
-	places map[string]*Node
+	// namespaces are the nodes between a class and its Clusters, by ID.
+	namespaces map[string]*Node
 }
 
 func (b *builder) note(format string, args ...any) {
@@ -103,11 +103,11 @@ func (b *builder) clusters() {
 		node := b.clusterNode(key, b.judgeCluster(key, cluster, fleet))
 		b.describe(node, fleetKey, fleet)
 		if cluster.Imported != nil {
-			node.tell(FactSince, Age(b.Now.Sub(cluster.Imported.Since)))
+			node.addFact(FactSince, Age(b.Now.Sub(cluster.Imported.Since)))
 		}
-		place := b.place(cluster.Class, key.Namespace)
-		b.judgePlace(place, cluster)
-		place.Children = append(place.Children, node)
+		namespace := b.namespace(cluster.Class, key.Namespace)
+		b.judgeNamespace(namespace, cluster)
+		namespace.Children = append(namespace.Children, node)
 	}
 	for _, key := range sortedKeys(b.FleetClusters) {
 		if !taken[key] {
@@ -161,18 +161,18 @@ func (b *builder) describe(node *Node, key types.NamespacedName, fleet *InFleet)
 	}
 	switch {
 	case fleet.LastSeen.IsZero():
-		node.tell(FactAgent, "never")
+		node.addFact(FactAgent, "never")
 	case b.isStale(fleet):
-		node.tell(FactAgent, Age(b.Now.Sub(fleet.LastSeen))+"!")
+		node.addFact(FactAgent, Age(b.Now.Sub(fleet.LastSeen))+"!")
 	default:
-		node.tell(FactAgent, Age(b.Now.Sub(fleet.LastSeen)))
+		node.addFact(FactAgent, Age(b.Now.Sub(fleet.LastSeen)))
 	}
-	node.tell(FactBundles, fleet.ReadyBundles)
+	node.addFact(FactBundles, fleet.ReadyBundles)
 	if fleet.ResourcesDesired > 0 {
-		node.tell(FactResources, fmt.Sprintf("%d/%d", fleet.ResourcesReady, fleet.ResourcesDesired))
+		node.addFact(FactResources, fmt.Sprintf("%d/%d", fleet.ResourcesReady, fleet.ResourcesDesired))
 	}
-	node.tell(FactFleet, key.Name)
-	node.tell(FactFleetNS, fleet.Namespace)
+	node.addFact(FactFleet, key.Name)
+	node.addFact(FactFleetNS, fleet.Namespace)
 	if fleet.Namespace != "" {
 		b.bundles(node, b.Deployments[fleet.Namespace])
 	}
@@ -193,15 +193,15 @@ func (b *builder) onlyInFleet(key types.NamespacedName, fleet *InFleet) {
 		node.ID, node.Kind = "fleet-cluster/"+key.String(), FleetCluster
 	}
 	b.describe(node, key, fleet)
-	place := b.place(class, key.Namespace)
-	place.Children = append(place.Children, node)
+	namespace := b.namespace(class, key.Namespace)
+	namespace.Children = append(namespace.Children, node)
 }
 
-// place returns the node of a namespace below a class.
-func (b *builder) place(class types.NamespacedName, namespace string) *Node {
+// namespace returns the node of a namespace below a class.
+func (b *builder) namespace(class types.NamespacedName, namespace string) *Node {
 	root := b.class(class)
 	id := "namespace/" + namespace + "/" + root.ID
-	if node := b.places[id]; node != nil {
+	if node := b.namespaces[id]; node != nil {
 		return node
 	}
 	node := &Node{ID: id, Kind: Namespace, Name: namespace, State: Ready}
@@ -209,25 +209,25 @@ func (b *builder) place(class types.NamespacedName, namespace string) *Node {
 		group := class.Name
 		if class.Namespace != namespace {
 			group = stamp.GroupName(class.Name, class.Namespace)
-			node.tell(FactMapping, class.Namespace+" → "+namespace)
+			node.addFact(FactMapping, class.Namespace+" → "+namespace)
 		}
 		node.Facts = append([]Fact{{FactGroup, group}}, node.Facts...)
 	}
-	b.places[id] = node
+	b.namespaces[id] = node
 	root.Children = append(root.Children, node)
 	return node
 }
 
-// judgePlace looks for the group and the mapping that an imported Cluster needs.
-func (b *builder) judgePlace(place *Node, cluster *CAPICluster) {
+// judgeNamespace looks for the group and the mapping that an imported Cluster needs.
+func (b *builder) judgeNamespace(namespace *Node, cluster *CAPICluster) {
 	isImported := cluster.Imported != nil && cluster.Imported.Status == "True" && cluster.Imported.Reason == importedImported
-	group := place.Fact(FactGroup)
-	if place.State != Ready || !isImported || group == "" {
+	group := namespace.Fact(FactGroup)
+	if namespace.State != Ready || !isImported || group == "" {
 		return
 	}
 	judged := verdict{state: Ready}
-	crosses := place.Fact(FactMapping) != ""
-	mapping := b.Mappings[types.NamespacedName{Namespace: cluster.Class.Namespace, Name: place.Name}]
+	crosses := namespace.Fact(FactMapping) != ""
+	mapping := b.Mappings[types.NamespacedName{Namespace: cluster.Class.Namespace, Name: namespace.Name}]
 	wanted := b.settings.Class.Enabled
 	if crosses {
 		wanted = b.settings.Cluster.ApplyClassGroup
@@ -235,16 +235,16 @@ func (b *builder) judgePlace(place *Node, cluster *CAPICluster) {
 	switch {
 	case !wanted || b.Unread[Config] != "":
 		return
-	case b.Groups[types.NamespacedName{Namespace: place.Name, Name: group}] == nil && b.Unread[ClusterGroup] == "":
-		judged = verdict{Problem, reasonNoGroup, fmt.Sprintf("there is no ClusterGroup %q in namespace %s, and Bundles that target it do not come", group, place.Name)}
+	case b.Groups[types.NamespacedName{Namespace: namespace.Name, Name: group}] == nil && b.Unread[ClusterGroup] == "":
+		judged = verdict{Problem, reasonNoGroup, fmt.Sprintf("there is no ClusterGroup %q in namespace %s, and Bundles that target it do not come", group, namespace.Name)}
 	case !crosses || b.Unread[Mapping] != "":
 	case mapping == nil:
-		judged = verdict{Problem, reasonNoMapping, fmt.Sprintf("there is no BundleNamespaceMapping %q in namespace %s, and none of its Bundles come", place.Name, cluster.Class.Namespace)}
+		judged = verdict{Problem, reasonNoMapping, fmt.Sprintf("there is no BundleNamespaceMapping %q in namespace %s, and none of its Bundles come", namespace.Name, cluster.Class.Namespace)}
 	case mapping.BundleSelector == nil || mapping.NamespaceSelector == nil:
-		judged = verdict{Problem, reasonMappingRetire, fmt.Sprintf("BundleNamespaceMapping %q in namespace %s maps nothing", place.Name, cluster.Class.Namespace)}
+		judged = verdict{Problem, reasonMappingRetire, fmt.Sprintf("BundleNamespaceMapping %q in namespace %s maps nothing", namespace.Name, cluster.Class.Namespace)}
 	}
-	place.State, place.Reason, place.Message = judged.state, judged.reason, judged.message
-	place.advise()
+	namespace.State, namespace.Reason, namespace.Message = judged.state, judged.reason, judged.message
+	namespace.advise()
 }
 
 // bundles hangs Bundles below a Cluster, and below these the resources in trouble.
@@ -259,9 +259,9 @@ func (b *builder) bundles(cluster *Node, deployments []*Deployed) {
 			node.Message = ""
 		}
 		node.advise()
-		node.tell(FactSource, deployed.Source)
+		node.addFact(FactSource, deployed.Source)
 		if deployed.Desired > 0 {
-			node.tell(FactResources, fmt.Sprintf("%d/%d", deployed.Ready, deployed.Desired))
+			node.addFact(FactResources, fmt.Sprintf("%d/%d", deployed.Ready, deployed.Desired))
 		}
 		for i, trouble := range deployed.Troubled {
 			node.Children = append(node.Children, &Node{
@@ -278,13 +278,13 @@ func (b *builder) bundles(cluster *Node, deployments []*Deployed) {
 func (b *builder) count(nodes []*Node) {
 	for _, root := range nodes {
 		root.Counts = map[State]int{}
-		root.tell(FactNamespaces, strconv.Itoa(len(root.Children)))
-		for _, place := range root.Children {
-			place.Counts = map[State]int{}
-			for _, cluster := range place.Children {
-				place.Counts[cluster.State]++
+		root.addFact(FactNamespaces, strconv.Itoa(len(root.Children)))
+		for _, namespace := range root.Children {
+			namespace.Counts = map[State]int{}
+			for _, cluster := range namespace.Children {
+				namespace.Counts[cluster.State]++
 			}
-			for state, count := range place.Counts {
+			for state, count := range namespace.Counts {
 				root.Counts[state] += count
 				b.graph.Counts[state] += count
 			}
@@ -304,8 +304,8 @@ func (b *builder) sort() {
 		slices.SortFunc(root.Children, func(x, y *Node) int {
 			return cmp.Or(boolRank(x.Name == root.Namespace, y.Name == root.Namespace), strings.Compare(x.Name, y.Name))
 		})
-		for _, place := range root.Children {
-			sortNodes(place.Children)
+		for _, namespace := range root.Children {
+			sortNodes(namespace.Children)
 		}
 	}
 }

@@ -59,13 +59,13 @@ func (c Choice) root(root *Node) *Node {
 	copied := *root
 	copied.Children = nil
 	copied.Counts = map[State]int{}
-	for _, place := range root.Children {
-		place := c.place(place, isWhole)
-		if place == nil {
+	for _, namespace := range root.Children {
+		namespace := c.namespace(namespace, isWhole)
+		if namespace == nil {
 			continue
 		}
-		copied.Children = append(copied.Children, place)
-		for state, count := range place.Counts {
+		copied.Children = append(copied.Children, namespace)
+		for state, count := range namespace.Counts {
 			copied.Counts[state] += count
 		}
 	}
@@ -80,11 +80,11 @@ func (c Choice) root(root *Node) *Node {
 	return &copied
 }
 
-func (c Choice) place(place *Node, isWhole bool) *Node {
-	copied := *place
+func (c Choice) namespace(namespace *Node, isWhole bool) *Node {
+	copied := *namespace
 	copied.Children = nil
 	copied.Counts = map[State]int{}
-	for _, cluster := range place.Children {
+	for _, cluster := range namespace.Children {
 		if !isWhole && !c.names(cluster, "cluster/") || c.Problems && cluster.State.isFine() {
 			continue
 		}
@@ -95,7 +95,7 @@ func (c Choice) place(place *Node, isWhole bool) *Node {
 		return nil
 	}
 	if c.Fold {
-		copied.Children = folded(copied.Children, place.ID)
+		copied.Children = folded(copied.Children, namespace.ID)
 	}
 	return &copied
 }

@@ -6,7 +6,7 @@ package view
 
 import "strings"
 
-// State says how a node fares, without words for why.
+// State specifies how a node fares, without words for why.
 type State string
 
 // The states, the worst first.
@@ -17,14 +17,14 @@ const (
 	Unknown State = "Unknown"
 	// Waiting gets there by itself.
 	Waiting State = "Waiting"
-	// Held is kept as it is because somebody wants it so.
-	Held State = "Held"
+	// Inactive is left as it is because somebody wants it so.
+	Inactive State = "Inactive"
 	// Ready is as it should be.
 	Ready State = "Ready"
 )
 
 // States are the states in the order in which they are shown.
-var States = []State{Problem, Unknown, Waiting, Held, Ready}
+var States = []State{Problem, Unknown, Waiting, Inactive, Ready}
 
 // Sign marks a state where there is no color.
 func (s State) Sign() string {
@@ -33,7 +33,7 @@ func (s State) Sign() string {
 		return "●"
 	case Waiting:
 		return "○"
-	case Held:
+	case Inactive:
 		return "◌"
 	case Unknown:
 		return "?"
@@ -52,7 +52,7 @@ func (s State) rank() int {
 }
 
 // isFine reports whether nobody has to look: it is as it should be, or as somebody wants it.
-func (s State) isFine() bool { return s == Ready || s == Held }
+func (s State) isFine() bool { return s == Ready || s == Inactive }
 
 // Kind is the kind of a node, and of what is read.
 type Kind string
@@ -138,7 +138,7 @@ func (n *Node) Fact(name string) string {
 	return ""
 }
 
-func (n *Node) tell(name, value string) {
+func (n *Node) addFact(name, value string) {
 	if value != "" {
 		n.Facts = append(n.Facts, Fact{name, value})
 	}

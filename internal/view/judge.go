@@ -35,7 +35,7 @@ const (
 	reasonMappingRetire = "MappingRetired"
 )
 
-// Reasons of FleetImported that the picture tells apart.
+// Reasons of FleetImported that the picture distinguishes.
 const (
 	importedPaused     = "Paused"
 	importedDeselected = "Deselected"
@@ -45,14 +45,14 @@ const (
 	importedImported   = "Imported"
 )
 
-// judgeCluster says how a CAPI Cluster fares. Its Fleet Cluster is nil if it has none.
+// judgeCluster returns how a CAPI Cluster fares. Its Fleet Cluster is nil if it has none.
 func (b *builder) judgeCluster(key types.NamespacedName, cluster *CAPICluster, fleet *InFleet) verdict {
 	condition := cluster.Imported
 	switch {
 	case cluster.Deleting:
 		return verdict{Waiting, reasonDeleting, "the Cluster is being deleted"}
 	case condition == nil:
-		return b.judgeUnseen(key, cluster)
+		return b.judgeUnreported(key, cluster)
 	case condition.Status != metav1.ConditionTrue:
 		return judgeNotImported(condition)
 	}
@@ -61,7 +61,7 @@ func (b *builder) judgeCluster(key types.NamespacedName, cluster *CAPICluster, f
 	case condition.Reason == importedImported:
 	case condition.Reason == importedPaused || condition.Reason == importedDeselected:
 		if result.state == Ready {
-			return verdict{Held, condition.Reason, condition.Message}
+			return verdict{Inactive, condition.Reason, condition.Message}
 		}
 	case result.state != Problem:
 		return verdict{Problem, condition.Reason, condition.Message}
@@ -69,8 +69,8 @@ func (b *builder) judgeCluster(key types.NamespacedName, cluster *CAPICluster, f
 	return result
 }
 
-// judgeUnseen is for a Cluster that the syncer says nothing about.
-func (b *builder) judgeUnseen(key types.NamespacedName, cluster *CAPICluster) verdict {
+// judgeUnreported is for a Cluster that the syncer says nothing about.
+func (b *builder) judgeUnreported(key types.NamespacedName, cluster *CAPICluster) verdict {
 	if why := b.Unread[Config]; why != "" {
 		return verdict{Unknown, reasonUnread, "the Cluster has no condition FleetImported, and the FleetAddonConfig, which may not select it, could not be read"}
 	}
@@ -79,7 +79,7 @@ func (b *builder) judgeUnseen(key types.NamespacedName, cluster *CAPICluster) ve
 		namespaceLabels = map[string]string{corev1.LabelMetadataName: key.Namespace}
 	}
 	if selected, why := stamp.Selected(b.settings.Cluster, stamp.WithClassLabels(cluster.Labels, cluster.Class), namespaceLabels); !selected {
-		return verdict{Held, reasonNotSelected, why}
+		return verdict{Inactive, reasonNotSelected, why}
 	}
 	return verdict{Waiting, reasonNotSeen, "the Cluster has no condition FleetImported yet"}
 }
@@ -88,7 +88,7 @@ func judgeNotImported(condition *Condition) verdict {
 	result := verdict{Problem, condition.Reason, condition.Message}
 	switch condition.Reason {
 	case importedPaused, importedDeselected:
-		result.state = Held
+		result.state = Inactive
 	case importedWaiting, importedDeleting, importedAgent:
 		result.state = Waiting
 	}
@@ -112,7 +112,7 @@ func (b *builder) judgeImported(cluster *CAPICluster, fleet *InFleet) verdict {
 	}
 }
 
-// judgeFleet says how a Fleet Cluster fares.
+// judgeFleet returns how a Fleet Cluster fares.
 func (b *builder) judgeFleet(fleet *InFleet) verdict {
 	switch {
 	case fleet.Deleting:
@@ -137,7 +137,7 @@ func (b *builder) isStale(fleet *InFleet) bool {
 	return !fleet.LastSeen.IsZero() && b.Now.Sub(fleet.LastSeen) > b.StaleAfter
 }
 
-// judgeBundles says what Fleet's word for Bundles means. Without a word they are ready.
+// judgeBundles returns what Fleet's word for Bundles means. Without a word they are ready.
 func judgeBundles(state fleetv1.BundleState) State {
 	switch state {
 	case fleetv1.Ready, "":
@@ -222,7 +222,7 @@ func DoFor(reason string) string {
 	return TurnOf(turn.whose, turn.do)
 }
 
-// TurnOf says whose turn it is, and what there is to do, in one sentence.
+// TurnOf returns whose turn it is, and what there is to do, in one sentence.
 func TurnOf(whose, do string) string {
 	switch whose {
 	case "":

@@ -121,7 +121,7 @@ type InFleet struct {
 	// Class is what its labels say: a hint, and no proof.
 	Class  types.NamespacedName
 	Origin stamp.Origin
-	// Ours says that Muster made it.
+	// Ours means that Muster made it.
 	Ours, Deleting bool
 	// Namespace is where Fleet keeps its BundleDeployments.
 	Namespace string
@@ -205,7 +205,7 @@ func CutDeployment(in *fleetv1.BundleDeployment) *Deployed {
 	return result
 }
 
-// SourceOf says which HelmOp or GitRepo made a Bundle, by its labels or those of one of its
+// SourceOf returns which HelmOp or GitRepo made a Bundle, by its labels or those of one of its
 // BundleDeployments.
 func SourceOf(labels map[string]string) string {
 	switch {
@@ -240,16 +240,16 @@ func stateOf(in *fleetv1.BundleDeployment) fleetv1.BundleState {
 }
 
 func messageOf(in *fleetv1.BundleDeployment) string {
-	said := map[string]string{}
+	messages := map[string]string{}
 	for _, condition := range in.Status.Conditions {
-		said[condition.Type] = condition.Message
+		messages[condition.Type] = condition.Message
 	}
 	if in.Status.AppliedDeploymentID != in.Spec.DeploymentID {
-		delete(said, fleetv1.BundleDeploymentConditionInstalled) // It is about what was there before.
+		delete(messages, fleetv1.BundleDeploymentConditionInstalled) // It is about what was there before.
 	}
 	for _, name := range []string{fleetv1.BundleDeploymentConditionDeployed, fleetv1.BundleDeploymentConditionInstalled, fleetv1.BundleDeploymentConditionMonitored} {
-		if said[name] != "" {
-			return said[name]
+		if messages[name] != "" {
+			return messages[name]
 		}
 	}
 	return ""

@@ -64,7 +64,7 @@ func TestWaysToInstall(t *testing.T) {
 			s.works()
 			s.sh(do["uninstall"])
 			g.Eventually(func(g Gomega) { g.Expect(s.present(g)).To(ConsistOf(w.left)) }).WithTimeout(patience).Should(Succeed())
-			s.stays(g)
+			s.isRetained(g)
 		})
 	}
 }

@@ -69,8 +69,8 @@ kubectl create clusterrolebinding test-clusters --clusterrole=test-clusters --us
 	g.Expect(tom.Create(ctx, forged, client.DryRunAll)).To(MatchError(ContainSubstring("ValidatingAdmissionPolicy 'muster-bookkeeping'")))
 }
 
-// stays looks whether Clusters and what Fleet has of them outlived Muster.
-func (s *scene) stays(g Gomega) {
+// isRetained looks whether Clusters and what Fleet has of them outlived Muster.
+func (s *scene) isRetained(g Gomega) {
 	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "team", Name: "one"}, &clusterv1.Cluster{})).To(Succeed())
 	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "team", Name: "one"}, &fleetv1.Cluster{})).To(Succeed())
 	g.Expect(s.admin.Get(ctx, client.ObjectKey{Namespace: "classes", Name: "team"}, &fleetv1.BundleNamespaceMapping{})).To(Succeed())

@@ -52,7 +52,7 @@ func controller(g Gomega) *appsv1.Deployment {
 	return found
 }
 
-// handOver says that the installer may take over what somebody else has made, or takes that back.
+// handOver reports that the installer may take over what somebody else has made, or takes that back.
 func handOver(g Gomega, word string) {
 	_, err := env.Kubectl(ctx, "annotate", "--overwrite", "fleetaddonconfig", addonsv1.FleetAddonConfigName, word)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -75,7 +75,7 @@ func TestAdopt(t *testing.T) {
 	g.Expect(controller(g).Annotations).NotTo(HaveKey(releaseMark))
 
 	ask(g, "{"+fromRepository("version: 0.16.1")+"}")
-	says(g, "FleetInstalled", metav1.ConditionFalse, "ForeignRelease", adoptAnnotation)
+	isReported(g, "FleetInstalled", metav1.ConditionFalse, "ForeignRelease", adoptAnnotation)
 	g.Expect(controller(g).Annotations).NotTo(HaveKey(releaseMark))
 	g.Expect(image(g)).To(Equal("rancher/fleet:v0.16.0"))
 	handOver(g, adoptAnnotation+"=true")
@@ -99,7 +99,7 @@ func TestAdopt(t *testing.T) {
 	} {
 		handOver(g, word)
 		ask(g, "{"+fromRepository("version: 0.16.2-greedy")+"}")
-		says(g, "FleetInstalled", metav1.ConditionFalse, "UpgradeFailed", "Fleet 0.16.1 goes on", refused)
+		isReported(g, "FleetInstalled", metav1.ConditionFalse, "UpgradeFailed", "Fleet 0.16.1 goes on", refused)
 		g.Expect(image(g)).To(Equal("rancher/fleet:v0.16.1"))
 		found := &corev1.ConfigMap{}
 		g.Expect(admin.Get(ctx, client.ObjectKeyFromObject(theirs), found)).To(Succeed())
@@ -149,7 +149,7 @@ func TestForeignFleet(t *testing.T) {
 	was := controller(g)
 	ask(g, "{"+fromRepository("version: 0.16.1")+"}")
 	handOver(g, adoptAnnotation+"=true")
-	says(g, "FleetInstalled", metav1.ConditionFalse, "ForeignFleet", "remove that Fleet but for its CRDs")
+	isReported(g, "FleetInstalled", metav1.ConditionFalse, "ForeignFleet", "remove that Fleet but for its CRDs")
 	g.Consistently(func(g Gomega) {
 		is := controller(g) // But for what Kubernetes itself writes.
 		g.Expect(is.Spec).To(Equal(was.Spec))

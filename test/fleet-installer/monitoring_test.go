@@ -17,8 +17,8 @@ func TestMonitoring(t *testing.T) {
 	g := fresh(t)
 	withoutRelease(g, "0.16.0")
 	ask(g, "{install: {version: 0.16.1}, config: {server: {custom: {apiServerUrl: 'https://fleet.example.com'}}}}")
-	says(g, "FleetInstalled", metav1.ConditionFalse, "ForeignFleet")
-	says(g, "FleetConfigured", metav1.ConditionTrue, "ConfiguredOutsideRelease")
+	isReported(g, "FleetInstalled", metav1.ConditionFalse, "ForeignFleet")
+	isReported(g, "FleetConfigured", metav1.ConditionTrue, "ConfiguredOutsideRelease")
 
 	code, _, err := fixture.Scrape(ctx, env, "muster-installer", "")
 	g.Expect(err).NotTo(HaveOccurred())

@@ -80,7 +80,7 @@ func TestBootstrapLocalCluster(t *testing.T) {
 	secret(g, "charts", credentials())
 	ask(g, "{"+fromRepository("version: 0.16.0")+", config: {bootstrapLocalCluster: true}}")
 	installed(g, "0.16.0")
-	says(g, "FleetConfigured", metav1.ConditionTrue, "Configured", "Fleet manages this cluster, and has every right here")
+	isReported(g, "FleetConfigured", metav1.ConditionTrue, "Configured", "Fleet manages this cluster, and has every right here")
 	g.Expect(values(g)).To(HaveKeyWithValue("bootstrap", map[string]any{"enabled": true}))
 	role, key := &rbacv1.ClusterRole{}, client.ObjectKey{Name: "fleet-controller-bootstrap"}
 	g.Expect(admin.Get(ctx, key, role)).To(Succeed())
@@ -94,7 +94,7 @@ func TestBootstrapLocalCluster(t *testing.T) {
 	ask(g, "{"+fromRepository("version: 0.16.0")+", config: {bootstrapLocalCluster: false}}")
 	g.Eventually(func() error { return admin.Get(ctx, key, role) }).Should(Satisfy(apierrors.IsNotFound))
 	installed(g, "0.16.0")
-	g.Expect(says(g, "FleetConfigured", metav1.ConditionTrue, "Configured")).NotTo(ContainSubstring("every right"))
+	g.Expect(isReported(g, "FleetConfigured", metav1.ConditionTrue, "Configured")).NotTo(ContainSubstring("every right"))
 	var arguments []string
 	for _, container := range controller(g).Spec.Template.Spec.Containers {
 		arguments = append(arguments, container.Args...)
@@ -111,24 +111,24 @@ func TestBadInput(t *testing.T) {
 		return data
 	}
 	for i, test := range []struct {
-		name   string
-		secret map[string]string
-		spec   string
-		reason string
-		says   string
+		name    string
+		secret  map[string]string
+		spec    string
+		reason  string
+		message string
 	}{
-		{name: "an unknown version", spec: fromRepository("version: 9.9.9"), reason: "VersionUnknown", says: "has no version 9.9.9 of both fleet and fleet-crd"},
+		{name: "an unknown version", spec: fromRepository("version: 9.9.9"), reason: "VersionUnknown", message: "has no version 9.9.9 of both fleet and fleet-crd"},
 		{name: "an empty range", spec: fromRegistry("version: '>=9.0.0'"), reason: "VersionUnknown"},
-		{name: "a wrong CA", secret: with("ca.crt", authority(t)), spec: fromRepository("version: 0.16.0"), reason: "RepositoryNotTrusted", says: "put its CA into the key ca.crt"},
+		{name: "a wrong CA", secret: with("ca.crt", authority(t)), spec: fromRepository("version: 0.16.0"), reason: "RepositoryNotTrusted", message: "put its CA into the key ca.crt"},
 		{name: "a wrong CA, registry", secret: with("ca.crt", authority(t)), spec: fromRegistry("version: 0.16.0"), reason: "RepositoryNotTrusted"},
 		{name: "no CA", secret: with("ca.crt", "none"), spec: fromRepository("version: 0.16.0"), reason: "SecretUnusable"},
-		{name: "a wrong password", secret: with("password", "wrong"), spec: fromRepository("version: 0.16.0"), reason: "RepositoryRefused", says: "401"},
+		{name: "a wrong password", secret: with("password", "wrong"), spec: fromRepository("version: 0.16.0"), reason: "RepositoryRefused", message: "401"},
 		{name: "a wrong password, registry", secret: with("password", "wrong"), spec: fromRegistry("version: 0.16.0"), reason: "RepositoryRefused"},
-		{name: "nothing there", spec: from(shelf.repository.URL+"/nowhere", "version: 0.16.0"), reason: "RepositoryInvalid", says: "404"},
+		{name: "nothing there", spec: from(shelf.repository.URL+"/nowhere", "version: 0.16.0"), reason: "RepositoryInvalid", message: "404"},
 		{name: "nobody there", spec: from("https://127.0.0.1:1", "version: 0.16.0"), reason: "RepositoryUnreachable"},
 		{name: "no such chart, registry", spec: from(shelf.registry+"/nowhere", "version: 0.16.0"), reason: "ChartMissing"},
-		{name: "no such Secret", spec: strings.Replace(fromRepository("version: 0.16.0"), "charts}", "none}", 1), reason: "SecretUnusable", says: "does not exist"},
-		{name: "a Secret elsewhere", spec: strings.Replace(fromRepository("version: 0.16.0"), "charts}", "none, namespace: default}", 1), reason: "SecretUnusable", says: "may not read it; give its ServiceAccount a Role"},
+		{name: "no such Secret", spec: strings.Replace(fromRepository("version: 0.16.0"), "charts}", "none}", 1), reason: "SecretUnusable", message: "does not exist"},
+		{name: "a Secret elsewhere", spec: strings.Replace(fromRepository("version: 0.16.0"), "charts}", "none, namespace: default}", 1), reason: "SecretUnusable", message: "may not read it; give its ServiceAccount a Role"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -138,8 +138,8 @@ func TestBadInput(t *testing.T) {
 			secret(g, "charts", test.secret)
 			// What changes beside it has it tried at once.
 			ask(g, fmt.Sprintf("{%s, cluster: {naming: {suffix: '-%d'}}}", test.spec, i))
-			says(g, "FleetInstalled", metav1.ConditionFalse, test.reason, test.says)
-			says(g, "Ready", metav1.ConditionFalse, test.reason)
+			isReported(g, "FleetInstalled", metav1.ConditionFalse, test.reason, test.message)
+			isReported(g, "Ready", metav1.ConditionFalse, test.reason)
 		})
 	}
 	g.Expect(releases(g)).To(BeEmpty())
@@ -148,7 +148,7 @@ func TestBadInput(t *testing.T) {
 
 	// Whatever is wrong with Fleet's installation, clusters are imported meanwhile.
 	ask(g, "{"+fromRepository("version: 9.9.9")+"}")
-	says(g, "FleetInstalled", metav1.ConditionFalse, "VersionUnknown", "Fleet 0.16.0 stays as it is")
+	isReported(g, "FleetInstalled", metav1.ConditionFalse, "VersionUnknown", "Fleet 0.16.0 stays as it is")
 	imports(g, "meanwhile")
 }
 
@@ -158,11 +158,11 @@ func TestMissing(t *testing.T) {
 	g.Expect(env.Stop(ctx, "muster-installer")).To(Succeed())
 	t.Cleanup(func() {
 		g.Expect(env.Start(ctx, "muster-installer")).To(Succeed())
-		says(g, "InstallerAvailable", metav1.ConditionTrue, "Available")
+		isReported(g, "InstallerAvailable", metav1.ConditionTrue, "Available")
 	})
 	ask(g, "{install: {version: 0.16.0}}")
-	says(g, "InstallerAvailable", metav1.ConditionFalse, "InstallerMissing", "kubectl apply -k manifests/installer")
-	says(g, "Ready", metav1.ConditionFalse, "InstallerMissing")
+	isReported(g, "InstallerAvailable", metav1.ConditionFalse, "InstallerMissing", "kubectl apply -k manifests/installer")
+	isReported(g, "Ready", metav1.ConditionFalse, "InstallerMissing")
 	ask(g, "{}")
 	g.Eventually(func(g Gomega) {
 		g.Expect(meta.FindStatusCondition(config(g).Status.Conditions, "InstallerAvailable")).To(BeNil())

@@ -102,9 +102,9 @@ func config(g Gomega) *addonsv1.FleetAddonConfig {
 	return found
 }
 
-// says waits until a condition of this version of the FleetAddonConfig has this status and
+// isReported waits until a condition of this version of the FleetAddonConfig has this status and
 // reason, and its message says this, and returns the message.
-func says(g Gomega, kind string, status metav1.ConditionStatus, reason string, parts ...string) string {
+func isReported(g Gomega, kind string, status metav1.ConditionStatus, reason string, parts ...string) string {
 	var message string
 	g.Eventually(func(g Gomega) {
 		found := config(g)
@@ -125,7 +125,7 @@ func installed(g Gomega, version string) {
 	g.Eventually(func(g Gomega) {
 		g.Expect(config(g).Status.InstalledVersion).To(Equal(version), "%+v", config(g).Status.Conditions)
 	}).Should(Succeed())
-	says(g, "FleetInstalled", metav1.ConditionTrue, "Installed")
+	isReported(g, "FleetInstalled", metav1.ConditionTrue, "Installed")
 }
 
 // install requests a version of Fleet from the repository, and waits for it.

@@ -23,7 +23,7 @@ func TestSettings(t *testing.T) {
 	rest, err := env.RESTConfig()
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(settings(g)).To(And(HaveKeyWithValue("apiServerURL", rest.Host), HaveKeyWithValue("apiServerCA", encoded(string(rest.CAData)))))
-	g.Expect(says(g, "FleetConfigured", metav1.ConditionTrue, "Configured")).To(ContainSubstring("from ConfigMap kube-public/cluster-info"))
+	g.Expect(isReported(g, "FleetConfigured", metav1.ConditionTrue, "Configured")).To(ContainSubstring("from ConfigMap kube-public/cluster-info"))
 	imports(g, "inferred")
 
 	// A user's own values stay, byte for byte.
@@ -72,7 +72,7 @@ endpoints: [{addresses: [%q]}]
 	ask(g, custom("Secret", fleetNamespace))
 	g.Eventually(func() map[string]any { return settings(g) }).Should(HaveKeyWithValue("apiServerCA", encoded(again)))
 	secret(g, "authority", map[string]string{"ca.crt": "broken"})
-	g.Expect(says(g, "FleetConfigured", metav1.ConditionFalse, "CAUnusable")).To(ContainSubstring("no certificate in PEM"))
+	g.Expect(isReported(g, "FleetConfigured", metav1.ConditionFalse, "CAUnusable")).To(ContainSubstring("no certificate in PEM"))
 	g.Expect(settings(g)).To(HaveKeyWithValue("apiServerCA", encoded(again)), "the last good one stays")
 	installed(g, "0.16.0")
 	g.Expect(releases(g)).To(HaveLen(2))
@@ -89,8 +89,8 @@ func TestForeign(t *testing.T) {
 	before := object.DeepCopy()
 
 	ask(g, "{"+fromRepository("version: 0.16.1")+", config: {server: {custom: {apiServerUrl: 'https://fleet.example.com'}}}}")
-	g.Expect(says(g, "FleetInstalled", metav1.ConditionFalse, "ForeignRelease")).To(ContainSubstring("adopt-fleet"))
-	g.Expect(says(g, "FleetConfigured", metav1.ConditionTrue, "ConfiguredOutsideRelease")).To(ContainSubstring("put apiServerURL and apiServerCA into its values"))
+	g.Expect(isReported(g, "FleetInstalled", metav1.ConditionFalse, "ForeignRelease")).To(ContainSubstring("adopt-fleet"))
+	g.Expect(isReported(g, "FleetConfigured", metav1.ConditionTrue, "ConfiguredOutsideRelease")).To(ContainSubstring("put apiServerURL and apiServerCA into its values"))
 	g.Expect(releases(g)).To(ConsistOf(
 		release{"fleet", fleetNamespace, "1", "deployed", "fleet-0.16.0"}, release{"fleet-crd", fleetNamespace, "1", "deployed", "fleet-crd-0.16.0"}))
 	g.Expect(admin.Get(ctx, key, object)).To(Succeed())
@@ -103,12 +103,12 @@ func TestForeign(t *testing.T) {
 	configured := object.Data["config"]
 	object.Data["config"] = `{"apiServerURL":`
 	g.Expect(admin.Update(ctx, object)).To(Succeed())
-	g.Expect(says(g, "FleetConfigured", metav1.ConditionFalse, "SettingsBroken")).To(ContainSubstring("is left as it is"))
+	g.Expect(isReported(g, "FleetConfigured", metav1.ConditionFalse, "SettingsBroken")).To(ContainSubstring("is left as it is"))
 	g.Expect(admin.Get(ctx, key, object)).To(Succeed())
 	// Mended as it was, so that nothing of what was written is taken back: who does that, waits.
 	object.Data["config"] = configured
 	g.Expect(admin.Update(ctx, object)).To(Succeed())
-	says(g, "FleetConfigured", metav1.ConditionTrue, "ConfiguredOutsideRelease")
+	isReported(g, "FleetConfigured", metav1.ConditionTrue, "ConfiguredOutsideRelease")
 
 	// Rancher's: even that is left alone, but for the gates, where they are asked for.
 	g.Expect(env.Apply(ctx, `
@@ -125,12 +125,12 @@ metadata: {namespace: cattle-system, name: rancher-config}
 data: {other: stays}
 `)).To(Succeed())
 	ask(g, "{config: {server: {inferLocal: true}}}")
-	g.Expect(says(g, "FleetConfigured", metav1.ConditionFalse, "ConfigureInRancher")).To(ContainSubstring("nothing of it was touched"))
+	g.Expect(isReported(g, "FleetConfigured", metav1.ConditionFalse, "ConfigureInRancher")).To(ContainSubstring("nothing of it was touched"))
 	ask(g, "{config: {featureGates: {experimentalOciStorage: false, configMap: {ref: {namespace: cattle-system, name: rancher-config}}}}}")
-	g.Expect(says(g, "FleetConfigured", metav1.ConditionFalse, "FeatureGatesUnwritable")).To(ContainSubstring("has no key fleet"))
+	g.Expect(isReported(g, "FleetConfigured", metav1.ConditionFalse, "FeatureGatesUnwritable")).To(ContainSubstring("has no key fleet"))
 	_, err := env.Kubectl(ctx, "patch", "configmap", "rancher-config", "-n", "cattle-system", "--type=merge", "-p", `{"data":{"fleet":"debug: true # mine\n"}}`)
 	g.Expect(err).NotTo(HaveOccurred())
-	says(g, "FleetConfigured", metav1.ConditionTrue, "Configured")
+	isReported(g, "FleetConfigured", metav1.ConditionTrue, "Configured")
 	g.Expect(admin.Get(ctx, client.ObjectKey{Namespace: "cattle-system", Name: "rancher-config"}, object)).To(Succeed())
 	g.Expect(object.Data).To(Equal(map[string]string{"other": "stays", "fleet": "debug: true # mine\nextraEnv:\n    - name: OCI_STORAGE\n      value: \"false\"\nhelmops:\n    enabled: true\n"}))
 	_, err = env.Kubectl(ctx, "delete", "namespace", "cattle-system")
@@ -138,7 +138,7 @@ data: {other: stays}
 
 	// Handed over, it is upgraded with the values that it has.
 	ask(g, "{"+fromRepository("version: 0.16.1")+"}")
-	says(g, "FleetInstalled", metav1.ConditionFalse, "ForeignRelease")
+	isReported(g, "FleetInstalled", metav1.ConditionFalse, "ForeignRelease")
 	handOver(g, adoptAnnotation+"=true")
 	installed(g, "0.16.1")
 }

@@ -29,7 +29,7 @@ func TestUpgrade(t *testing.T) {
 	g.Expect(image(g)).To(Equal("rancher/fleet:v0.16.0"))
 	// A gate, and whatever else is said, never moves the version.
 	ask(g, "{"+fromRegistry("version: 0.16.0")+", config: {featureGates: {experimentalHelmOps: false}}, cluster: {hostNetwork: false}}")
-	says(g, "FleetConfigured", metav1.ConditionTrue, "Configured")
+	isReported(g, "FleetConfigured", metav1.ConditionTrue, "Configured")
 	installed(g, "0.16.0")
 	g.Expect(values(g)).To(HaveKeyWithValue("helmops", map[string]any{"enabled": false}))
 	_, err := env.Kubectl(ctx, "get", "deployment", "helmops", "-n", fleetNamespace)
@@ -43,7 +43,7 @@ func TestUpgrade(t *testing.T) {
 	g.Consistently(func() string { return config(g).Status.InstalledVersion }, "12s").Should(Equal("0.16.2"))
 
 	ask(g, "{"+fromRegistry("version: 0.15.3")+"}")
-	message := says(g, "FleetInstalled", metav1.ConditionFalse, "DowngradeRefused")
+	message := isReported(g, "FleetInstalled", metav1.ConditionFalse, "DowngradeRefused")
 	g.Expect(message).To(ContainSubstring("Fleet 0.16.2 is installed and stays"))
 	g.Expect(image(g)).To(Equal("rancher/fleet:v0.16.2"))
 
@@ -60,13 +60,13 @@ func TestUpgrade(t *testing.T) {
 		}
 	}
 	g.Expect(shelf.publish("0.18.0", without("false"))).To(Succeed())
-	says(g, "FleetInstalled", metav1.ConditionFalse, "UpgradeFailed", "Fleet 0.17.1 goes on", "helm upgrade of chart fleet 0.18.0",
+	isReported(g, "FleetInstalled", metav1.ConditionFalse, "UpgradeFailed", "Fleet 0.17.1 goes on", "helm upgrade of chart fleet 0.18.0",
 		"Deployment fleet-controller", "rolled back")
 	g.Expect(config(g).Status.InstalledVersion).To(Equal("0.17.1"))
 	g.Expect(image(g)).To(Equal("rancher/fleet:v0.17.1"))
 	// The next one is not held back by it, and does not get as far: a Job comes first.
 	g.Expect(shelf.publish("0.18.1", without("true"))).To(Succeed())
-	says(g, "FleetInstalled", metav1.ConditionFalse, "UpgradeFailed", "helm upgrade of chart fleet 0.18.1: pre-upgrade hooks failed",
+	isReported(g, "FleetInstalled", metav1.ConditionFalse, "UpgradeFailed", "helm upgrade of chart fleet 0.18.1: pre-upgrade hooks failed",
 		"Job fleet-migrate-gitrepo-helm-url-regex")
 	g.Expect(image(g)).To(Equal("rancher/fleet:v0.17.1"))
 	g.Expect(shelf.publish("0.18.2", nil)).To(Succeed())
@@ -85,7 +85,7 @@ func TestUpgrade(t *testing.T) {
 func TestPlan(t *testing.T) {
 	g := fresh(t)
 	ask(g, "{"+fromRepository("version: 0.16.0, mode: Plan")+"}")
-	g.Expect(says(g, "FleetInstalled", metav1.ConditionFalse, "Planned")).To(ContainSubstring("Fleet 0.16.0 would be installed"))
+	g.Expect(isReported(g, "FleetInstalled", metav1.ConditionFalse, "Planned")).To(ContainSubstring("Fleet 0.16.0 would be installed"))
 	g.Expect(releases(g)).To(BeEmpty())
 	cmd := exec.CommandContext(ctx, env.Program("installer"), "plan")
 	cmd.Env = []string{"KUBECONFIG=" + env.Kubeconfig, "HOME=" + t.TempDir()}

@@ -57,7 +57,7 @@ func (r *Reconciler) report(ctx context.Context, proxy *addonsv1.HelmChartProxy,
 		status.MatchingClusters = []corev1.ObjectReference{}
 	}
 	SetConditions(&status.Conditions, proxy.Generation, conditions, r.Now())
-	meta.RemoveStatusCondition(&status.Conditions, addonsv1.LeftAloneCondition)
+	meta.RemoveStatusCondition(&status.Conditions, addonsv1.NotManagedCondition)
 	status.ObservedGeneration = proxy.Generation
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return nil

@@ -17,7 +17,7 @@ func complete(graph *view.Graph) *view.Graph {
 		result.Roots = append(result.Roots, &view.Node{ID: fmt.Sprintf("note/%d", len(result.Roots)), Name: text, State: state})
 	}
 	if len(graph.Roots) == 0 {
-		add(nothing(graph), view.Held)
+		add(nothing(graph), view.Inactive)
 	}
 	for _, note := range graph.Notes {
 		add(note, view.Unknown)
@@ -53,7 +53,7 @@ func label(node *view.Node) []string {
 	return result
 }
 
-// trouble says what is wrong with a node that has no sign before its name.
+// trouble returns what is wrong with a node that has no sign before its name.
 func trouble(node *view.Node) string {
 	if node.State == view.Ready || node.Reason == "" {
 		return ""
@@ -61,7 +61,7 @@ func trouble(node *view.Node) string {
 	return node.State.Sign() + " " + node.Reason
 }
 
-// edgeLabel says by what a node is reached.
+// edgeLabel returns by what a node is reached.
 func edgeLabel(node *view.Node) string {
 	if mapping := node.Fact(view.FactMapping); mapping != "" && node.Kind == view.Namespace {
 		return "mapping " + view.Text(mapping)
@@ -70,7 +70,7 @@ func edgeLabel(node *view.Node) string {
 }
 
 var fills = map[view.State]string{
-	view.Ready: "#d9f2d9", view.Waiting: "#dbe9ff", view.Problem: "#ffd9d9", view.Unknown: "#fff2cc", view.Held: "#eeeeee",
+	view.Ready: "#d9f2d9", view.Waiting: "#dbe9ff", view.Problem: "#ffd9d9", view.Unknown: "#fff2cc", view.Inactive: "#eeeeee",
 }
 
 // Mermaid writes a picture for Mermaid, which Markdown on many sites shows.
@@ -118,7 +118,7 @@ func mermaidText(lines ...string) string {
 var resultSigns = map[trace.Result]string{trace.Passed: "✓", trace.Failed: "✗", trace.Unknown: "?", trace.Note: "·"}
 
 var resultColors = map[trace.Result]view.State{
-	trace.Passed: view.Ready, trace.Failed: view.Problem, trace.Unknown: view.Unknown, trace.Note: view.Held,
+	trace.Passed: view.Ready, trace.Failed: view.Problem, trace.Unknown: view.Unknown, trace.Note: view.Inactive,
 }
 
 // Trace writes a trace for people.
@@ -132,7 +132,7 @@ func Trace(to io.Writer, traced *trace.Trace, style Style) error {
 	}
 	for _, step := range traced.Steps {
 		sign := resultSigns[step.Result]
-		text := fit(fmt.Sprintf("%s %s  %s", sign, pad(step.Name, name), step.Says), style.Width)
+		text := fit(fmt.Sprintf("%s %s  %s", sign, pad(step.Name, name), step.Message), style.Width)
 		out.WriteString(paint(text, line{sign: sign, state: resultColors[step.Result]}, style) + "\n")
 		for _, detail := range step.Details {
 			row(strings.Repeat(" ", name+4) + "- " + detail)
@@ -155,7 +155,7 @@ func Chain(traced *trace.Trace) *view.Graph {
 		last = node
 	}
 	for _, step := range traced.Steps {
-		add(&view.Node{ID: "step/" + step.Name, Name: step.Name, State: resultColors[step.Result], Reason: view.Cut(step.Says, 200)})
+		add(&view.Node{ID: "step/" + step.Name, Name: step.Name, State: resultColors[step.Result], Reason: view.Cut(step.Message, 200)})
 	}
 	end := view.Ready
 	switch traced.Verdict {

@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Style says how a tree is written.
+// Style specifies how a tree is written.
 type Style struct {
 	// Color colors the signs; the signs stay.
 	Color bool
@@ -267,7 +267,7 @@ func fit(text string, width int) string {
 }
 
 var colors = map[view.State]string{
-	view.Ready: "32", view.Waiting: "36", view.Problem: "31;1", view.Unknown: "33", view.Held: "2",
+	view.Ready: "32", view.Waiting: "36", view.Problem: "31;1", view.Unknown: "33", view.Inactive: "2",
 }
 
 // paint colors the sign of a row.

@@ -53,8 +53,8 @@ func BenchmarkChange(b *testing.B) {
 		c.become(crowdKey(17, 20), []string{"ErrApplied", ""}[i%2])
 		before := server.feed.now()
 		last = server.compare(last)
-		if told := server.feed.recent[len(server.feed.recent)-1]; told.number != before+1 || len(told.changes) != 3 {
-			b.Fatalf("told: %v", told)
+		if updates := server.feed.recent[len(server.feed.recent)-1]; updates.number != before+1 || len(updates.changes) != 3 {
+			b.Fatalf("told: %v", updates)
 		}
 	}
 }

@@ -25,13 +25,13 @@ type shown struct {
 	// cells are what Clusters are shown by, and where. They are not kept as text: of ten
 	// thousand, few change at once.
 	cells map[string]placed
-	// lists are the cells of each place, and order the classes and places of the page.
+	// lists are the cells of each namespace, and order the classes and namespaces of the page.
 	lists map[string][]string
 	order []string
 	dense bool
 }
 
-// placed is a cell in the list of a place.
+// placed is a cell in the list of a namespace.
 type placed struct {
 	cell
 	list string
@@ -39,7 +39,7 @@ type placed struct {
 
 // given is what pages were given since the last comparison. A page is made of what there is
 // at that moment, which no comparison may ever see: what changes and changes back in between
-// has no number, and the page must be told all the same.
+// has no number, and the page must be sent it all the same.
 type given struct {
 	mu    sync.Mutex
 	pages []*shown
@@ -59,7 +59,7 @@ func (g *given) take() []*shown {
 	return pages
 }
 
-// keep makes the picture anew after changes, and tells readers what differs. It begins with
+// keep makes the picture anew after changes, and sends readers what differs. It begins with
 // what the first reader was given.
 func (s *Server) keep(ctx context.Context) {
 	var last *shown
@@ -94,26 +94,26 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// compare tells readers what differs from the last, and from what pages were given since, and
+// compare sends readers what differs from the last, and from what pages were given since, and
 // returns what there is now.
 func (s *Server) compare(last *shown) *shown {
 	pages := s.given.take() // Before the objects: a page that is given later is compared later.
 	current, err := shownOf(s.overviewOf(view.Build(s.source.Snapshot())))
 	if err != nil || last == nil {
-		s.feed.tell([]change{{Op: "reload"}})
+		s.feed.publish([]change{{Op: "reload"}})
 		return current
 	}
 	var changes []change
-	isTold := map[change]bool{}
+	isSent := map[change]bool{}
 	for _, before := range append(pages, last) {
 		for _, change := range differences(before, current) {
-			if !isTold[change] {
-				isTold[change] = true
+			if !isSent[change] {
+				isSent[change] = true
 				changes = append(changes, change)
 			}
 		}
 	}
-	s.feed.tell(changes)
+	s.feed.publish(changes)
 	return current
 }
 
@@ -132,16 +132,16 @@ func shownOf(v *overview) (*shown, error) {
 	}
 	for _, class := range v.Classes {
 		result.order = append(result.order, class.ID)
-		for _, place := range class.Places {
-			result.order = append(result.order, place.ID)
-			if err := put("head/"+place.ID, "head", place); err != nil {
+		for _, namespace := range class.Namespaces {
+			result.order = append(result.order, namespace.ID)
+			if err := put("head/"+namespace.ID, "head", namespace); err != nil {
 				return nil, err
 			}
-			for _, list := range place.Lists {
+			for _, list := range namespace.Lists {
 				for _, cell := range list.Cells {
 					cell.First = false
-					result.cells[cell.ID] = placed{cell, place.ID}
-					result.lists[place.ID] = append(result.lists[place.ID], cell.ID)
+					result.cells[cell.ID] = placed{cell, namespace.ID}
+					result.lists[namespace.ID] = append(result.lists[namespace.ID], cell.ID)
 				}
 			}
 		}

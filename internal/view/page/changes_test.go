@@ -12,8 +12,8 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// toldAfter returns what readers are told after something was done to a crowd.
-func toldAfter(t *testing.T, c *crowd, do func()) []change {
+// changesAfter returns what readers are sent after something was done to a crowd.
+func changesAfter(t *testing.T, c *crowd, do func()) []change {
 	t.Helper()
 	server, _ := c.serve(t, "")
 	last, err := shownOf(server.overviewOf(view.Build(c.Snapshot())))
@@ -24,8 +24,8 @@ func toldAfter(t *testing.T, c *crowd, do func()) []change {
 	reader := server.feed.join(server.feed.now())
 	server.compare(last)
 	select {
-	case told := <-reader:
-		return told.changes
+	case updates := <-reader:
+		return updates.changes
 	default:
 		return nil
 	}
@@ -73,7 +73,7 @@ func TestChanges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCrowd(6, 2)
-			got := brief(toldAfter(t, c, func() { test.do(c) }))
+			got := brief(changesAfter(t, c, func() { test.do(c) }))
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -81,13 +81,13 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestMoves has a Cluster leave its place for another that its readers have.
+// TestMoves has a Cluster leave its namespace for another that its readers have.
 func TestMoves(t *testing.T) {
 	c := newCrowd(4, 1)
 	other := types.NamespacedName{Namespace: "classes", Name: "other"}
 	c.objects.Clusters[crowdKey(3, 1)].Class = other
 	c.objects.Classes[other] = true
-	got := brief(toldAfter(t, c, func() {
+	got := brief(changesAfter(t, c, func() {
 		moved := *c.objects.Clusters[crowdKey(1, 1)]
 		moved.Class = other
 		c.objects.Clusters[crowdKey(1, 1)] = &moved
@@ -101,7 +101,7 @@ func TestMoves(t *testing.T) {
 func TestManyChangeAtOnce(t *testing.T) {
 	const many = 10_000
 	c := newCrowd(many, 20)
-	changes := toldAfter(t, c, func() { c.objects.Now = c.objects.Now.Add(c.objects.StaleAfter * 2) })
+	changes := changesAfter(t, c, func() { c.objects.Now = c.objects.Now.Add(c.objects.StaleAfter * 2) })
 	if len(changes) != many+2 {
 		t.Errorf("%d changes of %d Clusters", len(changes), many)
 	}
@@ -118,38 +118,38 @@ func TestManyChangeAtOnce(t *testing.T) {
 func TestMissed(t *testing.T) {
 	f := newFeed()
 	set := func(i int) []change { return []change{{Op: "set", ID: fmt.Sprint(i)}} }
-	f.tell(set(1))
+	f.publish(set(1))
 	loaded := f.now()
-	f.tell(nil)
-	f.tell(set(2))
+	f.publish(nil)
+	f.publish(set(2))
 	reader := f.join(loaded)
-	f.tell(set(3))
+	f.publish(set(3))
 	f.leave(reader)
-	f.tell(set(4))
+	f.publish(set(4))
 	close(reader)
 	var got []string
-	for told := range reader {
-		got = append(got, fmt.Sprintf("%d: %s", told.number, told.changes[0].ID))
+	for updates := range reader {
+		got = append(got, fmt.Sprintf("%d: %s", updates.number, updates.changes[0].ID))
 	}
 	if want := []string{"2: 2", "3: 3"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	for i := range backlog {
-		f.tell(set(i))
+		f.publish(set(i))
 	}
 	for _, after := range []int{loaded, f.now() + 1} {
-		if told := <-f.join(after); told.changes[0].Op != "reload" {
-			t.Errorf("who has %d of %d is told %v", after, f.now(), told.changes)
+		if updates := <-f.join(after); updates.changes[0].Op != "reload" {
+			t.Errorf("who has %d of %d is sent %v", after, f.now(), updates.changes)
 		}
 	}
 }
 
-// TestHeavy keeps no more of what was told than a page has.
+// TestHeavy keeps no more of what was sent than a page has.
 func TestHeavy(t *testing.T) {
 	f := newFeed()
 	most := 0
 	for range 3 * backlog {
-		f.tell(make([]change, heavy/4))
+		f.publish(make([]change, heavy/4))
 		total := 0
 		for _, t := range f.recent {
 			total += len(t.changes)
@@ -159,9 +159,9 @@ func TestHeavy(t *testing.T) {
 	if most != heavy {
 		t.Errorf("%d changes are kept", most)
 	}
-	f.tell(make([]change, heavy+1))
-	if told := <-f.join(f.now() - 1); len(f.recent) != 0 || told.changes[0].Op != "reload" {
-		t.Errorf("%d are kept, and who missed more than a page has is told %v", len(f.recent), told.changes[0])
+	f.publish(make([]change, heavy+1))
+	if updates := <-f.join(f.now() - 1); len(f.recent) != 0 || updates.changes[0].Op != "reload" {
+		t.Errorf("%d are kept, and who missed more than a page has is sent %v", len(f.recent), updates.changes[0])
 	}
 }
 
@@ -170,7 +170,7 @@ func TestSlow(t *testing.T) {
 	f := newFeed()
 	slow := f.join(0)
 	for range 3 * backlog {
-		f.tell([]change{{Op: "set"}})
+		f.publish([]change{{Op: "set"}})
 	}
 	count := 0
 	for range slow {

@@ -32,7 +32,7 @@ func (s stream) send(number int, changes []change) {
 	s.Flush()
 }
 
-// unnumbered are changes that not all readers are told of.
+// unnumbered are changes that not all readers are sent.
 const unnumbered = -1
 
 // events sends changes for as long as somebody reads: those of the overview, and those of
@@ -55,7 +55,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	to.send(unnumbered, []change{}) // It is connected.
 
 	selected := r.URL.Query().Get("cluster")
-	look, idle := make(chan struct{}, 1), make(chan struct{}, 1)
+	refresh, idle := make(chan struct{}, 1), make(chan struct{}, 1)
 	idle <- struct{}{}
 	watch := func() { // What is selected may be imported later than the page is opened.
 		select {
@@ -66,7 +66,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		go func() {
 			s.watchSelected(r.Context(), selected, func() {
 				select {
-				case look <- struct{}{}:
+				case refresh <- struct{}{}:
 				default:
 				}
 			})
@@ -83,17 +83,17 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
 			return
-		case told, open := <-reader:
+		case updates, open := <-reader:
 			if !open {
 				to.send(unnumbered, []change{{Op: "reload"}})
 				return
 			}
-			to.send(told.number, told.changes)
-			if selected != "" && slices.ContainsFunc(told.changes, func(c change) bool { return c.ID == selected }) {
+			to.send(updates.number, updates.changes)
+			if selected != "" && slices.ContainsFunc(updates.changes, func(c change) bool { return c.ID == selected }) {
 				watch()
 				last = s.sendDetail(r.Context(), selected, last, to)
 			}
-		case <-look:
+		case <-refresh:
 			wait(r.Context(), calm)
 			last = s.sendDetail(r.Context(), selected, last, to)
 		case <-alive.C:

@@ -80,7 +80,7 @@ func (s *served) load() int {
 	return number
 }
 
-// change changes a Cluster, and returns once that was told.
+// change changes a Cluster, and returns once that was sent.
 func (s *served) change(state string) {
 	s.Helper()
 	before := s.feed.now()
@@ -126,7 +126,7 @@ func TestMissedOnTheWay(t *testing.T) {
 	s.change("Modified")
 	lines = bufio.NewScanner(s.get(fmt.Sprintf("events?after=%d", number), last).Body)
 	if id, data := next(lines); id != strconv.Itoa(number+3) || !strings.Contains(data, "Modified") {
-		t.Errorf("who came back was told %s: %s", id, data)
+		t.Errorf("who came back was sent %s: %s", id, data)
 	}
 }
 
@@ -148,13 +148,13 @@ func TestBackAndForth(t *testing.T) {
 	s.changed <- struct{}{}
 	_, data := next(bufio.NewScanner(s.get(fmt.Sprintf("events?after=%d", number), "").Body))
 	if !strings.Contains(data, view.ClusterID(crowdKey(0, 1))) || strings.Contains(data, "ErrApplied") {
-		t.Errorf("who saw ErrApplied was told %q", data)
+		t.Errorf("who saw ErrApplied was sent %q", data)
 	}
 }
 
-// TestImportedWhileLookedAt follows the Bundles of a Cluster that is imported only when
+// TestImportedWhileWatched follows the Bundles of a Cluster that is imported only when
 // somebody is looking at it.
-func TestImportedWhileLookedAt(t *testing.T) {
+func TestImportedWhileWatched(t *testing.T) {
 	s := serveCrowd(t, 3)
 	key := crowdKey(0, 1)
 	imported := s.objects.FleetClusters[key]

@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	// backlog is how much of what was told is kept for readers that come back, and how far
+	// backlog is how much of what was sent is kept for readers that come back, and how far
 	// one may be behind before it has to load the page again.
 	backlog = 64
 	// heavy is how many changes are kept at most: more are as large as the page itself.
@@ -24,25 +24,25 @@ type change struct {
 	HTML  string `json:"html,omitempty"`
 }
 
-// told are changes that readers are told of at once. To be told again what one has already
+// update are changes that readers are sent at once. To be sent again what one has already
 // does no harm.
-type told struct {
+type update struct {
 	number  int
 	changes []change
 }
 
-// feed tells all readers of changes.
+// feed sends changes to all readers.
 type feed struct {
 	mu sync.Mutex
-	// number is that of what was told last, and recent what was told up to it.
+	// number is that of what was sent last, and recent what was sent up to it.
 	number  int
-	recent  []told
-	readers map[chan told]bool
+	recent  []update
+	readers map[chan update]bool
 }
 
-func newFeed() *feed { return &feed{readers: map[chan told]bool{}} }
+func newFeed() *feed { return &feed{readers: map[chan update]bool{}} }
 
-// now returns the number of what was told last. A page that is made afterwards has all up to
+// now returns the number of what was sent last. A page that is made afterwards has all up to
 // it.
 func (f *feed) now() int {
 	f.mu.Lock()
@@ -50,16 +50,16 @@ func (f *feed) now() int {
 	return f.number
 }
 
-// join returns what is told after a number: what happened while a page was on its way is on
+// join returns what is sent after a number: what happened while a page was on its way is on
 // none that is made before.
-func (f *feed) join(after int) chan told {
+func (f *feed) join(after int) chan update {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	reader := make(chan told, 2*backlog)
+	reader := make(chan update, 2*backlog)
 	f.readers[reader] = true
 	missed := f.number - after
 	if missed < 0 || missed > len(f.recent) {
-		reader <- told{f.number, []change{{Op: "reload"}}}
+		reader <- update{f.number, []change{{Op: "reload"}}}
 		return reader
 	}
 	for _, t := range f.recent[len(f.recent)-missed:] {
@@ -68,27 +68,27 @@ func (f *feed) join(after int) chan told {
 	return reader
 }
 
-func (f *feed) leave(reader chan told) {
+func (f *feed) leave(reader chan update) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.readers, reader)
 }
 
-func (f *feed) tell(changes []change) {
+func (f *feed) publish(changes []change) {
 	if len(changes) == 0 {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.number++
-	t := told{f.number, changes}
+	t := update{f.number, changes}
 	f.recent = append(f.recent, t)
-	kept, total := len(f.recent), 0
-	for kept > 0 && len(f.recent)-kept < backlog && total+len(f.recent[kept-1].changes) <= heavy {
-		kept--
-		total += len(f.recent[kept].changes)
+	retained, total := len(f.recent), 0
+	for retained > 0 && len(f.recent)-retained < backlog && total+len(f.recent[retained-1].changes) <= heavy {
+		retained--
+		total += len(f.recent[retained].changes)
 	}
-	f.recent = slices.Clone(f.recent[kept:])
+	f.recent = slices.Clone(f.recent[retained:])
 	for reader := range f.readers {
 		select {
 		case reader <- t:

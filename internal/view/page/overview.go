@@ -24,7 +24,7 @@ type overview struct {
 	Summary string
 	Notes   []string
 	Classes []class
-	// Dense says that there are too many cells to show names in them.
+	// Dense means that there are too many cells to show names in them.
 	Dense    bool
 	Selected string
 	Detail   *detail
@@ -44,7 +44,7 @@ func (v *overview) Pause() string {
 type class struct {
 	ID, Title, Counts, Trouble string
 	Bar                        []part
-	Places                     []place
+	Namespaces                 []namespace
 }
 
 // part is a stretch of a bar that stands for the Clusters in a state.
@@ -54,12 +54,12 @@ type part struct {
 	X, Width int
 }
 
-type place struct {
+type namespace struct {
 	ID, Name, Group, Mapping, Trouble, Sign string
 	Lists                                   []list
 }
 
-// list is a list of cells, of which a place has several: a browser lays out only those that
+// list is a list of cells, of which a namespace has several: a browser lays out only those that
 // are seen, and who hears the page does not have to leave a list of thousands.
 type list struct {
 	Label string
@@ -85,7 +85,7 @@ func (s *Server) overviewOf(graph *view.Graph) *overview {
 			c.Title = root.Key()
 		}
 		for _, node := range root.Children {
-			p := place{ID: node.ID, Name: node.Name, Group: node.Fact(view.FactGroup), Mapping: node.Fact(view.FactMapping), Trouble: trouble(node), Sign: node.State.Sign()}
+			p := namespace{ID: node.ID, Name: node.Name, Group: node.Fact(view.FactGroup), Mapping: node.Fact(view.FactMapping), Trouble: trouble(node), Sign: node.State.Sign()}
 			for i, cluster := range byName(node.Children) {
 				if i%longest == 0 {
 					p.Lists = append(p.Lists, list{Label: listLabel(node, cluster, i)})
@@ -97,18 +97,18 @@ func (s *Server) overviewOf(graph *view.Graph) *overview {
 				})
 				first = false
 			}
-			c.Places = append(c.Places, p)
+			c.Namespaces = append(c.Namespaces, p)
 		}
 		v.Classes = append(v.Classes, c)
 	}
 	return v
 }
 
-func listLabel(place, first *view.Node, at int) string {
+func listLabel(namespace, first *view.Node, at int) string {
 	if at == 0 {
-		return "Clusters in " + place.Name
+		return "Clusters in " + namespace.Name
 	}
-	return fmt.Sprintf("Clusters in %s from %s on", place.Name, first.Name)
+	return fmt.Sprintf("Clusters in %s from %s on", namespace.Name, first.Name)
 }
 
 // byName returns nodes by name: a cell that changes its state stays where it is.
@@ -147,7 +147,7 @@ type detail struct {
 	Class, Namespace *view.Node
 	Bundles          []*view.Node
 	Notes            []string
-	// Missing says that there is no such Cluster.
+	// Missing means that there is no such Cluster.
 	Missing bool
 }
 
@@ -176,12 +176,12 @@ func (s *Server) detailOf(ctx context.Context, objects *view.Objects, graph *vie
 }
 
 // find returns a Cluster's node and those above it.
-func find(graph *view.Graph, id string) (cluster, place, root *view.Node) {
+func find(graph *view.Graph, id string) (cluster, namespace, root *view.Node) {
 	for _, root := range graph.Roots {
-		for _, place := range root.Children {
-			for _, node := range place.Children {
+		for _, namespace := range root.Children {
+			for _, node := range namespace.Children {
 				if node.ID == id {
-					return node, place, root
+					return node, namespace, root
 				}
 			}
 		}
@@ -204,7 +204,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request, selected string) {
 	// reader who has gone.
 	_ = pages.ExecuteTemplate(w, "start", &overview{Title: s.title, Base: s.base})
 	_ = http.NewResponseController(w).Flush()
-	number := s.feed.now() // Before the objects: what changes in between is told again.
+	number := s.feed.now() // Before the objects: what changes in between is sent again.
 	objects := s.source.Snapshot()
 	graph := view.Build(objects)
 	v := s.overviewOf(graph)
@@ -249,11 +249,11 @@ func render(name string, what any) ([]byte, error) {
 
 // downloads are what may be taken along, with its type.
 var downloads = map[string]string{
-	"picture.mmd": "text/plain; charset=utf-8", "picture.json": "application/json",
+	"view.mmd": "text/plain; charset=utf-8", "view.json": "application/json",
 }
 
 func (s *Server) download(w http.ResponseWriter, name string) {
-	isDiagram := name == "picture.mmd"
+	isDiagram := name == "view.mmd"
 	graph, err := view.Build(s.source.Snapshot()).Choose(view.Choice{Fold: isDiagram})
 	var text bytes.Buffer
 	switch {

@@ -93,7 +93,7 @@ func TestStyleComesFirst(t *testing.T) {
 func TestDownloads(t *testing.T) {
 	c := newCrowd(600, 20)
 	for name, has := range map[string]string{
-		"picture.mmd": "flowchart LR", "picture.json": `"counts":{"Ready":600}`,
+		"view.mmd": "flowchart LR", "view.json": `"counts":{"Ready":600}`,
 	} {
 		server, request := c.serve(t, name)
 		recorder := httptest.NewRecorder()

@@ -28,7 +28,7 @@ type feed struct {
 	list client.ObjectList
 	// by is who serves the kind.
 	by string
-	// wide says that the kind has no namespaces.
+	// wide means that the kind has no namespaces.
 	wide bool
 
 	// move puts what was read of a scope in the place of what was there of it.
@@ -151,7 +151,7 @@ func each(list client.ObjectList, visit func(client.Object)) {
 	})
 }
 
-// errNotInFile says that a file has no object of a kind: that proves nothing about the
+// errNotInFile means that a file has no object of a kind: that proves nothing about the
 // cluster it is from.
 var errNotInFile = errors.New("none in the file")
 

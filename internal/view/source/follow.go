@@ -26,11 +26,11 @@ type Follower struct {
 
 	mu      sync.Mutex
 	objects *view.Objects
-	// unseen is what could not be read beyond the namespace that is looked at. It is apart
+	// unreadBeyond is what could not be read beyond the namespace that is looked at. It is apart
 	// from what could not be read in it: each goes when it is read itself.
-	unseen  map[view.Kind]string
-	changed chan struct{}
-	synced  sync.WaitGroup
+	unreadBeyond map[view.Kind]string
+	changed      chan struct{}
+	synced       sync.WaitGroup
 }
 
 const (
@@ -67,7 +67,7 @@ func Follow(ctx context.Context, from client.WithWatch, scope Scope) (*Follower,
 	}
 	f.synced.Wait()
 	if scope.Namespace != "" {
-		if err := f.visit(ctx); err != nil {
+		if err := f.readBeyond(ctx); err != nil {
 			return nil, err
 		}
 		go f.revisit(ctx)
@@ -89,7 +89,7 @@ func (f *Follower) Snapshot() *view.Objects {
 	defer f.mu.Unlock()
 	copied := f.objects.Clone()
 	copied.Now = time.Now()
-	for kind, why := range f.unseen {
+	for kind, why := range f.unreadBeyond {
 		if copied.Unread[kind] == "" {
 			copied.Unread[kind] = why
 		}
@@ -211,20 +211,20 @@ func (f *Follower) revisit(ctx context.Context) {
 			return
 		case <-time.After(longest):
 		}
-		err := f.visit(ctx)
+		err := f.readBeyond(ctx)
 		if err == nil {
 			since = time.Now()
 			continue
 		}
 		why := staleness(err, since)
 		f.update(func(*view.Objects) {
-			f.unseen = map[view.Kind]string{view.ClusterClass: why, view.Mapping: why}
+			f.unreadBeyond = map[view.Kind]string{view.ClusterClass: why, view.Mapping: why}
 		})
 	}
 }
 
-// visit reads what lies beyond the namespace, and puts it in the place of what was there.
-func (f *Follower) visit(ctx context.Context) error {
+// readBeyond reads what lies beyond the namespace, and puts it in the place of what was there.
+func (f *Follower) readBeyond(ctx context.Context) error {
 	fresh := view.NewObjects()
 	f.mu.Lock()
 	maps.Copy(fresh.Clusters, f.objects.Clusters)
@@ -233,7 +233,7 @@ func (f *Follower) visit(ctx context.Context) error {
 		return err
 	}
 	f.update(func(objects *view.Objects) {
-		f.unseen = fresh.Unread
+		f.unreadBeyond = fresh.Unread
 		objects.Namespaces = fresh.Namespaces
 		objects.Classes = merged(f.scope, objects.Classes, fresh.Classes)
 		objects.Mappings = merged(f.scope, objects.Mappings, fresh.Mappings)

@@ -141,9 +141,9 @@ func TestFollowPauses(t *testing.T) {
 		},
 		"watches end at once, having told something": {
 			func(ctx context.Context, calls int) (watch.Interface, error) {
-				told := moved.DeepCopy()
-				told.ResourceVersion = fmt.Sprint(calls + 1)
-				return living(ctx, 0, watch.Event{Type: watch.Modified, Object: told}), nil
+				reported := moved.DeepCopy()
+				reported.ResourceVersion = fmt.Sprint(calls + 1)
+				return living(ctx, 0, watch.Event{Type: watch.Modified, Object: reported}), nil
 			}, 1, 1, 500, 610,
 		},
 		"watches last a minute": {

@@ -131,7 +131,7 @@ func (t *tracing) find(ctx context.Context, name string, namespaces []string, li
 	}
 	found := map[types.NamespacedName]bool{}
 	var forbidden error
-	look := func(options ...client.ListOption) error {
+	list := func(options ...client.ListOption) error {
 		for _, list := range lists {
 			list := list()
 			err := t.reader.List(ctx, list, append(options, client.MatchingFields{"metadata.name": name})...)
@@ -149,14 +149,14 @@ func (t *tracing) find(ctx context.Context, name string, namespaces []string, li
 		if namespace == "" {
 			continue
 		}
-		if err := look(client.InNamespace(namespace)); err != nil {
+		if err := list(client.InNamespace(namespace)); err != nil {
 			return types.NamespacedName{}, err
 		}
 		if len(found) > 0 {
 			return types.NamespacedName{Namespace: namespace, Name: name}, nil
 		}
 	}
-	if err := look(); err != nil {
+	if err := list(); err != nil {
 		return types.NamespacedName{}, err
 	}
 	return only(found, name, namespaces, forbidden)

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Reach says how the Bundles of a namespace come to Clusters of another.
+// Reach specifies how the Bundles of a namespace come to Clusters of another.
 type Reach struct {
-	// Own says that both are the same namespace, which needs no mapping.
+	// Own means that both are the same namespace, which needs no mapping.
 	Own bool
 	// Through are the names of the mappings that lead there.
 	Through []string
@@ -33,7 +33,7 @@ type Refusal struct {
 // Reaches reports whether a Bundle is deployed to Clusters of the namespace at all.
 func (r Reach) Reaches() bool { return r.Own || len(r.Through) > 0 }
 
-// ReachOf says how a Bundle reaches a namespace that has these labels. The mappings may be
+// ReachOf returns how a Bundle reaches a namespace that has these labels. The mappings may be
 // those of all namespaces: only those of the Bundle's own count.
 func ReachOf(bundle *fleetv1.Bundle, namespace string, namespaceLabels map[string]string, mappings []*fleetv1.BundleNamespaceMapping) Reach {
 	result := Reach{Own: bundle.Namespace == namespace}

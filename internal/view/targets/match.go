@@ -12,7 +12,7 @@ import (
 // displayNameLabel holds the name that Rancher shows: targets may name a Cluster by it.
 const displayNameLabel = "management.cattle.io/cluster-display-name"
 
-// Match says which target of a Bundle a Cluster is deployed by.
+// Match specifies which target of a Bundle a Cluster is deployed by.
 type Match struct {
 	// Target is the first target that matches; nil if none does.
 	Target *fleetv1.BundleTarget
@@ -22,7 +22,7 @@ type Match struct {
 	Tried []Refusal
 	// Customizations are what changes the options for this Cluster, in order.
 	Customizations []*fleetv1.BundleTarget
-	// DoNotDeploy says which part of the Bundle forbids this Cluster; empty if none does.
+	// DoNotDeploy specifies which part of the Bundle forbids this Cluster; empty if none does.
 	DoNotDeploy string
 	// Invalid is why no target of the Bundle can be used, whatever the Cluster.
 	Invalid error
@@ -68,12 +68,12 @@ func MatchOf(bundle *fleetv1.Bundle, cluster *fleetv1.Cluster, groups []*fleetv1
 			result.Target, result.Name = target, nameOf(target, i)
 		}
 	}
-	result.settle(bundle.Spec.TargetCustomizationMode)
+	result.resolve(bundle.Spec.TargetCustomizationMode)
 	return result
 }
 
-// settle drops customizations that do not count, and says what forbids the Cluster.
-func (m *Match) settle(mode fleetv1.TargetCustomizationMode) {
+// resolve drops customizations that do not count, and says what forbids the Cluster.
+func (m *Match) resolve(mode fleetv1.TargetCustomizationMode) {
 	if m.Target == nil {
 		m.Customizations = nil
 		return
@@ -122,7 +122,7 @@ func subjectsOf(cluster *fleetv1.Cluster, groups []*fleetv1.ClusterGroup) []subj
 // criterion is one thing that a target wants of a Cluster.
 type criterion struct {
 	matches func(subject) bool
-	// why says how a Cluster fails it.
+	// why specifies how a Cluster fails it.
 	why func([]subject) string
 }
 

@@ -24,7 +24,7 @@ const (
 	patience = 5 * time.Second
 )
 
-// ErrTooLong says that values were not rendered to the end.
+// ErrTooLong means that values were not rendered to the end.
 var ErrTooLong = errors.New("rendering its values takes too long")
 
 // WithValues returns a Bundle with the values that Fleet keeps apart, in a Secret of the

@@ -12,13 +12,13 @@ import (
 // conclude holds what was decided against what is there.
 func (e *explainer) conclude() {
 	deployed := e.trace.Deployed
-	_, isUnseen := e.Unread[view.Deployment]
+	_, isUnread := e.Unread[view.Deployment]
 	switch {
 	case e.trace.Verdict == Undecided && deployed != nil:
 		e.say("the Bundle is on the Cluster (%s); why could not be followed to the end", deployed.State)
 	case e.trace.Verdict == Undecided:
 		e.say("whether the Bundle is for the Cluster cannot be said: what decides it could not be read")
-	case e.trace.Verdict == Targeted && isUnseen:
+	case e.trace.Verdict == Targeted && isUnread:
 		e.say("the Bundle is for the Cluster; whether it is there could not be read")
 	case e.trace.Verdict == Targeted && deployed != nil:
 		e.say("the Bundle is for the Cluster, and is there: %s", deployed.State)
@@ -52,7 +52,7 @@ func (e *explainer) say(format string, args ...any) {
 	e.trace.Conclusion = fmt.Sprintf(format, args...)
 }
 
-// adviseMissing says why Fleet may not have made a deployment that is due.
+// adviseMissing returns why Fleet may not have made a deployment that is due.
 func (e *explainer) adviseMissing() string {
 	status := &e.Found.Status
 	for _, condition := range status.Conditions {
@@ -77,7 +77,7 @@ func (e *explainer) clean() {
 		*text = view.Text(*text)
 	}
 	for i := range t.Steps {
-		t.Steps[i].Says = view.Text(t.Steps[i].Says)
+		t.Steps[i].Message = view.Text(t.Steps[i].Message)
 		for j := range t.Steps[i].Details {
 			t.Steps[i].Details[j] = view.Text(strings.TrimSpace(t.Steps[i].Details[j]))
 		}

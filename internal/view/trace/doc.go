@@ -54,8 +54,8 @@ type Step struct {
 	// Name is one word for the step.
 	Name   string `json:"name"`
 	Result Result `json:"result"`
-	// Says is a sentence about this Bundle and this Cluster.
-	Says string `json:"says"`
+	// Message is a sentence about this Bundle and this Cluster.
+	Message string `json:"message"`
 	// Details are what does not match, or what leads there.
 	Details []string `json:"details,omitempty"`
 }
@@ -73,7 +73,7 @@ const (
 	StepDeployment = "deployment"
 )
 
-// Verdict says what Fleet makes of a Bundle and a Cluster.
+// Verdict specifies what Fleet makes of a Bundle and a Cluster.
 type Verdict string
 
 // The verdicts.

@@ -85,7 +85,7 @@ func (e *explainer) cluster() bool {
 			details = append(details, strings.TrimSuffix(fmt.Sprintf("its state is %s: %s", e.Judged.Reason, e.Judged.Message), ": "))
 		}
 		return e.passed(StepCluster, details, "Cluster %s is in Fleet%s", e.Cluster, fleetName)
-	case e.Unread[view.FleetCluster] != "" && !e.isKept():
+	case e.Unread[view.FleetCluster] != "" && !e.isReportedMissing():
 		return e.unknown(StepCluster, view.FleetCluster)
 	case e.CAPI == nil && e.Unread[view.Cluster] != "":
 		return e.unknown(StepCluster, view.Cluster)
@@ -101,8 +101,8 @@ func (e *explainer) cluster() bool {
 	return e.failed(StepCluster, nil, "Cluster %s is not in Fleet: %s", e.Cluster, why)
 }
 
-// isKept reports whether the Cluster itself says that it is not in Fleet.
-func (e *explainer) isKept() bool {
+// isReportedMissing reports whether the Cluster itself says that it is not in Fleet.
+func (e *explainer) isReportedMissing() bool {
 	return e.CAPI != nil && e.CAPI.Imported != nil && e.CAPI.Imported.Status == "False"
 }
 
@@ -135,7 +135,7 @@ func (e *explainer) namespaceLabels(name string) map[string]string {
 	return map[string]string{"kubernetes.io/metadata.name": name}
 }
 
-// adviseMapping says how Muster comes to make a mapping.
+// adviseMapping returns how Muster comes to make a mapping.
 func (e *explainer) adviseMapping() string {
 	if e.CAPI != nil && e.CAPI.Class.Namespace == e.Bundle.Namespace {
 		return "Muster makes that mapping while a selected, unpaused Cluster of the namespace uses a class of the other: if this one does, it is Muster's turn, and its log says what keeps it"
@@ -164,11 +164,11 @@ func (e *explainer) target() bool {
 		for _, group := range in {
 			names = append(names, group.Name)
 		}
-		says := "the Fleet Cluster is in no group"
+		message := "the Fleet Cluster is in no group"
 		if len(names) > 0 {
-			says = "the Fleet Cluster is in " + strings.Join(names, ", ")
+			message = "the Fleet Cluster is in " + strings.Join(names, ", ")
 		}
-		e.add(StepGroups, Note, refusals("group", wanted(e.Found, others)), "%s", says)
+		e.add(StepGroups, Note, refusals("group", wanted(e.Found, others)), "%s", message)
 	}
 	e.match = targets.MatchOf(e.Found, e.Fleet, in)
 	switch {

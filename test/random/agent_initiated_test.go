@@ -27,22 +27,22 @@ const (
 // credentialsNamespace is where Fleet leaves credentials.
 const credentialsNamespace = "cattle-fleet-clusters-system"
 
-// What happens to Clusters whose agents call: what people ask for, and what Fleet does, which
+// What happens to Clusters whose agents register themselves: what people ask for, and what Fleet does, which
 // is played. What Fleet is asked for is known when Muster is at rest, and each of these comes
 // out differently if it is seen too late.
-var callingOperations = []operation{
+var agentOperations = []operation{
 	{name: "CallUp", weight: 26, draw: func(rng *rand.Rand, step *Step) {
 		draws(drawSlot, drawNamespace, drawValue("", "called", "called"))(rng, step)
 		step.Class, step.Kind = noClass, "Calls"
-	}, do: callUp, racy: always},
+	}, do: checkIn, racy: always},
 	{name: "Registration", weight: 12, draw: draws(drawSlot, drawValue("agent", "agent", "agent", "manager", "manager", "", "neither")),
 		do: func(r *run, step Step) (bool, error) { return r.register(step, step.Value) }, racy: always},
 	{name: "Rotate", weight: 5, draw: draws(drawSlot, drawValue("1", "2", "")), do: rotateCredential, racy: always},
 	{name: "FleetDeploys", weight: 5, draw: draws(drawSlot, drawKind("Namespace", "Bundle")), do: fleetDeploys, racy: always},
 	{name: "FleetGrants", weight: 16, draw: drawSlot, do: fleetGrants, racy: always},
 	{name: "FleetInstalls", weight: 5, draw: drawSlot, do: fleetInstalls, racy: always},
-	{name: "AgentCalls", weight: 8, draw: drawSlot, do: agentCalls, racy: always},
-	{name: "FleetSays", weight: 12, draw: draws(drawSlot, drawValue("True", "False")), do: fleetSays},
+	{name: "AgentCalls", weight: 8, draw: drawSlot, do: agentChecksIn, racy: always},
+	{name: "FleetSays", weight: 12, draw: draws(drawSlot, drawValue("True", "False")), do: fleetReports},
 	{name: "FleetServer", weight: 2, draw: drawValue("https://fleet.example.com", "https://elsewhere.example.com", ""),
 		do: func(r *run, step Step) (bool, error) { return true, r.setServer(step.Value) }, racy: always},
 	{name: "LoseCredential", weight: 2, draw: drawSlot, do: loseCredential, racy: always},
@@ -60,7 +60,7 @@ var flapOperations = []operation{
 func flap(r *run, step Step) (bool, error) {
 	var mistake, back func() (bool, error)
 	if step.Kind == "Annotation" {
-		step = r.caller(step)
+		step = r.agentInitiated(step)
 		if cluster := r.cluster(step); cluster == nil || cluster.Annotations[registrationKey] != "agent" {
 			return false, nil
 		}
@@ -97,13 +97,13 @@ func flap(r *run, step Step) (bool, error) {
 	return true, err
 }
 
-// register says who registers a Cluster.
+// register returns who registers a Cluster.
 func (r *run) register(step Step, by string) (bool, error) {
 	return r.changeStamped(admin, step, metadata("annotations", registrationKey, by))
 }
 
-// fleetSays plays Fleet, which reports whether the bundles of a cluster are ready.
-func fleetSays(r *run, step Step) (bool, error) {
+// fleetReports plays Fleet, which reports whether the bundles of a cluster are ready.
+func fleetReports(r *run, step Step) (bool, error) {
 	fleet := r.its(step)
 	if fleet == nil {
 		return false, nil
@@ -128,12 +128,12 @@ func (r *run) its(step Step) *fleetv1.Cluster {
 	return fleet.DeepCopy()
 }
 
-// caller moves a step to the next Cluster whose agent must call, if there is one. At any time
+// agentInitiated moves a step to the next Cluster whose agent must register itself, if there is one. At any time
 // there are only a few.
-func (r *run) caller(step Step) Step {
+func (r *run) agentInitiated(step Step) Step {
 	step.Cluster = firstSlot(step.Cluster, slotCount, func(slot int) bool {
 		cluster := r.cluster(Step{Cluster: slot})
-		return cluster != nil && told(cluster, manifestReady) != ""
+		return cluster != nil && reason(cluster, manifestReady) != ""
 	})
 	return step
 }
@@ -149,8 +149,8 @@ func firstSlot(from, count int, is func(int) bool) int {
 	return from
 }
 
-// callUp does all that it takes for a Cluster's agent to call, as far as nothing is in the way.
-func callUp(r *run, step Step) (bool, error) {
+// checkIn does all that it takes for a Cluster's agent to check in, as far as nothing is in the way.
+func checkIn(r *run, step Step) (bool, error) {
 	var done bool
 	var err error
 	if cluster := r.cluster(step); cluster == nil {
@@ -173,12 +173,12 @@ func callUp(r *run, step Step) (bool, error) {
 	if err := r.quiet(); err != nil {
 		return true, err
 	}
-	_, err = callsIts(r, step)
+	_, err = checksInIts(r, step)
 	return true, err
 }
 
-// told returns the reason of a condition on a Cluster.
-func told(cluster *clusterv1.Cluster, condition string) string {
+// reason returns the reason of a condition on a Cluster.
+func reason(cluster *clusterv1.Cluster, condition string) string {
 	if found := meta.FindStatusCondition(cluster.Status.Conditions, condition); found != nil {
 		return found.Reason
 	}
@@ -194,9 +194,9 @@ func (r *run) touch(step Step) error {
 
 // rotateCredential asks for another credential of a Cluster that has one.
 func rotateCredential(r *run, step Step) (bool, error) {
-	step = r.caller(step)
+	step = r.agentInitiated(step)
 	cluster := r.cluster(step)
-	if cluster == nil || told(cluster, manifestReady) != "ManifestReady" && told(cluster, manifestReady) != "AlreadyRegistered" {
+	if cluster == nil || reason(cluster, manifestReady) != "ManifestReady" && reason(cluster, manifestReady) != "AlreadyRegistered" {
 		return false, nil
 	}
 	return r.changeStamped(admin, step, metadata("annotations", rotateKey, step.Value))
@@ -211,7 +211,7 @@ func fleetDeploys(r *run, step Step) (bool, error) {
 	}
 	if step.Kind == "Bundle" {
 		bundle := oracle.Agent(fleet)
-		if r.state.Calling.Bundles[client.ObjectKeyFromObject(bundle)] != nil {
+		if r.state.AgentInitiated.Bundles[client.ObjectKeyFromObject(bundle)] != nil {
 			return false, nil
 		}
 		return true, r.create(admin, bundle)
@@ -234,7 +234,7 @@ func fleetDeploys(r *run, step Step) (bool, error) {
 
 // fleetGrants plays Fleet, which grants what waits for it, and lets what it has granted under
 // the same clientID go. If it does not know the Fleet Cluster yet, it takes note of it first.
-func fleetGrants(r *run, step Step) (bool, error) { return grantIts(r, r.caller(step)) }
+func fleetGrants(r *run, step Step) (bool, error) { return grantIts(r, r.agentInitiated(step)) }
 
 func grantIts(r *run, step Step) (bool, error) {
 	noted := false
@@ -254,7 +254,7 @@ func grantIts(r *run, step Step) (bool, error) {
 	if fleet == nil {
 		return noted, nil
 	}
-	for _, asked := range r.state.Calling.Registrations {
+	for _, asked := range r.state.AgentInitiated.Registrations {
 		if !isOwnedBy(asked, fleet) || asked.Status.Granted || asked.Spec.ClientID != fleet.Spec.ClientID {
 			continue
 		}
@@ -269,7 +269,7 @@ func isOwnedBy(object client.Object, owner client.Object) bool {
 }
 
 func (r *run) grant(asked *fleetv1.ClusterRegistration, fleet *fleetv1.Cluster) error {
-	for key, earlier := range r.state.Calling.Registrations {
+	for key, earlier := range r.state.AgentInitiated.Registrations {
 		if key == client.ObjectKeyFromObject(asked) || earlier.Namespace != asked.Namespace || earlier.Spec.ClientID != asked.Spec.ClientID {
 			continue
 		}
@@ -309,15 +309,15 @@ func fleetInstalls(r *run, step Step) (bool, error) {
 	return true, r.call(fleet)
 }
 
-// agentCalls plays an agent that has a credential.
-func agentCalls(r *run, step Step) (bool, error) { return callsIts(r, r.caller(step)) }
+// agentChecksIn plays an agent that has a credential.
+func agentChecksIn(r *run, step Step) (bool, error) { return checksInIts(r, r.agentInitiated(step)) }
 
-func callsIts(r *run, step Step) (bool, error) {
+func checksInIts(r *run, step Step) (bool, error) {
 	fleet := r.its(step)
 	if fleet == nil {
 		return false, nil
 	}
-	for _, asked := range r.state.Calling.Registrations {
+	for _, asked := range r.state.AgentInitiated.Registrations {
 		// Fleet alone does not hand a credential out.
 		if isOwnedBy(asked, fleet) && asked.Status.Granted && (asked.Labels[managedByLabel] == "" || r.isHandedOut(asked)) {
 			return true, r.call(fleet)
@@ -327,7 +327,7 @@ func callsIts(r *run, step Step) (bool, error) {
 }
 
 func (r *run) isHandedOut(asked *fleetv1.ClusterRegistration) bool {
-	for _, secret := range r.state.Calling.Manifests {
+	for _, secret := range r.state.AgentInitiated.Manifests {
 		if secret.Annotations[domain+"/registered"] == string(asked.UID) {
 			return true
 		}
@@ -344,25 +344,25 @@ func (r *run) call(fleet *fleetv1.Cluster) error {
 	if done, err := r.changed(fleet, fixture.Call(ctx, admin, fleet, at)); !done {
 		return err
 	}
-	r.state.Calling.Called[fleet.UID] = true
+	r.state.AgentInitiated.CheckedIn[fleet.UID] = true
 	time.Sleep(time.Until(at.Add(time.Second)))
 	return nil
 }
 
 func (r *run) setServer(url string) error {
-	r.state.Calling.Server = url
+	r.state.AgentInitiated.Server = url
 	return env.Apply(ctx, fixture.FleetSettings(url))
 }
 
 // loseCredential plays Fleet, which keeps a credential for 40 minutes.
 func loseCredential(r *run, step Step) (bool, error) {
-	fleet := r.its(r.caller(step))
+	fleet := r.its(r.agentInitiated(step))
 	if fleet == nil {
 		return false, nil
 	}
 	done := false
-	for _, asked := range r.state.Calling.Registrations {
-		left := r.state.Calling.Credentials[oracle.CredentialName(asked)]
+	for _, asked := range r.state.AgentInitiated.Registrations {
+		left := r.state.AgentInitiated.Credentials[oracle.CredentialName(asked)]
 		if left == nil || !isOwnedBy(asked, fleet) {
 			continue
 		}
@@ -378,13 +378,13 @@ func loseCredential(r *run, step Step) (bool, error) {
 // back again.
 func changeManifest(r *run, step Step) (bool, error) {
 	if step.Kind != "Forge" {
-		step = r.caller(step)
+		step = r.agentInitiated(step)
 	}
 	cluster := r.cluster(step)
 	if cluster == nil {
 		return false, nil
 	}
-	secret := pick(r.state.Calling.Manifests, oracle.ManifestOf(client.ObjectKeyFromObject(cluster)), &corev1.Secret{
+	secret := pick(r.state.AgentInitiated.Manifests, oracle.ManifestOf(client.ObjectKeyFromObject(cluster)), &corev1.Secret{
 		Data: map[string][]byte{"manifest": []byte("theirs")},
 	})
 	if isThere(secret) == (step.Kind == "Forge") {

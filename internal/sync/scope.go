@@ -24,20 +24,20 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// visit is one look at a Cluster: what is known of it, each thing read once, and which
+// scope is what one reconcile knows of a Cluster, each thing read once, and which
 // steps have been taken.
-type visit struct {
+type scope struct {
 	in settings.Settings
-	// held says that everything stays as it is: the import is turned off, or the
+	// retained means that everything stays as it is: the import is turned off, or the
 	// FleetAddonConfig cannot be used.
-	held    bool
-	cluster *clusterv1.Cluster // as cached or written, read-only
-	subject stamp.Subject
-	// selected says whether the Cluster is to be imported; if not, why says what keeps it out.
+	retained bool
+	cluster  *clusterv1.Cluster // as cached or written, read-only
+	subject  stamp.Subject
+	// selected reports whether the Cluster is to be imported; if not, why says what keeps it out.
 	selected bool
 	why      string
 	paused   bool
-	// byAgent says that the Cluster is registered ahead and its agent calls by itself;
+	// byAgent means that the Cluster is registered ahead and its agent registers itself;
 	// unregistered, that nothing is there to register it.
 	byAgent, unregistered bool
 	// leftover is the namespace that Fleet has yet to remove, of an earlier Fleet Cluster of
@@ -60,7 +60,7 @@ type visit struct {
 	// displacing is the class whose group stands where the Cluster's would; see users.displacing.
 	displacing string
 	targets    desired.Targets
-	// foreign says which of the targets is somebody else's; empty if none is.
+	// foreign specifies which of the targets is somebody else's; empty if none is.
 	foreign string
 	// values are the template values; unresolved says why there are none now, and again when
 	// to look again if no event comes.
@@ -72,149 +72,149 @@ type visit struct {
 // isClaimed reports whether the Cluster is pinned, or would be had Muster imported it: CAAPF
 // imports what either of two selectors matches, Muster what both match, and what CAAPF left
 // stays until a user decides.
-func (v *visit) isClaimed() bool {
-	return stamp.PinOf(v.cluster.Annotations).IsComplete() || v.has() && stamp.IsOurs(v.fleet)
+func (s *scope) isClaimed() bool {
+	return stamp.PinOf(s.cluster.Annotations).IsComplete() || s.has() && stamp.IsOurs(s.fleet)
 }
 
 // has reports whether the Cluster has a Fleet Cluster.
-func (v *visit) has() bool { return v.fleet != nil && v.relation == stamp.Own }
+func (s *scope) has() bool { return s.fleet != nil && s.relation == stamp.Own }
 
-// waits reports whether the Cluster's agent is to call by itself, and has not yet.
-func (v *visit) waits() bool {
-	if v.fleet.Spec.KubeConfigSecret != "" {
+// waits reports whether the Cluster's agent is to register itself, and has not yet.
+func (s *scope) waits() bool {
+	if s.fleet.Spec.KubeConfigSecret != "" {
 		return false
 	}
-	seen := v.fleet.Status.Agent.LastSeen
-	if seen.IsZero() || !v.fleet.CreationTimestamp.Before(&v.cluster.CreationTimestamp) {
+	seen := s.fleet.Status.Agent.LastSeen
+	if seen.IsZero() || !s.fleet.CreationTimestamp.Before(&s.cluster.CreationTimestamp) {
 		return seen.IsZero()
 	}
 	// It was there before the Cluster was, and the agent of an earlier one may call until the
 	// registrar has revoked its credential, as it has when it says that there is a manifest.
 	// Elsewhere the clock of another machine is not asked. Whoever is in Fleet stays there, whatever
 	// becomes of the manifest.
-	if meta.IsStatusConditionTrue(v.cluster.Status.Conditions, ImportedCondition) {
+	if meta.IsStatusConditionTrue(s.cluster.Status.Conditions, ImportedCondition) {
 		return false
 	}
-	told := meta.FindStatusCondition(v.cluster.Status.Conditions, ManifestCondition)
+	reported := meta.FindStatusCondition(s.cluster.Status.Conditions, ManifestCondition)
 	switch {
-	case told == nil:
+	case reported == nil:
 		return true
-	case told.Status == metav1.ConditionTrue:
-		return seen.Before(&told.LastTransitionTime)
+	case reported.Status == metav1.ConditionTrue:
+		return seen.Before(&reported.LastTransitionTime)
 	default:
-		return told.Reason != stamp.AlreadyRegistered
+		return reported.Reason != stamp.AlreadyRegistered
 	}
 }
 
-// agentNamespace returns the namespace of the Cluster's agent. One that calls by itself stays where
+// agentNamespace returns the namespace of the Cluster's agent. One that registers itself stays where
 // it says it runs: elsewhere it would find no credential, and nobody could bring it one.
-func (v *visit) agentNamespace() string {
-	asked := v.in.Cluster.AgentNamespace
+func (s *scope) agentNamespace() string {
+	asked := s.in.Cluster.AgentNamespace
 	switch {
-	case !v.byAgent && !v.isTurning(), !v.has(), v.fleet.Status.Agent.LastSeen.IsZero():
+	case !s.byAgent && !s.isTurning(), !s.has(), s.fleet.Status.Agent.LastSeen.IsZero():
 		return asked
-	case v.waits(): // Whether it is this Cluster's that calls is not known yet.
-		return cmp.Or(v.fleet.Spec.AgentNamespace, v.fleet.Status.Agent.Namespace, asked)
+	case s.waits(): // Whether it is this Cluster's that calls is not known yet.
+		return cmp.Or(s.fleet.Spec.AgentNamespace, s.fleet.Status.Agent.Namespace, asked)
 	default:
-		return cmp.Or(v.fleet.Status.Agent.Namespace, asked)
+		return cmp.Or(s.fleet.Status.Agent.Namespace, asked)
 	}
 }
 
 // isIn reports whether the Cluster is in Fleet, its agent included.
-func (v *visit) isIn() bool { return v.has() && !v.waits() }
+func (s *scope) isIn() bool { return s.has() && !s.waits() }
 
 // pin returns the name of the Fleet Cluster that the Cluster is pinned to.
-func (v *visit) pin() string { return stamp.PinOf(v.cluster.Annotations).ClusterName }
+func (s *scope) pin() string { return stamp.PinOf(s.cluster.Annotations).ClusterName }
 
-// errUnseenNamespace says that the cache does not show the Namespace of a Cluster yet, or no
+// errUncachedNamespace means that the cache does not show the Namespace of a Cluster yet, or no
 // longer does.
-var errUnseenNamespace = errors.New("the Namespace is not in the cache")
+var errUncachedNamespace = errors.New("the Namespace is not in the cache")
 
-// looker reads what a visit knows.
-type looker struct {
+// scopeReader reads a scope.
+type scopeReader struct {
 	client.Reader
 	store     *kube.Store
 	users     *users
 	registrar *presence
 }
 
-// look begins a visit.
-func (l *looker) look(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (*visit, error) {
+// newScope reads the scope of a Cluster.
+func (l *scopeReader) newScope(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (*scope, error) {
 	namespace := namespaceMetadata()
 	switch err := l.Get(ctx, client.ObjectKey{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); {
 	case apierrors.IsNotFound(err):
-		return nil, errUnseenNamespace
+		return nil, errUncachedNamespace
 	case err != nil:
 		return nil, fmt.Errorf("reading Namespace: %w", err)
 	}
-	v := &visit{
-		in: in.Settings, held: !in.Cluster.Enabled, cluster: cluster, subject: stamp.SubjectOf(cluster, namespace.Labels),
+	s := &scope{
+		in: in.Settings, retained: !in.Cluster.Enabled, cluster: cluster, subject: stamp.SubjectOf(cluster, namespace.Labels),
 		paused: capiannotations.IsPaused(cluster, cluster), taken: map[step]bool{},
 	}
-	v.selected, v.why = v.subject.IsSelected(in.Cluster)
-	if err := l.lookForFleetCluster(ctx, v); err != nil {
-		return v, err
+	s.selected, s.why = s.subject.IsSelected(in.Cluster)
+	if err := l.findFleetCluster(ctx, s); err != nil {
+		return s, err
 	}
 	var own *fleetv1.Cluster
-	if v.has() {
-		own = v.fleet
+	if s.has() {
+		own = s.fleet
 	}
-	if v.byAgent = stamp.RegistrationOf(in.Cluster, v.subject, own) == stamp.ByAgent; v.byAgent {
-		v.unregistered = l.registrar.isMissing(ctx)
+	if s.byAgent = stamp.RegistrationOf(in.Cluster, s.subject, own) == stamp.ByAgent; s.byAgent {
+		s.unregistered = l.registrar.isMissing(ctx)
 	}
-	return v, nil
+	return s, nil
 }
 
-// lookForFleetCluster looks for the Fleet Cluster that the Cluster has, or whose name it is to have.
-func (l *looker) lookForFleetCluster(ctx context.Context, v *visit) error {
-	if err := l.lookAt(ctx, v, v.pin()); err != nil || v.has() && stamp.OriginOf(v.fleet).UID != "" {
+// findFleetCluster looks for the Fleet Cluster that the Cluster has, or whose name it is to have.
+func (l *scopeReader) findFleetCluster(ctx context.Context, s *scope) error {
+	if err := l.readFleetCluster(ctx, s, s.pin()); err != nil || s.has() && stamp.OriginOf(s.fleet).UID != "" {
 		return err
 	}
 	// Anyone who may write annotations can write a pin. What belongs to the Cluster already
 	// counts, under whatever name: by UID, also before what has the pin's name and only says
 	// the Cluster's.
-	name, err := l.existing(ctx, v)
+	name, err := l.existing(ctx, s)
 	if err != nil || name == "" {
 		return err
 	}
-	return l.lookAt(ctx, v, name)
+	return l.readFleetCluster(ctx, s, name)
 }
 
-// lookForLeftover looks for the namespace of an earlier Fleet Cluster of the name. Fleet
+// findLeftover looks for the namespace of an earlier Fleet Cluster of the name. Fleet
 // removes it some time after the Fleet Cluster, even from under a new one, and recreates it
 // only if that changes. An import from the management side is retried, which changes it;
 // nothing changes one that waits for its agent.
-func (l *looker) lookForLeftover(ctx context.Context, v *visit, name string) error {
-	v.leftover = ""
-	if !v.byAgent || v.fleet != nil || name == "" {
+func (l *scopeReader) findLeftover(ctx context.Context, s *scope, name string) error {
+	s.leftover = ""
+	if !s.byAgent || s.fleet != nil || name == "" {
 		return nil
 	}
-	left := stamp.FleetNamespace(v.cluster.Namespace, name)
+	left := stamp.FleetNamespace(s.cluster.Namespace, name)
 	err := l.Get(ctx, client.ObjectKey{Name: left}, namespaceMetadata(), client.UnsafeDisableDeepCopy)
 	if err == nil {
-		v.leftover = left
+		s.leftover = left
 	}
 	return client.IgnoreNotFound(err)
 }
 
-// lookAt reads the Fleet Cluster of a name.
-func (l *looker) lookAt(ctx context.Context, v *visit, name string) error {
-	v.fleet, v.relation, v.whose = nil, stamp.Foreign, ""
+// readFleetCluster reads the Fleet Cluster of a name.
+func (l *scopeReader) readFleetCluster(ctx context.Context, s *scope, name string) error {
+	s.fleet, s.relation, s.whose = nil, stamp.Foreign, ""
 	if name == "" {
 		return nil
 	}
 	live := &fleetv1.Cluster{}
-	found, err := l.store.Get(ctx, types.NamespacedName{Namespace: v.cluster.Namespace, Name: name}, live)
+	found, err := l.store.Get(ctx, types.NamespacedName{Namespace: s.cluster.Namespace, Name: name}, live)
 	if err != nil || !found {
 		return err
 	}
-	v.fleet = live
-	v.relation, v.whose = l.relationOf(ctx, live, v.cluster)
+	s.fleet = live
+	s.relation, s.whose = l.relationOf(ctx, live, s.cluster)
 	return nil
 }
 
-// relationOf says what a Fleet Cluster is to a Cluster.
-func (l *looker) relationOf(ctx context.Context, fleetCluster *fleetv1.Cluster, cluster *clusterv1.Cluster) (stamp.Relation, string) {
+// relationOf returns what a Fleet Cluster is to a Cluster.
+func (l *scopeReader) relationOf(ctx context.Context, fleetCluster *fleetv1.Cluster, cluster *clusterv1.Cluster) (stamp.Relation, string) {
 	return stamp.RelationOf(fleetCluster, cluster, func(name string, uid types.UID) bool {
 		if name == "" {
 			return l.users.hasUID(ctx, cluster.Namespace, uid)
@@ -233,21 +233,21 @@ func (l *looker) relationOf(ctx context.Context, fleetCluster *fleetv1.Cluster, 
 // under another name than its pin's: by the UID that it was made from, or, for a Cluster
 // that is not pinned, by the name. Of several (CAAPF made another when naming changed) it
 // is the one of the expected name, then the oldest.
-func (l *looker) existing(ctx context.Context, v *visit) (string, error) {
-	isPinned := stamp.PinOf(v.cluster.Annotations).IsComplete()
-	expected, _ := stamp.FleetName(v.in.Cluster, v.cluster.Name)
-	origins := []string{originUID(v.cluster.UID)}
+func (l *scopeReader) existing(ctx context.Context, s *scope) (string, error) {
+	isPinned := stamp.PinOf(s.cluster.Annotations).IsComplete()
+	expected, _ := stamp.FleetName(s.in.Cluster, s.cluster.Name)
+	origins := []string{originUID(s.cluster.UID)}
 	if !isPinned {
-		origins = append(origins, originName(v.cluster.Name))
+		origins = append(origins, originName(s.cluster.Name))
 	}
 	for _, origin := range origins {
 		var list fleetv1.ClusterList
-		if err := l.List(ctx, &list, client.InNamespace(v.cluster.Namespace), client.MatchingFields{byOrigin: origin},
+		if err := l.List(ctx, &list, client.InNamespace(s.cluster.Namespace), client.MatchingFields{byOrigin: origin},
 			client.UnsafeDisableDeepCopy); err != nil {
 			return "", fmt.Errorf("listing Fleet Clusters: %w", err)
 		}
 		own := slices.DeleteFunc(list.Items, func(candidate fleetv1.Cluster) bool {
-			relation, _ := l.relationOf(ctx, &candidate, v.cluster)
+			relation, _ := l.relationOf(ctx, &candidate, s.cluster)
 			return !candidate.DeletionTimestamp.IsZero() || relation != stamp.Own
 		})
 		if len(own) > 0 {
@@ -257,9 +257,9 @@ func (l *looker) existing(ctx context.Context, v *visit) (string, error) {
 	if isPinned {
 		return "", nil
 	}
-	found := &visit{in: v.in, cluster: v.cluster}
-	if err := l.lookAt(ctx, found, expected); err != nil || !found.has() || !found.fleet.DeletionTimestamp.IsZero() ||
-		!stamp.IsOurs(found.fleet) || !stamp.MayBeFrom(v.in.Cluster, found.fleet, v.cluster.Name) {
+	found := &scope{in: s.in, cluster: s.cluster}
+	if err := l.readFleetCluster(ctx, found, expected); err != nil || !found.has() || !found.fleet.DeletionTimestamp.IsZero() ||
+		!stamp.IsOurs(found.fleet) || !stamp.MayBeFrom(s.in.Cluster, found.fleet, s.cluster.Name) {
 		return "", err
 	}
 	return expected, nil

@@ -13,19 +13,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Settle returns the state in which Muster comes to rest.
-func Settle(was State) State {
+// Converge returns the state in which Muster comes to rest.
+func Converge(was State) State {
 	s := was.Copy()
 	s.noteUsed()
 	for range 2 { // What the registrar says of an agent that called counts for the syncer.
-		s.settle(settingsOf(was.Config))
+		s.converge(settingsOf(was.Config))
 	}
 	s.collectGarbage()
-	s.settleHelm(settingsOf(was.Config))
+	s.convergeHelm(settingsOf(was.Config))
 	return s
 }
 
-func (s *State) settle(in settings) {
+func (s *State) converge(in settings) {
 	for _, class := range s.Classes {
 		class.Finalizers = withoutLegacy(class.Finalizers)
 	}
@@ -35,19 +35,19 @@ func (s *State) settle(in settings) {
 	s.collectGarbage()
 	for _, key := range sorted(s.Clusters) {
 		if in.enabled {
-			s.settleCluster(in, s.Clusters[key])
+			s.convergeCluster(in, s.Clusters[key])
 		} else {
 			s.holdCluster(in, s.Clusters[key])
 		}
 	}
-	s.mirror(in)
+	s.releaseProxy(in)
 	if in.classEnabled {
-		s.settleClassGroups(in)
+		s.convergeClassGroups(in)
 	}
 	if in.enabled {
-		s.settleTargets(in)
-		s.settleNamespaces(in)
-		s.settleRegistrar(in)
+		s.convergeTargets(in)
+		s.convergeNamespaces(in)
+		s.convergeRegistrar(in)
 	}
 }
 
@@ -70,13 +70,13 @@ func Admitted(s State, requested *clusterv1.Cluster) *clusterv1.Cluster {
 // but for the owner reference, which goes while clusterctl may move the Cluster.
 func (s *State) holdCluster(in settings, cluster *clusterv1.Cluster) {
 	if fleet := s.fleetClusterOf(in, cluster); fleet != nil && isKnown(cluster, fleet) {
-		s.settleOwner(in, cluster, fleet)
+		s.convergeOwner(in, cluster, fleet)
 	}
 }
 
-// settleOwner takes the owner reference off while spec.paused is true, so that clusterctl
+// convergeOwner takes the owner reference off while spec.paused is true, so that clusterctl
 // move does not undeploy what runs on the cluster, and puts it back afterwards.
-func (s *State) settleOwner(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
+func (s *State) convergeOwner(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	switch moves := ptr.Deref(cluster.Spec.Paused, false); {
 	case fleet == nil:
 	case isPaused(cluster):
@@ -95,15 +95,15 @@ func (s *State) settleOwner(in settings, cluster *clusterv1.Cluster, fleet *flee
 	}
 }
 
-// settleCluster stamps one Cluster and brings its Fleet Cluster about.
-func (s *State) settleCluster(in settings, cluster *clusterv1.Cluster) {
+// convergeCluster stamps one Cluster and brings its Fleet Cluster about.
+func (s *State) convergeCluster(in settings, cluster *clusterv1.Cluster) {
 	selected := in.selects(cluster, s.Namespaces[cluster.Namespace])
 	fleet := s.fleetClusterOf(in, cluster)
 	if !selected && !isKnown(cluster, fleet) {
 		fleet = nil // None of our business. What CAAPF made of it is.
 	}
 
-	s.settleOwner(in, cluster, fleet)
+	s.convergeOwner(in, cluster, fleet)
 	switch deleting := !cluster.DeletionTimestamp.IsZero(); {
 	case deleting: // Then nothing but the owner matters.
 	case isPaused(cluster): // Nothing else is written.
@@ -117,15 +117,15 @@ func (s *State) settleCluster(in settings, cluster *clusterv1.Cluster) {
 		var imported bool
 		var reason string
 		if selected {
-			imported, reason = s.settleSelected(in, cluster, fleet)
+			imported, reason = s.convergeSelected(in, cluster, fleet)
 		} else {
-			imported, reason = s.settleDeselected(in, cluster, fleet)
+			imported, reason = s.convergeDeselected(in, cluster, fleet)
 		}
 		report(cluster, imported, reason)
 	}
 }
 
-func (s *State) settleDeselected(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) (imported bool, reason string) {
+func (s *State) convergeDeselected(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) (imported bool, reason string) {
 	switch {
 	case !isClaimed(cluster) && fleet == nil: // None of our business.
 		return false, ""
@@ -133,14 +133,14 @@ func (s *State) settleDeselected(in settings, cluster *clusterv1.Cluster, fleet 
 		s.withdraw(in, cluster, fleet)
 		return false, ""
 	case fleet != nil && (isClaimed(cluster) || fleet.Labels[managedBy] == "muster"):
-		s.pin(in, cluster) // Kept, frozen as it is, and pinned to what it has.
+		s.pin(in, cluster) // Kept as it is, and pinned to what it has.
 	}
 	return s.isIn(cluster, fleet), "Deselected"
 }
 
-// settleSelected makes the Fleet Cluster of a selected Cluster as it should be, if what
+// convergeSelected makes the Fleet Cluster of a selected Cluster as it should be, if what
 // has its name is the Cluster's or may become it.
-func (s *State) settleSelected(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) (imported bool, reason string) {
+func (s *State) convergeSelected(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) (imported bool, reason string) {
 	if fleet == nil && !isClaimed(cluster) && s.isPromised(in, cluster) {
 		return false, "NameConflict"
 	}
@@ -160,7 +160,7 @@ func (s *State) settleSelected(in settings, cluster *clusterv1.Cluster, fleet *f
 		return s.isIn(cluster, fleet), s.reasonsOfShared(in, cluster)
 	case is == orphan, fleet != nil && !fleet.DeletionTimestamp.IsZero():
 		return false, "FleetClusterDeleting"
-	case fleet == nil && in.calls(cluster) && s.FleetNamespaces[FleetNamespace(fleetKey(cluster))].Name != "":
+	case fleet == nil && in.isAgentInitiated(cluster) && s.FleetNamespaces[FleetNamespace(fleetKey(cluster))].Name != "":
 		return false, "FleetClusterDeleting" // Fleet has yet to remove what is there of an earlier one.
 	case (fleet == nil || is == heirloom) && !in.mayBeMade(cluster):
 		return false, "WaitingForControlPlane"
@@ -169,8 +169,8 @@ func (s *State) settleSelected(in settings, cluster *clusterv1.Cluster, fleet *f
 	if !resolved && (fleet == nil || is == heirloom) { // A namesake's values are not its own.
 		return false, "TemplateValuesUnresolved"
 	}
-	calls := s.calls(in, cluster, map[bool]*fleetv1.Cluster{true: fleet}[is == own])
-	if is == heirloom && !calls { // There is nobody whom Fleet could deploy anew.
+	agentInitiated := s.isAgentInitiated(in, cluster, map[bool]*fleetv1.Cluster{true: fleet}[is == own])
+	if is == heirloom && !agentInitiated { // There is nobody whom Fleet could deploy anew.
 		fleet.Spec.RedeployAgentGeneration++
 	}
 	if is == heirloom || is == handed {
@@ -178,12 +178,12 @@ func (s *State) settleSelected(in settings, cluster *clusterv1.Cluster, fleet *f
 		s.cutOff(in, cluster, fleet, is == heirloom)
 	}
 	if fleet == nil || in.patch {
-		fleet = s.writeFleetCluster(in, calls, cluster, fleet, values)
+		fleet = s.writeFleetCluster(in, agentInitiated, cluster, fleet, values)
 	}
 	if s.hasForeignTarget(in, cluster) {
 		return s.isIn(cluster, fleet), "NameConflict"
 	}
-	return s.isIn(cluster, fleet), s.reasonsOfImported(calls, cluster, fleet, resolved)
+	return s.isIn(cluster, fleet), s.reasonsOfImported(agentInitiated, cluster, fleet, resolved)
 }
 
 // hasForeignTarget: somebody else has made the group or the mapping that the Cluster needs.
@@ -198,15 +198,15 @@ func (s *State) hasForeignTarget(in settings, cluster *clusterv1.Cluster) bool {
 	return in.classGroup && (group != nil && isForeign(group) || mapping != nil && isForeign(mapping))
 }
 
-// mirror says on each Cluster what Fleet says of its bundles, in every state that has a Fleet
+// releaseProxy says on each Cluster what Fleet says of its bundles, in every state that has a Fleet
 // Cluster.
-func (s *State) mirror(in settings) {
+func (s *State) releaseProxy(in settings) {
 	for _, cluster := range s.Clusters {
 		fleet := s.fleetClusterOf(in, cluster)
-		held := !in.enabled || !cluster.DeletionTimestamp.IsZero()
+		retained := !in.enabled || !cluster.DeletionTimestamp.IsZero()
 		switch {
-		case held && !isKnown(cluster, fleet): // None of our business.
-		case fleet != nil && (held || meta.FindStatusCondition(cluster.Status.Conditions, importedCondition) != nil):
+		case retained && !isKnown(cluster, fleet): // None of our business.
+		case fleet != nil && (retained || meta.FindStatusCondition(cluster.Status.Conditions, importedCondition) != nil):
 			meta.SetStatusCondition(&cluster.Status.Conditions, mirrored(fleet))
 		default:
 			meta.RemoveStatusCondition(&cluster.Status.Conditions, bundlesCondition)
@@ -283,7 +283,7 @@ func unpin(cluster *clusterv1.Cluster) {
 // writeFleetCluster makes the Fleet Cluster as it should be. If a reference of the
 // Cluster cannot be resolved there are no values, and the last good ones stay.
 func (s *State) writeFleetCluster(
-	in settings, calls bool, cluster *clusterv1.Cluster, old *fleetv1.Cluster, values map[string]any,
+	in settings, agentInitiated bool, cluster *clusterv1.Cluster, old *fleetv1.Cluster, values map[string]any,
 ) *fleetv1.Cluster {
 	if old == nil {
 		old = &fleetv1.Cluster{}
@@ -304,7 +304,7 @@ func (s *State) writeFleetCluster(
 	fleet.OwnerReferences = in.ownersOf(cluster)
 	noteOrigin(fleet, cluster)
 	fleet.Spec = fleetv1.ClusterSpec{
-		ClientID: s.clientIDFor(calls, old),
+		ClientID: s.clientIDFor(agentInitiated, old),
 		// Counted up by whoever wants the agent deployed anew.
 		RedeployAgentGeneration: old.Spec.RedeployAgentGeneration,
 		KubeConfigSecret:        cluster.Name + "-kubeconfig",
@@ -314,7 +314,7 @@ func (s *State) writeFleetCluster(
 		HostNetwork:             ptr.To(in.hostNetwork),
 		TemplateValues:          old.Spec.TemplateValues,
 	}
-	if calls || s.waitsToTurn(cluster, old) {
+	if agentInitiated || s.waitsToTurn(cluster, old) {
 		fleet.Spec.KubeConfigSecret = "" // Nothing by which Fleet would install an agent.
 	}
 	if values != nil {
@@ -343,7 +343,7 @@ func (s *State) classLabels(class Key) map[string]string {
 func (s *State) collectGarbage() {
 	maps.DeleteFunc(s.Classes, isGone)
 	maps.DeleteFunc(s.Clusters, isGone)
-	if s.GarbageStays {
+	if s.GarbageRemains {
 		return
 	}
 	lives := map[types.UID]bool{}
@@ -358,8 +358,8 @@ func (s *State) collectGarbage() {
 	for _, fleet := range s.FleetClusters {
 		lives[fleet.UID] = true
 	}
-	collect(s.Calling.Registrations, lives)
-	collect(s.Calling.Manifests, lives)
+	collect(s.AgentInitiated.Registrations, lives)
+	collect(s.AgentInitiated.Manifests, lives)
 }
 
 func collect[T client.Object](objects map[Key]T, lives map[types.UID]bool) {

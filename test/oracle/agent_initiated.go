@@ -13,10 +13,10 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// Calling is what there is for Clusters whose agents call: what Fleet gives, and what the
+// AgentInitiated is what there is for Clusters whose agents register themselves: what Fleet gives, and what the
 // registrar makes of it.
-type Calling struct {
-	// Registrar says that the optional component runs. Without it, nothing of this changes.
+type AgentInitiated struct {
+	// Registrar means that the optional component runs. Without it, nothing of this changes.
 	Registrar bool
 	// Server is the address in Fleet's settings at which agents reach Fleet; "" if there is none.
 	Server string
@@ -28,37 +28,37 @@ type Calling struct {
 	// Manifests are the Secrets that have the name of a manifest, whoever made them.
 	Manifests map[Key]*corev1.Secret
 
-	// Called are the Fleet Clusters whose agent has called, for the Cluster that has them
+	// CheckedIn are the Fleet Clusters whose agent has checked in, for the Cluster that has them
 	// now; Rotated is, by Cluster, the value of the annotation that was followed last, and
-	// Kept what was handed out.
-	Called  map[types.UID]bool
-	Rotated map[types.UID]string
-	Kept    map[types.UID]Kept
+	// Records what was issued.
+	CheckedIn map[types.UID]bool
+	Rotated   map[types.UID]string
+	Records   map[types.UID]Record
 
 	// used are the clientIDs that were there before.
 	used map[string]bool
 }
 
-// Kept is what the registrar remembers of a Cluster: the credential that was handed out, the
+// Record is what the registrar remembers of a Cluster: the credential that was issued, the
 // registration that it is of, and for which value of the annotation.
-type Kept struct {
+type Record struct {
 	Registration    types.UID
 	Token, Rotation string
 }
 
-func newCalling() Calling {
-	return Calling{
+func newAgentInitiated() AgentInitiated {
+	return AgentInitiated{
 		Bundles: map[Key]*fleetv1.Bundle{}, Credentials: map[string]*corev1.Secret{},
 		Registrations: map[Key]*fleetv1.ClusterRegistration{}, Manifests: map[Key]*corev1.Secret{},
-		Called: map[types.UID]bool{}, Rotated: map[types.UID]string{}, Kept: map[types.UID]Kept{}, used: map[string]bool{},
+		CheckedIn: map[types.UID]bool{}, Rotated: map[types.UID]string{}, Records: map[types.UID]Record{}, used: map[string]bool{},
 	}
 }
 
-func (c Calling) copy() Calling {
+func (c AgentInitiated) copy() AgentInitiated {
 	c.Bundles, c.Credentials = copyMap(c.Bundles), copyMap(c.Credentials)
 	c.Registrations, c.Manifests = copyMap(c.Registrations), copyMap(c.Manifests)
-	c.Called, c.Rotated, c.used = maps.Clone(c.Called), maps.Clone(c.Rotated), maps.Clone(c.used)
-	c.Kept = maps.Clone(c.Kept)
+	c.CheckedIn, c.Rotated, c.used = maps.Clone(c.CheckedIn), maps.Clone(c.Rotated), maps.Clone(c.used)
+	c.Records = maps.Clone(c.Records)
 	return c
 }
 
@@ -78,8 +78,8 @@ const (
 	orElse = " or "
 )
 
-// calls: the agent of a selected Cluster is to call. The annotation has the last word.
-func (in settings) calls(cluster *clusterv1.Cluster) bool {
+// isAgentInitiated: the agent of a selected Cluster is to call. The annotation has the last word.
+func (in settings) isAgentInitiated(cluster *clusterv1.Cluster) bool {
 	switch cluster.Annotations[registration] {
 	case "agent":
 		return true
@@ -89,34 +89,34 @@ func (in settings) calls(cluster *clusterv1.Cluster) bool {
 	return in.agentInitiated && in.agentSelector.Matches(stampedLabels(cluster))
 }
 
-// calls: its agent is to call, or, without a FleetAddonConfig, has called for this Cluster.
-func (s *State) calls(in settings, cluster *clusterv1.Cluster, its *fleetv1.Cluster) bool {
-	stays := in.missing && cluster.Annotations[registration] != "manager" && its != nil && its.Spec.KubeConfigSecret == "" &&
-		(s.Calling.Called[its.UID] || !its.Status.Agent.LastSeen.IsZero())
-	return in.calls(cluster) || stays
+// isAgentInitiated: its agent is to register itself, or, without a FleetAddonConfig, has checked in for this Cluster.
+func (s *State) isAgentInitiated(in settings, cluster *clusterv1.Cluster, its *fleetv1.Cluster) bool {
+	retained := in.missing && cluster.Annotations[registration] != "manager" && its != nil && its.Spec.KubeConfigSecret == "" &&
+		(s.AgentInitiated.CheckedIn[its.UID] || !its.Status.Agent.LastSeen.IsZero())
+	return in.isAgentInitiated(cluster) || retained
 }
 
-// mayBeMade: there is something to import, or to wait for. Where the agent calls, this does
+// mayBeMade: there is something to import, or to wait for. Where the agent registers itself, this does
 // not take an initialized control plane, but what a topology is to refer to: without these
 // values every bundle that reads them would stop.
 func (in settings) mayBeMade(cluster *clusterv1.Cluster) bool {
-	if in.calls(cluster) {
+	if in.isAgentInitiated(cluster) {
 		refers := cluster.Spec.ControlPlaneRef.Name != "" && cluster.Spec.InfrastructureRef.Name != ""
 		return classOf(cluster).Name == "" || refers
 	}
 	return ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
-// waitsToTurn: the Cluster's agent was to call, and Fleet cannot install one yet.
+// waitsToTurn: the Cluster's agent was to register itself, and Fleet cannot install one yet.
 func (s *State) waitsToTurn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 	return fleet != nil && fleet.UID != "" && fleet.Spec.KubeConfigSecret == "" &&
 		!ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
 // clientIDFor returns the clientID that a Fleet Cluster of the Cluster's is to have.
-func (s *State) clientIDFor(calls bool, fleet *fleetv1.Cluster) string {
+func (s *State) clientIDFor(agentInitiated bool, fleet *fleetv1.Cluster) string {
 	id := fleet.Spec.ClientID
-	if !calls || len(id) >= leastLength || id == Drawn || id != "" && s.Calling.Called[fleet.UID] {
+	if !agentInitiated || len(id) >= leastLength || id == Drawn || id != "" && s.AgentInitiated.CheckedIn[fleet.UID] {
 		return id // Also when it turns to the manager: by another, its agent would be cut off.
 	}
 	return Drawn
@@ -126,20 +126,20 @@ func (s *State) clientIDFor(calls bool, fleet *fleetv1.Cluster) string {
 // one: it gets a clientID of its own. One that was handed over by its maker keeps his, if that
 // is not plainly to be guessed.
 func (s *State) cutOff(in settings, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, anothers bool) {
-	if in.calls(cluster) && (anothers || len(fleet.Spec.ClientID) < leastLength) {
+	if in.isAgentInitiated(cluster) && (anothers || len(fleet.Spec.ClientID) < leastLength) {
 		fleet.Spec.ClientID = Drawn
-		delete(s.Calling.Called, fleet.UID)
+		delete(s.AgentInitiated.CheckedIn, fleet.UID)
 	}
 }
 
-// reasonsOfImported are those of a Cluster that is in Fleet, or will be once its agent has called.
-func (s *State) reasonsOfImported(calls bool, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, resolved bool) string {
+// reasonsOfImported are those of a Cluster that is in Fleet, or will be once its agent has checked in.
+func (s *State) reasonsOfImported(agentInitiated bool, cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, resolved bool) string {
 	reason := map[bool]string{true: "Imported", false: "TemplateValuesUnresolved"}[resolved]
-	waits := map[bool]string{true: "RegistrarMissing", false: "WaitingForAgent"}[calls && !s.Calling.Registrar]
+	waits := map[bool]string{true: "RegistrarMissing", false: "WaitingForAgent"}[agentInitiated && !s.AgentInitiated.Registrar]
 	switch {
 	case s.isIn(cluster, fleet):
 		return reason
-	case !calls && s.waitsToTurn(cluster, fleet):
+	case !agentInitiated && s.waitsToTurn(cluster, fleet):
 		return "WaitingForControlPlane"
 	case resolved:
 		return waits
@@ -147,17 +147,17 @@ func (s *State) reasonsOfImported(calls bool, cluster *clusterv1.Cluster, fleet 
 	return waits + orElse + reason
 }
 
-// isIn: the Cluster is in Fleet, and if its agent was to call it has. Of a Fleet Cluster that
+// isIn: the Cluster is in Fleet, and if its agent was to register itself it has. Of a Fleet Cluster that
 // was there before the Cluster, the agent of the earlier one may call until the manifest of this
 // one is there.
 func (s *State) isIn(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) bool {
 	if fleet == nil || fleet.Spec.KubeConfigSecret != "" {
 		return fleet != nil
 	}
-	told := meta.FindStatusCondition(cluster.Status.Conditions, manifestCondition)
+	reported := meta.FindStatusCondition(cluster.Status.Conditions, manifestCondition)
 	isItsOwn := !isInherited(cluster, fleet) || meta.IsStatusConditionTrue(cluster.Status.Conditions, importedCondition) ||
-		told != nil && (told.Reason == "ManifestReady" || told.Reason == "AlreadyRegistered")
-	return s.Calling.Called[fleet.UID] && isItsOwn
+		reported != nil && (reported.Reason == "ManifestReady" || reported.Reason == "AlreadyRegistered")
+	return s.AgentInitiated.CheckedIn[fleet.UID] && isItsOwn
 }
 
 // isInherited: the Fleet Cluster was there before the Cluster was.
@@ -186,8 +186,8 @@ func isManifestOf(secret *corev1.Secret, cluster *clusterv1.Cluster) bool {
 // registrationsOf returns the keys of what was registered for a Fleet Cluster: what
 // Muster registered, and what others did.
 func (s *State) registrationsOf(fleet *fleetv1.Cluster) (ours, others []Key) {
-	for _, key := range sorted(s.Calling.Registrations) {
-		asked := s.Calling.Registrations[key]
+	for _, key := range sorted(s.AgentInitiated.Registrations) {
+		asked := s.AgentInitiated.Registrations[key]
 		switch {
 		case key.Namespace != fleet.Namespace || !isOwner(asked, fleet.UID):
 		case asked.Labels[managedBy] == "muster":
@@ -202,9 +202,9 @@ func (s *State) registrationsOf(fleet *fleetv1.Cluster) (ours, others []Key) {
 // noteUsed notes the clientIDs that there are.
 func (s *State) noteUsed() {
 	for _, fleet := range s.FleetClusters {
-		s.Calling.used[fleet.Spec.ClientID] = true
+		s.AgentInitiated.used[fleet.Spec.ClientID] = true
 	}
-	for _, asked := range s.Calling.Registrations {
-		s.Calling.used[asked.Spec.ClientID] = true
+	for _, asked := range s.AgentInitiated.Registrations {
+		s.AgentInitiated.used[asked.Spec.ClientID] = true
 	}
 }

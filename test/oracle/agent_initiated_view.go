@@ -10,11 +10,11 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
-// viewCalling describes what was registered and what is handed out. The name of a registration
+// viewAgentInitiated describes what was registered and what is issued. The name of a registration
 // does not matter.
-func viewCalling(s State) map[string]map[string]any {
+func viewAgentInitiated(s State) map[string]map[string]any {
 	views, registrations := map[string]map[string]any{}, map[string][]string{}
-	for _, asked := range s.Calling.Registrations {
+	for _, asked := range s.AgentInitiated.Registrations {
 		of := "nobody"
 		view := map[string]any{"labels": asked.Labels, "granted": asked.Status.Granted, "clusterLabels": asked.Spec.ClusterLabels}
 		if owners := asked.OwnerReferences; len(owners) == 1 && strings.HasPrefix(owners[0].APIVersion, "fleet.cattle.io/") {
@@ -33,7 +33,7 @@ func viewCalling(s State) map[string]map[string]any {
 		slices.Sort(all)
 		views["ClusterRegistrations of "+of] = map[string]any{"all": all}
 	}
-	for key, secret := range s.Calling.Manifests {
+	for key, secret := range s.AgentInitiated.Manifests {
 		view := viewManifest(secret)
 		view["owners"], view["labels"] = secret.OwnerReferences, secret.Labels
 		if uid, there := secret.Annotations[registered]; there {
@@ -52,26 +52,26 @@ func Recognize(want, seen State) State {
 	for key, fleet := range seen.FleetClusters {
 		expected := want.FleetClusters[key]
 		id := fleet.Spec.ClientID
-		if expected == nil || len(id) < drawnLength || want.Calling.used[id] {
+		if expected == nil || len(id) < drawnLength || want.AgentInitiated.used[id] {
 			continue
 		}
 		if expected.Spec.ClientID != Drawn {
-			if len(expected.Spec.ClientID) < leastLength { // For a moment, its agent was to call.
+			if len(expected.Spec.ClientID) < leastLength { // For a moment, its agent was to register itself.
 				fleet.Spec.ClientID = expected.Spec.ClientID
 			}
 			continue
 		}
 		fleet.Spec.ClientID = Drawn
-		for _, asked := range seen.Calling.Registrations {
+		for _, asked := range seen.AgentInitiated.Registrations {
 			if isOwner(asked, fleet.UID) && asked.Spec.ClientID == id {
 				asked.Spec.ClientID = Drawn
 			}
 		}
 	}
-	for proxy, told := range seen.Helm.Mirrors {
-		for cluster, reason := range told {
-			if expected := want.Helm.Mirrors[proxy][cluster]; slices.Contains(strings.Split(expected, orElse), reason) {
-				told[cluster] = expected
+	for proxy, reported := range seen.Helm.ReleaseProxies {
+		for cluster, reason := range reported {
+			if expected := want.Helm.ReleaseProxies[proxy][cluster]; slices.Contains(strings.Split(expected, orElse), reason) {
+				reported[cluster] = expected
 			}
 		}
 	}

@@ -18,8 +18,8 @@ func (f found) Manifest(context.Context, string) (string, error)      { return "
 // revision anew.
 func TestFindCountsPending(t *testing.T) {
 	release := released("0.16.0", nil)
-	r := &reconciler{releases: found{FleetChart: release}, pending: map[string]sighting{}}
-	for i, look := range []struct {
+	r := &reconciler{releases: found{FleetChart: release}, pending: map[string]observation{}}
+	for i, reading := range []struct {
 		after    time.Duration
 		revision int
 		status   Status
@@ -28,12 +28,12 @@ func TestFindCountsPending(t *testing.T) {
 		{0, 3, "pending-upgrade", 0}, {10 * time.Minute, 3, "pending-upgrade", 0}, {20 * time.Minute, 4, "pending-upgrade", 20 * time.Minute},
 		{30 * time.Minute, 4, "pending-rollback", 30 * time.Minute}, {40 * time.Minute, 4, StatusDeployed, -1}, {50 * time.Minute, 4, "pending-rollback", 50 * time.Minute},
 	} {
-		release.Revision, release.Status, release.Seen = look.revision, look.status, time.Time{}
-		got, err := r.find(t.Context(), FleetChart, now.Add(look.after))
+		release.Revision, release.Status, release.Seen = reading.revision, reading.status, time.Time{}
+		got, err := r.find(t.Context(), FleetChart, now.Add(reading.after))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := now.Add(look.since); look.since >= 0 && !got.Seen.Equal(want) || look.since < 0 && !got.Seen.IsZero() {
+		if want := now.Add(reading.since); reading.since >= 0 && !got.Seen.Equal(want) || reading.since < 0 && !got.Seen.IsZero() {
 			t.Errorf("look %d: seen since %s, want %s", i, got.Seen, want)
 		}
 	}

@@ -24,30 +24,30 @@ import (
 	"github.com/muster-fleet/muster/internal/authority"
 )
 
-// look reads what there is, past all caches: it is looked at seldom, and decided on at once.
-func (r *reconciler) look(ctx context.Context, config *addonsv1.FleetAddonConfig) (*sight, error) {
-	s := &sight{wanted: wantedFrom(config), generation: config.Generation, failures: r.failures, writes: r.writes, now: r.now(), kubernetes: r.kubernetes}
+// observe reads what there is, past all caches: it is looked at seldom, and decided on at once.
+func (r *reconciler) observe(ctx context.Context, config *addonsv1.FleetAddonConfig) (*state, error) {
+	s := &state{wanted: wantedFrom(config), generation: config.Generation, failures: r.failures, writes: r.writes, now: r.now(), kubernetes: r.kubernetes}
 	if s.isNothing() {
 		return s, nil
 	}
-	if err := r.lookAtDeployments(ctx, s); err != nil {
+	if err := r.observeDeployments(ctx, s); err != nil {
 		return nil, err
 	}
 	if !s.rancher {
-		if err := r.lookAtFleet(ctx, s); err != nil {
+		if err := r.observeFleet(ctx, s); err != nil {
 			return nil, err
 		}
 	}
 	if s.install != nil {
 		s.offered = r.lookups.known(s.install, s.generation, s.now)
 	}
-	if err := r.lookForServer(ctx, s); err != nil {
+	if err := r.observeServer(ctx, s); err != nil {
 		return nil, err
 	}
-	return s, r.lookForGates(ctx, s)
+	return s, r.observeGates(ctx, s)
 }
 
-func (r *reconciler) lookAtDeployments(ctx context.Context, s *sight) error {
+func (r *reconciler) observeDeployments(ctx context.Context, s *state) error {
 	for _, entry := range []struct {
 		namespace, name string
 		found           func(*appsv1.Deployment)
@@ -81,8 +81,8 @@ func imageVersion(deployment *appsv1.Deployment) *semver.Version {
 	return nil
 }
 
-// lookAtFleet reads releases and settings, if there is a namespace for them.
-func (r *reconciler) lookAtFleet(ctx context.Context, s *sight) error {
+// observeFleet reads releases and settings, if there is a namespace for them.
+func (r *reconciler) observeFleet(ctx context.Context, s *state) error {
 	if there, err := r.room.find(ctx); err != nil || !there {
 		return err
 	}
@@ -113,15 +113,15 @@ func (r *reconciler) find(ctx context.Context, name string, now time.Time) (*Rel
 	// Counted anew for every revision, and for whatever happens to it.
 	what := fmt.Sprint(found.Revision, " ", found.Status)
 	if r.pending[name].what != what {
-		r.pending[name] = sighting{what, now}
+		r.pending[name] = observation{what, now}
 	}
 	found.Seen = r.pending[name].since
 	return found, nil
 }
 
-// lookForServer finds where agents are to call, if it is asked for, or if Fleet is to be
+// observeServer finds where agents are to call, if it is asked for, or if Fleet is to be
 // installed and would otherwise have nothing to tell them.
-func (r *reconciler) lookForServer(ctx context.Context, s *sight) error {
+func (r *reconciler) observeServer(ctx context.Context, s *state) error {
 	in := s.wanted.server
 	if s.rancher {
 		return nil
@@ -150,7 +150,7 @@ func (r *reconciler) lookForServer(ctx context.Context, s *sight) error {
 	return err
 }
 
-func (r *reconciler) infer(ctx context.Context, s *sight) (*server, *Problem, error) {
+func (r *reconciler) infer(ctx context.Context, s *state) (*server, *Problem, error) {
 	var all published
 	info := &corev1.ConfigMap{}
 	switch err := r.live.Get(ctx, types.NamespacedName{Namespace: "kube-public", Name: "cluster-info"}, info); {
@@ -248,7 +248,7 @@ func (r *reconciler) named(ctx context.Context, resource, kind string, key types
 	return nil, nil
 }
 
-func (r *reconciler) lookForGates(ctx context.Context, s *sight) error {
+func (r *reconciler) observeGates(ctx context.Context, s *state) error {
 	if !s.gatesElsewhere() {
 		return nil
 	}
@@ -304,7 +304,7 @@ func (l *lookups) known(in *install, generation int64, now time.Time) *offered {
 func (l *lookups) wait(now time.Time) time.Duration { return max(l.due.Sub(now), time.Second) }
 
 // keep notes an answer. An error is asked about sooner.
-func (l *lookups) keep(s *sight, offers []Offer, err error) {
+func (l *lookups) keep(s *state, offers []Offer, err error) {
 	key, now := s.install.lookup(), s.now
 	if l.generation != s.generation {
 		l.backoff.Forget(key)
@@ -319,7 +319,7 @@ func (l *lookups) keep(s *sight, offers []Offer, err error) {
 }
 
 // lookUp asks the repository which versions of both charts it has.
-func (r *reconciler) lookUp(ctx context.Context, s *sight) error {
+func (r *reconciler) lookUp(ctx context.Context, s *state) error {
 	offers, err := r.offers(ctx, s.install)
 	if ctx.Err() != nil {
 		return ctx.Err()

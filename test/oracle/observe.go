@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Look reads, of the namespaces that begin with a prefix, what Muster writes; of
+// Observe reads, of the namespaces that begin with a prefix, what Muster writes; of
 // Namespaces themselves those that known names.
-func Look(ctx context.Context, reader client.Reader, prefix string, known map[string]*corev1.Namespace) (State, error) {
+func Observe(ctx context.Context, reader client.Reader, prefix string, known map[string]*corev1.Namespace) (State, error) {
 	seen, namespaces := NewState(), map[Key]*corev1.Namespace{}
 	err := errors.Join(
 		list(ctx, reader, prefix, &clusterv1.ClusterList{}, seen.Clusters),
@@ -25,11 +25,11 @@ func Look(ctx context.Context, reader client.Reader, prefix string, known map[st
 		list(ctx, reader, prefix, &fleetv1.ClusterList{}, seen.FleetClusters),
 		list(ctx, reader, prefix, &fleetv1.ClusterGroupList{}, seen.Groups),
 		list(ctx, reader, prefix, &fleetv1.BundleNamespaceMappingList{}, seen.Mappings),
-		list(ctx, reader, prefix, &fleetv1.ClusterRegistrationList{}, seen.Calling.Registrations),
-		list(ctx, reader, prefix, &corev1.SecretList{}, seen.Calling.Manifests),
+		list(ctx, reader, prefix, &fleetv1.ClusterRegistrationList{}, seen.AgentInitiated.Registrations),
+		list(ctx, reader, prefix, &corev1.SecretList{}, seen.AgentInitiated.Manifests),
 		list(ctx, reader, "", &corev1.NamespaceList{}, namespaces),
 	)
-	maps.DeleteFunc(seen.Calling.Manifests, func(key Key, _ *corev1.Secret) bool { return !strings.HasSuffix(key.Name, manifestSuffix) })
+	maps.DeleteFunc(seen.AgentInitiated.Manifests, func(key Key, _ *corev1.Secret) bool { return !strings.HasSuffix(key.Name, manifestSuffix) })
 	for key, namespace := range namespaces {
 		if known[key.Name] != nil {
 			seen.Namespaces[key.Name] = namespace
@@ -57,7 +57,7 @@ type Documents map[string]string
 // View describes all of a state that Muster may touch, so that two states can be compared.
 // It leaves out what only the API server writes, and Muster's notes about its own work.
 func View(s State) Documents {
-	views := viewCalling(s)
+	views := viewAgentInitiated(s)
 	viewHelm(s, views)
 	add := func(kind string, object client.Object, view map[string]any) {
 		annotations := maps.Clone(object.GetAnnotations())

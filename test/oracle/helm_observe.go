@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	carriedFor   = domain + "/helmchartproxy"
-	carriedLabel = "helmchartproxy-name." + domain
-	mirrorLabel  = "helmreleaseproxy.addons.cluster.x-k8s.io/helmchartproxy-name"
-	accessType   = domain + "/helm-access"
+	carriedFor        = domain + "/helmchartproxy"
+	carriedLabel      = "helmchartproxy-name." + domain
+	releaseProxyLabel = "helmreleaseproxy.addons.cluster.x-k8s.io/helmchartproxy-name"
+	accessType        = domain + "/helm-access"
 )
 
 // Secretive is in every value that is to stay in Secrets.
@@ -34,19 +34,19 @@ const Secretive = "sesame"
 // secretly are Secretive and the password of the repository, as they are and encoded.
 var secretly = [][]byte{[]byte(Secretive), []byte("c2VzYW1l"), []byte("correct horse"), []byte("Y29ycmVjdCBob3JzZ")}
 
-// LookHelm reads, of the namespaces that begin with a prefix, what is made of HelmChartProxies,
+// ObserveHelm reads, of the namespaces that begin with a prefix, what is made of HelmChartProxies,
 // and tells what comes of it.
-func LookHelm(ctx context.Context, reader client.Reader, prefix string, known Helm) (Helm, error) {
+func ObserveHelm(ctx context.Context, reader client.Reader, prefix string, known Helm) (Helm, error) {
 	seen := newHelm()
 	seen.Proxies, seen.Published, seen.Sources = known.Proxies, known.Published, known.Sources
 	seen.Down, seen.Asked, seen.Installed = known.Down, known.Asked, known.Installed
-	look := helmLook{Helm: &seen, held: map[Source]held{}, read: map[Source]bool{}}
-	proxies, mirrors := map[Key]*addonsv1.HelmChartProxy{}, map[Key]*addonsv1.HelmReleaseProxy{}
+	observing := helmObservation{Helm: &seen, observed: map[Source]sourceObservation{}, read: map[Source]bool{}}
+	proxies, releaseProxies := map[Key]*addonsv1.HelmChartProxy{}, map[Key]*addonsv1.HelmReleaseProxy{}
 	bundles, deployments := map[Key]*fleetv1.Bundle{}, map[Key]*fleetv1.BundleDeployment{}
 	configMaps, secrets := map[Key]*corev1.ConfigMap{}, map[Key]*corev1.Secret{}
 	if err := errors.Join(
 		list(ctx, reader, prefix, &addonsv1.HelmChartProxyList{}, proxies),
-		list(ctx, reader, prefix, &addonsv1.HelmReleaseProxyList{}, mirrors),
+		list(ctx, reader, prefix, &addonsv1.HelmReleaseProxyList{}, releaseProxies),
 		list(ctx, reader, prefix, &fleetv1.BundleList{}, bundles),
 		list(ctx, reader, "cluster-", &fleetv1.BundleDeploymentList{}, deployments), // In Fleet's namespaces.
 		list(ctx, reader, prefix, &corev1.ConfigMapList{}, configMaps),
@@ -55,80 +55,80 @@ func LookHelm(ctx context.Context, reader client.Reader, prefix string, known He
 		return seen, err
 	}
 	for key, object := range configMaps {
-		look.held[Source{"ConfigMap", key}] = held{object, object.Data}
+		observing.observed[Source{"ConfigMap", key}] = sourceObservation{object, object.Data}
 	}
 	for key, object := range secrets {
 		data := map[string]string{}
 		for name, value := range object.Data {
 			data[name] = string(value)
 		}
-		look.held[Source{"Secret", key}] = held{object, data}
+		observing.observed[Source{"Secret", key}] = sourceObservation{object, data}
 	}
 	for key, proxy := range proxies {
-		look.proxy(key, proxy)
+		observing.proxy(key, proxy)
 	}
 	for _, bundle := range bundles {
-		look.bundle(bundle)
+		observing.bundle(bundle)
 	}
-	for key, mirror := range mirrors {
-		look.mirror(key, mirror)
+	for key, releaseProxy := range releaseProxies {
+		observing.releaseProxy(key, releaseProxy)
 	}
 	for _, deployment := range deployments {
-		look.deployment(deployment, bundles)
+		observing.deployment(deployment, bundles)
 	}
-	look.leftOver()
+	observing.leftOver()
 	slices.Sort(seen.Wrong)
 	return seen, nil
 }
 
-// helmLook is what is seen of HelmChartProxies.
-type helmLook struct {
+// helmObservation is what is seen of helm.
+type helmObservation struct {
 	*Helm
-	// held are the ConfigMaps and Secrets, read those that agents read.
-	held map[Source]held
-	read map[Source]bool
+	// sourceObservation are the ConfigMaps and Secrets, read those that agents read.
+	observed map[Source]sourceObservation
+	read     map[Source]bool
 }
 
-type held struct {
+type sourceObservation struct {
 	object client.Object
 	data   map[string]string
 }
 
-func (l *helmLook) wrong(format string, a ...any) {
+func (l *helmObservation) wrong(format string, a ...any) {
 	l.Wrong = append(l.Wrong, fmt.Sprintf(format, a...))
 }
 
-// tells looks for secrets in what is none.
-func (l *helmLook) tells(what string, object any) {
+// addTo looks for secrets in what is none.
+func (l *helmObservation) addTo(what string, object any) {
 	text, err := yaml.Marshal(object)
 	if err != nil || slices.ContainsFunc(secretly, func(secret []byte) bool { return bytes.Contains(text, secret) }) {
 		l.wrong("%s tells a secret (%v)", what, err)
 	}
 }
 
-func (l *helmLook) proxy(key Key, proxy *addonsv1.HelmChartProxy) {
+func (l *helmObservation) proxy(key Key, proxy *addonsv1.HelmChartProxy) {
 	l.Observed[key] = proxy.Status.ObservedGeneration == proxy.Generation
 	for _, cluster := range proxy.Status.MatchingClusters {
 		l.Matching[key] = append(l.Matching[key], Key{Namespace: cluster.Namespace, Name: cluster.Name}.String())
 	}
 	slices.Sort(l.Matching[key])
-	l.tells("the status of HelmChartProxy "+key.String(), proxy.Status)
+	l.addTo("the status of HelmChartProxy "+key.String(), proxy.Status)
 }
 
-func (l *helmLook) mirror(key Key, mirror *addonsv1.HelmReleaseProxy) {
-	of := Key{Namespace: mirror.Spec.ClusterRef.Namespace, Name: mirror.Spec.ClusterRef.Name}.String()
-	proxy := mirroredBy(mirror)
-	if l.Mirrors[proxy] == nil {
-		l.Mirrors[proxy] = map[string]string{}
+func (l *helmObservation) releaseProxy(key Key, releaseProxy *addonsv1.HelmReleaseProxy) {
+	of := Key{Namespace: releaseProxy.Spec.ClusterRef.Namespace, Name: releaseProxy.Spec.ClusterRef.Name}.String()
+	proxy := proxyOf(releaseProxy)
+	if l.ReleaseProxies[proxy] == nil {
+		l.ReleaseProxies[proxy] = map[string]string{}
 	}
-	if _, twice := l.Mirrors[proxy][of]; twice {
+	if _, twice := l.ReleaseProxies[proxy][of]; twice {
 		l.wrong("there is more than one HelmReleaseProxy of %s for %s", proxy, of)
 	}
-	l.Mirrors[proxy][of] = ""
-	if available := meta.FindStatusCondition(mirror.Status.Conditions, addonsv1.ClusterAvailableCondition); available != nil {
-		l.Mirrors[proxy][of] = available.Reason
+	l.ReleaseProxies[proxy][of] = ""
+	if available := meta.FindStatusCondition(releaseProxy.Status.Conditions, addonsv1.ClusterAvailableCondition); available != nil {
+		l.ReleaseProxies[proxy][of] = available.Reason
 	}
-	l.tells("HelmReleaseProxy "+key.String(), mirror)
+	l.addTo("HelmReleaseProxy "+key.String(), releaseProxy)
 }
 
 // carried returns the HelmChartProxy that something says it was made for.
@@ -138,10 +138,10 @@ func carried(object client.Object) (Carriage, bool) {
 	return Carriage{Proxy: Key{Namespace: namespace, Name: name}, Namespace: object.GetNamespace()}, found && labelled
 }
 
-// mirroredBy returns the HelmChartProxy that a HelmReleaseProxy is of.
-func mirroredBy(mirror client.Object) Key {
-	proxy := Key{Namespace: mirror.GetNamespace(), Name: mirror.GetLabels()[mirrorLabel]}
-	if owners := mirror.GetOwnerReferences(); len(owners) > 0 {
+// proxyOf returns the HelmChartProxy that a HelmReleaseProxy is of.
+func proxyOf(releaseProxy client.Object) Key {
+	proxy := Key{Namespace: releaseProxy.GetNamespace(), Name: releaseProxy.GetLabels()[releaseProxyLabel]}
+	if owners := releaseProxy.GetOwnerReferences(); len(owners) > 0 {
 		proxy.Name = owners[0].Name // Of a long name, the label is shortened.
 	}
 	return proxy
@@ -152,18 +152,18 @@ func MadeFor(object client.Object) (proxy Key, found bool) {
 	if of, is := carried(object); is {
 		return of.Proxy, true
 	}
-	_, found = object.GetLabels()[mirrorLabel]
-	return mirroredBy(object), found
+	_, found = object.GetLabels()[releaseProxyLabel]
+	return proxyOf(object), found
 }
 
 // bundle notes a carrier.
-func (l *helmLook) bundle(bundle *fleetv1.Bundle) {
+func (l *helmObservation) bundle(bundle *fleetv1.Bundle) {
 	of, is := carried(bundle)
 	if !is {
 		return
 	}
 	spec := bundle.Spec
-	l.tells("Bundle "+client.ObjectKeyFromObject(bundle).String(), spec)
+	l.addTo("Bundle "+client.ObjectKeyFromObject(bundle).String(), spec)
 	if spec.Helm == nil {
 		spec.Helm = &fleetv1.HelmOptions{}
 	}
@@ -187,7 +187,7 @@ func (l *helmLook) bundle(bundle *fleetv1.Bundle) {
 		carrier.Download, carrier.Chart, carrier.Version = "Agent", spec.Helm.Chart, spec.Helm.Version
 		access := Source{"Secret", Key{Namespace: bundle.Namespace, Name: options.SecretName}}
 		l.Used[access] = true
-		if secret, _ := l.held[access].object.(*corev1.Secret); secret == nil || string(secret.Type) != accessType || len(secret.Data["password"]) == 0 {
+		if secret, _ := l.observed[access].object.(*corev1.Secret); secret == nil || string(secret.Type) != accessType || len(secret.Data["password"]) == 0 {
 			l.wrong("the Bundle for %s has no credentials in %s", of, access)
 		}
 		if len(spec.Resources) > 0 {
@@ -230,7 +230,7 @@ func (l *helmLook) bundle(bundle *fleetv1.Bundle) {
 
 // values returns what reaches a target: all layers, each over the one before, without the key
 // that keeps Helm from taking empty values for those of the last release.
-func (l *helmLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1.BundleTarget) any {
+func (l *helmObservation) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1.BundleTarget) any {
 	values := map[string]any{}
 	for _, helm := range []*fleetv1.HelmOptions{spec.Helm, target.Helm} {
 		if helm == nil {
@@ -243,7 +243,7 @@ func (l *helmLook) values(of Carriage, spec fleetv1.BundleSpec, target fleetv1.B
 			source, key := read(of.Namespace, from)
 			layer := map[string]any{}
 			l.Used[source] = true
-			text := l.held[source].data[key]
+			text := l.observed[source].data[key]
 			if err := yaml.Unmarshal([]byte(text), &layer); text == "" || err != nil {
 				l.wrong("%s has no values in %s (%v)", of, source, err)
 			}
@@ -267,7 +267,7 @@ func read(namespace string, from fleetv1.ValuesFrom) (Source, string) {
 
 // deployment sees that what an agent reads is still there: until a rollout reaches the Cluster, that may be older
 // than what the target names. An object that changes would reach the Cluster at once.
-func (l *helmLook) deployment(deployment *fleetv1.BundleDeployment, bundles map[Key]*fleetv1.Bundle) {
+func (l *helmObservation) deployment(deployment *fleetv1.BundleDeployment, bundles map[Key]*fleetv1.Bundle) {
 	its := deployment.Labels
 	bundle := bundles[Key{Namespace: its[fleetv1.BundleNamespaceLabel], Name: its[fleetv1.BundleLabel]}]
 	if bundle == nil || deployment.Spec.Options.Helm == nil || !IsTarget(bundle, its[fleetv1.ClusterLabel]) {
@@ -275,7 +275,7 @@ func (l *helmLook) deployment(deployment *fleetv1.BundleDeployment, bundles map[
 	}
 	for _, from := range deployment.Spec.Options.Helm.ValuesFrom {
 		source, key := read(bundle.Namespace, from)
-		if l.read[source] = true; l.held[source].data[key] == "" {
+		if l.read[source] = true; l.observed[source].data[key] == "" {
 			l.wrong("%s has no key %s any more, which Fleet Cluster %s reads", source, key, its[fleetv1.ClusterLabel])
 		}
 	}
@@ -296,7 +296,7 @@ func withoutGlobal(values map[string]any) map[string]any {
 // leftOver notes ConfigMaps and Secrets of HelmChartProxies that no carrier refers to. Fleet does not
 // run: as long as there is a Bundle, it may still have to copy those that this named before. Of a HelmChartProxy
 // that is gone, those are the values of Clusters that are moved.
-func (l *helmLook) leftOver() {
+func (l *helmObservation) leftOver() {
 	mayBeCopied := func(of Carriage, source Source) bool {
 		_, its, _ := strings.Cut(source.Name, ".for.")
 		fleetCluster, _, _ := strings.Cut(its, ".") // Of values that take turns, one has ".1".
@@ -307,8 +307,8 @@ func (l *helmLook) leftOver() {
 		}
 		return false
 	}
-	for source, held := range l.held {
-		of, is := carried(held.object)
+	for source, retained := range l.observed {
+		of, is := carried(retained.object)
 		isLeft := is && !l.Used[source] && !l.read[source] && !mayBeCopied(of, source)
 		switch {
 		case source.Kind == "Secret" && isLeft:
@@ -317,7 +317,7 @@ func (l *helmLook) leftOver() {
 			if isLeft {
 				l.wrong("%s is left over", source)
 			}
-			l.tells(source.String(), held.object)
+			l.addTo(source.String(), retained.object)
 		}
 	}
 	slices.Sort(l.Garbage)
@@ -352,7 +352,7 @@ func viewHelm(s State, documents map[string]map[string]any) {
 	for of, carrier := range s.Helm.Carriers {
 		documents[of.String()+" as "+of.Release] = map[string]any{"carrier": carrier}
 	}
-	for proxy, clusters := range s.Helm.Mirrors {
+	for proxy, clusters := range s.Helm.ReleaseProxies {
 		documents["HelmReleaseProxies of "+proxy.String()] = map[string]any{"for": clusters}
 	}
 	for key, proxy := range s.Helm.Proxies {
@@ -363,9 +363,9 @@ func viewHelm(s State, documents map[string]map[string]any) {
 		documents["the status of HelmChartProxy "+key.String()] = view
 	}
 	if len(s.Helm.Wrong) > 0 {
-		documents["what must not be there of HelmChartProxies"] = map[string]any{"wrong": s.Helm.Wrong}
+		documents["what must not be there of charts"] = map[string]any{"wrong": s.Helm.Wrong}
 	}
-	if len(s.Helm.Garbage) > 0 && !s.GarbageStays {
-		documents["what is left of HelmChartProxies"] = map[string]any{"garbage": s.Helm.Garbage}
+	if len(s.Helm.Garbage) > 0 && !s.GarbageRemains {
+		documents["what is left of charts"] = map[string]any{"garbage": s.Helm.Garbage}
 	}
 }
