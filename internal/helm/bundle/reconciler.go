@@ -107,6 +107,8 @@ func (r *Reconciler) reconcile(ctx context.Context, key plan.Key, have *fleetv1.
 		return 0, nil // The deletion triggers the next reconcile.
 	case !store.IsFor(have, client.ObjectKeyFromObject(of)):
 		return 0, store.Taken(have)
+	case metav1.HasAnnotation(have.ObjectMeta, plan.DeletedAnnotation) && of.DeletionTimestamp.IsZero(): // A new HelmChartProxy.
+		return 0, r.Merge(ctx, have, map[string]any{"metadata": map[string]any{"annotations": map[string]any{plan.DeletedAnnotation: nil}}})
 	}
 	in, again := &inputs.Inputs{Incomplete: true}, time.Duration(0) // Deleting a Bundle needs no inputs.
 	if of.DeletionTimestamp.IsZero() {
@@ -137,20 +139,42 @@ func (r *Reconciler) reconcile(ctx context.Context, key plan.Key, have *fleetv1.
 	return again, r.write(ctx, of, in, key, have, targets, releases)
 }
 
-// removeOrphan deletes a Bundle whose HelmChartProxy and Fleet Clusters are all gone. Until then, the Bundle
-// stays: a HelmChartProxy disappears before its releases only if a user forces the deletion, or moves it to
-// another management cluster.
+// removeOrphan removes the targets of a Bundle without a HelmChartProxy whose Fleet Clusters are gone, and then the
+// Bundle. The others stay: a HelmChartProxy disappears before its releases only if a user forces the deletion, or moves
+// it to another management cluster. If it was deleted while Clusters were on the move, the targets of those that come
+// back go, too.
 func (r *Reconciler) removeOrphan(ctx context.Context, have *fleetv1.Bundle) error {
-	if have == nil || !plan.MayBeOurs(have.Name) {
+	if have == nil || !plan.MayBeOurs(have.Name) || !have.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	for i := range have.Spec.Targets {
-		fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: have.Namespace, Name: have.Spec.Targets[i].ClusterName})
-		if err != nil || fleet != nil {
+	wasDeleted := metav1.HasAnnotation(have.ObjectMeta, plan.DeletedAnnotation)
+	var left, gone []fleetv1.BundleTarget
+	for _, target := range have.Spec.Targets {
+		fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: have.Namespace, Name: target.ClusterName})
+		if err != nil {
 			return err
 		}
+		if fleet != nil && (!wasDeleted || store.IsReleased(fleet)) {
+			left = append(left, target)
+		} else {
+			gone = append(gone, target)
+		}
 	}
-	return r.Remove(ctx, have)
+	if len(left) == 0 {
+		return r.Remove(ctx, have)
+	}
+	errs := []error{r.retain(ctx, nil, have, left, nil)}
+	of, _ := plan.ProxyOf(have)
+	for _, target := range gone {
+		for revision := range 2 {
+			key := plan.Key{Namespace: have.Namespace, Name: plan.ValuesName(of, have.Namespace, target.ClusterName, revision)}
+			errs = append(errs, r.RemoveValues(ctx, of, key))
+			if slices.Contains(target.DownstreamResources, fleetv1.DownstreamResource{Kind: plan.SecretKind, Name: key.Name}) {
+				errs = append(errs, r.RemoveSecret(ctx, of, key, plan.ValuesSecretType))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // find returns a Bundle from the cache, its HelmChartProxy, and the HelmReleaseProxies of that HelmChartProxy

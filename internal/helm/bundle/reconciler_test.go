@@ -2,11 +2,14 @@ package bundle
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -152,6 +155,64 @@ func TestTargetsWithoutReleases(t *testing.T) {
 			got, _, err := reconciler(t, test.objects...).targets(t.Context(), test.of, in, key, have, test.releases)
 			if err != nil || len(got) != test.want {
 				t.Errorf("%d targets, want %d (%v)", len(got), test.want, err)
+			}
+		})
+	}
+}
+
+// Of a Bundle without a HelmChartProxy, targets on the move stay; those that come back go if the HelmChartProxy was
+// deleted.
+func TestOrphans(t *testing.T) {
+	of := proxyOf("team", "web")
+	fleet := func(name string, isReleased bool) *fleetv1.Cluster {
+		its := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}}}
+		if isReleased {
+			its.Annotations = map[string]string{stamp.ReleasedAnnotation: "true"}
+		}
+		return its
+	}
+	values := func(cluster string) client.Object {
+		return plan.ValuesObject(client.ObjectKeyFromObject(of), "team", plan.Record{FleetCluster: cluster}, nil)
+	}
+	for name, test := range map[string]struct {
+		wasDeleted bool
+		fleets     []client.Object
+		want       string
+	}{
+		"its HelmChartProxy is moved, or lost":  {false, []client.Object{fleet("one", false), fleet("two", true)}, "one two"},
+		"and a Fleet Cluster is gone":           {false, []client.Object{fleet("one", false)}, "one"},
+		"and all are":                           {false, nil, ""},
+		"it was deleted":                        {true, []client.Object{fleet("one", true), fleet("two", true)}, "one two"},
+		"it was deleted, and one comes back":    {true, []client.Object{fleet("one", false), fleet("two", true)}, "two"},
+		"it was deleted, and both have come":    {true, []client.Object{fleet("one", false), fleet("two", false)}, ""},
+		"it was deleted, and one is moved away": {true, []client.Object{fleet("one", true)}, "one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
+			have.Spec.Targets = []fleetv1.BundleTarget{{Name: "one", ClusterName: "one"}, {Name: "two", ClusterName: "two"}}
+			if test.wasDeleted {
+				have.Annotations[plan.DeletedAnnotation] = "true"
+			}
+			r := reconciler(t, append(test.fleets, have, values("one"), values("two"))...)
+			if err := r.removeOrphan(t.Context(), have); err != nil {
+				t.Fatal(err)
+			}
+			var targets, kept []string
+			after, err := r.Bundle(t.Context(), client.ObjectKeyFromObject(have))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if after == nil {
+				after = &fleetv1.Bundle{}
+			}
+			for _, target := range after.Spec.Targets {
+				targets = append(targets, target.ClusterName)
+				if r.Get(t.Context(), client.ObjectKeyFromObject(values(target.ClusterName)), &corev1.ConfigMap{}) == nil {
+					kept = append(kept, target.ClusterName)
+				}
+			}
+			if got := strings.Join(targets, " "); got != test.want || !slices.Equal(kept, targets) {
+				t.Errorf("left is %q with the values of %v, want %q", got, kept, test.want)
 			}
 		})
 	}

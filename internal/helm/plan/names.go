@@ -28,6 +28,9 @@ const (
 	ProxyNamespaceLabel = "helmchartproxy-namespace." + stamp.Domain
 	// ProxyAnnotation holds the full name of the HelmChartProxy.
 	ProxyAnnotation = stamp.Domain + "/helmchartproxy"
+	// DeletedAnnotation on a Bundle says that its HelmChartProxy was deleted, and neither moved to another management
+	// cluster nor lost: only targets on the move stay.
+	DeletedAnnotation = stamp.Domain + "/helmchartproxy-deleted"
 	// BundleAnnotation on a HelmReleaseProxy names its Bundle, which is in the namespace of the Cluster.
 	BundleAnnotation = stamp.Domain + "/bundle"
 	// ReleaseAnnotation on an object with values holds the full name of the HelmReleaseProxy.

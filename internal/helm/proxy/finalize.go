@@ -8,6 +8,7 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -30,8 +31,10 @@ func (r *Reconciler) finalize(ctx context.Context, proxy *addonsv1.HelmChartProx
 		}
 		return 0, errors.Join(errs...)
 	}
-	if left, err := r.removeBundles(ctx, proxy, isMoved); left || err != nil {
-		return time.Second, err
+	if !isMoved {
+		if left, err := r.removeBundles(ctx, proxy); left || err != nil {
+			return time.Second, err
+		}
 	}
 	return 0, r.RemoveFinalizers(ctx, proxy, plan.Finalizer, caaphFinalizer)
 }
@@ -41,9 +44,9 @@ func (r *Reconciler) finalize(ctx context.Context, proxy *addonsv1.HelmChartProx
 const bundlePatience = 30 * time.Second
 
 // removeBundles deletes the Bundles of a HelmChartProxy whose releases are gone. It keeps Bundles whose
-// Clusters move to another management cluster. It reports whether targets are left, because the cache may be
-// behind.
-func (r *Reconciler) removeBundles(ctx context.Context, proxy *addonsv1.HelmChartProxy, isMoved bool) (left bool, err error) {
+// Clusters move to another management cluster, and marks them: the Bundle controller removes what comes back. It
+// reports whether other targets are left, because the cache may be behind.
+func (r *Reconciler) removeBundles(ctx context.Context, proxy *addonsv1.HelmChartProxy) (left bool, err error) {
 	var bundles fleetv1.BundleList
 	key := client.ObjectKeyFromObject(proxy)
 	if err := r.List(ctx, &bundles, client.MatchingLabels(plan.Labels(key)), client.UnsafeDisableDeepCopy); err != nil {
@@ -53,7 +56,7 @@ func (r *Reconciler) removeBundles(ctx context.Context, proxy *addonsv1.HelmChar
 	var errs []error
 	for i := range bundles.Items {
 		bundle := &bundles.Items[i]
-		if isMoved || !store.IsFor(bundle, key) || !plan.MayBeOurs(bundle.Name) {
+		if !store.IsFor(bundle, key) || !plan.MayBeOurs(bundle.Name) {
 			continue
 		}
 		released := 0
@@ -67,13 +70,13 @@ func (r *Reconciler) removeBundles(ctx context.Context, proxy *addonsv1.HelmChar
 			}
 		}
 		switch {
-		case len(bundle.Spec.Targets) == 0:
-			errs = append(errs, r.Remove(ctx, bundle))
-		case released == len(bundle.Spec.Targets): // All its Clusters move.
-		case isPatient:
+		case released < len(bundle.Spec.Targets) && isPatient:
 			left = true
 		case released == 0:
 			errs = append(errs, r.Remove(ctx, bundle))
+		case !metav1.HasAnnotation(bundle.ObjectMeta, plan.DeletedAnnotation):
+			mark := map[string]any{"annotations": map[string]any{plan.DeletedAnnotation: "true"}}
+			errs = append(errs, client.IgnoreNotFound(r.Merge(ctx, bundle, map[string]any{"metadata": mark})))
 		}
 	}
 	return left, errors.Join(errs...)
