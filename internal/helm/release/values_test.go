@@ -204,6 +204,34 @@ func TestDeletedSecretsComeBack(t *testing.T) {
 	}
 }
 
+// While the cache lacks the record, or its write has failed, a Secret is not written again; but it is once it was
+// removed.
+func TestWrittenOnce(t *testing.T) {
+	w := newWorld(t, &renderer{gives: "a: b"})
+	before := plan.Record{FleetCluster: "one"}
+	first := w.write(t, before, ofCluster, secretOf("a: secret"))
+	key := first.key(first.record)
+	version := func() string {
+		its := &corev1.Secret{}
+		if err := w.Get(t.Context(), key, its); err != nil {
+			t.Fatal(err)
+		}
+		return its.ResourceVersion
+	}
+	last := version()
+	second := w.write(t, before, ofCluster, secretOf("a: secret"))
+	if version() != last || second.record.Digest != first.record.Digest || second.record.Bundle != first.record.Bundle {
+		t.Errorf("version %s, then %s; the record was %s, and is %s", last, version(), first.record, second.record)
+	}
+	if err := w.removeValues(t.Context(), second, key, true); err != nil {
+		t.Fatal(err)
+	}
+	last = version()
+	if w.write(t, before, ofCluster, secretOf("a: secret")); version() == last {
+		t.Error("the Secret stays empty")
+	}
+}
+
 // A template that gives something else each time upgrades nothing while its sources stay the same, although values in
 // a Secret are written again.
 func TestUnsteadyTemplates(t *testing.T) {
