@@ -63,11 +63,12 @@ type Reconciler struct {
 	credentials sync.Map
 }
 
-// written identifies credentials: their digest, the UID of the Bundle that owns them, and the time of the write.
+// written identifies credentials: the name of their Secret, their digest, the UID of the Bundle that owns them, and the
+// time of the write.
 type written struct {
-	digest string
-	bundle types.UID
-	at     time.Time
+	name, digest string
+	bundle       types.UID
+	at           time.Time
 }
 
 // Reconcile reconciles one Bundle.
@@ -405,16 +406,14 @@ func (r *Reconciler) write(ctx context.Context, of *addonsv1.HelmChartProxy, in 
 	if err := r.putCredentials(ctx, of, in, have); err != nil {
 		return err
 	}
+	// Afterwards, nobody would know the name of the last Secret. Agents have copies of it.
+	if last := credentialsOf(have); last != "" && last != credentialsOf(want) {
+		if err := r.RemoveSecret(ctx, client.ObjectKeyFromObject(of), plan.Key{Namespace: key.Namespace, Name: last}, plan.CredentialsSecretType); err != nil {
+			return err
+		}
+	}
 	want.Spec.Targets = targets
-	if err := r.UpdateBundle(ctx, have, want, files); err != nil {
-		return err
-	}
-	last, next := credentialsOf(have), credentialsOf(want)
-	if last == "" || last == next {
-		return nil
-	}
-	r.credentials.Delete(key)
-	return r.RemoveSecret(ctx, client.ObjectKeyFromObject(of), plan.Key{Namespace: key.Namespace, Name: last}, plan.CredentialsSecretType)
+	return r.UpdateBundle(ctx, have, want, files)
 }
 
 // hasUnseen reports whether a release of the Bundle still has values from earlier inputs. A new chart with those would
@@ -438,15 +437,16 @@ func (r *Reconciler) putCredentials(ctx context.Context, of *addonsv1.HelmChartP
 	if in.Credentials == nil {
 		return nil
 	}
-	now, key := written{digest: in.CredentialsDigest(), bundle: have.UID, at: r.Inputs.Now()}, client.ObjectKeyFromObject(have)
+	key := client.ObjectKeyFromObject(have)
+	now := written{name: plan.CredentialsName(of, have.Name), digest: in.CredentialsDigest(), bundle: have.UID, at: r.Inputs.Now()}
 	if its, found := r.credentials.Load(key); found {
 		last := its.(written)
-		if last.digest == now.digest && last.bundle == now.bundle && now.at.Sub(last.at) < credentialsInterval {
+		if age := now.at.Sub(last.at); age < credentialsInterval && last == (written{now.name, now.digest, now.bundle, last.at}) {
 			return nil
 		}
 	}
 	secret := &corev1.Secret{
-		ObjectMeta: plan.Meta(client.ObjectKeyFromObject(of), have.Namespace, plan.CredentialsName(of, have.Name)),
+		ObjectMeta: plan.Meta(client.ObjectKeyFromObject(of), have.Namespace, now.name),
 		Type:       plan.CredentialsSecretType, Data: in.Credentials,
 	}
 	secret.OwnerReferences = []metav1.OwnerReference{{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Bundle", Name: have.Name, UID: have.UID}}

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
@@ -341,5 +343,52 @@ func TestValuesOfAnotherBundle(t *testing.T) {
 		if err != nil || (got != nil) != want {
 			t.Errorf("%q: target %v, want one: %t (%v)", uid, got, want, err)
 		}
+	}
+}
+
+// The credentials of an earlier repository go also if the program is killed on the way, and those of the new one are there
+// before a Bundle names them.
+func TestOtherRepository(t *testing.T) {
+	of, cluster := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
+	of.Spec.Credentials = &addonsv1.Credentials{}
+	chart := plan.Chart{Version: "1.0.0", Agent: true}
+	have := plan.NewBundle(of, "team", plan.BundleName(of, cluster, 0), chart, "")
+	key, last := client.ObjectKeyFromObject(have), &corev1.Secret{}
+	r := reconciler(t, have)
+	isCut := true
+	r.Store = store.New(interceptor.NewClient(r.Client.(client.WithWatch), interceptor.Funcs{
+		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
+			if isCut && object.GetName() == have.Spec.HelmOpOptions.SecretName && len(object.(*corev1.Secret).Data) == 0 {
+				return errors.New("killed")
+			}
+			return c.Update(ctx, object, options...)
+		},
+	}), r.Client, "muster")
+	r.Inputs = &inputs.Reader{Now: func() time.Time { return time.Time{} }}
+	in := &inputs.Inputs{Chart: chart, Credentials: map[string][]byte{"password": []byte("sesame")}}
+	write := func() error {
+		its, err := r.Bundle(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.write(t.Context(), of, in, key, its, nil, nil)
+	}
+	if err := write(); err != nil {
+		t.Fatal(err)
+	}
+	of.Spec.RepoURL = "https://other.example.com"
+	if err := write(); err == nil {
+		t.Fatal("nothing was killed")
+	}
+	next := plan.Key{Namespace: "team", Name: plan.CredentialsName(of, have.Name)}
+	if err := r.Get(t.Context(), next, &corev1.Secret{}); err != nil {
+		t.Error(err)
+	}
+	isCut = false
+	if err := write(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Get(t.Context(), plan.Key{Namespace: "team", Name: have.Spec.HelmOpOptions.SecretName}, last); err != nil || len(last.Data) > 0 {
+		t.Errorf("the last Secret has %d keys (%v)", len(last.Data), err)
 	}
 }
