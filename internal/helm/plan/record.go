@@ -50,6 +50,8 @@ type Record struct {
 	Sync int64 `json:"sync,omitempty"`
 	// Leaving is the progress of the withdrawal of a release that Helm refused to install: see Emptied.
 	Leaving string `json:"leaving,omitempty"`
+	// Until is when the withdrawal goes on without the empty chart.
+	Until *metav1.Time `json:"until,omitempty"`
 	// Retry is the next retry.
 	Retry *Retry `json:"retry,omitempty"`
 }

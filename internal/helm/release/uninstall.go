@@ -7,6 +7,8 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -98,11 +100,10 @@ func (r *Reconciler) isInstalled(s *scope) bool {
 func (r *Reconciler) empty(ctx context.Context, s *scope) (bool, error) {
 	switch {
 	case plan.MustBeEmptied(s.record, s.bundle, s.deployment):
-		s.record.Leaving = plan.Emptied
+		s.record.Leaving, s.record.Until = plan.Emptied, ptr.To(metav1.NewTime(r.Now().Add(emptyPatience)))
 	case s.record.Leaving == plan.Emptied:
-		left := s.release.DeletionTimestamp.Add(emptyPatience).Sub(r.Now())
-		if s.deployment != nil && s.deployment.Status.Release == "" && left > 0 {
-			s.again = left
+		if s.deployment != nil && s.deployment.Status.Release == "" && s.record.Until != nil && r.Now().Before(s.record.Until.Time) {
+			s.again = s.record.Until.Sub(r.Now())
 			return true, nil
 		}
 		s.record.Leaving = plan.Withdrawn

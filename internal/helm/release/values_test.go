@@ -9,6 +9,7 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -386,5 +387,38 @@ func TestForgedReleaseEmptiesNothing(t *testing.T) {
 		if err := w.Get(t.Context(), key, secret); err != nil || (len(secret.Data) == 0) != isProven {
 			t.Errorf("%s: the Secret has %d keys (%v)", name, len(secret.Data), err)
 		}
+	}
+}
+
+// The agent has time for the empty chart from when the program asks for it, which may have been away at the deletion.
+func TestEmptiedLate(t *testing.T) {
+	w := newWorld(t, &renderer{})
+	s := scopeOf(t, "")
+	s.record = plan.Record{FleetCluster: "one", Digest: "any"}
+	s.deployment = &fleetv1.BundleDeployment{}
+	s.deployment.Status.Conditions = []genericcondition.GenericCondition{{
+		Type: fleetv1.BundleDeploymentConditionInstalled, Status: "False", Message: "unable to continue with install: it exists",
+	}}
+	if err := w.Client.Create(t.Context(), s.release); err != nil {
+		t.Fatal(err)
+	}
+	s.release.DeletionTimestamp = &metav1.Time{Time: w.now.Add(-time.Hour)}
+	leaving := func() string {
+		if _, err := w.empty(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		its := &addonsv1.HelmReleaseProxy{}
+		if err := w.Get(t.Context(), client.ObjectKeyFromObject(s.release), its); err != nil {
+			t.Fatal(err)
+		}
+		s.record, s.release.ResourceVersion = plan.RecordOf(its), its.ResourceVersion
+		return s.record.Leaving
+	}
+	if got := []string{leaving(), leaving()}; got[0] != plan.Emptied || got[1] != plan.Emptied {
+		t.Errorf("it is %v", got)
+	}
+	w.now = w.now.Add(emptyPatience)
+	if got := leaving(); got != plan.Withdrawn {
+		t.Errorf("in the end it is %s", got)
 	}
 }
