@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -18,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,8 +31,6 @@ import (
 const (
 	// ByBundle is the index of HelmReleaseProxies by their Bundle.
 	ByBundle = "bundle"
-	// credentialsInterval is the interval at which credentials are rewritten: no event tells of a deleted Secret.
-	credentialsInterval = 10 * time.Minute
 	// unseenInterval is the delay before the next reconcile while releases take new inputs over.
 	unseenInterval = 250 * time.Millisecond
 )
@@ -58,17 +54,6 @@ type Reconciler struct {
 	Failures *proxy.Failures
 	// Wake enqueues a HelmChartProxy, whose status reports Failures.
 	Wake func(proxy plan.Key)
-
-	// credentials maps each Bundle to the credentials that the Reconciler wrote last.
-	credentials sync.Map
-}
-
-// written identifies credentials: the name of their Secret, their digest, the UID of the Bundle that owns them, and the
-// time of the write.
-type written struct {
-	name, digest string
-	bundle       types.UID
-	at           time.Time
 }
 
 // Reconcile reconciles one Bundle.
@@ -79,7 +64,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	if of == nil {
 		r.Failures.Set(req.NamespacedName, nil)
-		r.credentials.Delete(req.NamespacedName)
 		return ctrl.Result{}, r.removeOrphan(ctx, have)
 	}
 	again, err := r.reconcile(ctx, req.NamespacedName, have, of, releases)
@@ -109,7 +93,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key plan.Key, have *fleetv1.
 	case !store.IsFor(have, client.ObjectKeyFromObject(of)):
 		return 0, store.Taken(have)
 	case metav1.HasAnnotation(have.ObjectMeta, plan.DeletedAnnotation) && of.DeletionTimestamp.IsZero(): // A new HelmChartProxy.
-		return 0, r.Merge(ctx, have, map[string]any{"metadata": map[string]any{"annotations": map[string]any{plan.DeletedAnnotation: nil}}})
+		return 0, r.UpdateBundle(ctx, have, func(its *fleetv1.Bundle) { delete(its.Annotations, plan.DeletedAnnotation) })
 	}
 	in, again := &inputs.Inputs{Incomplete: true}, time.Duration(0) // Deleting a Bundle needs no inputs.
 	if of.DeletionTimestamp.IsZero() {
@@ -130,7 +114,6 @@ func (r *Reconciler) reconcile(ctx context.Context, key plan.Key, have *fleetv1.
 	switch {
 	case len(targets) == 0 && len(releases) == 0:
 		if have != nil {
-			r.credentials.Delete(key)
 			return 0, r.Remove(ctx, have)
 		}
 		return 0, nil
@@ -362,23 +345,16 @@ func (r *Reconciler) retain(ctx context.Context, of *addonsv1.HelmChartProxy, ha
 	if have == nil {
 		return nil
 	}
-	if store.IsCut(have) { // The cache lacks content that must stay.
-		live := &fleetv1.Bundle{}
-		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(have), live); err != nil {
-			return client.IgnoreNotFound(err)
+	return r.UpdateBundle(ctx, have, func(its *fleetv1.Bundle) {
+		if !isFrozen(of, releases) {
+			its.Spec.Targets = targets
+			return
 		}
-		have = live
-	}
-	want := have.DeepCopy()
-	want.Spec.Targets = targets
-	if isFrozen(of, releases) {
-		want.Spec.Targets = have.Spec.Targets
-		if len(targets) == 0 {
-			want.Spec.Targets = nil
+		its.Spec.Paused = len(targets) > 0
+		if len(targets) == 0 { // This uninstalls nothing, because of keepResources.
+			its.Spec.Targets = nil
 		}
-		want.Spec.Paused = len(targets) > 0 // Removing the targets uninstalls nothing, because of keepResources.
-	}
-	return r.UpdateBundle(ctx, have, want, nil)
+	})
 }
 
 // write creates or updates a Bundle. It creates the Bundle without targets: the Bundle owns the values, which
@@ -412,8 +388,15 @@ func (r *Reconciler) write(ctx context.Context, of *addonsv1.HelmChartProxy, in 
 			return err
 		}
 	}
-	want.Spec.Targets = targets
-	return r.UpdateBundle(ctx, have, want, files)
+	return r.UpdateBundle(ctx, have, func(its *fleetv1.Bundle) {
+		maps.Copy(its.Labels, want.Labels)
+		maps.Copy(its.Annotations, want.Annotations)
+		if files == nil && !in.Chart.Agent {
+			files = its.Spec.Resources
+		}
+		its.Spec = want.Spec
+		its.Spec.Targets, its.Spec.Resources = targets, files
+	})
 }
 
 // hasUnseen reports whether a release of the Bundle still has values from earlier inputs. A new chart with those would
@@ -431,28 +414,15 @@ func credentialsOf(bundle *fleetv1.Bundle) string {
 	return bundle.Spec.HelmOpOptions.SecretName
 }
 
-// putCredentials writes the Secret with which agents reach the repository, after a start and whenever the
-// credentials change. The program may not read the Secret to compare it. The Bundle owns the Secret.
+// putCredentials writes the Secret with which agents reach the repository. The Bundle owns it.
 func (r *Reconciler) putCredentials(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, have *fleetv1.Bundle) error {
 	if in.Credentials == nil {
 		return nil
 	}
-	key := client.ObjectKeyFromObject(have)
-	now := written{name: plan.CredentialsName(of, have.Name), digest: in.CredentialsDigest(), bundle: have.UID, at: r.Inputs.Now()}
-	if its, found := r.credentials.Load(key); found {
-		last := its.(written)
-		if age := now.at.Sub(last.at); age < credentialsInterval && last == (written{now.name, now.digest, now.bundle, last.at}) {
-			return nil
-		}
-	}
 	secret := &corev1.Secret{
-		ObjectMeta: plan.Meta(client.ObjectKeyFromObject(of), have.Namespace, now.name),
+		ObjectMeta: plan.Meta(client.ObjectKeyFromObject(of), have.Namespace, plan.CredentialsName(of, have.Name)),
 		Type:       plan.CredentialsSecretType, Data: in.Credentials,
 	}
 	secret.OwnerReferences = []metav1.OwnerReference{{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Bundle", Name: have.Name, UID: have.UID}}
-	if err := r.PutValues(ctx, secret); err != nil {
-		return err
-	}
-	r.credentials.Store(key, now)
-	return nil
+	return r.PutValues(ctx, secret)
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,7 +37,7 @@ func reconciler(t *testing.T, objects ...client.Object) *Reconciler {
 		t.Fatal(err)
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&addonsv1.HelmReleaseProxy{}, ByBundle, Index).Build()
-	return &Reconciler{Store: store.New(c, c, "muster")}
+	return &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{})}
 }
 
 func proxyOf(namespace, name string) *addonsv1.HelmChartProxy {
@@ -363,7 +364,7 @@ func TestOtherRepository(t *testing.T) {
 			}
 			return c.Update(ctx, object, options...)
 		},
-	}), r.Client, "muster")
+	}), r.Client, "muster", clock.RealClock{})
 	r.Inputs = &inputs.Reader{Now: func() time.Time { return time.Time{} }}
 	in := &inputs.Inputs{Chart: chart, Credentials: map[string][]byte{"password": []byte("sesame")}}
 	write := func() error {

@@ -13,6 +13,7 @@ import (
 	capilabels "sigs.k8s.io/cluster-api/util/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
@@ -49,9 +50,10 @@ func (r *Reconciler) setFinalizers(ctx context.Context, proxy *addonsv1.HelmChar
 	if slices.Contains(proxy.Finalizers, plan.Finalizer) {
 		return false, nil
 	}
-	without := slices.DeleteFunc(slices.Clone(proxy.Finalizers), func(its string) bool { return its == caaphFinalizer })
-	change := map[string]any{"finalizers": append(without, plan.Finalizer), "resourceVersion": proxy.ResourceVersion}
-	return true, client.IgnoreNotFound(r.Merge(ctx, proxy, map[string]any{"metadata": change}))
+	want := proxy.DeepCopy()
+	controllerutil.RemoveFinalizer(want, caaphFinalizer)
+	controllerutil.AddFinalizer(want, plan.Finalizer)
+	return true, client.IgnoreNotFound(r.Change(ctx, proxy, want, store.Unchanged))
 }
 
 // Managed decides which HelmChartProxies Muster reconciles.

@@ -75,8 +75,9 @@ func (r *Reconciler) removeBundles(ctx context.Context, proxy *addonsv1.HelmChar
 		case released == 0:
 			errs = append(errs, r.Remove(ctx, bundle))
 		case !metav1.HasAnnotation(bundle.ObjectMeta, plan.DeletedAnnotation):
-			mark := map[string]any{"annotations": map[string]any{plan.DeletedAnnotation: "true"}}
-			errs = append(errs, client.IgnoreNotFound(r.Merge(ctx, bundle, map[string]any{"metadata": mark})))
+			errs = append(errs, r.UpdateBundle(ctx, bundle, func(its *fleetv1.Bundle) {
+				metav1.SetMetaDataAnnotation(&its.ObjectMeta, plan.DeletedAnnotation, "true")
+			}))
 		}
 	}
 	return left, errors.Join(errs...)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
@@ -92,10 +93,9 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 	for key, value := range want.Annotations {
 		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, key, value)
 	}
-	changed.Finalizers = append(slices.DeleteFunc(slices.Clone(have.Finalizers), func(its string) bool {
-		return its == plan.Finalizer || its == CAAPHReleaseFinalizer
-	}), plan.Finalizer)
-	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(have, client.MergeFromWithOptimisticLock{}), client.FieldOwner(store.FieldManager)); err != nil {
+	controllerutil.RemoveFinalizer(changed, CAAPHReleaseFinalizer)
+	controllerutil.AddFinalizer(changed, plan.Finalizer)
+	if err := r.Change(ctx, have, changed, store.Unchanged); err != nil {
 		return have, client.IgnoreNotFound(err)
 	}
 	return changed, nil

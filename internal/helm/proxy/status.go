@@ -1,18 +1,14 @@
 package proxy
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -62,7 +58,7 @@ func (r *Reconciler) report(ctx context.Context, proxy *addonsv1.HelmChartProxy,
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return nil
 	}
-	if err := r.patchStatus(ctx, before, after); err != nil {
+	if err := r.Status().Patch(ctx, after, client.MergeFrom(before), client.FieldOwner(store.FieldManager)); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	r.announce(before, after)
@@ -118,39 +114,4 @@ func (r *Reconciler) announce(before, after *addonsv1.HelmChartProxy) {
 		return // It is in progress.
 	}
 	r.Recorder.Eventf(after, nil, kind, is.Reason, "Deploy", "%s", message.Short(text, message.Note))
-}
-
-// patchStatus writes the status. If a few of many Clusters come or go, it sends only those: a merge patch would
-// send the whole list.
-func (r *Reconciler) patchStatus(ctx context.Context, before, after *addonsv1.HelmChartProxy) error {
-	if patch := statusPatch(before, after); patch != nil {
-		data, err := json.Marshal(patch)
-		if err != nil {
-			return err
-		}
-		err = r.Status().Patch(ctx, before.DeepCopy(), client.RawPatch(types.JSONPatchType, data), client.FieldOwner(store.FieldManager))
-		if !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
-			return err
-		}
-	}
-	return r.Status().Patch(ctx, after.DeepCopy(), client.MergeFrom(before), client.FieldOwner(store.FieldManager))
-}
-
-// statusPatch returns a JSON patch; nil if a merge patch is as small.
-func statusPatch(before, after *addonsv1.HelmChartProxy) []store.Operation {
-	const few = 32
-	there, wanted := before.Status.MatchingClusters, after.Status.MatchingClusters
-	if len(there) < few || len(before.Status.Conditions) == 0 || before.Status.ObservedGeneration == 0 {
-		return nil
-	}
-	changes := store.ListChanges("/status/matchingClusters", there, wanted, func(a, b *corev1.ObjectReference) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	if len(changes) == 0 {
-		return nil
-	}
-	patch := []store.Operation{{Op: "replace", Path: "/metadata/resourceVersion", Value: before.ResourceVersion}}
-	return append(append(patch, changes...),
-		store.Operation{Op: "replace", Path: "/status/conditions", Value: after.Status.Conditions},
-		store.Operation{Op: "replace", Path: "/status/observedGeneration", Value: after.Status.ObservedGeneration})
 }

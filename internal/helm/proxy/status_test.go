@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -31,7 +32,7 @@ func reconcilerOf(t *testing.T, of *addonsv1.HelmChartProxy, objects ...client.O
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, of)...).
 		WithStatusSubresource(&addonsv1.HelmChartProxy{}, &addonsv1.HelmReleaseProxy{}).WithIndex(&addonsv1.HelmReleaseProxy{}, ByProxy, Index).Build()
 	read := make(chan plan.Key, 1)
-	r := &Reconciler{Store: store.New(c, c, "muster"), Failures: &Failures{}, Now: time.Now, Recorder: events.NewFakeRecorder(10), Wake: func(plan.Key) {}}
+	r := &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Failures: &Failures{}, Now: time.Now, Recorder: events.NewFakeRecorder(10), Wake: func(plan.Key) {}}
 	r.Inputs = &inputs.Reader{
 		Live: c, Cached: c, Wake: func(key plan.Key) { read <- key }, Now: time.Now,
 		Check:  func(context.Context, string, []byte) error { return nil },
@@ -135,7 +136,10 @@ func TestMovedClustersKeepTheirBundle(t *testing.T) {
 		stays       bool
 	}{"moved": {map[string]string{stamp.ReleasedAnnotation: "true"}, true}, "not moved": {nil, false}} {
 		r := reconcilerOf(t, of.DeepCopy(), bundle.DeepCopy(), fleet("moved", test.annotations), fleet("one", nil))
-		deleted := of.DeepCopy()
+		deleted := &addonsv1.HelmChartProxy{}
+		if err := r.Get(t.Context(), client.ObjectKeyFromObject(of), deleted); err != nil {
+			t.Fatal(err)
+		}
 		deleted.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-time.Hour)}
 		if _, err := r.finalize(t.Context(), deleted, nil); err != nil {
 			t.Fatal(err)

@@ -146,8 +146,8 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 		return err
 	}
 	if !equality.Semantic.DeepEqual(before, s.record) {
-		if err := r.SetRecord(ctx, s.release, s.record, installed(s)); err != nil {
-			return client.IgnoreNotFound(err)
+		if err := r.setRecord(ctx, s); err != nil {
+			return err
 		}
 		return failed // The write triggers the next reconcile, which reports the recorded state.
 	}
@@ -173,12 +173,14 @@ func (r *Reconciler) findBundle(ctx context.Context, s *scope) (err error) {
 	return err
 }
 
-// installed returns the annotation that makes CAAPH, if it comes back, leave the release alone.
-func installed(s *scope) map[string]string {
-	if s.isFrozen() {
-		return map[string]string{addonsv1.ReleaseInstalledAnnotation: "true"}
+// setRecord writes the record of the release, unless that has changed meanwhile.
+func (r *Reconciler) setRecord(ctx context.Context, s *scope) error {
+	want := s.release.DeepCopy()
+	metav1.SetMetaDataAnnotation(&want.ObjectMeta, plan.RecordAnnotation, s.record.String())
+	if s.isFrozen() { // CAAPH, if it comes back, leaves it alone.
+		metav1.SetMetaDataAnnotation(&want.ObjectMeta, addonsv1.ReleaseInstalledAnnotation, "true")
 	}
-	return nil
+	return client.IgnoreNotFound(r.Change(ctx, s.release, want, store.Unchanged))
 }
 
 // find finds the Cluster, and its Fleet Cluster by the pin. It verifies the pin, because every user who may

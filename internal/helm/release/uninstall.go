@@ -110,7 +110,7 @@ func (r *Reconciler) empty(ctx context.Context, s *scope) (bool, error) {
 	default:
 		return false, nil
 	}
-	return true, client.IgnoreNotFound(r.SetRecord(ctx, s.release, s.record, nil))
+	return true, r.setRecord(ctx, s)
 }
 
 // ByTarget is the index of HelmReleaseProxies by Fleet Cluster, and by Fleet Cluster and Bundle.

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -47,11 +47,11 @@ type memory struct {
 
 // written describes the last values of a release: their sources, and the object that holds them.
 type written struct {
-	from uint64
-	// before is the record before the write, and record the one after it.
-	before, record plan.Record
-	// object is the digest of the object.
+	from   uint64
+	digest string
+	// object is the digest of the object, and bundle its owner.
 	object string
+	bundle types.UID
 	// failed is the error of the rendering, and at the time of all this.
 	failed error
 	at     time.Time
@@ -59,12 +59,12 @@ type written struct {
 
 // isOf reports whether the values that the record names were written, for the Bundle of now.
 func (w written) isOf(s *scope) bool {
-	return w.failed == nil && w.record.Digest == s.record.Digest && w.record.Bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID
+	return w.failed == nil && w.digest == s.record.Digest && w.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID
 }
 
 // checkInterval is how often a release repeats, without an event, the write of a Secret, which a user may have
 // deleted, and the rendering of a failed template, which may have been slow by chance.
-const checkInterval = 10 * time.Minute
+const checkInterval = store.SecretInterval
 
 // turnInterval is how long a release waits if its namespace is already rendering.
 const turnInterval = time.Second
@@ -105,9 +105,6 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	}
 	from, isWhole := r.digestOfSources(ctx, s)
 	last := r.rendered.get(client.ObjectKeyFromObject(s.release))
-	if isWhole && last.from == from && equality.Semantic.DeepEqual(last.before, s.record) {
-		s.record = last.record // The cache does not have it yet, or its write failed.
-	}
 	if isWhole && last.from == from && r.isCurrent(ctx, s, last) {
 		return nil
 	}
@@ -123,7 +120,7 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	if isWhole && last.from == from && last.isOf(s) && digest != last.record.Digest {
+	if isWhole && last.from == from && last.isOf(s) && digest != last.digest {
 		// The template gives something else each time. Without a change there is no upgrade.
 		last.at = r.Now()
 		r.rendered.set(client.ObjectKeyFromObject(s.release), last)
@@ -149,10 +146,10 @@ func (r *Reconciler) put(ctx context.Context, s *scope, record plan.Record, laye
 		return err
 	}
 	record.Secretive, record.Bundle = record.Secretive || record.Secret, s.bundle.UID
-	r.rendered.set(client.ObjectKeyFromObject(s.release), written{
-		from: from, before: s.record, record: record, object: store.ObjectDigest(object), at: r.Now(),
-	})
 	s.record = record
+	r.rendered.set(client.ObjectKeyFromObject(s.release), written{
+		from: from, digest: record.Digest, object: store.ObjectDigest(object), bundle: s.bundle.UID, at: r.Now(),
+	})
 	if record.Secret {
 		s.retryAfter(checkInterval)
 	}
@@ -328,9 +325,6 @@ func (r *Reconciler) removeStale(ctx context.Context, s *scope, observed plan.Re
 // removeValues removes a ConfigMap with values, and a Secret if there may be one: the program may not read it
 // to find out.
 func (r *Reconciler) removeValues(ctx context.Context, s *scope, key plan.Key, isSecret bool) error {
-	if last := r.rendered.get(client.ObjectKeyFromObject(s.release)); s.key(last.record) == key {
-		r.rendered.forget(client.ObjectKeyFromObject(s.release)) // They are to be written again when they are wanted again.
-	}
 	of := client.ObjectKeyFromObject(s.proxy)
 	if err := r.RemoveValues(ctx, of, key); err != nil || !isSecret {
 		return err

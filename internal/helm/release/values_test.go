@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -56,7 +57,7 @@ func (noSources) Digest(context.Context, *clusterv1.Cluster, io.Writer) bool { r
 type world struct {
 	*Reconciler
 	client.Client
-	now time.Time
+	clock *testclock.FakeClock
 }
 
 func newWorld(t *testing.T, renders Renderer) *world {
@@ -65,10 +66,10 @@ func newWorld(t *testing.T, renders Renderer) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).WithIndex(&addonsv1.HelmReleaseProxy{}, ByTarget, TargetIndex).Build(), now: time.Now()}
+	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).WithIndex(&addonsv1.HelmReleaseProxy{}, ByTarget, TargetIndex).Build(), clock: testclock.NewFakeClock(time.Now())}
 	w.Reconciler = &Reconciler{
-		Store: store.New(w.Client, w.Client, "muster"), Settings: settings.NewReader(w.Client), Sources: noSources{}, Renderer: renders,
-		Turns: NewTurns(2), Now: func() time.Time { return w.now },
+		Store: store.New(w.Client, w.Client, "muster", w.clock), Settings: settings.NewReader(w.Client), Sources: noSources{}, Renderer: renders,
+		Turns: NewTurns(2), Now: w.clock.Now,
 	}
 	return w
 }
@@ -170,7 +171,7 @@ func TestFailuresAreRemembered(t *testing.T) {
 			if renders.count != test.again+1 {
 				t.Error("not rendered again for another label of the Cluster")
 			}
-			w.now = w.now.Add(checkInterval)
+			w.clock.Step(checkInterval)
 			w.write(t, record, "a: {{ .Cluster.metadata.name }}", func(s *scope) { s.cluster.Labels = map[string]string{"tier": "web"} })
 			if renders.count != test.again+2 {
 				t.Error("never rendered again")
@@ -198,7 +199,7 @@ func TestDeletedSecretsComeBack(t *testing.T) {
 	if err := w.Get(t.Context(), key, &corev1.Secret{}); !apierrors.IsNotFound(err) || second.again == 0 || second.again > checkInterval {
 		t.Errorf("the next reconcile is in %s (%v)", second.again, err)
 	}
-	w.now = w.now.Add(checkInterval)
+	w.clock.Step(checkInterval)
 	third := w.write(t, second.record, "a: {{ .Cluster.metadata.name }}", secret)
 	if err := w.Get(t.Context(), key, &corev1.Secret{}); err != nil || third.record.Revision != first.record.Revision {
 		t.Errorf("the Secret has not come back (%v), or its values count as changed", err)
@@ -241,7 +242,7 @@ func TestUnsteadyTemplates(t *testing.T) {
 		s.inputs.Secret, s.inputs.Layers = true, []plan.Layer{{Key: "00.yaml", Data: []byte("a: secret")}}
 	}
 	first := w.write(t, plan.Record{FleetCluster: "one"}, "a: {{ .Cluster.metadata.name }}", secret)
-	w.now = w.now.Add(checkInterval)
+	w.clock.Step(checkInterval)
 	second := w.write(t, first.record, "a: {{ .Cluster.metadata.name }}", secret)
 	if second.record.Digest != first.record.Digest || second.record.Revision != first.record.Revision || second.again != checkInterval {
 		t.Errorf("the record was %v, and is %v; again in %s", first.record, second.record, second.again)
@@ -372,7 +373,7 @@ func TestForgedReleaseEmptiesNothing(t *testing.T) {
 		w := newWorld(t, &renderer{})
 		s := scopeOf(t, "")
 		s.release.Spec.ClusterRef.Namespace, s.record = "victim", plan.Record{FleetCluster: "prod", Secret: true}
-		s.release.DeletionTimestamp = &metav1.Time{Time: w.now}
+		s.release.DeletionTimestamp = &metav1.Time{Time: w.clock.Now()}
 		if !isProven {
 			s.bundle = nil
 		}
@@ -402,7 +403,7 @@ func TestEmptiedLate(t *testing.T) {
 	if err := w.Client.Create(t.Context(), s.release); err != nil {
 		t.Fatal(err)
 	}
-	s.release.DeletionTimestamp = &metav1.Time{Time: w.now.Add(-time.Hour)}
+	s.release.DeletionTimestamp = &metav1.Time{Time: w.clock.Now().Add(-time.Hour)}
 	leaving := func() string {
 		if _, err := w.empty(t.Context(), s); err != nil {
 			t.Fatal(err)
@@ -417,7 +418,7 @@ func TestEmptiedLate(t *testing.T) {
 	if got := []string{leaving(), leaving()}; got[0] != plan.Emptied || got[1] != plan.Emptied {
 		t.Errorf("it is %v", got)
 	}
-	w.now = w.now.Add(emptyPatience)
+	w.clock.Step(emptyPatience)
 	if got := leaving(); got != plan.Withdrawn {
 		t.Errorf("in the end it is %s", got)
 	}

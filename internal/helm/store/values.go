@@ -9,7 +9,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,8 +34,11 @@ const (
 	digestKeyType corev1.SecretType = stamp.Domain + "/digest-key"
 )
 
-// PutValues writes an object with values or credentials, a ConfigMap or a Secret. It writes a Secret without
-// comparing, because it may not read it.
+// SecretInterval is how often a Secret is written again: a user may have changed or deleted it, without an event.
+const SecretInterval = 10 * time.Minute
+
+// PutValues writes an object with values or credentials, a ConfigMap or a Secret. Because it may not read Secrets, it
+// compares them with those that it wrote last.
 func (s *Store) PutValues(ctx context.Context, want client.Object) error {
 	if secret, ok := want.(*corev1.Secret); ok {
 		return s.putSecret(ctx, secret)
@@ -56,25 +61,30 @@ func (s *Store) putConfigMap(ctx context.Context, want *corev1.ConfigMap) error 
 	if proxy, _ := plan.ProxyOf(want); !IsFor(have, proxy) {
 		return &TakenError{want}
 	}
-	if !contains(have.Annotations, want.Annotations) || !reflect.DeepEqual(have.OwnerReferences, want.OwnerReferences) {
-		meta := map[string]any{"annotations": want.Annotations, "ownerReferences": want.OwnerReferences}
-		if err := s.Merge(ctx, have, map[string]any{"metadata": meta}); err != nil {
-			return err
-		}
-	}
-	if dataDigest(want) == dataDigest(have) {
+	if contains(have.Annotations, want.Annotations) && reflect.DeepEqual(have.OwnerReferences, want.OwnerReferences) && dataDigest(want) == dataDigest(have) {
 		return nil
 	}
 	// The cache does not know the existing keys, and a merge would leave them.
-	patch := []Operation{{Op: "add", Path: "/data", Value: want.Data}}
+	patch := []operation{{Op: "add", Path: "/data", Value: want.Data}, {Op: "add", Path: "/metadata/ownerReferences", Value: want.OwnerReferences}}
 	if have.BinaryData != nil {
-		patch = append(patch, Operation{Op: "remove", Path: "/binaryData"})
+		patch = append(patch, operation{Op: "remove", Path: "/binaryData"})
 	}
-	return s.patch(ctx, have, types.JSONPatchType, patch)
+	for key, value := range want.Annotations {
+		patch = append(patch, operation{Op: "add", Path: "/metadata/annotations/" + strings.ReplaceAll(key, "/", "~1"), Value: value})
+	}
+	return s.patch(ctx, have, jsonPatch(patch))
 }
 
 func (s *Store) putSecret(ctx context.Context, want *corev1.Secret) error {
-	err := s.Update(ctx, want.DeepCopy(), client.FieldOwner(FieldManager))
+	content, err := json.Marshal(want)
+	if err != nil {
+		return err
+	}
+	key, digest := client.ObjectKeyFromObject(want), plan.Digest(content)
+	if last, found := s.secrets.Get(key); found && last == digest {
+		return nil
+	}
+	err = s.Update(ctx, want.DeepCopy(), client.FieldOwner(FieldManager))
 	if apierrors.IsNotFound(err) {
 		err = s.Create(ctx, want.DeepCopy())
 	}
@@ -84,6 +94,7 @@ func (s *Store) putSecret(ctx context.Context, want *corev1.Secret) error {
 	case err != nil:
 		return fmt.Errorf("changing %s: %w", describe(want), err)
 	}
+	s.secrets.Set(key, digest, SecretInterval)
 	return nil
 }
 
@@ -119,6 +130,7 @@ func (s *Store) RemoveValues(ctx context.Context, proxy, key plan.Key) error {
 // RemoveSecret empties a Secret of ours, and leaves it to the garbage collector: its only owner is one that
 // never existed. A Secret of others stays as it is.
 func (s *Store) RemoveSecret(ctx context.Context, proxy, key plan.Key, of corev1.SecretType) error {
+	s.secrets.Delete(key)
 	secret := &corev1.Secret{ObjectMeta: plan.Meta(proxy, key.Namespace, key.Name), Type: of}
 	sum := sha256.Sum256([]byte(key.String())) // It is the same each time, so that a Secret is emptied once.
 	never := types.UID(fmt.Sprintf("%x-%x-0000-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:14]))
