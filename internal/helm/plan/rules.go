@@ -16,6 +16,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/helm/values"
+	"github.com/muster-fleet/muster/internal/message"
 )
 
 // Default sets the defaults of cluster-api-addon-provider-helm.
@@ -80,7 +81,7 @@ func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 		}
 	}
 	if _, err := values.Parse(spec.ValuesTemplate); err != nil {
-		errs = append(errs, field.Invalid(path.Child("valuesTemplate"), shortened(spec.ValuesTemplate), "does not parse: "+err.Error()))
+		errs = append(errs, field.Invalid(path.Child("valuesTemplate"), message.Short(spec.ValuesTemplate, 80), "does not parse: "+err.Error()))
 	}
 	if spec.Download == addonsv1.DownloadAgent {
 		if err := CheckAgent(spec.RepoURL, spec.ChartName, spec.Version); err != nil {
@@ -88,14 +89,13 @@ func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 		}
 	}
 	errs = append(errs, validateOptions(path.Child("options"), &spec.Options)...)
-	if spec.Rollout != nil && spec.Rollout.MaxUnavailable != nil {
-		most := spec.Rollout.MaxUnavailable
-		if _, err := percentOrCount(most.String()); err != nil {
-			errs = append(errs, field.Invalid(path.Child("rollout", "maxUnavailable"), most.String(), err.Error()))
-		}
+	if spec.Rollout != nil && spec.Rollout.MaxUnavailable != nil && !percentOrCount.MatchString(spec.Rollout.MaxUnavailable.String()) {
+		errs = append(errs, field.Invalid(path.Child("rollout", "maxUnavailable"), spec.Rollout.MaxUnavailable.String(), "must be a number of at least 1, or a percentage such as 25%"))
 	}
 	return errs
 }
+
+var percentOrCount = regexp.MustCompile(`^[1-9][0-9]{0,17}%?$`)
 
 func validateRelease(path *field.Path, spec *addonsv1.HelmChartProxySpec) field.ErrorList {
 	var errs field.ErrorList
@@ -205,22 +205,4 @@ func CheckURL(repoURL string) error {
 		return fmt.Errorf("specified repoURL %s must include a host", repoURL)
 	}
 	return nil
-}
-
-func percentOrCount(text string) (int, error) {
-	count := 0
-	digits, _ := strings.CutSuffix(text, "%")
-	if _, err := fmt.Sscanf(digits, "%d", &count); err != nil || fmt.Sprint(count) != digits || count < 1 {
-		return 0, fmt.Errorf("must be a number of at least 1, or a percentage such as 25%%")
-	}
-	return count, nil
-}
-
-// shortened returns a text that is short enough for an error message.
-func shortened(text string) string {
-	const enough = 80
-	if len(text) <= enough {
-		return text
-	}
-	return text[:enough] + "…"
 }

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
@@ -15,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/picture"
 )
 
@@ -290,20 +290,7 @@ func list(entries []string) string {
 			parts = append(parts, fmt.Sprintf("and %d more", len(entries)-listed))
 			break
 		}
-		parts = append(parts, plain(entry))
+		parts = append(parts, message.Short(picture.Text(entry), longestEntry)) // Others may have written it.
 	}
 	return strings.Join(parts, "; ")
-}
-
-// plain returns a text, which others may have written, in the length and the characters of a message.
-func plain(text string) string {
-	text = picture.Text(text)
-	if len(text) <= longestEntry {
-		return text
-	}
-	end := longestEntry
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + "…"
 }
