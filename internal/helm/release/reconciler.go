@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -40,7 +41,8 @@ type Reconciler struct {
 	Turns    *Turns
 	Now      func() time.Time
 
-	rendered memory
+	// rendered maps the key of each release to what is written of it.
+	rendered sync.Map
 }
 
 // scope is the state of one reconcile.
@@ -78,7 +80,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	release := &addonsv1.HelmReleaseProxy{}
 	if err := r.Get(ctx, req.NamespacedName, release); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.rendered.forget(req.NamespacedName)
+			r.rendered.Delete(req.NamespacedName)
 			r.Inputs.ForgetRelease(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)

@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"io"
 	"slices"
-	"sync"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -21,7 +20,6 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
-	"github.com/muster-fleet/muster/internal/helm/values"
 	"github.com/muster-fleet/muster/internal/helm/worker"
 	"github.com/muster-fleet/muster/internal/sync/sources"
 )
@@ -37,12 +35,6 @@ var _ Sources = (*sources.Sources)(nil)
 // Renderer renders the values template of a HelmChartProxy in this namespace.
 type Renderer interface {
 	Render(ctx context.Context, namespace, template string, data map[string]any) ([]byte, error)
-}
-
-// memory holds the last rendering and write of each release: most events change neither.
-type memory struct {
-	mu  sync.Mutex
-	all map[plan.Key]written
 }
 
 // written describes the last values of a release: their sources, and the object that holds them.
@@ -69,25 +61,11 @@ const checkInterval = store.SecretInterval
 // turnInterval is how long a release waits if its namespace is already rendering.
 const turnInterval = time.Second
 
-func (m *memory) get(release plan.Key) written {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.all[release]
-}
-
-func (m *memory) set(release plan.Key, its written) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.all == nil {
-		m.all = map[plan.Key]written{}
-	}
-	m.all[release] = its
-}
-
-func (m *memory) forget(release plan.Key) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.all, release)
+// last returns the last rendering and write of a release: most events change neither.
+func (r *Reconciler) last(s *scope) written {
+	its, _ := r.rendered.Load(client.ObjectKeyFromObject(s.release))
+	last, _ := its.(written)
+	return last
 }
 
 // writeValues writes the values of the release, and records their location. It writes changed values to the
@@ -104,14 +82,14 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 		return nil
 	}
 	from, isWhole := r.digestOfSources(ctx, s)
-	last := r.rendered.get(client.ObjectKeyFromObject(s.release))
+	last := r.last(s)
 	if isWhole && last.from == from && r.isCurrent(ctx, s, last) {
 		return nil
 	}
 	layers, err := r.render(ctx, s)
 	if err != nil {
 		if isWhole && (errors.As(err, new(worker.Problem)) || errors.As(err, new(worker.LimitError))) {
-			r.rendered.set(client.ObjectKeyFromObject(s.release), written{from: from, failed: err, at: r.Now()})
+			r.rendered.Store(client.ObjectKeyFromObject(s.release), written{from: from, failed: err, at: r.Now()})
 			s.retryAfter(checkInterval)
 		}
 		return nil
@@ -123,7 +101,7 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	if isWhole && last.from == from && last.isOf(s) && digest != last.digest {
 		// The template gives something else each time. Without a change there is no upgrade.
 		last.at = r.Now()
-		r.rendered.set(client.ObjectKeyFromObject(s.release), last)
+		r.rendered.Store(client.ObjectKeyFromObject(s.release), last)
 		s.retryAfter(checkInterval)
 		return nil
 	}
@@ -147,7 +125,7 @@ func (r *Reconciler) put(ctx context.Context, s *scope, record plan.Record, laye
 	}
 	record.Secretive, record.Bundle = record.Secretive || record.Secret, s.bundle.UID
 	s.record = record
-	r.rendered.set(client.ObjectKeyFromObject(s.release), written{
+	r.rendered.Store(client.ObjectKeyFromObject(s.release), written{
 		from: from, digest: record.Digest, object: store.ObjectDigest(object), bundle: s.bundle.UID, at: r.Now(),
 	})
 	if record.Secret {
@@ -268,18 +246,6 @@ func (r *Reconciler) renderInTurn(ctx context.Context, s *scope, data map[string
 	}
 	defer r.Turns.leave(s.proxy.Namespace)
 	return r.Renderer.Render(ctx, s.proxy.Namespace, s.proxy.Spec.ValuesTemplate, data)
-}
-
-// InProcess renders in this process.
-type InProcess struct{}
-
-// Render renders a template.
-func (InProcess) Render(_ context.Context, _, template string, data map[string]any) ([]byte, error) {
-	parsed, err := values.Parse(template)
-	if err != nil {
-		return nil, err
-	}
-	return parsed.Render(data)
 }
 
 // objectOf returns the object with values, which the Bundle owns.

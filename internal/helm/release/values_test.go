@@ -120,7 +120,7 @@ func TestFleetClusterIsGone(t *testing.T) {
 		"once":  {of: of, strategy: addonsv1.ReconcileStrategyInstallOnce},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, InProcess{})
+			w := newWorld(t, (*worker.Pool)(nil))
 			s := scopeOf(t, "who: me")
 			s.release.UID, s.proxy.Spec.ReconcileStrategy = of.Release, test.strategy
 			s.record.Installed, s.record.Of = true, &test.of
@@ -136,7 +136,7 @@ func TestFleetClusterIsGone(t *testing.T) {
 
 // An outdated release keeps its values: it may have to stay for a long time.
 func TestOutdatedKeepsItsValues(t *testing.T) {
-	w := newWorld(t, InProcess{})
+	w := newWorld(t, (*worker.Pool)(nil))
 	s := w.write(t, plan.Record{FleetCluster: "one", Digest: "last"}, "who: me", func(s *scope) { s.proxy.Spec.ReleaseName = "other" })
 	if s.record.Digest != "last" || s.record.Revision != 0 {
 		t.Errorf("it has other values: %+v", s.record)
