@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	capilabels "sigs.k8s.io/cluster-api/util/labels"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -61,9 +59,6 @@ type Managed struct {
 	client.Reader
 	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter; empty for all.
 	WatchFilter string
-
-	mu       sync.Mutex
-	reported bool
 }
 
 // Is reports whether Muster reconciles a HelmChartProxy: the CRD must be Muster's.
@@ -72,15 +67,7 @@ func (m *Managed) Is(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool,
 	if err := m.Get(ctx, client.ObjectKey{Name: CRDName}, crd, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("reading CustomResourceDefinition %q: %w", CRDName, err)
 	}
-	isOurs := crd.Labels[stamp.ManagedByLabel] == stamp.ManagedBy
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !isOurs && !m.reported {
-		ctrl.LoggerFrom(ctx).Info("HelmChartProxies are not managed: their CustomResourceDefinition is not Muster's; apply manifests/helm to make Muster reconcile them",
-			"crd", CRDName, "label", stamp.ManagedByLabel+"="+stamp.ManagedBy)
-	}
-	m.reported = !isOurs
-	return isOurs && m.isWatched(proxy), nil
+	return crd.Labels[stamp.ManagedByLabel] == stamp.ManagedBy && m.isWatched(proxy), nil
 }
 
 func (m *Managed) isWatched(proxy *addonsv1.HelmChartProxy) bool {
