@@ -91,7 +91,7 @@ func (r *Reconciler) reconcile(ctx context.Context, key plan.Key, have *fleetv1.
 	case !have.DeletionTimestamp.IsZero():
 		return 0, nil // The deletion triggers the next reconcile.
 	case !store.IsFor(have, client.ObjectKeyFromObject(of)):
-		return 0, store.Taken(have)
+		return 0, &store.TakenError{Object: have}
 	case metav1.HasAnnotation(have.ObjectMeta, plan.DeletedAnnotation) && of.DeletionTimestamp.IsZero(): // A new HelmChartProxy.
 		return 0, r.UpdateBundle(ctx, have, func(its *fleetv1.Bundle) { delete(its.Annotations, plan.DeletedAnnotation) })
 	}
@@ -150,13 +150,8 @@ func (r *Reconciler) removeOrphan(ctx context.Context, have *fleetv1.Bundle) err
 	errs := []error{r.retain(ctx, nil, have, left, nil)}
 	of, _ := plan.ProxyOf(have)
 	for _, target := range gone {
-		for revision := range 2 {
-			key := plan.Key{Namespace: have.Namespace, Name: plan.ValuesName(of, have.Namespace, target.ClusterName, revision)}
-			errs = append(errs, r.RemoveValues(ctx, of, key))
-			if slices.Contains(target.DownstreamResources, fleetv1.DownstreamResource{Kind: plan.SecretKind, Name: key.Name}) {
-				errs = append(errs, r.RemoveSecret(ctx, of, key, plan.ValuesSecretType))
-			}
-		}
+		isSecret := slices.ContainsFunc(target.DownstreamResources, func(its fleetv1.DownstreamResource) bool { return its.Kind == plan.SecretKind })
+		errs = append(errs, r.RemoveAllValues(ctx, of, have.Namespace, target.ClusterName, isSecret))
 	}
 	return errors.Join(errs...)
 }
@@ -377,7 +372,7 @@ func (r *Reconciler) write(ctx context.Context, of *addonsv1.HelmChartProxy, in 
 	}
 	if have == nil {
 		want.Spec.Resources = files
-		return r.CreateBundle(ctx, want)
+		return r.CreateFor(ctx, want)
 	}
 	if err := r.putCredentials(ctx, of, in, have); err != nil {
 		return err

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -125,21 +124,20 @@ func hasMeta(have, want *addonsv1.HelmReleaseProxy) bool {
 // createRelease creates a HelmReleaseProxy. If another HelmChartProxy and Cluster use its name, it gets the
 // next name.
 func (r *Reconciler) createRelease(ctx context.Context, proxy *addonsv1.HelmChartProxy, cluster plan.Key, want *addonsv1.HelmReleaseProxy) (*addonsv1.HelmReleaseProxy, error) {
+	isOurs := func(live client.Object) bool {
+		of := live.(*addonsv1.HelmReleaseProxy).Spec.ClusterRef
+		return of.Namespace == cluster.Namespace && of.Name == cluster.Name && metav1.IsControlledBy(live, proxy)
+	}
 	var err error
 	for _, name := range plan.ReleaseProxyNames(client.ObjectKeyFromObject(proxy), cluster) {
 		want := want.DeepCopy()
 		want.Name = name
-		if err = r.Create(ctx, want); !apierrors.IsAlreadyExists(err) {
-			return want, err
+		if err = r.CreateOurs(ctx, want, isOurs); err == nil {
+			return want, nil
 		}
-		live := &addonsv1.HelmReleaseProxy{}
-		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(want), live); err != nil {
-			return nil, client.IgnoreNotFound(err)
+		if taken := (*store.TakenError)(nil); !errors.As(err, &taken) {
+			break
 		}
-		if live.Spec.ClusterRef.Namespace == cluster.Namespace && live.Spec.ClusterRef.Name == cluster.Name && metav1.IsControlledBy(live, proxy) {
-			return nil, err // The cache is behind.
-		}
-		err = store.Taken(live)
 	}
 	return nil, err
 }

@@ -140,7 +140,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 		return err
 	}
 	failed := r.writeValues(ctx, s)
-	if failed != nil && !apierrors.IsConflict(failed) {
+	if failed != nil && !store.IsBehind(failed) {
 		s.fail(addonsv1.HelmReleaseProxyCreationFailedReason, failed.Error())
 	}
 	observed := r.observe(s)
@@ -241,13 +241,8 @@ func (r *Reconciler) forgetGone(ctx context.Context, s *scope, of plan.Of) error
 	if err != nil || fleet != nil {
 		return err
 	}
-	for revision := range 2 {
-		if err := r.removeValues(ctx, s, s.key(plan.Record{FleetCluster: last.FleetCluster, Revision: revision}), last.Secret || last.Stale); err != nil {
-			return err
-		}
-	}
 	s.record = plan.Record{}
-	return nil
+	return r.RemoveAllValues(ctx, client.ObjectKeyFromObject(s.proxy), s.cluster.Namespace, last.FleetCluster, last.Secret || last.Stale)
 }
 
 // observe returns the state of the release, and updates the record with it.

@@ -52,12 +52,9 @@ func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 	}
 	// In another namespace, only the Bundle proves that the values are those of this HelmChartProxy.
 	isProven := s.bundle != nil || s.release.Spec.ClusterRef.Namespace == s.release.Namespace
-	for revision := range 2 {
-		if s.isTarget() || !isProven {
-			break // Its values go with the Bundle.
-		}
-		key := s.key(plan.Record{FleetCluster: s.record.FleetCluster, Revision: revision})
-		if err := r.removeValues(ctx, s, key, s.record.Secret || s.record.Stale); err != nil {
+	if !s.isTarget() && isProven { // Else its values go with the Bundle.
+		err := r.RemoveAllValues(ctx, client.ObjectKeyFromObject(s.proxy), s.release.Spec.ClusterRef.Namespace, s.record.FleetCluster, s.record.Secret || s.record.Stale)
+		if err != nil {
 			return err
 		}
 	}

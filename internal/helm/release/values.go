@@ -280,20 +280,10 @@ func (r *Reconciler) removeStale(ctx context.Context, s *scope, observed plan.Re
 			isRead = true
 			continue
 		}
-		if err := r.removeValues(ctx, s, key, s.record.Stale); err != nil {
+		if err := r.RemoveValues(ctx, client.ObjectKeyFromObject(s.proxy), key, s.record.Stale); err != nil {
 			return err
 		}
 	}
 	s.record.Stale = s.record.Stale && isRead
 	return nil
-}
-
-// removeValues removes a ConfigMap with values, and a Secret if there may be one: the program may not read it
-// to find out.
-func (r *Reconciler) removeValues(ctx context.Context, s *scope, key plan.Key, isSecret bool) error {
-	of := client.ObjectKeyFromObject(s.proxy)
-	if err := r.RemoveValues(ctx, of, key); err != nil || !isSecret {
-		return err
-	}
-	return r.RemoveSecret(ctx, of, key, plan.ValuesSecretType)
 }

@@ -225,7 +225,7 @@ func TestWrittenOnce(t *testing.T) {
 	if version() != last || second.record.Digest != first.record.Digest || second.record.Bundle != first.record.Bundle {
 		t.Errorf("version %s, then %s; the record was %s, and is %s", last, version(), first.record, second.record)
 	}
-	if err := w.removeValues(t.Context(), second, key, true); err != nil {
+	if err := w.RemoveValues(t.Context(), client.ObjectKeyFromObject(second.proxy), key, true); err != nil {
 		t.Fatal(err)
 	}
 	last = version()

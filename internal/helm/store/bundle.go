@@ -10,25 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/muster-fleet/muster/internal/helm/plan"
 )
-
-// CreateBundle creates a Bundle.
-func (s *Store) CreateBundle(ctx context.Context, want *fleetv1.Bundle) error {
-	err := s.Create(ctx, want)
-	if !apierrors.IsAlreadyExists(err) {
-		return err
-	}
-	have := &fleetv1.Bundle{}
-	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(want), have); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	if proxy, _ := plan.ProxyOf(want); !IsFor(have, proxy) {
-		return &TakenError{want}
-	}
-	return err // The cache is behind.
-}
 
 // HoldsFiles reports whether a Bundle in the cache holds files with a digest.
 func HoldsFiles(bundle *fleetv1.Bundle, digest string) bool { return filesDigest(bundle) == digest }

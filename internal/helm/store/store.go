@@ -48,14 +48,11 @@ func New(c client.Client, live client.Reader, namespace string, clock clock.Cloc
 }
 
 // TakenError says that an object of another owner has the name that Muster needs.
-type TakenError struct{ object client.Object }
-
-// Taken returns a TakenError for an object.
-func Taken(object client.Object) error { return &TakenError{object} }
+type TakenError struct{ client.Object }
 
 // Error returns the message.
 func (e *TakenError) Error() string {
-	return describe(e.object) + " exists and is not Muster's; delete or rename it"
+	return describe(e.Object) + " exists and is not Muster's; delete or rename it"
 }
 
 func describe(object client.Object) string {
@@ -85,13 +82,27 @@ func IsBehind(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 }
 
-// Create creates an object.
-func (s *Store) Create(ctx context.Context, object client.Object) error {
-	if err := s.Client.Create(ctx, object, client.FieldOwner(FieldManager)); err != nil {
+// CreateOurs creates an object. If its name is taken, and isOurs does not hold for the object that has it, the error is a
+// TakenError. Else the cache is behind.
+func (s *Store) CreateOurs(ctx context.Context, object client.Object, isOurs func(live client.Object) bool) error {
+	switch err := s.Create(ctx, object, client.FieldOwner(FieldManager)); {
+	case apierrors.IsAlreadyExists(err):
+		live := reflect.New(reflect.TypeOf(object).Elem()).Interface().(client.Object)
+		if getErr := s.Live.Get(ctx, client.ObjectKeyFromObject(object), live); getErr == nil && !isOurs(live) {
+			return &TakenError{live}
+		}
+		return err
+	case err != nil:
 		return fmt.Errorf("creating %s: %w", describe(object), err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Created", "object", describe(object))
 	return nil
+}
+
+// CreateFor creates an object for a HelmChartProxy, which its annotation names.
+func (s *Store) CreateFor(ctx context.Context, object client.Object) error {
+	proxy, _ := plan.ProxyOf(object)
+	return s.CreateOurs(ctx, object, func(live client.Object) bool { return IsFor(live, proxy) })
 }
 
 // Remove deletes an object, if it is still the one that was seen.

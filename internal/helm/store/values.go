@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -47,16 +48,12 @@ func (s *Store) PutValues(ctx context.Context, want client.Object) error {
 }
 
 func (s *Store) putConfigMap(ctx context.Context, want *corev1.ConfigMap) error {
-	have := &corev1.ConfigMap{}
-	err := s.Get(ctx, client.ObjectKeyFromObject(want), have)
-	if apierrors.IsNotFound(err) {
-		if err = s.Create(ctx, want); !apierrors.IsAlreadyExists(err) {
-			return err
-		}
-		err = s.Live.Get(ctx, client.ObjectKeyFromObject(want), have) // The cache is behind, or does not show it.
-	}
+	have, err := read(ctx, s, client.ObjectKeyFromObject(want), &corev1.ConfigMap{})
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", describe(want), err)
+		return err
+	}
+	if have == nil {
+		return s.CreateFor(ctx, want)
 	}
 	if proxy, _ := plan.ProxyOf(want); !IsFor(have, proxy) {
 		return &TakenError{want}
@@ -72,7 +69,7 @@ func (s *Store) putConfigMap(ctx context.Context, want *corev1.ConfigMap) error 
 	for key, value := range want.Annotations {
 		patch = append(patch, operation{Op: "add", Path: "/metadata/annotations/" + strings.ReplaceAll(key, "/", "~1"), Value: value})
 	}
-	return s.patch(ctx, have, jsonPatch(patch))
+	return s.patch(ctx, want.DeepCopy(), jsonPatch(patch))
 }
 
 func (s *Store) putSecret(ctx context.Context, want *corev1.Secret) error {
@@ -86,7 +83,7 @@ func (s *Store) putSecret(ctx context.Context, want *corev1.Secret) error {
 	}
 	err = s.Update(ctx, want.DeepCopy(), client.FieldOwner(FieldManager))
 	if apierrors.IsNotFound(err) {
-		err = s.Create(ctx, want.DeepCopy())
+		err = s.Create(ctx, want.DeepCopy(), client.FieldOwner(FieldManager))
 	}
 	switch {
 	case isOfOthers(err):
@@ -115,16 +112,27 @@ func ObjectDigest(object client.Object) string {
 	return ""
 }
 
-// RemoveValues deletes a ConfigMap, if there is one.
-func (s *Store) RemoveValues(ctx context.Context, proxy, key plan.Key) error {
-	have := &corev1.ConfigMap{}
-	if err := s.Get(ctx, key, have); err != nil {
-		return client.IgnoreNotFound(err)
+// RemoveValues removes an object with values: a ConfigMap, and a Secret if there may be one. The program may not read
+// Secrets to find out.
+func (s *Store) RemoveValues(ctx context.Context, proxy, key plan.Key, isSecret bool) error {
+	have, err := read(ctx, s, key, &corev1.ConfigMap{})
+	if err == nil && have != nil && IsFor(have, proxy) {
+		err = s.Remove(ctx, have)
 	}
-	if !IsFor(have, proxy) {
-		return nil
+	if err != nil || !isSecret {
+		return err
 	}
-	return s.Remove(ctx, have)
+	return s.RemoveSecret(ctx, proxy, key, plan.ValuesSecretType)
+}
+
+// RemoveAllValues removes both objects with the values of a Fleet Cluster.
+func (s *Store) RemoveAllValues(ctx context.Context, proxy plan.Key, namespace, fleetCluster string, isSecret bool) error {
+	var errs []error
+	for revision := range 2 {
+		key := plan.Key{Namespace: namespace, Name: plan.ValuesName(proxy, namespace, fleetCluster, revision)}
+		errs = append(errs, s.RemoveValues(ctx, proxy, key, isSecret))
+	}
+	return errors.Join(errs...)
 }
 
 // RemoveSecret empties a Secret of ours, and leaves it to the garbage collector: its only owner is one that
