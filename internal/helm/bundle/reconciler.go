@@ -168,7 +168,18 @@ func (r *Reconciler) find(ctx context.Context, key plan.Key) (have *fleetv1.Bund
 	if err := r.List(ctx, &all, client.MatchingFields{ByBundle: key.String()}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, nil, fmt.Errorf("listing HelmReleaseProxies: %w", err)
 	}
-	for name := range candidates(have, all.Items) {
+	names := map[plan.Key]bool{} // It may be for one of these.
+	if have != nil && plan.MayBeOurs(have.Name) {
+		name, _ := plan.ProxyOf(have)
+		names[name] = true
+	} else {
+		for i := range all.Items {
+			for _, name := range proxy.Index(&all.Items[i]) {
+				names[plan.Key{Namespace: all.Items[i].Namespace, Name: name}] = true
+			}
+		}
+	}
+	for name := range names {
 		its := &addonsv1.HelmChartProxy{}
 		if err := r.Get(ctx, name, its, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) || name.Name == "" {
 			continue
@@ -186,22 +197,6 @@ func (r *Reconciler) find(ctx context.Context, key plan.Key) (have *fleetv1.Bund
 		}
 	}
 	return have, nil, nil, nil
-}
-
-// candidates returns the HelmChartProxies that a Bundle may be for.
-func candidates(have *fleetv1.Bundle, releases []addonsv1.HelmReleaseProxy) map[plan.Key]bool {
-	all := map[plan.Key]bool{}
-	if have != nil && plan.MayBeOurs(have.Name) {
-		of, _ := plan.ProxyOf(have)
-		all[of] = true
-		return all
-	}
-	for i := range releases {
-		if owner := metav1.GetControllerOf(&releases[i]); owner != nil && proxy.IsProxy(*owner) {
-			all[plan.Key{Namespace: releases[i].Namespace, Name: owner.Name}] = true
-		}
-	}
-	return all
 }
 
 // targets returns the wanted targets of a Bundle, sorted, and whether it turned a release away. A target

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,13 +38,9 @@ var rival = plan.Trouble{
 	Message: "cluster-api-addon-provider-helm reconciles it, too; stop it, and remove its finalizer " + caaphFinalizer,
 }
 
-func hasCAAPH(proxy *addonsv1.HelmChartProxy) bool {
-	return slices.Contains(proxy.Finalizers, caaphFinalizer)
-}
-
 // setFinalizers takes a HelmChartProxy over: it replaces CAAPH's finalizer with ours.
 func (r *Reconciler) setFinalizers(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool, error) {
-	if slices.Contains(proxy.Finalizers, plan.Finalizer) {
+	if controllerutil.ContainsFinalizer(proxy, plan.Finalizer) {
 		return false, nil
 	}
 	want := proxy.DeepCopy()

@@ -10,6 +10,7 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
@@ -22,7 +23,7 @@ import (
 func (r *Reconciler) finalize(ctx context.Context, proxy *addonsv1.HelmChartProxy, releases []*addonsv1.HelmReleaseProxy) (time.Duration, error) {
 	_, isMoved := proxy.Annotations[DeleteForMove]
 	releases = slices.DeleteFunc(releases, func(its *addonsv1.HelmReleaseProxy) bool { // Ignore those that only foreign finalizers hold.
-		return !its.DeletionTimestamp.IsZero() && !slices.Contains(its.Finalizers, plan.Finalizer) && !slices.Contains(its.Finalizers, CAAPHReleaseFinalizer)
+		return !its.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(its, plan.Finalizer) && !controllerutil.ContainsFinalizer(its, CAAPHReleaseFinalizer)
 	})
 	if len(releases) > 0 && !isMoved {
 		var errs []error

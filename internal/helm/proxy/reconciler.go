@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +21,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
@@ -81,8 +81,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	if IsPaused(proxy) {
 		return ctrl.Result{}, nil
 	}
-	if hasCAAPH(proxy) && slices.Contains(proxy.Finalizers, plan.Finalizer) {
-		// CAAPH has restored its finalizer.
+	if controllerutil.ContainsFinalizer(proxy, caaphFinalizer) && controllerutil.ContainsFinalizer(proxy, plan.Finalizer) { // CAAPH has restored its own.
 		return ctrl.Result{}, r.report(ctx, proxy, state{trouble: rival})
 	}
 	if written, err := r.setFinalizers(ctx, proxy); written || err != nil {
@@ -246,9 +245,7 @@ func NamespaceLabels(ctx context.Context, reader client.Reader) func(string) lab
 
 // NamespaceMetadata returns an empty Namespace, of which only the metadata is read.
 func NamespaceMetadata() *metav1.PartialObjectMetadata {
-	namespace := &metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	return namespace
+	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
 }
 
 // untaken reports the first Bundle that Muster could not write, or that Fleet has not processed in its current

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -107,18 +106,9 @@ func isBundleOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleasePro
 }
 
 func hasMeta(have, want *addonsv1.HelmReleaseProxy) bool {
-	for key, value := range want.Labels {
-		if have.Labels[key] != value {
-			return false
-		}
-	}
-	for key, value := range want.Annotations {
-		if its, found := have.Annotations[key]; !found || its != value {
-			return false
-		}
-	}
-	return equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences) &&
-		slices.Contains(have.Finalizers, plan.Finalizer) && !slices.Contains(have.Finalizers, CAAPHReleaseFinalizer)
+	return store.Contains(have.Labels, want.Labels) && store.Contains(have.Annotations, want.Annotations) &&
+		equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences) &&
+		controllerutil.ContainsFinalizer(have, plan.Finalizer) && !controllerutil.ContainsFinalizer(have, CAAPHReleaseFinalizer)
 }
 
 // createRelease creates a HelmReleaseProxy. If another HelmChartProxy and Cluster use its name, it gets the

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -10,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/helm/plan"
 )
 
 // HoldsFiles reports whether a Bundle in the cache holds files with a digest.
@@ -66,9 +67,5 @@ type operation struct {
 }
 
 func jsonPatch(operations []operation) client.Patch {
-	data, err := json.Marshal(operations)
-	if err != nil { // They are types of the API.
-		panic(err)
-	}
-	return client.RawPatch(types.JSONPatchType, data)
+	return client.RawPatch(types.JSONPatchType, []byte(plan.JSON(operations)))
 }

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -34,17 +35,20 @@ const FieldManager = "muster-helm"
 type Store struct {
 	client.Client
 	// Live reads past the cache.
-	Live    client.Reader
-	digests *digests
+	Live client.Reader
+	// namespace is the program's own.
+	namespace string
 	// secrets maps the key of each Secret to the digest of what was written, for SecretInterval.
 	secrets *cache.Expiring
+
+	mu sync.Mutex
+	// key is the key of digests.
+	key []byte
 }
 
 // New returns a Store. Namespace is the program's own.
 func New(c client.Client, live client.Reader, namespace string, clock clock.Clock) *Store {
-	return &Store{
-		Client: c, Live: live, digests: &digests{client: c, live: live, namespace: namespace}, secrets: cache.NewExpiringWithClock(clock),
-	}
+	return &Store{Client: c, Live: live, namespace: namespace, secrets: cache.NewExpiringWithClock(clock)}
 }
 
 // TakenError says that an object of another owner has the name that Muster needs.
@@ -62,13 +66,8 @@ func describe(object client.Object) string {
 // IsFor reports whether an object was made for a HelmChartProxy: it has the labels, and the annotation
 // with the full name, as labels are shortened.
 func IsFor(object client.Object, proxy plan.Key) bool {
-	for key, value := range plan.Labels(proxy) {
-		if object.GetLabels()[key] != value {
-			return false
-		}
-	}
 	of, says := plan.ProxyOf(object)
-	return says && of == proxy
+	return says && of == proxy && Contains(object.GetLabels(), plan.Labels(proxy))
 }
 
 // BehindInterval is the delay before the next reconcile if the cache is behind a recent write.
@@ -207,9 +206,7 @@ func ClustersOf(fleet client.Object) []string {
 
 // FleetClusterMetadata returns an empty Fleet Cluster, of which only the metadata is read.
 func FleetClusterMetadata() *metav1.PartialObjectMetadata {
-	fleet := &metav1.PartialObjectMetadata{}
-	fleet.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("Cluster"))
-	return fleet
+	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Cluster"}}
 }
 
 // IsReleased reports whether a Fleet Cluster lives on without its Cluster, which is being moved to
@@ -233,8 +230,8 @@ func (s *Store) Deployment(ctx context.Context, bundle plan.Key, fleetCluster st
 	return deployment, nil
 }
 
-// contains reports whether one map has all entries of another.
-func contains(all, some map[string]string) bool {
+// Contains reports whether one map has all entries of another.
+func Contains(all, some map[string]string) bool {
 	for key, value := range some {
 		if its, found := all[key]; !found || its != value {
 			return false

@@ -150,9 +150,5 @@ func dataDigest(configMap *corev1.ConfigMap) string {
 	if digest, is := configMap.Data[digestMark]; is && len(configMap.Data) == 1 && configMap.BinaryData == nil {
 		return digest
 	}
-	data, err := json.Marshal([]any{configMap.Data, len(configMap.BinaryData)})
-	if err != nil { // They are texts.
-		panic(err)
-	}
-	return plan.Digest(data)
+	return plan.Digest([]byte(plan.JSON([]any{configMap.Data, len(configMap.BinaryData)})))
 }

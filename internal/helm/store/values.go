@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,7 +57,7 @@ func (s *Store) putConfigMap(ctx context.Context, want *corev1.ConfigMap) error 
 	if proxy, _ := plan.ProxyOf(want); !IsFor(have, proxy) {
 		return &TakenError{want}
 	}
-	if contains(have.Annotations, want.Annotations) && reflect.DeepEqual(have.OwnerReferences, want.OwnerReferences) && dataDigest(want) == dataDigest(have) {
+	if Contains(have.Annotations, want.Annotations) && reflect.DeepEqual(have.OwnerReferences, want.OwnerReferences) && dataDigest(want) == dataDigest(have) {
 		return nil
 	}
 	// The cache does not know the existing keys, and a merge would leave them.
@@ -73,15 +72,11 @@ func (s *Store) putConfigMap(ctx context.Context, want *corev1.ConfigMap) error 
 }
 
 func (s *Store) putSecret(ctx context.Context, want *corev1.Secret) error {
-	content, err := json.Marshal(want)
-	if err != nil {
-		return err
-	}
-	key, digest := client.ObjectKeyFromObject(want), plan.Digest(content)
+	key, digest := client.ObjectKeyFromObject(want), plan.Digest([]byte(plan.JSON(want)))
 	if last, found := s.secrets.Get(key); found && last == digest {
 		return nil
 	}
-	err = s.Update(ctx, want.DeepCopy(), client.FieldOwner(FieldManager))
+	err := s.Update(ctx, want.DeepCopy(), client.FieldOwner(FieldManager))
 	if apierrors.IsNotFound(err) {
 		err = s.Create(ctx, want.DeepCopy(), client.FieldOwner(FieldManager))
 	}
@@ -157,7 +152,7 @@ func (s *Store) RemoveSecret(ctx context.Context, proxy, key plan.Key, of corev1
 // Digest returns the digest of values, with a key: people who may not read Secrets read annotations, and
 // could guess a short password from a plain digest.
 func (s *Store) Digest(ctx context.Context, values any) (string, error) {
-	key, err := s.digests.load(ctx)
+	key, err := s.loadKey(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -170,37 +165,27 @@ func (s *Store) Digest(ctx context.Context, values any) (string, error) {
 	return hex.EncodeToString(digest.Sum(nil)[:16]), nil
 }
 
-// digests holds the key of digests.
-type digests struct {
-	client    client.Client
-	live      client.Reader
-	namespace string
-
-	mu  sync.Mutex
-	key []byte
-}
-
-// load reads the key, or makes one. Without the key, all values count as changed once.
-func (d *digests) load(ctx context.Context) ([]byte, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.key != nil {
-		return d.key, nil
+// loadKey reads the key of digests, or makes one. Without the key, all values count as changed once.
+func (s *Store) loadKey(ctx context.Context) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.key != nil {
+		return s.key, nil
 	}
 	secret := &corev1.Secret{}
-	err := d.live.Get(ctx, client.ObjectKey{Namespace: d.namespace, Name: digestKeyName}, secret)
+	err := s.Live.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: digestKeyName}, secret)
 	if apierrors.IsNotFound(err) {
 		key := make([]byte, sha256.Size)
 		_, _ = rand.Read(key) // It never fails.
 		secret = &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: d.namespace, Name: digestKeyName, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: digestKeyName, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}},
 			Type:       digestKeyType, Data: map[string][]byte{"key": key},
 		}
-		err = d.client.Create(ctx, secret, client.FieldOwner(FieldManager))
+		err = s.Create(ctx, secret, client.FieldOwner(FieldManager))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading Secret %s/%s: %w", d.namespace, digestKeyName, err)
+		return nil, fmt.Errorf("reading Secret %s/%s: %w", s.namespace, digestKeyName, err)
 	}
-	d.key = secret.Data["key"]
-	return d.key, nil
+	s.key = secret.Data["key"]
+	return s.key, nil
 }
