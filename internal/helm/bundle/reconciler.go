@@ -80,10 +80,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, key plan.Key, have *fleetv1.Bundle, of *addonsv1.HelmChartProxy, releases []*addonsv1.HelmReleaseProxy) (time.Duration, error) {
-	if proxy.IsPaused(of) && of.DeletionTimestamp.IsZero() {
-		return 0, nil
-	}
-	if isManaged, err := r.Managed.Is(ctx, of); err != nil || !isManaged {
+	if writes, err := r.Managed.Writes(ctx, of); err != nil || !writes {
 		return 0, err
 	}
 	switch {
@@ -297,8 +294,7 @@ func (r *Reconciler) target(ctx context.Context, of *addonsv1.HelmChartProxy, in
 	case !ok, isDeleted, in.Incomplete, proxy.IsOutdated(of, release), isThere && equality.Semantic.DeepEqual(last, target):
 		return retained, nil
 	}
-	cluster := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
-	if isTarget, err := r.isTarget(ctx, in, cluster, target.ClusterName); err != nil || !isTarget {
+	if isTarget, err := r.isTarget(ctx, in, plan.ClusterOf(release), target.ClusterName); err != nil || !isTarget {
 		return retained, err
 	}
 	return &target, nil

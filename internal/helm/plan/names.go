@@ -74,6 +74,11 @@ func ProxyOf(object metav1.Object) (Key, bool) {
 	return Key{Namespace: namespace, Name: name}, found
 }
 
+// ClusterOf returns the Cluster of a HelmReleaseProxy.
+func ClusterOf(release *addonsv1.HelmReleaseProxy) Key {
+	return Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
+}
+
 // BundleName returns the name of a Bundle for the Clusters of a namespace: the shard with this number, or with
 // InstallOnce the Bundle of one Cluster. A release with another name or namespace gets another Bundle: Fleet
 // keeps the old release of a renamed Bundle for a quarter of an hour.

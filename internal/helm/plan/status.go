@@ -142,18 +142,10 @@ func MustBeEmptied(record Record, bundle *fleetv1.Bundle, deployment *fleetv1.Bu
 // isOf reports whether a BundleDeployment shows the wanted content, values and retry.
 func isOf(deployment *fleetv1.BundleDeployment, wanted Wanted) bool {
 	options := &deployment.Spec.Options
-	if deployment.Labels[ContentLabel] != wanted.Content || options.ForceSyncGeneration != wanted.Target.ForceSyncGeneration {
-		return false
-	}
-	if len(options.DownstreamResources) != len(wanted.Target.DownstreamResources) { // It reads values that nobody wants any more.
-		return false
-	}
-	for _, its := range wanted.Target.DownstreamResources {
-		if !slices.Contains(options.DownstreamResources, its) {
-			return false
-		}
-	}
-	return true
+	isLacking := func(its fleetv1.DownstreamResource) bool { return !slices.Contains(options.DownstreamResources, its) }
+	return deployment.Labels[ContentLabel] == wanted.Content && options.ForceSyncGeneration == wanted.Target.ForceSyncGeneration &&
+		len(options.DownstreamResources) == len(wanted.Target.DownstreamResources) && // Else it reads values that nobody wants any more.
+		!slices.ContainsFunc(wanted.Target.DownstreamResources, isLacking)
 }
 
 // isWithoutValues reports whether Fleet has taken over the content, but none of the values that the target

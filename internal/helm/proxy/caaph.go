@@ -65,6 +65,14 @@ func (m *Managed) Is(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool,
 	return crd.Labels[stamp.ManagedByLabel] == stamp.ManagedBy && m.isWatched(proxy), nil
 }
 
+// Writes reports whether Muster writes anything for a HelmChartProxy now. A deletion goes on while it is paused.
+func (m *Managed) Writes(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool, error) {
+	if IsPaused(proxy) && proxy.DeletionTimestamp.IsZero() {
+		return false, nil
+	}
+	return m.Is(ctx, proxy)
+}
+
 func (m *Managed) isWatched(proxy *addonsv1.HelmChartProxy) bool {
 	return m.WatchFilter == "" || capilabels.HasWatchLabel(proxy, m.WatchFilter)
 }

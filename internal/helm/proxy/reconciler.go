@@ -204,7 +204,7 @@ func IsOutdated(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleasePro
 	}
 	return release.Spec.ReleaseNamespace != plan.ReleaseNamespace(proxy) ||
 		release.Spec.ReleaseName != plan.ReleaseName(proxy) && !isGenerated(release, proxy) ||
-		release.Annotations[plan.BundleAnnotation] != "" && !isBundleOf(proxy, release)
+		release.Annotations[plan.BundleAnnotation] != "" && !plan.IsBundleOf(proxy, plan.ClusterOf(release), release.Annotations[plan.BundleAnnotation])
 }
 
 // IsProxy reports whether an owner is a HelmChartProxy.
@@ -225,9 +225,7 @@ func (r *Reconciler) selected(ctx context.Context, selector *plan.Selector) ([]*
 			clusters = append(clusters, &all.Items[i])
 		}
 	}
-	slices.SortFunc(clusters, func(a, b *clusterv1.Cluster) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(clusters, func(a, b *clusterv1.Cluster) int { return cmp.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) })
 	return clusters, nil
 }
 

@@ -28,7 +28,7 @@ func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartP
 	there, counts := map[plan.Key]*addonsv1.HelmReleaseProxy{}, map[string]int{}
 	var errs []error
 	for _, release := range all {
-		cluster := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
+		cluster := plan.ClusterOf(release)
 		counts[cluster.Namespace+"/"+release.Annotations[plan.BundleAnnotation]]++
 		if there[cluster] != nil { // Muster creates only one.
 			errs = append(errs, r.Remove(ctx, release))
@@ -99,12 +99,6 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 	return changed, nil
 }
 
-// isBundleOf reports whether a HelmReleaseProxy names a Bundle that it may be in.
-func isBundleOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
-	cluster := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
-	return plan.IsBundleOf(proxy, cluster, release.Annotations[plan.BundleAnnotation])
-}
-
 func hasMeta(have, want *addonsv1.HelmReleaseProxy) bool {
 	return store.Contains(have.Labels, want.Labels) && store.Contains(have.Annotations, want.Annotations) &&
 		equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences) &&
@@ -115,8 +109,7 @@ func hasMeta(have, want *addonsv1.HelmReleaseProxy) bool {
 // next name.
 func (r *Reconciler) createRelease(ctx context.Context, proxy *addonsv1.HelmChartProxy, cluster plan.Key, want *addonsv1.HelmReleaseProxy) (*addonsv1.HelmReleaseProxy, error) {
 	isOurs := func(live client.Object) bool {
-		of := live.(*addonsv1.HelmReleaseProxy).Spec.ClusterRef
-		return of.Namespace == cluster.Namespace && of.Name == cluster.Name && metav1.IsControlledBy(live, proxy)
+		return plan.ClusterOf(live.(*addonsv1.HelmReleaseProxy)) == cluster && metav1.IsControlledBy(live, proxy)
 	}
 	var err error
 	for _, name := range plan.ReleaseProxyNames(client.ObjectKeyFromObject(proxy), cluster) {

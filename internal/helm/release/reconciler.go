@@ -101,7 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if s.proxy != nil {
-		if isManaged, err := r.Managed.Is(ctx, s.proxy); err != nil || !isManaged {
+		if writes, err := r.Managed.Writes(ctx, s.proxy); err != nil || !writes {
 			return ctrl.Result{}, err
 		}
 	}
@@ -113,9 +113,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
-	if s.proxy != nil && proxy.IsPaused(s.proxy) && s.proxy.DeletionTimestamp.IsZero() {
-		return nil
-	}
 	if !s.release.DeletionTimestamp.IsZero() {
 		if err := r.findBundle(ctx, s); err != nil {
 			return err
@@ -191,7 +188,7 @@ func (r *Reconciler) setRecord(ctx context.Context, s *scope) error {
 func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err error) {
 	const notInFleet = "the Cluster is not in Fleet; see its condition FleetImported"
 	s.cluster = &clusterv1.Cluster{}
-	key := client.ObjectKey{Namespace: s.release.Spec.ClusterRef.Namespace, Name: s.release.Spec.ClusterRef.Name}
+	key := plan.ClusterOf(s.release)
 	if err := r.Get(ctx, key, s.cluster, client.UnsafeDisableDeepCopy); err != nil {
 		s.fail(addonsv1.GetClusterFailedReason, "there is no Cluster "+key.String())
 		s.cluster = nil
