@@ -75,8 +75,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 		return ctrl.Result{}, err
 	}
 	if !proxy.DeletionTimestamp.IsZero() {
-		again, err := r.finalize(ctx, proxy, releases)
-		return ctrl.Result{RequeueAfter: again}, err
+		return ctrl.Result{}, r.finalize(ctx, proxy, releases)
 	}
 	if IsPaused(proxy) {
 		return ctrl.Result{}, nil

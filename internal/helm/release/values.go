@@ -222,25 +222,20 @@ func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error)
 }
 
 func (r *Reconciler) renderTemplate(ctx context.Context, s *scope) ([]byte, error) {
-	if s.inputs.Template.IsStatic() {
-		return r.renderInTurn(ctx, s, nil)
+	var data map[string]any
+	if !s.inputs.Template.IsStatic() {
+		in, err := r.Settings.Current(ctx)
+		if err != nil {
+			return nil, err
+		}
+		controlPlane, infrastructure, err := r.Sources.Objects(ctx, s.cluster)
+		if err != nil {
+			return nil, err
+		}
+		if data, err = plan.Data(s.cluster, controlPlane, infrastructure, in.Cluster.Exclude); err != nil {
+			return nil, err
+		}
 	}
-	in, err := r.Settings.Current(ctx)
-	if err != nil {
-		return nil, err
-	}
-	controlPlane, infrastructure, err := r.Sources.Objects(ctx, s.cluster)
-	if err != nil {
-		return nil, err
-	}
-	data, err := plan.Data(s.cluster, controlPlane, infrastructure, in.Cluster.Exclude)
-	if err != nil {
-		return nil, err
-	}
-	return r.renderInTurn(ctx, s, data)
-}
-
-func (r *Reconciler) renderInTurn(ctx context.Context, s *scope, data map[string]any) ([]byte, error) {
 	if !r.Turns.take(ctx, s.proxy.Namespace) {
 		return nil, errNoTurn
 	}
