@@ -354,7 +354,7 @@ func (r *Reconciler) write(ctx context.Context, of *addonsv1.HelmChartProxy, in 
 		return cmp.Or(r.retain(ctx, of, have, left, releases), errUnseen)
 	}
 	var files []fleetv1.BundleResource
-	if !in.Chart.Agent && (have == nil || !store.HoldsFiles(have, in.Chart.Digest)) {
+	if !in.Chart.Agent && (have == nil || store.FilesDigest(have) != in.Chart.Digest) {
 		var err error
 		files, err = r.Inputs.Files(ctx, in)
 		if err != nil {

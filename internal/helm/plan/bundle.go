@@ -174,7 +174,7 @@ func helmOptions(proxy *addonsv1.HelmChartProxy, chart Chart) *fleetv1.HelmOptio
 		helm.TimeoutSeconds = max(1, int(timeout.Seconds()))
 		helm.WaitForJobs = options.WaitForJobs
 	}
-	if proxy.Spec.ValuesTemplate == "" && len(proxy.Spec.ValuesFrom) == 0 {
+	if !HasValues(proxy) {
 		// Without values, Helm would keep the values of the last release.
 		helm.Values = &fleetv1.GenericMap{Data: map[string]any{"global": map[string]any{}}}
 	}

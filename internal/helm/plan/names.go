@@ -7,6 +7,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -156,10 +157,7 @@ func CredentialsName(proxy *addonsv1.HelmChartProxy, bundle string) string {
 
 // ReleaseName returns the name of the release, the same on every Cluster.
 func ReleaseName(proxy *addonsv1.HelmChartProxy) string {
-	if proxy.Spec.ReleaseName != "" {
-		return proxy.Spec.ReleaseName
-	}
-	return stamp.Label(proxy.Name, longestName)
+	return cmp.Or(proxy.Spec.ReleaseName, stamp.Label(proxy.Name, longestName))
 }
 
 // generatedName matches the names that Helm generates for releases: part of the chart's name, and the time in
@@ -174,10 +172,7 @@ func IsGeneratedOf(chart, name string) bool {
 
 // ReleaseNamespace returns the namespace of the release on each Cluster.
 func ReleaseNamespace(proxy *addonsv1.HelmChartProxy) string {
-	if proxy.Spec.ReleaseNamespace != "" {
-		return proxy.Spec.ReleaseNamespace
-	}
-	return "default"
+	return cmp.Or(proxy.Spec.ReleaseNamespace, "default")
 }
 
 // ReleaseProxyNames returns the names that the HelmReleaseProxy of a Cluster may have. It gets the second name

@@ -22,9 +22,7 @@ import (
 // Default sets the defaults of cluster-api-addon-provider-helm.
 func Default(proxy *addonsv1.HelmChartProxy) {
 	spec := &proxy.Spec
-	if spec.ReleaseNamespace == "" {
-		spec.ReleaseNamespace = "default"
-	}
+	spec.ReleaseNamespace = ReleaseNamespace(proxy)
 	if spec.Options.Atomic {
 		spec.Options.Wait = true
 	}
@@ -145,7 +143,6 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 			warnings = append(warnings, "spec."+name+" has no effect: "+why)
 		}
 	}
-	waits := options.Wait || options.Atomic
 	// cluster-api-addon-provider-helm creates it, too: its own client drops fields that are false.
 	warn(!ptr.Deref(options.Install.CreateNamespace, true), "options.install.createNamespace", "Fleet always creates the namespace of a release")
 	warn(options.SkipCRDs, "options.skipCRDs", "Fleet always installs the CRDs of a chart")
@@ -154,14 +151,13 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 	warn(options.Upgrade.ReuseValues, "options.upgrade.reuseValues", "values are never taken over from the last release")
 	warn(options.Upgrade.ResetThenReuseValues, "options.upgrade.resetThenReuseValues", "values are never taken over from the last release")
 	warn(options.Uninstall != nil && options.Uninstall.Description != "", "options.uninstall.description", "Fleet gives none")
-	warn(options.WaitForJobs && !waits, "options.waitForJobs", "it needs options.wait")
-	warn(options.Timeout != nil && options.Timeout.Duration != defaultTimeout && !waits, "options.timeout", "it needs options.wait, or a chart with hooks")
-	warn(options.Timeout != nil && waits && options.Timeout.Duration%time.Second != 0, "options.timeout", "Fleet counts whole seconds; the rest")
+	warn(options.WaitForJobs && !Waits(proxy), "options.waitForJobs", "it needs options.wait")
+	warn(options.Timeout != nil && options.Timeout.Duration != defaultTimeout && !Waits(proxy), "options.timeout", "it needs options.wait, or a chart with hooks")
+	warn(options.Timeout != nil && Waits(proxy) && options.Timeout.Duration%time.Second != 0, "options.timeout", "Fleet counts whole seconds; the rest")
 	warn(namesNoCredentials(&proxy.Spec), "credentials", "it names no Secret")
 	warn(namesNoAuthority(&proxy.Spec), "tlsConfig.caSecret", "it names no Secret")
-	once := proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce
-	warn(once && ptr.Deref(proxy.Spec.CorrectDrift, false), "correctDrift", "with InstallOnce nothing is put back")
-	warn(once && proxy.Spec.Rollout != nil, "rollout", "with InstallOnce there is one installation for each Cluster, and no change")
+	warn(IsInstallOnce(proxy) && ptr.Deref(proxy.Spec.CorrectDrift, false), "correctDrift", "with InstallOnce nothing is put back")
+	warn(IsInstallOnce(proxy) && proxy.Spec.Rollout != nil, "rollout", "with InstallOnce there is one installation for each Cluster, and no change")
 	if proxy.Spec.Download == addonsv1.DownloadAgent && proxy.Spec.Credentials != nil {
 		warnings = append(warnings, "spec.credentials: with spec.download Agent, they are copied to the namespaces of the selected Clusters, and their agents have them")
 	}

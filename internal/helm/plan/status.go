@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -208,13 +209,13 @@ func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmRe
 			if len(troubled) == 0 {
 				specs.Status, specs.Reason = metav1.ConditionFalse, available.Reason
 			}
-			troubled = append(troubled, cluster+text(available))
+			troubled = append(troubled, cluster+cmp.Or(available.Message, available.Reason))
 		}
 		if its := find(release, addonsv1.HelmReleaseReadyCondition); its.Status != metav1.ConditionTrue {
 			if len(unready) == 0 || its.Reason == addonsv1.HelmInstallOrUpgradeFailedReason {
 				ready.Status, ready.Reason = metav1.ConditionFalse, its.Reason
 			}
-			unready = append(unready, cluster+text(its))
+			unready = append(unready, cluster+cmp.Or(its.Message, its.Reason))
 		}
 	}
 	if len(troubled) > 0 {
@@ -242,13 +243,6 @@ func find(release *addonsv1.HelmReleaseProxy, of string) *metav1.Condition {
 		unknown.Reason = addonsv1.HelmReleaseProxySpecsUpdatingReason
 	}
 	return &unknown
-}
-
-func text(its *metav1.Condition) string {
-	if its.Message != "" {
-		return its.Message
-	}
-	return its.Reason
 }
 
 func summary(all ...metav1.Condition) metav1.Condition {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -153,10 +154,7 @@ func (r *Reconciler) selectClusters(ctx context.Context, proxy *addonsv1.HelmCha
 }
 
 // IsPaused reports whether a HelmChartProxy is paused: Muster writes nothing for it.
-func IsPaused(proxy *addonsv1.HelmChartProxy) bool {
-	_, is := proxy.Annotations[clusterv1.PausedAnnotation]
-	return is
-}
+func IsPaused(proxy *addonsv1.HelmChartProxy) bool { return capiannotations.HasPaused(proxy) }
 
 // releases returns the HelmReleaseProxies of a HelmChartProxy from the cache. Callers must not change them.
 func (r *Reconciler) releases(ctx context.Context, proxy *addonsv1.HelmChartProxy) ([]*addonsv1.HelmReleaseProxy, error) {
@@ -190,8 +188,7 @@ func Index(release client.Object) []string {
 // Concerns reports whether a HelmReleaseProxy may belong to a HelmChartProxy. A user who may write
 // HelmReleaseProxies could forge one for a Cluster in another namespace.
 func Concerns(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
-	owner := metav1.GetControllerOf(release)
-	return owner != nil && IsProxy(*owner) && owner.UID == proxy.UID && release.Namespace == proxy.Namespace &&
+	return metav1.IsControlledBy(release, proxy) && release.Namespace == proxy.Namespace &&
 		(release.Spec.ClusterRef.Namespace == proxy.Namespace || proxy.Spec.NamespaceSelector != nil)
 }
 

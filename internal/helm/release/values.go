@@ -81,14 +81,17 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 		}
 		return nil
 	}
-	from, isWhole := r.digestOfSources(ctx, s)
+	from := r.digestOfSources(ctx, s)
 	last := r.last(s)
-	if isWhole && last.from == from && r.isCurrent(ctx, s, last) {
+	if from == 0 || last.from != from {
+		last = written{}
+	}
+	if r.isCurrent(ctx, s, last) {
 		return nil
 	}
 	layers, err := r.render(ctx, s)
 	if err != nil {
-		if isWhole && (errors.As(err, new(worker.Problem)) || errors.As(err, new(worker.LimitError))) {
+		if from != 0 && (errors.As(err, new(worker.Problem)) || errors.As(err, new(worker.LimitError))) {
 			r.rendered.Store(client.ObjectKeyFromObject(s.release), written{from: from, failed: err, at: r.Now()})
 			s.retryAfter(checkInterval)
 		}
@@ -98,15 +101,12 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	if isWhole && last.from == from && last.isOf(s) && digest != last.digest {
+	if last.isOf(s) && digest != last.digest {
 		// The template gives something else each time. Without a change there is no upgrade.
 		last.at = r.Now()
 		r.rendered.Store(client.ObjectKeyFromObject(s.release), last)
 		s.retryAfter(checkInterval)
 		return nil
-	}
-	if !isWhole {
-		from = 0
 	}
 	return r.put(ctx, s, s.next(layers, digest), layers, from)
 }
@@ -180,21 +180,18 @@ func (s *scope) next(layers []plan.Layer, digest string) plan.Record {
 	return record
 }
 
-// digestOfSources returns a digest of all sources of the values; false if one of them is unknown.
-func (r *Reconciler) digestOfSources(ctx context.Context, s *scope) (uint64, bool) {
+// digestOfSources returns a digest of all sources of the values; 0 if one of them is unknown.
+func (r *Reconciler) digestOfSources(ctx context.Context, s *scope) uint64 {
 	in, err := r.Settings.Current(ctx)
 	if err != nil {
-		return 0, false
+		return 0
 	}
 	digest := fnv.New64a()
 	fmt.Fprintf(digest, "%s %s %s ", s.inputs.Values, s.cluster.UID, in.Effect)
-	if s.inputs.Template.IsStatic() {
-		return digest.Sum64(), true
+	if !s.inputs.Template.IsStatic() && (plan.WriteRead(s.cluster, in.Cluster.Exclude, digest) != nil || !r.Sources.Digest(ctx, s.cluster, digest)) {
+		return 0
 	}
-	if plan.WriteRead(s.cluster, in.Cluster.Exclude, digest) != nil {
-		return 0, false
-	}
-	return digest.Sum64(), r.Sources.Digest(ctx, s.cluster, digest)
+	return digest.Sum64()
 }
 
 // errNoTurn says that the namespace is already rendering.

@@ -13,9 +13,6 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 )
 
-// HoldsFiles reports whether a Bundle in the cache holds files with a digest.
-func HoldsFiles(bundle *fleetv1.Bundle, digest string) bool { return filesDigest(bundle) == digest }
-
 // UpdateBundle changes a Bundle as a function does.
 func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change func(*fleetv1.Bundle)) error {
 	if IsCut(have) { // The cache lacks content.

@@ -93,7 +93,7 @@ func ours(copied []fleetv1.DownstreamResource) []fleetv1.DownstreamResource {
 
 func trimBundle(bundle *fleetv1.Bundle) {
 	spec := &bundle.Spec
-	digest := filesDigest(bundle)
+	digest := FilesDigest(bundle)
 	spec.Resources = nil
 	if !plan.MayBeOurs(bundle.Name) {
 		*spec = fleetv1.BundleSpec{}
@@ -133,8 +133,8 @@ func ourPart(target *fleetv1.BundleTarget) fleetv1.BundleTarget {
 	return result
 }
 
-// filesDigest returns the digest of the files in a Bundle, whole or in the cache; empty without any.
-func filesDigest(bundle *fleetv1.Bundle) string {
+// FilesDigest returns the digest of the files in a Bundle, whole or in the cache; empty without any.
+func FilesDigest(bundle *fleetv1.Bundle) string {
 	files := bundle.Spec.Resources
 	switch {
 	case len(files) == 0:
