@@ -165,18 +165,7 @@ func (r *Reconciler) find(ctx context.Context, key plan.Key) (have *fleetv1.Bund
 	if err := r.List(ctx, &all, client.MatchingFields{ByBundle: key.String()}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, nil, fmt.Errorf("listing HelmReleaseProxies: %w", err)
 	}
-	names := map[plan.Key]bool{} // It may be for one of these.
-	if have != nil && plan.MayBeOurs(have.Name) {
-		name, _ := plan.ProxyOf(have)
-		names[name] = true
-	} else {
-		for i := range all.Items {
-			for _, name := range proxy.Index(&all.Items[i]) {
-				names[plan.Key{Namespace: all.Items[i].Namespace, Name: name}] = true
-			}
-		}
-	}
-	for name := range names {
+	for name := range owners(have, all.Items) {
 		its := &addonsv1.HelmChartProxy{}
 		if err := r.Get(ctx, name, its, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) || name.Name == "" {
 			continue
@@ -194,6 +183,21 @@ func (r *Reconciler) find(ctx context.Context, key plan.Key) (have *fleetv1.Bund
 		}
 	}
 	return have, nil, nil, nil
+}
+
+// owners returns the HelmChartProxies that a Bundle may be for.
+func owners(have *fleetv1.Bundle, releases []addonsv1.HelmReleaseProxy) map[plan.Key]bool {
+	if have != nil && plan.MayBeOurs(have.Name) {
+		its, _ := plan.ProxyOf(have)
+		return map[plan.Key]bool{its: true}
+	}
+	all := map[plan.Key]bool{}
+	for i := range releases {
+		for _, name := range proxy.Index(&releases[i]) {
+			all[plan.Key{Namespace: releases[i].Namespace, Name: name}] = true
+		}
+	}
+	return all
 }
 
 // targets returns the wanted targets of a Bundle, sorted, and whether it turned a release away. A target

@@ -128,7 +128,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 		return nil //nolint:nilerr // The HelmChartProxy enqueues the release earlier.
 	}
 	before := s.record
-	s.record.Leaving = ""
+	s.record.Leaving, s.record.Until = "", nil
 	s.record.Installed = s.record.Installed || plan.IsFrozen(s.proxy, s.release)
 	if isMadeAnew, err := r.find(ctx, s); isMadeAnew || err != nil {
 		return err

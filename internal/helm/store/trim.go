@@ -95,9 +95,6 @@ func trimBundle(bundle *fleetv1.Bundle) {
 	spec := &bundle.Spec
 	digest := FilesDigest(bundle)
 	spec.Resources = nil
-	if !plan.MayBeOurs(bundle.Name) {
-		*spec = fleetv1.BundleSpec{}
-	}
 	isCut := len(spec.Targets) > 2*plan.MaxTargets
 	spec.Targets = observed.AtMost(2*plan.MaxTargets, spec.Targets)
 	for i := range spec.Targets {
