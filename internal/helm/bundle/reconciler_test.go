@@ -72,23 +72,23 @@ func TestForgedReleases(t *testing.T) {
 	have := plan.NewBundle(victim, key.Namespace, key.Name, plan.Chart{Version: "1.0.0"}, "")
 
 	t.Run("beside the Bundle", func(t *testing.T) {
-		bundle, of, releases, err := reconciler(t, victim, thief, own, forged, have).find(t.Context(), key)
-		if err != nil || bundle == nil || of == nil || of.UID != victim.UID || len(releases) != 1 || releases[0].Namespace != "victim" {
-			t.Errorf("the Bundle is of %v, with %v (%v)", of, releases, err)
+		s, err := reconciler(t, victim, thief, own, forged, have).find(t.Context(), key)
+		if err != nil || s.have == nil || s.of == nil || s.of.UID != victim.UID || len(s.releases) != 1 || s.releases[0].Namespace != "victim" {
+			t.Errorf("it is %+v (%v)", s, err)
 		}
 	})
 	t.Run("before the Bundle", func(t *testing.T) {
-		_, of, releases, err := reconciler(t, victim, thief, own, forged).find(t.Context(), key)
-		if err != nil || of == nil || of.UID != victim.UID || len(releases) != 1 {
-			t.Errorf("the Bundle is of %v, with %v (%v)", of, releases, err)
+		s, err := reconciler(t, victim, thief, own, forged).find(t.Context(), key)
+		if err != nil || s.of == nil || s.of.UID != victim.UID || len(s.releases) != 1 {
+			t.Errorf("it is %+v (%v)", s, err)
 		}
 	})
 	t.Run("for a Bundle of their own in the other namespace", func(t *testing.T) {
 		another := plan.BundleName(thief, cluster, 0)
 		its := releaseOf(thief, cluster, another, plan.Record{FleetCluster: "one"})
-		_, of, _, err := reconciler(t, victim, thief, its).find(t.Context(), plan.Key{Namespace: "victim", Name: another})
-		if err != nil || of != nil {
-			t.Errorf("the Bundle is of %v (%v)", of, err)
+		s, err := reconciler(t, victim, thief, its).find(t.Context(), plan.Key{Namespace: "victim", Name: another})
+		if err != nil || s.of != nil {
+			t.Errorf("it is %+v (%v)", s, err)
 		}
 	})
 }
@@ -155,7 +155,7 @@ func TestTargetsWithoutReleases(t *testing.T) {
 			if !in.Incomplete {
 				in.Selector, _ = plan.NewSelector(test.of)
 			}
-			got, _, err := reconciler(t, test.objects...).targets(t.Context(), test.of, in, key, have, test.releases)
+			got, _, err := reconciler(t, test.objects...).targets(t.Context(), &scope{key, have, test.of, in, test.releases})
 			if err != nil || len(got) != test.want {
 				t.Errorf("%d targets, want %d (%v)", len(got), test.want, err)
 			}
@@ -197,7 +197,7 @@ func TestOrphans(t *testing.T) {
 				have.Annotations[plan.DeletedAnnotation] = "true"
 			}
 			r := reconciler(t, append(test.fleets, have, values("one"), values("two"))...)
-			if err := r.removeOrphan(t.Context(), have); err != nil {
+			if err := r.removeOrphan(t.Context(), &scope{have: have}); err != nil {
 				t.Fatal(err)
 			}
 			var targets, kept []string
@@ -240,7 +240,7 @@ func TestOldTarget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			release := releaseOf(of, cluster, plan.BundleName(of, cluster, 0), plan.Record{FleetCluster: "one", Installed: true, Sync: 1})
-			got, err := reconciler(t, test.objects...).target(t.Context(), test.of, &inputs.Inputs{}, nil, release, last, true)
+			got, err := reconciler(t, test.objects...).target(t.Context(), &scope{key: plan.Key{Namespace: "team"}, of: test.of, in: &inputs.Inputs{}}, release, &last)
 			if err != nil || (got != nil) != test.stays || got != nil && !equality.Semantic.DeepEqual(*got, last) {
 				t.Errorf("the target is %v, want %v: %t (%v)", got, last, test.stays, err)
 			}
@@ -276,7 +276,7 @@ func TestRetained(t *testing.T) {
 		"once":                         {once, its(once, plan.Record{Installed: true}), false, true},
 		"once, another name":           {renamed(once), its(once, plan.Record{Installed: true}), false, true},
 	} {
-		if got := isRetained(test.of, &inputs.Inputs{Incomplete: test.incomplete}, test.releases); got != test.want {
+		if got := (&scope{of: test.of, in: &inputs.Inputs{Incomplete: test.incomplete}, releases: test.releases}).isRetained(); got != test.want {
 			t.Errorf("%s: %t, want %t", name, got, test.want)
 		}
 		if isOutdated := len(test.releases) > 0 && proxy.IsOutdated(test.of, test.releases[0]); isOutdated != (name == "another release") {
@@ -317,12 +317,12 @@ func TestVersionWithValues(t *testing.T) {
 		return its
 	}
 	releases := []*addonsv1.HelmReleaseProxy{release}
-	err := r.write(t.Context(), of, in, client.ObjectKeyFromObject(have), read(), []fleetv1.BundleTarget{last}, releases)
+	err := r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases}, []fleetv1.BundleTarget{last})
 	if got := read(); !errors.Is(err, errUnseen) || got.Spec.Helm.Version != "1.0.0" || len(got.Spec.Targets) != 1 {
 		t.Errorf("%v; chart %s with %d targets", err, got.Spec.Helm.Version, len(got.Spec.Targets))
 	}
 	r.Inputs.Saw(client.ObjectKeyFromObject(release), in)
-	err = r.write(t.Context(), of, in, client.ObjectKeyFromObject(have), read(), []fleetv1.BundleTarget{last}, releases)
+	err = r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases}, []fleetv1.BundleTarget{last})
 	if got := read(); err != nil || got.Spec.Helm.Version != "2.0.0" {
 		t.Errorf("%v; chart %s", err, got.Spec.Helm.Version)
 	}
@@ -340,7 +340,7 @@ func TestValuesOfAnotherBundle(t *testing.T) {
 	have.UID = "this"
 	for uid, want := range map[types.UID]bool{"": false, "earlier": false, "this": true} {
 		release := releaseOf(of, key, have.Name, plan.Record{FleetCluster: "one", Digest: "any", Keys: []string{"values.yaml"}, Bundle: uid})
-		got, err := reconciler(t, cluster, fleet).target(t.Context(), of, in, have, release, fleetv1.BundleTarget{}, false)
+		got, err := reconciler(t, cluster, fleet).target(t.Context(), &scope{client.ObjectKeyFromObject(have), have, of, in, nil}, release, nil)
 		if err != nil || (got != nil) != want {
 			t.Errorf("%q: target %v, want one: %t (%v)", uid, got, want, err)
 		}
@@ -354,7 +354,7 @@ func TestOtherRepository(t *testing.T) {
 	of.Spec.Credentials = &addonsv1.Credentials{}
 	chart := plan.Chart{Version: "1.0.0", Agent: true}
 	have := plan.NewBundle(of, "team", plan.BundleName(of, cluster, 0), chart, "")
-	key, last := client.ObjectKeyFromObject(have), &corev1.Secret{}
+	key, last, release := client.ObjectKeyFromObject(have), &corev1.Secret{}, releaseOf(of, cluster, have.Name, plan.Record{FleetCluster: "one"})
 	r := reconciler(t, have)
 	isCut := true
 	r.Store = store.New(interceptor.NewClient(r.Client.(client.WithWatch), interceptor.Funcs{
@@ -372,7 +372,7 @@ func TestOtherRepository(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return r.write(t.Context(), of, in, key, its, nil, nil)
+		return r.put(t.Context(), &scope{key, its, of, in, []*addonsv1.HelmReleaseProxy{release}}, nil)
 	}
 	if err := write(); err != nil {
 		t.Fatal(err)

@@ -24,9 +24,10 @@ func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change f
 	}
 	want := have.DeepCopy()
 	change(want)
+	want = want.DeepCopy() // The answer is decoded into it, and it may have parts of a cached object now.
 	if patch := targetChanges(have, want); patch != nil {
 		// If the Bundle has changed meanwhile, the places are not right.
-		if err := s.patch(ctx, want.DeepCopy(), patch); !apierrors.IsInvalid(err) {
+		if err := s.patch(ctx, want, patch); !apierrors.IsInvalid(err) {
 			return client.IgnoreNotFound(err)
 		}
 	}
