@@ -87,11 +87,11 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	if written, err := r.setFinalizers(ctx, proxy); written || err != nil {
 		return ctrl.Result{}, err // The write triggers the next reconcile.
 	}
-	proxy = proxy.DeepCopy()
+	before := proxy.DeepCopy()
 	plan.Default(proxy) // The webhook does the same, if it runs.
 	in, again, err := r.Inputs.Get(proxy)
 	if err != nil {
-		return ctrl.Result{}, r.report(ctx, proxy, state{releases: releases, trouble: plan.Trouble{
+		return ctrl.Result{}, r.report(ctx, before, state{releases: releases, trouble: plan.Trouble{
 			Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: err.Error(), // Inputs.Wake follows.
 		}})
 	}
@@ -112,7 +112,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Errorf("%d of %d releases have not taken the change over yet", unseen, len(now.releases)))
 		again = store.BehindInterval
 	}
-	return ctrl.Result{RequeueAfter: again}, cmp.Or(r.report(ctx, proxy, now), failed)
+	return ctrl.Result{RequeueAfter: again}, cmp.Or(r.report(ctx, before, now), failed)
 }
 
 // unseen returns how many releases still report about earlier inputs. After a restart, what is Ready stays so unless

@@ -35,11 +35,7 @@ func (s *state) fail(reason string, err error) {
 }
 
 // report writes the status of a HelmChartProxy if it differs, and an event if Ready changes.
-func (r *Reconciler) report(ctx context.Context, proxy *addonsv1.HelmChartProxy, now state) error {
-	before := &addonsv1.HelmChartProxy{}
-	if err := r.Get(ctx, client.ObjectKeyFromObject(proxy), before); err != nil {
-		return client.IgnoreNotFound(err)
-	}
+func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy, now state) error {
 	after := before.DeepCopy()
 	status := &after.Status
 	conditions := plan.ProxyConditions(now.trouble, now.notice, now.releases)
@@ -52,9 +48,9 @@ func (r *Reconciler) report(ctx context.Context, proxy *addonsv1.HelmChartProxy,
 	if status.MatchingClusters == nil { // The CRD demands it.
 		status.MatchingClusters = []corev1.ObjectReference{}
 	}
-	SetConditions(&status.Conditions, proxy.Generation, conditions, r.Now())
+	SetConditions(&status.Conditions, before.Generation, conditions, r.Now())
 	meta.RemoveStatusCondition(&status.Conditions, addonsv1.LeftAloneCondition)
-	status.ObservedGeneration = proxy.Generation
+	status.ObservedGeneration = before.Generation
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return nil
 	}
