@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -129,7 +130,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	namespace := os.Getenv("POD_NAMESPACE")
 	pool := worker.New(worker.DefaultSize)
-	writes := store.New(mgr.GetClient(), mgr.GetAPIReader(), namespace)
+	writes := store.New(mgr.GetClient(), mgr.GetAPIReader(), namespace, clock.RealClock{})
 	read, wakeReleases, wakeBundles := make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1)
 	reader := &inputs.Reader{
 		Wake: func(key plan.Key) { read <- eventOf(key) },

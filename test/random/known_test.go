@@ -120,6 +120,11 @@ func TestKnownHelm(t *testing.T) {
 			deleteWeb, proxy(released), rest, retained, rest},
 		"what is moved keeps its values, those of before, too, when all else goes": {
 			classless, initialized, slot(1, classless), slot(1, initialized), proxy(named), rest, other, rest, moves, rest, deleteWeb, rest},
+		"a HelmChartProxy is deleted while its Clusters are on the move: the release goes from those that come back": {
+			classless, initialized, slot(1, classless), slot(1, initialized), proxy(named), rest, other, rest, moves, slot(1, moves), rest,
+			deleteWeb, rest, stays, rest, slot(1, stays), rest},
+		"a HelmChartProxy is made anew and deleted while a Cluster is on the move": {
+			classless, initialized, proxy(named), rest, moves, rest, deleteWeb, rest, proxy(named), rest, deleteWeb, rest, stays, rest},
 		"a release stays until the chart of another one is to be had": {
 			classless, initialized, proxy(named), rest, missing, edit("release", released), rest, newer, rest},
 		"installed once: nothing changes it, another Cluster gets what is wanted now, and all leave": {

@@ -1,19 +1,25 @@
 package bundle
 
 import (
+	"context"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
@@ -31,7 +37,7 @@ func reconciler(t *testing.T, objects ...client.Object) *Reconciler {
 		t.Fatal(err)
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&addonsv1.HelmReleaseProxy{}, ByBundle, Index).Build()
-	return &Reconciler{Store: store.New(c, c, "muster")}
+	return &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{})}
 }
 
 func proxyOf(namespace, name string) *addonsv1.HelmChartProxy {
@@ -66,23 +72,23 @@ func TestForgedReleases(t *testing.T) {
 	have := plan.NewBundle(victim, key.Namespace, key.Name, plan.Chart{Version: "1.0.0"}, "")
 
 	t.Run("beside the Bundle", func(t *testing.T) {
-		bundle, of, releases, err := reconciler(t, victim, thief, own, forged, have).find(t.Context(), key)
-		if err != nil || bundle == nil || of == nil || of.UID != victim.UID || len(releases) != 1 || releases[0].Namespace != "victim" {
-			t.Errorf("the Bundle is of %v, with %v (%v)", of, releases, err)
+		s, err := reconciler(t, victim, thief, own, forged, have).find(t.Context(), key)
+		if err != nil || s.have == nil || s.of == nil || s.of.UID != victim.UID || len(s.releases) != 1 || s.releases[0].Namespace != "victim" {
+			t.Errorf("it is %+v (%v)", s, err)
 		}
 	})
 	t.Run("before the Bundle", func(t *testing.T) {
-		_, of, releases, err := reconciler(t, victim, thief, own, forged).find(t.Context(), key)
-		if err != nil || of == nil || of.UID != victim.UID || len(releases) != 1 {
-			t.Errorf("the Bundle is of %v, with %v (%v)", of, releases, err)
+		s, err := reconciler(t, victim, thief, own, forged).find(t.Context(), key)
+		if err != nil || s.of == nil || s.of.UID != victim.UID || len(s.releases) != 1 {
+			t.Errorf("it is %+v (%v)", s, err)
 		}
 	})
 	t.Run("for a Bundle of their own in the other namespace", func(t *testing.T) {
 		another := plan.BundleName(thief, cluster, 0)
 		its := releaseOf(thief, cluster, another, plan.Record{FleetCluster: "one"})
-		_, of, _, err := reconciler(t, victim, thief, its).find(t.Context(), plan.Key{Namespace: "victim", Name: another})
-		if err != nil || of != nil {
-			t.Errorf("the Bundle is of %v (%v)", of, err)
+		s, err := reconciler(t, victim, thief, its).find(t.Context(), plan.Key{Namespace: "victim", Name: another})
+		if err != nil || s.of != nil {
+			t.Errorf("it is %+v (%v)", s, err)
 		}
 	})
 }
@@ -149,9 +155,67 @@ func TestTargetsWithoutReleases(t *testing.T) {
 			if !in.Incomplete {
 				in.Selector, _ = plan.NewSelector(test.of)
 			}
-			got, _, err := reconciler(t, test.objects...).targets(t.Context(), test.of, in, key, have, test.releases)
+			got, _, err := reconciler(t, test.objects...).targets(t.Context(), &scope{key, have, test.of, in, test.releases})
 			if err != nil || len(got) != test.want {
 				t.Errorf("%d targets, want %d (%v)", len(got), test.want, err)
+			}
+		})
+	}
+}
+
+// Of a Bundle without a HelmChartProxy, targets on the move stay; those that come back go if the HelmChartProxy was
+// deleted.
+func TestOrphans(t *testing.T) {
+	of := proxyOf("team", "web")
+	fleet := func(name string, isReleased bool) *fleetv1.Cluster {
+		its := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}}}
+		if isReleased {
+			its.Annotations = map[string]string{stamp.ReleasedAnnotation: "true"}
+		}
+		return its
+	}
+	values := func(cluster string) client.Object {
+		return plan.ValuesObject(client.ObjectKeyFromObject(of), "team", plan.Record{FleetCluster: cluster}, nil)
+	}
+	for name, test := range map[string]struct {
+		wasDeleted bool
+		fleets     []client.Object
+		want       string
+	}{
+		"its HelmChartProxy is moved, or lost":  {false, []client.Object{fleet("one", false), fleet("two", true)}, "one two"},
+		"and a Fleet Cluster is gone":           {false, []client.Object{fleet("one", false)}, "one"},
+		"and all are":                           {false, nil, ""},
+		"it was deleted":                        {true, []client.Object{fleet("one", true), fleet("two", true)}, "one two"},
+		"it was deleted, and one comes back":    {true, []client.Object{fleet("one", false), fleet("two", true)}, "two"},
+		"it was deleted, and both have come":    {true, []client.Object{fleet("one", false), fleet("two", false)}, ""},
+		"it was deleted, and one is moved away": {true, []client.Object{fleet("one", true)}, "one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Version: "1.0.0"}, "")
+			have.Spec.Targets = []fleetv1.BundleTarget{{Name: "one", ClusterName: "one"}, {Name: "two", ClusterName: "two"}}
+			if test.wasDeleted {
+				have.Annotations[plan.DeletedAnnotation] = "true"
+			}
+			r := reconciler(t, append(test.fleets, have, values("one"), values("two"))...)
+			if err := r.removeOrphan(t.Context(), &scope{have: have}); err != nil {
+				t.Fatal(err)
+			}
+			var targets, kept []string
+			after, err := r.Bundle(t.Context(), client.ObjectKeyFromObject(have))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if after == nil {
+				after = &fleetv1.Bundle{}
+			}
+			for _, target := range after.Spec.Targets {
+				targets = append(targets, target.ClusterName)
+				if r.Get(t.Context(), client.ObjectKeyFromObject(values(target.ClusterName)), &corev1.ConfigMap{}) == nil {
+					kept = append(kept, target.ClusterName)
+				}
+			}
+			if got := strings.Join(targets, " "); got != test.want || !slices.Equal(kept, targets) {
+				t.Errorf("left is %q with the values of %v, want %q", got, kept, test.want)
 			}
 		})
 	}
@@ -176,7 +240,7 @@ func TestOldTarget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			release := releaseOf(of, cluster, plan.BundleName(of, cluster, 0), plan.Record{FleetCluster: "one", Installed: true, Sync: 1})
-			got, err := reconciler(t, test.objects...).target(t.Context(), test.of, &inputs.Inputs{}, nil, release, last, true)
+			got, err := reconciler(t, test.objects...).target(t.Context(), &scope{key: plan.Key{Namespace: "team"}, of: test.of, in: &inputs.Inputs{}}, release, &last)
 			if err != nil || (got != nil) != test.stays || got != nil && !equality.Semantic.DeepEqual(*got, last) {
 				t.Errorf("the target is %v, want %v: %t (%v)", got, last, test.stays, err)
 			}
@@ -212,7 +276,7 @@ func TestRetained(t *testing.T) {
 		"once":                         {once, its(once, plan.Record{Installed: true}), false, true},
 		"once, another name":           {renamed(once), its(once, plan.Record{Installed: true}), false, true},
 	} {
-		if got := isRetained(test.of, &inputs.Inputs{Incomplete: test.incomplete}, test.releases); got != test.want {
+		if got := (&scope{of: test.of, in: &inputs.Inputs{Incomplete: test.incomplete}, releases: test.releases}).isRetained(); got != test.want {
 			t.Errorf("%s: %t, want %t", name, got, test.want)
 		}
 		if isOutdated := len(test.releases) > 0 && proxy.IsOutdated(test.of, test.releases[0]); isOutdated != (name == "another release") {
@@ -253,12 +317,12 @@ func TestVersionWithValues(t *testing.T) {
 		return its
 	}
 	releases := []*addonsv1.HelmReleaseProxy{release}
-	err := r.write(t.Context(), of, in, client.ObjectKeyFromObject(have), read(), []fleetv1.BundleTarget{last}, releases)
+	err := r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases}, []fleetv1.BundleTarget{last})
 	if got := read(); !errors.Is(err, errUnseen) || got.Spec.Helm.Version != "1.0.0" || len(got.Spec.Targets) != 1 {
 		t.Errorf("%v; chart %s with %d targets", err, got.Spec.Helm.Version, len(got.Spec.Targets))
 	}
 	r.Inputs.Saw(client.ObjectKeyFromObject(release), in)
-	err = r.write(t.Context(), of, in, client.ObjectKeyFromObject(have), read(), []fleetv1.BundleTarget{last}, releases)
+	err = r.put(t.Context(), &scope{client.ObjectKeyFromObject(have), read(), of, in, releases}, []fleetv1.BundleTarget{last})
 	if got := read(); err != nil || got.Spec.Helm.Version != "2.0.0" {
 		t.Errorf("%v; chart %s", err, got.Spec.Helm.Version)
 	}
@@ -276,9 +340,56 @@ func TestValuesOfAnotherBundle(t *testing.T) {
 	have.UID = "this"
 	for uid, want := range map[types.UID]bool{"": false, "earlier": false, "this": true} {
 		release := releaseOf(of, key, have.Name, plan.Record{FleetCluster: "one", Digest: "any", Keys: []string{"values.yaml"}, Bundle: uid})
-		got, err := reconciler(t, cluster, fleet).target(t.Context(), of, in, have, release, fleetv1.BundleTarget{}, false)
+		got, err := reconciler(t, cluster, fleet).target(t.Context(), &scope{client.ObjectKeyFromObject(have), have, of, in, nil}, release, nil)
 		if err != nil || (got != nil) != want {
 			t.Errorf("%q: target %v, want one: %t (%v)", uid, got, want, err)
 		}
+	}
+}
+
+// The credentials of an earlier repository go also if the program is killed on the way, and those of the new one are there
+// before a Bundle names them.
+func TestOtherRepository(t *testing.T) {
+	of, cluster := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
+	of.Spec.Credentials = &addonsv1.Credentials{}
+	chart := plan.Chart{Version: "1.0.0", Agent: true}
+	have := plan.NewBundle(of, "team", plan.BundleName(of, cluster, 0), chart, "")
+	key, last, release := client.ObjectKeyFromObject(have), &corev1.Secret{}, releaseOf(of, cluster, have.Name, plan.Record{FleetCluster: "one"})
+	r := reconciler(t, have)
+	isCut := true
+	r.Store = store.New(interceptor.NewClient(r.Client.(client.WithWatch), interceptor.Funcs{
+		Update: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.UpdateOption) error {
+			if isCut && object.GetName() == have.Spec.HelmOpOptions.SecretName && len(object.(*corev1.Secret).Data) == 0 {
+				return errors.New("killed")
+			}
+			return c.Update(ctx, object, options...)
+		},
+	}), r.Client, "muster", clock.RealClock{})
+	r.Inputs = &inputs.Reader{Now: func() time.Time { return time.Time{} }}
+	in := &inputs.Inputs{Chart: chart, Credentials: map[string][]byte{"password": []byte("sesame")}}
+	write := func() error {
+		its, err := r.Bundle(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.put(t.Context(), &scope{key, its, of, in, []*addonsv1.HelmReleaseProxy{release}}, nil)
+	}
+	if err := write(); err != nil {
+		t.Fatal(err)
+	}
+	of.Spec.RepoURL = "https://other.example.com"
+	if err := write(); err == nil {
+		t.Fatal("nothing was killed")
+	}
+	next := plan.Key{Namespace: "team", Name: plan.CredentialsName(of, have.Name)}
+	if err := r.Get(t.Context(), next, &corev1.Secret{}); err != nil {
+		t.Error(err)
+	}
+	isCut = false
+	if err := write(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Get(t.Context(), plan.Key{Namespace: "team", Name: have.Spec.HelmOpOptions.SecretName}, last); err != nil || len(last.Data) > 0 {
+		t.Errorf("the last Secret has %d keys (%v)", len(last.Data), err)
 	}
 }

@@ -107,9 +107,9 @@ func NewBundle(proxy *addonsv1.HelmChartProxy, namespace, name string, chart Cha
 		byAgents(proxy, bundle, chart.Version)
 	}
 	spec.TargetCustomizationMode = fleetv1.TargetCustomizationModeFirstMatch // The API server's default.
-	bundle.Annotations[ChartAnnotation] = inJSON(chart)
+	bundle.Annotations[ChartAnnotation] = JSON(chart)
 	bundle.Labels[unmappedLabel] = unmappedLabelValue
-	bundle.Labels[ContentLabel] = Digest([]byte(inJSON([]any{spec, chart.Version, chart.Digest, credentials})))
+	bundle.Labels[ContentLabel] = Digest([]byte(JSON([]any{spec, chart.Version, chart.Digest, credentials})))
 	return bundle
 }
 
@@ -174,7 +174,7 @@ func helmOptions(proxy *addonsv1.HelmChartProxy, chart Chart) *fleetv1.HelmOptio
 		helm.TimeoutSeconds = max(1, int(timeout.Seconds()))
 		helm.WaitForJobs = options.WaitForJobs
 	}
-	if proxy.Spec.ValuesTemplate == "" && len(proxy.Spec.ValuesFrom) == 0 {
+	if !HasValues(proxy) {
 		// Without values, Helm would keep the values of the last release.
 		helm.Values = &fleetv1.GenericMap{Data: map[string]any{"global": map[string]any{}}}
 	}
@@ -272,9 +272,10 @@ func Digest(data []byte) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-func inJSON(value any) string {
+// JSON returns a value of the API, which can always be encoded, as JSON.
+func JSON(value any) string {
 	data, err := json.Marshal(value)
-	if err != nil { // They are types of the API.
+	if err != nil {
 		panic(err)
 	}
 	return string(data)

@@ -7,6 +7,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -28,6 +29,9 @@ const (
 	ProxyNamespaceLabel = "helmchartproxy-namespace." + stamp.Domain
 	// ProxyAnnotation holds the full name of the HelmChartProxy.
 	ProxyAnnotation = stamp.Domain + "/helmchartproxy"
+	// DeletedAnnotation on a Bundle says that its HelmChartProxy was deleted, and neither moved to another management
+	// cluster nor lost: only targets on the move stay.
+	DeletedAnnotation = stamp.Domain + "/helmchartproxy-deleted"
 	// BundleAnnotation on a HelmReleaseProxy names its Bundle, which is in the namespace of the Cluster.
 	BundleAnnotation = stamp.Domain + "/bundle"
 	// ReleaseAnnotation on an object with values holds the full name of the HelmReleaseProxy.
@@ -69,6 +73,11 @@ func Labels(proxy Key) map[string]string {
 func ProxyOf(object metav1.Object) (Key, bool) {
 	namespace, name, found := strings.Cut(object.GetAnnotations()[ProxyAnnotation], "/")
 	return Key{Namespace: namespace, Name: name}, found
+}
+
+// ClusterOf returns the Cluster of a HelmReleaseProxy.
+func ClusterOf(release *addonsv1.HelmReleaseProxy) Key {
+	return Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
 }
 
 // BundleName returns the name of a Bundle for the Clusters of a namespace: the shard with this number, or with
@@ -148,10 +157,7 @@ func CredentialsName(proxy *addonsv1.HelmChartProxy, bundle string) string {
 
 // ReleaseName returns the name of the release, the same on every Cluster.
 func ReleaseName(proxy *addonsv1.HelmChartProxy) string {
-	if proxy.Spec.ReleaseName != "" {
-		return proxy.Spec.ReleaseName
-	}
-	return stamp.Label(proxy.Name, longestName)
+	return cmp.Or(proxy.Spec.ReleaseName, stamp.Label(proxy.Name, longestName))
 }
 
 // generatedName matches the names that Helm generates for releases: part of the chart's name, and the time in
@@ -166,10 +172,7 @@ func IsGeneratedOf(chart, name string) bool {
 
 // ReleaseNamespace returns the namespace of the release on each Cluster.
 func ReleaseNamespace(proxy *addonsv1.HelmChartProxy) string {
-	if proxy.Spec.ReleaseNamespace != "" {
-		return proxy.Spec.ReleaseNamespace
-	}
-	return "default"
+	return cmp.Or(proxy.Spec.ReleaseNamespace, "default")
 }
 
 // ReleaseProxyNames returns the names that the HelmReleaseProxy of a Cluster may have. It gets the second name

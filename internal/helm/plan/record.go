@@ -50,6 +50,8 @@ type Record struct {
 	Sync int64 `json:"sync,omitempty"`
 	// Leaving is the progress of the withdrawal of a release that Helm refused to install: see Emptied.
 	Leaving string `json:"leaving,omitempty"`
+	// Until is when the withdrawal goes on without the empty chart.
+	Until *metav1.Time `json:"until,omitempty"`
 	// Retry is the next retry.
 	Retry *Retry `json:"retry,omitempty"`
 }
@@ -95,13 +97,7 @@ func RecordOf(release metav1.Object) Record {
 }
 
 // String returns the annotation.
-func (r Record) String() string {
-	text, err := json.Marshal(r)
-	if err != nil { // A Record holds only text, numbers and times.
-		panic(err)
-	}
-	return string(text)
-}
+func (r Record) String() string { return JSON(r) }
 
 // Key returns the key in the object for a layer of values. It contains the revision: an agent with an older
 // copy of the object does not find the key, and waits.

@@ -16,14 +16,13 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/helm/values"
+	"github.com/muster-fleet/muster/internal/message"
 )
 
 // Default sets the defaults of cluster-api-addon-provider-helm.
 func Default(proxy *addonsv1.HelmChartProxy) {
 	spec := &proxy.Spec
-	if spec.ReleaseNamespace == "" {
-		spec.ReleaseNamespace = "default"
-	}
+	spec.ReleaseNamespace = ReleaseNamespace(proxy)
 	if spec.Options.Atomic {
 		spec.Options.Wait = true
 	}
@@ -80,7 +79,7 @@ func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 		}
 	}
 	if _, err := values.Parse(spec.ValuesTemplate); err != nil {
-		errs = append(errs, field.Invalid(path.Child("valuesTemplate"), shortened(spec.ValuesTemplate), "does not parse: "+err.Error()))
+		errs = append(errs, field.Invalid(path.Child("valuesTemplate"), message.Short(spec.ValuesTemplate, 80), "does not parse: "+err.Error()))
 	}
 	if spec.Download == addonsv1.DownloadAgent {
 		if err := CheckAgent(spec.RepoURL, spec.ChartName, spec.Version); err != nil {
@@ -88,14 +87,13 @@ func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 		}
 	}
 	errs = append(errs, validateOptions(path.Child("options"), &spec.Options)...)
-	if spec.Rollout != nil && spec.Rollout.MaxUnavailable != nil {
-		most := spec.Rollout.MaxUnavailable
-		if _, err := percentOrCount(most.String()); err != nil {
-			errs = append(errs, field.Invalid(path.Child("rollout", "maxUnavailable"), most.String(), err.Error()))
-		}
+	if spec.Rollout != nil && spec.Rollout.MaxUnavailable != nil && !percentOrCount.MatchString(spec.Rollout.MaxUnavailable.String()) {
+		errs = append(errs, field.Invalid(path.Child("rollout", "maxUnavailable"), spec.Rollout.MaxUnavailable.String(), "must be a number of at least 1, or a percentage such as 25%"))
 	}
 	return errs
 }
+
+var percentOrCount = regexp.MustCompile(`^[1-9][0-9]{0,17}%?$`)
 
 func validateRelease(path *field.Path, spec *addonsv1.HelmChartProxySpec) field.ErrorList {
 	var errs field.ErrorList
@@ -145,7 +143,6 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 			warnings = append(warnings, "spec."+name+" has no effect: "+why)
 		}
 	}
-	waits := options.Wait || options.Atomic
 	// cluster-api-addon-provider-helm creates it, too: its own client drops fields that are false.
 	warn(!ptr.Deref(options.Install.CreateNamespace, true), "options.install.createNamespace", "Fleet always creates the namespace of a release")
 	warn(options.SkipCRDs, "options.skipCRDs", "Fleet always installs the CRDs of a chart")
@@ -154,14 +151,13 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 	warn(options.Upgrade.ReuseValues, "options.upgrade.reuseValues", "values are never taken over from the last release")
 	warn(options.Upgrade.ResetThenReuseValues, "options.upgrade.resetThenReuseValues", "values are never taken over from the last release")
 	warn(options.Uninstall != nil && options.Uninstall.Description != "", "options.uninstall.description", "Fleet gives none")
-	warn(options.WaitForJobs && !waits, "options.waitForJobs", "it needs options.wait")
-	warn(options.Timeout != nil && options.Timeout.Duration != defaultTimeout && !waits, "options.timeout", "it needs options.wait, or a chart with hooks")
-	warn(options.Timeout != nil && waits && options.Timeout.Duration%time.Second != 0, "options.timeout", "Fleet counts whole seconds; the rest")
+	warn(options.WaitForJobs && !Waits(proxy), "options.waitForJobs", "it needs options.wait")
+	warn(options.Timeout != nil && options.Timeout.Duration != defaultTimeout && !Waits(proxy), "options.timeout", "it needs options.wait, or a chart with hooks")
+	warn(options.Timeout != nil && Waits(proxy) && options.Timeout.Duration%time.Second != 0, "options.timeout", "Fleet counts whole seconds; the rest")
 	warn(namesNoCredentials(&proxy.Spec), "credentials", "it names no Secret")
 	warn(namesNoAuthority(&proxy.Spec), "tlsConfig.caSecret", "it names no Secret")
-	once := proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce
-	warn(once && ptr.Deref(proxy.Spec.CorrectDrift, false), "correctDrift", "with InstallOnce nothing is put back")
-	warn(once && proxy.Spec.Rollout != nil, "rollout", "with InstallOnce there is one installation for each Cluster, and no change")
+	warn(IsInstallOnce(proxy) && ptr.Deref(proxy.Spec.CorrectDrift, false), "correctDrift", "with InstallOnce nothing is put back")
+	warn(IsInstallOnce(proxy) && proxy.Spec.Rollout != nil, "rollout", "with InstallOnce there is one installation for each Cluster, and no change")
 	if proxy.Spec.Download == addonsv1.DownloadAgent && proxy.Spec.Credentials != nil {
 		warnings = append(warnings, "spec.credentials: with spec.download Agent, they are copied to the namespaces of the selected Clusters, and their agents have them")
 	}
@@ -205,22 +201,4 @@ func CheckURL(repoURL string) error {
 		return fmt.Errorf("specified repoURL %s must include a host", repoURL)
 	}
 	return nil
-}
-
-func percentOrCount(text string) (int, error) {
-	count := 0
-	digits, _ := strings.CutSuffix(text, "%")
-	if _, err := fmt.Sscanf(digits, "%d", &count); err != nil || fmt.Sprint(count) != digits || count < 1 {
-		return 0, fmt.Errorf("must be a number of at least 1, or a percentage such as 25%%")
-	}
-	return count, nil
-}
-
-// shortened returns a text that is short enough for an error message.
-func shortened(text string) string {
-	const enough = 80
-	if len(text) <= enough {
-		return text
-	}
-	return text[:enough] + "…"
 }

@@ -1,13 +1,13 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/view"
 )
 
@@ -142,18 +143,10 @@ func MustBeEmptied(record Record, bundle *fleetv1.Bundle, deployment *fleetv1.Bu
 // isOf reports whether a BundleDeployment shows the wanted content, values and retry.
 func isOf(deployment *fleetv1.BundleDeployment, wanted Wanted) bool {
 	options := &deployment.Spec.Options
-	if deployment.Labels[ContentLabel] != wanted.Content || options.ForceSyncGeneration != wanted.Target.ForceSyncGeneration {
-		return false
-	}
-	if len(options.DownstreamResources) != len(wanted.Target.DownstreamResources) { // It reads values that nobody wants any more.
-		return false
-	}
-	for _, its := range wanted.Target.DownstreamResources {
-		if !slices.Contains(options.DownstreamResources, its) {
-			return false
-		}
-	}
-	return true
+	isLacking := func(its fleetv1.DownstreamResource) bool { return !slices.Contains(options.DownstreamResources, its) }
+	return deployment.Labels[ContentLabel] == wanted.Content && options.ForceSyncGeneration == wanted.Target.ForceSyncGeneration &&
+		len(options.DownstreamResources) == len(wanted.Target.DownstreamResources) && // Else it reads values that nobody wants any more.
+		!slices.ContainsFunc(wanted.Target.DownstreamResources, isLacking)
 }
 
 // isWithoutValues reports whether Fleet has taken over the content, but none of the values that the target
@@ -216,13 +209,13 @@ func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmRe
 			if len(troubled) == 0 {
 				specs.Status, specs.Reason = metav1.ConditionFalse, available.Reason
 			}
-			troubled = append(troubled, cluster+text(available))
+			troubled = append(troubled, cluster+cmp.Or(available.Message, available.Reason))
 		}
 		if its := find(release, addonsv1.HelmReleaseReadyCondition); its.Status != metav1.ConditionTrue {
 			if len(unready) == 0 || its.Reason == addonsv1.HelmInstallOrUpgradeFailedReason {
 				ready.Status, ready.Reason = metav1.ConditionFalse, its.Reason
 			}
-			unready = append(unready, cluster+text(its))
+			unready = append(unready, cluster+cmp.Or(its.Message, its.Reason))
 		}
 	}
 	if len(troubled) > 0 {
@@ -250,13 +243,6 @@ func find(release *addonsv1.HelmReleaseProxy, of string) *metav1.Condition {
 		unknown.Reason = addonsv1.HelmReleaseProxySpecsUpdatingReason
 	}
 	return &unknown
-}
-
-func text(its *metav1.Condition) string {
-	if its.Message != "" {
-		return its.Message
-	}
-	return its.Reason
 }
 
 func summary(all ...metav1.Condition) metav1.Condition {
@@ -290,20 +276,7 @@ func list(entries []string) string {
 			parts = append(parts, fmt.Sprintf("and %d more", len(entries)-listed))
 			break
 		}
-		parts = append(parts, plain(entry))
+		parts = append(parts, message.Short(view.Text(entry), longestEntry)) // Others may have written it.
 	}
 	return strings.Join(parts, "; ")
-}
-
-// plain returns a text, which others may have written, in the length and the characters of a message.
-func plain(text string) string {
-	text = view.Text(text)
-	if len(text) <= longestEntry {
-		return text
-	}
-	end := longestEntry
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + "…"
 }

@@ -3,16 +3,14 @@ package proxy
 import (
 	"context"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	capilabels "sigs.k8s.io/cluster-api/util/labels"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
@@ -40,18 +38,15 @@ var rival = plan.Trouble{
 	Message: "cluster-api-addon-provider-helm reconciles it, too; stop it, and remove its finalizer " + caaphFinalizer,
 }
 
-func hasCAAPH(proxy *addonsv1.HelmChartProxy) bool {
-	return slices.Contains(proxy.Finalizers, caaphFinalizer)
-}
-
 // setFinalizers takes a HelmChartProxy over: it replaces CAAPH's finalizer with ours.
 func (r *Reconciler) setFinalizers(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool, error) {
-	if slices.Contains(proxy.Finalizers, plan.Finalizer) {
+	if controllerutil.ContainsFinalizer(proxy, plan.Finalizer) {
 		return false, nil
 	}
-	without := slices.DeleteFunc(slices.Clone(proxy.Finalizers), func(its string) bool { return its == caaphFinalizer })
-	change := map[string]any{"finalizers": append(without, plan.Finalizer), "resourceVersion": proxy.ResourceVersion}
-	return true, client.IgnoreNotFound(r.Merge(ctx, proxy, map[string]any{"metadata": change}))
+	want := proxy.DeepCopy()
+	controllerutil.RemoveFinalizer(want, caaphFinalizer)
+	controllerutil.AddFinalizer(want, plan.Finalizer)
+	return true, client.IgnoreNotFound(r.Change(ctx, proxy, want, store.Unchanged))
 }
 
 // Managed decides which HelmChartProxies Muster reconciles.
@@ -59,9 +54,6 @@ type Managed struct {
 	client.Reader
 	// WatchFilter is the value of the label cluster.x-k8s.io/watch-filter; empty for all.
 	WatchFilter string
-
-	mu       sync.Mutex
-	reported bool
 }
 
 // Is reports whether Muster reconciles a HelmChartProxy: the CRD must be Muster's.
@@ -70,15 +62,15 @@ func (m *Managed) Is(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool,
 	if err := m.Get(ctx, client.ObjectKey{Name: CRDName}, crd, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("reading CustomResourceDefinition %q: %w", CRDName, err)
 	}
-	isOurs := crd.Labels[stamp.ManagedByLabel] == stamp.ManagedBy
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !isOurs && !m.reported {
-		ctrl.LoggerFrom(ctx).Info("HelmChartProxies are not managed: their CustomResourceDefinition is not Muster's; apply manifests/helm to make Muster reconcile them",
-			"crd", CRDName, "label", stamp.ManagedByLabel+"="+stamp.ManagedBy)
+	return crd.Labels[stamp.ManagedByLabel] == stamp.ManagedBy && m.isWatched(proxy), nil
+}
+
+// Writes reports whether Muster writes anything for a HelmChartProxy now. A deletion goes on while it is paused.
+func (m *Managed) Writes(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool, error) {
+	if IsPaused(proxy) && proxy.DeletionTimestamp.IsZero() {
+		return false, nil
 	}
-	m.reported = !isOurs
-	return isOurs && m.isWatched(proxy), nil
+	return m.Is(ctx, proxy)
 }
 
 func (m *Managed) isWatched(proxy *addonsv1.HelmChartProxy) bool {

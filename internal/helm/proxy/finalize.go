@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
@@ -18,63 +19,45 @@ import (
 // finalize deletes the HelmReleaseProxies of a HelmChartProxy that is being deleted, then its Bundles, and
 // finally removes its finalizer. If clusterctl move deletes it, the HelmChartProxy lives on in another
 // management cluster, with its releases.
-func (r *Reconciler) finalize(ctx context.Context, proxy *addonsv1.HelmChartProxy, releases []*addonsv1.HelmReleaseProxy) (time.Duration, error) {
+func (r *Reconciler) finalize(ctx context.Context, proxy *addonsv1.HelmChartProxy, releases []*addonsv1.HelmReleaseProxy) error {
 	_, isMoved := proxy.Annotations[DeleteForMove]
 	releases = slices.DeleteFunc(releases, func(its *addonsv1.HelmReleaseProxy) bool { // Ignore those that only foreign finalizers hold.
-		return !its.DeletionTimestamp.IsZero() && !slices.Contains(its.Finalizers, plan.Finalizer) && !slices.Contains(its.Finalizers, CAAPHReleaseFinalizer)
+		return !its.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(its, plan.Finalizer) && !controllerutil.ContainsFinalizer(its, CAAPHReleaseFinalizer)
 	})
 	if len(releases) > 0 && !isMoved {
 		var errs []error
 		for _, release := range releases {
 			errs = append(errs, r.Remove(ctx, release))
 		}
-		return 0, errors.Join(errs...)
+		return errors.Join(errs...)
 	}
-	if left, err := r.removeBundles(ctx, proxy, isMoved); left || err != nil {
-		return time.Second, err
+	if !isMoved {
+		if err := r.removeBundles(ctx, proxy); err != nil {
+			return err
+		}
 	}
-	return 0, r.RemoveFinalizers(ctx, proxy, plan.Finalizer, caaphFinalizer)
+	return r.RemoveFinalizers(ctx, proxy, plan.Finalizer, caaphFinalizer)
 }
 
-// bundlePatience limits how long remaining targets delay a deletion once the releases are gone: forged targets
-// must not block it.
-const bundlePatience = 30 * time.Second
-
-// removeBundles deletes the Bundles of a HelmChartProxy whose releases are gone. It keeps Bundles whose
-// Clusters move to another management cluster. It reports whether targets are left, because the cache may be
-// behind.
-func (r *Reconciler) removeBundles(ctx context.Context, proxy *addonsv1.HelmChartProxy, isMoved bool) (left bool, err error) {
+// removeBundles deletes the Bundles of a HelmChartProxy whose releases are gone. It marks those that still have targets,
+// because Clusters move to another management cluster, or others have forged targets: the Bundle controller decides.
+func (r *Reconciler) removeBundles(ctx context.Context, proxy *addonsv1.HelmChartProxy) error {
 	var bundles fleetv1.BundleList
 	key := client.ObjectKeyFromObject(proxy)
 	if err := r.List(ctx, &bundles, client.MatchingLabels(plan.Labels(key)), client.UnsafeDisableDeepCopy); err != nil {
-		return false, fmt.Errorf("listing Bundles: %w", err)
+		return fmt.Errorf("listing Bundles: %w", err)
 	}
-	isPatient := r.Now().Sub(proxy.DeletionTimestamp.Time) <= bundlePatience
 	var errs []error
 	for i := range bundles.Items {
-		bundle := &bundles.Items[i]
-		if isMoved || !store.IsFor(bundle, key) || !plan.MayBeOurs(bundle.Name) {
-			continue
-		}
-		released := 0
-		for j := range bundle.Spec.Targets {
-			fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: bundle.Namespace, Name: bundle.Spec.Targets[j].ClusterName})
-			if err != nil {
-				return false, err
-			}
-			if store.IsReleased(fleet) {
-				released++
-			}
-		}
-		switch {
+		switch bundle := &bundles.Items[i]; {
+		case !store.IsFor(bundle, key) || !plan.MayBeOurs(bundle.Name):
 		case len(bundle.Spec.Targets) == 0:
 			errs = append(errs, r.Remove(ctx, bundle))
-		case released == len(bundle.Spec.Targets): // All its Clusters move.
-		case isPatient:
-			left = true
-		case released == 0:
-			errs = append(errs, r.Remove(ctx, bundle))
+		default:
+			errs = append(errs, r.UpdateBundle(ctx, bundle, func(its *fleetv1.Bundle) {
+				metav1.SetMetaDataAnnotation(&its.ObjectMeta, plan.DeletedAnnotation, "true")
+			}))
 		}
 	}
-	return left, errors.Join(errs...)
+	return errors.Join(errs...)
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"testing"
 
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,7 +26,7 @@ func TestPaused(t *testing.T) {
 		of := proxyNamed("web")
 		of.Annotations = map[string]string{clusterv1.PausedAnnotation: value}
 		c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(of).WithIndex(&addonsv1.HelmReleaseProxy{}, ByProxy, Index).Build()
-		r := &Reconciler{Store: store.New(c, c, "muster")} // It has no Inputs to read charts.
+		r := &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{})} // It has no Inputs to read charts.
 		if result, err := r.reconcile(t.Context(), of.DeepCopy()); err != nil || result != (ctrl.Result{}) {
 			t.Errorf("%q: %v, %v", value, result, err)
 		}

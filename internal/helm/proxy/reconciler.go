@@ -13,15 +13,16 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/events"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
@@ -75,24 +76,22 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 		return ctrl.Result{}, err
 	}
 	if !proxy.DeletionTimestamp.IsZero() {
-		again, err := r.finalize(ctx, proxy, releases)
-		return ctrl.Result{RequeueAfter: again}, err
+		return ctrl.Result{}, r.finalize(ctx, proxy, releases)
 	}
 	if IsPaused(proxy) {
 		return ctrl.Result{}, nil
 	}
-	if hasCAAPH(proxy) && slices.Contains(proxy.Finalizers, plan.Finalizer) {
-		// CAAPH has restored its finalizer.
+	if controllerutil.ContainsFinalizer(proxy, caaphFinalizer) && controllerutil.ContainsFinalizer(proxy, plan.Finalizer) { // CAAPH has restored its own.
 		return ctrl.Result{}, r.report(ctx, proxy, state{trouble: rival})
 	}
 	if written, err := r.setFinalizers(ctx, proxy); written || err != nil {
 		return ctrl.Result{}, err // The write triggers the next reconcile.
 	}
-	proxy = proxy.DeepCopy()
+	before := proxy.DeepCopy()
 	plan.Default(proxy) // The webhook does the same, if it runs.
 	in, again, err := r.Inputs.Get(proxy)
 	if err != nil {
-		return ctrl.Result{}, r.report(ctx, proxy, state{releases: releases, trouble: plan.Trouble{
+		return ctrl.Result{}, r.report(ctx, before, state{releases: releases, trouble: plan.Trouble{
 			Reason: addonsv1.HelmReleaseProxySpecsUpdatingReason, Message: err.Error(), // Inputs.Wake follows.
 		}})
 	}
@@ -113,7 +112,7 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 		now.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, fmt.Errorf("%d of %d releases have not taken the change over yet", unseen, len(now.releases)))
 		again = store.BehindInterval
 	}
-	return ctrl.Result{RequeueAfter: again}, cmp.Or(r.report(ctx, proxy, now), failed)
+	return ctrl.Result{RequeueAfter: again}, cmp.Or(r.report(ctx, before, now), failed)
 }
 
 // unseen returns how many releases still report about earlier inputs. After a restart, what is Ready stays so unless
@@ -155,10 +154,7 @@ func (r *Reconciler) selectClusters(ctx context.Context, proxy *addonsv1.HelmCha
 }
 
 // IsPaused reports whether a HelmChartProxy is paused: Muster writes nothing for it.
-func IsPaused(proxy *addonsv1.HelmChartProxy) bool {
-	_, is := proxy.Annotations[clusterv1.PausedAnnotation]
-	return is
-}
+func IsPaused(proxy *addonsv1.HelmChartProxy) bool { return capiannotations.HasPaused(proxy) }
 
 // releases returns the HelmReleaseProxies of a HelmChartProxy from the cache. Callers must not change them.
 func (r *Reconciler) releases(ctx context.Context, proxy *addonsv1.HelmChartProxy) ([]*addonsv1.HelmReleaseProxy, error) {
@@ -192,8 +188,7 @@ func Index(release client.Object) []string {
 // Concerns reports whether a HelmReleaseProxy may belong to a HelmChartProxy. A user who may write
 // HelmReleaseProxies could forge one for a Cluster in another namespace.
 func Concerns(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
-	owner := metav1.GetControllerOf(release)
-	return owner != nil && IsProxy(*owner) && owner.UID == proxy.UID && release.Namespace == proxy.Namespace &&
+	return metav1.IsControlledBy(release, proxy) && release.Namespace == proxy.Namespace &&
 		(release.Spec.ClusterRef.Namespace == proxy.Namespace || proxy.Spec.NamespaceSelector != nil)
 }
 
@@ -205,7 +200,7 @@ func IsOutdated(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleasePro
 	}
 	return release.Spec.ReleaseNamespace != plan.ReleaseNamespace(proxy) ||
 		release.Spec.ReleaseName != plan.ReleaseName(proxy) && !isGenerated(release, proxy) ||
-		release.Annotations[plan.BundleAnnotation] != "" && !isBundleOf(proxy, release)
+		release.Annotations[plan.BundleAnnotation] != "" && !plan.IsBundleOf(proxy, plan.ClusterOf(release), release.Annotations[plan.BundleAnnotation])
 }
 
 // IsProxy reports whether an owner is a HelmChartProxy.
@@ -226,9 +221,7 @@ func (r *Reconciler) selected(ctx context.Context, selector *plan.Selector) ([]*
 			clusters = append(clusters, &all.Items[i])
 		}
 	}
-	slices.SortFunc(clusters, func(a, b *clusterv1.Cluster) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(clusters, func(a, b *clusterv1.Cluster) int { return cmp.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) })
 	return clusters, nil
 }
 
@@ -246,9 +239,7 @@ func NamespaceLabels(ctx context.Context, reader client.Reader) func(string) lab
 
 // NamespaceMetadata returns an empty Namespace, of which only the metadata is read.
 func NamespaceMetadata() *metav1.PartialObjectMetadata {
-	namespace := &metav1.PartialObjectMetadata{}
-	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-	return namespace
+	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
 }
 
 // untaken reports the first Bundle that Muster could not write, or that Fleet has not processed in its current

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -54,7 +55,7 @@ func TestRenamed(t *testing.T) {
 			if err := c.Get(t.Context(), client.ObjectKeyFromObject(have), have); err != nil {
 				t.Fatal(err)
 			}
-			r := &Reconciler{Store: store.New(c, c, "muster"), Inputs: &inputs.Reader{Charts: repository.New(repository.Options{})}}
+			r := &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Inputs: &inputs.Reader{Charts: repository.New(repository.Options{})}}
 			cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "one"}}
 			all := []*addonsv1.HelmReleaseProxy{have.DeepCopy()}
 			_, err := r.putReleases(t.Context(), of, test.in, []*clusterv1.Cluster{cluster}, all)

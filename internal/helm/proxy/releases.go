@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
@@ -29,7 +28,7 @@ func (r *Reconciler) putReleases(ctx context.Context, proxy *addonsv1.HelmChartP
 	there, counts := map[plan.Key]*addonsv1.HelmReleaseProxy{}, map[string]int{}
 	var errs []error
 	for _, release := range all {
-		cluster := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
+		cluster := plan.ClusterOf(release)
 		counts[cluster.Namespace+"/"+release.Annotations[plan.BundleAnnotation]]++
 		if there[cluster] != nil { // Muster creates only one.
 			errs = append(errs, r.Remove(ctx, release))
@@ -92,54 +91,36 @@ func (r *Reconciler) putRelease(ctx context.Context, proxy *addonsv1.HelmChartPr
 	for key, value := range want.Annotations {
 		metav1.SetMetaDataAnnotation(&changed.ObjectMeta, key, value)
 	}
-	changed.Finalizers = append(slices.DeleteFunc(slices.Clone(have.Finalizers), func(its string) bool {
-		return its == plan.Finalizer || its == CAAPHReleaseFinalizer
-	}), plan.Finalizer)
-	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(have, client.MergeFromWithOptimisticLock{}), client.FieldOwner(store.FieldManager)); err != nil {
+	controllerutil.RemoveFinalizer(changed, CAAPHReleaseFinalizer)
+	controllerutil.AddFinalizer(changed, plan.Finalizer)
+	if err := r.Change(ctx, have, changed, store.Unchanged); err != nil {
 		return have, client.IgnoreNotFound(err)
 	}
 	return changed, nil
 }
 
-// isBundleOf reports whether a HelmReleaseProxy names a Bundle that it may be in.
-func isBundleOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
-	cluster := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: release.Spec.ClusterRef.Name}
-	return plan.IsBundleOf(proxy, cluster, release.Annotations[plan.BundleAnnotation])
-}
-
 func hasMeta(have, want *addonsv1.HelmReleaseProxy) bool {
-	for key, value := range want.Labels {
-		if have.Labels[key] != value {
-			return false
-		}
-	}
-	for key, value := range want.Annotations {
-		if its, found := have.Annotations[key]; !found || its != value {
-			return false
-		}
-	}
-	return equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences) &&
-		slices.Contains(have.Finalizers, plan.Finalizer) && !slices.Contains(have.Finalizers, CAAPHReleaseFinalizer)
+	return store.Contains(have.Labels, want.Labels) && store.Contains(have.Annotations, want.Annotations) &&
+		equality.Semantic.DeepEqual(have.OwnerReferences, want.OwnerReferences) &&
+		controllerutil.ContainsFinalizer(have, plan.Finalizer) && !controllerutil.ContainsFinalizer(have, CAAPHReleaseFinalizer)
 }
 
 // createRelease creates a HelmReleaseProxy. If another HelmChartProxy and Cluster use its name, it gets the
 // next name.
 func (r *Reconciler) createRelease(ctx context.Context, proxy *addonsv1.HelmChartProxy, cluster plan.Key, want *addonsv1.HelmReleaseProxy) (*addonsv1.HelmReleaseProxy, error) {
+	isOurs := func(live client.Object) bool {
+		return plan.ClusterOf(live.(*addonsv1.HelmReleaseProxy)) == cluster && metav1.IsControlledBy(live, proxy)
+	}
 	var err error
 	for _, name := range plan.ReleaseProxyNames(client.ObjectKeyFromObject(proxy), cluster) {
 		want := want.DeepCopy()
 		want.Name = name
-		if err = r.Create(ctx, want); !apierrors.IsAlreadyExists(err) {
-			return want, err
+		if err = r.CreateOurs(ctx, want, isOurs); err == nil {
+			return want, nil
 		}
-		live := &addonsv1.HelmReleaseProxy{}
-		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(want), live); err != nil {
-			return nil, client.IgnoreNotFound(err)
+		if taken := (*store.TakenError)(nil); !errors.As(err, &taken) {
+			break
 		}
-		if live.Spec.ClusterRef.Namespace == cluster.Namespace && live.Spec.ClusterRef.Name == cluster.Name && metav1.IsControlledBy(live, proxy) {
-			return nil, err // The cache is behind.
-		}
-		err = store.Taken(live)
 	}
 	return nil, err
 }

@@ -1,18 +1,14 @@
 package proxy
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -39,11 +35,7 @@ func (s *state) fail(reason string, err error) {
 }
 
 // report writes the status of a HelmChartProxy if it differs, and an event if Ready changes.
-func (r *Reconciler) report(ctx context.Context, proxy *addonsv1.HelmChartProxy, now state) error {
-	before := &addonsv1.HelmChartProxy{}
-	if err := r.Get(ctx, client.ObjectKeyFromObject(proxy), before); err != nil {
-		return client.IgnoreNotFound(err)
-	}
+func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy, now state) error {
 	after := before.DeepCopy()
 	status := &after.Status
 	conditions := plan.ProxyConditions(now.trouble, now.notice, now.releases)
@@ -56,13 +48,13 @@ func (r *Reconciler) report(ctx context.Context, proxy *addonsv1.HelmChartProxy,
 	if status.MatchingClusters == nil { // The CRD demands it.
 		status.MatchingClusters = []corev1.ObjectReference{}
 	}
-	SetConditions(&status.Conditions, proxy.Generation, conditions, r.Now())
+	SetConditions(&status.Conditions, before.Generation, conditions, r.Now())
 	meta.RemoveStatusCondition(&status.Conditions, addonsv1.NotManagedCondition)
-	status.ObservedGeneration = proxy.Generation
+	status.ObservedGeneration = before.Generation
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return nil
 	}
-	if err := r.patchStatus(ctx, before, after); err != nil {
+	if err := r.Status().Patch(ctx, after, client.MergeFrom(before), client.FieldOwner(store.FieldManager)); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	r.announce(before, after)
@@ -118,39 +110,4 @@ func (r *Reconciler) announce(before, after *addonsv1.HelmChartProxy) {
 		return // It is in progress.
 	}
 	r.Recorder.Eventf(after, nil, kind, is.Reason, "Deploy", "%s", message.Short(text, message.Note))
-}
-
-// patchStatus writes the status. If a few of many Clusters come or go, it sends only those: a merge patch would
-// send the whole list.
-func (r *Reconciler) patchStatus(ctx context.Context, before, after *addonsv1.HelmChartProxy) error {
-	if patch := statusPatch(before, after); patch != nil {
-		data, err := json.Marshal(patch)
-		if err != nil {
-			return err
-		}
-		err = r.Status().Patch(ctx, before.DeepCopy(), client.RawPatch(types.JSONPatchType, data), client.FieldOwner(store.FieldManager))
-		if !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
-			return err
-		}
-	}
-	return r.Status().Patch(ctx, after.DeepCopy(), client.MergeFrom(before), client.FieldOwner(store.FieldManager))
-}
-
-// statusPatch returns a JSON patch; nil if a merge patch is as small.
-func statusPatch(before, after *addonsv1.HelmChartProxy) []store.Operation {
-	const few = 32
-	there, wanted := before.Status.MatchingClusters, after.Status.MatchingClusters
-	if len(there) < few || len(before.Status.Conditions) == 0 || before.Status.ObservedGeneration == 0 {
-		return nil
-	}
-	changes := store.ListChanges("/status/matchingClusters", there, wanted, func(a, b *corev1.ObjectReference) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	if len(changes) == 0 {
-		return nil
-	}
-	patch := []store.Operation{{Op: "replace", Path: "/metadata/resourceVersion", Value: before.ResourceVersion}}
-	return append(append(patch, changes...),
-		store.Operation{Op: "replace", Path: "/status/conditions", Value: after.Status.Conditions},
-		store.Operation{Op: "replace", Path: "/status/observedGeneration", Value: after.Status.ObservedGeneration})
 }

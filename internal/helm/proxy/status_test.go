@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -18,7 +19,6 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/program"
-	"github.com/muster-fleet/muster/internal/stamp"
 )
 
 // reconcilerOf returns a Reconciler whose inputs come from Bundles, and waits until they are read.
@@ -31,7 +31,7 @@ func reconcilerOf(t *testing.T, of *addonsv1.HelmChartProxy, objects ...client.O
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(append(objects, of)...).
 		WithStatusSubresource(&addonsv1.HelmChartProxy{}, &addonsv1.HelmReleaseProxy{}).WithIndex(&addonsv1.HelmReleaseProxy{}, ByProxy, Index).Build()
 	read := make(chan plan.Key, 1)
-	r := &Reconciler{Store: store.New(c, c, "muster"), Failures: &Failures{}, Now: time.Now, Recorder: events.NewFakeRecorder(10), Wake: func(plan.Key) {}}
+	r := &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Failures: &Failures{}, Now: time.Now, Recorder: events.NewFakeRecorder(10), Wake: func(plan.Key) {}}
 	r.Inputs = &inputs.Reader{
 		Live: c, Cached: c, Wake: func(key plan.Key) { read <- key }, Now: time.Now,
 		Check:  func(context.Context, string, []byte) error { return nil },
@@ -120,28 +120,38 @@ func TestTakenReleases(t *testing.T) {
 	}
 }
 
-// A Bundle with a Cluster that moves to another management cluster stays, whatever else cannot be withdrawn.
+// A Bundle that still has targets, because a Cluster moves to another management cluster, outlives its HelmChartProxy. The
+// Bundle controller learns that it was deleted, and not moved.
 func TestMovedClustersKeepTheirBundle(t *testing.T) {
 	of, _ := edited()
-	bundle := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Source: plan.SourceOf(of), Version: "1.0.0"}, "")
-	bundle.Spec.Targets = []fleetv1.BundleTarget{{Name: "moved", ClusterName: "moved"}, {Name: "one", ClusterName: "one"}}
-	fleet := func(name string, annotations map[string]string) client.Object {
-		return &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "team", Name: name, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}, Annotations: annotations,
-		}}
-	}
 	for name, test := range map[string]struct {
-		annotations map[string]string
-		stays       bool
-	}{"moved": {map[string]string{stamp.ReleasedAnnotation: "true"}, true}, "not moved": {nil, false}} {
-		r := reconcilerOf(t, of.DeepCopy(), bundle.DeepCopy(), fleet("moved", test.annotations), fleet("one", nil))
-		deleted := of.DeepCopy()
-		deleted.DeletionTimestamp = &metav1.Time{Time: time.Now().Add(-time.Hour)}
-		if _, err := r.finalize(t.Context(), deleted, nil); err != nil {
+		targets                []fleetv1.BundleTarget
+		isMoved, stays, marked bool
+	}{
+		"a target":                    {[]fleetv1.BundleTarget{{Name: "moved", ClusterName: "moved"}}, false, true, true},
+		"none":                        {nil, false, false, false},
+		"the HelmChartProxy is moved": {[]fleetv1.BundleTarget{{Name: "moved", ClusterName: "moved"}}, true, true, false},
+	} {
+		bundle := plan.NewBundle(of, "team", "hcp-web", plan.Chart{Source: plan.SourceOf(of), Version: "1.0.0"}, "")
+		bundle.Spec.Targets = test.targets
+		r := reconcilerOf(t, of.DeepCopy(), bundle)
+		deleted := &addonsv1.HelmChartProxy{}
+		if err := r.Get(t.Context(), client.ObjectKeyFromObject(of), deleted); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Get(t.Context(), client.ObjectKeyFromObject(bundle), &fleetv1.Bundle{}); (err == nil) != test.stays {
-			t.Errorf("%s: the Bundle stays: %t (%v)", name, err == nil, err)
+		deleted.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		if test.isMoved {
+			metav1.SetMetaDataAnnotation(&deleted.ObjectMeta, DeleteForMove, "")
+		}
+		if err := r.finalize(t.Context(), deleted, nil); err != nil {
+			t.Fatal(err)
+		}
+		its, err := r.Bundle(t.Context(), client.ObjectKeyFromObject(bundle))
+		if err != nil || (its != nil) != test.stays || its != nil && metav1.HasAnnotation(its.ObjectMeta, plan.DeletedAnnotation) != test.marked {
+			t.Errorf("%s: the Bundle is %v (%v)", name, its, err)
+		}
+		if err := r.Get(t.Context(), client.ObjectKeyFromObject(of), deleted); err != nil || len(deleted.Finalizers) > 0 {
+			t.Errorf("%s: the HelmChartProxy has %v (%v)", name, deleted.Finalizers, err)
 		}
 	}
 }

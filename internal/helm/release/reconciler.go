@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -40,7 +41,8 @@ type Reconciler struct {
 	Turns    *Turns
 	Now      func() time.Time
 
-	rendered memory
+	// rendered maps the key of each release to what is written of it.
+	rendered sync.Map
 }
 
 // scope is the state of one reconcile.
@@ -78,7 +80,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	release := &addonsv1.HelmReleaseProxy{}
 	if err := r.Get(ctx, req.NamespacedName, release); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.rendered.forget(req.NamespacedName)
+			r.rendered.Delete(req.NamespacedName)
 			r.Inputs.ForgetRelease(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -99,7 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if s.proxy != nil {
-		if isManaged, err := r.Managed.Is(ctx, s.proxy); err != nil || !isManaged {
+		if writes, err := r.Managed.Writes(ctx, s.proxy); err != nil || !writes {
 			return ctrl.Result{}, err
 		}
 	}
@@ -111,9 +113,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
-	if s.proxy != nil && proxy.IsPaused(s.proxy) && s.proxy.DeletionTimestamp.IsZero() {
-		return nil
-	}
 	if !s.release.DeletionTimestamp.IsZero() {
 		if err := r.findBundle(ctx, s); err != nil {
 			return err
@@ -129,7 +128,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 		return nil //nolint:nilerr // The HelmChartProxy enqueues the release earlier.
 	}
 	before := s.record
-	s.record.Leaving = ""
+	s.record.Leaving, s.record.Until = "", nil
 	s.record.Installed = s.record.Installed || plan.IsFrozen(s.proxy, s.release)
 	if isMadeAnew, err := r.find(ctx, s); isMadeAnew || err != nil {
 		return err
@@ -138,7 +137,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 		return err
 	}
 	failed := r.writeValues(ctx, s)
-	if failed != nil && !apierrors.IsConflict(failed) {
+	if failed != nil && !store.IsBehind(failed) {
 		s.fail(addonsv1.HelmReleaseProxyCreationFailedReason, failed.Error())
 	}
 	observed := r.observe(s)
@@ -146,8 +145,8 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 		return err
 	}
 	if !equality.Semantic.DeepEqual(before, s.record) {
-		if err := r.SetRecord(ctx, s.release, s.record, installed(s)); err != nil {
-			return client.IgnoreNotFound(err)
+		if err := r.setRecord(ctx, s); err != nil {
+			return err
 		}
 		return failed // The write triggers the next reconcile, which reports the recorded state.
 	}
@@ -173,12 +172,14 @@ func (r *Reconciler) findBundle(ctx context.Context, s *scope) (err error) {
 	return err
 }
 
-// installed returns the annotation that makes CAAPH, if it comes back, leave the release alone.
-func installed(s *scope) map[string]string {
-	if s.isFrozen() {
-		return map[string]string{addonsv1.ReleaseInstalledAnnotation: "true"}
+// setRecord writes the record of the release, unless that has changed meanwhile.
+func (r *Reconciler) setRecord(ctx context.Context, s *scope) error {
+	want := s.release.DeepCopy()
+	metav1.SetMetaDataAnnotation(&want.ObjectMeta, plan.RecordAnnotation, s.record.String())
+	if s.isFrozen() { // CAAPH, if it comes back, leaves it alone.
+		metav1.SetMetaDataAnnotation(&want.ObjectMeta, addonsv1.ReleaseInstalledAnnotation, "true")
 	}
-	return nil
+	return client.IgnoreNotFound(r.Change(ctx, s.release, want, store.Unchanged))
 }
 
 // find finds the Cluster, and its Fleet Cluster by the pin. It verifies the pin, because every user who may
@@ -187,7 +188,7 @@ func installed(s *scope) map[string]string {
 func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err error) {
 	const notInFleet = "the Cluster is not in Fleet; see its condition FleetImported"
 	s.cluster = &clusterv1.Cluster{}
-	key := client.ObjectKey{Namespace: s.release.Spec.ClusterRef.Namespace, Name: s.release.Spec.ClusterRef.Name}
+	key := plan.ClusterOf(s.release)
 	if err := r.Get(ctx, key, s.cluster, client.UnsafeDisableDeepCopy); err != nil {
 		s.fail(addonsv1.GetClusterFailedReason, "there is no Cluster "+key.String())
 		s.cluster = nil
@@ -237,13 +238,8 @@ func (r *Reconciler) forgetGone(ctx context.Context, s *scope, of plan.Of) error
 	if err != nil || fleet != nil {
 		return err
 	}
-	for revision := range 2 {
-		if err := r.removeValues(ctx, s, s.key(plan.Record{FleetCluster: last.FleetCluster, Revision: revision}), last.Secret || last.Stale); err != nil {
-			return err
-		}
-	}
 	s.record = plan.Record{}
-	return nil
+	return r.RemoveAllValues(ctx, client.ObjectKeyFromObject(s.proxy), s.cluster.Namespace, last.FleetCluster, last.Secret || last.Stale)
 }
 
 // observe returns the state of the release, and updates the record with it.

@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -70,33 +71,20 @@ func (t *Turns) isNext(namespace string) (began time.Time, isFree bool) {
 	t.line = slices.DeleteFunc(t.line, func(its refused) bool { // Its release is gone, or waits for something else.
 		return time.Since(its.asked) > 2*turnInterval
 	})
-	own, first := -1, -1
-	for i, its := range t.line {
-		if its.namespace == namespace {
-			own = i
+	own := slices.IndexFunc(t.line, func(its refused) bool { return its.namespace == namespace })
+	first := slices.IndexFunc(t.line, func(its refused) bool { return t.since[its.namespace].IsZero() })
+	if len(t.since) < t.most {
+		if first == own {
+			t.line = slices.DeleteFunc(t.line, func(its refused) bool { return its.namespace == namespace })
+			return began, true
 		}
-		if _, isBusy := t.since[its.namespace]; first < 0 && !isBusy {
-			first = i
-		}
-	}
-	isFull := len(t.since) >= t.most
-	if !isFull && first == own {
-		if own >= 0 {
-			t.line = slices.Delete(t.line, own, own+1)
-		}
-		return began, true
+	} else {
+		began = slices.MaxFunc(slices.Collect(maps.Values(t.since)), time.Time.Compare)
 	}
 	if own < 0 {
 		own, t.line = len(t.line), append(t.line, refused{namespace: namespace})
 	}
 	t.line[own].asked = time.Now()
-	if isFull {
-		for _, its := range t.since {
-			if its.After(began) {
-				began = its
-			}
-		}
-	}
 	return began, false
 }
 

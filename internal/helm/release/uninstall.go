@@ -7,6 +7,8 @@ import (
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -50,12 +52,9 @@ func (r *Reconciler) uninstall(ctx context.Context, s *scope) error {
 	}
 	// In another namespace, only the Bundle proves that the values are those of this HelmChartProxy.
 	isProven := s.bundle != nil || s.release.Spec.ClusterRef.Namespace == s.release.Namespace
-	for revision := range 2 {
-		if s.isTarget() || !isProven {
-			break // Its values go with the Bundle.
-		}
-		key := s.key(plan.Record{FleetCluster: s.record.FleetCluster, Revision: revision})
-		if err := r.removeValues(ctx, s, key, s.record.Secret || s.record.Stale); err != nil {
+	if !s.isTarget() && isProven { // Else its values go with the Bundle.
+		err := r.RemoveAllValues(ctx, client.ObjectKeyFromObject(s.proxy), s.release.Spec.ClusterRef.Namespace, s.record.FleetCluster, s.record.Secret || s.record.Stale)
+		if err != nil {
 			return err
 		}
 	}
@@ -98,18 +97,17 @@ func (r *Reconciler) isInstalled(s *scope) bool {
 func (r *Reconciler) empty(ctx context.Context, s *scope) (bool, error) {
 	switch {
 	case plan.MustBeEmptied(s.record, s.bundle, s.deployment):
-		s.record.Leaving = plan.Emptied
+		s.record.Leaving, s.record.Until = plan.Emptied, ptr.To(metav1.NewTime(r.Now().Add(emptyPatience)))
 	case s.record.Leaving == plan.Emptied:
-		left := s.release.DeletionTimestamp.Add(emptyPatience).Sub(r.Now())
-		if s.deployment != nil && s.deployment.Status.Release == "" && left > 0 {
-			s.again = left
+		if s.deployment != nil && s.deployment.Status.Release == "" && s.record.Until != nil && r.Now().Before(s.record.Until.Time) {
+			s.again = s.record.Until.Sub(r.Now())
 			return true, nil
 		}
 		s.record.Leaving = plan.Withdrawn
 	default:
 		return false, nil
 	}
-	return true, client.IgnoreNotFound(r.SetRecord(ctx, s.release, s.record, nil))
+	return true, r.setRecord(ctx, s)
 }
 
 // ByTarget is the index of HelmReleaseProxies by Fleet Cluster, and by Fleet Cluster and Bundle.

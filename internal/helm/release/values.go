@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"io"
 	"slices"
-	"sync"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -21,7 +20,6 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/store"
-	"github.com/muster-fleet/muster/internal/helm/values"
 	"github.com/muster-fleet/muster/internal/helm/worker"
 	"github.com/muster-fleet/muster/internal/references"
 )
@@ -39,13 +37,7 @@ type Renderer interface {
 	Render(ctx context.Context, namespace, template string, data map[string]any) ([]byte, error)
 }
 
-// memory holds the last rendering and write of each release: most events change neither.
-type memory struct {
-	mu  sync.Mutex
-	all map[plan.Key]written
-}
-
-// written describes the last values of a release: their sources, the result, and the object that holds them.
+// written describes the last values of a release: their sources, and the object that holds them.
 type written struct {
 	from   uint64
 	digest string
@@ -64,30 +56,16 @@ func (w written) isOf(s *scope) bool {
 
 // checkInterval is how often a release repeats, without an event, the write of a Secret, which a user may have
 // deleted, and the rendering of a failed template, which may have been slow by chance.
-const checkInterval = 10 * time.Minute
+const checkInterval = store.SecretInterval
 
 // turnInterval is how long a release waits if its namespace is already rendering.
 const turnInterval = time.Second
 
-func (m *memory) get(release plan.Key) written {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.all[release]
-}
-
-func (m *memory) set(release plan.Key, its written) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.all == nil {
-		m.all = map[plan.Key]written{}
-	}
-	m.all[release] = its
-}
-
-func (m *memory) forget(release plan.Key) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.all, release)
+// last returns the last rendering and write of a release: most events change neither.
+func (r *Reconciler) last(s *scope) written {
+	its, _ := r.rendered.Load(client.ObjectKeyFromObject(s.release))
+	last, _ := its.(written)
+	return last
 }
 
 // writeValues writes the values of the release, and records their location. It writes changed values to the
@@ -103,15 +81,18 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 		}
 		return nil
 	}
-	from, isWhole := r.digestOfSources(ctx, s)
-	last := r.rendered.get(client.ObjectKeyFromObject(s.release))
-	if isWhole && last.from == from && r.isCurrent(ctx, s, last) {
+	from := r.digestOfSources(ctx, s)
+	last := r.last(s)
+	if from == 0 || last.from != from {
+		last = written{}
+	}
+	if r.isCurrent(ctx, s, last) {
 		return nil
 	}
 	layers, err := r.render(ctx, s)
 	if err != nil {
-		if isWhole && (errors.As(err, new(worker.Problem)) || errors.As(err, new(worker.LimitError))) {
-			r.rendered.set(client.ObjectKeyFromObject(s.release), written{from: from, failed: err, at: r.Now()})
+		if from != 0 && (errors.As(err, new(worker.Problem)) || errors.As(err, new(worker.LimitError))) {
+			r.rendered.Store(client.ObjectKeyFromObject(s.release), written{from: from, failed: err, at: r.Now()})
 			s.retryAfter(checkInterval)
 		}
 		return nil
@@ -120,15 +101,12 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	if isWhole && last.from == from && last.isOf(s) && digest != last.digest {
+	if last.isOf(s) && digest != last.digest {
 		// The template gives something else each time. Without a change there is no upgrade.
 		last.at = r.Now()
-		r.rendered.set(client.ObjectKeyFromObject(s.release), last)
+		r.rendered.Store(client.ObjectKeyFromObject(s.release), last)
 		s.retryAfter(checkInterval)
 		return nil
-	}
-	if !isWhole {
-		from = 0
 	}
 	return r.put(ctx, s, s.next(layers, digest), layers, from)
 }
@@ -147,7 +125,7 @@ func (r *Reconciler) put(ctx context.Context, s *scope, record plan.Record, laye
 	}
 	record.Secretive, record.Bundle = record.Secretive || record.Secret, s.bundle.UID
 	s.record = record
-	r.rendered.set(client.ObjectKeyFromObject(s.release), written{
+	r.rendered.Store(client.ObjectKeyFromObject(s.release), written{
 		from: from, digest: record.Digest, object: store.ObjectDigest(object), bundle: s.bundle.UID, at: r.Now(),
 	})
 	if record.Secret {
@@ -202,21 +180,18 @@ func (s *scope) next(layers []plan.Layer, digest string) plan.Record {
 	return record
 }
 
-// digestOfSources returns a digest of all sources of the values; false if one of them is unknown.
-func (r *Reconciler) digestOfSources(ctx context.Context, s *scope) (uint64, bool) {
+// digestOfSources returns a digest of all sources of the values; 0 if one of them is unknown.
+func (r *Reconciler) digestOfSources(ctx context.Context, s *scope) uint64 {
 	in, err := r.Settings.Current(ctx)
 	if err != nil {
-		return 0, false
+		return 0
 	}
 	digest := fnv.New64a()
 	fmt.Fprintf(digest, "%s %s %s ", s.inputs.Values, s.cluster.UID, in.Effect)
-	if s.inputs.Template.IsStatic() {
-		return digest.Sum64(), true
+	if !s.inputs.Template.IsStatic() && (plan.WriteRead(s.cluster, in.Cluster.Exclude, digest) != nil || !r.Sources.Digest(ctx, s.cluster, digest)) {
+		return 0
 	}
-	if plan.WriteRead(s.cluster, in.Cluster.Exclude, digest) != nil {
-		return 0, false
-	}
-	return digest.Sum64(), r.Sources.Digest(ctx, s.cluster, digest)
+	return digest.Sum64()
 }
 
 // errNoTurn says that the namespace is already rendering.
@@ -244,42 +219,25 @@ func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error)
 }
 
 func (r *Reconciler) renderTemplate(ctx context.Context, s *scope) ([]byte, error) {
-	if s.inputs.Template.IsStatic() {
-		return r.renderInTurn(ctx, s, nil)
+	var data map[string]any
+	if !s.inputs.Template.IsStatic() {
+		in, err := r.Settings.Current(ctx)
+		if err != nil {
+			return nil, err
+		}
+		controlPlane, infrastructure, err := r.Sources.Objects(ctx, s.cluster)
+		if err != nil {
+			return nil, err
+		}
+		if data, err = plan.Data(s.cluster, controlPlane, infrastructure, in.Cluster.Exclude); err != nil {
+			return nil, err
+		}
 	}
-	in, err := r.Settings.Current(ctx)
-	if err != nil {
-		return nil, err
-	}
-	controlPlane, infrastructure, err := r.Sources.Objects(ctx, s.cluster)
-	if err != nil {
-		return nil, err
-	}
-	data, err := plan.Data(s.cluster, controlPlane, infrastructure, in.Cluster.Exclude)
-	if err != nil {
-		return nil, err
-	}
-	return r.renderInTurn(ctx, s, data)
-}
-
-func (r *Reconciler) renderInTurn(ctx context.Context, s *scope, data map[string]any) ([]byte, error) {
 	if !r.Turns.take(ctx, s.proxy.Namespace) {
 		return nil, errNoTurn
 	}
 	defer r.Turns.leave(s.proxy.Namespace)
 	return r.Renderer.Render(ctx, s.proxy.Namespace, s.proxy.Spec.ValuesTemplate, data)
-}
-
-// InProcess renders in this process.
-type InProcess struct{}
-
-// Render renders a template.
-func (InProcess) Render(_ context.Context, _, template string, data map[string]any) ([]byte, error) {
-	parsed, err := values.Parse(template)
-	if err != nil {
-		return nil, err
-	}
-	return parsed.Render(data)
 }
 
 // objectOf returns the object with values, which the Bundle owns.
@@ -314,20 +272,10 @@ func (r *Reconciler) removeStale(ctx context.Context, s *scope, observed plan.Re
 			isRead = true
 			continue
 		}
-		if err := r.removeValues(ctx, s, key, s.record.Stale); err != nil {
+		if err := r.RemoveValues(ctx, client.ObjectKeyFromObject(s.proxy), key, s.record.Stale); err != nil {
 			return err
 		}
 	}
 	s.record.Stale = s.record.Stale && isRead
 	return nil
-}
-
-// removeValues removes a ConfigMap with values, and a Secret if there may be one: the program may not read it
-// to find out.
-func (r *Reconciler) removeValues(ctx context.Context, s *scope, key plan.Key, isSecret bool) error {
-	of := client.ObjectKeyFromObject(s.proxy)
-	if err := r.RemoveValues(ctx, of, key); err != nil || !isSecret {
-		return err
-	}
-	return r.RemoveSecret(ctx, of, key, plan.ValuesSecretType)
 }

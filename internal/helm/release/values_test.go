@@ -9,10 +9,12 @@ import (
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -55,7 +57,7 @@ func (noSources) Digest(context.Context, *clusterv1.Cluster, io.Writer) bool { r
 type world struct {
 	*Reconciler
 	client.Client
-	now time.Time
+	clock *testclock.FakeClock
 }
 
 func newWorld(t *testing.T, renders Renderer) *world {
@@ -64,10 +66,10 @@ func newWorld(t *testing.T, renders Renderer) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).WithIndex(&addonsv1.HelmReleaseProxy{}, ByTarget, TargetIndex).Build(), now: time.Now()}
+	w := &world{Client: fake.NewClientBuilder().WithScheme(scheme).WithIndex(&addonsv1.HelmReleaseProxy{}, ByTarget, TargetIndex).Build(), clock: testclock.NewFakeClock(time.Now())}
 	w.Reconciler = &Reconciler{
-		Store: store.New(w.Client, w.Client, "muster"), Settings: settings.NewReader(w.Client), Sources: noSources{}, Renderer: renders,
-		Turns: NewTurns(2), Now: func() time.Time { return w.now },
+		Store: store.New(w.Client, w.Client, "muster", w.clock), Settings: settings.NewReader(w.Client), Sources: noSources{}, Renderer: renders,
+		Turns: NewTurns(2), Now: w.clock.Now,
 	}
 	return w
 }
@@ -118,7 +120,7 @@ func TestFleetClusterIsGone(t *testing.T) {
 		"once":  {of: of, strategy: addonsv1.ReconcileStrategyInstallOnce},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, InProcess{})
+			w := newWorld(t, (*worker.Pool)(nil))
 			s := scopeOf(t, "who: me")
 			s.release.UID, s.proxy.Spec.ReconcileStrategy = of.Release, test.strategy
 			s.record.Installed, s.record.Of = true, &test.of
@@ -134,7 +136,7 @@ func TestFleetClusterIsGone(t *testing.T) {
 
 // An outdated release keeps its values: it may have to stay for a long time.
 func TestOutdatedKeepsItsValues(t *testing.T) {
-	w := newWorld(t, InProcess{})
+	w := newWorld(t, (*worker.Pool)(nil))
 	s := w.write(t, plan.Record{FleetCluster: "one", Digest: "last"}, "who: me", func(s *scope) { s.proxy.Spec.ReleaseName = "other" })
 	if s.record.Digest != "last" || s.record.Revision != 0 {
 		t.Errorf("it has other values: %+v", s.record)
@@ -169,7 +171,7 @@ func TestFailuresAreRemembered(t *testing.T) {
 			if renders.count != test.again+1 {
 				t.Error("not rendered again for another label of the Cluster")
 			}
-			w.now = w.now.Add(checkInterval)
+			w.clock.Step(checkInterval)
 			w.write(t, record, "a: {{ .Cluster.metadata.name }}", func(s *scope) { s.cluster.Labels = map[string]string{"tier": "web"} })
 			if renders.count != test.again+2 {
 				t.Error("never rendered again")
@@ -197,10 +199,38 @@ func TestDeletedSecretsComeBack(t *testing.T) {
 	if err := w.Get(t.Context(), key, &corev1.Secret{}); !apierrors.IsNotFound(err) || second.again == 0 || second.again > checkInterval {
 		t.Errorf("the next reconcile is in %s (%v)", second.again, err)
 	}
-	w.now = w.now.Add(checkInterval)
+	w.clock.Step(checkInterval)
 	third := w.write(t, second.record, "a: {{ .Cluster.metadata.name }}", secret)
 	if err := w.Get(t.Context(), key, &corev1.Secret{}); err != nil || third.record.Revision != first.record.Revision {
 		t.Errorf("the Secret has not come back (%v), or its values count as changed", err)
+	}
+}
+
+// While the cache lacks the record, or its write has failed, a Secret is not written again; but it is once it was
+// removed.
+func TestWrittenOnce(t *testing.T) {
+	w := newWorld(t, &renderer{gives: "a: b"})
+	before := plan.Record{FleetCluster: "one"}
+	first := w.write(t, before, ofCluster, secretOf("a: secret"))
+	key := first.key(first.record)
+	version := func() string {
+		its := &corev1.Secret{}
+		if err := w.Get(t.Context(), key, its); err != nil {
+			t.Fatal(err)
+		}
+		return its.ResourceVersion
+	}
+	last := version()
+	second := w.write(t, before, ofCluster, secretOf("a: secret"))
+	if version() != last || second.record.Digest != first.record.Digest || second.record.Bundle != first.record.Bundle {
+		t.Errorf("version %s, then %s; the record was %s, and is %s", last, version(), first.record, second.record)
+	}
+	if err := w.RemoveValues(t.Context(), client.ObjectKeyFromObject(second.proxy), key, true); err != nil {
+		t.Fatal(err)
+	}
+	last = version()
+	if w.write(t, before, ofCluster, secretOf("a: secret")); version() == last {
+		t.Error("the Secret stays empty")
 	}
 }
 
@@ -212,7 +242,7 @@ func TestUnsteadyTemplates(t *testing.T) {
 		s.inputs.Secret, s.inputs.Layers = true, []plan.Layer{{Key: "00.yaml", Data: []byte("a: secret")}}
 	}
 	first := w.write(t, plan.Record{FleetCluster: "one"}, "a: {{ .Cluster.metadata.name }}", secret)
-	w.now = w.now.Add(checkInterval)
+	w.clock.Step(checkInterval)
 	second := w.write(t, first.record, "a: {{ .Cluster.metadata.name }}", secret)
 	if second.record.Digest != first.record.Digest || second.record.Revision != first.record.Revision || second.again != checkInterval {
 		t.Errorf("the record was %v, and is %v; again in %s", first.record, second.record, second.again)
@@ -343,7 +373,7 @@ func TestForgedReleaseEmptiesNothing(t *testing.T) {
 		w := newWorld(t, &renderer{})
 		s := scopeOf(t, "")
 		s.release.Spec.ClusterRef.Namespace, s.record = "victim", plan.Record{FleetCluster: "prod", Secret: true}
-		s.release.DeletionTimestamp = &metav1.Time{Time: w.now}
+		s.release.DeletionTimestamp = &metav1.Time{Time: w.clock.Now()}
 		if !isProven {
 			s.bundle = nil
 		}
@@ -358,5 +388,38 @@ func TestForgedReleaseEmptiesNothing(t *testing.T) {
 		if err := w.Get(t.Context(), key, secret); err != nil || (len(secret.Data) == 0) != isProven {
 			t.Errorf("%s: the Secret has %d keys (%v)", name, len(secret.Data), err)
 		}
+	}
+}
+
+// The agent has time for the empty chart from when the program asks for it, which may have been away at the deletion.
+func TestEmptiedLate(t *testing.T) {
+	w := newWorld(t, &renderer{})
+	s := scopeOf(t, "")
+	s.record = plan.Record{FleetCluster: "one", Digest: "any"}
+	s.deployment = &fleetv1.BundleDeployment{}
+	s.deployment.Status.Conditions = []genericcondition.GenericCondition{{
+		Type: fleetv1.BundleDeploymentConditionInstalled, Status: "False", Message: "unable to continue with install: it exists",
+	}}
+	if err := w.Client.Create(t.Context(), s.release); err != nil {
+		t.Fatal(err)
+	}
+	s.release.DeletionTimestamp = &metav1.Time{Time: w.clock.Now().Add(-time.Hour)}
+	leaving := func() string {
+		if _, err := w.empty(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		its := &addonsv1.HelmReleaseProxy{}
+		if err := w.Get(t.Context(), client.ObjectKeyFromObject(s.release), its); err != nil {
+			t.Fatal(err)
+		}
+		s.record, s.release.ResourceVersion = plan.RecordOf(its), its.ResourceVersion
+		return s.record.Leaving
+	}
+	if got := []string{leaving(), leaving()}; got[0] != plan.Emptied || got[1] != plan.Emptied {
+		t.Errorf("it is %v", got)
+	}
+	w.clock.Step(emptyPatience)
+	if got := leaving(); got != plan.Withdrawn {
+		t.Errorf("in the end it is %s", got)
 	}
 }

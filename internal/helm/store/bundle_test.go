@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -16,35 +15,32 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 )
 
-func byName(a, b *fleetv1.BundleTarget) int { return cmp.Compare(a.ClusterName, b.ClusterName) }
-
-// TestListChanges: the operations turn any list into any other, and are few.
-func TestListChanges(t *testing.T) {
+// A change of some targets is sent without the others, and makes of them what is wanted.
+func TestTargetChanges(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	draw := func(n int) (list []fleetv1.BundleTarget) {
+	draw := func(n int) *fleetv1.Bundle {
+		bundle := &fleetv1.Bundle{}
 		for i := range n {
-			if rng.IntN(10) > 0 {
-				its := fleetv1.BundleTarget{ClusterName: fmt.Sprintf("c%03d", i)}
-				its.ForceSyncGeneration = int64(rng.IntN(20) / 19)
-				list = append(list, its)
-			}
+			its := fleetv1.BundleTarget{ClusterName: fmt.Sprintf("c%03d", i+rng.IntN(500)/499)}
+			its.ForceSyncGeneration = int64(rng.IntN(20) / 19)
+			bundle.Spec.Targets = append(bundle.Spec.Targets, its)
 		}
-		return list
+		return bundle
 	}
 	patched := 0
 	for range 2000 {
-		n := rng.IntN(40)
+		n := 1 + rng.IntN(40)
 		there, wanted := draw(n), draw(n)
-		changes := ListChanges("/targets", there, wanted, byName)
+		changes := targetChanges(there, wanted)
 		if changes == nil {
 			continue
 		}
 		patched++
-		document, err := json.Marshal(map[string]any{"targets": there})
+		document, err := json.Marshal(there)
 		if err != nil {
 			t.Fatal(err)
 		}
-		operations, err := json.Marshal(changes)
+		operations, err := changes.Data(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,19 +48,24 @@ func TestListChanges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if document, err = patch.Apply(document); err != nil {
+		if document, err = patch[1:].Apply(document); err != nil {
 			t.Fatal(err)
 		}
-		var got struct{ Targets []fleetv1.BundleTarget }
-		if err := json.Unmarshal(document, &got); err != nil {
+		got := &fleetv1.Bundle{}
+		if err := json.Unmarshal(document, got); err != nil {
 			t.Fatal(err)
 		}
-		if !equality.Semantic.DeepEqual(got.Targets, wanted) || len(changes) > len(wanted)/2 {
-			t.Fatalf("%d operations make of %v\n%v, not\n%v", len(changes), there, got.Targets, wanted)
+		if !equality.Semantic.DeepEqual(got, wanted) || len(patch) > n+1 {
+			t.Fatalf("%d operations make of %v\n%v, not\n%v", len(patch), there.Spec.Targets, got.Spec.Targets, wanted.Spec.Targets)
 		}
 	}
 	if patched < 500 {
 		t.Errorf("only %d of 2000 were patched", patched)
+	}
+	there := draw(3)
+	wanted := there.DeepCopy()
+	if wanted.Spec.Paused = true; targetChanges(there, wanted) != nil || targetChanges(there, there) != nil {
+		t.Error("a patch of targets although none, or more, has changed")
 	}
 }
 
@@ -92,11 +93,11 @@ func TestTrim(t *testing.T) {
 	}
 	bundle, whole := ours(), ours()
 	trim(bundle)
-	if IsCut(bundle) || !HoldsFiles(bundle, filesDigest(whole)) || !equality.Semantic.DeepEqual(bundle.Spec.Targets, whole.Spec.Targets) {
+	if IsCut(bundle) || FilesDigest(bundle) != FilesDigest(whole) || !equality.Semantic.DeepEqual(bundle.Spec.Targets, whole.Spec.Targets) {
 		t.Error("a Bundle of ours is cut")
 	}
 	trim(bundle) // Trimming again changes nothing.
-	if !HoldsFiles(bundle, filesDigest(whole)) {
+	if FilesDigest(bundle) != FilesDigest(whole) {
 		t.Error("the digest changes")
 	}
 	for name, forge := range map[string]func(*fleetv1.Bundle){

@@ -4,22 +4,25 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	jsonpatch "github.com/evanphx/json-patch/v5"
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -32,24 +35,28 @@ const FieldManager = "muster-helm"
 type Store struct {
 	client.Client
 	// Live reads past the cache.
-	Live    client.Reader
-	digests *digests
+	Live client.Reader
+	// namespace is the program's own.
+	namespace string
+	// secrets maps the key of each Secret to the digest of what was written, for SecretInterval.
+	secrets *cache.Expiring
+
+	mu sync.Mutex
+	// key is the key of digests.
+	key []byte
 }
 
 // New returns a Store. Namespace is the program's own.
-func New(c client.Client, live client.Reader, namespace string) *Store {
-	return &Store{Client: c, Live: live, digests: &digests{client: c, live: live, namespace: namespace}}
+func New(c client.Client, live client.Reader, namespace string, clock clock.Clock) *Store {
+	return &Store{Client: c, Live: live, namespace: namespace, secrets: cache.NewExpiringWithClock(clock)}
 }
 
 // TakenError says that an object of another owner has the name that Muster needs.
-type TakenError struct{ object client.Object }
-
-// Taken returns a TakenError for an object.
-func Taken(object client.Object) error { return &TakenError{object} }
+type TakenError struct{ client.Object }
 
 // Error returns the message.
 func (e *TakenError) Error() string {
-	return describe(e.object) + " exists and is not Muster's; delete or rename it"
+	return describe(e.Object) + " exists and is not Muster's; delete or rename it"
 }
 
 func describe(object client.Object) string {
@@ -59,13 +66,8 @@ func describe(object client.Object) string {
 // IsFor reports whether an object was made for a HelmChartProxy: it has the labels, and the annotation
 // with the full name, as labels are shortened.
 func IsFor(object client.Object, proxy plan.Key) bool {
-	for key, value := range plan.Labels(proxy) {
-		if object.GetLabels()[key] != value {
-			return false
-		}
-	}
 	of, says := plan.ProxyOf(object)
-	return says && of == proxy
+	return says && of == proxy && Contains(object.GetLabels(), plan.Labels(proxy))
 }
 
 // BehindInterval is the delay before the next reconcile if the cache is behind a recent write.
@@ -79,13 +81,27 @@ func IsBehind(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 }
 
-// Create creates an object.
-func (s *Store) Create(ctx context.Context, object client.Object) error {
-	if err := s.Client.Create(ctx, object, client.FieldOwner(FieldManager)); err != nil {
+// CreateOurs creates an object. If its name is taken, and isOurs does not hold for the object that has it, the error is a
+// TakenError. Else the cache is behind.
+func (s *Store) CreateOurs(ctx context.Context, object client.Object, isOurs func(live client.Object) bool) error {
+	switch err := s.Create(ctx, object, client.FieldOwner(FieldManager)); {
+	case apierrors.IsAlreadyExists(err):
+		live := reflect.New(reflect.TypeOf(object).Elem()).Interface().(client.Object)
+		if getErr := s.Live.Get(ctx, client.ObjectKeyFromObject(object), live); getErr == nil && !isOurs(live) {
+			return &TakenError{live}
+		}
+		return err
+	case err != nil:
 		return fmt.Errorf("creating %s: %w", describe(object), err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Created", "object", describe(object))
 	return nil
+}
+
+// CreateFor creates an object for a HelmChartProxy, which its annotation names.
+func (s *Store) CreateFor(ctx context.Context, object client.Object) error {
+	proxy, _ := plan.ProxyOf(object)
+	return s.CreateOurs(ctx, object, func(live client.Object) bool { return IsFor(live, proxy) })
 }
 
 // Remove deletes an object, if it is still the one that was seen.
@@ -101,56 +117,53 @@ func (s *Store) Remove(ctx context.Context, object client.Object) error {
 	return nil
 }
 
-// Patch sends a patch for an object.
-func (s *Store) patch(ctx context.Context, have client.Object, of types.PatchType, patch any) error {
-	data, err := json.Marshal(patch)
-	if err != nil {
-		return err
+// Unchanged makes a patch fail if the object has changed meanwhile.
+var Unchanged = client.MergeFromWithOptimisticLock{}
+
+// Change makes an object the wanted one, which is a changed copy of it.
+func (s *Store) Change(ctx context.Context, have, want client.Object, options ...client.MergeFromOption) error {
+	if equality.Semantic.DeepEqual(have, want) {
+		return nil
 	}
-	target := reflect.New(reflect.TypeOf(have).Elem()).Interface().(client.Object)
-	target.SetNamespace(have.GetNamespace())
-	target.SetName(have.GetName())
-	if err := s.Client.Patch(ctx, target, client.RawPatch(of, data), client.FieldOwner(FieldManager)); err != nil {
-		return fmt.Errorf("changing %s: %w", describe(have), err)
-	}
-	ctrl.LoggerFrom(ctx).Info("Changed", "object", describe(have))
-	return nil
+	return s.patch(ctx, want, client.MergeFromWithOptions(have, options...))
 }
 
-// Merge sends a merge patch for an object.
-func (s *Store) Merge(ctx context.Context, have client.Object, change map[string]any) error {
-	return s.patch(ctx, have, types.MergePatchType, change)
+func (s *Store) patch(ctx context.Context, object client.Object, patch client.Patch) error {
+	if err := s.Patch(ctx, object, patch, client.FieldOwner(FieldManager)); err != nil {
+		return fmt.Errorf("changing %s: %w", describe(object), err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Changed", "object", describe(object))
+	return nil
 }
 
 // RemoveFinalizers removes finalizers, unless the object has changed meanwhile.
 func (s *Store) RemoveFinalizers(ctx context.Context, object client.Object, finalizers ...string) error {
-	left := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(its string) bool { return slices.Contains(finalizers, its) })
-	if len(left) == len(object.GetFinalizers()) {
-		return nil
+	want := object.DeepCopyObject().(client.Object)
+	for _, its := range finalizers {
+		controllerutil.RemoveFinalizer(want, its)
 	}
-	err := s.Merge(ctx, object, map[string]any{"metadata": map[string]any{"finalizers": left, "resourceVersion": object.GetResourceVersion()}})
-	return client.IgnoreNotFound(err)
+	return client.IgnoreNotFound(s.Change(ctx, object, want, Unchanged))
 }
 
-// SetRecord writes the record of a HelmReleaseProxy, and other annotations, unless it has changed meanwhile.
-func (s *Store) SetRecord(ctx context.Context, release client.Object, record plan.Record, others map[string]string) error {
-	annotations := map[string]any{plan.RecordAnnotation: record.String()}
-	for key, value := range others {
-		annotations[key] = value
+// read reads an object from the cache; nil if there is none.
+func read[T client.Object](ctx context.Context, s *Store, key plan.Key, object T) (T, error) {
+	var none T
+	if err := s.Get(ctx, key, object, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
+		return none, nil
+	} else if err != nil {
+		return none, fmt.Errorf("reading %s: %w", key, err)
 	}
-	return s.Merge(ctx, release, map[string]any{"metadata": map[string]any{"annotations": annotations, "resourceVersion": release.GetResourceVersion()}})
+	return object, nil
+}
+
+// Bundle returns a Bundle from the cache; nil if there is none.
+func (s *Store) Bundle(ctx context.Context, key plan.Key) (*fleetv1.Bundle, error) {
+	return read(ctx, s, key, &fleetv1.Bundle{})
 }
 
 // FleetCluster returns the metadata of a Fleet Cluster from the cache; nil if there is none.
 func (s *Store) FleetCluster(ctx context.Context, key plan.Key) (*metav1.PartialObjectMetadata, error) {
-	fleet := FleetClusterMetadata()
-	if err := s.Get(ctx, key, fleet, client.UnsafeDisableDeepCopy); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("reading Fleet Cluster: %w", err)
-	}
-	return fleet, nil
+	return read(ctx, s, key, FleetClusterMetadata())
 }
 
 // IsOwnFleetCluster reports whether a Fleet Cluster exists and belongs to a Cluster.
@@ -193,9 +206,7 @@ func ClustersOf(fleet client.Object) []string {
 
 // FleetClusterMetadata returns an empty Fleet Cluster, of which only the metadata is read.
 func FleetClusterMetadata() *metav1.PartialObjectMetadata {
-	fleet := &metav1.PartialObjectMetadata{}
-	fleet.SetGroupVersionKind(fleetv1.SchemeGroupVersion.WithKind("Cluster"))
-	return fleet
+	return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Cluster"}}
 }
 
 // IsReleased reports whether a Fleet Cluster lives on without its Cluster, which is being moved to
@@ -207,13 +218,10 @@ func IsReleased(fleet *metav1.PartialObjectMetadata) bool {
 // Deployment returns the BundleDeployment of a Bundle for a Fleet Cluster; nil if there is none. Only Fleet and
 // the agent write to its namespace.
 func (s *Store) Deployment(ctx context.Context, bundle plan.Key, fleetCluster string) (*fleetv1.BundleDeployment, error) {
-	deployment := &fleetv1.BundleDeployment{}
-	key := client.ObjectKey{Namespace: stamp.FleetNamespace(bundle.Namespace, fleetCluster), Name: bundle.Name}
-	if err := s.Get(ctx, key, deployment, client.UnsafeDisableDeepCopy); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("reading BundleDeployment: %w", err)
+	key := plan.Key{Namespace: stamp.FleetNamespace(bundle.Namespace, fleetCluster), Name: bundle.Name}
+	deployment, err := read(ctx, s, key, &fleetv1.BundleDeployment{})
+	if err != nil || deployment == nil {
+		return nil, err
 	}
 	// Fleet shortens long names, so another Fleet Cluster may have the same namespace.
 	if its := deployment.Labels[fleetv1.ClusterNamespaceLabel]; its != "" && its != bundle.Namespace {
@@ -222,26 +230,8 @@ func (s *Store) Deployment(ctx context.Context, bundle plan.Key, fleetCluster st
 	return deployment, nil
 }
 
-// difference returns the merge patch that makes one object the other.
-func difference(there, wanted any) (map[string]any, error) {
-	before, err := json.Marshal(there)
-	if err != nil {
-		return nil, err
-	}
-	after, err := json.Marshal(wanted)
-	if err != nil {
-		return nil, err
-	}
-	patch, err := jsonpatch.CreateMergePatch(before, after)
-	if err != nil {
-		return nil, fmt.Errorf("comparing: %w", err)
-	}
-	change := map[string]any{}
-	return change, json.Unmarshal(patch, &change)
-}
-
-// contains reports whether one map has all entries of another.
-func contains(all, some map[string]string) bool {
+// Contains reports whether one map has all entries of another.
+func Contains(all, some map[string]string) bool {
 	for key, value := range some {
 		if its, found := all[key]; !found || its != value {
 			return false

@@ -93,11 +93,8 @@ func ours(copied []fleetv1.DownstreamResource) []fleetv1.DownstreamResource {
 
 func trimBundle(bundle *fleetv1.Bundle) {
 	spec := &bundle.Spec
-	digest := filesDigest(bundle)
+	digest := FilesDigest(bundle)
 	spec.Resources = nil
-	if !plan.MayBeOurs(bundle.Name) {
-		*spec = fleetv1.BundleSpec{}
-	}
 	isCut := len(spec.Targets) > 2*plan.MaxTargets
 	spec.Targets = kube.AtMost(2*plan.MaxTargets, spec.Targets)
 	for i := range spec.Targets {
@@ -133,8 +130,8 @@ func ourPart(target *fleetv1.BundleTarget) fleetv1.BundleTarget {
 	return result
 }
 
-// filesDigest returns the digest of the files in a Bundle, whole or in the cache; empty without any.
-func filesDigest(bundle *fleetv1.Bundle) string {
+// FilesDigest returns the digest of the files in a Bundle, whole or in the cache; empty without any.
+func FilesDigest(bundle *fleetv1.Bundle) string {
 	files := bundle.Spec.Resources
 	switch {
 	case len(files) == 0:
@@ -150,9 +147,5 @@ func dataDigest(configMap *corev1.ConfigMap) string {
 	if digest, is := configMap.Data[digestMark]; is && len(configMap.Data) == 1 && configMap.BinaryData == nil {
 		return digest
 	}
-	data, err := json.Marshal([]any{configMap.Data, len(configMap.BinaryData)})
-	if err != nil { // They are texts.
-		panic(err)
-	}
-	return plan.Digest(data)
+	return plan.Digest([]byte(plan.JSON([]any{configMap.Data, len(configMap.BinaryData)})))
 }

@@ -7,9 +7,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
-	"sync"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,8 +34,11 @@ const (
 	digestKeyType corev1.SecretType = stamp.Domain + "/digest-key"
 )
 
-// PutValues writes an object with values or credentials, a ConfigMap or a Secret. It writes a Secret without
-// comparing, because it may not read it.
+// SecretInterval is how often a Secret is written again: a user may have changed or deleted it, without an event.
+const SecretInterval = 10 * time.Minute
+
+// PutValues writes an object with values or credentials, a ConfigMap or a Secret. Because it may not read Secrets, it
+// compares them with those that it wrote last.
 func (s *Store) PutValues(ctx context.Context, want client.Object) error {
 	if secret, ok := want.(*corev1.Secret); ok {
 		return s.putSecret(ctx, secret)
@@ -42,41 +47,38 @@ func (s *Store) PutValues(ctx context.Context, want client.Object) error {
 }
 
 func (s *Store) putConfigMap(ctx context.Context, want *corev1.ConfigMap) error {
-	have := &corev1.ConfigMap{}
-	err := s.Get(ctx, client.ObjectKeyFromObject(want), have)
-	if apierrors.IsNotFound(err) {
-		if err = s.Create(ctx, want); !apierrors.IsAlreadyExists(err) {
-			return err
-		}
-		err = s.Live.Get(ctx, client.ObjectKeyFromObject(want), have) // The cache is behind, or does not show it.
-	}
+	have, err := read(ctx, s, client.ObjectKeyFromObject(want), &corev1.ConfigMap{})
 	if err != nil {
-		return fmt.Errorf("reading %s: %w", describe(want), err)
+		return err
+	}
+	if have == nil {
+		return s.CreateFor(ctx, want)
 	}
 	if proxy, _ := plan.ProxyOf(want); !IsFor(have, proxy) {
 		return &TakenError{want}
 	}
-	if !contains(have.Annotations, want.Annotations) || !reflect.DeepEqual(have.OwnerReferences, want.OwnerReferences) {
-		meta := map[string]any{"annotations": want.Annotations, "ownerReferences": want.OwnerReferences}
-		if err := s.Merge(ctx, have, map[string]any{"metadata": meta}); err != nil {
-			return err
-		}
-	}
-	if dataDigest(want) == dataDigest(have) {
+	if Contains(have.Annotations, want.Annotations) && reflect.DeepEqual(have.OwnerReferences, want.OwnerReferences) && dataDigest(want) == dataDigest(have) {
 		return nil
 	}
 	// The cache does not know the existing keys, and a merge would leave them.
-	patch := []Operation{{Op: "add", Path: "/data", Value: want.Data}}
+	patch := []operation{{Op: "add", Path: "/data", Value: want.Data}, {Op: "add", Path: "/metadata/ownerReferences", Value: want.OwnerReferences}}
 	if have.BinaryData != nil {
-		patch = append(patch, Operation{Op: "remove", Path: "/binaryData"})
+		patch = append(patch, operation{Op: "remove", Path: "/binaryData"})
 	}
-	return s.patch(ctx, have, types.JSONPatchType, patch)
+	for key, value := range want.Annotations {
+		patch = append(patch, operation{Op: "add", Path: "/metadata/annotations/" + strings.ReplaceAll(key, "/", "~1"), Value: value})
+	}
+	return s.patch(ctx, want.DeepCopy(), jsonPatch(patch))
 }
 
 func (s *Store) putSecret(ctx context.Context, want *corev1.Secret) error {
+	key, digest := client.ObjectKeyFromObject(want), plan.Digest([]byte(plan.JSON(want)))
+	if last, found := s.secrets.Get(key); found && last == digest {
+		return nil
+	}
 	err := s.Update(ctx, want.DeepCopy(), client.FieldOwner(FieldManager))
 	if apierrors.IsNotFound(err) {
-		err = s.Create(ctx, want.DeepCopy())
+		err = s.Create(ctx, want.DeepCopy(), client.FieldOwner(FieldManager))
 	}
 	switch {
 	case isOfOthers(err):
@@ -84,6 +86,7 @@ func (s *Store) putSecret(ctx context.Context, want *corev1.Secret) error {
 	case err != nil:
 		return fmt.Errorf("changing %s: %w", describe(want), err)
 	}
+	s.secrets.Set(key, digest, SecretInterval)
 	return nil
 }
 
@@ -104,21 +107,33 @@ func ObjectDigest(object client.Object) string {
 	return ""
 }
 
-// RemoveValues deletes a ConfigMap, if there is one.
-func (s *Store) RemoveValues(ctx context.Context, proxy, key plan.Key) error {
-	have := &corev1.ConfigMap{}
-	if err := s.Get(ctx, key, have); err != nil {
-		return client.IgnoreNotFound(err)
+// RemoveValues removes an object with values: a ConfigMap, and a Secret if there may be one. The program may not read
+// Secrets to find out.
+func (s *Store) RemoveValues(ctx context.Context, proxy, key plan.Key, isSecret bool) error {
+	have, err := read(ctx, s, key, &corev1.ConfigMap{})
+	if err == nil && have != nil && IsFor(have, proxy) {
+		err = s.Remove(ctx, have)
 	}
-	if !IsFor(have, proxy) {
-		return nil
+	if err != nil || !isSecret {
+		return err
 	}
-	return s.Remove(ctx, have)
+	return s.RemoveSecret(ctx, proxy, key, plan.ValuesSecretType)
+}
+
+// RemoveAllValues removes both objects with the values of a Fleet Cluster.
+func (s *Store) RemoveAllValues(ctx context.Context, proxy plan.Key, namespace, fleetCluster string, isSecret bool) error {
+	var errs []error
+	for revision := range 2 {
+		key := plan.Key{Namespace: namespace, Name: plan.ValuesName(proxy, namespace, fleetCluster, revision)}
+		errs = append(errs, s.RemoveValues(ctx, proxy, key, isSecret))
+	}
+	return errors.Join(errs...)
 }
 
 // RemoveSecret empties a Secret of ours, and leaves it to the garbage collector: its only owner is one that
 // never existed. A Secret of others stays as it is.
 func (s *Store) RemoveSecret(ctx context.Context, proxy, key plan.Key, of corev1.SecretType) error {
+	s.secrets.Delete(key)
 	secret := &corev1.Secret{ObjectMeta: plan.Meta(proxy, key.Namespace, key.Name), Type: of}
 	sum := sha256.Sum256([]byte(key.String())) // It is the same each time, so that a Secret is emptied once.
 	never := types.UID(fmt.Sprintf("%x-%x-0000-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:14]))
@@ -137,7 +152,7 @@ func (s *Store) RemoveSecret(ctx context.Context, proxy, key plan.Key, of corev1
 // Digest returns the digest of values, with a key: people who may not read Secrets read annotations, and
 // could guess a short password from a plain digest.
 func (s *Store) Digest(ctx context.Context, values any) (string, error) {
-	key, err := s.digests.load(ctx)
+	key, err := s.loadKey(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -150,37 +165,27 @@ func (s *Store) Digest(ctx context.Context, values any) (string, error) {
 	return hex.EncodeToString(digest.Sum(nil)[:16]), nil
 }
 
-// digests holds the key of digests.
-type digests struct {
-	client    client.Client
-	live      client.Reader
-	namespace string
-
-	mu  sync.Mutex
-	key []byte
-}
-
-// load reads the key, or makes one. Without the key, all values count as changed once.
-func (d *digests) load(ctx context.Context) ([]byte, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.key != nil {
-		return d.key, nil
+// loadKey reads the key of digests, or makes one. Without the key, all values count as changed once.
+func (s *Store) loadKey(ctx context.Context) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.key != nil {
+		return s.key, nil
 	}
 	secret := &corev1.Secret{}
-	err := d.live.Get(ctx, client.ObjectKey{Namespace: d.namespace, Name: digestKeyName}, secret)
+	err := s.Live.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: digestKeyName}, secret)
 	if apierrors.IsNotFound(err) {
 		key := make([]byte, sha256.Size)
 		_, _ = rand.Read(key) // It never fails.
 		secret = &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: d.namespace, Name: digestKeyName, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: digestKeyName, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}},
 			Type:       digestKeyType, Data: map[string][]byte{"key": key},
 		}
-		err = d.client.Create(ctx, secret, client.FieldOwner(FieldManager))
+		err = s.Create(ctx, secret, client.FieldOwner(FieldManager))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading Secret %s/%s: %w", d.namespace, digestKeyName, err)
+		return nil, fmt.Errorf("reading Secret %s/%s: %w", s.namespace, digestKeyName, err)
 	}
-	d.key = secret.Data["key"]
-	return d.key, nil
+	s.key = secret.Data["key"]
+	return s.key, nil
 }

@@ -1,0 +1,129 @@
+package bundle
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/proxy"
+	"github.com/muster-fleet/muster/internal/helm/store"
+)
+
+// targets returns the wanted targets of a Bundle, sorted, and whether it turned a release away. A target
+// without a HelmReleaseProxy goes if its Cluster no longer exists or is no longer selected. Otherwise, the
+// HelmReleaseProxy or its record was lost, and Muster recreates it: the target stays.
+func (r *Reconciler) targets(ctx context.Context, s *scope) (targets []fleetv1.BundleTarget, isTurnedAway bool, err error) {
+	there, wanted, leaving := map[string]*fleetv1.BundleTarget{}, map[string]*fleetv1.BundleTarget{}, map[string]bool{}
+	if s.have != nil {
+		for i := range s.have.Spec.Targets {
+			there[s.have.Spec.Targets[i].ClusterName] = &s.have.Spec.Targets[i]
+		}
+	}
+	for _, release := range s.releases {
+		name := plan.RecordOf(release).FleetCluster
+		target, err := r.target(ctx, s, release, there[name])
+		if err != nil {
+			return nil, false, err
+		}
+		isDeleted := !release.DeletionTimestamp.IsZero()
+		if target != nil {
+			wanted[name] = target
+		}
+		leaving[name] = isDeleted && target == nil
+		isTurnedAway = isTurnedAway || isDeleted == (target != nil) // No event tells when it may come, or go.
+	}
+	for name, target := range there {
+		if wanted[name] != nil {
+			continue
+		}
+		isKept, err := r.isKept(ctx, s, name, leaving[name])
+		if err != nil {
+			return nil, false, err
+		}
+		if isKept {
+			wanted[name] = target
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		targets = append(targets, *wanted[name])
+	}
+	return targets, isTurnedAway, nil
+}
+
+// isKept reports whether a target stays that has no HelmReleaseProxy, or whose HelmReleaseProxy is leaving. It stays
+// if its Fleet Cluster is released, because the Cluster moves to another management cluster and lives on. Otherwise it
+// stays if nothing is leaving, its Cluster is selected, and its release belongs in this Bundle.
+func (r *Reconciler) isKept(ctx context.Context, s *scope, fleetCluster string, isLeaving bool) (bool, error) {
+	fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: s.key.Namespace, Name: fleetCluster})
+	if err != nil || fleet == nil {
+		return false, err
+	}
+	if store.IsReleased(fleet) {
+		return true, nil
+	}
+	if isLeaving || !s.of.DeletionTimestamp.IsZero() {
+		return false, nil
+	}
+	for _, name := range store.ClustersOf(fleet) {
+		cluster := plan.Key{Namespace: s.key.Namespace, Name: name}
+		isTarget, err := r.isTarget(ctx, s, cluster, fleetCluster)
+		if err != nil || isTarget {
+			return isTarget && (s.in.Incomplete || plan.IsBundleOf(s.of, cluster, s.key.Name)), err
+		}
+	}
+	return s.in.Selector == nil, nil // Without a Selector, the selection is unknown.
+}
+
+// target returns the target for a release, nil for none; last is its current target. An unchanged target was
+// checked when it was added. If the target must not change, or the HelmReleaseProxy no longer tells the truth,
+// the current target stays until the HelmReleaseProxy or the Fleet Cluster is deleted.
+func (r *Reconciler) target(ctx context.Context, s *scope, release *addonsv1.HelmReleaseProxy, last *fleetv1.BundleTarget) (*fleetv1.BundleTarget, error) {
+	target, ok := plan.TargetOf(s.of, release)
+	isDeleted, record := !release.DeletionTimestamp.IsZero(), plan.RecordOf(release)
+	if target.ClusterName == "" || isDeleted && s.have == nil {
+		return nil, nil
+	}
+	if last != nil && !plan.IsFrozen(s.of, release) { // A new Fleet Cluster of that name would get the release.
+		if fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: s.key.Namespace, Name: target.ClusterName}); err != nil || fleet == nil {
+			return nil, err
+		}
+	}
+	switch {
+	case record.Digest != "" && s.have != nil && record.Bundle != s.have.UID && !isDeleted:
+		return last, nil // Its values go with an earlier Bundle; the release writes them again.
+	case isDeleted && record.Leaving != plan.Emptied:
+		deployment, err := r.Deployment(ctx, s.key, target.ClusterName)
+		if err != nil || !plan.MustBeEmptied(record, s.have, deployment) {
+			return nil, err
+		}
+		return last, nil // The release controller records it first.
+	case isDeleted && last != nil && ok:
+		return &target, nil
+	case !ok, isDeleted, s.in.Incomplete, proxy.IsOutdated(s.of, release), last != nil && equality.Semantic.DeepEqual(*last, target):
+		return last, nil
+	}
+	if isTarget, err := r.isTarget(ctx, s, plan.ClusterOf(release), target.ClusterName); err != nil || !isTarget {
+		return last, err
+	}
+	return &target, nil
+}
+
+// isTarget reports whether a Cluster is selected and a Fleet Cluster belongs to it. The HelmReleaseProxy alone
+// is no proof: it may be forged.
+func (r *Reconciler) isTarget(ctx context.Context, s *scope, key plan.Key, fleetCluster string) (bool, error) {
+	cluster := &clusterv1.Cluster{}
+	if err := r.Get(ctx, key, cluster, client.UnsafeDisableDeepCopy); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	if s.in.Selector == nil || !s.in.Selector.Matches(cluster, proxy.NamespaceLabels(ctx, r.Client)) {
+		return false, nil
+	}
+	return r.IsOwnFleetCluster(ctx, cluster, fleetCluster)
+}
