@@ -97,17 +97,13 @@ func (everywhere) NeedLeaderElection() bool { return false }
 
 // Setup adds the program to a manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	for _, index := range []struct {
-		of     client.Object
-		name   string
-		values client.IndexerFunc
-	}{
-		{&clusterv1.Cluster{}, sources.ByReference, sources.References}, {&clusterv1.Cluster{}, sources.ByKind, sources.Kinds},
-		{&addonsv1.HelmReleaseProxy{}, proxy.ByProxy, proxy.Index}, {&addonsv1.HelmReleaseProxy{}, bundle.ByBundle, bundle.Index}, {&addonsv1.HelmReleaseProxy{}, byCluster, clusterIndex},
-		{&addonsv1.HelmReleaseProxy{}, release.ByTarget, release.TargetIndex},
-	} {
-		if err := mgr.GetFieldIndexer().IndexField(ctx, index.of, index.name, index.values); err != nil {
-			return fmt.Errorf("adding index %s: %w", index.name, err)
+	releases := map[string]client.IndexerFunc{proxy.ByProxy: proxy.Index, bundle.ByBundle: bundle.Index, byCluster: clusterIndex, release.ByTarget: release.TargetIndex}
+	clusters := map[string]client.IndexerFunc{sources.ByReference: sources.References, sources.ByKind: sources.Kinds}
+	for of, indexes := range map[client.Object]map[string]client.IndexerFunc{&addonsv1.HelmReleaseProxy{}: releases, &clusterv1.Cluster{}: clusters} {
+		for name, values := range indexes {
+			if err := mgr.GetFieldIndexer().IndexField(ctx, of, name, values); err != nil {
+				return fmt.Errorf("adding index %s: %w", name, err)
+			}
 		}
 	}
 	// The objects that Clusters refer to have their own cache: a kind that cannot be listed must not block the
@@ -123,7 +119,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	e := &enqueuer{mgr.GetClient()}
-	referred := sources.New(mgr.GetClient(), objects, handler.EnqueueRequestsFromMapFunc(e.ofReferred))
+	referred := sources.New(mgr.GetClient(), objects, mapped(e.ofReferred))
 	if err := mgr.Add(referred); err != nil {
 		return err
 	}
@@ -182,11 +178,6 @@ func (o *Options) controller() controller.Options {
 	}
 }
 
-// reshaped drops updates of annotations and of the status.
-var reshaped = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, finalizersChanged)
-
-var changed = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}, finalizersChanged)
-
 // setupProxies adds the controller of HelmChartProxies. Changes of a HelmChartProxy and of its selected
 // Clusters enqueue it at once. Changes of its releases enqueue it after a pause, so that one reconcile handles
 // many.
@@ -194,14 +185,14 @@ func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan even
 	return ctrl.NewControllerManagedBy(mgr).Named("helmchartproxy").WithOptions(options.controller()).
 		For(&addonsv1.HelmChartProxy{}, builder.WithPredicates(changed)).
 		WatchesRawSource(source.Channel(read, &handler.EnqueueRequestForObject{})).
-		Watches(&addonsv1.HelmReleaseProxy{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &addonsv1.HelmChartProxy{}), builder.WithPredicates(reshaped)).
-		Watches(&addonsv1.HelmReleaseProxy{}, later(releasePause, ownerOf), builder.WithPredicates(rest)).
-		Watches(&addonsv1.HelmChartProxy{}, later(releasePause, itself), builder.WithPredicates(statusChanged)).
-		Watches(&fleetv1.Bundle{}, later(releasePause, e.proxiesOf), builder.WithPredicates(observedByFleet)).
+		Watches(&addonsv1.HelmReleaseProxy{}, mapped(ownerOf), builder.WithPredicates(reshaped)).
+		Watches(&addonsv1.HelmReleaseProxy{}, later(releasePause, ownerOf), builder.WithPredicates(predicate.Not[client.Object](reshaped))).
+		Watches(&addonsv1.HelmChartProxy{}, later(releasePause, itself), builder.WithPredicates(predicate.Not[client.Object](changed))).
+		Watches(&fleetv1.Bundle{}, later(releasePause, e.by(bundle.ByBundle, ownerOf)), builder.WithPredicates(observedByFleet)).
 		Watches(&clusterv1.Cluster{}, e.membership()).
-		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.proxies), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesMetadata(proxy.NamespaceMetadata(), handler.EnqueueRequestsFromMapFunc(e.proxies), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		WatchesMetadata(sources.CRD(), handler.EnqueueRequestsFromMapFunc(e.proxies), builder.WithPredicates(predicate.NewPredicateFuncs(isProxyCRD), sources.ContractNews)).
+		Watches(&addonsv1.FleetAddonConfig{}, mapped(e.proxies), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(proxy.NamespaceMetadata(), mapped(e.proxies), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		WatchesMetadata(sources.CRD(), mapped(e.proxies), builder.WithPredicates(predicate.NewPredicateFuncs(isProxyCRD), sources.ContractNews)).
 		Complete(r)
 }
 
@@ -210,18 +201,20 @@ func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan even
 func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *sources.Sources, wake chan event.GenericEvent, r *release.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmreleaseproxy").WithOptions(options.controller()).
 		For(&addonsv1.HelmReleaseProxy{}).
-		Watches(&addonsv1.HelmChartProxy{}, handler.EnqueueRequestsFromMapFunc(e.releases), builder.WithPredicates(changed)).
-		WatchesRawSource(source.Channel(wake, handler.EnqueueRequestsFromMapFunc(e.releases))).
-		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(e.ofCluster)).
-		Watches(&fleetv1.BundleDeployment{}, handler.EnqueueRequestsFromMapFunc(e.ofDeployment)).
-		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(e.ofBundle), builder.WithPredicates(comesOrGoes)).
-		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(ofValues)).
-		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.releases), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesMetadata(store.FleetClusterMetadata(), handler.EnqueueRequestsFromMapFunc(e.ofFleetCluster), builder.WithPredicates(predicate.Or[client.Object](
-			predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}, ownersChanged))).
-		WatchesMetadata(sources.CRD(), handler.EnqueueRequestsFromMapFunc(e.ofKind), builder.WithPredicates(sources.ContractNews)).
+		Watches(&addonsv1.HelmChartProxy{}, mapped(e.of(itself)), builder.WithPredicates(changed)).
+		WatchesRawSource(source.Channel(wake, mapped(e.of(itself)))).
+		Watches(&clusterv1.Cluster{}, mapped(e.by(byCluster, itself))).
+		Watches(&fleetv1.BundleDeployment{}, mapped(e.ofDeployment)).
+		Watches(&fleetv1.Bundle{}, mapped(e.by(bundle.ByBundle, itself)), builder.WithPredicates(comesOrGoes)).
+		Watches(&corev1.ConfigMap{}, mapped(ofValues)).
+		Watches(&addonsv1.FleetAddonConfig{}, mapped(e.of(itself)), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(store.FleetClusterMetadata(), mapped(e.ofFleetCluster), builder.WithPredicates(reimported)).
+		WatchesMetadata(sources.CRD(), mapped(e.ofKind), builder.WithPredicates(sources.ContractNews)).
 		WatchesRawSource(referred.Source()).
-		WatchesRawSource(warm{referred}).
+		WatchesRawSource(source.Func(func(ctx context.Context, _ requests) error {
+			// Otherwise, after each start, every release would first report that they are being listed.
+			return referred.Warm(ctx, func(client.Object) bool { return true })
+		})).
 		Complete(r)
 }
 
@@ -229,32 +222,18 @@ func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *sou
 // write handles many.
 func setupBundles(mgr ctrl.Manager, options Options, e *enqueuer, wake chan event.GenericEvent, r *bundle.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmbundle").WithOptions(options.controller()).
-		For(&fleetv1.Bundle{}, builder.WithPredicates(predicate.Or[client.Object](changed, deleted))).
-		WatchesRawSource(source.Channel(wake, handler.EnqueueRequestsFromMapFunc(e.bundles))).
+		For(&fleetv1.Bundle{}, builder.WithPredicates(changed)).
+		WatchesRawSource(source.Channel(wake, mapped(e.of(bundleOf)))).
 		Watches(&addonsv1.HelmReleaseProxy{}, later(bundlePause, bundleOf), builder.WithPredicates(changed)).
-		Watches(&addonsv1.HelmChartProxy{}, handler.EnqueueRequestsFromMapFunc(e.bundles), builder.WithPredicates(changed)).
-		WatchesMetadata(store.FleetClusterMetadata(), handler.EnqueueRequestsFromMapFunc(e.bundlesOfFleetCluster), builder.WithPredicates(predicate.Or[client.Object](
-			predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}, ownersChanged))).
+		Watches(&addonsv1.HelmChartProxy{}, mapped(e.of(bundleOf)), builder.WithPredicates(changed)).
+		WatchesMetadata(store.FleetClusterMetadata(), mapped(e.bundlesOfFleetCluster), builder.WithPredicates(reimported)).
 		Complete(r)
 }
 
+// mapped returns a handler that enqueues the requests for an object, as it was and as it is.
+var mapped = handler.EnqueueRequestsFromMapFunc
+
 func isProxyCRD(crd client.Object) bool { return crd.GetName() == proxy.CRDName }
-
-// warm delays the controller until the objects that Clusters refer to are listed, but not for long. Otherwise,
-// after each start, every release would first report that they are being listed.
-type warm struct{ *sources.Sources }
-
-var _ source.SyncingSource = warm{}
-
-// Start does nothing; only WaitForSync matters.
-func (warm) Start(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	return nil
-}
-
-// WaitForSync waits for the lists.
-func (w warm) WaitForSync(ctx context.Context) error {
-	return w.Warm(ctx, func(client.Object) bool { return true })
-}
 
 // byCluster is the index of HelmReleaseProxies by their Cluster.
 const byCluster = "cluster"
