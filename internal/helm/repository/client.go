@@ -9,7 +9,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -25,8 +24,6 @@ import (
 )
 
 const (
-	// MaxChart is how many bytes of a chart a Bundle can carry.
-	MaxChart = chart.MaxSize
 	// patience limits the time for one answer.
 	patience = 90 * time.Second
 	// sore is how long a failure stays the answer: a little less than the time until a HelmChartProxy
@@ -74,11 +71,7 @@ type Request struct {
 
 // key identifies an answer. Other credentials may lead to another chart.
 func (r *Request) key(kind string, more ...string) string {
-	sum := sha256.New()
-	for _, part := range append(more, r.RepoURL, r.Access.Username, r.Access.Password, r.Access.IdentityToken, r.Access.Token, string(r.Access.Authorities), fmt.Sprint(r.Access.Insecure)) {
-		fmt.Fprintf(sum, "%d %s", len(part), part)
-	}
-	return kind + hex.EncodeToString(sum.Sum(nil))
+	return fmt.Sprintf("%s %x", kind, sha256.Sum256(fmt.Appendf(nil, "%q %#v %q", r.RepoURL, r.Access, more)))
 }
 
 // Options configure a Client.
@@ -151,40 +144,37 @@ func (c *Client) Versions(ctx context.Context, request Request) (versions []stri
 
 // Chart returns a chart in an exact version. The error is a *TooLargeError if it fits into no Bundle.
 func (c *Client) Chart(ctx context.Context, request Request, version string) (*Chart, error) {
-	key := request.key("chart ", request.Chart, version)
+	key := request.key("chart", request.Chart, version)
 	if known, _, isKnown := c.charts.get(key, c.now()); isKnown {
 		return known, nil
 	}
-	return once(ctx, c, request.Namespace, key, func(ctx context.Context) (*Chart, error) {
-		archive := &spool{room: c.room, namespace: request.Namespace}
-		defer archive.end()
-		if err := c.download(ctx, request, version, archive, embeddable); err != nil {
-			return nil, err
-		}
-		unpacked, err := c.Pool.Unpack(ctx, request.Namespace, archive.parts)
-		if err != nil {
-			return nil, err
-		}
-		unpacked.Version = version
-		c.charts.put(key, unpacked, unpacked.Size(), c.now())
-		return unpacked, nil
+	return once(ctx, c, request.Namespace, key, func(ctx context.Context) (unpacked *Chart, err error) {
+		err = c.download(ctx, request, version, embeddable, func(archive [][]byte) (err error) {
+			if unpacked, err = c.Pool.Unpack(ctx, request.Namespace, archive); err == nil {
+				unpacked.Version = version
+				c.charts.put(key, unpacked, unpacked.Size(), c.now())
+			}
+			return err
+		})
+		return unpacked, err
 	})
 }
 
 // Archive returns the verified archive of a chart in an exact version.
 func (c *Client) Archive(ctx context.Context, request Request, version string) ([]byte, error) {
-	return once(ctx, c, request.Namespace, request.key("archive ", request.Chart, version), func(ctx context.Context) ([]byte, error) {
-		archive := &spool{room: c.room, namespace: request.Namespace}
-		defer archive.end()
-		err := c.download(ctx, request, version, archive, c.MaxArchive)
-		return bytes.Join(archive.parts, nil), err
+	return once(ctx, c, request.Namespace, request.key("archive", request.Chart, version), func(ctx context.Context) (joined []byte, err error) {
+		err = c.download(ctx, request, version, c.MaxArchive, func(archive [][]byte) error {
+			joined = bytes.Join(archive, nil)
+			return nil
+		})
+		return joined, err
 	})
 }
 
 // Has returns an error unless the repository has the chart in an exact version, and an agent with
 // the same credentials can download it.
 func (c *Client) Has(ctx context.Context, request Request, version string) error {
-	_, err := once(ctx, c, request.Namespace, request.key("has ", request.Chart, version), func(ctx context.Context) (bool, error) {
+	_, err := once(ctx, c, request.Namespace, request.key("has", request.Chart, version), func(ctx context.Context) (bool, error) {
 		source, err := c.source(request)
 		if err != nil {
 			return false, err
@@ -204,8 +194,9 @@ type source interface {
 	open(ctx context.Context, version string) (*download, error)
 }
 
-// download downloads and verifies an archive. If it is larger than fits, the error is a *TooLargeError.
-func (c *Client) download(ctx context.Context, request Request, version string, into io.Writer, fits int64) error {
+// download downloads and verifies an archive, and hands it over in parts. If it is larger than fits, the error is a
+// *TooLargeError.
+func (c *Client) download(ctx context.Context, request Request, version string, fits int64, use func(archive [][]byte) error) error {
 	source, err := c.source(request)
 	if err != nil {
 		return err
@@ -218,15 +209,18 @@ func (c *Client) download(ctx context.Context, request Request, version string, 
 	if its.size > c.MaxArchive {
 		limit = c.MaxArchive
 	}
-	err = its.save(io.MultiWriter(into, sum), limit)
+	archive := &spool{room: c.room, namespace: request.Namespace}
+	defer archive.end()
+	err = its.save(io.MultiWriter(archive, sum), limit)
 	switch got := hex.EncodeToString(sum.Sum(nil)); {
 	case ReasonOf(err) == TooLarge && limit < c.MaxArchive:
 		return &TooLargeError{Size: int(max(its.size, limit))}
 	case err == nil && its.digest != "" && !strings.EqualFold(strings.TrimPrefix(its.digest, "sha256:"), got):
 		return failf(Invalid, "%s is not the file that the repository lists: its digest differs", its.at)
-	default:
+	case err != nil:
 		return err
 	}
+	return use(archive.parts)
 }
 
 // entries returns the versions of a chart from a list of at most this age.
@@ -235,9 +229,9 @@ func (c *Client) entries(ctx context.Context, request Request, maxAge time.Durat
 	if err != nil {
 		return nil, err
 	}
-	key := request.key("list ")
+	key := request.key("list")
 	if _, isRegistry := source.(*registry); isRegistry {
-		key = request.key("list ", request.Chart)
+		key = request.key("list", request.Chart)
 	}
 	list, age, isKnown := c.lists.get(key, c.now())
 	if !isKnown || age >= maxAge {
@@ -287,52 +281,36 @@ func choose(entries []worker.Entry, wanted string) (best worker.Entry, isFound b
 	return best, newest != nil
 }
 
-// failure is an error with the namespace for which the Client made the request.
-type failure struct {
-	error
-	namespace string
-}
-
-// once does something once for all callers that need it at the same time, and remembers a failure for their
-// namespace: the memory and the workers that a failed request lacked are those of a namespace. The first caller may
-// leave before the others.
-func once[T any](ctx context.Context, c *Client, namespace, key string, do func(context.Context) (T, error)) (none T, _ error) {
-	result, err := share(ctx, c, namespace, key, do)
-	var failed failure
-	if errors.As(err, &failed) && failed.namespace != namespace {
-		result, err = share(ctx, c, namespace, namespace+" "+key, do)
-	}
-	if errors.As(err, &failed) {
-		err = failed.error
-	}
-	return result, err
-}
-
-func share[T any](ctx context.Context, c *Client, namespace, key string, do func(context.Context) (T, error)) (none T, _ error) {
-	if err, age, isKnown := c.failures.get(namespace+" "+key, c.now()); isKnown && age < sore {
-		return none, err
-	}
-	done := c.flights.DoChan(key, func() (result any, err error) {
-		defer func() { // A panic here would end the program.
-			if recover() != nil {
-				err = failf(Invalid, "the Client cannot read the answer of the repository")
-			}
-			if err != nil {
-				err = failure{err, namespace}
-				c.failures.put(namespace+" "+key, err, 1, c.now())
-			}
-		}()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-		defer cancel()
-		return do(ctx)
-	})
-	select {
-	case <-ctx.Done():
-		return none, ctx.Err()
-	case result := <-done:
-		if result.Err != nil {
-			return none, result.Err
+// once does something once for all callers that need it at the same time; the first may leave before the others.
+// A failure stays the answer for its namespace only, and others then try by themselves: the memory and the workers
+// that it lacked are those of a namespace.
+func once[T any](ctx context.Context, c *Client, namespace, key string, do func(context.Context) (T, error)) (none T, err error) {
+	own := namespace + " " + key
+	for _, flight := range []string{key, own} {
+		if failed, age, isKnown := c.failures.get(own, c.now()); isKnown && age < sore {
+			return none, failed
 		}
-		return result.Val.(T), nil
+		done := c.flights.DoChan(flight, func() (result any, err error) {
+			defer func() { // A panic here would end the program.
+				if recover() != nil {
+					err = failf(Invalid, "the Client cannot read the answer of the repository")
+				}
+				if err != nil {
+					c.failures.put(own, err, 1, c.now())
+				}
+			}()
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+			defer cancel()
+			return do(ctx)
+		})
+		select {
+		case <-ctx.Done():
+			return none, ctx.Err()
+		case result := <-done:
+			if err = result.Err; err == nil {
+				return result.Val.(T), nil
+			}
+		}
 	}
+	return none, err
 }
