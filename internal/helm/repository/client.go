@@ -67,6 +67,8 @@ type Request struct {
 	Access  Access
 	// Namespace is the HelmChartProxy's: namespaces share workers and memory fairly.
 	Namespace string
+	// byAgents says that the agents of clusters make the request.
+	byAgents bool
 }
 
 // key identifies an answer. Other credentials may lead to another chart.
@@ -174,12 +176,17 @@ func (c *Client) Archive(ctx context.Context, request Request, version string) (
 // Has returns an error unless the repository has the chart in an exact version, and an agent with
 // the same credentials can download it.
 func (c *Client) Has(ctx context.Context, request Request, version string) error {
+	request.byAgents = true
 	_, err := once(ctx, c, request.Namespace, request.key("has", request.Chart, version), func(ctx context.Context) (bool, error) {
 		source, err := c.source(request)
 		if err != nil {
 			return false, err
 		}
-		return true, source.has(ctx, version)
+		its, err := source.open(ctx, version)
+		if err == nil {
+			_ = its.Close()
+		}
+		return err == nil, err
 	})
 	return err
 }
@@ -188,8 +195,6 @@ func (c *Client) Has(ctx context.Context, request Request, version string) error
 type source interface {
 	// list returns all versions that it can: see worker.EntriesOf.
 	list(ctx context.Context) ([]byte, error)
-	// has returns an error unless agents can download the chart in an exact version.
-	has(ctx context.Context, version string) error
 	// open begins to download the chart in an exact version.
 	open(ctx context.Context, version string) (*download, error)
 }

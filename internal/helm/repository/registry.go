@@ -85,11 +85,6 @@ func (r *registry) list(ctx context.Context) ([]byte, error) {
 	return list, nil
 }
 
-func (r *registry) has(ctx context.Context, version string) error {
-	_, err := r.Resolve(ctx, strings.ReplaceAll(version, "+", "_"))
-	return r.shown(version, err)
-}
-
 func (r *registry) shown(version string, err error) error {
 	switch {
 	case err == nil:

@@ -53,22 +53,6 @@ func (w *website) list(ctx context.Context) ([]byte, error) {
 	return list, nil
 }
 
-func (w *website) has(ctx context.Context, version string) error {
-	_, at, err := w.locate(ctx, version)
-	if err != nil {
-		return err
-	}
-	// An agent sends its credentials to any URL in the index.
-	if !w.request.Access.isAnonymous() && !redirect.IsSameOrigin(w.base, at) {
-		return failf(Invalid, "the index of %s leads to %s, where credentials must not go", bare(w.base.String()), bare(at.String()))
-	}
-	its, err := w.get(ctx, at)
-	if err == nil {
-		_ = its.Close()
-	}
-	return err
-}
-
 func (w *website) open(ctx context.Context, version string) (*download, error) {
 	entry, at, err := w.locate(ctx, version)
 	if err != nil {
@@ -95,6 +79,10 @@ func (w *website) locate(ctx context.Context, version string) (entry worker.Entr
 	}
 	if at.Scheme != "https" && !w.AllowHTTP {
 		return entry, nil, failf(Invalid, "the index of %s leads to %s, which is not https", bare(w.base.String()), bare(at.String()))
+	}
+	// An agent sends its credentials to any URL in the index.
+	if w.request.byAgents && !w.request.Access.isAnonymous() && !redirect.IsSameOrigin(w.base, at) {
+		return entry, nil, failf(Invalid, "the index of %s leads to %s, where credentials must not go", bare(w.base.String()), bare(at.String()))
 	}
 	return entry, at, nil
 }
