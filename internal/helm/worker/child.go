@@ -13,7 +13,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -113,21 +112,18 @@ func start() (*child, error) {
 
 // run does a job. A child that fails or is late is dead afterwards.
 func (c *child) run(ctx context.Context, its job, parts [][]byte) (result, error) {
-	var isLate atomic.Bool
-	timer := time.AfterFunc(its.Limit, func() { isLate.Store(true); c.kill() })
+	ctx, cancel := context.WithTimeoutCause(ctx, its.Limit, LimitError(fmt.Sprintf("%s took longer than %s", its.Kind, its.Limit)))
+	defer cancel()
 	stop := context.AfterFunc(ctx, c.kill)
 	done, err := c.exchange(its, parts)
-	isInTime, isWanted := timer.Stop(), stop()
-	if c.isDead = err != nil || !isInTime || !isWanted; c.isDead {
+	if c.isDead = err != nil || !stop(); c.isDead {
 		c.end()
 	}
 	switch {
 	case err == nil:
 		return done, nil
-	case isLate.Load():
-		err = LimitError(fmt.Sprintf("%s took longer than %s", its.Kind, its.Limit))
 	case ctx.Err() != nil:
-		err = ctx.Err()
+		err = context.Cause(ctx)
 	case c.command.ProcessState.ExitCode() == outOfMemory:
 		err = LimitError(fmt.Sprintf("%s took more than %d MiB", its.Kind, budget>>20))
 	default:

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/muster-fleet/muster/internal/helm/chart"
 )
 
@@ -31,7 +33,7 @@ type Pool struct {
 }
 
 // New returns a Pool of this many children. A child ends after a minute without a job.
-func New(size int) *Pool {
+func New(size int64) *Pool {
 	return &Pool{turns: newTurns(size), idleTime: time.Minute, limits: limits}
 }
 
@@ -136,69 +138,44 @@ func (p *Pool) keep(worker *child) {
 	})
 }
 
-// turns shares places between namespaces: the namespaces with waiting jobs take turns, and none has all places.
+// turns shares places between namespaces. A namespace waits for one of its own places before it joins the line for
+// those of all: so the namespaces with waiting jobs take turns, and none has all places.
 type turns struct {
-	mu sync.Mutex
-	// free is how many places are free, and most how many a namespace may have.
-	free, most int
-	used       map[string]int
-	order      []string
-	waiting    map[string][]chan struct{}
+	all  *semaphore.Weighted
+	most int64
+	mu   sync.Mutex
+	own  map[string]*semaphore.Weighted
 }
 
-func newTurns(size int) turns {
-	return turns{free: size, most: max(1, size-1), used: map[string]int{}, waiting: map[string][]chan struct{}{}}
+func newTurns(size int64) turns {
+	return turns{all: semaphore.NewWeighted(size), most: max(1, size-1), own: map[string]*semaphore.Weighted{}}
+}
+
+// of returns the places of a namespace.
+func (t *turns) of(namespace string) *semaphore.Weighted {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.own[namespace] == nil {
+		t.own[namespace] = semaphore.NewWeighted(t.most)
+	}
+	return t.own[namespace]
 }
 
 // wait returns when there is a place.
 func (t *turns) wait(ctx context.Context, namespace string) error {
-	turn := make(chan struct{})
-	t.mu.Lock()
-	if t.waiting[namespace] = append(t.waiting[namespace], turn); len(t.waiting[namespace]) == 1 {
-		t.order = append(t.order, namespace)
+	own := t.of(namespace)
+	if err := own.Acquire(ctx, 1); err != nil {
+		return err
 	}
-	t.grant()
-	t.mu.Unlock()
-	select {
-	case <-turn:
-		return nil
-	case <-ctx.Done():
-		go func() {
-			<-turn
-			t.leave(namespace)
-		}()
-		return ctx.Err()
+	err := t.all.Acquire(ctx, 1)
+	if err != nil {
+		own.Release(1)
 	}
+	return err
 }
 
 // leave gives a place back.
 func (t *turns) leave(namespace string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.free++
-	if t.used[namespace]--; t.used[namespace] == 0 {
-		delete(t.used, namespace)
-	}
-	t.grant()
-}
-
-// grant gives free places to the namespaces whose turn it is.
-func (t *turns) grant() {
-	for t.free > 0 {
-		next := slices.IndexFunc(t.order, func(namespace string) bool { return t.used[namespace] < t.most })
-		if next < 0 {
-			return
-		}
-		namespace := t.order[next]
-		queue := t.waiting[namespace]
-		t.order = slices.Delete(t.order, next, next+1)
-		if t.waiting[namespace] = queue[1:]; len(queue) == 1 {
-			delete(t.waiting, namespace)
-		} else {
-			t.order = append(t.order, namespace)
-		}
-		t.free--
-		t.used[namespace]++
-		close(queue[0])
-	}
+	t.all.Release(1)
+	t.of(namespace).Release(1)
 }

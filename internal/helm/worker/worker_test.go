@@ -10,9 +10,9 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/muster-fleet/muster/internal/helm/chart"
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 }
 
 // newPool returns a Pool whose jobs have more time than they need on a slow machine.
-func newPool(t *testing.T, size int) *Pool {
+func newPool(t *testing.T, size int64) *Pool {
 	t.Helper()
 	pool := New(size)
 	pool.limits = map[kind]time.Duration{render: time.Minute, check: time.Minute, index: time.Minute, unpack: time.Minute}
@@ -167,54 +167,37 @@ func TestChildren(t *testing.T) {
 
 // Namespaces take turns, however much one of them asks for.
 func TestTurns(t *testing.T) {
-	all := newTurns(1)
-	places := &all
-	if err := places.wait(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
-	var (
-		mu    sync.Mutex
-		order string
-		wait  sync.WaitGroup
-	)
-	waiting := func() (all int) {
-		places.mu.Lock()
-		defer places.mu.Unlock()
-		for _, queue := range places.waiting {
-			all += len(queue)
+	synctest.Test(t, func(t *testing.T) {
+		places := newTurns(1)
+		if err := places.wait(t.Context(), "a"); err != nil {
+			t.Fatal(err)
 		}
-		return all
-	}
-	join := func(ctx context.Context, namespace string) {
-		before := waiting()
-		wait.Go(func() {
-			if places.wait(ctx, namespace) != nil {
-				return
-			}
-			mu.Lock()
-			order += namespace
-			mu.Unlock()
-			places.leave(namespace)
-		})
-		for waiting() == before {
-			time.Sleep(time.Millisecond)
+		order := ""
+		join := func(ctx context.Context, namespace string) {
+			go func() {
+				if places.wait(ctx, namespace) != nil {
+					return
+				}
+				order += namespace
+				time.Sleep(time.Second)
+				places.leave(namespace)
+			}()
+			synctest.Wait()
 		}
-	}
-	gone, leave := context.WithCancel(t.Context())
-	for _, namespace := range strings.Split("aaaabcc", "") {
-		join(t.Context(), namespace)
-	}
-	join(gone, "b")
-	join(gone, "d")
-	leave()
-	for waiting() != 9 {
-		time.Sleep(time.Millisecond)
-	}
-	places.leave("a")
-	wait.Wait()
-	if order != "abcacaa" || places.free != 1 || len(places.waiting) > 0 || len(places.order) > 0 {
-		t.Errorf("%s, %+v", order, places)
-	}
+		gone, leave := context.WithCancel(t.Context())
+		for _, namespace := range strings.Split("aaaabcc", "") {
+			join(t.Context(), namespace)
+		}
+		join(gone, "b")
+		join(gone, "d")
+		leave()
+		synctest.Wait()
+		places.leave("a")
+		time.Sleep(time.Minute)
+		if order != "bcacaaa" || !places.all.TryAcquire(1) {
+			t.Errorf("%s, %+v", order, &places)
+		}
+	})
 }
 
 // A namespace whose jobs take long leaves a place to the others.
