@@ -7,7 +7,6 @@ package helm
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/util/workqueue"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -56,12 +55,8 @@ type Options struct {
 	WatchFilter string
 	// Concurrency is the number of objects of each kind that the program reconciles at once.
 	Concurrency int
-	// ChartInterval is how long the program keeps the version that it has found for a range.
-	ChartInterval time.Duration
-	// DeniedNetworks are the networks to which the program makes no connection for a chart.
-	DeniedNetworks []net.IPNet
-	// MaxIndex and MaxArchive limit the bytes of an index and of a chart archive.
-	MaxIndex, MaxArchive int64
+	// Repositories configures the client of chart repositories.
+	Repositories repository.Options
 	// SyncPeriod is how often the program reconciles all objects without an event.
 	SyncPeriod *time.Duration
 }
@@ -70,19 +65,17 @@ type Options struct {
 func (o *Options) AddTo(fs *pflag.FlagSet) {
 	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Watch only HelmChartProxies whose label cluster.x-k8s.io/watch-filter has this value; all if empty.")
 	fs.IntVar(&o.Concurrency, "helmchartproxy-concurrency", 4, "The number of HelmChartProxies, HelmReleaseProxies and Bundles to reconcile at once, each.")
-	fs.DurationVar(&o.ChartInterval, "chart-interval", 10*time.Minute, "How often to ask a repository which version of a chart a range, or no version, stands for.")
-	fs.IPNetSliceVar(&o.DeniedNetworks, "denied-networks", repository.DeniedNetworks(), "Networks to which the program makes no connection for a chart, whatever name or redirect leads there. Behind a proxy, the proxy must deny them: the program connects only to the proxy then.")
-	fs.Int64Var(&o.MaxIndex, "max-index-bytes", 50<<20, "The size of the largest index of a repository, in bytes.")
-	fs.Int64Var(&o.MaxArchive, "max-chart-bytes", 50<<20, "The size of the largest chart archive, in bytes.")
+	fs.DurationVar(&o.Repositories.Interval, "chart-interval", 10*time.Minute, "How often to ask a repository which version of a chart a range, or no version, stands for.")
+	fs.IPNetSliceVar(&o.Repositories.DeniedNetworks, "denied-networks", repository.DeniedNetworks(), "Networks to which the program makes no connection for a chart, whatever name or redirect leads there. Behind a proxy, the proxy must deny them: the program connects only to the proxy then.")
+	fs.Int64Var(&o.Repositories.MaxIndex, "max-index-bytes", 50<<20, "The size of the largest index of a repository, in bytes.")
+	fs.Int64Var(&o.Repositories.MaxArchive, "max-chart-bytes", 50<<20, "The size of the largest chart archive, in bytes.")
 }
 
 // Cache returns the options of the cache, which holds only the objects and fields that this program reads.
 func (o *Options) Cache() cache.Options {
-	ours, err := labels.NewRequirement(plan.ProxyLabel, selection.Exists, nil)
-	if err != nil { // It is a constant.
-		panic(err)
-	}
-	made := cache.ByObject{Label: labels.NewSelector().Add(*ours), Transform: store.Trim}
+	ours, err := labels.Parse(plan.ProxyLabel)
+	utilruntime.Must(err) // It is a constant.
+	made := cache.ByObject{Label: ours, Transform: store.Trim}
 	return cache.Options{
 		SyncPeriod:       o.SyncPeriod,
 		ByObject:         map[client.Object]cache.ByObject{&corev1.ConfigMap{}: made, &fleetv1.Bundle{}: made, &fleetv1.BundleDeployment{}: made},
@@ -125,21 +118,18 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	namespace := os.Getenv("POD_NAMESPACE")
 	pool := worker.New(worker.DefaultSize)
+	options.Repositories.Pool, options.Repositories.UserAgent = pool, "muster-helm"
 	writes := store.New(mgr.GetClient(), mgr.GetAPIReader(), namespace)
 	read, wakeReleases, wakeBundles := make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1)
 	reader := &inputs.Reader{
 		Wake: func(key plan.Key) { read <- eventOf(key) },
 		Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Check: pool.Check, Digest: writes.Digest, Namespace: namespace,
-		ChartInterval: options.ChartInterval, Now: time.Now,
-		Charts: repository.New(repository.Options{
-			Interval: options.ChartInterval, DeniedNetworks: options.DeniedNetworks, MaxIndex: options.MaxIndex, MaxArchive: options.MaxArchive,
-			Pool: pool, UserAgent: "muster-helm",
-		}),
+		Now: time.Now, Charts: repository.New(options.Repositories),
 	}
 	failures := &proxy.Failures{}
 	managed := &proxy.Managed{Reader: mgr.GetClient(), WatchFilter: options.WatchFilter}
 	recorder := mgr.GetEventRecorder("muster-helm")
-	if err := ctrlmetrics.Registry.Register(newCollector(mgr.GetClient(), reader, mgr.Elected())); err != nil {
+	if err := ctrlmetrics.Registry.Register(&collector{mgr.GetClient(), reader, mgr.Elected()}); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
 

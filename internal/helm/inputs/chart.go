@@ -1,7 +1,9 @@
 package inputs
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 
@@ -63,7 +65,7 @@ func (r *Reader) version(ctx context.Context, in *Inputs, trouble error) (string
 	if repository.IsExact(in.request.Version) {
 		return in.request.Version, trouble
 	}
-	in.again = sooner(in.again, r.ChartInterval)
+	in.again = sooner(in.again, r.Charts.Interval)
 	if trouble != nil {
 		return "", trouble
 	}
@@ -100,29 +102,25 @@ func (r *Reader) carried(ctx context.Context, proxy *addonsv1.HelmChartProxy) (p
 // gets no URL that leads into a denied network.
 func (r *Reader) obtain(ctx context.Context, proxy *addonsv1.HelmChartProxy, request repository.Request, version string) (plan.Chart, error) {
 	spec := &proxy.Spec
-	chart := plan.Chart{Source: plan.SourceOf(proxy), Version: version, Agent: spec.Download == addonsv1.DownloadAgent}
-	if !chart.Agent {
+	made := plan.Chart{Source: plan.SourceOf(proxy), Version: version, Agent: spec.Download == addonsv1.DownloadAgent}
+	if !made.Agent {
 		files, err := r.Charts.Chart(ctx, request, version)
 		if err == nil {
-			chart.Digest, chart.Hooks, chart.DeleteHooks = digestOf(files), files.HasHooks, files.HasDeleteHooks
-			return chart, nil
+			made.Digest, made.Hooks, made.DeleteHooks = chart.DigestOf(plan.WithEmptyChart(files.Resources)), files.HasHooks, files.HasDeleteHooks
+			return made, nil
 		}
-		if spec.Download != "" || !isTooLarge(err) {
-			return chart, err
+		if spec.Download != "" || !errors.As(err, new(*repository.TooLargeError)) {
+			return made, err
 		}
 		if spec.Credentials != nil { // Only the author may hand them to agents, and a chart may grow unnoticed.
-			return chart, fmt.Errorf("%w; set spec.download: Agent to have the agents of the Clusters download it, with the credentials", err)
+			return made, fmt.Errorf("%w; set spec.download: Agent to have the agents of the Clusters download it, with the credentials", err)
 		}
-		chart.Agent, chart.Large = true, true
+		made.Agent, made.Large = true, true
 	}
 	if err := plan.CheckAgent(spec.RepoURL, spec.ChartName, version); err != nil {
-		return chart, err
+		return made, err
 	}
-	return chart, r.Charts.Has(ctx, request, version)
-}
-
-func digestOf(files *repository.Chart) string {
-	return chart.DigestOf(plan.WithEmptyChart(files.Resources))
+	return made, r.Charts.Has(ctx, request, version)
 }
 
 // notice returns a message about the chart for the author of a HelmChartProxy.
@@ -153,14 +151,21 @@ func credentials(access repository.Access) map[string][]byte {
 }
 
 // access reads the credentials and the certificate authority.
-func (r *Reader) access(ctx context.Context, proxy *addonsv1.HelmChartProxy) (repository.Access, error) {
-	var access repository.Access
+func (r *Reader) access(ctx context.Context, proxy *addonsv1.HelmChartProxy) (access repository.Access, err error) {
+	read := func(field string, ref corev1.SecretReference) (*corev1.Secret, error) {
+		key := client.ObjectKey{Namespace: cmp.Or(ref.Namespace, proxy.Namespace), Name: ref.Name}
+		secret, err := r.secret(ctx, key)
+		if err != nil {
+			err = fmt.Errorf("spec.%s: reading Secret %s: %w", field, key, err)
+		}
+		return secret, err
+	}
 	if tls := proxy.Spec.TLSConfig; tls != nil {
 		access.Insecure = tls.InsecureSkipTLSVerify
 		if tls.CASecretRef != nil {
-			secret, err := r.secret(ctx, proxy, *tls.CASecretRef)
+			secret, err := read("tlsConfig.caSecret", *tls.CASecretRef)
 			if err != nil {
-				return access, fmt.Errorf("spec.tlsConfig.caSecret: %w", err)
+				return access, err
 			}
 			access.Authorities = secret.Data["ca.crt"]
 			if len(access.Authorities) == 0 {
@@ -172,16 +177,17 @@ func (r *Reader) access(ctx context.Context, proxy *addonsv1.HelmChartProxy) (re
 	if credentials == nil {
 		return access, nil
 	}
-	secret, err := r.secret(ctx, proxy, credentials.Secret)
+	secret, err := read("credentials", credentials.Secret)
 	if err != nil {
-		return access, fmt.Errorf("spec.credentials: %w", err)
+		return access, err
 	}
-	key := credentials.Key
-	if key == "" {
-		key = "config.json"
-	}
+	key := cmp.Or(credentials.Key, "config.json")
 	if config, found := secret.Data[key]; found {
-		login, err := repository.Login(config, hostOf(proxy.Spec.RepoURL))
+		at, err := url.Parse(proxy.Spec.RepoURL)
+		login := repository.Access{}
+		if err == nil {
+			login, err = repository.Login(config, at.Host)
+		}
 		if err != nil {
 			return access, fmt.Errorf("spec.credentials: key %q of Secret %s/%s: %w", key, secret.Namespace, secret.Name, err)
 		}
@@ -193,23 +199,4 @@ func (r *Reader) access(ctx context.Context, proxy *addonsv1.HelmChartProxy) (re
 		return access, fmt.Errorf("spec.credentials: Secret %s/%s has neither the key %q nor username and password", secret.Namespace, secret.Name, key)
 	}
 	return access, nil
-}
-
-func hostOf(repository string) string {
-	parsed, err := url.Parse(repository)
-	if err != nil {
-		return ""
-	}
-	return parsed.Host
-}
-
-func (r *Reader) secret(ctx context.Context, proxy *addonsv1.HelmChartProxy, ref corev1.SecretReference) (*corev1.Secret, error) {
-	secret, key := &corev1.Secret{}, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
-	if key.Namespace == "" {
-		key.Namespace = proxy.Namespace
-	}
-	if err := r.readSecret(ctx, key, secret); err != nil {
-		return nil, fmt.Errorf("reading Secret %s: %w", key, err)
-	}
-	return secret, nil
 }

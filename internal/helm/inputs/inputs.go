@@ -5,6 +5,7 @@
 package inputs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,15 +85,15 @@ type Reader struct {
 	// Wake enqueues a HelmChartProxy.
 	Wake func(proxy plan.Key)
 	// Namespace is the program's own.
-	Namespace     string
-	ChartInterval time.Duration
-	Now           func() time.Time
+	Namespace string
+	Now       func() time.Time
 
 	mu  sync.Mutex
 	all map[plan.Key]*entry
-	// seen is the digest of the inputs that each release has taken over.
-	seen  map[plan.Key]string
+	// slots are the HelmChartProxies of each namespace that are being read.
 	slots map[string]chan struct{}
+	// seen is the digest of the inputs that each release has taken over, by its plan.Key.
+	seen sync.Map
 }
 
 // entry is the state of one HelmChartProxy.
@@ -204,28 +205,16 @@ func (r *Reader) HasChanged(proxy plan.Key) bool {
 }
 
 // Saw notes that the record and the status of a release, as the cache has them, are those for the inputs.
-func (r *Reader) Saw(release plan.Key, in *Inputs) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.seen == nil {
-		r.seen = map[plan.Key]string{}
-	}
-	r.seen[release] = in.Digest
-}
+func (r *Reader) Saw(release plan.Key, in *Inputs) { r.seen.Store(release, in.Digest) }
 
 // HasSeen reports whether a release has taken the inputs over, or had seenPatience to do so.
 func (r *Reader) HasSeen(release plan.Key, in *Inputs) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.seen[release] == in.Digest || r.Now().Sub(in.since) > seenPatience
+	seen, _ := r.seen.Load(release)
+	return seen == in.Digest || r.Now().Sub(in.since) > seenPatience
 }
 
 // ForgetRelease drops what is kept of a release.
-func (r *Reader) ForgetRelease(release plan.Key) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.seen, release)
-}
+func (r *Reader) ForgetRelease(release plan.Key) { r.seen.Delete(release) }
 
 // WithoutChart returns how many HelmChartProxies lack their chart.
 func (r *Reader) WithoutChart() int {
@@ -312,14 +301,10 @@ func (r *Reader) readLayers(ctx context.Context, proxy *addonsv1.HelmChartProxy,
 }
 
 func (r *Reader) readValues(ctx context.Context, namespace string, from addonsv1.ValuesReference) (data []byte, found bool, err error) {
-	key := client.ObjectKey{Namespace: namespace, Name: from.Name}
-	name := from.Key
-	if name == "" {
-		name = plan.ValuesKey
-	}
+	key, name := client.ObjectKey{Namespace: namespace, Name: from.Name}, cmp.Or(from.Key, plan.ValuesKey)
 	if from.Kind == plan.SecretKind {
-		var secret corev1.Secret
-		if err = r.readSecret(ctx, key, &secret); err == nil {
+		var secret *corev1.Secret
+		if secret, err = r.secret(ctx, key); err == nil {
 			data, found = secret.Data[name]
 		}
 	} else {
@@ -339,15 +324,16 @@ func (r *Reader) readValues(ctx context.Context, namespace string, from addonsv1
 	return data, found, nil
 }
 
-// readSecret reads a Secret that a HelmChartProxy names. If the program may not read it, the error says how to
+// secret reads a Secret that a HelmChartProxy names. If the program may not read it, the error says how to
 // allow that.
-func (r *Reader) readSecret(ctx context.Context, key client.ObjectKey, secret *corev1.Secret) error {
+func (r *Reader) secret(ctx context.Context, key client.ObjectKey) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
 	err := r.Live.Get(ctx, key, secret)
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("muster-helm may not get Secret %s; a cluster administrator allows it to read the Secrets of that namespace with: "+
+		err = fmt.Errorf("muster-helm may not get Secret %s; a cluster administrator allows it to read the Secrets of that namespace with: "+
 			"kubectl create rolebinding %[2]s --namespace=%[3]s --clusterrole=%[2]s --serviceaccount=%[4]s:muster-helm", key, readersRole, key.Namespace, r.Namespace)
 	}
-	return err
+	return secret, err
 }
 
 // ErrDownloading says that the download of a chart is under way.
@@ -379,10 +365,4 @@ func (r *Reader) AtHand(ctx context.Context, in *Inputs) error {
 	}
 	_, err := r.Files(ctx, in)
 	return err
-}
-
-// isTooLarge reports whether a chart does not fit into a Bundle.
-func isTooLarge(err error) bool {
-	var size *repository.TooLargeError
-	return errors.As(err, &size)
 }
