@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
+	"github.com/muster-fleet/muster/internal/helm/fair"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/repository"
 	"github.com/muster-fleet/muster/internal/helm/values"
@@ -90,8 +92,8 @@ type Reader struct {
 
 	mu  sync.Mutex
 	all map[plan.Key]*entry
-	// slots are the HelmChartProxies of each namespace that are being read.
-	slots map[string]chan struct{}
+	// slots are for the HelmChartProxies that are being read.
+	slots *fair.Shares
 	// seen is the digest of the inputs that each release has taken over, by its plan.Key.
 	seen sync.Map
 }
@@ -126,7 +128,7 @@ func (r *Reader) Get(proxy *addonsv1.HelmChartProxy) (in *Inputs, again time.Dur
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.all == nil {
-		r.all, r.slots = map[plan.Key]*entry{}, map[string]chan struct{}{}
+		r.all, r.slots = map[plan.Key]*entry{}, fair.New(math.MaxInt64, perNamespace)
 	}
 	key := client.ObjectKeyFromObject(proxy)
 	its := r.all[key]
@@ -145,10 +147,7 @@ func (r *Reader) Get(proxy *addonsv1.HelmChartProxy) (in *Inputs, again time.Dur
 	}
 	if !its.isReading {
 		its.isReading = true
-		if r.slots[proxy.Namespace] == nil {
-			r.slots[proxy.Namespace] = make(chan struct{}, perNamespace)
-		}
-		go r.refresh(proxy.DeepCopy(), r.slots[proxy.Namespace])
+		go r.refresh(proxy.DeepCopy())
 	}
 	if isCurrent {
 		return its.inputs, PollInterval, nil
@@ -157,8 +156,8 @@ func (r *Reader) Get(proxy *addonsv1.HelmChartProxy) (in *Inputs, again time.Dur
 }
 
 // refresh reads the inputs of a HelmChartProxy, and then wakes it.
-func (r *Reader) refresh(proxy *addonsv1.HelmChartProxy, slots chan struct{}) {
-	slots <- struct{}{}
+func (r *Reader) refresh(proxy *addonsv1.HelmChartProxy) {
+	_ = r.slots.Wait(context.Background(), proxy.Namespace) // It ends.
 	ctx, cancel := context.WithTimeout(context.Background(), readPatience)
 	in := r.read(ctx, proxy)
 	var err error
@@ -169,7 +168,7 @@ func (r *Reader) refresh(proxy *addonsv1.HelmChartProxy, slots chan struct{}) {
 		in.Incomplete, in.again, in.Trouble = true, PollInterval, plan.Trouble{Reason: addonsv1.HelmReleaseProxyCreationFailedReason, Message: err.Error()}
 	}
 	cancel()
-	<-slots
+	r.slots.Release(proxy.Namespace, 1)
 	in.read = r.Now()
 	in.Digest = plan.Digest(fmt.Appendf(nil, "%s %d %s %v %v %v %s", proxy.UID, proxy.Generation, in.Values, in.Trouble, in.Notice, in.Chart, in.credentials))
 	r.mu.Lock()

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/muster-fleet/muster/internal/helm/chart"
+	"github.com/muster-fleet/muster/internal/helm/fair"
 	"github.com/muster-fleet/muster/internal/helm/worker"
 )
 
@@ -97,7 +98,7 @@ type Client struct {
 	Options
 	now      func() time.Time
 	flights  singleflight.Group
-	room     *room
+	room     *fair.Shares
 	charts   *cache[*Chart]
 	lists    *cache[[]byte]
 	failures *cache[error]
@@ -107,8 +108,9 @@ type Client struct {
 func New(options Options) *Client {
 	options.MaxIndex, options.MaxArchive = cmp.Or(options.MaxIndex, defaultMax), cmp.Or(options.MaxArchive, defaultMax)
 	options.UserAgent = cmp.Or(options.UserAgent, "muster")
+	most := max(options.MaxIndex, options.MaxArchive)
 	return &Client{
-		Options: options, now: time.Now, room: newRoom(max(options.MaxIndex, options.MaxArchive)),
+		Options: options, now: time.Now, room: fair.New(most+others, most),
 		charts: newCache[*Chart](keptCharts), lists: newCache[[]byte](keptLists), failures: newCache[error](1000),
 	}
 }

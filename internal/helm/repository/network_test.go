@@ -279,8 +279,8 @@ func TestSizes(t *testing.T) {
 			if least > 64 {
 				t.Errorf("it took %d MiB more", least)
 			}
-			if len(client.room.used) > 0 {
-				t.Errorf("%v is still used", client.room.used)
+			if !client.room.Try("", defaultMax) {
+				t.Error("some memory is still used")
 			}
 		})
 	}

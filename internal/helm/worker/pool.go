@@ -14,9 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/muster-fleet/muster/internal/helm/chart"
+	"github.com/muster-fleet/muster/internal/helm/fair"
 )
 
 // DefaultSize is how many children work at the same time.
@@ -25,7 +24,7 @@ const DefaultSize = 2
 // Pool runs jobs in children, which it starts when they are needed. It remembers no result. A nil
 // Pool runs jobs in this process, without limits.
 type Pool struct {
-	turns
+	places   *fair.Shares
 	idleTime time.Duration
 	limits   map[kind]time.Duration
 	mu       sync.Mutex
@@ -34,7 +33,7 @@ type Pool struct {
 
 // New returns a Pool of this many children. A child ends after a minute without a job.
 func New(size int64) *Pool {
-	return &Pool{turns: newTurns(size), idleTime: time.Minute, limits: limits}
+	return &Pool{places: fair.New(size, max(1, size-1)), idleTime: time.Minute, limits: limits}
 }
 
 // Problem is an error about the data of a job, such as an error of the template.
@@ -88,10 +87,10 @@ func (p *Pool) run(ctx context.Context, namespace string, its job, parts [][]byt
 		return done, done.err()
 	}
 	its.Limit = p.limits[its.Kind]
-	if err := p.wait(ctx, namespace); err != nil {
+	if err := p.places.Wait(ctx, namespace); err != nil {
 		return result{}, err
 	}
-	defer p.leave(namespace)
+	defer p.places.Release(namespace, 1)
 	for {
 		worker, isNew, err := p.take()
 		if err != nil {
@@ -136,46 +135,4 @@ func (p *Pool) keep(worker *child) {
 			worker.end()
 		}
 	})
-}
-
-// turns shares places between namespaces. A namespace waits for one of its own places before it joins the line for
-// those of all: so the namespaces with waiting jobs take turns, and none has all places.
-type turns struct {
-	all  *semaphore.Weighted
-	most int64
-	mu   sync.Mutex
-	own  map[string]*semaphore.Weighted
-}
-
-func newTurns(size int64) turns {
-	return turns{all: semaphore.NewWeighted(size), most: max(1, size-1), own: map[string]*semaphore.Weighted{}}
-}
-
-// of returns the places of a namespace.
-func (t *turns) of(namespace string) *semaphore.Weighted {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.own[namespace] == nil {
-		t.own[namespace] = semaphore.NewWeighted(t.most)
-	}
-	return t.own[namespace]
-}
-
-// wait returns when there is a place.
-func (t *turns) wait(ctx context.Context, namespace string) error {
-	own := t.of(namespace)
-	if err := own.Acquire(ctx, 1); err != nil {
-		return err
-	}
-	err := t.all.Acquire(ctx, 1)
-	if err != nil {
-		own.Release(1)
-	}
-	return err
-}
-
-// leave gives a place back.
-func (t *turns) leave(namespace string) {
-	t.all.Release(1)
-	t.of(namespace).Release(1)
 }

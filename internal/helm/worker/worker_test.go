@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/muster-fleet/muster/internal/helm/chart"
@@ -163,62 +162,6 @@ func TestChildren(t *testing.T) {
 		t.Errorf("%v, want the caller's deadline", err)
 	}
 	value("a: {{ .b }}", "a: 1")
-}
-
-// Namespaces take turns, however much one of them asks for.
-func TestTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		places := newTurns(1)
-		if err := places.wait(t.Context(), "a"); err != nil {
-			t.Fatal(err)
-		}
-		order := ""
-		join := func(ctx context.Context, namespace string) {
-			go func() {
-				if places.wait(ctx, namespace) != nil {
-					return
-				}
-				order += namespace
-				time.Sleep(time.Second)
-				places.leave(namespace)
-			}()
-			synctest.Wait()
-		}
-		gone, leave := context.WithCancel(t.Context())
-		for _, namespace := range strings.Split("aaaabcc", "") {
-			join(t.Context(), namespace)
-		}
-		join(gone, "b")
-		join(gone, "d")
-		leave()
-		synctest.Wait()
-		places.leave("a")
-		time.Sleep(time.Minute)
-		if order != "bcacaaa" || !places.all.TryAcquire(1) {
-			t.Errorf("%s, %+v", order, &places)
-		}
-	})
-}
-
-// A namespace whose jobs take long leaves a place to the others.
-func TestNoNamespaceHasAllPlaces(t *testing.T) {
-	places := newTurns(2)
-	if err := places.wait(t.Context(), "slow"); err != nil {
-		t.Fatal(err)
-	}
-	late, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := places.wait(late, "slow"); err == nil {
-		t.Error("a namespace has all places")
-	}
-	if err := places.wait(t.Context(), "other"); err != nil {
-		t.Error(err)
-	}
-	places.leave("slow")
-	places.leave("other")
-	if err := places.wait(t.Context(), "slow"); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestIndex(t *testing.T) {
