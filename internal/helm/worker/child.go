@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-fleet/muster/internal/helm/chart"
 )
 
 const (
@@ -30,6 +32,11 @@ const (
 
 // errDied says that a child ended for another reason than its job.
 var errDied = errors.New("the worker ended")
+
+func init() {
+	gob.Register(Problem(""))
+	gob.Register(&chart.TooLargeError{})
+}
 
 // Main makes the program a child if its parent started it as one. Programs with a Pool call it
 // first; elsewhere it returns false.
@@ -93,12 +100,8 @@ type child struct {
 }
 
 func start() (*child, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	command := exec.Command(path, argument) //nolint:gosec // It is this program.
-	command.Env = []string{}                // Nil would be the environment of the parent.
+	command := exec.Command("/proc/self/exe", argument)
+	command.Env = []string{} // Nil would be the environment of the parent.
 	in, err := command.StdinPipe()
 	if err != nil {
 		return nil, err

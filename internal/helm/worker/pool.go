@@ -84,7 +84,7 @@ func (p *Pool) run(ctx context.Context, namespace string, its job, parts [][]byt
 	if p == nil {
 		payload := net.Buffers(slices.Clone(parts))
 		done := new(hand).do(its, &payload)
-		return done, done.err()
+		return done, done.Err
 	}
 	its.Limit = p.limits[its.Kind]
 	if err := p.places.Wait(ctx, namespace); err != nil {
@@ -102,7 +102,7 @@ func (p *Pool) run(ctx context.Context, namespace string, its job, parts [][]byt
 		}
 		switch {
 		case err == nil:
-			return done, done.err()
+			return done, done.Err
 		case isNew || !errors.Is(err, errDied): // Else, the idle child was dead already.
 			return result{}, err
 		}
