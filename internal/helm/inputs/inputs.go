@@ -136,23 +136,19 @@ func (r *Reader) Get(proxy *addonsv1.HelmChartProxy) (in *Inputs, again time.Dur
 		its = &entry{proxy: proxy.UID}
 		r.all[key] = its
 	}
-	isCurrent := its.inputs != nil && its.generation == proxy.Generation
-	if isCurrent {
-		if again = its.inputs.again; again > 0 {
-			again = its.inputs.read.Add(again).Sub(r.Now())
-		}
-		if its.inputs.again == 0 || again > 0 {
-			return its.inputs, again, nil
-		}
+	if its.inputs == nil || its.generation != proxy.Generation {
+		err = ErrReading
+	} else if in, again = its.inputs, its.inputs.again; again > 0 {
+		again = in.read.Add(again).Sub(r.Now())
+	}
+	if err == nil && (in.again == 0 || again > 0) {
+		return in, again, nil
 	}
 	if !its.isReading {
 		its.isReading = true
 		go r.refresh(proxy.DeepCopy())
 	}
-	if isCurrent {
-		return its.inputs, PollInterval, nil
-	}
-	return nil, 0, ErrReading
+	return in, PollInterval, err
 }
 
 // refresh reads the inputs of a HelmChartProxy, and then wakes it.
@@ -160,13 +156,6 @@ func (r *Reader) refresh(proxy *addonsv1.HelmChartProxy) {
 	_ = r.slots.Wait(context.Background(), proxy.Namespace) // It ends.
 	ctx, cancel := context.WithTimeout(context.Background(), readPatience)
 	in := r.read(ctx, proxy)
-	var err error
-	if in.Credentials != nil {
-		in.credentials, err = r.Digest(ctx, in.Credentials)
-	}
-	if err != nil {
-		in.Incomplete, in.again, in.Trouble = true, PollInterval, plan.Trouble{Reason: addonsv1.HelmReleaseProxyCreationFailedReason, Message: err.Error()}
-	}
 	cancel()
 	r.slots.Release(proxy.Namespace, 1)
 	in.read = r.Now()
