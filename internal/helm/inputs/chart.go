@@ -21,10 +21,11 @@ import (
 func (r *Reader) readChart(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *Inputs) error {
 	spec := &proxy.Spec
 	in.request = repository.Request{RepoURL: spec.RepoURL, Chart: spec.ChartName, Version: spec.Version, Namespace: proxy.Namespace}
-	carried, isCarried, err := r.carried(ctx, proxy)
+	carried, err := r.carried(ctx, proxy)
 	if err != nil {
 		return err
 	}
+	isCarried := carried.Version != ""
 	if plan.NeedsCredentials(proxy) {
 		in.again = PollInterval // Changes of Secrets trigger no event.
 	}
@@ -68,27 +69,22 @@ func (r *Reader) version(ctx context.Context, in *Inputs, trouble error) (string
 	if repository.IsExact(in.request.Version) {
 		return in.request.Version, trouble
 	}
-	in.again = sooner(in.again, r.Charts.Interval)
+	if next := r.Charts.Interval; in.again == 0 || next > 0 && next < in.again {
+		in.again = next
+	}
 	if trouble != nil {
 		return "", trouble
 	}
 	return r.Charts.Version(ctx, in.request)
 }
 
-func sooner[T ~int64](a, b T) T {
-	if a == 0 || b != 0 && b < a {
-		return b
-	}
-	return a
-}
-
 // carried returns the newest chart from the same source that a Bundle in the namespace of the HelmChartProxy
-// carries. Bundles in other namespaces do not count: other users may have written them.
-func (r *Reader) carried(ctx context.Context, proxy *addonsv1.HelmChartProxy) (plan.Chart, bool, error) {
+// carries, if there is one. Bundles in other namespaces do not count: other users may have written them.
+func (r *Reader) carried(ctx context.Context, proxy *addonsv1.HelmChartProxy) (plan.Chart, error) {
 	var bundles fleetv1.BundleList
 	key := client.ObjectKeyFromObject(proxy)
 	if err := r.Cached.List(ctx, &bundles, client.InNamespace(key.Namespace), client.MatchingLabels(plan.Labels(key)), client.UnsafeDisableDeepCopy); err != nil {
-		return plan.Chart{}, false, fmt.Errorf("listing Bundles: %w", err)
+		return plan.Chart{}, fmt.Errorf("listing Bundles: %w", err)
 	}
 	var last plan.Chart // Bundles may be half-way through an upgrade.
 	for i := range bundles.Items {
@@ -98,7 +94,7 @@ func (r *Reader) carried(ctx context.Context, proxy *addonsv1.HelmChartProxy) (p
 			last = chart
 		}
 	}
-	return last, last.Version != "", nil
+	return last, nil
 }
 
 // obtain downloads a chart. If agents download it, obtain only checks that the repository has it, so that Fleet
