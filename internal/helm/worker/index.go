@@ -93,58 +93,57 @@ var (
 // split cuts an index into small ones of one version each. It hands over the whole text if that
 // does not have the lines of an index by Helm.
 func split(text *bufio.Reader, part func([]byte) error) error {
-	var (
-		before, chart, item []byte
-		isInside, isEnd     bool
-		chartAt, itemAt     int
-	)
+	var before []byte
+	for {
+		line, err := text.ReadBytes('\n')
+		if entriesLine.Match(bytes.TrimRight(line, "\r\n")) {
+			return splitEntries(text, part)
+		}
+		before = append(before, line...)
+		switch {
+		case errors.Is(err, io.EOF) && webPage.Match(before):
+			return fmt.Errorf("%w but a web page", errNoIndex)
+		case errors.Is(err, io.EOF):
+			return part(before)
+		case err != nil:
+			return errNoIndex
+		}
+	}
+}
+
+// splitEntries hands over each version with the line of its chart, by the indentation of its lines.
+func splitEntries(text *bufio.Reader, part func([]byte) error) error {
+	var chart, item []byte
+	chartAt, itemAt := 0, 0
 	flush := func() error {
-		if chartAt == 0 {
+		version := slices.Concat([]byte("entries:\n"), chart, item)
+		if item = item[:0]; chartAt == 0 {
 			return nil
 		}
-		version := slices.Concat([]byte("entries:\n"), chart, item)
-		item = item[:0]
 		return part(version)
 	}
-	for !isEnd {
+	for {
 		line, err := text.ReadBytes('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
 			return errNoIndex
 		}
-		isEnd, err = err != nil, nil
 		trimmed, indent := bytes.TrimSpace(line), len(line)-len(bytes.TrimLeft(line, " "))
-		isItem := bytes.HasPrefix(trimmed, []byte("-"))
+		isItem, isComment := bytes.HasPrefix(trimmed, []byte("-")), len(trimmed) == 0 || trimmed[0] == '#' // Or part of a text.
+		err = nil
 		switch {
-		case !isInside:
-			if isInside = entriesLine.Match(bytes.TrimRight(line, "\r\n")); !isInside {
-				before = append(before, line...)
-			}
-		case len(trimmed) == 0 || trimmed[0] == '#': // It may belong to a text.
-			item = append(item, line...)
-		case indent == 0:
+		case len(line) == 0, indent == 0 && !isComment:
 			return flush()
-		case !isItem && (chartAt == 0 || indent == chartAt):
+		case !isItem && !isComment && (chartAt == 0 || indent == chartAt):
 			err = flush()
 			chartAt, itemAt, chart = indent, 0, line
-		default:
-			if isItem && indent == itemAt {
-				err = flush()
-			}
-			if isItem && itemAt == 0 {
-				itemAt = indent
-			}
-			item = append(item, line...)
+			line = nil
+		case isItem && itemAt == 0:
+			itemAt = indent
+		case isItem && indent == itemAt:
+			err = flush()
 		}
-		if err != nil {
+		if item = append(item, line...); err != nil {
 			return err
 		}
-	}
-	switch {
-	case isInside:
-		return flush()
-	case webPage.Match(before):
-		return fmt.Errorf("%w but a web page", errNoIndex)
-	default:
-		return part(before)
 	}
 }
