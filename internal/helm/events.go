@@ -160,7 +160,7 @@ func (e *enqueuer) releases(ctx context.Context, requests handler.MapFunc, which
 	return result
 }
 
-// of returns the requests for the HelmReleaseProxies of a HelmChartProxy; for those of all, if the object is another one.
+// of returns the requests for the HelmReleaseProxies of a HelmChartProxy, or for all if the object is of another kind.
 func (e *enqueuer) of(requests handler.MapFunc) handler.MapFunc {
 	return func(ctx context.Context, object client.Object) []reconcile.Request {
 		if _, isProxy := object.(*addonsv1.HelmChartProxy); isProxy {
@@ -241,7 +241,7 @@ var (
 	finalizersChanged = onUpdate(func(before, after client.Object) bool {
 		return !slices.Equal(before.GetFinalizers(), after.GetFinalizers()) || before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero()
 	})
-	// reshaped drops updates of annotations and of the status, changed only those of the status.
+	// reshaped drops updates of annotations and of the status; changed drops updates of the status.
 	reshaped = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, finalizersChanged)
 	changed  = predicate.Or[client.Object](reshaped, predicate.AnnotationChangedPredicate{})
 	// reimported passes news of the import of a Cluster.

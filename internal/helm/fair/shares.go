@@ -1,4 +1,4 @@
-// Package fair shares what is scarce between namespaces: workers, memory, readers.
+// Package fair divides workers, memory and readers between namespaces.
 package fair
 
 import (
@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Shares are units that namespaces take and give back. A namespace that waits takes one of its own share before it
-// joins the line for those of all: so the waiting namespaces take turns, and none has everything.
+// Shares are units that namespaces take and give back. A waiting namespace takes a unit of its own share first, and
+// joins the common line then. So the waiting namespaces take turns, and none can take all units.
 type Shares struct {
 	all  *semaphore.Weighted
 	each int64

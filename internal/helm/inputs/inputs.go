@@ -201,7 +201,7 @@ func (r *Reader) HasSeen(release plan.Key, in *Inputs) bool {
 	return seen == in.Digest || r.Now().Sub(in.since) > seenPatience
 }
 
-// ForgetRelease drops what is kept of a release.
+// ForgetRelease drops the state of a release.
 func (r *Reader) ForgetRelease(release plan.Key) { r.seen.Delete(release) }
 
 // WithoutChart returns how many HelmChartProxies lack their chart.

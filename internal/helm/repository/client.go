@@ -289,8 +289,8 @@ func choose(entries []worker.Entry, wanted string) (best worker.Entry, isFound b
 }
 
 // once does something once for all callers that need it at the same time; the first may leave before the others.
-// A failure stays the answer for its namespace only, and others then try by themselves: the memory and the workers
-// that it lacked are those of a namespace.
+// A failure stays the answer for its namespace only, and others then try by themselves: the request may have
+// lacked memory or workers of its namespace.
 func once[T any](ctx context.Context, c *Client, namespace, key string, do func(context.Context) (T, error)) (none T, err error) {
 	own := namespace + " " + key
 	for _, flight := range []string{key, own} {

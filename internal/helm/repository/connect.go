@@ -96,7 +96,7 @@ func (c *Client) refuse(_, address string, _ syscall.RawConn) error {
 }
 
 // guarded sends requests over TLS only: indexes and registries name further URLs. A namespace does not ask a host
-// again that has just kept it waiting: its other charts would take the turns of all others in the namespace.
+// again that has just not answered in time: otherwise, many charts of that host would occupy all readers of the namespace.
 type guarded struct {
 	http.RoundTripper
 	*Client

@@ -376,7 +376,7 @@ func TestNoSuchTag(t *testing.T) {
 	}
 }
 
-// silent plays a host that keeps everybody waiting, and counts requests.
+// silent plays a host that never answers, and counts requests.
 type silent struct{ asked int }
 
 func (s *silent) RoundTrip(*http.Request) (*http.Response, error) {
