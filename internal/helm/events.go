@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/helm/bundle"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/release"
@@ -39,43 +38,52 @@ const (
 
 type requests = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
+// onChange returns a handler that hands over an object as it was and as it is; nil if it comes or goes.
+func onChange(handle func(ctx context.Context, queue requests, before, after client.Object)) handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue requests) { handle(ctx, queue, nil, e.Object) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue requests) {
+			handle(ctx, queue, e.ObjectOld, e.ObjectNew)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue requests) { handle(ctx, queue, e.Object, nil) },
+	}
+}
+
 // later returns a handler that enqueues the requests for an object after a pause. Requests for the same object
 // within the pause become one.
-func later(pause time.Duration, of func(client.Object) []reconcile.Request) handler.EventHandler {
-	enqueue := func(queue requests, objects ...client.Object) {
-		for _, object := range objects {
-			for _, request := range of(object) {
-				queue.AddAfter(request, pause)
+func later(pause time.Duration, of handler.MapFunc) handler.EventHandler {
+	return onChange(func(ctx context.Context, queue requests, before, after client.Object) {
+		all := map[reconcile.Request]bool{} // A Bundle has many releases of one HelmChartProxy.
+		for _, object := range []client.Object{before, after} {
+			if object == nil {
+				continue
+			}
+			for _, request := range of(ctx, object) {
+				all[request] = true
 			}
 		}
-	}
-	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, queue requests) { enqueue(queue, e.Object) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, queue requests) {
-			enqueue(queue, e.ObjectOld, e.ObjectNew)
-		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, queue requests) { enqueue(queue, e.Object) },
-	}
-}
-
-func requestsFor(keys ...plan.Key) []reconcile.Request {
-	var result []reconcile.Request
-	for _, key := range keys {
-		if len(key.Name) <= validation.DNS1123SubdomainMaxLength && len(key.Namespace) <= validation.DNS1123LabelMaxLength && key.Name != "" {
-			result = append(result, reconcile.Request{NamespacedName: key})
+		for request := range all {
+			queue.AddAfter(request, pause)
 		}
-	}
-	return result
+	})
 }
 
-func itself(object client.Object) []reconcile.Request {
-	return requestsFor(client.ObjectKeyFromObject(object))
+// one returns a request for a name, unless no object can have it: users may write anything into annotations.
+func one(namespace, name string) []reconcile.Request {
+	if name == "" || len(name) > validation.DNS1123SubdomainMaxLength || len(namespace) > validation.DNS1123LabelMaxLength {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: plan.Key{Namespace: namespace, Name: name}}}
+}
+
+func itself(_ context.Context, object client.Object) []reconcile.Request {
+	return one(object.GetNamespace(), object.GetName())
 }
 
 // ownerOf returns the HelmChartProxy of a HelmReleaseProxy.
-func ownerOf(release client.Object) []reconcile.Request {
+func ownerOf(_ context.Context, release client.Object) []reconcile.Request {
 	if owner := metav1.GetControllerOf(release); owner != nil && proxy.IsProxy(*owner) {
-		return requestsFor(plan.Key{Namespace: release.GetNamespace(), Name: owner.Name})
+		return one(release.GetNamespace(), owner.Name)
 	}
 	return nil
 }
@@ -83,12 +91,13 @@ func ownerOf(release client.Object) []reconcile.Request {
 // ofValues returns the HelmReleaseProxy in the annotation of an object with values.
 func ofValues(_ context.Context, object client.Object) []reconcile.Request {
 	namespace, name, _ := strings.Cut(object.GetAnnotations()[plan.ReleaseAnnotation], "/")
-	return requestsFor(plan.Key{Namespace: namespace, Name: name})
+	return one(namespace, name)
 }
 
 // bundleOf returns the Bundle of a HelmReleaseProxy.
-func bundleOf(release client.Object) []reconcile.Request {
-	return requestsFor(proxy.BundleKey(release.(*addonsv1.HelmReleaseProxy)))
+func bundleOf(_ context.Context, release client.Object) []reconcile.Request {
+	its := proxy.BundleKey(release.(*addonsv1.HelmReleaseProxy))
+	return one(its.Namespace, its.Name)
 }
 
 // enqueuer finds the objects that an event concerns, in the cache.
@@ -103,12 +112,11 @@ func (e *enqueuer) list(ctx context.Context, into client.ObjectList, options ...
 
 // membership enqueues the HelmChartProxies that begin or cease to select a Cluster.
 func (e *enqueuer) membership() handler.EventHandler {
-	enqueue := func(ctx context.Context, queue requests, before, after *clusterv1.Cluster) {
-		its := before
-		switch {
-		case its == nil:
-			its = after
-		case after != nil && maps.Equal(before.Labels, after.Labels) && before.GetClassKey() == after.GetClassKey():
+	return onChange(func(ctx context.Context, queue requests, old, current client.Object) {
+		before, _ := old.(*clusterv1.Cluster)
+		after, _ := current.(*clusterv1.Cluster)
+		its := cmp.Or(before, after)
+		if before != nil && after != nil && maps.Equal(before.Labels, after.Labels) && before.GetClassKey() == after.GetClassKey() {
 			return
 		}
 		var all addonsv1.HelmChartProxyList
@@ -129,94 +137,66 @@ func (e *enqueuer) membership() handler.EventHandler {
 				queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(of)})
 			}
 		}
-	}
-	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, queue requests) {
-			enqueue(ctx, queue, nil, e.Object.(*clusterv1.Cluster))
-		},
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, queue requests) {
-			enqueue(ctx, queue, e.ObjectOld.(*clusterv1.Cluster), e.ObjectNew.(*clusterv1.Cluster))
-		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, queue requests) {
-			enqueue(ctx, queue, e.Object.(*clusterv1.Cluster), nil)
-		},
-	}
+	})
 }
 
 // proxies returns all HelmChartProxies.
-func (e *enqueuer) proxies(ctx context.Context, _ client.Object) []reconcile.Request {
+func (e *enqueuer) proxies(ctx context.Context, _ client.Object) (result []reconcile.Request) {
 	var all addonsv1.HelmChartProxyList
 	e.list(ctx, &all)
-	var result []reconcile.Request
 	for i := range all.Items {
-		result = append(result, itself(&all.Items[i])...)
+		result = append(result, itself(ctx, &all.Items[i])...)
 	}
 	return result
 }
 
-// releases returns the HelmReleaseProxies of a HelmChartProxy, or all.
-func (e *enqueuer) releases(ctx context.Context, of client.Object) []reconcile.Request {
-	return e.ofReleases(ctx, of, itself)
-}
-
-// bundles returns the Bundles of a HelmChartProxy.
-func (e *enqueuer) bundles(ctx context.Context, of client.Object) []reconcile.Request {
-	return e.ofReleases(ctx, of, bundleOf)
-}
-
-func (e *enqueuer) ofReleases(ctx context.Context, of client.Object, result func(client.Object) []reconcile.Request) []reconcile.Request {
-	var options []client.ListOption
-	if _, isProxy := of.(*addonsv1.HelmChartProxy); isProxy {
-		options = append(options, client.InNamespace(of.GetNamespace()), client.MatchingFields{proxy.ByProxy: of.GetName()})
-	}
-	return e.matching(ctx, result, options...)
-}
-
-func (e *enqueuer) matching(ctx context.Context, result func(client.Object) []reconcile.Request, options ...client.ListOption) []reconcile.Request {
+// releases returns the requests for some HelmReleaseProxies.
+func (e *enqueuer) releases(ctx context.Context, requests handler.MapFunc, which ...client.ListOption) (result []reconcile.Request) {
 	var all addonsv1.HelmReleaseProxyList
-	e.list(ctx, &all, options...)
-	var requests []reconcile.Request
+	e.list(ctx, &all, which...)
 	for i := range all.Items {
-		requests = append(requests, result(&all.Items[i])...)
+		result = append(result, requests(ctx, &all.Items[i])...)
 	}
-	return requests
+	return result
 }
 
-// ofCluster returns the HelmReleaseProxies of a Cluster.
-func (e *enqueuer) ofCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	return e.matching(ctx, itself, client.MatchingFields{byCluster: client.ObjectKeyFromObject(cluster).String()})
+// of returns the requests for the HelmReleaseProxies of a HelmChartProxy, or for all if the object is of another kind.
+func (e *enqueuer) of(requests handler.MapFunc) handler.MapFunc {
+	return func(ctx context.Context, object client.Object) []reconcile.Request {
+		if _, isProxy := object.(*addonsv1.HelmChartProxy); isProxy {
+			return e.releases(ctx, requests, client.InNamespace(object.GetNamespace()), client.MatchingFields{proxy.ByProxy: object.GetName()})
+		}
+		return e.releases(ctx, requests)
+	}
+}
+
+// by returns the requests for the HelmReleaseProxies that an index has for an object.
+func (e *enqueuer) by(index string, requests handler.MapFunc) handler.MapFunc {
+	return func(ctx context.Context, object client.Object) []reconcile.Request {
+		return e.releases(ctx, requests, client.MatchingFields{index: client.ObjectKeyFromObject(object).String()})
+	}
 }
 
 // ofFleetCluster returns the HelmReleaseProxies of a Fleet Cluster, and of the Clusters that own it.
 func (e *enqueuer) ofFleetCluster(ctx context.Context, fleet client.Object) []reconcile.Request {
-	result := e.matching(ctx, itself, client.MatchingFields{release.ByTarget: client.ObjectKeyFromObject(fleet).String()})
+	result := e.by(release.ByTarget, itself)(ctx, fleet)
 	for _, cluster := range store.ClustersOf(fleet) {
-		result = append(result, e.matching(ctx, itself, client.MatchingFields{byCluster: fleet.GetNamespace() + "/" + cluster})...)
+		result = append(result, e.releases(ctx, itself, client.MatchingFields{byCluster: fleet.GetNamespace() + "/" + cluster})...)
 	}
 	return result
 }
 
 // bundlesOfFleetCluster returns the Bundles with a Fleet Cluster as a target.
 func (e *enqueuer) bundlesOfFleetCluster(ctx context.Context, fleet client.Object) []reconcile.Request {
-	result := e.matching(ctx, bundleOf, client.MatchingFields{release.ByTarget: client.ObjectKeyFromObject(fleet).String()})
+	result := e.by(release.ByTarget, bundleOf)(ctx, fleet)
 	var all fleetv1.BundleList // A retained target has no HelmReleaseProxy.
 	e.list(ctx, &all, client.InNamespace(fleet.GetNamespace()))
 	for i := range all.Items {
-		for j := range all.Items[i].Spec.Targets {
-			if all.Items[i].Spec.Targets[j].ClusterName == fleet.GetName() {
-				result = append(result, itself(&all.Items[i])...)
-			}
+		if slices.ContainsFunc(all.Items[i].Spec.Targets, func(its fleetv1.BundleTarget) bool { return its.ClusterName == fleet.GetName() }) {
+			result = append(result, itself(ctx, &all.Items[i])...)
 		}
 	}
 	return result
-}
-
-// proxiesOf returns the HelmChartProxies with a release in a Bundle. It ignores the
-// Bundle's own annotation, which a tenant could forge.
-func (e *enqueuer) proxiesOf(bundleOfThem client.Object) []reconcile.Request {
-	all := e.matching(context.Background(), ownerOf, client.MatchingFields{bundle.ByBundle: client.ObjectKeyFromObject(bundleOfThem).String()})
-	slices.SortFunc(all, func(a, b reconcile.Request) int { return cmp.Compare(a.String(), b.String()) })
-	return slices.Compact(all)
 }
 
 // ofDeployment returns the HelmReleaseProxy of a BundleDeployment. Fleet sets the labels; forged ones only make
@@ -224,12 +204,7 @@ func (e *enqueuer) proxiesOf(bundleOfThem client.Object) []reconcile.Request {
 func (e *enqueuer) ofDeployment(ctx context.Context, deployment client.Object) []reconcile.Request {
 	labels := deployment.GetLabels()
 	bundle := plan.Key{Namespace: labels[fleetv1.ClusterNamespaceLabel], Name: labels[fleetv1.BundleLabel]}
-	return e.matching(ctx, itself, client.MatchingFields{release.ByTarget: release.Target(bundle, labels[fleetv1.ClusterLabel])})
-}
-
-// ofBundle returns the HelmReleaseProxies of a Bundle.
-func (e *enqueuer) ofBundle(ctx context.Context, its client.Object) []reconcile.Request {
-	return e.matching(ctx, itself, client.MatchingFields{bundle.ByBundle: client.ObjectKeyFromObject(its).String()})
+	return e.releases(ctx, itself, client.MatchingFields{release.ByTarget: release.Target(bundle, labels[fleetv1.ClusterLabel])})
 }
 
 // ofReferred returns the HelmReleaseProxies of the Clusters that refer to an object.
@@ -243,54 +218,40 @@ func (e *enqueuer) ofReferred(ctx context.Context, object client.Object) []recon
 // HelmChartProxies.
 func (e *enqueuer) ofKind(ctx context.Context, crd client.Object) []reconcile.Request {
 	if isProxyCRD(crd) {
-		return e.matching(ctx, itself)
+		return e.releases(ctx, itself)
 	}
 	return e.ofClusters(ctx, client.MatchingFields{references.ByKind: crd.GetName()})
 }
 
-func (e *enqueuer) ofClusters(ctx context.Context, options ...client.ListOption) []reconcile.Request {
+func (e *enqueuer) ofClusters(ctx context.Context, which ...client.ListOption) (result []reconcile.Request) {
 	var clusters clusterv1.ClusterList
-	e.list(ctx, &clusters, options...)
-	var result []reconcile.Request
+	e.list(ctx, &clusters, which...)
 	for i := range clusters.Items {
-		result = append(result, e.ofCluster(ctx, &clusters.Items[i])...)
+		result = append(result, e.by(byCluster, itself)(ctx, &clusters.Items[i])...)
 	}
 	return result
 }
 
-// updates passes only updates for which a function returns true.
-func updates(holds func(before, after client.Object) bool) predicate.Funcs {
-	never := predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false }, DeleteFunc: func(event.DeleteEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
-	never.UpdateFunc = func(e event.UpdateEvent) bool { return holds(e.ObjectOld, e.ObjectNew) }
-	return never
+// onUpdate returns a predicate that decides about updates, and passes everything else.
+func onUpdate(passes func(before, after client.Object) bool) predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { return passes(e.ObjectOld, e.ObjectNew) }}
 }
 
 var (
-	finalizersChanged = updates(func(before, after client.Object) bool {
-		return !reflect.DeepEqual(before.GetFinalizers(), after.GetFinalizers()) || before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero()
+	finalizersChanged = onUpdate(func(before, after client.Object) bool {
+		return !slices.Equal(before.GetFinalizers(), after.GetFinalizers()) || before.GetDeletionTimestamp().IsZero() != after.GetDeletionTimestamp().IsZero()
 	})
-	ownersChanged = updates(func(before, after client.Object) bool {
+	// reshaped drops updates of annotations and of the status; changed drops updates of the status.
+	reshaped = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, finalizersChanged)
+	changed  = predicate.Or[client.Object](reshaped, predicate.AnnotationChangedPredicate{})
+	// reimported passes news of the import of a Cluster.
+	reimported = predicate.Or[client.Object](predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}, onUpdate(func(before, after client.Object) bool {
 		return !reflect.DeepEqual(before.GetOwnerReferences(), after.GetOwnerReferences())
-	})
-	// statusChanged passes the updates that changed drops.
-	statusChanged = updates(func(before, after client.Object) bool {
-		return !changed.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})
-	})
-	// rest passes the updates that reshaped drops: a release's record and status.
-	rest = updates(func(before, after client.Object) bool {
-		return !reshaped.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})
-	})
+	}))
 	// observedByFleet passes updates that show whether Fleet has processed a Bundle.
-	observedByFleet = updates(func(before, after client.Object) bool {
+	observedByFleet = onUpdate(func(before, after client.Object) bool {
 		was, is := before.(*fleetv1.Bundle), after.(*fleetv1.Bundle)
 		return was.Generation != is.Generation || was.Status.ObservedGeneration != is.Status.ObservedGeneration || (len(was.Spec.Targets) == 0) != (len(is.Spec.Targets) == 0)
 	})
-	comesOrGoes = predicate.Funcs{UpdateFunc: func(event.UpdateEvent) bool { return false }}
-	deleted     = predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false }, UpdateFunc: func(event.UpdateEvent) bool { return false },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
+	comesOrGoes = onUpdate(func(client.Object, client.Object) bool { return false })
 )

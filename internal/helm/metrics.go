@@ -14,34 +14,30 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 )
 
+var (
+	proxiesByReason = prometheus.NewDesc("muster_helmchartproxies_by_reason",
+		"HelmChartProxies by the reason of their condition Ready, without those that are paused or not managed.", []string{"reason"}, nil)
+	releasesByReason = prometheus.NewDesc("muster_helmreleases_by_reason",
+		"HelmReleaseProxies by the reason of ClusterAvailable if something keeps the release from Fleet, or else of HelmReleaseReady.", []string{"reason"}, nil)
+	withoutChart = prometheus.NewDesc("muster_helmchartproxies_without_chart",
+		"HelmChartProxies whose repository did not return the chart, or the versions to choose from, at the last attempt.", nil, nil)
+)
+
 // collector counts HelmChartProxies and releases by reason, from the cache, at each scrape.
 type collector struct {
 	client.Reader
 	inputs *inputs.Reader
 	// elected is closed when this replica leads: another one reports until then.
-	elected                         <-chan struct{}
-	proxies, releases, withoutChart *prometheus.Desc
-}
-
-func newCollector(reader client.Reader, in *inputs.Reader, elected <-chan struct{}) *collector {
-	return &collector{
-		Reader: reader, inputs: in, elected: elected,
-		proxies: prometheus.NewDesc("muster_helmchartproxies_by_reason",
-			"HelmChartProxies by the reason of their condition Ready, without those that are paused or not managed.", []string{"reason"}, nil),
-		releases: prometheus.NewDesc("muster_helmreleases_by_reason",
-			"HelmReleaseProxies by the reason of ClusterAvailable if something keeps the release from Fleet, or else of HelmReleaseReady.", []string{"reason"}, nil),
-		withoutChart: prometheus.NewDesc("muster_helmchartproxies_without_chart",
-			"HelmChartProxies whose repository did not return the chart, or the versions to choose from, at the last attempt.", nil, nil),
-	}
+	elected <-chan struct{}
 }
 
 var _ prometheus.Collector = (*collector)(nil)
 
 // Describe describes the metrics.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
-	to <- c.proxies
-	to <- c.releases
-	to <- c.withoutChart
+	to <- proxiesByReason
+	to <- releasesByReason
+	to <- withoutChart
 }
 
 // releaseReasons and proxyReasons have a series from the beginning, so that the first occurrence counts as an
@@ -76,13 +72,13 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 			counts[ready.Reason]++
 		}
 	}
-	report(to, c.proxies, proxyReasons, counts)
+	report(to, proxiesByReason, proxyReasons, counts)
 	counts = map[string]int{}
 	for i := range releases.Items {
 		counts[reasonOf(releases.Items[i].Status.Conditions)]++
 	}
-	report(to, c.releases, releaseReasons, counts)
-	to <- prometheus.MustNewConstMetric(c.withoutChart, prometheus.GaugeValue, float64(c.inputs.WithoutChart()))
+	report(to, releasesByReason, releaseReasons, counts)
+	to <- prometheus.MustNewConstMetric(withoutChart, prometheus.GaugeValue, float64(c.inputs.WithoutChart()))
 }
 
 func reasonOf(conditions []metav1.Condition) string {

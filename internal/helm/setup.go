@@ -7,7 +7,6 @@ package helm
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -57,12 +56,8 @@ type Options struct {
 	WatchFilter string
 	// Concurrency is the number of objects of each kind that the program reconciles at once.
 	Concurrency int
-	// ChartInterval is how long the program keeps the version that it has found for a range.
-	ChartInterval time.Duration
-	// DeniedNetworks are the networks to which the program makes no connection for a chart.
-	DeniedNetworks []net.IPNet
-	// MaxIndex and MaxArchive limit the bytes of an index and of a chart archive.
-	MaxIndex, MaxArchive int64
+	// Repositories configures the client of chart repositories.
+	Repositories repository.Options
 	// SyncPeriod is how often the program reconciles all objects without an event.
 	SyncPeriod *time.Duration
 }
@@ -71,19 +66,17 @@ type Options struct {
 func (o *Options) AddTo(fs *pflag.FlagSet) {
 	fs.StringVar(&o.WatchFilter, "watch-filter", "", "Watch only HelmChartProxies whose label cluster.x-k8s.io/watch-filter has this value; all if empty.")
 	fs.IntVar(&o.Concurrency, "helmchartproxy-concurrency", 4, "The number of HelmChartProxies, HelmReleaseProxies and Bundles to reconcile at once, each.")
-	fs.DurationVar(&o.ChartInterval, "chart-interval", 10*time.Minute, "How often to ask a repository which version of a chart a range, or no version, stands for.")
-	fs.IPNetSliceVar(&o.DeniedNetworks, "denied-networks", repository.DeniedNetworks(), "Networks to which the program makes no connection for a chart, whatever name or redirect leads there. Behind a proxy, the proxy must deny them: the program connects only to the proxy then.")
-	fs.Int64Var(&o.MaxIndex, "max-index-bytes", 50<<20, "The size of the largest index of a repository, in bytes.")
-	fs.Int64Var(&o.MaxArchive, "max-chart-bytes", 50<<20, "The size of the largest chart archive, in bytes.")
+	fs.DurationVar(&o.Repositories.Interval, "chart-interval", 10*time.Minute, "How often to ask a repository which version of a chart a range, or no version, stands for.")
+	fs.IPNetSliceVar(&o.Repositories.DeniedNetworks, "denied-networks", repository.DeniedNetworks(), "Networks to which the program makes no connection for a chart, whatever name or redirect leads there. Behind a proxy, the proxy must deny them: the program connects only to the proxy then.")
+	fs.Int64Var(&o.Repositories.MaxIndex, "max-index-bytes", 50<<20, "The size of the largest index of a repository, in bytes.")
+	fs.Int64Var(&o.Repositories.MaxArchive, "max-chart-bytes", 50<<20, "The size of the largest chart archive, in bytes.")
 }
 
 // Cache returns the options of the cache, which holds only the objects and fields that this program reads.
 func (o *Options) Cache() cache.Options {
-	ours, err := labels.NewRequirement(plan.ProxyLabel, selection.Exists, nil)
-	if err != nil { // It is a constant.
-		panic(err)
-	}
-	made := cache.ByObject{Label: labels.NewSelector().Add(*ours), Transform: store.Trim}
+	ours, err := labels.Parse(plan.ProxyLabel)
+	utilruntime.Must(err) // It is a constant.
+	made := cache.ByObject{Label: ours, Transform: store.Trim}
 	return cache.Options{
 		SyncPeriod:       o.SyncPeriod,
 		ByObject:         map[client.Object]cache.ByObject{&corev1.ConfigMap{}: made, &fleetv1.Bundle{}: made, &fleetv1.BundleDeployment{}: made},
@@ -98,17 +91,13 @@ func (everywhere) NeedLeaderElection() bool { return false }
 
 // Setup adds the program to a manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	for _, index := range []struct {
-		of     client.Object
-		name   string
-		values client.IndexerFunc
-	}{
-		{&clusterv1.Cluster{}, references.ByReference, references.References}, {&clusterv1.Cluster{}, references.ByKind, references.Kinds},
-		{&addonsv1.HelmReleaseProxy{}, proxy.ByProxy, proxy.Index}, {&addonsv1.HelmReleaseProxy{}, bundle.ByBundle, bundle.Index}, {&addonsv1.HelmReleaseProxy{}, byCluster, clusterIndex},
-		{&addonsv1.HelmReleaseProxy{}, release.ByTarget, release.TargetIndex},
-	} {
-		if err := mgr.GetFieldIndexer().IndexField(ctx, index.of, index.name, index.values); err != nil {
-			return fmt.Errorf("adding index %s: %w", index.name, err)
+	releases := map[string]client.IndexerFunc{proxy.ByProxy: proxy.Index, bundle.ByBundle: bundle.Index, byCluster: clusterIndex, release.ByTarget: release.TargetIndex}
+	clusters := map[string]client.IndexerFunc{references.ByReference: references.References, references.ByKind: references.Kinds}
+	for of, indexes := range map[client.Object]map[string]client.IndexerFunc{&addonsv1.HelmReleaseProxy{}: releases, &clusterv1.Cluster{}: clusters} {
+		for name, values := range indexes {
+			if err := mgr.GetFieldIndexer().IndexField(ctx, of, name, values); err != nil {
+				return fmt.Errorf("adding index %s: %w", name, err)
+			}
 		}
 	}
 	// The objects that Clusters refer to have their own cache: a kind that cannot be listed must not block the
@@ -124,27 +113,24 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	e := &enqueuer{mgr.GetClient()}
-	referred := references.New(mgr.GetClient(), objects, handler.EnqueueRequestsFromMapFunc(e.ofReferred))
+	referred := references.New(mgr.GetClient(), objects, mapped(e.ofReferred))
 	if err := mgr.Add(referred); err != nil {
 		return err
 	}
 	namespace := os.Getenv("POD_NAMESPACE")
 	pool := worker.New(worker.DefaultSize)
+	options.Repositories.Pool, options.Repositories.UserAgent = pool, "muster-helm"
 	writes := store.New(mgr.GetClient(), mgr.GetAPIReader(), namespace, clock.RealClock{})
 	read, wakeReleases, wakeBundles := make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1), make(chan event.GenericEvent, 1)
 	reader := &inputs.Reader{
 		Wake: func(key plan.Key) { read <- eventOf(key) },
 		Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Check: pool.Check, Digest: writes.Digest, Namespace: namespace,
-		ChartInterval: options.ChartInterval, Now: time.Now,
-		Charts: repository.New(repository.Options{
-			Interval: options.ChartInterval, DeniedNetworks: options.DeniedNetworks, MaxIndex: options.MaxIndex, MaxArchive: options.MaxArchive,
-			Pool: pool, UserAgent: "muster-helm",
-		}),
+		Now: time.Now, Charts: repository.New(options.Repositories),
 	}
 	failures := &proxy.Failures{}
 	managed := &proxy.Managed{Reader: mgr.GetClient(), WatchFilter: options.WatchFilter}
 	recorder := mgr.GetEventRecorder("muster-helm")
-	if err := ctrlmetrics.Registry.Register(newCollector(mgr.GetClient(), reader, mgr.Elected())); err != nil {
+	if err := ctrlmetrics.Registry.Register(&collector{mgr.GetClient(), reader, mgr.Elected()}); err != nil {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
 
@@ -183,11 +169,6 @@ func (o *Options) controller() controller.Options {
 	}
 }
 
-// reshaped drops updates of annotations and of the status.
-var reshaped = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, finalizersChanged)
-
-var changed = predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}, finalizersChanged)
-
 // setupProxies adds the controller of HelmChartProxies. Changes of a HelmChartProxy and of its selected
 // Clusters enqueue it at once. Changes of its releases enqueue it after a pause, so that one reconcile handles
 // many.
@@ -195,14 +176,14 @@ func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan even
 	return ctrl.NewControllerManagedBy(mgr).Named("helmchartproxy").WithOptions(options.controller()).
 		For(&addonsv1.HelmChartProxy{}, builder.WithPredicates(changed)).
 		WatchesRawSource(source.Channel(read, &handler.EnqueueRequestForObject{})).
-		Watches(&addonsv1.HelmReleaseProxy{}, handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &addonsv1.HelmChartProxy{}), builder.WithPredicates(reshaped)).
-		Watches(&addonsv1.HelmReleaseProxy{}, later(releasePause, ownerOf), builder.WithPredicates(rest)).
-		Watches(&addonsv1.HelmChartProxy{}, later(releasePause, itself), builder.WithPredicates(statusChanged)).
-		Watches(&fleetv1.Bundle{}, later(releasePause, e.proxiesOf), builder.WithPredicates(observedByFleet)).
+		Watches(&addonsv1.HelmReleaseProxy{}, mapped(ownerOf), builder.WithPredicates(reshaped)).
+		Watches(&addonsv1.HelmReleaseProxy{}, later(releasePause, ownerOf), builder.WithPredicates(predicate.Not[client.Object](reshaped))).
+		Watches(&addonsv1.HelmChartProxy{}, later(releasePause, itself), builder.WithPredicates(predicate.Not[client.Object](changed))).
+		Watches(&fleetv1.Bundle{}, later(releasePause, e.by(bundle.ByBundle, ownerOf)), builder.WithPredicates(observedByFleet)).
 		Watches(&clusterv1.Cluster{}, e.membership()).
-		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.proxies), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesMetadata(proxy.NamespaceMetadata(), handler.EnqueueRequestsFromMapFunc(e.proxies), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		WatchesMetadata(references.CRD(), handler.EnqueueRequestsFromMapFunc(e.proxies), builder.WithPredicates(predicate.NewPredicateFuncs(isProxyCRD), references.ContractNews)).
+		Watches(&addonsv1.FleetAddonConfig{}, mapped(e.proxies), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(proxy.NamespaceMetadata(), mapped(e.proxies), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		WatchesMetadata(references.CRD(), mapped(e.proxies), builder.WithPredicates(predicate.NewPredicateFuncs(isProxyCRD), references.ContractNews)).
 		Complete(r)
 }
 
@@ -211,18 +192,20 @@ func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan even
 func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *references.Sources, wake chan event.GenericEvent, r *release.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmreleaseproxy").WithOptions(options.controller()).
 		For(&addonsv1.HelmReleaseProxy{}).
-		Watches(&addonsv1.HelmChartProxy{}, handler.EnqueueRequestsFromMapFunc(e.releases), builder.WithPredicates(changed)).
-		WatchesRawSource(source.Channel(wake, handler.EnqueueRequestsFromMapFunc(e.releases))).
-		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(e.ofCluster)).
-		Watches(&fleetv1.BundleDeployment{}, handler.EnqueueRequestsFromMapFunc(e.ofDeployment)).
-		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(e.ofBundle), builder.WithPredicates(comesOrGoes)).
-		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(ofValues)).
-		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(e.releases), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesMetadata(store.FleetClusterMetadata(), handler.EnqueueRequestsFromMapFunc(e.ofFleetCluster), builder.WithPredicates(predicate.Or[client.Object](
-			predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}, ownersChanged))).
-		WatchesMetadata(references.CRD(), handler.EnqueueRequestsFromMapFunc(e.ofKind), builder.WithPredicates(references.ContractNews)).
+		Watches(&addonsv1.HelmChartProxy{}, mapped(e.of(itself)), builder.WithPredicates(changed)).
+		WatchesRawSource(source.Channel(wake, mapped(e.of(itself)))).
+		Watches(&clusterv1.Cluster{}, mapped(e.by(byCluster, itself))).
+		Watches(&fleetv1.BundleDeployment{}, mapped(e.ofDeployment)).
+		Watches(&fleetv1.Bundle{}, mapped(e.by(bundle.ByBundle, itself)), builder.WithPredicates(comesOrGoes)).
+		Watches(&corev1.ConfigMap{}, mapped(ofValues)).
+		Watches(&addonsv1.FleetAddonConfig{}, mapped(e.of(itself)), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesMetadata(store.FleetClusterMetadata(), mapped(e.ofFleetCluster), builder.WithPredicates(reimported)).
+		WatchesMetadata(references.CRD(), mapped(e.ofKind), builder.WithPredicates(references.ContractNews)).
 		WatchesRawSource(referred.Source()).
-		WatchesRawSource(warm{referred}).
+		WatchesRawSource(source.Func(func(ctx context.Context, _ requests) error {
+			// Otherwise, after each start, every release would first report that they are being listed.
+			return referred.Warm(ctx, func(client.Object) bool { return true })
+		})).
 		Complete(r)
 }
 
@@ -230,32 +213,18 @@ func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *ref
 // write handles many.
 func setupBundles(mgr ctrl.Manager, options Options, e *enqueuer, wake chan event.GenericEvent, r *bundle.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmbundle").WithOptions(options.controller()).
-		For(&fleetv1.Bundle{}, builder.WithPredicates(predicate.Or[client.Object](changed, deleted))).
-		WatchesRawSource(source.Channel(wake, handler.EnqueueRequestsFromMapFunc(e.bundles))).
+		For(&fleetv1.Bundle{}, builder.WithPredicates(changed)).
+		WatchesRawSource(source.Channel(wake, mapped(e.of(bundleOf)))).
 		Watches(&addonsv1.HelmReleaseProxy{}, later(bundlePause, bundleOf), builder.WithPredicates(changed)).
-		Watches(&addonsv1.HelmChartProxy{}, handler.EnqueueRequestsFromMapFunc(e.bundles), builder.WithPredicates(changed)).
-		WatchesMetadata(store.FleetClusterMetadata(), handler.EnqueueRequestsFromMapFunc(e.bundlesOfFleetCluster), builder.WithPredicates(predicate.Or[client.Object](
-			predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{}, ownersChanged))).
+		Watches(&addonsv1.HelmChartProxy{}, mapped(e.of(bundleOf)), builder.WithPredicates(changed)).
+		WatchesMetadata(store.FleetClusterMetadata(), mapped(e.bundlesOfFleetCluster), builder.WithPredicates(reimported)).
 		Complete(r)
 }
 
+// mapped returns a handler that enqueues the requests for an object, as it was and as it is.
+var mapped = handler.EnqueueRequestsFromMapFunc
+
 func isProxyCRD(crd client.Object) bool { return crd.GetName() == proxy.CRDName }
-
-// warm delays the controller until the objects that Clusters refer to are listed, but not for long. Otherwise,
-// after each start, every release would first report that they are being listed.
-type warm struct{ *references.Sources }
-
-var _ source.SyncingSource = warm{}
-
-// Start does nothing; only WaitForSync matters.
-func (warm) Start(context.Context, workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	return nil
-}
-
-// WaitForSync waits for the lists.
-func (w warm) WaitForSync(ctx context.Context) error {
-	return w.Warm(ctx, func(client.Object) bool { return true })
-}
 
 // byCluster is the index of HelmReleaseProxies by their Cluster.
 const byCluster = "cluster"

@@ -39,10 +39,10 @@ const (
 	selectLabel = "bench.example.com/chart"
 )
 
-// helmWrites are what it writes, but for events.
+// helmWrites are the resources that muster-helm writes, without events.
 var helmWrites = []string{"bundles", "configmaps", "helmreleaseproxies", "helmchartproxies"}
 
-// helmLevel is what was measured with a HelmChartProxy that selects a number of Clusters.
+// helmLevel holds the measurements of a HelmChartProxy that selects n Clusters.
 type helmLevel struct {
 	n int
 	// all is the deployment to all of them at once, which took so long; changed and added are changes of single
@@ -81,14 +81,15 @@ func measureHelm(ctx context.Context, s *session) error {
 	for _, n := range sizes {
 		total += n + oneByOne
 	}
-	if err := s.importAll(ctx, g, total); err != nil {
-		return err
-	}
+	// Kubernetes puts a ConfigMap into each new namespace, which must not count.
 	if err := g.each(ctx, 0, total, func(ctx context.Context, i int) error {
 		namespace := &corev1.Namespace{}
 		namespace.Name = oracle.FleetNamespace(g.key(i))
 		return s.admin.Create(ctx, namespace)
 	}); err != nil {
+		return err
+	}
+	if err := s.importAll(ctx, g, total); err != nil {
 		return err
 	}
 	var levels []helmLevel
@@ -235,8 +236,8 @@ func (s *session) hasValues(ctx context.Context, proxy, key client.ObjectKey, re
 	return nil
 }
 
-// traffic returns how much the API server was sent of what muster-helm writes, by whomever, and how much
-// muster-helm has read.
+// traffic returns the bytes that anyone sent to the API server for the resources in helmWrites, and the bytes that
+// muster-helm read.
 func (s *session) traffic(ctx context.Context) (cost helmCost, err error) {
 	const sizes = "apiserver_request_body_size_bytes_sum"
 	snapshot, err := metrics.Scrape(ctx, s.kube.RESTClient(), sizes)

@@ -105,7 +105,7 @@ func TestKnownHelm(t *testing.T) {
 	once.ReconcileStrategy = addonsv1.ReconcileStrategyInstallOnce
 	installs, hangsUp := op("FleetReleases", ""), of("HangingUp", op("RepositoryFails", ""))
 	other := edit("template", chart{ValuesTemplate: "{who: {is: anybody}}"})
-	moves, retained := of("Spec", op("Pause", "")), of("Spec", op("Unpause", ""))
+	moves, returns := of("Spec", op("Pause", "")), of("Spec", op("Unpause", ""))
 	playKnown(t, map[string][]Step{
 		"installed before the Fleet Cluster is there, upgraded, deselected and selected again, and deleted while the program is away": {
 			proxy(picky), classless, rest, initialized, selected("yes"), rest, newer, rest, selected("no"), rest, selected("yes"), rest,
@@ -117,14 +117,14 @@ func TestKnownHelm(t *testing.T) {
 			pause, edit("template", chart{ValuesTemplate: "{who: {is: anybody}}"}), rest, selected("no"), rest, unpause, rest},
 		"what is moved keeps its release, and the rest gets another": {
 			classless, initialized, slot(1, classless), slot(1, initialized), proxy(named), rest, moves, rest,
-			deleteWeb, proxy(released), rest, retained, rest},
+			deleteWeb, proxy(released), rest, returns, rest},
 		"what is moved keeps its values, those of before, too, when all else goes": {
 			classless, initialized, slot(1, classless), slot(1, initialized), proxy(named), rest, other, rest, moves, rest, deleteWeb, rest},
 		"a HelmChartProxy is deleted while its Clusters are on the move: the release goes from those that come back": {
 			classless, initialized, slot(1, classless), slot(1, initialized), proxy(named), rest, other, rest, moves, slot(1, moves), rest,
-			deleteWeb, rest, stays, rest, slot(1, stays), rest},
+			deleteWeb, rest, returns, rest, slot(1, returns), rest},
 		"a HelmChartProxy is made anew and deleted while a Cluster is on the move": {
-			classless, initialized, proxy(named), rest, moves, rest, deleteWeb, rest, proxy(named), rest, deleteWeb, rest, stays, rest},
+			classless, initialized, proxy(named), rest, moves, rest, deleteWeb, rest, proxy(named), rest, deleteWeb, rest, returns, rest},
 		"a release stays until the chart of another one is to be had": {
 			classless, initialized, proxy(named), rest, missing, edit("release", released), rest, newer, rest},
 		"installed once: nothing changes it, another Cluster gets what is wanted now, and all leave": {

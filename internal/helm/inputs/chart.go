@@ -1,7 +1,9 @@
 package inputs
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 
@@ -19,10 +21,11 @@ import (
 func (r *Reader) readChart(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *Inputs) error {
 	spec := &proxy.Spec
 	in.request = repository.Request{RepoURL: spec.RepoURL, Chart: spec.ChartName, Version: spec.Version, Namespace: proxy.Namespace}
-	carried, isCarried, err := r.carried(ctx, proxy)
+	carried, err := r.carried(ctx, proxy)
 	if err != nil {
 		return err
 	}
+	isCarried := carried.Version != ""
 	if plan.NeedsCredentials(proxy) {
 		in.again = PollInterval // Changes of Secrets trigger no event.
 	}
@@ -49,6 +52,9 @@ func (r *Reader) readChart(ctx context.Context, proxy *addonsv1.HelmChartProxy, 
 	}
 	if in.Chart.Agent && plan.NeedsCredentials(proxy) {
 		in.Credentials = credentials(in.request.Access)
+		if in.credentials, err = r.Digest(ctx, in.Credentials); err != nil {
+			return err
+		}
 	}
 	in.Notice = notice(proxy, in.Chart)
 	if trouble != nil {
@@ -63,27 +69,22 @@ func (r *Reader) version(ctx context.Context, in *Inputs, trouble error) (string
 	if repository.IsExact(in.request.Version) {
 		return in.request.Version, trouble
 	}
-	in.again = sooner(in.again, r.ChartInterval)
+	if next := r.Charts.Interval; in.again == 0 || next > 0 && next < in.again {
+		in.again = next
+	}
 	if trouble != nil {
 		return "", trouble
 	}
 	return r.Charts.Version(ctx, in.request)
 }
 
-func sooner[T ~int64](a, b T) T {
-	if a == 0 || b != 0 && b < a {
-		return b
-	}
-	return a
-}
-
 // carried returns the newest chart from the same source that a Bundle in the namespace of the HelmChartProxy
-// carries. Bundles in other namespaces do not count: other users may have written them.
-func (r *Reader) carried(ctx context.Context, proxy *addonsv1.HelmChartProxy) (plan.Chart, bool, error) {
+// carries, if there is one. Bundles in other namespaces do not count: other users may have written them.
+func (r *Reader) carried(ctx context.Context, proxy *addonsv1.HelmChartProxy) (plan.Chart, error) {
 	var bundles fleetv1.BundleList
 	key := client.ObjectKeyFromObject(proxy)
 	if err := r.Cached.List(ctx, &bundles, client.InNamespace(key.Namespace), client.MatchingLabels(plan.Labels(key)), client.UnsafeDisableDeepCopy); err != nil {
-		return plan.Chart{}, false, fmt.Errorf("listing Bundles: %w", err)
+		return plan.Chart{}, fmt.Errorf("listing Bundles: %w", err)
 	}
 	var last plan.Chart // Bundles may be half-way through an upgrade.
 	for i := range bundles.Items {
@@ -93,36 +94,32 @@ func (r *Reader) carried(ctx context.Context, proxy *addonsv1.HelmChartProxy) (p
 			last = chart
 		}
 	}
-	return last, last.Version != "", nil
+	return last, nil
 }
 
 // obtain downloads a chart. If agents download it, obtain only checks that the repository has it, so that Fleet
 // gets no URL that leads into a denied network.
 func (r *Reader) obtain(ctx context.Context, proxy *addonsv1.HelmChartProxy, request repository.Request, version string) (plan.Chart, error) {
 	spec := &proxy.Spec
-	chart := plan.Chart{Source: plan.SourceOf(proxy), Version: version, Agent: spec.Download == addonsv1.DownloadAgent}
-	if !chart.Agent {
+	made := plan.Chart{Source: plan.SourceOf(proxy), Version: version, Agent: spec.Download == addonsv1.DownloadAgent}
+	if !made.Agent {
 		files, err := r.Charts.Chart(ctx, request, version)
 		if err == nil {
-			chart.Digest, chart.Hooks, chart.DeleteHooks = digestOf(files), files.HasHooks, files.HasDeleteHooks
-			return chart, nil
+			made.Digest, made.Hooks, made.DeleteHooks = chart.DigestOf(plan.WithEmptyChart(files.Resources)), files.HasHooks, files.HasDeleteHooks
+			return made, nil
 		}
-		if spec.Download != "" || !isTooLarge(err) {
-			return chart, err
+		if spec.Download != "" || !errors.As(err, new(*repository.TooLargeError)) {
+			return made, err
 		}
 		if spec.Credentials != nil { // Only the author may hand them to agents, and a chart may grow unnoticed.
-			return chart, fmt.Errorf("%w; set spec.download: Agent to have the agents of the Clusters download it, with the credentials", err)
+			return made, fmt.Errorf("%w; set spec.download: Agent to have the agents of the Clusters download it, with the credentials", err)
 		}
-		chart.Agent, chart.Large = true, true
+		made.Agent, made.Large = true, true
 	}
 	if err := plan.CheckAgent(spec.RepoURL, spec.ChartName, version); err != nil {
-		return chart, err
+		return made, err
 	}
-	return chart, r.Charts.Has(ctx, request, version)
-}
-
-func digestOf(files *repository.Chart) string {
-	return chart.DigestOf(plan.WithEmptyChart(files.Resources))
+	return made, r.Charts.Has(ctx, request, version)
 }
 
 // notice returns a message about the chart for the author of a HelmChartProxy.
@@ -153,14 +150,21 @@ func credentials(access repository.Access) map[string][]byte {
 }
 
 // access reads the credentials and the certificate authority.
-func (r *Reader) access(ctx context.Context, proxy *addonsv1.HelmChartProxy) (repository.Access, error) {
-	var access repository.Access
+func (r *Reader) access(ctx context.Context, proxy *addonsv1.HelmChartProxy) (access repository.Access, err error) {
+	read := func(field string, ref corev1.SecretReference) (*corev1.Secret, error) {
+		key := client.ObjectKey{Namespace: cmp.Or(ref.Namespace, proxy.Namespace), Name: ref.Name}
+		secret, err := r.secret(ctx, key)
+		if err != nil {
+			err = fmt.Errorf("spec.%s: reading Secret %s: %w", field, key, err)
+		}
+		return secret, err
+	}
 	if tls := proxy.Spec.TLSConfig; tls != nil {
 		access.Insecure = tls.InsecureSkipTLSVerify
 		if tls.CASecretRef != nil {
-			secret, err := r.secret(ctx, proxy, *tls.CASecretRef)
+			secret, err := read("tlsConfig.caSecret", *tls.CASecretRef)
 			if err != nil {
-				return access, fmt.Errorf("spec.tlsConfig.caSecret: %w", err)
+				return access, err
 			}
 			access.Authorities = secret.Data["ca.crt"]
 			if len(access.Authorities) == 0 {
@@ -172,16 +176,17 @@ func (r *Reader) access(ctx context.Context, proxy *addonsv1.HelmChartProxy) (re
 	if credentials == nil {
 		return access, nil
 	}
-	secret, err := r.secret(ctx, proxy, credentials.Secret)
+	secret, err := read("credentials", credentials.Secret)
 	if err != nil {
-		return access, fmt.Errorf("spec.credentials: %w", err)
+		return access, err
 	}
-	key := credentials.Key
-	if key == "" {
-		key = "config.json"
-	}
+	key := cmp.Or(credentials.Key, "config.json")
 	if config, found := secret.Data[key]; found {
-		login, err := repository.Login(config, hostOf(proxy.Spec.RepoURL))
+		at, err := url.Parse(proxy.Spec.RepoURL)
+		login := repository.Access{}
+		if err == nil {
+			login, err = repository.Login(config, at.Host)
+		}
 		if err != nil {
 			return access, fmt.Errorf("spec.credentials: key %q of Secret %s/%s: %w", key, secret.Namespace, secret.Name, err)
 		}
@@ -193,23 +198,4 @@ func (r *Reader) access(ctx context.Context, proxy *addonsv1.HelmChartProxy) (re
 		return access, fmt.Errorf("spec.credentials: Secret %s/%s has neither the key %q nor username and password", secret.Namespace, secret.Name, key)
 	}
 	return access, nil
-}
-
-func hostOf(repository string) string {
-	parsed, err := url.Parse(repository)
-	if err != nil {
-		return ""
-	}
-	return parsed.Host
-}
-
-func (r *Reader) secret(ctx context.Context, proxy *addonsv1.HelmChartProxy, ref corev1.SecretReference) (*corev1.Secret, error) {
-	secret, key := &corev1.Secret{}, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
-	if key.Namespace == "" {
-		key.Namespace = proxy.Namespace
-	}
-	if err := r.readSecret(ctx, key, secret); err != nil {
-		return nil, fmt.Errorf("reading Secret %s: %w", key, err)
-	}
-	return secret, nil
 }

@@ -5,9 +5,11 @@
 package inputs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
+	"github.com/muster-fleet/muster/internal/helm/fair"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/repository"
 	"github.com/muster-fleet/muster/internal/helm/values"
@@ -84,15 +87,15 @@ type Reader struct {
 	// Wake enqueues a HelmChartProxy.
 	Wake func(proxy plan.Key)
 	// Namespace is the program's own.
-	Namespace     string
-	ChartInterval time.Duration
-	Now           func() time.Time
+	Namespace string
+	Now       func() time.Time
 
 	mu  sync.Mutex
 	all map[plan.Key]*entry
-	// seen is the digest of the inputs that each release has taken over.
-	seen  map[plan.Key]string
-	slots map[string]chan struct{}
+	// slots are for the HelmChartProxies that are being read.
+	slots *fair.Shares
+	// seen is the digest of the inputs that each release has taken over, by its plan.Key.
+	seen sync.Map
 }
 
 // entry is the state of one HelmChartProxy.
@@ -125,7 +128,7 @@ func (r *Reader) Get(proxy *addonsv1.HelmChartProxy) (in *Inputs, again time.Dur
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.all == nil {
-		r.all, r.slots = map[plan.Key]*entry{}, map[string]chan struct{}{}
+		r.all, r.slots = map[plan.Key]*entry{}, fair.New(math.MaxInt64, perNamespace)
 	}
 	key := client.ObjectKeyFromObject(proxy)
 	its := r.all[key]
@@ -133,42 +136,28 @@ func (r *Reader) Get(proxy *addonsv1.HelmChartProxy) (in *Inputs, again time.Dur
 		its = &entry{proxy: proxy.UID}
 		r.all[key] = its
 	}
-	isCurrent := its.inputs != nil && its.generation == proxy.Generation
-	if isCurrent {
-		if again = its.inputs.again; again > 0 {
-			again = its.inputs.read.Add(again).Sub(r.Now())
-		}
-		if its.inputs.again == 0 || again > 0 {
-			return its.inputs, again, nil
-		}
+	if its.inputs == nil || its.generation != proxy.Generation {
+		err = ErrReading
+	} else if in, again = its.inputs, its.inputs.again; again > 0 {
+		again = in.read.Add(again).Sub(r.Now())
+	}
+	if err == nil && (in.again == 0 || again > 0) {
+		return in, again, nil
 	}
 	if !its.isReading {
 		its.isReading = true
-		if r.slots[proxy.Namespace] == nil {
-			r.slots[proxy.Namespace] = make(chan struct{}, perNamespace)
-		}
-		go r.refresh(proxy.DeepCopy(), r.slots[proxy.Namespace])
+		go r.refresh(proxy.DeepCopy())
 	}
-	if isCurrent {
-		return its.inputs, PollInterval, nil
-	}
-	return nil, 0, ErrReading
+	return in, PollInterval, err
 }
 
 // refresh reads the inputs of a HelmChartProxy, and then wakes it.
-func (r *Reader) refresh(proxy *addonsv1.HelmChartProxy, slots chan struct{}) {
-	slots <- struct{}{}
+func (r *Reader) refresh(proxy *addonsv1.HelmChartProxy) {
+	_ = r.slots.Wait(context.Background(), proxy.Namespace) // It ends.
 	ctx, cancel := context.WithTimeout(context.Background(), readPatience)
 	in := r.read(ctx, proxy)
-	var err error
-	if in.Credentials != nil {
-		in.credentials, err = r.Digest(ctx, in.Credentials)
-	}
-	if err != nil {
-		in.Incomplete, in.again, in.Trouble = true, PollInterval, plan.Trouble{Reason: addonsv1.HelmReleaseProxyCreationFailedReason, Message: err.Error()}
-	}
 	cancel()
-	<-slots
+	r.slots.Release(proxy.Namespace, 1)
 	in.read = r.Now()
 	in.Digest = plan.Digest(fmt.Appendf(nil, "%s %d %s %v %v %v %s", proxy.UID, proxy.Generation, in.Values, in.Trouble, in.Notice, in.Chart, in.credentials))
 	r.mu.Lock()
@@ -204,28 +193,16 @@ func (r *Reader) HasChanged(proxy plan.Key) bool {
 }
 
 // Saw notes that the record and the status of a release, as the cache has them, are those for the inputs.
-func (r *Reader) Saw(release plan.Key, in *Inputs) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.seen == nil {
-		r.seen = map[plan.Key]string{}
-	}
-	r.seen[release] = in.Digest
-}
+func (r *Reader) Saw(release plan.Key, in *Inputs) { r.seen.Store(release, in.Digest) }
 
 // HasSeen reports whether a release has taken the inputs over, or had seenPatience to do so.
 func (r *Reader) HasSeen(release plan.Key, in *Inputs) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.seen[release] == in.Digest || r.Now().Sub(in.since) > seenPatience
+	seen, _ := r.seen.Load(release)
+	return seen == in.Digest || r.Now().Sub(in.since) > seenPatience
 }
 
-// ForgetRelease drops what is kept of a release.
-func (r *Reader) ForgetRelease(release plan.Key) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.seen, release)
-}
+// ForgetRelease drops the state of a release.
+func (r *Reader) ForgetRelease(release plan.Key) { r.seen.Delete(release) }
 
 // WithoutChart returns how many HelmChartProxies lack their chart.
 func (r *Reader) WithoutChart() int {
@@ -312,14 +289,10 @@ func (r *Reader) readLayers(ctx context.Context, proxy *addonsv1.HelmChartProxy,
 }
 
 func (r *Reader) readValues(ctx context.Context, namespace string, from addonsv1.ValuesReference) (data []byte, found bool, err error) {
-	key := client.ObjectKey{Namespace: namespace, Name: from.Name}
-	name := from.Key
-	if name == "" {
-		name = plan.ValuesKey
-	}
+	key, name := client.ObjectKey{Namespace: namespace, Name: from.Name}, cmp.Or(from.Key, plan.ValuesKey)
 	if from.Kind == plan.SecretKind {
-		var secret corev1.Secret
-		if err = r.readSecret(ctx, key, &secret); err == nil {
+		var secret *corev1.Secret
+		if secret, err = r.secret(ctx, key); err == nil {
 			data, found = secret.Data[name]
 		}
 	} else {
@@ -339,15 +312,16 @@ func (r *Reader) readValues(ctx context.Context, namespace string, from addonsv1
 	return data, found, nil
 }
 
-// readSecret reads a Secret that a HelmChartProxy names. If the program may not read it, the error says how to
+// secret reads a Secret that a HelmChartProxy names. If the program may not read it, the error says how to
 // allow that.
-func (r *Reader) readSecret(ctx context.Context, key client.ObjectKey, secret *corev1.Secret) error {
+func (r *Reader) secret(ctx context.Context, key client.ObjectKey) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
 	err := r.Live.Get(ctx, key, secret)
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("muster-helm may not get Secret %s; a cluster administrator allows it to read the Secrets of that namespace with: "+
+		err = fmt.Errorf("muster-helm may not get Secret %s; a cluster administrator allows it to read the Secrets of that namespace with: "+
 			"kubectl create rolebinding %[2]s --namespace=%[3]s --clusterrole=%[2]s --serviceaccount=%[4]s:muster-helm", key, readersRole, key.Namespace, r.Namespace)
 	}
-	return err
+	return secret, err
 }
 
 // ErrDownloading says that the download of a chart is under way.
@@ -379,10 +353,4 @@ func (r *Reader) AtHand(ctx context.Context, in *Inputs) error {
 	}
 	_, err := r.Files(ctx, in)
 	return err
-}
-
-// isTooLarge reports whether a chart does not fit into a Bundle.
-func isTooLarge(err error) bool {
-	var size *repository.TooLargeError
-	return errors.As(err, &size)
 }

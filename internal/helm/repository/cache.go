@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"sync"
 	"time"
+
+	"github.com/muster-fleet/muster/internal/helm/fair"
 )
 
 // cache keeps the latest values up to a total size, but at least one.
@@ -51,38 +53,12 @@ func (c *cache[T]) put(key string, value T, size int, now time.Time) {
 	}
 }
 
-// room limits the memory of all downloads, so that one namespace cannot take all of it.
-type room struct {
-	mu      sync.Mutex
-	free    int64
-	maxEach int64
-	used    map[string]int64
-}
-
 // others is the memory for other namespaces when one downloads as much as it can.
 const others = 16 << 20
 
-func newRoom(maxEach int64) *room {
-	return &room{free: maxEach + others, maxEach: maxEach, used: map[string]int64{}}
-}
-
-// take takes memory for a namespace. A negative size gives it back.
-func (r *room) take(namespace string, size int64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if size > r.free || size+r.used[namespace] > r.maxEach {
-		return false
-	}
-	r.free -= size
-	if r.used[namespace] += size; r.used[namespace] == 0 {
-		delete(r.used, namespace)
-	}
-	return true
-}
-
 // spool is a download in memory. It consists of parts, because a buffer that grows is copied.
 type spool struct {
-	*room
+	room      *fair.Shares
 	namespace string
 	parts     [][]byte
 	size      int64
@@ -90,7 +66,7 @@ type spool struct {
 
 // Write adds a part.
 func (s *spool) Write(data []byte) (int, error) {
-	if !s.take(s.namespace, int64(len(data))) {
+	if !s.room.Try(s.namespace, int64(len(data))) {
 		return 0, failf("", "too many other downloads are under way")
 	}
 	s.size += int64(len(data))
@@ -98,4 +74,4 @@ func (s *spool) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-func (s *spool) end() { s.take(s.namespace, -s.size) }
+func (s *spool) end() { s.room.Release(s.namespace, s.size) }

@@ -9,7 +9,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -21,12 +20,11 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/muster-fleet/muster/internal/helm/chart"
+	"github.com/muster-fleet/muster/internal/helm/fair"
 	"github.com/muster-fleet/muster/internal/helm/worker"
 )
 
 const (
-	// MaxChart is how many bytes of a chart a Bundle can carry.
-	MaxChart = chart.MaxSize
 	// patience limits the time for one answer.
 	patience = 90 * time.Second
 	// sore is how long a failure stays the answer: a little less than the time until a HelmChartProxy
@@ -70,15 +68,13 @@ type Request struct {
 	Access  Access
 	// Namespace is the HelmChartProxy's: namespaces share workers and memory fairly.
 	Namespace string
+	// byAgents says that the agents of clusters make the request.
+	byAgents bool
 }
 
 // key identifies an answer. Other credentials may lead to another chart.
 func (r *Request) key(kind string, more ...string) string {
-	sum := sha256.New()
-	for _, part := range append(more, r.RepoURL, r.Access.Username, r.Access.Password, r.Access.IdentityToken, r.Access.Token, string(r.Access.Authorities), fmt.Sprint(r.Access.Insecure)) {
-		fmt.Fprintf(sum, "%d %s", len(part), part)
-	}
-	return kind + hex.EncodeToString(sum.Sum(nil))
+	return fmt.Sprintf("%s %x", kind, sha256.Sum256(fmt.Appendf(nil, "%q %#v %q", r.RepoURL, r.Access, more)))
 }
 
 // Options configure a Client.
@@ -102,7 +98,7 @@ type Client struct {
 	Options
 	now      func() time.Time
 	flights  singleflight.Group
-	room     *room
+	room     *fair.Shares
 	charts   *cache[*Chart]
 	lists    *cache[[]byte]
 	failures *cache[error]
@@ -112,8 +108,9 @@ type Client struct {
 func New(options Options) *Client {
 	options.MaxIndex, options.MaxArchive = cmp.Or(options.MaxIndex, defaultMax), cmp.Or(options.MaxArchive, defaultMax)
 	options.UserAgent = cmp.Or(options.UserAgent, "muster")
+	most := max(options.MaxIndex, options.MaxArchive)
 	return &Client{
-		Options: options, now: time.Now, room: newRoom(max(options.MaxIndex, options.MaxArchive)),
+		Options: options, now: time.Now, room: fair.New(most+others, most),
 		charts: newCache[*Chart](keptCharts), lists: newCache[[]byte](keptLists), failures: newCache[error](1000),
 	}
 }
@@ -151,45 +148,47 @@ func (c *Client) Versions(ctx context.Context, request Request) (versions []stri
 
 // Chart returns a chart in an exact version. The error is a *TooLargeError if it fits into no Bundle.
 func (c *Client) Chart(ctx context.Context, request Request, version string) (*Chart, error) {
-	key := request.key("chart ", request.Chart, version)
+	key := request.key("chart", request.Chart, version)
 	if known, _, isKnown := c.charts.get(key, c.now()); isKnown {
 		return known, nil
 	}
-	return once(ctx, c, request.Namespace, key, func(ctx context.Context) (*Chart, error) {
-		archive := &spool{room: c.room, namespace: request.Namespace}
-		defer archive.end()
-		if err := c.download(ctx, request, version, archive, embeddable); err != nil {
-			return nil, err
-		}
-		unpacked, err := c.Pool.Unpack(ctx, request.Namespace, archive.parts)
-		if err != nil {
-			return nil, err
-		}
-		unpacked.Version = version
-		c.charts.put(key, unpacked, unpacked.Size(), c.now())
-		return unpacked, nil
+	return once(ctx, c, request.Namespace, key, func(ctx context.Context) (unpacked *Chart, err error) {
+		err = c.download(ctx, request, version, embeddable, func(archive [][]byte) (err error) {
+			if unpacked, err = c.Pool.Unpack(ctx, request.Namespace, archive); err == nil {
+				unpacked.Version = version
+				c.charts.put(key, unpacked, unpacked.Size(), c.now())
+			}
+			return err
+		})
+		return unpacked, err
 	})
 }
 
 // Archive returns the verified archive of a chart in an exact version.
 func (c *Client) Archive(ctx context.Context, request Request, version string) ([]byte, error) {
-	return once(ctx, c, request.Namespace, request.key("archive ", request.Chart, version), func(ctx context.Context) ([]byte, error) {
-		archive := &spool{room: c.room, namespace: request.Namespace}
-		defer archive.end()
-		err := c.download(ctx, request, version, archive, c.MaxArchive)
-		return bytes.Join(archive.parts, nil), err
+	return once(ctx, c, request.Namespace, request.key("archive", request.Chart, version), func(ctx context.Context) (joined []byte, err error) {
+		err = c.download(ctx, request, version, c.MaxArchive, func(archive [][]byte) error {
+			joined = bytes.Join(archive, nil)
+			return nil
+		})
+		return joined, err
 	})
 }
 
 // Has returns an error unless the repository has the chart in an exact version, and an agent with
 // the same credentials can download it.
 func (c *Client) Has(ctx context.Context, request Request, version string) error {
-	_, err := once(ctx, c, request.Namespace, request.key("has ", request.Chart, version), func(ctx context.Context) (bool, error) {
+	request.byAgents = true
+	_, err := once(ctx, c, request.Namespace, request.key("has", request.Chart, version), func(ctx context.Context) (bool, error) {
 		source, err := c.source(request)
 		if err != nil {
 			return false, err
 		}
-		return true, source.has(ctx, version)
+		its, err := source.open(ctx, version)
+		if err == nil {
+			_ = its.Close()
+		}
+		return err == nil, err
 	})
 	return err
 }
@@ -198,14 +197,13 @@ func (c *Client) Has(ctx context.Context, request Request, version string) error
 type source interface {
 	// list returns all versions that it can: see worker.EntriesOf.
 	list(ctx context.Context) ([]byte, error)
-	// has returns an error unless agents can download the chart in an exact version.
-	has(ctx context.Context, version string) error
 	// open begins to download the chart in an exact version.
 	open(ctx context.Context, version string) (*download, error)
 }
 
-// download downloads and verifies an archive. If it is larger than fits, the error is a *TooLargeError.
-func (c *Client) download(ctx context.Context, request Request, version string, into io.Writer, fits int64) error {
+// download downloads and verifies an archive, and hands it over in parts. If it is larger than fits, the error is a
+// *TooLargeError.
+func (c *Client) download(ctx context.Context, request Request, version string, fits int64, use func(archive [][]byte) error) error {
 	source, err := c.source(request)
 	if err != nil {
 		return err
@@ -218,15 +216,18 @@ func (c *Client) download(ctx context.Context, request Request, version string, 
 	if its.size > c.MaxArchive {
 		limit = c.MaxArchive
 	}
-	err = its.save(io.MultiWriter(into, sum), limit)
+	archive := &spool{room: c.room, namespace: request.Namespace}
+	defer archive.end()
+	err = its.save(io.MultiWriter(archive, sum), limit)
 	switch got := hex.EncodeToString(sum.Sum(nil)); {
 	case ReasonOf(err) == TooLarge && limit < c.MaxArchive:
 		return &TooLargeError{Size: int(max(its.size, limit))}
 	case err == nil && its.digest != "" && !strings.EqualFold(strings.TrimPrefix(its.digest, "sha256:"), got):
 		return failf(Invalid, "%s is not the file that the repository lists: its digest differs", its.at)
-	default:
+	case err != nil:
 		return err
 	}
+	return use(archive.parts)
 }
 
 // entries returns the versions of a chart from a list of at most this age.
@@ -235,9 +236,9 @@ func (c *Client) entries(ctx context.Context, request Request, maxAge time.Durat
 	if err != nil {
 		return nil, err
 	}
-	key := request.key("list ")
+	key := request.key("list")
 	if _, isRegistry := source.(*registry); isRegistry {
-		key = request.key("list ", request.Chart)
+		key = request.key("list", request.Chart)
 	}
 	list, age, isKnown := c.lists.get(key, c.now())
 	if !isKnown || age >= maxAge {
@@ -287,52 +288,36 @@ func choose(entries []worker.Entry, wanted string) (best worker.Entry, isFound b
 	return best, newest != nil
 }
 
-// failure is an error with the namespace for which the Client made the request.
-type failure struct {
-	error
-	namespace string
-}
-
-// once does something once for all callers that need it at the same time, and remembers a failure for their
-// namespace: the memory and the workers that a failed request lacked are those of a namespace. The first caller may
-// leave before the others.
-func once[T any](ctx context.Context, c *Client, namespace, key string, do func(context.Context) (T, error)) (none T, _ error) {
-	result, err := share(ctx, c, namespace, key, do)
-	var failed failure
-	if errors.As(err, &failed) && failed.namespace != namespace {
-		result, err = share(ctx, c, namespace, namespace+" "+key, do)
-	}
-	if errors.As(err, &failed) {
-		err = failed.error
-	}
-	return result, err
-}
-
-func share[T any](ctx context.Context, c *Client, namespace, key string, do func(context.Context) (T, error)) (none T, _ error) {
-	if err, age, isKnown := c.failures.get(namespace+" "+key, c.now()); isKnown && age < sore {
-		return none, err
-	}
-	done := c.flights.DoChan(key, func() (result any, err error) {
-		defer func() { // A panic here would end the program.
-			if recover() != nil {
-				err = failf(Invalid, "the Client cannot read the answer of the repository")
-			}
-			if err != nil {
-				err = failure{err, namespace}
-				c.failures.put(namespace+" "+key, err, 1, c.now())
-			}
-		}()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-		defer cancel()
-		return do(ctx)
-	})
-	select {
-	case <-ctx.Done():
-		return none, ctx.Err()
-	case result := <-done:
-		if result.Err != nil {
-			return none, result.Err
+// once does something once for all callers that need it at the same time; the first may leave before the others.
+// A failure stays the answer for its namespace only, and others then try by themselves: the request may have
+// lacked memory or workers of its namespace.
+func once[T any](ctx context.Context, c *Client, namespace, key string, do func(context.Context) (T, error)) (none T, err error) {
+	own := namespace + " " + key
+	for _, flight := range []string{key, own} {
+		if failed, age, isKnown := c.failures.get(own, c.now()); isKnown && age < sore {
+			return none, failed
 		}
-		return result.Val.(T), nil
+		done := c.flights.DoChan(flight, func() (result any, err error) {
+			defer func() { // A panic here would end the program.
+				if recover() != nil {
+					err = failf(Invalid, "the Client cannot read the answer of the repository")
+				}
+				if err != nil {
+					c.failures.put(own, err, 1, c.now())
+				}
+			}()
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+			defer cancel()
+			return do(ctx)
+		})
+		select {
+		case <-ctx.Done():
+			return none, ctx.Err()
+		case result := <-done:
+			if err = result.Err; err == nil {
+				return result.Val.(T), nil
+			}
+		}
 	}
+	return none, err
 }

@@ -3,6 +3,7 @@ package repository
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -41,7 +42,7 @@ func (c *Client) source(request Request) (source, error) {
 	case base.User != nil:
 		return nil, failf(Invalid, "the URL of the repository contains a user or a password: put them into a Secret")
 	}
-	client, err := c.connect(request.Access)
+	client, err := c.connect(request.Namespace, request.Access)
 	switch {
 	case err != nil:
 		return nil, err
@@ -55,7 +56,7 @@ func (c *Client) source(request Request) (source, error) {
 }
 
 // connect returns an HTTP client for one request. It uses the proxies of the environment.
-func (c *Client) connect(access Access) (*http.Client, error) {
+func (c *Client) connect(namespace string, access Access) (*http.Client, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DialContext = (&net.Dialer{Timeout: slow, Control: c.refuse}).DialContext
 	transport.ResponseHeaderTimeout = slow
@@ -74,7 +75,7 @@ func (c *Client) connect(access Access) (*http.Client, error) {
 		}
 		transport.TLSClientConfig.RootCAs = pool
 	}
-	return &http.Client{Transport: &secure{transport, c.AllowHTTP}, CheckRedirect: redirect.Check}, nil
+	return &http.Client{Transport: &guarded{transport, c, namespace}, CheckRedirect: redirect.Check}, nil
 }
 
 // refuse checks the address of each connection, after names are resolved. Behind an HTTP proxy of the
@@ -94,18 +95,29 @@ func (c *Client) refuse(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// secure sends requests over TLS only: indexes and registries name further URLs.
-type secure struct {
+// guarded sends requests over TLS only: indexes and registries name further URLs. A namespace does not ask a host
+// again that has just not answered in time: otherwise, many charts of that host would occupy all readers of the namespace.
+type guarded struct {
 	http.RoundTripper
-	allowHTTP bool
+	*Client
+	namespace string
 }
 
 // RoundTrip sends a request.
-func (s *secure) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.URL.Scheme != "https" && !s.allowHTTP {
+func (g *guarded) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.URL.Scheme != "https" && !g.AllowHTTP {
 		return nil, failf(Invalid, "%s is not reached by https", request.URL.Host)
 	}
-	return s.RoundTripper.RoundTrip(request)
+	host := g.namespace + " host " + request.URL.Host
+	if err, age, isKnown := g.failures.get(host, g.now()); isKnown && age < sore {
+		return nil, err
+	}
+	response, err := g.RoundTripper.RoundTrip(request)
+	var failed net.Error
+	if errors.As(err, &failed) && failed.Timeout() {
+		g.failures.put(host, err, 1, g.now())
+	}
+	return response, err
 }
 
 // download is an answer before it is read. The size may be -1, and the digest empty: unknown.

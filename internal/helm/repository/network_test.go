@@ -12,10 +12,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
+	"time"
 
 	shelf "github.com/muster-fleet/muster/test/helm/repository"
 )
@@ -277,8 +279,8 @@ func TestSizes(t *testing.T) {
 			if least > 64 {
 				t.Errorf("it took %d MiB more", least)
 			}
-			if len(client.room.used) > 0 {
-				t.Errorf("%v is still used", client.room.used)
+			if !client.room.Try("", defaultMax) {
+				t.Error("some memory is still used")
 			}
 		})
 	}
@@ -371,5 +373,37 @@ func TestNoSuchTag(t *testing.T) {
 	}
 	if _, err := client.Chart(t.Context(), request, "7.0.0"); err == nil || !strings.HasSuffix(err.Error(), `/web has no version "7.0.0"`) {
 		t.Errorf("download: %v", err)
+	}
+}
+
+// silent plays a host that never answers, and counts requests.
+type silent struct{ asked int }
+
+func (s *silent) RoundTrip(*http.Request) (*http.Response, error) {
+	s.asked++
+	return nil, os.ErrDeadlineExceeded
+}
+
+// A host that has just kept a namespace waiting holds up none of its other charts.
+func TestSilentHost(t *testing.T) {
+	client, now := newClient()
+	its := &silent{}
+	for _, step := range []struct {
+		namespace, url string
+		after          time.Duration
+		asked          int
+	}{
+		{namespace: "team", url: "https://silent.example.com/a", asked: 1},
+		{namespace: "team", url: "https://silent.example.com/b", asked: 1},
+		{namespace: "team", url: "https://silent.example.com:8443/b", asked: 2},
+		{namespace: "other", url: "https://silent.example.com/a", asked: 3},
+		{namespace: "team", url: "https://silent.example.com/a", asked: 4, after: sore},
+	} {
+		*now = now.Add(step.after)
+		request := httptest.NewRequest(http.MethodGet, step.url, nil)
+		_, err := (&guarded{its, client, step.namespace}).RoundTrip(request) //nolint:bodyclose // There is none.
+		if !errors.Is(err, os.ErrDeadlineExceeded) || its.asked != step.asked {
+			t.Errorf("%+v: asked %d times, %v", step, its.asked, err)
+		}
 	}
 }

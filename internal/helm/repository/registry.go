@@ -33,7 +33,8 @@ var layers = []string{"application/vnd.cncf.helm.chart.content.v1.tar+gzip", "ap
 // send its credentials to every host that asks.
 type registry struct {
 	*remote.Repository
-	at, chart  string
+	request    Request
+	at         string
 	maxArchive int64
 }
 
@@ -52,7 +53,7 @@ func (c *Client) newRegistry(client *http.Client, request Request, at string) (s
 		})
 	}
 	repository.Client, repository.TagListMaxPages = login, maxPages
-	return &registry{repository, "oci://" + at, request.Chart, c.MaxArchive}, nil
+	return &registry{repository, request, "oci://" + at, c.MaxArchive}, nil
 }
 
 // list returns the tags that are versions.
@@ -67,7 +68,7 @@ func (r *registry) list(ctx context.Context) ([]byte, error) {
 			if _, err := semver.StrictNewVersion(version); err != nil {
 				continue
 			}
-			if list, err = worker.AppendEntry(list, r.chart, worker.Entry{Version: version}); err != nil {
+			if list, err = worker.AppendEntry(list, r.request.Chart, worker.Entry{Version: version}); err != nil {
 				return failf(Invalid, "%s", err)
 			}
 		}
@@ -83,11 +84,6 @@ func (r *registry) list(ctx context.Context) ([]byte, error) {
 		return nil, shown(r.at, err)
 	}
 	return list, nil
-}
-
-func (r *registry) has(ctx context.Context, version string) error {
-	_, err := r.Resolve(ctx, strings.ReplaceAll(version, "+", "_"))
-	return r.shown(version, err)
 }
 
 func (r *registry) shown(version string, err error) error {
@@ -118,7 +114,7 @@ func (r *registry) open(ctx context.Context, version string) (*download, error) 
 			continue
 		}
 		body := io.NopCloser(strings.NewReader(""))
-		if part.Size <= r.maxArchive {
+		if part.Size <= r.maxArchive && !r.request.byAgents {
 			body, err = r.Fetch(ctx, part)
 		}
 		return &download{body, r.at + ":" + version, part.Size, part.Digest.String()}, r.shown(version, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-fleet/muster/internal/helm/fair"
 	shelf "github.com/muster-fleet/muster/test/helm/repository"
 )
 
@@ -230,7 +231,7 @@ func TestCache(t *testing.T) {
 
 // One namespace cannot take the memory of all.
 func TestRoom(t *testing.T) {
-	all := newRoom(100 << 20)
+	all := fair.New(100<<20+others, 100<<20)
 	one, other := &spool{room: all, namespace: "a"}, &spool{room: all, namespace: "b"}
 	part := make([]byte, 10<<20)
 	for range 10 {
@@ -249,8 +250,8 @@ func TestRoom(t *testing.T) {
 	}
 	one.end()
 	other.end()
-	if len(all.used) > 0 {
-		t.Errorf("%v is still used", all.used)
+	if !all.Try("a", 100<<20) || !all.Try("b", others) {
+		t.Error("some is still used")
 	}
 }
 

@@ -53,50 +53,32 @@ func (w *website) list(ctx context.Context) ([]byte, error) {
 	return list, nil
 }
 
-func (w *website) has(ctx context.Context, version string) error {
-	_, at, err := w.locate(ctx, version)
-	if err != nil {
-		return err
-	}
-	// An agent sends its credentials to any URL in the index.
-	if !w.request.Access.isAnonymous() && !redirect.IsSameOrigin(w.base, at) {
-		return failf(Invalid, "the index of %s leads to %s, where credentials must not go", bare(w.base.String()), bare(at.String()))
-	}
-	its, err := w.get(ctx, at)
-	if err == nil {
-		_ = its.Close()
-	}
-	return err
-}
-
 func (w *website) open(ctx context.Context, version string) (*download, error) {
-	entry, at, err := w.locate(ctx, version)
+	entry, err := w.find(ctx, w.request, version)
 	if err != nil {
 		return nil, err
+	}
+	index := bare(w.base.String())
+	reference, err := url.Parse(entry.URLs[0])
+	if err != nil || entry.URLs[0] == "" {
+		return nil, failf(Invalid, "the index of %s names no usable URL for %s %s", index, w.request.Chart, version)
+	}
+	at := w.base.JoinPath("/").ResolveReference(reference)
+	if !reference.IsAbs() {
+		at.RawQuery = w.base.RawQuery // As Helm does: it may be a signature.
+	}
+	switch {
+	case at.Scheme != "https" && !w.AllowHTTP:
+		return nil, failf(Invalid, "the index of %s leads to %s, which is not https", index, bare(at.String()))
+	// An agent sends its credentials to any URL in the index.
+	case w.request.byAgents && !w.request.Access.isAnonymous() && !redirect.IsSameOrigin(w.base, at):
+		return nil, failf(Invalid, "the index of %s leads to %s, where credentials must not go", index, bare(at.String()))
 	}
 	its, err := w.get(ctx, at)
 	if err == nil {
 		its.digest = entry.Digest
 	}
 	return its, err
-}
-
-// locate returns the entry and the URL of a version.
-func (w *website) locate(ctx context.Context, version string) (entry worker.Entry, at *url.URL, err error) {
-	if entry, err = w.find(ctx, w.request, version); err != nil {
-		return entry, nil, err
-	}
-	reference, err := url.Parse(entry.URLs[0])
-	if err != nil || entry.URLs[0] == "" {
-		return entry, nil, failf(Invalid, "the index of %s names no usable URL for %s %s", bare(w.base.String()), w.request.Chart, version)
-	}
-	if at = w.base.JoinPath("/").ResolveReference(reference); !reference.IsAbs() {
-		at.RawQuery = w.base.RawQuery // As Helm does: it may be a signature.
-	}
-	if at.Scheme != "https" && !w.AllowHTTP {
-		return entry, nil, failf(Invalid, "the index of %s leads to %s, which is not https", bare(w.base.String()), bare(at.String()))
-	}
-	return entry, at, nil
 }
 
 // get begins a download. Only the repository itself receives the credentials.

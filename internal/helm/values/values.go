@@ -74,22 +74,13 @@ var (
 // Unsteady returns the functions in a template that return something else at each call: values
 // with them change at each rendering.
 func (t *Template) Unsteady() []string {
-	used := map[string]bool{}
+	var words []string
 	for _, defined := range t.parsed.Templates() {
-		if defined.Tree == nil || defined.Root == nil {
-			continue
-		}
-		for _, word := range identifier.FindAllString(defined.Root.String(), -1) {
-			used[word] = true
+		if defined.Tree != nil && defined.Root != nil {
+			words = append(words, identifier.FindAllString(defined.Root.String(), -1)...)
 		}
 	}
-	var found []string
-	for _, name := range unsteady {
-		if used[name] {
-			found = append(found, name)
-		}
-	}
-	return found
+	return slices.DeleteFunc(slices.Clone(unsteady), func(name string) bool { return !slices.Contains(words, name) })
 }
 
 // Render renders the values of one Cluster. The error says where the template failed, but contains

@@ -13,10 +13,11 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-fleet/muster/internal/helm/chart"
 )
 
 const (
@@ -31,6 +32,11 @@ const (
 
 // errDied says that a child ended for another reason than its job.
 var errDied = errors.New("the worker ended")
+
+func init() {
+	gob.Register(Problem(""))
+	gob.Register(&chart.TooLargeError{})
+}
 
 // Main makes the program a child if its parent started it as one. Programs with a Pool call it
 // first; elsewhere it returns false.
@@ -94,12 +100,8 @@ type child struct {
 }
 
 func start() (*child, error) {
-	path, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	command := exec.Command(path, argument) //nolint:gosec // It is this program.
-	command.Env = []string{}                // Nil would be the environment of the parent.
+	command := exec.Command("/proc/self/exe", argument)
+	command.Env = []string{} // Nil would be the environment of the parent.
 	in, err := command.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -113,21 +115,18 @@ func start() (*child, error) {
 
 // run does a job. A child that fails or is late is dead afterwards.
 func (c *child) run(ctx context.Context, its job, parts [][]byte) (result, error) {
-	var isLate atomic.Bool
-	timer := time.AfterFunc(its.Limit, func() { isLate.Store(true); c.kill() })
+	ctx, cancel := context.WithTimeoutCause(ctx, its.Limit, LimitError(fmt.Sprintf("%s took longer than %s", its.Kind, its.Limit)))
+	defer cancel()
 	stop := context.AfterFunc(ctx, c.kill)
 	done, err := c.exchange(its, parts)
-	isInTime, isWanted := timer.Stop(), stop()
-	if c.isDead = err != nil || !isInTime || !isWanted; c.isDead {
+	if c.isDead = err != nil || !stop(); c.isDead {
 		c.end()
 	}
 	switch {
 	case err == nil:
 		return done, nil
-	case isLate.Load():
-		err = LimitError(fmt.Sprintf("%s took longer than %s", its.Kind, its.Limit))
 	case ctx.Err() != nil:
-		err = ctx.Err()
+		err = context.Cause(ctx)
 	case c.command.ProcessState.ExitCode() == outOfMemory:
 		err = LimitError(fmt.Sprintf("%s took more than %d MiB", its.Kind, budget>>20))
 	default:

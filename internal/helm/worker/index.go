@@ -93,76 +93,57 @@ var (
 // split cuts an index into small ones of one version each. It hands over the whole text if that
 // does not have the lines of an index by Helm.
 func split(text *bufio.Reader, part func([]byte) error) error {
-	its := splitter{part: part}
+	var before []byte
+	for {
+		line, err := text.ReadBytes('\n')
+		if entriesLine.Match(bytes.TrimRight(line, "\r\n")) {
+			return splitEntries(text, part)
+		}
+		before = append(before, line...)
+		switch {
+		case errors.Is(err, io.EOF) && webPage.Match(before):
+			return fmt.Errorf("%w but a web page", errNoIndex)
+		case errors.Is(err, io.EOF):
+			return part(before)
+		case err != nil:
+			return errNoIndex
+		}
+	}
+}
+
+// splitEntries hands over each version with the line of its chart, by the indentation of its lines.
+func splitEntries(text *bufio.Reader, part func([]byte) error) error {
+	var chart, item []byte
+	chartAt, itemAt := 0, 0
+	flush := func() error {
+		version := slices.Concat([]byte("entries:\n"), chart, item)
+		if item = item[:0]; chartAt == 0 {
+			return nil
+		}
+		return part(version)
+	}
 	for {
 		line, err := text.ReadBytes('\n')
 		if err != nil && !errors.Is(err, io.EOF) {
 			return errNoIndex
 		}
-		isEnd, failed := its.add(line)
+		trimmed, indent := bytes.TrimSpace(line), len(line)-len(bytes.TrimLeft(line, " "))
+		isItem, isComment := bytes.HasPrefix(trimmed, []byte("-")), len(trimmed) == 0 || trimmed[0] == '#' // Or part of a text.
+		err = nil
 		switch {
-		case failed != nil:
-			return failed
-		case isEnd || err != nil:
-			return its.end()
+		case len(line) == 0, indent == 0 && !isComment:
+			return flush()
+		case !isItem && !isComment && (chartAt == 0 || indent == chartAt):
+			err = flush()
+			chartAt, itemAt, chart = indent, 0, line
+			line = nil
+		case isItem && itemAt == 0:
+			itemAt = indent
+		case isItem && indent == itemAt:
+			err = flush()
 		}
-	}
-}
-
-// splitter collects the text before the entries, or the lines of one version.
-type splitter struct {
-	part            func([]byte) error
-	before          []byte
-	isInside        bool
-	chart, item     []byte
-	chartAt, itemAt int
-}
-
-// add adds a line, and reports whether it is the first after the entries.
-func (s *splitter) add(line []byte) (isEnd bool, err error) {
-	trimmed, indent := bytes.TrimSpace(line), len(line)-len(bytes.TrimLeft(line, " "))
-	isItem := bytes.HasPrefix(trimmed, []byte("-"))
-	switch {
-	case !s.isInside:
-		if s.isInside = entriesLine.Match(bytes.TrimRight(line, "\r\n")); !s.isInside {
-			s.before = append(s.before, line...)
+		if item = append(item, line...); err != nil {
+			return err
 		}
-	case len(trimmed) == 0 || trimmed[0] == '#': // It may belong to a text.
-		s.item = append(s.item, line...)
-	case indent == 0:
-		return true, nil
-	case !isItem && (s.chartAt == 0 || indent == s.chartAt):
-		err = s.flush()
-		s.chartAt, s.itemAt, s.chart = indent, 0, line
-	case isItem && s.itemAt > 0 && indent == s.itemAt:
-		err = s.flush()
-		s.item = append(s.item, line...)
-	default:
-		if isItem && s.itemAt == 0 {
-			s.itemAt = indent
-		}
-		s.item = append(s.item, line...)
-	}
-	return false, err
-}
-
-// flush hands over one version.
-func (s *splitter) flush() error {
-	if s.chartAt == 0 {
-		return nil
-	}
-	text := slices.Concat([]byte("entries:\n"), s.chart, s.item)
-	s.item = s.item[:0]
-	return s.part(text)
-}
-
-func (s *splitter) end() error {
-	switch {
-	case s.isInside:
-		return s.flush()
-	case webPage.Match(s.before):
-		return fmt.Errorf("%w but a web page", errNoIndex)
-	default:
-		return s.part(s.before)
 	}
 }

@@ -30,23 +30,11 @@ type job struct {
 	Limit    time.Duration
 }
 
-// result is the answer. Problem is the text of an error, TooLarge the Size of a TooLargeError.
+// result is the answer. The error is a Problem or a *chart.TooLargeError.
 type result struct {
-	Data     []byte
-	Chart    *chart.Chart
-	Problem  string
-	TooLarge int
-}
-
-func (r *result) err() error {
-	switch {
-	case r.TooLarge > 0:
-		return &chart.TooLargeError{Size: r.TooLarge}
-	case r.Problem != "":
-		return Problem(r.Problem)
-	default:
-		return nil
-	}
+	Data  []byte
+	Chart *chart.Chart
+	Err   error
 }
 
 // hand does jobs. It keeps the last template: the next job often renders it for another Cluster.
@@ -59,14 +47,14 @@ type hand struct {
 func (h *hand) do(its job, payload io.Reader) (done result) {
 	defer func() {
 		if recover() != nil {
-			done = result{Problem: string(its.Kind) + " failed"}
+			done = result{Err: Problem(string(its.Kind) + " failed")}
 		}
 	}()
 	var large *chart.TooLargeError
 	if err := h.work(its, payload, &done); errors.As(err, &large) {
-		done.TooLarge = large.Size
+		done.Err = large
 	} else if err != nil {
-		done.Problem = err.Error()
+		done.Err = Problem(err.Error())
 	}
 	return done
 }

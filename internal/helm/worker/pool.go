@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/muster-fleet/muster/internal/helm/chart"
+	"github.com/muster-fleet/muster/internal/helm/fair"
 )
 
 // DefaultSize is how many children work at the same time.
@@ -23,7 +24,7 @@ const DefaultSize = 2
 // Pool runs jobs in children, which it starts when they are needed. It remembers no result. A nil
 // Pool runs jobs in this process, without limits.
 type Pool struct {
-	turns
+	places   *fair.Shares
 	idleTime time.Duration
 	limits   map[kind]time.Duration
 	mu       sync.Mutex
@@ -31,8 +32,8 @@ type Pool struct {
 }
 
 // New returns a Pool of this many children. A child ends after a minute without a job.
-func New(size int) *Pool {
-	return &Pool{turns: newTurns(size), idleTime: time.Minute, limits: limits}
+func New(size int64) *Pool {
+	return &Pool{places: fair.New(size, max(1, size-1)), idleTime: time.Minute, limits: limits}
 }
 
 // Problem is an error about the data of a job, such as an error of the template.
@@ -83,13 +84,13 @@ func (p *Pool) run(ctx context.Context, namespace string, its job, parts [][]byt
 	if p == nil {
 		payload := net.Buffers(slices.Clone(parts))
 		done := new(hand).do(its, &payload)
-		return done, done.err()
+		return done, done.Err
 	}
 	its.Limit = p.limits[its.Kind]
-	if err := p.wait(ctx, namespace); err != nil {
+	if err := p.places.Wait(ctx, namespace); err != nil {
 		return result{}, err
 	}
-	defer p.leave(namespace)
+	defer p.places.Release(namespace, 1)
 	for {
 		worker, isNew, err := p.take()
 		if err != nil {
@@ -101,7 +102,7 @@ func (p *Pool) run(ctx context.Context, namespace string, its job, parts [][]byt
 		}
 		switch {
 		case err == nil:
-			return done, done.err()
+			return done, done.Err
 		case isNew || !errors.Is(err, errDied): // Else, the idle child was dead already.
 			return result{}, err
 		}
@@ -134,71 +135,4 @@ func (p *Pool) keep(worker *child) {
 			worker.end()
 		}
 	})
-}
-
-// turns shares places between namespaces: the namespaces with waiting jobs take turns, and none has all places.
-type turns struct {
-	mu sync.Mutex
-	// free is how many places are free, and most how many a namespace may have.
-	free, most int
-	used       map[string]int
-	order      []string
-	waiting    map[string][]chan struct{}
-}
-
-func newTurns(size int) turns {
-	return turns{free: size, most: max(1, size-1), used: map[string]int{}, waiting: map[string][]chan struct{}{}}
-}
-
-// wait returns when there is a place.
-func (t *turns) wait(ctx context.Context, namespace string) error {
-	turn := make(chan struct{})
-	t.mu.Lock()
-	if t.waiting[namespace] = append(t.waiting[namespace], turn); len(t.waiting[namespace]) == 1 {
-		t.order = append(t.order, namespace)
-	}
-	t.grant()
-	t.mu.Unlock()
-	select {
-	case <-turn:
-		return nil
-	case <-ctx.Done():
-		go func() {
-			<-turn
-			t.leave(namespace)
-		}()
-		return ctx.Err()
-	}
-}
-
-// leave gives a place back.
-func (t *turns) leave(namespace string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.free++
-	if t.used[namespace]--; t.used[namespace] == 0 {
-		delete(t.used, namespace)
-	}
-	t.grant()
-}
-
-// grant gives free places to the namespaces whose turn it is.
-func (t *turns) grant() {
-	for t.free > 0 {
-		next := slices.IndexFunc(t.order, func(namespace string) bool { return t.used[namespace] < t.most })
-		if next < 0 {
-			return
-		}
-		namespace := t.order[next]
-		queue := t.waiting[namespace]
-		t.order = slices.Delete(t.order, next, next+1)
-		if t.waiting[namespace] = queue[1:]; len(queue) == 1 {
-			delete(t.waiting, namespace)
-		} else {
-			t.order = append(t.order, namespace)
-		}
-		t.free--
-		t.used[namespace]++
-		close(queue[0])
-	}
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -26,7 +25,7 @@ func TestMain(m *testing.M) {
 }
 
 // newPool returns a Pool whose jobs have more time than they need on a slow machine.
-func newPool(t *testing.T, size int) *Pool {
+func newPool(t *testing.T, size int64) *Pool {
 	t.Helper()
 	pool := New(size)
 	pool.limits = map[kind]time.Duration{render: time.Minute, check: time.Minute, index: time.Minute, unpack: time.Minute}
@@ -163,79 +162,6 @@ func TestChildren(t *testing.T) {
 		t.Errorf("%v, want the caller's deadline", err)
 	}
 	value("a: {{ .b }}", "a: 1")
-}
-
-// Namespaces take turns, however much one of them asks for.
-func TestTurns(t *testing.T) {
-	all := newTurns(1)
-	places := &all
-	if err := places.wait(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
-	var (
-		mu    sync.Mutex
-		order string
-		wait  sync.WaitGroup
-	)
-	waiting := func() (all int) {
-		places.mu.Lock()
-		defer places.mu.Unlock()
-		for _, queue := range places.waiting {
-			all += len(queue)
-		}
-		return all
-	}
-	join := func(ctx context.Context, namespace string) {
-		before := waiting()
-		wait.Go(func() {
-			if places.wait(ctx, namespace) != nil {
-				return
-			}
-			mu.Lock()
-			order += namespace
-			mu.Unlock()
-			places.leave(namespace)
-		})
-		for waiting() == before {
-			time.Sleep(time.Millisecond)
-		}
-	}
-	gone, leave := context.WithCancel(t.Context())
-	for _, namespace := range strings.Split("aaaabcc", "") {
-		join(t.Context(), namespace)
-	}
-	join(gone, "b")
-	join(gone, "d")
-	leave()
-	for waiting() != 9 {
-		time.Sleep(time.Millisecond)
-	}
-	places.leave("a")
-	wait.Wait()
-	if order != "abcacaa" || places.free != 1 || len(places.waiting) > 0 || len(places.order) > 0 {
-		t.Errorf("%s, %+v", order, places)
-	}
-}
-
-// A namespace whose jobs take long leaves a place to the others.
-func TestNoNamespaceHasAllPlaces(t *testing.T) {
-	places := newTurns(2)
-	if err := places.wait(t.Context(), "slow"); err != nil {
-		t.Fatal(err)
-	}
-	late, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := places.wait(late, "slow"); err == nil {
-		t.Error("a namespace has all places")
-	}
-	if err := places.wait(t.Context(), "other"); err != nil {
-		t.Error(err)
-	}
-	places.leave("slow")
-	places.leave("other")
-	if err := places.wait(t.Context(), "slow"); err != nil {
-		t.Error(err)
-	}
 }
 
 func TestIndex(t *testing.T) {
