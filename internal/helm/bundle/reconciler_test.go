@@ -367,6 +367,7 @@ func TestOtherRepository(t *testing.T) {
 	}), r.Client, "muster", clock.RealClock{})
 	r.Inputs = &inputs.Reader{Now: func() time.Time { return time.Time{} }}
 	in := &inputs.Inputs{Chart: chart, Credentials: map[string][]byte{"password": []byte("sesame")}}
+	r.Inputs.Saw(client.ObjectKeyFromObject(release), in)
 	write := func() error {
 		its, err := r.Bundle(t.Context(), key)
 		if err != nil {
