@@ -45,6 +45,7 @@ answer, or rights that are missing.`,
 			return o.run(cmd.Context())
 		},
 	}
+	o.addPictureTo(cmd)
 	o.output.addTo(cmd)
 	fs := cmd.Flags()
 	fs.BoolVar(&o.wait, "wait", false, "Wait until all are as they should be.")

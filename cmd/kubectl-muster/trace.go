@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/handout"
 	"github.com/muster-fleet/muster/internal/picture/draw"
 	"github.com/muster-fleet/muster/internal/picture/source"
 	"github.com/muster-fleet/muster/internal/picture/trace"
@@ -36,6 +33,7 @@ Cluster and of its class, and else everywhere. A HelmOp's Bundle has its name.`,
 		ValidArgsFunction: o.completeTrace,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), args[0], args[1]) },
 	}
+	o.addPictureTo(cmd)
 	o.output.addTo(cmd)
 	return cmd
 }
@@ -71,34 +69,5 @@ func (o *traceOptions) print(traced *trace.Trace) error {
 		return draw.Trace(o.Out, traced, style)
 	default:
 		return o.output.print("Trace", traced, o.Out)
-	}
-}
-
-func newAgentManifest(o *options) *cobra.Command {
-	return &cobra.Command{
-		Use:   "agent-manifest CLUSTER",
-		Short: "Print what to apply to a cluster whose Fleet agent calls by itself",
-		Long: `Print the manifest that lets the Fleet agent of a cluster call by itself.
-
-It holds a credential of that cluster: you must be allowed to get its Secret. Nothing
-is printed but what Muster has made for this Cluster.`,
-		Example: "  kubectl muster agent-manifest -n team-a edge | kubectl --context=edge apply -f -",
-		Args:    withUsage(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			reader, err := o.client()
-			if err != nil {
-				return err
-			}
-			key := client.ObjectKey{Namespace: o.namespace(), Name: args[0]}
-			if namespace, name, found := strings.Cut(args[0], "/"); found {
-				key = client.ObjectKey{Namespace: namespace, Name: name}
-			}
-			manifest, err := handout.Manifest(cmd.Context(), reader, key)
-			if err != nil {
-				return err
-			}
-			_, err = o.Out.Write(manifest)
-			return err
-		},
 	}
 }

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// usage is cobra's own, without the flags that all commands have, which are many and kubectl's.
+const usage = `Usage:
+  {{if .HasParent}}{{.UseLine}}{{else}}{{.CommandPath}} COMMAND [flags]{{end}}
+{{- if .HasExample}}
+
+Examples:
+{{.Example}}
+{{- end}}
+{{- $commands := .Commands}}
+{{- range $group := .Groups}}
+
+{{.Title}}
+{{- range $commands}}{{if eq .GroupID $group.ID}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}
+{{- end}}
+{{- if and .HasParent .HasAvailableLocalFlags}}
+
+Flags:
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
+{{- end}}
+
+{{if .HasParent}}See{{else}}See "{{.CommandPath}} COMMAND --help" for a command, "{{.CommandPath}} completion --help" for your shell, and{{end}} "{{.Root.CommandPath}} options" for
+the flags that all commands share: -n, --context, --kubeconfig and the like.
+`
+
+// addGroup adds commands that the help lists under a title.
+func addGroup(root *cobra.Command, title string, commands ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: title, Title: title})
+	for _, cmd := range commands {
+		cmd.GroupID = title
+		root.AddCommand(cmd)
+	}
+}
+
+// fold has the help of each command leave out the flags that all share, which a command of
+// its own lists, as kubectl's does.
+func fold(root *cobra.Command) {
+	root.SetUsageTemplate(usage)
+	own := root.CommandPath()
+	for _, cmd := range root.Commands() {
+		// They are written for the plugin.
+		cmd.Example = strings.ReplaceAll(cmd.Example, "kubectl muster", own)
+	}
+	options := &cobra.Command{Use: "options", Short: "List the flags that all commands share", Args: withUsage(cobra.NoArgs)}
+	options.SetHelpFunc(func(*cobra.Command, []string) {
+		fmt.Fprintf(root.OutOrStdout(), "All commands take these flags:\n\n%s", root.PersistentFlags().FlagUsages())
+	})
+	options.Run = func(cmd *cobra.Command, _ []string) { _ = cmd.Help() }
+	root.AddCommand(options)
+}
