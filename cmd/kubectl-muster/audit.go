@@ -16,7 +16,7 @@ type auditOptions struct {
 }
 
 func newAudit(common *options) *cobra.Command {
-	o := &auditOptions{options: common, output: newOutput("table")}
+	o := &auditOptions{options: common, output: newOutput(common, "table")}
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "List what is open between namespaces without a rightful user",

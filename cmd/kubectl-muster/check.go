@@ -25,7 +25,7 @@ type checkOptions struct {
 }
 
 func newCheck(common *options) *cobra.Command {
-	o := &checkOptions{treeOptions: treeOptions{options: common, output: newOutput("tree", "wide"), problems: true, fold: true}}
+	o := &checkOptions{treeOptions: treeOptions{options: common, output: newOutput(common, "tree", "wide"), problems: true, fold: true}}
 	cmd := &cobra.Command{
 		Use:   "check [CLASS|CLUSTER]",
 		Short: "Exit with 0 only if all clusters are as they should be",

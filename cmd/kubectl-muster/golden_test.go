@@ -176,6 +176,24 @@ func TestStates(t *testing.T) {
 	}
 }
 
+// TestSurvey holds what is said of a Bundle on all Clusters of each recorded state.
+func TestSurvey(t *testing.T) {
+	var a archive
+	for _, state := range states() {
+		out, err := muster(t, "trace", state.trace[0], "-f", stateFile(t, state.name))
+		if err != nil {
+			out = "error: " + err.Error()
+		}
+		isShowable(t, out)
+		a.add(state.name, out)
+	}
+	healthy := stateFile(t, "bundle-failing")
+	a.add("bundle-failing, wide", must(t, "trace", "cni", "-f", healthy, "-o", "wide"))
+	a.add("bundle-failing, json", must(t, "trace", "cni", "-f", healthy, "-o", "json"))
+	a.add("bundle-failing, of a namespace", must(t, "trace", "classes/cni", "-f", healthy, "-n", "classes"))
+	a.golden(t, "survey")
+}
+
 // isShowable fails for text that a terminal would take for more than text.
 func isShowable(t *testing.T, text string) {
 	t.Helper()

@@ -28,8 +28,8 @@ Flags:
 {{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
 {{- end}}
 
-{{if .HasParent}}See{{else}}See "{{.CommandPath}} COMMAND --help" for a command, "{{.CommandPath}} completion --help" for your shell, and{{end}} "{{.Root.CommandPath}} options" for
-the flags that all commands share: -n, --context, --kubeconfig and the like.
+Use {{if not .HasParent}}"{{.CommandPath}} COMMAND --help" for more about a command, and
+{{end}}"{{.Root.CommandPath}} options" for the flags that all commands share (-n, --context, --kubeconfig …).
 `
 
 // addGroup adds commands that the help lists under a title.
@@ -44,6 +44,7 @@ func addGroup(root *cobra.Command, title string, commands ...*cobra.Command) {
 // fold has the help of each command leave out the flags that all share, which a command of
 // its own lists, as kubectl's does.
 func fold(root *cobra.Command) {
+	cobra.EnableCommandSorting = false
 	root.SetUsageTemplate(usage)
 	own := root.CommandPath()
 	for _, cmd := range root.Commands() {

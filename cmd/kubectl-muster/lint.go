@@ -17,7 +17,7 @@ type lintOptions struct {
 }
 
 func newLint(common *options) *cobra.Command {
-	o := &lintOptions{options: common, output: newOutput("text")}
+	o := &lintOptions{options: common, output: newOutput(common, "text")}
 	cmd := &cobra.Command{
 		Use:   "lint -f FILE",
 		Short: "Say what a cluster would refuse or warn of, without one",

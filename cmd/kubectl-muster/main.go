@@ -28,15 +28,15 @@ func execute(ctx context.Context, args []string, streams genericiooptions.IOStre
 	return root.ExecuteContext(ctx)
 }
 
-// name is that of the program's file as a plugin of kubectl.
-const name = "kubectl-muster"
+// plugin is the name of the program's file as a plugin of kubectl.
+const plugin = "kubectl-muster"
 
 // calledAs returns the name that the program was called by. Any but "muster" is kubectl's doing.
 func calledAs() string {
 	if strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe") == "muster" {
 		return "muster"
 	}
-	return name
+	return plugin
 }
 
 func newRoot(o *options) *cobra.Command {

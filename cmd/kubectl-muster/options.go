@@ -30,6 +30,9 @@ import (
 type options struct {
 	genericiooptions.IOStreams
 	flags *genericclioptions.ConfigFlags
+	// data and script are kubectl's formats for -o, with their flags.
+	data   *genericclioptions.JSONYamlPrintFlags
+	script *genericclioptions.KubeTemplatePrintFlags
 	files
 	// everywhere says so against a namespace of the kubeconfig; it is the default of commands
 	// that look at many Clusters.
@@ -46,18 +49,25 @@ func newOptions(streams genericiooptions.IOStreams) *options {
 		config.QPS = -1 // The API server's own fairness is enough.
 		return config
 	}
-	return &options{IOStreams: streams, flags: flags, color: "auto"}
+	return &options{
+		IOStreams: streams, flags: flags, color: "auto",
+		data: genericclioptions.NewJSONYamlPrintFlags(), script: genericclioptions.NewKubeTemplatePrintFlags(),
+	}
 }
 
 // addTo adds the flags of all commands.
 func (o *options) addTo(fs *pflag.FlagSet) {
 	o.flags.AddFlags(fs)
+	printing := &cobra.Command{} // Takes what kubectl would add to each command.
+	o.data.AddFlags(printing)
+	o.script.AddFlags(printing)
+	fs.AddFlagSet(printing.Flags())
 	fs.StringVar(&o.color, "color", "auto", "When to color signs: auto (on a terminal, unless NO_COLOR is set), always or never. Color only adds to the signs.")
 }
 
 // addPictureTo adds the flags of commands that show a cluster, or files from one.
 func (o *options) addPictureTo(cmd *cobra.Command) {
-	o.addFilesTo(cmd, "Read this instead of a cluster, as kubectl get -o yaml writes it.")
+	o.addFilesTo(cmd, "Read this instead of a cluster: what kubectl get -o yaml writes.")
 	cmd.Flags().BoolVarP(&o.everywhere, "all-namespaces", "A", false, "Look at all namespaces, which is the default unless -n is given.")
 }
 

@@ -22,7 +22,7 @@ type planOptions struct {
 }
 
 func newPlan(common *options) *cobra.Command {
-	o := &planOptions{options: common, output: newOutput("text")}
+	o := &planOptions{options: common, output: newOutput(common, "text")}
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Show what the installer would change about Fleet itself",

@@ -16,7 +16,7 @@ type renderOptions struct {
 }
 
 func newRender(common *options) *cobra.Command {
-	o := &renderOptions{options: common, output: newOutput("yaml")}
+	o := &renderOptions{options: common, output: newOutput(common, "yaml")}
 	cmd := &cobra.Command{
 		Use:   "render -f FILE",
 		Short: "Print the Fleet objects that manifests lead to, without a cluster",

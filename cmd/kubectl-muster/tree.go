@@ -31,7 +31,7 @@ type treeOptions struct {
 }
 
 func newTree(common *options) *cobra.Command {
-	o := &treeOptions{options: common, output: newOutput("tree", "wide", "mermaid"), fold: true}
+	o := &treeOptions{options: common, output: newOutput(common, "tree", "wide", "mermaid"), fold: true}
 	cmd := &cobra.Command{
 		Use:   "tree [CLASS|CLUSTER]",
 		Short: "Show which clusters are in Fleet, by class, and how they fare",
