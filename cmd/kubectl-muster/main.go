@@ -54,6 +54,7 @@ you apply them. Everything is read with your own rights, and nothing is changed.
 	root.SetIn(o.In)
 	root.SetOut(o.Out)
 	root.SetErr(o.ErrOut)
+	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n") // As the other programs.
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return program.Exit(2, err) })
 	o.addTo(root.PersistentFlags())
 	addGroup(root, "A management cluster, or files from one (-f):", newTree(o), newTrace(o), newCheck(o), newView(o))

@@ -31,7 +31,7 @@ func TestHelp(t *testing.T) {
 				t.Errorf("%q:\n%s", args, shared)
 			}
 		}
-		if version := must(t, "--version"); !strings.HasPrefix(version, name+" version ") {
+		if version := must(t, "--version"); !strings.HasPrefix(version, name+" v") {
 			t.Errorf("version: %s", version)
 		}
 	}
