@@ -11,22 +11,22 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// files are the flags that say what is read instead of a cluster.
+// files are the flags -f and -R.
 type files struct {
 	filenames []string
 	recursive bool
 }
 
-// addFilesTo adds the flags to a command; what says what it reads.
-func (f *files) addFilesTo(cmd *cobra.Command, what string) {
+// addFilesTo adds the flags to a command. The help starts with the text, which describes the files.
+func (f *files) addFilesTo(cmd *cobra.Command, text string) {
 	fs := cmd.Flags()
-	fs.StringSliceVarP(&f.filenames, "filename", "f", nil, what+" A file, a folder, or - for standard input; may be repeated.")
+	fs.StringSliceVarP(&f.filenames, "filename", "f", nil, text+" A file, a folder, or - for standard input; may be repeated.")
 	fs.BoolVarP(&f.recursive, "recursive", "R", false, "With -f FOLDER: read the folders in it, too.")
 	// An error here means that the flag does not exist, which the line above excludes.
 	_ = cmd.MarkFlagFilename("filename", "yaml", "yml", "json")
 }
 
-// given reports whether something is read instead of a cluster.
+// given reports whether the person named files.
 func (f *files) given() bool { return len(f.filenames) > 0 }
 
 // paths returns the files, those in folders included.
@@ -51,7 +51,7 @@ func (f *files) read(stdin io.Reader) ([]manifests.Object, []*manifests.Problem,
 	return objects, problems, nil
 }
 
-// onlyFiles says how files are named to whoever names them without a flag.
+// onlyFiles refuses arguments, and explains how to name files.
 func onlyFiles(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("files are named with -f: -f %s", args[0])

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// usage is cobra's own, without the flags that all commands have, which are many and kubectl's.
+// usage is cobra's own template without the flags that all commands share: kubectl has many.
 const usage = `Usage:
   {{if .HasParent}}{{.UseLine}}{{else}}{{.CommandPath}} COMMAND [flags]{{end}}
 {{- if .HasExample}}
@@ -22,13 +22,20 @@ Examples:
 {{- range $commands}}{{if eq .GroupID $group.ID}}
   {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}
 {{- end}}
+{{- if and .HasParent .HasAvailableSubCommands}}
+
+Commands:
+{{- range .Commands}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}
+{{- end}}
 {{- if and .HasParent .HasAvailableLocalFlags}}
 
 Flags:
 {{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
 {{- end}}
 
-Use {{if not .HasParent}}"{{.CommandPath}} COMMAND --help" for more about a command, and
+Use {{if not .HasParent}}"{{.CommandPath}} COMMAND --help" for more about a command,
+"{{.CommandPath}} completion" for completion in your shell, and
 {{end}}"{{.Root.CommandPath}} options" for the flags that all commands share (-n, --context, --kubeconfig …).
 `
 
@@ -41,8 +48,8 @@ func addGroup(root *cobra.Command, title string, commands ...*cobra.Command) {
 	}
 }
 
-// fold has the help of each command leave out the flags that all share, which a command of
-// its own lists, as kubectl's does.
+// fold moves the flags that all commands share from the help of each to the command options, as
+// kubectl does.
 func fold(root *cobra.Command) {
 	cobra.EnableCommandSorting = false
 	root.SetUsageTemplate(usage)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/version"
 )
 
 // TestHelp holds that the help is short, and names the program as it was called.
@@ -15,7 +16,7 @@ func TestHelp(t *testing.T) {
 	for path, name := range map[string]string{"/usr/bin/kubectl-muster": "kubectl muster", "kubectl-muster.exe": "kubectl muster", "/muster": "muster"} {
 		os.Args[0] = path
 		help := must(t, "--help")
-		if lines := strings.Count(help, "\n"); lines > 25 || !strings.Contains(help, "\n  "+name+" COMMAND") || strings.Contains(help, "--kubeconfig string") {
+		if lines := strings.Count(help, "\n"); lines > 26 || !strings.Contains(help, "\n  "+name+" COMMAND") || strings.Contains(help, "--kubeconfig string") {
 			t.Errorf("%s: %d lines:\n%s", path, lines, help)
 		}
 		for _, command := range []string{"tree", "trace", "check", "view", "lint", "render", "plan", "audit", "agent-manifest"} {
@@ -31,8 +32,8 @@ func TestHelp(t *testing.T) {
 				t.Errorf("%q:\n%s", args, shared)
 			}
 		}
-		if version := must(t, "--version"); !strings.HasPrefix(version, name+" v") {
-			t.Errorf("version: %s", version)
+		if got, want := must(t, "--version"), name+" "+version.Get().String()+"\n"; got != want {
+			t.Errorf("version: %q, want %q", got, want)
 		}
 	}
 }

@@ -68,8 +68,8 @@ func (c *checker) find(about Finding, severity Severity, path, message string) {
 	c.findings = append(c.findings, about)
 }
 
-// findBroken finds what is wrong with fields: what the webhooks say, and where they say nothing,
-// what the rules of the CRD do.
+// findBroken adds an error for each field that the webhooks or the CRD refuse. If both refuse a
+// field, the webhook's message stands.
 func (c *checker) findBroken(about Finding, refused, broken field.ErrorList) {
 	said := map[string]bool{}
 	for _, err := range refused {

@@ -26,7 +26,7 @@ import (
 	shipped "github.com/muster-fleet/muster/manifests"
 )
 
-// rules are those of one version of a kind.
+// rules validate one version of a kind.
 type rules struct {
 	structural *structuralschema.Structural
 	schema     validation.SchemaValidator
@@ -103,7 +103,7 @@ func Validate(ctx context.Context, kind schema.GroupVersionKind, raw []byte) (fi
 	return problems, nil
 }
 
-// blocksRules reports whether the API server evaluates no CEL rule beside an error.
+// blocksRules reports whether the API server skips the CEL rules because of an error.
 func blocksRules(err *field.Error) bool {
 	switch err.Type {
 	case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:

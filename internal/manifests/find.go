@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// extensions are those that kubectl reads of a folder.
+// extensions mark the files that kubectl reads in a folder.
 var extensions = []string{".json", ".yaml", ".yml"}
 
-// Find puts the files of a folder in the place of the folder, as kubectl does: those of the
-// folders in it only if recursive. What does not exist is left for Read to report.
+// Find replaces each folder with its files, as kubectl does. It descends into the folders in it
+// only if recursive. Read reports the paths that do not exist.
 func Find(paths []string, recursive bool) ([]string, error) {
 	var found []string
 	for _, path := range paths {

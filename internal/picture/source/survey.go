@@ -15,15 +15,15 @@ import (
 	"github.com/muster-fleet/muster/internal/picture/trace"
 )
 
-// subject is a Cluster that is asked about.
+// subject is a Cluster to explain the Bundle on.
 type subject struct {
 	key    types.NamespacedName
 	capi   *picture.CAPICluster
 	judged *picture.Node
 }
 
-// Survey explains a Bundle on every Cluster of a scope. A Bundle without a namespace is looked for
-// in the one that is given, and else everywhere.
+// Survey explains a Bundle on every Cluster of a scope. It searches for a Bundle without a
+// namespace in the given one, and then in all others.
 func Survey(ctx context.Context, reader client.Reader, scope Scope, namespace, bundle string) (*trace.Survey, error) {
 	t := newTracing(reader)
 	if err := t.bundle(ctx, bundle, namespace); err != nil {
@@ -77,8 +77,7 @@ func Survey(ctx context.Context, reader client.Reader, scope Scope, namespace, b
 	return result, nil
 }
 
-// subjects returns all Clusters: those in Fleet by the key of their Fleet Cluster, and those that
-// are not.
+// subjects returns all Clusters. Clusters in Fleet have the key of their Fleet Cluster.
 func subjects(objects *picture.Objects) (inFleet map[types.NamespacedName]subject, others []subject) {
 	inFleet = map[types.NamespacedName]subject{}
 	picture.Build(objects).Walk(func(node, _ *picture.Node) {

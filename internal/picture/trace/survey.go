@@ -14,7 +14,7 @@ type Survey struct {
 	Clusters []Summary `json:"clusters"`
 }
 
-// Summary is what is kept of a Trace.
+// Summary is a Trace without its steps.
 type Summary struct {
 	Cluster    string  `json:"cluster"`
 	Verdict    Verdict `json:"verdict"`
@@ -33,7 +33,7 @@ func (s *Survey) Add(traced *Trace) {
 	s.Clusters = append(s.Clusters, summary)
 }
 
-// Group is Clusters of which the same can be said.
+// Group is a list of Clusters with the same verdict.
 type Group struct {
 	State picture.State
 	Says  string
@@ -41,7 +41,7 @@ type Group struct {
 	Clusters []string
 }
 
-// Groups returns the Clusters by what can be said of them, the worst first.
+// Groups puts Clusters with the same verdict together, the worst first.
 func (s *Survey) Groups() []Group {
 	index := map[string]int{}
 	var groups []Group
@@ -75,7 +75,7 @@ var failures = map[string]string{
 	StepReady:     "Fleet has given it no namespace yet",
 }
 
-// judge says how a Bundle fares on a Cluster.
+// judge returns the state of a Bundle on a Cluster, and words for it.
 func (s *Summary) judge() (picture.State, string) {
 	there := ""
 	if s.Deployed != "" {
