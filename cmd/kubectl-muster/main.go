@@ -46,6 +46,8 @@ func newRoot(o *options) *cobra.Command {
 		Short: "See which clusters are in Fleet, what is on them, and why",
 		Long: `See which clusters are in Fleet, what is on them, and why; and try manifests out before
 you apply them. Everything is read with your own rights, and nothing is changed.`,
+		Args:          withUsage(cobra.NoArgs),
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       version.Get().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,

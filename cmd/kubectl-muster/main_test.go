@@ -41,7 +41,7 @@ func TestHelp(t *testing.T) {
 // TestUsage holds that wrong arguments exit with 2, and are told from what was found.
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{"tree", "a", "b"}, {"trace"}, {"trace", "a", "b", "c"}, {"trace", "cni", "-o", "mermaid"}, {"tree", "--none"}, {"view", "a"}, {"audit", "a"}, {"audit", "-o", "typo"},
+		{"typo"}, {"tree", "a", "b"}, {"trace"}, {"trace", "a", "b", "c"}, {"trace", "cni", "-o", "mermaid"}, {"tree", "--none"}, {"view", "a"}, {"audit", "a"}, {"audit", "-o", "typo"},
 		{"plan", "a"}, {"agent-manifest"}, {"agent-manifest", "/edge"}, {"agent-manifest", "team/"}, {"tree", "--watch", "-f", "-"}, {"tree", "-f", t.TempDir()},
 	} {
 		if _, err := muster(t, args...); program.ExitCode(err) != 2 {
