@@ -25,7 +25,7 @@ type checkOptions struct {
 }
 
 func newCheck(common *options) *cobra.Command {
-	o := &checkOptions{treeOptions: treeOptions{options: common, output: newOutput("tree", "wide"), problems: true, fold: true}}
+	o := &checkOptions{treeOptions: treeOptions{options: common, output: newOutput(common, "tree", "wide"), problems: true, fold: true}}
 	cmd := &cobra.Command{
 		Use:   "check [CLASS|CLUSTER]",
 		Short: "Exit with 0 only if all clusters are as they should be",
@@ -45,6 +45,7 @@ answer, or rights that are missing.`,
 			return o.run(cmd.Context())
 		},
 	}
+	o.addPictureTo(cmd)
 	o.output.addTo(cmd)
 	fs := cmd.Flags()
 	fs.BoolVar(&o.wait, "wait", false, "Wait until all are as they should be.")

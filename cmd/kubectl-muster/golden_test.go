@@ -98,15 +98,22 @@ func stateFile(t *testing.T, name string) string {
 	return file
 }
 
-// muster runs a command and returns what it prints and its error.
-func muster(t *testing.T, args ...string) (string, error) {
+// fed runs a command with a standard input, and returns what it prints and its error.
+func fed(t *testing.T, stdin string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	err := execute(t.Context(), args, genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &errOut})
-	if errOut.Len() > 0 {
-		t.Errorf("%v: standard error: %s", args, &errOut)
+	err = execute(t.Context(), args, genericiooptions.IOStreams{In: strings.NewReader(stdin), Out: &out, ErrOut: &errOut})
+	return out.String(), errOut.String(), err
+}
+
+// muster runs a command that prints nothing to standard error.
+func muster(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	out, errOut, err := fed(t, "", args...)
+	if errOut != "" {
+		t.Errorf("%v: standard error: %s", args, errOut)
 	}
-	return out.String(), err
+	return out, err
 }
 
 func must(t *testing.T, args ...string) string {
@@ -167,6 +174,24 @@ func TestStates(t *testing.T) {
 			isShowable(t, run("tree", "--bundles"))
 		})
 	}
+}
+
+// TestSurvey holds what is said of a Bundle on all Clusters of each recorded state.
+func TestSurvey(t *testing.T) {
+	var a archive
+	for _, state := range states() {
+		out, err := muster(t, "trace", state.trace[0], "-f", stateFile(t, state.name))
+		if err != nil {
+			out = "error: " + err.Error()
+		}
+		isShowable(t, out)
+		a.add(state.name, out)
+	}
+	healthy := stateFile(t, "bundle-failing")
+	a.add("bundle-failing, wide", must(t, "trace", "cni", "-f", healthy, "-o", "wide"))
+	a.add("bundle-failing, json", must(t, "trace", "cni", "-f", healthy, "-o", "json"))
+	a.add("bundle-failing, of a namespace", must(t, "trace", "classes/cni", "-f", healthy, "-n", "classes"))
+	a.golden(t, "survey")
 }
 
 // isShowable fails for text that a terminal would take for more than text.

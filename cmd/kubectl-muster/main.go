@@ -1,11 +1,13 @@
-// Command kubectl-muster shows what Muster, Cluster API and Fleet make of a management
-// cluster, with the rights of the person who runs it: kubectl muster tree, trace, view and
-// check. It changes nothing.
+// Command kubectl-muster is everything that people do with Muster: as `kubectl muster`, and as
+// `muster` under that name. It looks at a management cluster with the rights of the person who
+// runs it, and at manifests without a cluster. It changes nothing.
 package main
 
 import (
 	"context"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
@@ -14,7 +16,7 @@ import (
 	"github.com/muster-fleet/muster/internal/version"
 )
 
-func main() { program.Main("kubectl-muster", run) }
+func main() { program.Main(calledAs(), run) }
 
 func run(ctx context.Context, args []string) error {
 	return execute(ctx, args, genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
@@ -26,25 +28,41 @@ func execute(ctx context.Context, args []string, streams genericiooptions.IOStre
 	return root.ExecuteContext(ctx)
 }
 
-func newRoot(o *options) *cobra.Command {
-	root := &cobra.Command{
-		Use:   "kubectl-muster",
-		Short: "See which clusters are in Fleet, what is on them, and whose turn it is",
-		Long: `See which clusters are in Fleet, what is on them, and whose turn it is.
+// plugin is the name of the program's file as a plugin of kubectl.
+const plugin = "kubectl-muster"
 
-Everything is read with your own kubeconfig and rights, or from a file (-f), and
-nothing is changed. What you may not read is shown as such.`,
+// calledAs returns the name that the program was called by. Any but "muster" is kubectl's doing.
+func calledAs() string {
+	if strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe") == "muster" {
+		return "muster"
+	}
+	return plugin
+}
+
+func newRoot(o *options) *cobra.Command {
+	called := calledAs()
+	root := &cobra.Command{
+		Use:   called,
+		Short: "See which clusters are in Fleet, what is on them, and why",
+		Long: `See which clusters are in Fleet, what is on them, and why; and try manifests out before
+you apply them. Everything is read with your own rights, and nothing is changed.`,
+		Args:          withUsage(cobra.NoArgs),
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       version.Get().String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl muster"},
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: strings.Replace(called, "-", " ", 1)},
 	}
 	root.SetIn(o.In)
 	root.SetOut(o.Out)
 	root.SetErr(o.ErrOut)
+	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n") // As the other programs.
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return program.Exit(2, err) })
 	o.addTo(root.PersistentFlags())
-	root.AddCommand(newTree(o), newTrace(o), newCheck(o), newView(o), newAgentManifest(o))
+	addGroup(root, "A management cluster, or files from one (-f):", newTree(o), newTrace(o), newCheck(o), newView(o))
+	addGroup(root, "Manifests, without a cluster (-f):", newLint(o), newRender(o))
+	addGroup(root, "For administrators:", newPlan(o), newAudit(o), newAgentManifest(o))
+	fold(root)
 	return root
 }
 

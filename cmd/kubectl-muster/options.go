@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,11 +26,14 @@ import (
 	"github.com/muster-fleet/muster/internal/view/source"
 )
 
-// options are the flags of all commands.
+// options are the flags that commands share.
 type options struct {
 	genericiooptions.IOStreams
 	flags *genericclioptions.ConfigFlags
-	files []string
+	// data and script are kubectl's formats for -o, with their flags.
+	data   *genericclioptions.JSONYamlPrintFlags
+	script *genericclioptions.KubeTemplatePrintFlags
+	files
 	// everywhere says so against a namespace of the kubeconfig; it is the default of commands
 	// that look at many Clusters.
 	everywhere bool
@@ -47,14 +49,26 @@ func newOptions(streams genericiooptions.IOStreams) *options {
 		config.QPS = -1 // The API server's own fairness is enough.
 		return config
 	}
-	return &options{IOStreams: streams, flags: flags, color: "auto"}
+	return &options{
+		IOStreams: streams, flags: flags, color: "auto",
+		data: genericclioptions.NewJSONYamlPrintFlags(), script: genericclioptions.NewKubeTemplatePrintFlags(),
+	}
 }
 
+// addTo adds the flags of all commands.
 func (o *options) addTo(fs *pflag.FlagSet) {
 	o.flags.AddFlags(fs)
-	fs.StringSliceVarP(&o.files, "filename", "f", nil, "Read these files instead of a cluster, as kubectl get -o yaml writes them; - is standard input.")
-	fs.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "Look at all namespaces, which is the default unless -n is given.")
+	printing := &cobra.Command{} // Takes what kubectl would add to each command.
+	o.data.AddFlags(printing)
+	o.script.AddFlags(printing)
+	fs.AddFlagSet(printing.Flags())
 	fs.StringVar(&o.color, "color", "auto", "When to color signs: auto (on a terminal, unless NO_COLOR is set), always or never. Color only adds to the signs.")
+}
+
+// addPictureTo adds the flags of commands that show a cluster, or files from one.
+func (o *options) addPictureTo(cmd *cobra.Command) {
+	o.addFilesTo(cmd, "Read this instead of a cluster: what kubectl get -o yaml writes.")
+	cmd.Flags().BoolVarP(&o.everywhere, "all-namespaces", "A", false, "Look at all namespaces, which is the default unless -n is given.")
 }
 
 // scope returns which Clusters are looked at.
@@ -67,7 +81,7 @@ func (o *options) scope() source.Scope {
 
 // namespace returns the namespace in which a name without one is looked for first.
 func (o *options) namespace() string {
-	if len(o.files) > 0 {
+	if o.given() {
 		return *o.flags.Namespace
 	}
 	namespace, _, err := o.flags.ToRawKubeConfigLoader().Namespace()
@@ -79,14 +93,18 @@ func (o *options) namespace() string {
 
 // reader returns where things are read from.
 func (o *options) reader() (client.Reader, error) {
-	if len(o.files) == 0 {
+	if !o.given() {
 		return o.client()
 	}
 	scheme, err := program.Scheme()
 	if err != nil {
 		return nil, err
 	}
-	file, err := source.Open(scheme, o.files, o.In)
+	paths, err := o.paths()
+	if err != nil {
+		return nil, err
+	}
+	file, err := source.Open(scheme, paths, o.In)
 	if err != nil {
 		return nil, program.Exit(2, err)
 	}
@@ -96,14 +114,20 @@ func (o *options) reader() (client.Reader, error) {
 	return file, nil
 }
 
-// client returns a client with the rights of the person who runs the command.
-func (o *options) client() (client.WithWatch, error) {
-	if len(o.files) > 0 {
-		return nil, program.Exit(2, errors.New("files do not change: this needs a cluster, not -f"))
-	}
+// config returns how the API server is reached.
+func (o *options) config() (*rest.Config, error) {
 	config, err := o.flags.ToRESTConfig()
 	if err != nil {
 		return nil, program.Exit(2, err)
+	}
+	return config, nil
+}
+
+// client returns a client with the rights of the person who runs the command.
+func (o *options) client() (client.WithWatch, error) {
+	config, err := o.config()
+	if err != nil {
+		return nil, err
 	}
 	scheme, err := program.Scheme()
 	if err != nil {
@@ -157,16 +181,20 @@ func (o *options) completeNames(cmd *cobra.Command, args []string, _ string) ([]
 	return append(o.names(cmd, clusterv1.GroupVersion.WithKind("ClusterClassList")), o.names(cmd, clusterv1.GroupVersion.WithKind("ClusterList"))...), cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeTrace completes the name of a Bundle, then that of a Cluster.
-func (o *traceOptions) completeTrace(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	switch len(args) {
-	case 0:
-		return o.names(cmd, fleetv1.SchemeGroupVersion.WithKind("BundleList")), cobra.ShellCompDirectiveNoFileComp
-	case 1:
-		return o.names(cmd, clusterv1.GroupVersion.WithKind("ClusterList")), cobra.ShellCompDirectiveNoFileComp
-	default:
+// completeClusters completes the name of a Cluster.
+func (o *options) completeClusters(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+	return o.names(cmd, clusterv1.GroupVersion.WithKind("ClusterList")), cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeTrace completes the name of a Bundle, then that of a Cluster.
+func (o *traceOptions) completeTrace(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return o.names(cmd, fleetv1.SchemeGroupVersion.WithKind("BundleList")), cobra.ShellCompDirectiveNoFileComp
+	}
+	return o.completeClusters(cmd, args[1:], "")
 }
 
 // names lists objects for a completion, which must not take long, and has nobody to tell

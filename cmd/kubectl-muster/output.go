@@ -17,22 +17,19 @@ import (
 
 // output is the flag that says how something is written.
 type output struct {
+	*options
 	format string
-	// own are the formats beside cli-runtime's.
-	own    []string
-	data   *genericclioptions.JSONYamlPrintFlags
-	script *genericclioptions.KubeTemplatePrintFlags
+	// own are the formats beside kubectl's.
+	own []string
 }
 
-func newOutput(own ...string) *output {
-	return &output{format: own[0], own: own, data: genericclioptions.NewJSONYamlPrintFlags(), script: genericclioptions.NewKubeTemplatePrintFlags()}
+func newOutput(common *options, own ...string) *output {
+	return &output{options: common, format: own[0], own: own}
 }
 
 func (o *output) addTo(cmd *cobra.Command) {
 	all := slices.Concat(o.own, o.data.AllowedFormats(), o.script.AllowedFormats())
-	cmd.Flags().StringVarP(&o.format, "output", "o", o.format, "The format: one of "+strings.Join(all, ", ")+".")
-	o.data.AddFlags(cmd)
-	o.script.AddFlags(cmd)
+	cmd.Flags().StringVarP(&o.format, "output", "o", o.format, "The format: "+strings.Join(o.own, ", ")+", or one of kubectl's, such as json or jsonpath=….")
 	// An error here means that the flag does not exist, which the line above excludes.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(all, cobra.ShellCompDirectiveNoFileComp))
 }

@@ -31,7 +31,7 @@ type treeOptions struct {
 }
 
 func newTree(common *options) *cobra.Command {
-	o := &treeOptions{options: common, output: newOutput("tree", "wide", "mermaid"), fold: true}
+	o := &treeOptions{options: common, output: newOutput(common, "tree", "wide", "mermaid"), fold: true}
 	cmd := &cobra.Command{
 		Use:   "tree [CLASS|CLUSTER]",
 		Short: "Show which clusters are in Fleet, by class, and how they fare",
@@ -41,7 +41,7 @@ Given a Cluster, also the Bundles on it and their resources in trouble. A name m
 be NAMESPACE/NAME, with class/ or cluster/ before it where that is not clear.
 
 Signs: ● as it should be, ○ waits for something, ◌ kept as it is because somebody
-wants it so, ▲ needs somebody, ? could not be read.`,
+wants it so, ▲ needs action, ? could not be read. -o wide says from whom.`,
 		Example: `  kubectl muster tree
   kubectl muster tree --problems
   kubectl muster tree team-a/prod -o wide
@@ -55,6 +55,7 @@ wants it so, ▲ needs somebody, ? could not be read.`,
 			return o.run(cmd.Context())
 		},
 	}
+	o.addPictureTo(cmd)
 	o.output.addTo(cmd)
 	fs := cmd.Flags()
 	fs.BoolVar(&o.problems, "problems", false, "Leave out what is as it should be.")
@@ -154,6 +155,9 @@ const calm = 200 * time.Millisecond
 
 // follow shows the picture again whenever it changes.
 func (o *treeOptions) follow(ctx context.Context) error {
+	if o.given() {
+		return program.Exit(2, errors.New("--watch: files do not change; this needs a cluster, not -f"))
+	}
 	if o.bundles {
 		return program.Exit(2, errors.New("--watch: the Bundles of all Clusters are not watched; name one Cluster"))
 	}

@@ -38,6 +38,7 @@ holds a random token. It can only be read. It ends with the command (Ctrl-C).`,
 		Args:    withUsage(cobra.NoArgs),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
+	o.addPictureTo(cmd)
 	cmd.Flags().IntVar(&o.port, "port", 0, "The port to listen on; 0 takes a free one.")
 	addStaleAfter(cmd, &o.staleAfter)
 	return cmd
@@ -63,7 +64,7 @@ func (o *viewOptions) run(ctx context.Context) error {
 
 // source returns what the page shows, and its title.
 func (o *viewOptions) source(ctx context.Context) (page.Source, string, error) {
-	if len(o.files) > 0 {
+	if o.given() {
 		reader, err := o.reader()
 		if err != nil {
 			return nil, "", err
@@ -73,7 +74,7 @@ func (o *viewOptions) source(ctx context.Context) (page.Source, string, error) {
 			return nil, "", err
 		}
 		objects.StaleAfter = o.staleAfter
-		return &still{reader, objects}, fmt.Sprintf("%s, as of %s", strings.Join(o.files, ", "), objects.Now.UTC().Format(time.RFC3339)), nil
+		return &still{reader, objects}, fmt.Sprintf("%s, as of %s", strings.Join(o.filenames, ", "), objects.Now.UTC().Format(time.RFC3339)), nil
 	}
 	from, err := o.client()
 	if err != nil {

@@ -1,12 +1,8 @@
-// Command syncer makes Rancher Fleet's objects follow Cluster API's Clusters. With the
-// argument render it prints those objects for given manifests, without a cluster; with audit,
-// what was never authorized in a cluster; with agent-manifest, the manifest of a Cluster's
-// agent.
+// Command syncer makes Rancher Fleet's objects follow Cluster API's Clusters.
 package main
 
 import (
 	"context"
-	"os"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -35,16 +31,6 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 func main() { program.Main("syncer", run) }
 
 func run(ctx context.Context, args []string) error {
-	if len(args) > 0 {
-		switch args[0] {
-		case "render":
-			return runRender(args[1:], os.Stdin, os.Stdout, os.Stderr)
-		case "audit":
-			return runAudit(ctx, args[1:], os.Stdout, os.Stderr)
-		case "agent-manifest":
-			return runAgentManifest(ctx, args[1:], os.Stdout, os.Stderr)
-		}
-	}
 	var o options
 	if err := o.Begin("syncer", args, o.addTo, o.Election.AddTo); err != nil {
 		return err

@@ -1,6 +1,5 @@
 // Command webhook stamps Cluster API's Clusters as they are applied, and refuses Clusters
-// and FleetAddonConfigs that would go wrong later. `webhook check` does the same for
-// manifests, without a cluster.
+// and FleetAddonConfigs that would go wrong later.
 package main
 
 import (
@@ -38,9 +37,6 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 func main() { program.Main("webhook", run) }
 
 func run(ctx context.Context, args []string) error {
-	if len(args) > 0 && args[0] == "check" {
-		return runCheck(ctx, args[1:], os.Stdin, os.Stdout, os.Stderr)
-	}
 	var o options
 	if err := o.Begin("webhook", args, o.addTo); err != nil {
 		return err

@@ -31,8 +31,9 @@ func makeTargets(path string) ([]string, error) {
 
 // subcommands are the subcommands whose flags are in the reference, too.
 var subcommands = [][]string{
-	{"./syncer", "audit"}, {"./syncer", "agent-manifest"},
 	{"./kubectl-muster", "tree"}, {"./kubectl-muster", "trace"}, {"./kubectl-muster", "check"}, {"./kubectl-muster", "view"},
+	{"./kubectl-muster", "lint"}, {"./kubectl-muster", "render"}, {"./kubectl-muster", "plan"}, {"./kubectl-muster", "audit"},
+	{"./kubectl-muster", "options"},
 }
 
 // programFlags returns the flags that the programs print with --help.

@@ -65,7 +65,7 @@ func checkCommands(t *testing.T, release, binaries, address string) {
 	} else {
 		compare := command(t, "SECURITY.md", "comm -23")
 		for _, program := range programs.All {
-			if lacking := follow(t, dir, strings.ReplaceAll(compare, "webhook", program.Name)); lacking != "" {
+			if lacking := follow(t, dir, strings.NewReplacer("muster-webhook", program.Image(), "webhook", program.Name).Replace(compare)); lacking != "" {
 				t.Errorf("the SBOM of %s lacks\n%s", program.Name, lacking)
 			}
 		}

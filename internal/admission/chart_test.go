@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/crd"
 	"github.com/muster-fleet/muster/internal/manifests"
 )
 
@@ -103,7 +104,7 @@ kind: HelmChartProxy
 metadata: {name: web, namespace: team}
 spec: {clusterSelector: {}, repoURL: "http://a", chartName: web, chartname: web, valuesTemplate: "{{ if", options: {skipCRDs: true}}
 `))
-	findings, err := Check(context.Background(), objects, problems)
+	findings, err := Check(context.Background(), crd.Validate, objects, problems)
 	if err != nil {
 		t.Fatal(err)
 	}

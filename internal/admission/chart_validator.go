@@ -14,11 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
-	kjson "sigs.k8s.io/json"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/bounds"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/manifests"
 )
 
 // ChartValidator is the validating webhook for HelmChartProxies. Its zero value looks at the
@@ -185,21 +185,18 @@ func within(parent map[string]any, key string) map[string]any {
 }
 
 // checkChart finds what the webhooks would say about a HelmChartProxy. What its template
-// gives for each Cluster, `syncer render` shows.
-func (c *checker) checkChart(about Finding, raw []byte) {
+// gives for each Cluster, `kubectl muster render` shows.
+func (c *checker) checkChart(ctx context.Context, about Finding, from *manifests.Object) error {
 	proxy := &addonsv1.HelmChartProxy{}
-	unknown, err := kjson.UnmarshalStrict(raw, proxy)
-	if err != nil {
-		c.find(about, SeverityError, "", err.Error())
-		return
+	broken, ok, err := c.decode(ctx, about, from, proxy)
+	if !ok {
+		return err
 	}
-	c.findUnknown(about, unknown)
 	warnings := plan.Warnings(proxy)
 	plan.Default(proxy)
-	for _, err := range plan.Validate(proxy) {
-		c.find(about, SeverityError, err.Field, err.ErrorBody())
-	}
+	c.findBroken(about, plan.Validate(proxy), broken)
 	for _, warning := range warnings {
 		c.find(about, SeverityWarning, "", warning)
 	}
+	return nil
 }

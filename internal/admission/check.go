@@ -3,15 +3,15 @@ package admission
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/json"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -20,49 +20,10 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Severity reports whether the webhooks would refuse what was found, or only warn about it.
-type Severity string
-
-// The severities of findings.
-const (
-	SeverityError   Severity = "error"
-	SeverityWarning Severity = "warning"
-)
-
-// Finding is what the webhooks would say about a manifest.
-type Finding struct {
-	File      string   `json:"file"`
-	Kind      string   `json:"kind,omitempty"`
-	Namespace string   `json:"namespace,omitempty"`
-	Name      string   `json:"name,omitempty"`
-	Severity  Severity `json:"severity"`
-	// Path is the field; empty if the finding is about the whole object.
-	Path    string `json:"path,omitempty"`
-	Message string `json:"message"`
-}
-
-// String returns "file: Kind ns/name: path: message".
-func (f Finding) String() string {
-	name := f.Name
-	if f.Namespace != "" {
-		name = f.Namespace + "/" + f.Name
-	}
-	var parts []string
-	for _, part := range []string{f.File, strings.TrimSpace(f.Kind + " " + name), f.Path, f.Message} {
-		if part != "" {
-			parts = append(parts, part)
-		}
-	}
-	text := strings.Join(parts, ": ")
-	if f.Severity == SeverityWarning {
-		return "warning: " + text
-	}
-	return text
-}
-
 // checker checks manifests without a cluster. They are each other's inventory: what is not
 // among them does not exist.
 type checker struct {
+	rules      Rules
 	configs    []manifest[*addonsv1.FleetAddonConfig]
 	created    []manifest[*clusterRequest]
 	classes    map[types.NamespacedName]bool
@@ -78,14 +39,21 @@ type manifest[T any] struct {
 	// Finding specifies where it is from.
 	Finding
 	object T
+	// broken are the rules of its CRD that it breaks.
+	broken field.ErrorList
 }
 
-// Check returns what the webhooks would say if the objects were created in their order on a
-// cluster without others. The requester is unknown, so the use of a class of another
-// namespace is not checked, and a CA that a FleetAddonConfig refers to is not read. Kinds
+// Rules returns which rules of its CRD an object breaks. The webhooks leave these to the API
+// server, so they do not link what evaluates them.
+type Rules func(ctx context.Context, kind schema.GroupVersionKind, raw []byte) (field.ErrorList, error)
+
+// Check returns what the API server and the webhooks would say if the objects were created in
+// their order on a cluster without others. The requester is unknown, so the use of a class of
+// another namespace is not checked, and a CA that a FleetAddonConfig refers to is not read. Kinds
 // that no policy concerns are skipped.
-func Check(ctx context.Context, objects []manifests.Object, problems []*manifests.Problem) ([]Finding, error) {
+func Check(ctx context.Context, rules Rules, objects []manifests.Object, problems []*manifests.Problem) ([]Finding, error) {
 	c := &checker{
+		rules:      rules,
 		classes:    map[types.NamespacedName]bool{},
 		existing:   map[types.NamespacedName]*object{},
 		namespaces: map[string]map[string]string{},
@@ -94,28 +62,31 @@ func Check(ctx context.Context, objects []manifests.Object, problems []*manifest
 		c.find(Finding{File: problem.File}, SeverityError, "", problem.Err.Error())
 	}
 	for i := range objects {
-		c.add(&objects[i])
+		if err := c.add(ctx, &objects[i]); err != nil {
+			return nil, objects[i].Wrap(err)
+		}
 	}
 	err := c.check(ctx)
 	return c.findings, err
 }
 
-func (c *checker) add(from *manifests.Object) {
+// add adds an object. The error is one of the CRDs themselves.
+func (c *checker) add(ctx context.Context, from *manifests.Object) error {
 	about := Finding{File: from.File, Kind: from.Kind, Namespace: cmp.Or(from.Namespace, metav1.NamespaceDefault), Name: cmp.Or(from.Name, from.GenerateName)}
 	key := types.NamespacedName{Namespace: about.Namespace, Name: from.Name}
 	switch from.GroupVersionKind().GroupKind() {
 	case addonsv1.GroupVersion.WithKind("FleetAddonConfig").GroupKind():
 		about.Namespace = ""
-		c.addConfig(about, from.Raw)
+		return c.addConfig(ctx, about, from)
 	case addonsv1.GroupVersion.WithKind("HelmChartProxy").GroupKind():
-		c.checkChart(about, from.Raw)
+		return c.checkChart(ctx, about, from)
 	case clusterKind.GroupKind():
 		cluster, err := parseCluster(from.Raw)
 		if err != nil {
 			c.find(about, SeverityError, "", err.Error())
-			return
+			return nil
 		}
-		c.created = append(c.created, manifest[*clusterRequest]{about, cluster})
+		c.created = append(c.created, manifest[*clusterRequest]{Finding: about, object: cluster})
 	case classKind.GroupKind():
 		c.classes[key] = true
 	case fleetClusterKind.GroupKind():
@@ -126,47 +97,44 @@ func (c *checker) add(from *manifests.Object) {
 		labels[corev1.LabelMetadataName] = from.Name
 		c.namespaces[from.Name] = labels
 	}
+	return nil
 }
 
-func (c *checker) addConfig(about Finding, raw []byte) {
-	config := &addonsv1.FleetAddonConfig{}
-	unknown, err := json.UnmarshalStrict(raw, config)
-	if err != nil {
+// decode decodes an object of Muster's, and returns which rules of its CRD it breaks. It returns
+// false, and has found why, if that is not possible.
+func (c *checker) decode(ctx context.Context, about Finding, from *manifests.Object, into any) (broken field.ErrorList, ok bool, err error) {
+	if broken, err = c.rules(ctx, from.GroupVersionKind(), from.Raw); err != nil {
+		return nil, false, err
+	}
+	unknown, err := json.UnmarshalStrict(from.Raw, into)
+	switch {
+	case err != nil && len(broken) > 0:
+		c.findBroken(about, nil, broken)
+		return nil, false, nil
+	case err != nil:
 		c.find(about, SeverityError, "", err.Error())
-		return
+		return nil, false, nil
 	}
 	c.findUnknown(about, unknown)
+	return broken, true, nil
+}
+
+func (c *checker) addConfig(ctx context.Context, about Finding, from *manifests.Object) error {
+	config := &addonsv1.FleetAddonConfig{}
+	broken, ok, err := c.decode(ctx, about, from, config)
+	if !ok {
+		return err
+	}
 	if len(c.configs) > 0 {
 		c.find(about, SeverityError, "", "is a second FleetAddonConfig, after the one in "+c.configs[0].File+"; there may be only one")
 	}
-	c.configs = append(c.configs, manifest[*addonsv1.FleetAddonConfig]{about, config})
-}
-
-// findUnknown finds the fields that the kind of an object does not have.
-func (c *checker) findUnknown(about Finding, unknown []error) {
-	for _, err := range unknown {
-		path, message := "", err.Error()
-		var field json.FieldError
-		if errors.As(err, &field) {
-			path, message = field.FieldPath(), "is a field that a "+about.Kind+" does not have; remove it, or correct its spelling"
-		}
-		c.find(about, SeverityError, path, message)
-	}
-}
-
-func (c *checker) find(about Finding, severity Severity, path, message string) {
-	if message == "" {
-		return
-	}
-	about.Severity, about.Path, about.Message = severity, path, message
-	c.findings = append(c.findings, about)
+	c.configs = append(c.configs, manifest[*addonsv1.FleetAddonConfig]{about, config, broken})
+	return nil
 }
 
 func (c *checker) check(ctx context.Context) error {
 	for _, config := range c.configs {
-		for _, err := range validateConfig(config.object) {
-			c.find(config.Finding, SeverityError, err.Field, err.ErrorBody())
-		}
+		c.findBroken(config.Finding, validateConfig(config.object), config.broken)
 		for _, warning := range warnings(config.object) {
 			c.find(config.Finding, SeverityWarning, "", warning)
 		}

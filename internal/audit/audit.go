@@ -6,7 +6,6 @@ package audit
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -225,13 +224,6 @@ func (a *audit) notes() {
 	if a.Unread[Configs] == "" && !a.Settings.Cluster.Enabled {
 		a.report.Notes = append(a.report.Notes, "spec.cluster.enabled of the FleetAddonConfig is false: nothing is changed; users are judged as if it were true")
 	}
-}
-
-// WriteJSON writes a report for programs.
-func (r *Report) WriteJSON(to io.Writer) error {
-	encoder := json.NewEncoder(to)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(r)
 }
 
 // WriteTables writes a report for people.

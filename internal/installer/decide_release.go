@@ -243,7 +243,7 @@ func (s *state) planned(goal *semver.Version) plan {
 		text = fmt.Sprintf("the values of Fleet %s would be changed", goal)
 	}
 	return plan{
-		installed:  installedIs(false, ReasonPlanned, "%s; `installer plan` shows every object that would change, and spec.install.mode: Apply does it", text),
+		installed:  installedIs(false, ReasonPlanned, "%s; `kubectl muster plan` shows every object that would change, and spec.install.mode: Apply does it", text),
 		configured: configuredIs(false, ReasonPlanned, "%s, as spec.install.mode is Plan", text),
 	}
 }

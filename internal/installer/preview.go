@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/Masterminds/semver/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -20,31 +19,81 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
+// Previewed is what the installer would do.
+type Previewed struct {
+	// Releases are the Helm releases that it would put in, in that order.
+	Releases []PreviewedRelease `json:"releases"`
+	// Next is a step that would come next, after which nothing can be foreseen.
+	Next string `json:"next,omitempty"`
+	// Conditions are what the FleetAddonConfig would say in the end.
+	Conditions []metav1.Condition `json:"conditions"`
+}
+
+// PreviewedRelease is a Helm release that would be put in.
+type PreviewedRelease struct {
+	Name string `json:"name"`
+	// From is its version; empty if there is none yet.
+	From string `json:"from,omitempty"`
+	To   string `json:"to"`
+	// Changes are the objects that differ, a line for each.
+	Changes []string `json:"changes"`
+}
+
+// Write writes it for people.
+func (p *Previewed) Write(to io.Writer) error {
+	out := &strings.Builder{}
+	for _, release := range p.Releases {
+		fmt.Fprintf(out, "Helm release %s %s:\n", release.Name, release.movement())
+		for _, line := range release.Changes {
+			fmt.Fprintf(out, "  %s\n", line)
+		}
+	}
+	if p.Next != "" {
+		fmt.Fprintf(out, "would %s\n", p.Next)
+	}
+	for _, condition := range p.Conditions {
+		fmt.Fprintf(out, "%s would be %s, %s: %s\n", condition.Type, condition.Status, condition.Reason, condition.Message)
+	}
+	_, err := io.WriteString(to, out.String())
+	return err
+}
+
+func (r *PreviewedRelease) movement() string {
+	switch r.From {
+	case "":
+		return "would be installed at " + r.To
+	case r.To:
+		return "would stay at " + r.To
+	default:
+		return fmt.Sprintf("would go from %s to %s", r.From, r.To)
+	}
+}
+
 // previewing is a Fleet that is looked at and never touched.
 type previewing struct {
 	*reconciler
-	out io.Writer
+	found *Previewed
 }
 
 // Preview returns what the installer would do for a FleetAddonConfig, object by object, and does
-// nothing.
-func Preview(ctx context.Context, cluster client.Client, releases Releases, repository OpenRepository, config *addonsv1.FleetAddonConfig, out io.Writer) error {
-	p := &previewing{out: out, reconciler: &reconciler{
+// nothing. With an error it returns what comes before that.
+func Preview(ctx context.Context, cluster client.Client, releases Releases, repository OpenRepository, config *addonsv1.FleetAddonConfig) (*Previewed, error) {
+	p := &previewing{found: &Previewed{Releases: []PreviewedRelease{}, Conditions: []metav1.Condition{}}, reconciler: &reconciler{
 		Client: cluster, Options: Options{LookupInterval: time.Hour, HelmTimeout: time.Minute}, live: cluster,
 		room:     &room{Client: cluster, live: cluster},
 		releases: releases, repository: repository, now: time.Now, rootCA: publicAuthority(cluster), lookups: newLookups(time.Hour), failures: map[string]*failure{}, writes: map[step]*written{}, pending: map[string]observation{},
 	}}
 	s, err := p.observe(ctx, config)
 	if err != nil {
-		return err
+		return p.found, err
 	}
 	if s.install != nil {
 		if s.install.invalid != nil {
-			return s.install.invalid
+			return p.found, s.install.invalid
 		}
 		s.install.planOnly = false
 	}
-	return p.walk(ctx, s)
+	return p.found, p.walk(ctx, s)
 }
 
 // walk goes from step to step, as if each had been taken.
@@ -67,25 +116,23 @@ func (p *previewing) walk(ctx context.Context, s *state) error {
 		case freeCRDs, freeFleet:
 			return fmt.Errorf("to %s, which somebody has left half done, comes first; what is there afterwards cannot be foreseen", next.step)
 		default:
-			p.say("would %s", next.step)
+			p.found.Next = string(next.step)
 			return nil
 		}
 	}
 	return errors.New("no step has led anywhere")
 }
 
-func (p *previewing) say(format string, args ...any) { fmt.Fprintf(p.out, format+"\n", args...) }
-
-// conclude returns what would be reported in the end.
+// conclude finds what would be told in the end.
 func (p *previewing) conclude(last *plan) {
 	for _, condition := range []*metav1.Condition{last.installed, last.configured} {
 		if condition != nil {
-			p.say("%s would be %s, %s: %s", condition.Type, condition.Status, condition.Reason, condition.Message)
+			p.found.Conditions = append(p.found.Conditions, *condition)
 		}
 	}
 }
 
-// put shows what putting a release in would change, and goes on as if it had been done.
+// put finds what putting a release in would change, and goes on as if it had been done.
 func (p *previewing) put(ctx context.Context, s *state, next *plan) error {
 	name, release := next.chart(), &s.fleet
 	if next.step == putCRDs {
@@ -109,27 +156,16 @@ func (p *previewing) put(ctx context.Context, s *state, next *plan) error {
 	if err != nil {
 		return err
 	}
-	p.say("Helm release %s %s:", name, movement(*release, goes))
-	lines, err := difference(was, becomes)
-	if err != nil {
+	change := PreviewedRelease{Name: name, To: goes.String()}
+	if *release != nil {
+		change.From = (*release).Version.String()
+	}
+	if change.Changes, err = difference(was, becomes); err != nil {
 		return err
 	}
-	for _, line := range lines {
-		p.say("  %s", line)
-	}
+	p.found.Releases = append(p.found.Releases, change)
 	*release = &Release{Version: goes, Deployed: goes, AppVersion: goes.String(), Status: StatusDeployed, MadeBy: "preview", Values: next.values}
 	return nil
-}
-
-func movement(release *Release, goes *semver.Version) string {
-	switch {
-	case release == nil:
-		return fmt.Sprintf("would be installed at %s", goes)
-	case release.Version.Equal(goes):
-		return fmt.Sprintf("would stay at %s", goes)
-	default:
-		return fmt.Sprintf("would go from %s to %s", release.Version, goes)
-	}
 }
 
 // difference returns a line for each object that differs between two manifests.
@@ -142,7 +178,7 @@ func difference(was, becomes string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var lines []string
+	lines := []string{}
 	for name, object := range after {
 		old, known := before[name]
 		switch {

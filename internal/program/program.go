@@ -69,6 +69,9 @@ func (f *Flags) Begin(name string, args []string, add ...func(*pflag.FlagSet)) e
 	if err := Parse(fs, args, os.Stdout); err != nil {
 		return err
 	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("%q is not understood: this is a daemon, and takes flags only; what people do is in kubectl muster", fs.Arg(0))
+	}
 	if err := f.SetUpLogging(); err != nil {
 		return err
 	}
@@ -230,8 +233,7 @@ func (onStandbys) NeedLeaderElection() bool { return false }
 // that there is nothing left to do. Main treats it as success.
 var ErrAnswered = errors.New("the question has been answered")
 
-// Parse reads the arguments of a program, or of one of its subcommands, and answers
-// --version, which all of them have.
+// Parse reads the arguments of a program, and answers --version, which all of them have.
 func Parse(fs *pflag.FlagSet, args []string, stdout io.Writer) error {
 	asked := fs.Bool("version", false, "Print which build this is, and exit.")
 	if err := fs.Parse(args); err != nil {

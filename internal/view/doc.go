@@ -1,6 +1,6 @@
 // Package view shows what is where: ClusterClasses, the groups and mappings of each
 // namespace, the Clusters in them and the Bundles on these, each with its state, the reason
-// and whose turn it is. It is pure: objects, read live or from a file, become a Graph. What
+// and from whom action is needed. It is pure: objects, read live or from a file, become a Graph. What
 // draws a Graph decides nothing.
 package view
 
@@ -11,7 +11,7 @@ type State string
 
 // The states, the worst first.
 const (
-	// Problem needs somebody.
+	// Problem needs action.
 	Problem State = "Problem"
 	// Unknown is what could not be read.
 	Unknown State = "Unknown"
@@ -96,7 +96,7 @@ type Node struct {
 	// Reason is one word, from a condition or Fleet, for the state.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
-	// Turn is whose turn it is, and Do what there is to do.
+	// Turn is from whom action is needed, and Do which.
 	Turn string `json:"turn,omitempty"`
 	Do   string `json:"do,omitempty"`
 	// Facts are what else is known, in a fixed order.

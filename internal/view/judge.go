@@ -2,6 +2,7 @@ package view
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -149,7 +150,10 @@ func judgeBundles(state fleetv1.BundleState) State {
 	}
 }
 
-// turns say whose turn it is, and what there is to do.
+// OfBundle says how a Bundle fares on a Cluster, by Fleet's word for it.
+func OfBundle(state string) State { return judgeBundles(fleetv1.BundleState(state)) }
+
+// turns say from whom action is needed, and which.
 var turns = map[string]struct{ whose, do string }{
 	importedWaiting:             {"Cluster API", "its control plane is not initialized: clusterctl describe cluster -n %[1]s %[2]s"},
 	importedPaused:              {"you", "nothing changes until it is unpaused"},
@@ -179,7 +183,7 @@ var turns = map[string]struct{ whose, do string }{
 	string(fleetv1.WaitApplied): {"the cluster", "the agent there has not applied it yet"},
 }
 
-// advise fills in whose turn it is.
+// advise fills in from whom action is needed.
 func (n *Node) advise() {
 	turn := turns[n.Reason]
 	n.Turn, n.Do = turn.whose, turn.do
@@ -213,7 +217,7 @@ func Age(d time.Duration) string {
 	}
 }
 
-// DoFor returns whose turn it is and what to do for a reason, where no object is to be named.
+// DoFor returns from whom which action is needed for a reason, where no object is to be named.
 func DoFor(reason string) string {
 	turn, found := turns[reason]
 	if !found || containsVerb(turn.do) {
@@ -222,18 +226,10 @@ func DoFor(reason string) string {
 	return TurnOf(turn.whose, turn.do)
 }
 
-// TurnOf returns whose turn it is, and what there is to do, in one sentence.
+// TurnOf says from whom action is needed, and which, in one sentence.
 func TurnOf(whose, do string) string {
-	switch whose {
-	case "":
+	if whose == "" {
 		return do
-	case "you":
-		whose = "it is your turn"
-	default:
-		whose = "it is the turn of " + whose
 	}
-	if do == "" {
-		return whose
-	}
-	return whose + ": " + do
+	return strings.TrimSuffix("needs action from "+whose+": "+do, ": ")
 }

@@ -105,7 +105,7 @@ func bootstrapData(g Gomega, cluster types.NamespacedName) (manifest, command st
 func bootstrap(t *testing.T, g Gomega) {
 	t.Helper()
 	given, command := bootstrapData(g, nat)
-	g.Expect(strings.TrimSpace(given)).To(Equal(strings.TrimSpace(manifest(g))), "not what `syncer agent-manifest` prints")
+	g.Expect(strings.TrimSpace(given)).To(Equal(strings.TrimSpace(manifest(g))), "not what `kubectl muster agent-manifest` prints")
 	file := filepath.Join(t.TempDir(), "fleet-agent.yaml")
 	g.Expect(os.WriteFile(file, []byte(given), 0o600)).To(Succeed())
 	runs := func() string {

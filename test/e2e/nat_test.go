@@ -119,7 +119,7 @@ func manifestToken(g Gomega, other string) (token string) {
 
 // manifest prints the manifest as a person does.
 func manifest(g Gomega) string {
-	cmd := exec.Command(env.Program("syncer"), "agent-manifest", "--kubeconfig="+env.Kubeconfig, nat.String())
+	cmd := exec.Command(env.Program("kubectl-muster"), "agent-manifest", "--kubeconfig="+env.Kubeconfig, nat.String())
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	g.Expect(err).NotTo(HaveOccurred())

@@ -87,7 +87,7 @@ func TestPlan(t *testing.T) {
 	ask(g, "{"+fromRepository("version: 0.16.0, mode: Plan")+"}")
 	g.Expect(isReported(g, "FleetInstalled", metav1.ConditionFalse, "Planned")).To(ContainSubstring("Fleet 0.16.0 would be installed"))
 	g.Expect(releases(g)).To(BeEmpty())
-	cmd := exec.CommandContext(ctx, env.Program("installer"), "plan")
+	cmd := exec.CommandContext(ctx, env.Program("kubectl-muster"), "plan")
 	cmd.Env = []string{"KUBECONFIG=" + env.Kubeconfig, "HOME=" + t.TempDir()}
 	shown, err := cmd.CombinedOutput()
 	g.Expect(err).NotTo(HaveOccurred(), string(shown))

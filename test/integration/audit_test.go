@@ -23,7 +23,7 @@ type auditor struct{ program, kubeconfig string }
 
 func newAuditor(t *testing.T, g Gomega) auditor {
 	t.Helper()
-	a := auditor{env.Program("syncer"), filepath.Join(t.TempDir(), "kubeconfig")}
+	a := auditor{env.Program("kubectl-muster"), filepath.Join(t.TempDir(), "kubeconfig")}
 	config, err := clientcmd.LoadFromFile(env.Kubeconfig)
 	g.Expect(err).NotTo(HaveOccurred())
 	current := config.Contexts[config.CurrentContext]
@@ -110,7 +110,7 @@ func TestAudit(t *testing.T) {
 	g.Expect(out).To(And(ContainSubstring("it cannot be said whether a mapping has a rightful user"), Not(ContainSubstring("BundleNamespaceMappings: may not"))))
 
 	// What is wrong has another code.
-	for _, args := range [][]string{{"--context=none"}, {"--kubeconfig=/does/not/exist"}, {"-o", "yaml"}, {"--nonsense"}, {"argument"}} {
+	for _, args := range [][]string{{"--context=none"}, {"--kubeconfig=/does/not/exist"}, {"-o", "xml"}, {"--nonsense"}, {"argument"}} {
 		_, problems, code := a.run(args...)
 		g.Expect(code).To(Equal(2), "%q: %s", args, problems)
 		g.Expect(problems).NotTo(BeEmpty())

@@ -149,7 +149,7 @@ func newPage(t *testing.T) *page {
 	g.Expect(all["migrate"]).To(HaveLen(6))
 	shell, err := fixture.NewShell(env, t.TempDir(), t.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())
-	_, err = fixture.Program(".", "github.com/muster-fleet/muster/cmd/syncer", shell.Tools)
+	_, err = fixture.Program(".", "github.com/muster-fleet/muster/cmd/kubectl-muster", shell.Tools)
 	g.Expect(err).NotTo(HaveOccurred())
 	return &page{Shell: shell, commands: all["migrate"]}
 }

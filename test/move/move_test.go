@@ -233,11 +233,11 @@ func (s *side) syncerWrites(g Gomega, since time.Time) []stack.AuditEvent {
 	return events
 }
 
-// testCleanUp deletes what is left by the commands of `syncer audit`.
+// testCleanUp deletes what is left by the commands of `kubectl muster audit`.
 func testCleanUp(t *testing.T, guide *guide, on *side) {
 	g := NewWithT(t)
 	applications := deployed(g)
-	audit := guide.sh(t, g, on, on.Program("syncer")+" audit || true") // It fails if it finds a mapping that is kept for what was moved.
+	audit := guide.sh(t, g, on, on.Program("kubectl-muster")+" audit || true") // It fails if it finds a mapping that is kept for what was moved.
 	_, list, found := strings.Cut(audit, "Released Fleet Clusters whose Cluster is gone: 1\n")
 	g.Expect(found).To(BeTrue(), audit)
 	command := list[strings.Index(list, "kubectl "):]

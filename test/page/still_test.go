@@ -42,7 +42,7 @@ func TestDetail(t *testing.T) {
 	tab.press("n") // The next problem.
 	tab.press(kb.Enter)
 	tab.eventually(isOpen)
-	for _, want := range []string{"Problem: NotReady", "calico-node", "Available: 1/3", "Whose turn it is: the Bundle's author", "classes → team-a", "kubectl muster trace classes/cni team-a/prod"} {
+	for _, want := range []string{"Problem: NotReady", "calico-node", "Available: 1/3", "Needs action from: the Bundle's author", "classes → team-a", "kubectl muster trace classes/cni team-a/prod"} {
 		if text := eval[string](tab, seen); !strings.Contains(text, want) {
 			t.Errorf("%q is missing in:\n%s", want, text)
 		}

@@ -11,11 +11,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/hack/release/images"
+	"github.com/muster-fleet/muster/hack/release/programs"
 	"github.com/muster-fleet/muster/hack/release/source"
 )
-
-// pluginName is the plugin of kubectl, which runs on people's own machines.
-const pluginName = "kubectl-muster"
 
 // completion is what kubectl calls to complete the plugin's arguments.
 const completion = "#!/bin/sh\nexec kubectl muster __complete \"$@\"\n"
@@ -42,7 +40,7 @@ func plugin(ctx context.Context, src *source.Source, machines []Machine, progres
 	var entries []entry
 	for _, machine := range machines {
 		into := filepath.Join(folder, machine.System+"-"+machine.Arch)
-		if err := images.Compile(ctx, src, machine.System, machine.Arch, into, []string{pluginName}, progress); err != nil {
+		if err := images.Compile(ctx, src, machine.System, machine.Arch, into, []string{programs.Plugin}, progress); err != nil {
 			return nil, err
 		}
 		name := file(machine.System)
@@ -66,13 +64,13 @@ func plugin(ctx context.Context, src *source.Source, machines []Machine, progres
 
 func file(system string) string {
 	if system == "windows" {
-		return pluginName + ".exe"
+		return programs.Plugin + ".exe"
 	}
-	return pluginName
+	return programs.Plugin
 }
 
 func archive(version, system, arch string) string {
-	return fmt.Sprintf("%s-%s-%s-%s.tar.gz", pluginName, version, system, arch)
+	return fmt.Sprintf("%s-%s-%s-%s.tar.gz", programs.Plugin, version, system, arch)
 }
 
 // krew is the manifest by which `kubectl krew install --manifest` installs the plugin. Its
@@ -97,7 +95,8 @@ func krew(version string, machines []Machine, archives []entry) (entry, error) {
 			"homepage":         "https://" + source.Module,
 			"shortDescription": "See which clusters are in Fleet and what is on them",
 			"description": "Shows which Cluster API clusters are in Rancher Fleet, by class, how they fare,\n" +
-				"and why a bundle is, or is not, on a cluster: as a tree, as a page on your own\nmachine, and as an exit code for scripts. Reads with your rights; changes nothing.\n",
+				"and why a bundle is, or is not, on a cluster: as a tree, as a page on your own\nmachine, and as an exit code for scripts. Checks manifests without a cluster.\n" +
+				"Reads with your rights; changes nothing.\n",
 			"platforms": platforms,
 		},
 	})

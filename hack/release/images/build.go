@@ -23,7 +23,7 @@ const versionPackage = source.Module + "/internal/version"
 func compile(ctx context.Context, src *source.Source, arch, folder string, progress io.Writer) error {
 	var names []string
 	for _, program := range programs.All {
-		names = append(names, program.Name)
+		names = append(names, program.Built())
 	}
 	return Compile(ctx, src, "linux", arch, folder, names, progress)
 }

@@ -191,7 +191,7 @@ func Build(ctx context.Context, src *source.Source, dist string, platforms []str
 	for _, program := range programs.All {
 		binaries := map[string]string{}
 		for _, arch := range platforms {
-			binaries[arch] = filepath.Join(scratch, arch, program.Name)
+			binaries[arch] = filepath.Join(scratch, arch, program.Built())
 		}
 		index, err := index(src, program, binaries)
 		if err != nil {

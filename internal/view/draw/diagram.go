@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/muster-fleet/muster/internal/view"
@@ -142,6 +143,27 @@ func Trace(to io.Writer, traced *trace.Trace, style Style) error {
 	if traced.Do != "" {
 		row("  " + traced.Do)
 	}
+	_, err := io.WriteString(to, out.String())
+	return err
+}
+
+// mostNames is how many Clusters of a group a terminal shows.
+const mostNames = 5
+
+// Survey writes a survey for people.
+func Survey(to io.Writer, survey *trace.Survey, style Style) error {
+	out := &strings.Builder{}
+	out.WriteString(fit(fmt.Sprintf("Bundle %s on %s", survey.Bundle, number(strconv.Itoa(len(survey.Clusters)), "Cluster")), style.Width) + "\n")
+	var lines []line
+	for _, group := range survey.Groups() {
+		names := group.Clusters
+		if more := len(names) - mostNames; more > 0 && !style.Wide {
+			names = append(slices.Clone(names[:mostNames]), fmt.Sprintf("and %d more", more))
+		}
+		lines = append(lines, line{sign: group.State.Sign(), state: group.State, name: strconv.Itoa(len(group.Clusters)), columns: []string{group.Says, strings.Join(names, ", ")}})
+	}
+	write(out, lines, style)
+	fmt.Fprintf(out, "→ steps for one of them: kubectl muster trace %s CLUSTER\n", survey.Bundle)
 	_, err := io.WriteString(to, out.String())
 	return err
 }

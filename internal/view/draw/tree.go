@@ -168,7 +168,7 @@ func columns(node *view.Node, style Style) []string {
 	}
 	turn := ""
 	if node.Turn != "" {
-		turn = "turn: " + node.Turn
+		turn = "needs action from " + node.Turn
 	}
 	fleet := node.Fact(view.FactFleet)
 	if fleet == node.Name {

@@ -31,10 +31,10 @@ func nameOf(object *manifests.Object) fields.Set   { return fields.Set{"metadata
 // and name, or by its name: a Cluster is then looked for in the namespace, and else
 // everywhere; a Bundle where Bundles of the Cluster come from, and else everywhere.
 func Trace(ctx context.Context, reader client.Reader, namespace, bundle, cluster string) (*trace.Input, error) {
-	t := &tracing{reader: reader, in: &trace.Input{Namespaces: map[string]map[string]string{}, Unread: map[view.Kind]string{}}}
+	t := newTracing(reader)
 	for _, read := range []func(context.Context) error{
 		func(ctx context.Context) error { return t.cluster(ctx, namespace, cluster) },
-		func(ctx context.Context) error { return t.bundle(ctx, bundle) },
+		func(ctx context.Context) error { return t.bundle(ctx, bundle, t.near()...) },
 		t.namespaces, t.mappings, t.values, t.groups, t.deployments,
 	} {
 		if err := read(ctx); err != nil {
@@ -50,6 +50,10 @@ func Trace(ctx context.Context, reader client.Reader, namespace, bundle, cluster
 type tracing struct {
 	reader client.Reader
 	in     *trace.Input
+}
+
+func newTracing(reader client.Reader) *tracing {
+	return &tracing{reader: reader, in: &trace.Input{Namespaces: map[string]map[string]string{}, Unread: map[view.Kind]string{}}}
 }
 
 // note notes what could not be read; not finding it is no error.
@@ -180,11 +184,17 @@ func only(found map[types.NamespacedName]bool, name string, namespaces []string,
 	return types.NamespacedName{}, fmt.Errorf("%q does not exist in any namespace", name)
 }
 
-func (t *tracing) bundle(ctx context.Context, name string) error {
+// near returns where Bundles of the Cluster come from.
+func (t *tracing) near() []string {
 	near := []string{t.in.Cluster.Namespace}
 	if t.in.CAPI != nil {
 		near = append(near, t.in.CAPI.Class.Namespace)
 	}
+	return near
+}
+
+// bundle finds the Bundle, in one of the namespaces or else everywhere.
+func (t *tracing) bundle(ctx context.Context, name string, near ...string) error {
 	key, err := t.find(ctx, name, near, func() client.ObjectList {
 		return metadataList(fleetv1.SchemeGroupVersion.WithKind("BundleList"))
 	})
@@ -238,7 +248,10 @@ func (t *tracing) values(ctx context.Context) error {
 
 // reached returns the namespaces to which the Bundle is deployed.
 func (t *tracing) reached() []string {
-	reached := map[string]bool{t.in.Cluster.Namespace: true}
+	reached := map[string]bool{}
+	if t.in.Cluster.Namespace != "" {
+		reached[t.in.Cluster.Namespace] = true
+	}
 	if t.in.Found != nil {
 		for namespace, has := range t.in.Namespaces {
 			if targets.ReachOf(t.in.Found, namespace, has, t.in.Mappings).Reaches() {
@@ -256,30 +269,41 @@ func (t *tracing) reached() []string {
 func (t *tracing) groups(ctx context.Context) error {
 	delete(t.in.Unread, view.ClusterGroup)
 	for _, namespace := range t.reached() {
-		_, err := kube.EachPage(ctx, t.reader, &fleetv1.ClusterGroupList{}, func(list *fleetv1.ClusterGroupList) {
-			for i := range list.Items {
-				t.in.Groups = append(t.in.Groups, &list.Items[i])
-			}
-		}, client.InNamespace(namespace))
-		if err != nil && namespace != t.in.Cluster.Namespace {
-			continue // What the Bundle does elsewhere is then not known.
-		}
-		if err := t.note(view.ClusterGroup, "Fleet", err); err != nil {
+		if err := t.groupsIn(ctx, namespace); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// groupsIn reads the groups of a namespace, or of all if it is empty.
+func (t *tracing) groupsIn(ctx context.Context, namespace string) error {
+	_, err := kube.EachPage(ctx, t.reader, &fleetv1.ClusterGroupList{}, func(list *fleetv1.ClusterGroupList) {
+		for i := range list.Items {
+			t.in.Groups = append(t.in.Groups, &list.Items[i])
+		}
+	}, client.InNamespace(namespace))
+	if err != nil && t.in.Cluster.Namespace != "" && namespace != t.in.Cluster.Namespace {
+		return nil // What the Bundle does elsewhere is then not known.
+	}
+	return t.note(view.ClusterGroup, "Fleet", err)
+}
+
 func (t *tracing) deployments(ctx context.Context) error {
 	if t.in.Fleet == nil || t.in.Fleet.Status.Namespace == "" {
 		return nil
 	}
+	return t.deploymentsBy(ctx, func(deployment *fleetv1.BundleDeployment) {
+		t.in.Deployments = append(t.in.Deployments, deployment)
+	}, client.InNamespace(t.in.Fleet.Status.Namespace), client.MatchingLabels{fleetv1.BundleLabel: t.in.Bundle.Name})
+}
+
+func (t *tracing) deploymentsBy(ctx context.Context, visit func(*fleetv1.BundleDeployment), options ...client.ListOption) error {
 	_, err := kube.EachPage(ctx, t.reader, &fleetv1.BundleDeploymentList{}, func(list *fleetv1.BundleDeploymentList) {
 		for i := range list.Items {
-			t.in.Deployments = append(t.in.Deployments, &list.Items[i])
+			visit(&list.Items[i])
 		}
-	}, client.InNamespace(t.in.Fleet.Status.Namespace), client.MatchingLabels{fleetv1.BundleLabel: t.in.Bundle.Name})
+	}, options...)
 	if errors.Is(err, errNotInFile) {
 		err = nil // A file without any is from a cluster without any, or was not asked for them.
 	}

@@ -66,7 +66,7 @@ func (e *explainer) adviseMissing() string {
 	case e.Found.Spec.RolloutStrategy != nil && len(e.Found.Spec.RolloutStrategy.Partitions) > 0:
 		return "its rolloutStrategy has partitions of its own: a Cluster in none of them gets nothing"
 	default:
-		return "it is Fleet's turn; if this stays, its controller does not run, or has not looked since a mapping or group was made: it looks when the Bundle or a Fleet Cluster changes"
+		return "needs action from Fleet; if this stays, its controller does not run, or has not looked since a mapping or group was made: it looks when the Bundle or a Fleet Cluster changes"
 	}
 }
 

@@ -138,7 +138,7 @@ func (e *explainer) namespaceLabels(name string) map[string]string {
 // adviseMapping returns how Muster comes to make a mapping.
 func (e *explainer) adviseMapping() string {
 	if e.CAPI != nil && e.CAPI.Class.Namespace == e.Bundle.Namespace {
-		return "Muster makes that mapping while a selected, unpaused Cluster of the namespace uses a class of the other: if this one does, it is Muster's turn, and its log says what keeps it"
+		return "Muster makes that mapping while a selected, unpaused Cluster of the namespace uses a class of the other: if this one does, the syncer's log says what keeps it"
 	}
 	class := "no class"
 	if e.CAPI != nil && e.CAPI.Class.Name != "" {
@@ -268,7 +268,7 @@ func (e *explainer) block(details []string, format string, args ...any) bool {
 
 func (e *explainer) fleetNamespace() bool {
 	if e.Fleet.Status.Namespace == "" {
-		e.trace.Do = "it is Fleet's turn: its agent management gives each Fleet Cluster a namespace; does it run?"
+		e.trace.Do = "needs action from Fleet: its agent management gives each Fleet Cluster a namespace; does it run?"
 		return e.failed(StepReady, nil, "Fleet has given the Fleet Cluster no namespace yet, so it can deploy nothing to it")
 	}
 	return true

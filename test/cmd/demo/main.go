@@ -117,6 +117,11 @@ func (s *story) showTree() {
 	for line := range strings.Lines(string(tree)) {
 		fmt.Print("   " + line)
 	}
+	var unreal []string
+	for _, c := range clusters {
+		unreal = append(unreal, c.String())
+	}
+	fmt.Printf("   The Clusters %s exist in memory only. No agent can run there, so they stay\n   at WaitCheckIn and \"agent never\"; real ones report within a minute, as %s/%s did.\n", strings.Join(unreal, ", "), team, edge)
 }
 
 // watchdog runs the page until the stack is no more, or begins to stop: an API server that is to end waits
@@ -161,6 +166,7 @@ Everything above was checked. The story took %s; the stack is still up. Try:
    kubectl get clusters.cluster.x-k8s.io,clusters.fleet.cattle.io -A
    kubectl -n %[2]s describe clusters.cluster.x-k8s.io alpha
    kubectl muster tree
+   kubectl muster trace edge-hello                 # on which clusters it is
    kubectl muster trace edge-hello %[2]s/alpha     # why it is not there
    kubectl -n %[2]s delete clusters.cluster.x-k8s.io --all     # and see group and mapping go
    make status     # what runs, and where it logs

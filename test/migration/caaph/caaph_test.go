@@ -36,10 +36,8 @@ func newPage(t *testing.T, g Gomega) *page {
 	g.Expect(all["caaph"]).To(HaveLen(6))
 	shell, err := fixture.NewShell(env, t.TempDir(), t.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())
-	for _, program := range []string{"syncer", "webhook"} {
-		_, err = fixture.Program(".", "github.com/muster-fleet/muster/cmd/"+program, shell.Tools)
-		g.Expect(err).NotTo(HaveOccurred())
-	}
+	_, err = fixture.Program(".", "github.com/muster-fleet/muster/cmd/kubectl-muster", shell.Tools)
+	g.Expect(err).NotTo(HaveOccurred())
 	root, err := stack.RepoRoot()
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(os.CopyFS(filepath.Join(shell.Home, "manifests"), os.DirFS(filepath.Join(root, "manifests")))).To(Succeed())

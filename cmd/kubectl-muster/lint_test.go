@@ -1,18 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/spf13/pflag"
 
 	"github.com/muster-fleet/muster/internal/admission"
+	"github.com/muster-fleet/muster/internal/program"
 )
 
 const (
@@ -39,7 +37,11 @@ func cluster(name string) string {
 	return "\napiVersion: cluster.x-k8s.io/v1beta1\nkind: Cluster\nmetadata: {name: " + name + ", namespace: team}\n---"
 }
 
-func TestCheck(t *testing.T) {
+func chart(spec string) string {
+	return "\napiVersion: addons.cluster.x-k8s.io/v1alpha1\nkind: HelmChartProxy\nmetadata: {name: web, namespace: team}\nspec: {repoURL: https://charts.example.com, chartName: web, " + spec + "}\n---"
+}
+
+func TestLint(t *testing.T) {
 	const noClass = `warning: -: Cluster team/prod: spec.topology.classRef: ClusterClass "standard" of namespace "classes" is not among the manifests`
 	for name, test := range map[string]struct {
 		stdin  string
@@ -65,30 +67,34 @@ func TestCheck(t *testing.T) {
 			`-: FleetAddonConfig fleet-addon-config: spec.cluster.agentNamespace: Invalid value: "A": must be a namespace name: lower-case letters, digits and '-', starting and ending with a letter or digit, for example fleet-addon-agent`,
 			`-: FleetAddonConfig fleet-addon-config: spec.cluster.onDeselect: Unsupported value: "Drop": supported values: "Keep", "Delete"`}},
 		"config: unknown field": {failed: true, stdin: config + `{cluster: {namming: {prefix: a}}}`, want: []string{`-: FleetAddonConfig fleet-addon-config: spec.cluster.namming: is a field that a FleetAddonConfig does not have; remove it, or correct its spelling`}},
-		"config: wrong type":    {failed: true, stdin: config + `{cluster: {enabled: maybe}}`, want: []string{`-: FleetAddonConfig fleet-addon-config: json: cannot unmarshal string into Go struct field ClusterConfig.spec.cluster.enabled of type bool`}},
+		"config: wrong type":    {failed: true, stdin: config + `{cluster: {enabled: maybe}}`, want: []string{`-: FleetAddonConfig fleet-addon-config: spec.cluster.enabled: Invalid value: "string": spec.cluster.enabled in body must be of type boolean: "string"`}},
 		"config: a second":      {failed: true, stdin: config + `{}` + "\n---" + config + `{}`, want: []string{`-: FleetAddonConfig fleet-addon-config: is a second FleetAddonConfig, after the one in -; there may be only one`}},
 		"two of one name":       {failed: true, stdin: cluster("p") + cluster("p-p") + config + `{cluster: {naming: {prefix: p-}}}` + "\n---" + strings.Replace(cluster("x"), "namespace: team", `namespace: team, annotations: {fleet.addons.cluster.x-k8s.io/cluster-name: p-p}`, 1), want: []string{`-: Cluster team/x: metadata.name: Cluster "p" of this namespace has the Fleet Cluster "p-p", which would be this Cluster's as well; name this Cluster differently, or remove its annotation fleet.addons.cluster.x-k8s.io/cluster-name`}},
 		"a Fleet Cluster":       {failed: true, stdin: cluster("prod") + "\napiVersion: fleet.cattle.io/v1alpha1\nkind: Cluster\nmetadata: {name: prod, namespace: team, annotations: {fleet.addons.cluster.x-k8s.io/imported-from: pr.od}}", want: []string{`-: Cluster team/prod: metadata.name: Fleet Cluster "prod" ` + taken}},
+		"config: another name":  {failed: true, stdin: strings.Replace(config, "name: fleet-addon-config", "name: mine", 1) + `{}`, want: []string{`-: FleetAddonConfig mine: metadata.name: Invalid value: "mine": there is one FleetAddonConfig and its name is fleet-addon-config; rename this one`}},
+		"config: two of one":    {failed: true, stdin: config + `{install: {version: 0.16.0, followLatest: true}}`, want: []string{`-: FleetAddonConfig fleet-addon-config: spec.install: Invalid value: "": set exactly one of followLatest and version: followLatest installs the newest release, version the one you name`}},
+		"chart: all is well":    {stdin: chart(`clusterSelector: {}, reconcileStrategy: Continuous`)},
+		"chart: no selector":    {failed: true, stdin: chart(``), want: []string{`-: HelmChartProxy team/web: spec.clusterSelector: Required value`}},
+		"chart: an enum":        {failed: true, stdin: chart(`clusterSelector: {}, reconcileStrategy: Sometimes`), want: []string{`-: HelmChartProxy team/web: spec.reconcileStrategy: Unsupported value: "Sometimes": supported values: "", "InstallOnce", "Continuous"`}},
 		"no YAML":               {failed: true, stdin: "a: b: c\n---" + prod, want: []string{"-: document 1: yaml: mapping values are not allowed in this context", noClass}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var stdout, stderr bytes.Buffer
-			err := runCheck(t.Context(), []string{"-f", "-"}, strings.NewReader(test.stdin), &stdout, &stderr)
+			out, _, err := fed(t, test.stdin, "lint", "-f", "-")
 			want := ""
 			if len(test.want) > 0 {
 				want = strings.Join(test.want, "\n") + "\n"
 			}
-			if diff := cmp.Diff(want, stdout.String()); diff != "" {
+			if diff := cmp.Diff(want, out); diff != "" {
 				t.Errorf("output (-want +got):\n%s", diff)
 			}
-			if (err != nil) != test.failed {
+			if (program.ExitCode(err) == 1) != test.failed || program.ExitCode(err) > 1 {
 				t.Errorf("the error is %v", err)
 			}
 		})
 	}
 }
 
-func TestCheckFiles(t *testing.T) {
+func TestLintFiles(t *testing.T) {
 	dir := t.TempDir()
 	first, second := filepath.Join(dir, "first.yaml"), filepath.Join(dir, "second.yaml")
 	for file, content := range map[string]string{first: prod, second: class + config + `{cluster: {agentNamespace: A}}`} {
@@ -96,29 +102,35 @@ func TestCheckFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var stdout, stderr bytes.Buffer
-	err := runCheck(t.Context(), []string{"-f", first, "-f", second, "-o", "json"}, nil, &stdout, &stderr)
-	if err == nil || err.Error() != "check: 1 of 1 findings are errors" {
+	out, _, err := fed(t, "", "lint", "-f", first, "-f", second, "-o", "json")
+	if err == nil || err.Error() != "1 of 1 findings are errors" {
 		t.Errorf("the error is %v", err)
 	}
-	var findings []admission.Finding
-	if err := json.Unmarshal(stdout.Bytes(), &findings); err != nil {
+	var found struct{ Findings []admission.Finding }
+	if err := json.Unmarshal([]byte(out), &found); err != nil {
 		t.Fatal(err)
 	}
+	findings := found.Findings
 	if len(findings) != 1 || findings[0].File != second || findings[0].Severity != admission.SeverityError || findings[0].Path != "spec.cluster.agentNamespace" {
 		t.Errorf("findings: %+v", findings)
 	}
-
-	stdout.Reset()
-	if err := runCheck(t.Context(), []string{first, "-o=json", "-"}, strings.NewReader(class), &stdout, &stderr); err != nil || stdout.String() != "[]\n" {
-		t.Errorf("%v, %q", err, stdout.String())
+	// A folder is its files.
+	if folder, _, _ := fed(t, "", "lint", "-f", dir, "-o", "json"); folder != out {
+		t.Errorf("the folder has %s", folder)
 	}
-	for name, args := range map[string][]string{"no file": nil, "no such file": {"-f", filepath.Join(dir, "none")}, "no such flag": {"--none"}, "no such format": {"-f", first, "-o", "xml"}} {
-		if err := runCheck(t.Context(), args, nil, &stdout, &stderr); err == nil {
-			t.Errorf("%s: no error", name)
+
+	if out, _, err := fed(t, class, "lint", "-f", first, "-o=jsonpath={.findings}", "-f=-"); err != nil || out != "[]" {
+		t.Errorf("%v, %q", err, out)
+	}
+	for name, args := range map[string][]string{"no file": nil, "no such flag": {"--none"}, "no such format": {"-f", first, "-o", "xml"}, "no flag": {first}} {
+		if _, _, err := fed(t, "", append([]string{"lint"}, args...)...); program.ExitCode(err) != 2 {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := runCheck(t.Context(), []string{"--help"}, nil, &stdout, &stderr); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(stderr.String(), "--filename") {
-		t.Errorf("help: %v, %q", err, stderr.String())
+	if _, _, err := fed(t, "", "lint", "-f", filepath.Join(dir, "none")); program.ExitCode(err) != 1 {
+		t.Errorf("no such file: %v", err)
+	}
+	if out, _, err := fed(t, "", "lint", "--help"); err != nil || !strings.Contains(out, "--filename") {
+		t.Errorf("help: %v, %q", err, out)
 	}
 }

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/agentmanifest"
+	"github.com/muster-fleet/muster/internal/program"
+)
+
+func newAgentManifest(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "agent-manifest CLUSTER",
+		Short: "Print what to apply to a cluster whose Fleet agent calls by itself",
+		Long: `Print the manifest that lets the Fleet agent of a cluster call by itself.
+
+A Cluster is NAME, in the namespace of -n or of the kubeconfig, or NAMESPACE/NAME. The
+manifest holds a credential of that cluster: you must be allowed to get its Secret. Nothing
+is printed but what Muster has made for this Cluster.
+
+Exit codes: 0 it was printed; 1 there is none, and why; 2 wrong arguments.`,
+		Example:           "  kubectl muster agent-manifest team-a/edge | kubectl --context=edge apply -f -",
+		Args:              withUsage(cobra.ExactArgs(1)),
+		ValidArgsFunction: o.completeClusters,
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.agentManifest(cmd.Context(), args[0]) },
+	}
+}
+
+func (o *options) agentManifest(ctx context.Context, cluster string) error {
+	key := client.ObjectKey{Namespace: o.namespace(), Name: cluster}
+	if namespace, name, found := strings.Cut(cluster, "/"); found {
+		key = client.ObjectKey{Namespace: namespace, Name: name}
+	}
+	if key.Namespace == "" || key.Name == "" {
+		return program.Exit(2, fmt.Errorf("%q is neither CLUSTER nor NAMESPACE/CLUSTER", cluster))
+	}
+	reader, err := o.client()
+	if err != nil {
+		return err
+	}
+	manifest, err := agentmanifest.Read(ctx, reader, key)
+	if err != nil {
+		return program.Exit(1, err)
+	}
+	_, err = o.Out.Write(manifest)
+	return err
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/muster-fleet/muster/internal/audit"
+	"github.com/muster-fleet/muster/internal/program"
+)
+
+type auditOptions struct {
+	*options
+	output *output
+}
+
+func newAudit(common *options) *cobra.Command {
+	o := &auditOptions{options: common, output: newOutput(common, "table")}
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "List what is open between namespaces without a rightful user",
+		Long: `List what nobody has authorized: BundleNamespaceMappings without a rightful user, Clusters
+that use a class of another namespace, and Fleet Clusters that a move has left over. All
+namespaces are looked at. What you may not read is noted, with what is unknown without it.
+
+Exit codes: 0 no mapping without a rightful user; 1 there is one; 2 it cannot be said.`,
+		Example: "  kubectl muster audit --context=prod -o json",
+		Args:    withUsage(cobra.NoArgs),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	o.output.addTo(cmd)
+	return cmd
+}
+
+func (o *auditOptions) run(ctx context.Context) error {
+	if err := o.output.check(); err != nil {
+		return err
+	}
+	reader, err := o.client()
+	if err != nil {
+		return err
+	}
+	state, err := audit.Read(ctx, reader)
+	if err != nil {
+		return program.Exit(2, err)
+	}
+	report := audit.Audit(state)
+	if o.output.isOwn() {
+		err = report.WriteTables(o.Out)
+	} else {
+		err = o.output.print("Audit", report, o.Out)
+	}
+	if err != nil {
+		return program.Exit(2, err)
+	}
+	if found := len(report.Mappings); found > 0 {
+		return program.Exit(1, fmt.Errorf("%d BundleNamespaceMappings have no rightful user", found))
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+// Package crd applies the rules of Muster's CRDs to manifests, with the API server's own code and
+// without an API server. It knows no rule itself.
+package crd
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
+	schemaobjectmeta "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	shipped "github.com/muster-fleet/muster/manifests"
+)
+
+// rules validate one version of a kind.
+type rules struct {
+	structural *structuralschema.Structural
+	schema     validation.SchemaValidator
+	cel        *cel.Validator
+}
+
+var load = sync.OnceValues(func() (map[schema.GroupVersionKind]*rules, error) {
+	files, err := fs.Glob(shipped.CRDs, "*/*.yaml")
+	if err != nil {
+		return nil, err
+	}
+	all := map[schema.GroupVersionKind]*rules{}
+	for _, file := range files {
+		content, err := shipped.CRDs.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		if err := yaml.Unmarshal(content, crd); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		for i := range crd.Spec.Versions {
+			version := &crd.Spec.Versions[i]
+			kind := schema.GroupVersionKind{Group: crd.Spec.Group, Version: version.Name, Kind: crd.Spec.Names.Kind}
+			if all[kind], err = rulesOf(version.Schema.OpenAPIV3Schema); err != nil {
+				return nil, fmt.Errorf("%s: %w", file, err)
+			}
+		}
+	}
+	return all, nil
+})
+
+func rulesOf(external *apiextensionsv1.JSONSchemaProps) (*rules, error) {
+	internal := &apiextensions.JSONSchemaProps{}
+	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(external, internal, nil); err != nil {
+		return nil, err
+	}
+	structural, err := structuralschema.NewStructural(internal)
+	if err != nil {
+		return nil, err
+	}
+	validator, _, err := validation.NewSchemaValidator(internal)
+	if err != nil {
+		return nil, err
+	}
+	return &rules{structural, validator, cel.NewValidator(structural, true, celconfig.PerCallLimit)}, nil
+}
+
+// Validate returns what the API server would say, before it asks a webhook, if an object were
+// created. It says nothing about kinds that are not Muster's.
+func Validate(ctx context.Context, kind schema.GroupVersionKind, raw []byte) (field.ErrorList, error) {
+	all, err := load()
+	if err != nil {
+		return nil, err
+	}
+	r := all[kind]
+	if r == nil {
+		return nil, nil
+	}
+	object := map[string]any{}
+	if err := json.UnmarshalCaseSensitivePreserveInts(raw, &object); err != nil {
+		return nil, err
+	}
+	delete(object, "status") // Whoever creates an object cannot set it.
+	defaulting.Default(object, r.structural)
+	defaulting.PruneNonNullableNullsWithoutDefaults(object, r.structural)
+	problems := validation.ValidateCustomResource(nil, object, r.schema)
+	problems = append(problems, schemaobjectmeta.Validate(nil, object, r.structural, false)...)
+	problems = append(problems, listtype.ValidateListSetsAndMaps(nil, r.structural, object)...)
+	if !slices.ContainsFunc(problems, blocksRules) {
+		broken, _ := r.cel.Validate(ctx, nil, r.structural, object, nil, celconfig.RuntimeCELCostBudget)
+		problems = append(problems, broken...)
+	}
+	return problems, nil
+}
+
+// blocksRules reports whether the API server skips the CEL rules because of an error.
+func blocksRules(err *field.Error) bool {
+	switch err.Type {
+	case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,52 @@
+package crd
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+)
+
+func TestValidate(t *testing.T) {
+	var labels []string
+	for i := range 65 {
+		labels = append(labels, fmt.Sprintf("l%d: a", i))
+	}
+	for name, test := range map[string]struct {
+		kind, object string
+		want         []string
+	}{
+		"all is well":         {kind: "FleetAddonConfig", object: "{metadata: {name: fleet-addon-config}, spec: {cluster: {selector: {}}}}"},
+		"null is nothing":     {kind: "FleetAddonConfig", object: "{metadata: {name: fleet-addon-config}, spec: {cluster: null}}"},
+		"a type":              {kind: "FleetAddonConfig", object: "{metadata: {name: fleet-addon-config}, spec: {cluster: {enabled: maybe}}}", want: []string{`spec.cluster.enabled: Invalid value: "string": spec.cluster.enabled in body must be of type boolean: "string"`}},
+		"a rule of a field":   {kind: "FleetAddonConfig", object: "{metadata: {name: fleet-addon-config}, spec: {install: {version: 0.16.0, followLatest: true}}}", want: []string{`spec.install: Invalid value: set exactly one of followLatest and version: followLatest installs the newest release, version the one you name`}},
+		"a rule of the whole": {kind: "FleetAddonConfig", object: "{metadata: {name: mine}}", want: []string{`<nil>: Invalid value: metadata.name: there is one FleetAddonConfig and its name is fleet-addon-config; rename this one`}},
+		"required":            {kind: "HelmChartProxy", object: "{spec: {repoURL: https://a, chartName: a}}", want: []string{"spec.clusterSelector: Required value"}},
+		"an enum":             {kind: "HelmChartProxy", object: "{spec: {clusterSelector: {}, repoURL: https://a, chartName: a, reconcileStrategy: Sometimes}}", want: []string{`spec.reconcileStrategy: Unsupported value: "Sometimes": supported values: "", "InstallOnce", "Continuous"`}},
+		"a rule with a cost":  {kind: "HelmChartProxy", object: "{spec: {clusterSelector: {matchLabels: {" + strings.Join(labels, ", ") + "}}, repoURL: https://a, chartName: a}}", want: []string{"spec.clusterSelector.matchLabels: Invalid value: must have at most 64 labels; select by fewer"}},
+		"not what is told":    {kind: "HelmReleaseProxy", object: "{spec: {}, status: 1}", want: []string{"spec.chartName: Required value", "spec.clusterRef: Required value", "spec.repoURL: Required value"}},
+		"somebody else's":     {kind: "Cluster", object: "{spec: 1}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			raw, err := yaml.YAMLToJSON([]byte(test.object))
+			if err != nil {
+				t.Fatal(err)
+			}
+			broken, err := Validate(t.Context(), addonsv1.GroupVersion.WithKind(test.kind), raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, err := range broken {
+				got = append(got, err.Error())
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

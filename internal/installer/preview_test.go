@@ -1,0 +1,37 @@
+package installer
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestPreviewWrite(t *testing.T) {
+	preview := &Previewed{
+		Releases: []PreviewedRelease{
+			{Name: CRDChart, To: "0.16.0", Changes: []string{"+ CustomResourceDefinition a"}},
+			{Name: "fleet", From: "0.15.1", To: "0.16.0", Changes: []string{"~ Deployment b: .spec.replicas", "- Secret c"}},
+			{Name: "other", From: "0.16.0", To: "0.16.0"},
+		},
+		Next:       string(writeGates),
+		Conditions: []metav1.Condition{{Type: "FleetInstalled", Status: metav1.ConditionTrue, Reason: "Installed", Message: "Fleet 0.16.0"}},
+	}
+	var out strings.Builder
+	if err := preview.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	const want = `Helm release fleet-crd would be installed at 0.16.0:
+  + CustomResourceDefinition a
+Helm release fleet would go from 0.15.1 to 0.16.0:
+  ~ Deployment b: .spec.replicas
+  - Secret c
+Helm release other would stay at 0.16.0:
+would write the feature gates
+FleetInstalled would be True, Installed: Fleet 0.16.0
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,130 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/view"
+	"github.com/muster-fleet/muster/internal/view/trace"
+)
+
+// subject is a Cluster to explain the Bundle on.
+type subject struct {
+	key    types.NamespacedName
+	capi   *view.CAPICluster
+	judged *view.Node
+}
+
+// Survey explains a Bundle on every Cluster of a scope. It searches for a Bundle without a
+// namespace in the given one, and then in all others.
+func Survey(ctx context.Context, reader client.Reader, scope Scope, namespace, bundle string) (*trace.Survey, error) {
+	t := newTracing(reader)
+	if err := t.bundle(ctx, bundle, namespace); err != nil {
+		return nil, err
+	}
+	if t.in.Found == nil && t.in.Unread[view.Bundle] == "" {
+		return nil, fmt.Errorf("there is no Bundle %s", t.in.Bundle)
+	}
+	objects, err := Read(ctx, reader, scope)
+	if err != nil {
+		return nil, err
+	}
+	for kind, why := range objects.Unread {
+		t.in.Unread[kind] = why
+	}
+	deployments := map[string][]*fleetv1.BundleDeployment{}
+	for _, read := range []func(context.Context) error{
+		t.namespaces, t.mappings, t.values,
+		func(ctx context.Context) error { return t.groupsIn(ctx, scope.Namespace) },
+		func(ctx context.Context) error { return t.allDeployments(ctx, deployments) },
+		t.blockers,
+	} {
+		if err := read(ctx); err != nil {
+			return nil, err
+		}
+	}
+	result := &trace.Survey{Bundle: t.in.Bundle.String(), Clusters: []trace.Summary{}}
+	explain := func(of subject, fleet *fleetv1.Cluster) {
+		in := *t.in
+		in.Cluster, in.CAPI, in.Judged, in.Fleet = of.key, of.capi, of.judged, fleet
+		if fleet != nil {
+			in.Deployments = deployments[fleet.Status.Namespace]
+		}
+		result.Add(trace.Explain(&in))
+	}
+	inFleet, others := subjects(objects)
+	_, err = kube.EachPage(ctx, reader, &fleetv1.ClusterList{}, func(list *fleetv1.ClusterList) {
+		for i := range list.Items {
+			if of, found := inFleet[client.ObjectKeyFromObject(&list.Items[i])]; found {
+				explain(of, &list.Items[i])
+			}
+		}
+	}, client.InNamespace(scope.Namespace))
+	if err := t.note(view.FleetCluster, "Fleet", err); err != nil {
+		return nil, err
+	}
+	for _, of := range others {
+		explain(of, nil)
+	}
+	slices.SortFunc(result.Clusters, func(a, b trace.Summary) int { return strings.Compare(a.Cluster, b.Cluster) })
+	return result, nil
+}
+
+// subjects returns all Clusters. Clusters in Fleet have the key of their Fleet Cluster.
+func subjects(objects *view.Objects) (inFleet map[types.NamespacedName]subject, others []subject) {
+	inFleet = map[types.NamespacedName]subject{}
+	view.Build(objects).Walk(func(node, _ *view.Node) {
+		if node.Kind != view.Cluster && node.Kind != view.FleetCluster {
+			return
+		}
+		of := subject{key: types.NamespacedName{Namespace: node.Namespace, Name: node.Name}, judged: node}
+		fleet := of.key
+		if node.Kind == view.Cluster {
+			of.capi = objects.Clusters[of.key]
+			fleet.Name = node.Fact(view.FactFleet)
+		}
+		if objects.FleetClusters[fleet] != nil {
+			inFleet[fleet] = of
+		} else {
+			others = append(others, of)
+		}
+	})
+	return inFleet, others
+}
+
+// allDeployments reads the BundleDeployments of the Bundle, by their namespace.
+func (t *tracing) allDeployments(ctx context.Context, into map[string][]*fleetv1.BundleDeployment) error {
+	return t.deploymentsBy(ctx, func(deployment *fleetv1.BundleDeployment) {
+		into[deployment.Namespace] = append(into[deployment.Namespace], deployment)
+	}, client.MatchingLabels{fleetv1.BundleLabel: t.in.Bundle.Name, fleetv1.BundleNamespaceLabel: t.in.Bundle.Namespace})
+}
+
+// blockers finds once the Clusters for which the Bundle's values cannot be rendered: one of them
+// stops it for all.
+func (t *tracing) blockers(ctx context.Context) error {
+	if !needsOthers(t.in.Found) {
+		return nil
+	}
+	var found []*fleetv1.Cluster
+	unread := t.others(ctx, func(fleet *fleetv1.Cluster) {
+		in := *t.in
+		in.Cluster, in.Fleet = client.ObjectKeyFromObject(fleet), fleet
+		if trace.Explain(&in).Verdict == trace.Blocked {
+			found = append(found, fleet)
+		}
+	})
+	t.in.Others = func(visit func(*fleetv1.Cluster)) error {
+		for _, fleet := range found {
+			visit(fleet)
+		}
+		return unread
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package trace
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/muster-fleet/muster/internal/view"
+)
+
+// Survey is what Fleet makes of a Bundle on each Cluster.
+type Survey struct {
+	Bundle   string    `json:"bundle"`
+	Clusters []Summary `json:"clusters"`
+}
+
+// Summary is a Trace without its steps.
+type Summary struct {
+	Cluster    string  `json:"cluster"`
+	Verdict    Verdict `json:"verdict"`
+	FailedStep string  `json:"failedStep,omitempty"`
+	// Deployed is Fleet's word for the Bundle on the Cluster; empty if it is not there.
+	Deployed   string `json:"deployed,omitempty"`
+	Conclusion string `json:"conclusion"`
+}
+
+// Add adds a Cluster.
+func (s *Survey) Add(traced *Trace) {
+	summary := Summary{Cluster: traced.Cluster, Verdict: traced.Verdict, FailedStep: traced.FailedStep, Conclusion: traced.Conclusion}
+	if traced.Deployed != nil {
+		summary.Deployed = traced.Deployed.State
+	}
+	s.Clusters = append(s.Clusters, summary)
+}
+
+// Group is a list of Clusters with the same verdict.
+type Group struct {
+	State view.State
+	Says  string
+	// Clusters are sorted.
+	Clusters []string
+}
+
+// Groups puts Clusters with the same verdict together, the worst first.
+func (s *Survey) Groups() []Group {
+	index := map[string]int{}
+	var groups []Group
+	for _, summary := range s.Clusters {
+		state, says := summary.judge()
+		at, known := index[says]
+		if !known {
+			at = len(groups)
+			index[says] = at
+			groups = append(groups, Group{State: state, Says: says})
+		}
+		groups[at].Clusters = append(groups[at].Clusters, summary.Cluster)
+	}
+	for i := range groups {
+		slices.Sort(groups[i].Clusters)
+	}
+	slices.SortFunc(groups, func(a, b Group) int {
+		return cmp.Or(cmp.Compare(slices.Index(view.States, a.State), slices.Index(view.States, b.State)), cmp.Compare(a.Says, b.Says))
+	})
+	return groups
+}
+
+// failures say in general why a Bundle is not on a Cluster.
+var failures = map[string]string{
+	StepBundle:    "the Bundle is being deleted",
+	StepCluster:   "the Cluster is not in Fleet",
+	StepNamespace: "no BundleNamespaceMapping leads to its namespace",
+	StepTarget:    "no target of the Bundle matches it",
+	StepAllowed:   "a target says doNotDeploy",
+	StepValues:    "the Bundle's values cannot be rendered",
+	StepReady:     "Fleet has given it no namespace yet",
+}
+
+// judge returns the state of a Bundle on a Cluster, and words for it.
+func (s *Summary) judge() (view.State, string) {
+	there := ""
+	if s.Deployed != "" {
+		there = "there (" + s.Deployed + ")"
+	}
+	switch {
+	case s.Verdict == Undecided:
+		return view.Unknown, join(there, "what decides it could not be read")
+	case s.Verdict == Targeted && there == "":
+		return view.Waiting, "for it, and not there yet"
+	case s.Verdict == Targeted:
+		return view.OfBundle(s.Deployed), there
+	case s.Verdict == Blocked:
+		return view.Problem, join(there, "stopped: "+failures[s.FailedStep])
+	case there != "":
+		return view.Problem, join("still "+there, failures[s.FailedStep])
+	case s.FailedStep == StepReady:
+		return view.Waiting, "not there: " + failures[s.FailedStep]
+	default:
+		return view.Inactive, "not for it: " + failures[s.FailedStep]
+	}
+}
+
+func join(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), "; ")
+}
