@@ -203,26 +203,25 @@ func ProxyConditions(trouble Trouble, notice string, releases []*addonsv1.HelmRe
 	specs := condition(addonsv1.HelmReleaseProxySpecsUpToDateCondition, true, "UpToDate", notice)
 	ready := condition(addonsv1.HelmReleaseProxiesReadyCondition, true, ReadyReason, "")
 	var troubled, unready []string
+	add := func(to *metav1.Condition, entries []string, release *addonsv1.HelmReleaseProxy, its *metav1.Condition) []string {
+		if len(entries) == 0 || its.Reason == addonsv1.HelmInstallOrUpgradeFailedReason {
+			to.Status, to.Reason = metav1.ConditionFalse, its.Reason
+		}
+		return append(entries, ClusterOf(release).String()+": "+cmp.Or(its.Message, its.Reason))
+	}
 	for _, release := range releases {
-		cluster := release.Spec.ClusterRef.Namespace + "/" + release.Spec.ClusterRef.Name + ": "
-		if available := find(release, addonsv1.ClusterAvailableCondition); available.Reason != AvailableReason {
-			if len(troubled) == 0 {
-				specs.Status, specs.Reason = metav1.ConditionFalse, available.Reason
-			}
-			troubled = append(troubled, cluster+cmp.Or(available.Message, available.Reason))
+		if its := find(release, addonsv1.ClusterAvailableCondition); its.Reason != AvailableReason {
+			troubled = add(&specs, troubled, release, its)
 		}
 		if its := find(release, addonsv1.HelmReleaseReadyCondition); its.Status != metav1.ConditionTrue {
-			if len(unready) == 0 || its.Reason == addonsv1.HelmInstallOrUpgradeFailedReason {
-				ready.Status, ready.Reason = metav1.ConditionFalse, its.Reason
-			}
-			unready = append(unready, cluster+cmp.Or(its.Message, its.Reason))
+			unready = add(&ready, unready, release, its)
 		}
 	}
-	if len(troubled) > 0 {
-		specs.Message = list(troubled)
-	}
-	if trouble != (Trouble{}) {
+	switch {
+	case trouble != (Trouble{}):
 		specs = condition(specs.Type, false, trouble.Reason, trouble.Message)
+	case len(troubled) > 0:
+		specs.Message = list(troubled)
 	}
 	switch {
 	case len(releases) == 0:

@@ -257,7 +257,7 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 	}
 	wanted := plan.Wanted{Content: s.bundle.Labels[plan.ContentLabel], Target: target, Secretive: s.record.Secretive}
 	if !s.inputs.Incomplete && !s.isFrozen() {
-		wanted.Content = r.content(s)
+		wanted.Content = s.content()
 	}
 	observed := plan.Observe(s.deployment, wanted)
 	if s.isFrozen() && !observed.Deployed { // Its Fleet Cluster was made anew; agents ignore a paused Bundle.
@@ -270,7 +270,7 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 }
 
 // content returns the wanted content label of the Bundle.
-func (r *Reconciler) content(s *scope) string {
+func (s *scope) content() string {
 	return plan.NewBundle(s.proxy, s.bundle.Namespace, s.bundle.Name, s.inputs.Chart, s.inputs.CredentialsDigest()).Labels[plan.ContentLabel]
 }
 

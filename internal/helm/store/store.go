@@ -151,7 +151,7 @@ func read[T client.Object](ctx context.Context, s *Store, key plan.Key, object T
 	if err := s.Get(ctx, key, object, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
 		return none, nil
 	} else if err != nil {
-		return none, fmt.Errorf("reading %s: %w", key, err)
+		return none, fmt.Errorf("reading %T %s: %w", object, key, err)
 	}
 	return object, nil
 }
