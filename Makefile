@@ -36,7 +36,7 @@ SHELL := bash
 
 .PHONY: help
 help: ## Show the targets
-	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-26s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 ##@ Build
 
@@ -136,9 +136,9 @@ RUN_TARGETS := MAKE='$(MAKE)' hack/run-targets.sh
 # What everybody runs before a change is sent, and what would find most mistakes.
 TEST_TARGETS := test-unit test-main test-random-once test-page
 # What every change must pass.
-TEST_ALL_TARGETS := parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-installer-once test-helm-once test-install-once test-random test-faults test-e2e test-release-trial
+TEST_ALL_TARGETS := parts test-unit test-race test-differential test-monitoring test-page test-stack test-integration test-fleet-installer-once test-helm-once test-channels-once test-random test-faults test-e2e test-release-trial
 # What takes long and breaks seldom.
-TEST_NIGHTLY_TARGETS := test-upgrade test-move test-migration test-install test-installer test-helm test-story-faults test-release test-images faults
+TEST_NIGHTLY_TARGETS := test-upgrade test-move test-migration test-channels test-fleet-installer test-helm test-story-faults test-release test-images faults
 
 .PHONY: test
 test: ## Run what finds most mistakes, in minutes: unit tests, the main decisions, a random run, the page
@@ -201,25 +201,25 @@ test-main: ## Test the main decisions on a real API server: the part of test-int
 	$(STACK) build --profile=api
 	$(TEST) -timeout=15m -run='^($(MAIN_TESTS))$$' ./test/integration
 
-.PHONY: test-installer-once
-test-installer-once: ## Install Fleet by the installer, once
+.PHONY: test-fleet-installer-once
+test-fleet-installer-once: ## Install Fleet by the installer, once
 	$(STACK) build --profile=api
-	$(TEST) -timeout=20m -run='^TestInstall$$' ./test/installer/...
+	$(TEST) -timeout=20m -run='^TestInstall$$' ./test/fleet-installer/...
 
-.PHONY: test-installer
-test-installer: ## Install and upgrade Fleet itself, from a real repository and a real registry (MUSTER_SEED)
+.PHONY: test-fleet-installer
+test-fleet-installer: ## Install and upgrade Fleet itself, from a real repository and a real registry (MUSTER_SEED)
 	$(STACK) build --profile=api
-	$(TEST) -timeout=40m ./test/installer/...
+	$(TEST) -timeout=40m ./test/fleet-installer/...
 
-.PHONY: test-install
-test-install: ## Install Muster in every way of docs/install.md, by the guide's own commands
+.PHONY: test-channels
+test-channels: ## Install Muster in every way of docs/install.md, by the guide's own commands
 	$(STACK) build --profile=api
-	$(TEST) -timeout=30m ./test/install/...
+	$(TEST) -timeout=30m ./test/channels/...
 
-.PHONY: test-install-once
-test-install-once: ## Install Muster with kubectl, by the guide's own commands
+.PHONY: test-channels-once
+test-channels-once: ## Install Muster with kubectl, by the guide's own commands
 	$(STACK) build --profile=api
-	$(TEST) -timeout=15m -run='TestWaysToInstall/kubectl' ./test/install/...
+	$(TEST) -timeout=15m -run='TestWaysToInstall/kubectl' ./test/channels/...
 
 # A step takes about two seconds: more than a thousand of them want more than this.
 RANDOM_TIMEOUT ?= 60m

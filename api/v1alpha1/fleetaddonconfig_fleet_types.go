@@ -7,7 +7,7 @@ import (
 
 // FleetConfig holds settings of the Fleet installation itself.
 type FleetConfig struct {
-	// server says where Fleet agents reach the management cluster. If missing,
+	// server specifies where Fleet agents reach the management cluster. If missing,
 	// Fleet's own setting is left alone.
 	// +optional
 	Server *Server `json:"server,omitempty"`
@@ -22,7 +22,7 @@ type FleetConfig struct {
 	BootstrapLocalCluster *bool `json:"bootstrapLocalCluster,omitempty"`
 }
 
-// Server says where Fleet agents reach the management cluster: exactly one of
+// Server specifies where Fleet agents reach the management cluster: exactly one of
 // inferLocal and custom.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.inferLocal) != (has(self.custom) || has(self.apiServerUrl) || has(self.apiServerCaConfigRef))",message="set exactly one of inferLocal and custom: inferLocal takes the management cluster's own address, custom takes yours; remove the other"
@@ -110,21 +110,21 @@ type FleetInstall struct {
 	// +optional
 	RepositorySecretRef *RepositorySecretReference `json:"repositorySecretRef,omitempty"`
 
-	// mode says whether Fleet is installed and upgraded (Apply), or whether the condition
-	// FleetInstalled only says what would be changed (Plan).
+	// mode specifies whether Fleet is installed and upgraded (Apply), or whether the condition
+	// FleetInstalled only reports what would be changed (Plan).
 	// +optional
 	// +kubebuilder:validation:Enum=Apply;Plan
 	// +kubebuilder:default=Apply
 	Mode InstallMode `json:"mode,omitempty"`
 }
 
-// InstallMode says whether Fleet is installed, or only what would be done.
+// InstallMode specifies whether Fleet is installed, or only what would be done.
 type InstallMode string
 
 const (
 	// InstallApply installs and upgrades. It is the default.
 	InstallApply InstallMode = "Apply"
-	// InstallPlan says what would be done.
+	// InstallPlan specifies what would be done.
 	InstallPlan InstallMode = "Plan"
 )
 

@@ -8,7 +8,7 @@ import (
 // FleetAddonConfigName is the only name a FleetAddonConfig may have.
 const FleetAddonConfigName = "fleet-addon-config"
 
-// FleetAddonConfig says which Cluster API clusters are imported into Rancher
+// FleetAddonConfig specifies which Cluster API clusters are imported into Rancher
 // Fleet, and how. There is one, named "fleet-addon-config". Without it, and for
 // every section or field it leaves out, the documented defaults apply: a missing
 // section never means "off".
@@ -47,17 +47,17 @@ type FleetAddonConfigList struct {
 
 // FleetAddonConfigSpec is what the user wants.
 type FleetAddonConfigSpec struct {
-	// cluster says which CAPI Clusters are imported into Fleet, under which
+	// cluster specifies which CAPI Clusters are imported into Fleet, under which
 	// name, and how their Fleet agent is set up.
 	// +optional
 	Cluster *ClusterConfig `json:"cluster,omitempty"`
 
-	// clusterClass says how ClusterClasses appear in Fleet: each as a
+	// clusterClass specifies how ClusterClasses appear in Fleet: each as a
 	// ClusterGroup of the same name in the same namespace.
 	// +optional
 	ClusterClass *ClusterClassConfig `json:"clusterClass,omitempty"`
 
-	// policy says what the admission webhooks refuse.
+	// policy specifies what the admission webhooks refuse.
 	// +optional
 	Policy *PolicyConfig `json:"policy,omitempty"`
 
@@ -71,7 +71,7 @@ type FleetAddonConfigSpec struct {
 	Install *FleetInstall `json:"install,omitempty"`
 }
 
-// ClusterConfig says which CAPI Clusters are imported, and how.
+// ClusterConfig specifies which CAPI Clusters are imported, and how.
 type ClusterConfig struct {
 	// enabled turns the import of CAPI Clusters on or off. Turned off, nothing
 	// new is imported and what was imported stays as it is.
@@ -155,15 +155,15 @@ type ClusterConfig struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.map(e, has(e.values) ? size(e.values) : 0).sum() <= 1024",message="must have at most 1024 values in all; select by a label that the objects share",fieldPath=".matchExpressions"
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 
-	// onDeselect says what happens to an imported Cluster that the selectors no
-	// longer match: Keep leaves its Fleet Cluster frozen as it is, Delete removes
+	// onDeselect specifies what happens to an imported Cluster that the selectors no
+	// longer match: Keep leaves its Fleet Cluster as it is, Delete removes
 	// it and with it what Fleet deployed.
 	// +optional
 	// +kubebuilder:default=Keep
 	OnDeselect DeselectPolicy `json:"onDeselect,omitempty"`
 
 	// agentInitiated registers the selected clusters ahead, and leaves it to their
-	// Fleet agents to call: for clusters that the management cluster cannot reach,
+	// Fleet agents to register themselves: for clusters that the management cluster cannot reach,
 	// behind NAT for example. What to apply to such a cluster is the manifest in
 	// Secret "<cluster>-fleet-agent", which the component "registrar" makes. If
 	// false, Fleet installs the agents. The annotation
@@ -184,13 +184,13 @@ type ClusterConfig struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.map(e, has(e.values) ? size(e.values) : 0).sum() <= 1024",message="must have at most 1024 values in all; select by a label that the objects share",fieldPath=".matchExpressions"
 	AgentInitiatedSelector *metav1.LabelSelector `json:"agentInitiatedSelector,omitempty"`
 
-	// templateValues says what of the Cluster's own objects Fleet may read in
+	// templateValues specifies what of the Cluster's own objects Fleet may read in
 	// bundle values, under .ClusterValues.
 	// +optional
 	TemplateValues *TemplateValuesConfig `json:"templateValues,omitempty"`
 }
 
-// DeselectPolicy says what happens to an imported Cluster that no selector matches any more.
+// DeselectPolicy specifies what happens to an imported Cluster that no selector matches any more.
 //
 // +kubebuilder:validation:Enum=Keep;Delete
 type DeselectPolicy string
@@ -216,7 +216,7 @@ type NamingStrategy struct {
 	Suffix string `json:"suffix,omitempty"`
 }
 
-// TemplateValuesConfig says what reaches the template values.
+// TemplateValuesConfig specifies what reaches the template values.
 type TemplateValuesConfig struct {
 	// exclude lists JSON pointers (RFC 6901) into {Cluster, ControlPlane,
 	// InfrastructureCluster, Variables}. What they point to never reaches Fleet;
@@ -233,7 +233,7 @@ type TemplateValuesConfig struct {
 	Exclude *[]string `json:"exclude,omitempty"`
 }
 
-// ClusterClassConfig says how ClusterClasses appear in Fleet.
+// ClusterClassConfig specifies how ClusterClasses appear in Fleet.
 type ClusterClassConfig struct {
 	// enabled turns the ClusterGroups of ClusterClasses on or off. Turned off,
 	// nothing new is made and what was made stays as it is.
@@ -254,9 +254,9 @@ type ClusterClassConfig struct {
 	SetOwnerReferences *bool `json:"setOwnerReferences,omitempty"`
 }
 
-// PolicyConfig says what the admission webhooks refuse.
+// PolicyConfig specifies what the admission webhooks refuse.
 type PolicyConfig struct {
-	// crossNamespaceClass says what happens when somebody creates a Cluster of a
+	// crossNamespaceClass specifies what happens when somebody creates a Cluster of a
 	// ClusterClass in another namespace without being allowed to get that class
 	// (or to use it, see crossNamespaceClassVerb). Such a Cluster receives the
 	// bundles of the class's namespace. Enforce refuses it, Warn lets it through
@@ -274,7 +274,7 @@ type PolicyConfig struct {
 	CrossNamespaceClassVerb CrossNamespaceClassVerb `json:"crossNamespaceClassVerb,omitempty"`
 }
 
-// CrossNamespaceClassPolicy says how strictly the use of a class in another namespace is checked.
+// CrossNamespaceClassPolicy specifies how strictly the use of a class in another namespace is checked.
 //
 // +kubebuilder:validation:Enum=Enforce;Warn;Off
 type CrossNamespaceClassPolicy string

@@ -2,7 +2,7 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// HelmOptions are what Helm is told when it installs, upgrades and uninstalls.
+// HelmOptions are passed to Helm when it installs, upgrades and uninstalls.
 type HelmOptions struct {
 	// DisableHooks would keep hooks from running. It is refused: Fleet always runs them.
 	// +optional

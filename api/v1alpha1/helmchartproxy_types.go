@@ -100,14 +100,14 @@ type HelmChartProxySpec struct {
 	// +optional
 	ValuesFrom []ValuesReference `json:"valuesFrom,omitempty"`
 
-	// ReconcileStrategy says what happens after the first installation. With Continuous, which
+	// ReconcileStrategy specifies what happens after the first installation. With Continuous, which
 	// is the default, the release follows the HelmChartProxy and the selection. With InstallOnce
 	// it is never changed or uninstalled again. It cannot be changed.
 	// +kubebuilder:validation:Enum="";InstallOnce;Continuous;
 	// +optional
 	ReconcileStrategy string `json:"reconcileStrategy,omitempty"`
 
-	// Options are what Helm is told when it installs, upgrades and uninstalls.
+	// Options are passed to Helm when it installs, upgrades and uninstalls.
 	// +optional
 	Options HelmOptions `json:"options,omitempty"`
 
@@ -115,11 +115,11 @@ type HelmChartProxySpec struct {
 	// +optional
 	Credentials *Credentials `json:"credentials,omitempty"`
 
-	// TLSConfig says how the certificate of the repository is checked.
+	// TLSConfig specifies how the certificate of the repository is checked.
 	// +optional
 	TLSConfig *TLSConfig `json:"tlsConfig,omitempty"`
 
-	// Download says who downloads the chart. With Manager it is downloaded once on the
+	// Download specifies who downloads the chart. With Manager it is downloaded once on the
 	// management side, and Fleet carries it to the Clusters, which then need neither the
 	// repository nor its credentials. With Agent, Fleet's agent on each Cluster downloads it, with
 	// the credentials, and Fleet itself asks the repository which versions there are. If it is not
@@ -132,13 +132,13 @@ type HelmChartProxySpec struct {
 	// +optional
 	CorrectDrift *bool `json:"correctDrift,omitempty"`
 
-	// Rollout says how many Clusters may be without a working release while a change is
+	// Rollout specifies how many Clusters may be without a working release while a change is
 	// rolled out. If it is not set, all at once.
 	// +optional
 	Rollout *RolloutStrategy `json:"rollout,omitempty"`
 }
 
-// DownloadMode says who downloads a chart.
+// DownloadMode specifies who downloads a chart.
 type DownloadMode string
 
 // The download modes.
@@ -166,12 +166,12 @@ type ValuesReference struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Key string `json:"key,omitempty"`
-	// Optional says that it may be missing.
+	// Optional means that it may be missing.
 	// +optional
 	Optional bool `json:"optional,omitempty"`
 }
 
-// RolloutStrategy says how a change is rolled out.
+// RolloutStrategy specifies how a change is rolled out.
 type RolloutStrategy struct {
 	// MaxUnavailable is how many Clusters, as a number or a percentage, may be without a
 	// working release while a change is rolled out.
@@ -191,7 +191,7 @@ type Credentials struct {
 	Key string `json:"key"`
 }
 
-// TLSConfig says how the certificate of a repository is checked.
+// TLSConfig specifies how the certificate of a repository is checked.
 type TLSConfig struct {
 	// CASecretRef names a Secret with the certificate authority in its key ca.crt.
 	// +optional
@@ -216,27 +216,27 @@ type HelmChartProxyStatus struct {
 
 // Conditions and reasons of HelmChartProxies.
 const (
-	// HelmReleaseProxySpecsUpToDateCondition says that everything is handed to Fleet as the
+	// HelmReleaseProxySpecsUpToDateCondition means that everything is handed to Fleet as the
 	// HelmChartProxy has it.
 	HelmReleaseProxySpecsUpToDateCondition = "HelmReleaseProxySpecsUpToDate"
-	// HelmReleaseProxiesReadyCondition says that the release is ready on all Clusters.
+	// HelmReleaseProxiesReadyCondition means that the release is ready on all Clusters.
 	HelmReleaseProxiesReadyCondition = "HelmReleaseProxiesReady"
 	// ReadyCondition says both.
 	ReadyCondition = "Ready"
 
-	// LeftAloneCondition says that Muster does not carry the HelmChartProxy out, since the kind is
+	// NotManagedCondition means that Muster does not carry the HelmChartProxy out, since the kind is
 	// somebody else's. It is there only then.
-	LeftAloneCondition = "LeftAlone"
+	NotManagedCondition = "NotManaged"
 
-	// HelmReleaseProxySpecsUpdatingReason says that something is being written.
+	// HelmReleaseProxySpecsUpdatingReason means that something is being written.
 	HelmReleaseProxySpecsUpdatingReason = "HelmReleaseProxySpecsUpdating"
-	// HelmReleaseProxyCreationFailedReason says that something could not be written.
+	// HelmReleaseProxyCreationFailedReason means that something could not be written.
 	HelmReleaseProxyCreationFailedReason = "HelmReleaseProxyCreationFailed"
-	// HelmReleaseProxyReinstallingReason says that the release is uninstalled, to be installed
+	// HelmReleaseProxyReinstallingReason means that the release is uninstalled, to be installed
 	// under another name or in another namespace.
 	HelmReleaseProxyReinstallingReason = "HelmReleaseProxyReinstalling"
-	// ValueParsingFailedReason says that the values of a Cluster could not be rendered.
+	// ValueParsingFailedReason means that the values of a Cluster could not be rendered.
 	ValueParsingFailedReason = "ValueParsingFailed"
-	// ClusterSelectionFailedReason says that a selector cannot be used.
+	// ClusterSelectionFailedReason means that a selector cannot be used.
 	ClusterSelectionFailedReason = "ClusterSelectionFailed"
 )

@@ -24,7 +24,7 @@ type HelmReleaseProxy struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec says what is installed where.
+	// Spec specifies what is installed where.
 	// +optional
 	Spec HelmReleaseProxySpec `json:"spec,omitempty"`
 	// Status is what was seen last.
@@ -41,7 +41,7 @@ type HelmReleaseProxyList struct {
 	Items           []HelmReleaseProxy `json:"items"`
 }
 
-// HelmReleaseProxySpec says what is installed where.
+// HelmReleaseProxySpec specifies what is installed where.
 type HelmReleaseProxySpec struct {
 	// ClusterRef is the Cluster.
 	ClusterRef corev1.ObjectReference `json:"clusterRef"`
@@ -102,17 +102,17 @@ const (
 	// ReleaseInstalledAnnotation on a HelmReleaseProxy says that the release has been ready.
 	ReleaseInstalledAnnotation = "helmreleaseproxy.addons.cluster.x-k8s.io/release-successfully-installed"
 
-	// HelmReleaseReadyCondition says whether the release is ready.
+	// HelmReleaseReadyCondition reports whether the release is ready.
 	HelmReleaseReadyCondition = "HelmReleaseReady"
-	// ClusterAvailableCondition says whether the Cluster can be deployed to.
+	// ClusterAvailableCondition reports whether the Cluster can be deployed to.
 	ClusterAvailableCondition = "ClusterAvailable"
 
-	// PreparingToHelmInstallReason says that the release is not installed yet.
+	// PreparingToHelmInstallReason means that the release is not installed yet.
 	PreparingToHelmInstallReason = "PreparingToHelmInstall"
-	// HelmReleasePendingReason says that the release is being installed or upgraded.
+	// HelmReleasePendingReason means that the release is being installed or upgraded.
 	HelmReleasePendingReason = "HelmReleasePending"
-	// HelmInstallOrUpgradeFailedReason says that Helm has failed.
+	// HelmInstallOrUpgradeFailedReason means that Helm has failed.
 	HelmInstallOrUpgradeFailedReason = "HelmInstallOrUpgradeFailed"
-	// GetClusterFailedReason says that the Cluster is not, or not yet, in Fleet.
+	// GetClusterFailedReason means that the Cluster is not, or not yet, in Fleet.
 	GetClusterFailedReason = "GetClusterFailed"
 )

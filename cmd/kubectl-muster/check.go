@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/picture"
-	"github.com/muster-fleet/muster/internal/picture/source"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/view"
+	"github.com/muster-fleet/muster/internal/view/source"
 )
 
 type checkOptions struct {
@@ -55,7 +55,7 @@ answer, or rights that are missing.`,
 }
 
 // essential is what must be read for an answer.
-var essential = []picture.Kind{picture.Cluster, picture.FleetCluster}
+var essential = []view.Kind{view.Cluster, view.FleetCluster}
 
 func (o *checkOptions) run(ctx context.Context) error {
 	if err := o.output.check(); err != nil {
@@ -88,7 +88,7 @@ func (o *checkOptions) run(ctx context.Context) error {
 }
 
 // look returns what is not as it should be, and an error if that may not be all.
-func (o *checkOptions) look(ctx context.Context, reader client.Reader) (graph *picture.Graph, unread, err error) {
+func (o *checkOptions) look(ctx context.Context, reader client.Reader) (graph *view.Graph, unread, err error) {
 	objects, err := source.Read(ctx, reader, o.scope())
 	if err != nil {
 		return nil, nil, err
@@ -99,7 +99,7 @@ func (o *checkOptions) look(ctx context.Context, reader client.Reader) (graph *p
 			unread = errors.Join(unread, fmt.Errorf("it cannot be said: %s: %s", kind.Plural(), why))
 		}
 	}
-	graph, err = picture.Build(objects).Choose(picture.Choice{Name: o.name, Fold: o.fold, Problems: true})
+	graph, err = view.Build(objects).Choose(view.Choice{Name: o.name, Fold: o.fold, Problems: true})
 	if err != nil {
 		return nil, nil, errors.Join(unread, err) // What is not seen may be what could not be read.
 	}
@@ -108,13 +108,13 @@ func (o *checkOptions) look(ctx context.Context, reader client.Reader) (graph *p
 
 // isFine reports whether nothing of a picture, from which all that is fine was left out,
 // needs anybody.
-func isFine(graph *picture.Graph) bool { return len(graph.Roots) == 0 }
+func isFine(graph *view.Graph) bool { return len(graph.Roots) == 0 }
 
 // troubles counts what is not as it should be by its reason.
-func troubles(graph *picture.Graph) string {
+func troubles(graph *view.Graph) string {
 	counts := map[string]int{}
-	graph.Walk(func(node, _ *picture.Node) {
-		if node.State != picture.Ready && node.State != picture.Held {
+	graph.Walk(func(node, _ *view.Node) {
+		if node.State != view.Ready && node.State != view.Inactive {
 			counts[node.Reason]++
 		}
 	})
@@ -125,7 +125,7 @@ func troubles(graph *picture.Graph) string {
 	return strings.Join(parts, ", ")
 }
 
-func (o *checkOptions) report(graph *picture.Graph, unread error) error {
+func (o *checkOptions) report(graph *view.Graph, unread error) error {
 	if !o.quiet {
 		if err := o.print(o.Out, graph); err != nil {
 			return err

@@ -21,10 +21,10 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/picture/draw"
-	"github.com/muster-fleet/muster/internal/picture/source"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/version"
+	"github.com/muster-fleet/muster/internal/view/draw"
+	"github.com/muster-fleet/muster/internal/view/source"
 )
 
 // options are the flags of all commands.

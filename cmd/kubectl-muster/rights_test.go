@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/picture/source"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/view/source"
 )
 
 // forbidding is an API server that lets somebody see only what is in one namespace, and

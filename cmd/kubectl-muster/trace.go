@@ -7,11 +7,11 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/handout"
-	"github.com/muster-fleet/muster/internal/picture/draw"
-	"github.com/muster-fleet/muster/internal/picture/source"
-	"github.com/muster-fleet/muster/internal/picture/trace"
+	"github.com/muster-fleet/muster/internal/agentmanifest"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/view/draw"
+	"github.com/muster-fleet/muster/internal/view/source"
+	"github.com/muster-fleet/muster/internal/view/trace"
 )
 
 type traceOptions struct {
@@ -93,7 +93,7 @@ is printed but what Muster has made for this Cluster.`,
 			if namespace, name, found := strings.Cut(args[0], "/"); found {
 				key = client.ObjectKey{Namespace: namespace, Name: name}
 			}
-			manifest, err := handout.Manifest(cmd.Context(), reader, key)
+			manifest, err := agentmanifest.Read(cmd.Context(), reader, key)
 			if err != nil {
 				return err
 			}

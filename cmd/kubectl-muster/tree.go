@@ -11,11 +11,11 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/picture"
-	"github.com/muster-fleet/muster/internal/picture/draw"
-	"github.com/muster-fleet/muster/internal/picture/source"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/view"
+	"github.com/muster-fleet/muster/internal/view/draw"
+	"github.com/muster-fleet/muster/internal/view/source"
 )
 
 // treeOptions are the flags of `kubectl muster tree`.
@@ -88,7 +88,7 @@ func (o *treeOptions) run(ctx context.Context) error {
 }
 
 // read returns the picture, with the Bundles that are to be shown.
-func (o *treeOptions) read(ctx context.Context, reader client.Reader) (*picture.Graph, error) {
+func (o *treeOptions) read(ctx context.Context, reader client.Reader) (*view.Graph, error) {
 	scope := o.scope()
 	scope.Bundles = o.bundles
 	objects, err := source.Read(ctx, reader, scope)
@@ -101,9 +101,9 @@ func (o *treeOptions) read(ctx context.Context, reader client.Reader) (*picture.
 
 // build returns what is chosen of the objects. Of a Cluster that is named, the Bundles are
 // read, too.
-func (o *treeOptions) build(ctx context.Context, reader client.Reader, objects *picture.Objects) (*picture.Graph, error) {
-	choice := picture.Choice{Name: o.name, Problems: o.problems, Fold: o.fold && o.output.isOwn()}
-	graph, err := picture.Build(objects).Choose(choice)
+func (o *treeOptions) build(ctx context.Context, reader client.Reader, objects *view.Objects) (*view.Graph, error) {
+	choice := view.Choice{Name: o.name, Problems: o.problems, Fold: o.fold && o.output.isOwn()}
+	graph, err := view.Build(objects).Choose(choice)
 	if err != nil || o.name == "" || o.bundles {
 		return graph, err
 	}
@@ -116,21 +116,21 @@ func (o *treeOptions) build(ctx context.Context, reader client.Reader, objects *
 	if len(namespaces) == 0 {
 		return graph, nil
 	}
-	return picture.Build(objects).Choose(choice)
+	return view.Build(objects).Choose(choice)
 }
 
 // named returns where Fleet keeps the Bundles of the Clusters that have a name.
-func named(graph *picture.Graph, name string) []string {
+func named(graph *view.Graph, name string) []string {
 	var namespaces []string
-	graph.Walk(func(node, _ *picture.Node) {
-		if namespace := node.Fact(picture.FactFleetNS); namespace != "" && (node.Name == name || node.Key() == name) {
+	graph.Walk(func(node, _ *view.Node) {
+		if namespace := node.Fact(view.FactFleetNS); namespace != "" && (node.Name == name || node.Key() == name) {
 			namespaces = append(namespaces, namespace)
 		}
 	})
 	return namespaces
 }
 
-func (o *treeOptions) print(to io.Writer, graph *picture.Graph) error {
+func (o *treeOptions) print(to io.Writer, graph *view.Graph) error {
 	if o.output.format == "mermaid" {
 		return draw.Mermaid(to, graph)
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/page"
-	"github.com/muster-fleet/muster/internal/picture"
-	"github.com/muster-fleet/muster/internal/picture/source"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/view"
+	"github.com/muster-fleet/muster/internal/view/page"
+	"github.com/muster-fleet/muster/internal/view/source"
 )
 
 type viewOptions struct {
@@ -101,31 +101,31 @@ type moving struct {
 }
 
 // Snapshot implements page.Source.
-func (m *moving) Snapshot() *picture.Objects {
+func (m *moving) Snapshot() *view.Objects {
 	objects := m.Follower.Snapshot()
 	objects.StaleAfter = m.staleAfter
 	return objects
 }
 
 // Bundles implements page.Source.
-func (m *moving) Bundles(ctx context.Context, fleetNamespace string, objects *picture.Objects) error {
+func (m *moving) Bundles(ctx context.Context, fleetNamespace string, objects *view.Objects) error {
 	return source.BundlesOf(ctx, m.reader, fleetNamespace, objects)
 }
 
 // still is a file.
 type still struct {
 	reader  client.Reader
-	objects *picture.Objects
+	objects *view.Objects
 }
 
 // Snapshot implements page.Source.
-func (s *still) Snapshot() *picture.Objects { return s.objects.Clone() }
+func (s *still) Snapshot() *view.Objects { return s.objects.Clone() }
 
 // Changed implements page.Source.
 func (s *still) Changed() <-chan struct{} { return nil }
 
 // Bundles implements page.Source.
-func (s *still) Bundles(ctx context.Context, fleetNamespace string, objects *picture.Objects) error {
+func (s *still) Bundles(ctx context.Context, fleetNamespace string, objects *view.Objects) error {
 	return source.BundlesOf(ctx, s.reader, fleetNamespace, objects)
 }
 

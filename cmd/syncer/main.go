@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/sync"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 type options struct {
@@ -49,7 +49,7 @@ func run(ctx context.Context, args []string) error {
 	if err := o.Begin("syncer", args, o.addTo, o.Election.AddTo); err != nil {
 		return err
 	}
-	o.Cache = cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: observed.Trim}
+	o.Cache = cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: kube.Trim}
 	if o.namespace != "" {
 		o.Cache.DefaultNamespaces = map[string]cache.Config{o.namespace: {}}
 	}

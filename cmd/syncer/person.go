@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/agentmanifest"
 	"github.com/muster-fleet/muster/internal/audit"
-	"github.com/muster-fleet/muster/internal/handout"
 	"github.com/muster-fleet/muster/internal/manifests"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/render"
@@ -153,7 +153,7 @@ func runAgentManifest(ctx context.Context, args []string, stdout, stderr io.Writ
 	if err != nil {
 		return program.Exit(2, fmt.Errorf("agent-manifest: %w", err))
 	}
-	manifest, err := handout.Manifest(ctx, reader, client.ObjectKey{Namespace: namespace, Name: name})
+	manifest, err := agentmanifest.Read(ctx, reader, client.ObjectKey{Namespace: namespace, Name: name})
 	if err != nil {
 		return program.Exit(1, fmt.Errorf("agent-manifest: %w", err))
 	}

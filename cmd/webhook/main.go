@@ -17,9 +17,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/muster-fleet/muster/internal/admission"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/program"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 type options struct {
@@ -109,7 +109,7 @@ func newManager(o *options) (ctrl.Manager, error) {
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                 scheme,
-		Cache:                  cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: observed.Trim},
+		Cache:                  cache.Options{SyncPeriod: &o.SyncPeriod, DefaultTransform: kube.Trim},
 		Metrics:                *diagnostics,
 		HealthProbeBindAddress: o.HealthAddress,
 		WebhookServer:          admission.NewServer(webhook.Options{Port: o.port, CertDir: o.certDir, TLSOpts: tlsOptions}),

@@ -127,7 +127,7 @@ func template(root, dir, condition string) (string, error) {
 	return out.String(), nil
 }
 
-// conditionOf says when an object of its template is rendered at all.
+// conditionOf returns when an object of its template is rendered at all.
 func conditionOf(object *unstructured.Unstructured) []string {
 	switch kind, name := object.GetKind(), object.GetName(); {
 	case kind == "CustomResourceDefinition":

@@ -130,7 +130,7 @@ type component struct {
 var components = []component{
 	{"networkPolicy", "manifests/network", true, "NetworkPolicies: who may connect to Muster's pods."},
 	{"policies", "manifests/policy", true, "Admission policies that bound what the syncer's account can do, and keep others from forging what Muster wrote."},
-	{"registrar", "manifests/registrar", false, "The registrar, for clusters that the management cluster cannot reach: their agents call."},
+	{"registrar", "manifests/registrar", false, "The registrar, for clusters that the management cluster cannot reach: their agents register themselves."},
 	{"installer", "manifests/installer", false, "The installer, which installs Fleet itself and sets it up. Its rights are near to cluster-admin."},
 	{"helm", "manifests/helm", false, "The program that carries out HelmChartProxies, with their CRDs. It must not run beside cluster-api-addon-provider-helm."},
 	{"helmReadSecrets", "manifests/helm-read-secrets", false, "Lets the program that carries out HelmChartProxies read Secrets in all namespaces. Without it, it reads them where an administrator binds the ClusterRole muster-helm-read-secrets."},

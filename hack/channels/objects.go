@@ -70,7 +70,7 @@ func encode(objects []*unstructured.Unstructured) (string, error) {
 	return strings.Join(documents, "---\n"), nil
 }
 
-// nameOf says which object this is, for people.
+// nameOf returns which object this is, for people.
 func nameOf(object *unstructured.Unstructured) string {
 	name := object.GetName()
 	if object.GetNamespace() != "" {

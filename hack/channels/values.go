@@ -1,6 +1,6 @@
 package main
 
-// Values are what the chart can be told. Names, documentation, types and limits of
+// Values are what the chart can be given. Names, documentation, types and limits of
 // values.yaml, values.schema.json and the chart's README come from here; the defaults come
 // from manifests/. Each component has its switch beside these.
 type Values struct {

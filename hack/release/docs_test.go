@@ -111,7 +111,7 @@ func (dir schemaFolder) Load(url string) (any, error) {
 	return jsonschema.FileLoader{}.Load("file://" + filepath.Join(string(dir), name))
 }
 
-// validSBOM says what CycloneDX's schema does not allow in an SBOM.
+// validSBOM returns what CycloneDX's schema does not allow in an SBOM.
 func validSBOM(content []byte) error {
 	dir, err := exec.Command("go", "list", "-m", "-f={{.Dir}}", "github.com/CycloneDX/cyclonedx-go").Output()
 	if err != nil {

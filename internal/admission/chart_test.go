@@ -50,7 +50,7 @@ func TestChartDefaults(t *testing.T) {
 	}
 }
 
-// A HelmChartProxy hands out what it names: its author must be allowed to have it.
+// A HelmChartProxy delivers what it names: its author must be allowed to have it.
 func TestChartAuthor(t *testing.T) {
 	var asked []string
 	reviewer := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{

@@ -73,7 +73,7 @@ func (v ChartValidator) validate(ctx context.Context, old, proxy *addonsv1.HelmC
 	return plan.Warnings(proxy), apierrors.NewInvalid(addonsv1.GroupVersion.WithKind("HelmChartProxy").GroupKind(), proxy.Name, bounds.Errors(errs))
 }
 
-// mayName asks whether the author may have what the HelmChartProxy hands out: Secrets and
+// mayName asks whether the author may have what the HelmChartProxy delivers: Secrets and
 // ConfigMaps that it names, and Clusters of other namespaces. A reference that stays in place
 // is asked about again when the rest changes where it goes.
 func (v ChartValidator) mayName(ctx context.Context, user authenticationv1.UserInfo, old, proxy *addonsv1.HelmChartProxy) (field.ErrorList, error) {

@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Severity says whether the webhooks would refuse what was found, or only warn about it.
+// Severity reports whether the webhooks would refuse what was found, or only warn about it.
 type Severity string
 
 // The severities of findings.
@@ -75,7 +75,7 @@ type checker struct {
 var _ inventory = (*checker)(nil)
 
 type manifest[T any] struct {
-	// Finding says where it is from.
+	// Finding specifies where it is from.
 	Finding
 	object T
 }

@@ -114,7 +114,7 @@ func mayDo(ctx context.Context, reviewer client.Client, user authenticationv1.Us
 	return review.Status.Allowed, nil
 }
 
-// askAgain says how often, and after what pauses: less than a second in all, as the
+// askAgain specifies how often, and after what pauses: less than a second in all, as the
 // requester is waiting.
 var askAgain = wait.Backoff{Steps: 4, Duration: 50 * time.Millisecond, Factor: 3}
 

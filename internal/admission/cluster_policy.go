@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// nameTaken says why a new Cluster cannot have its name in Fleet, and what to do;
+// nameTaken returns why a new Cluster cannot have its name in Fleet, and what to do;
 // empty if it can.
 func nameTaken(ctx context.Context, others inventory, in settings.Settings, namespace string, subject stamp.Subject) (string, error) {
 	name := stamp.OnCreate(in, subject).Pin.ClusterName
@@ -56,7 +56,7 @@ func nameTaken(ctx context.Context, others inventory, in settings.Settings, name
 	return namespaceTaken(ctx, others, types.NamespacedName{Namespace: namespace, Name: name}, subject.Name)
 }
 
-// namespaceTaken says that another Fleet Cluster has the namespace that Fleet would give to
+// namespaceTaken reports that another Fleet Cluster has the namespace that Fleet would give to
 // this one, and what to do; empty if none has.
 func namespaceTaken(ctx context.Context, others inventory, fleetCluster types.NamespacedName, cluster string) (string, error) {
 	if !stamp.CanShareFleetNamespace(fleetCluster.Namespace, fleetCluster.Name) {
@@ -69,7 +69,7 @@ func namespaceTaken(ctx context.Context, others inventory, fleetCluster types.Na
 	return stamp.SharedFleetNamespace(fleetCluster.Namespace, fleetCluster.Name, cluster), nil
 }
 
-// notImported says why a Cluster is not imported, and what becomes of its Fleet Cluster;
+// notImported returns why a Cluster is not imported, and what becomes of its Fleet Cluster;
 // empty if it is imported.
 func notImported(in settings.Settings, subject stamp.Subject, pin stamp.Pin) string {
 	selected, why := subject.IsSelected(in.Cluster)
@@ -85,7 +85,7 @@ func notImported(in settings.Settings, subject stamp.Subject, pin stamp.Pin) str
 	}
 }
 
-// classMissing says that the class of a Cluster does not exist (yet); empty if it does, or
+// classMissing reports that the class of a Cluster does not exist (yet); empty if it does, or
 // if that is unknown.
 func classMissing(ctx context.Context, others inventory, class types.NamespacedName) (string, error) {
 	if class.Name == "" {
@@ -98,7 +98,7 @@ func classMissing(ctx context.Context, others inventory, class types.NamespacedN
 	return fmt.Sprintf("ClusterClass %q does not exist in namespace %q (yet): until it does, Cluster API creates no control plane and the Cluster is not imported into Fleet", class.Name, class.Namespace), nil
 }
 
-// unknownRegistration says that a Cluster's annotation asks for a way of registration that
+// unknownRegistration reports that a Cluster's annotation asks for a way of registration that
 // there is not; empty if it does not.
 func unknownRegistration(in settings.Settings, subject stamp.Subject) string {
 	value, found := subject.Annotations[stamp.RegistrationAnnotation]

@@ -29,10 +29,10 @@ type authority struct {
 	path            *field.Path
 	kind            string
 	namespace, name string
-	// credentials says that it is not a CA but what a repository is sent: nobody but the
+	// credentials means that it is not a CA but what a repository is sent: nobody but the
 	// installer reads that.
 	credentials bool
-	// repository is where credentials are sent. Sent elsewhere, they are handed out anew.
+	// repository is where credentials are sent. Sent elsewhere, they are delivered anew.
 	repository string
 }
 
@@ -83,7 +83,7 @@ func (a authority) isIn(config *addonsv1.FleetAddonConfig) bool {
 	return false
 }
 
-// checkAuthorities checks the CAs that a FleetAddonConfig refers to. They are handed out to
+// checkAuthorities checks the CAs that a FleetAddonConfig refers to. They are delivered to
 // every cluster, so the author must be allowed to get them. A CA that has gone bad since
 // does not stop another change: unsure holds warnings about such CAs, and about those that
 // cannot be read. The error says that no decision is possible.
@@ -134,7 +134,7 @@ func (v ConfigValidator) mayName(ctx context.Context, authority authority) (*fie
 	if err != nil || allowed {
 		return nil, err
 	}
-	use := "hand out to every cluster"
+	use := "deliver to every cluster"
 	if authority.credentials {
 		use = "send to the repository"
 	}

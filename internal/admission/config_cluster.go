@@ -47,7 +47,7 @@ func (v ConfigValidator) surprises(ctx context.Context, old, config *addonsv1.Fl
 	return result
 }
 
-// staying says that agents do not follow another agentNamespace.
+// staying reports that agents do not follow another agentNamespace.
 func staying(old, now settings.Settings, clusters []object) []string {
 	if old.Cluster.AgentNamespace == now.Cluster.AgentNamespace {
 		return nil
@@ -62,7 +62,7 @@ func staying(old, now settings.Settings, clusters []object) []string {
 	if len(names) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("spec.cluster.agentNamespace: the agents of %d Clusters call by themselves; those that have called stay where they run, because their credential is there: %s",
+	return []string{fmt.Sprintf("spec.cluster.agentNamespace: the agents of %d Clusters register themselves; those that have checked in stay where they run, because their credential is there: %s",
 		len(names), listed(names))}
 }
 
@@ -80,7 +80,7 @@ func (v ConfigValidator) deletion(ctx context.Context, config *addonsv1.FleetAdd
 }
 
 // turned names the imported Clusters that a change of the settings turns to the manager, or to
-// the agent. Which agents have called, and so stay without a FleetAddonConfig, is not known here.
+// the agent. Which agents have checked in, and so stay without a FleetAddonConfig, is not known here.
 func turned(old, now settings.Settings, clusters []object) []string {
 	if !now.Cluster.Enabled {
 		return nil // Everything stays as it is.
@@ -101,13 +101,13 @@ func turned(old, now settings.Settings, clusters []object) []string {
 	if manager := names[stamp.ByManager]; len(manager) > 0 {
 		unless := ""
 		if now.Cluster.Unconfigured {
-			unless = " unless their agents have called"
+			unless = " unless their agents have checked in"
 		}
-		result = append(result, fmt.Sprintf("spec.cluster.agentInitiated: %d Clusters turn to the manager%s, and Fleet installs an agent through their kubeconfigs; agents that call go on until then: %s",
+		result = append(result, fmt.Sprintf("spec.cluster.agentInitiated: %d Clusters turn to the manager%s, and Fleet installs an agent through their kubeconfigs; agents that have registered themselves go on until then: %s",
 			len(manager), unless, listed(manager)))
 	}
 	if agent := names[stamp.ByAgent]; len(agent) > 0 {
-		result = append(result, fmt.Sprintf("spec.cluster.agentInitiated: %d Clusters turn to the agent: one that has called goes on, and nobody installs one where none has: %s",
+		result = append(result, fmt.Sprintf("spec.cluster.agentInitiated: %d Clusters turn to the agent: one that has checked in goes on, and nobody installs one where none has: %s",
 			len(agent), listed(agent)))
 	}
 	return result
@@ -140,7 +140,7 @@ func (v ConfigValidator) clusters(ctx context.Context) (all []object, known bool
 type placed struct {
 	types.NamespacedName
 	labels, namespaceLabels map[string]string
-	// unknown says that a selector needs labels that are not known.
+	// unknown means that a selector needs labels that are not known.
 	unknown bool
 }
 
@@ -177,7 +177,7 @@ func (v ConfigValidator) place(ctx context.Context, in settings.Settings, cluste
 	return all, true
 }
 
-// matchedByOne says which Clusters match only one of two selectors, as far as is known; empty
+// matchedByOne returns which Clusters match only one of two selectors, as far as is known; empty
 // if none does, or if there are not two. CAAPF requires both selectors and imports what
 // either matches: its users must know before their clusters are left behind.
 func matchedByOne(config *addonsv1.FleetAddonConfig, in settings.Settings, all []placed) string {

@@ -74,8 +74,8 @@ func TestConfigSurprises(t *testing.T) {
 		"naming removed":                  {old: `cluster: {naming: {prefix: p-}}`, spec: `{}`, want: []string{keep}},
 		"naming, nothing pinned":          {others: &others{pinned: []object{labeled}}, spec: `cluster: {naming: {prefix: p-}}`},
 		"agentNamespace":                  {spec: `cluster: {agentNamespace: a}`},
-		"agentNamespace, agents call":     {old: `cluster: {agentInitiated: true}`, spec: `cluster: {agentInitiated: true, agentNamespace: a}`, want: []string{"spec.cluster.agentNamespace: the agents of 2 Clusters call by themselves"}},
-		"agentNamespace, one calls":       {others: &others{pinned: []object{labeled, calls}}, spec: `cluster: {agentNamespace: a}`, want: []string{"spec.cluster.agentNamespace: the agents of 1 Clusters call by themselves"}},
+		"agentNamespace, agents call":     {old: `cluster: {agentInitiated: true}`, spec: `cluster: {agentInitiated: true, agentNamespace: a}`, want: []string{"spec.cluster.agentNamespace: the agents of 2 Clusters register themselves"}},
+		"agentNamespace, one calls":       {others: &others{pinned: []object{labeled, calls}}, spec: `cluster: {agentNamespace: a}`, want: []string{"spec.cluster.agentNamespace: the agents of 1 Clusters register themselves"}},
 		"agentNamespace as before":        {old: `cluster: {agentInitiated: true}`, spec: `cluster: {agentInitiated: true, agentNamespace: fleet-addon-agent}`},
 		"Clusters are not served":         {others: &others{unknown: true}, spec: `cluster: {naming: {prefix: p-}, selector: {matchLabels: {import: "no"}}}`},
 		"Clusters cannot be known":        {others: &others{err: errors.New("broken")}, spec: `cluster: {naming: {prefix: p-}}`},
@@ -103,25 +103,25 @@ func TestConfigSurprises(t *testing.T) {
 		})
 	}
 
-	calling := &others{pinned: []object{pinnedCluster("d", "d"), pinnedCluster("c", "c"), pinnedCluster("b", "b"), pinnedCluster("a", "a"), labeled}}
+	agentInitiated := &others{pinned: []object{pinnedCluster("d", "d"), pinnedCluster("c", "c"), pinnedCluster("b", "b"), pinnedCluster("a", "a"), labeled}}
 	for i, letter := range []string{"d", "c", "b"} {
-		calling.pinned[i].Labels = map[string]string{"site": "edge", stamp.ClassNameLabel: letter}
+		agentInitiated.pinned[i].Labels = map[string]string{"site": "edge", stamp.ClassNameLabel: letter}
 	}
-	calling.pinned[2].Annotations = maps.Clone(calling.pinned[2].Annotations)
-	calling.pinned[2].Annotations[stamp.RegistrationAnnotation] = "agent"
+	agentInitiated.pinned[2].Annotations = maps.Clone(agentInitiated.pinned[2].Annotations)
+	agentInitiated.pinned[2].Annotations[stamp.RegistrationAnnotation] = "agent"
 	for name, test := range map[string]struct {
 		old, spec string // none: it is deleted
 		want      []string
 	}{
-		"to the manager":            {`cluster: {agentInitiated: true}`, `{}`, []string{"spec.cluster.agentInitiated: 3 Clusters turn to the manager, and Fleet installs an agent through their kubeconfigs; agents that call go on until then: team/a, team/c, team/d"}},
-		"by a mistyped selector":    {`cluster: {agentInitiated: true, agentInitiatedSelector: {matchLabels: {site: edge}}}`, `cluster: {agentInitiated: true, agentInitiatedSelector: {matchLabels: {site: egde}}}`, []string{"spec.cluster.agentInitiated: 2 Clusters turn to the manager, and Fleet installs an agent through their kubeconfigs; agents that call go on until then: team/c, team/d"}},
-		"by class":                  {`cluster: {agentInitiated: true, agentInitiatedSelector: {matchLabels: {` + stamp.ClassNameLabel + `: c}}}`, `{}`, []string{"spec.cluster.agentInitiated: 1 Clusters turn to the manager, and Fleet installs an agent through their kubeconfigs; agents that call go on until then: team/c"}},
-		"to the agent":              {`{}`, `cluster: {agentInitiated: true}`, []string{"spec.cluster.agentInitiated: 3 Clusters turn to the agent: one that has called goes on, and nobody installs one where none has: team/a, team/c, team/d"}},
+		"to the manager":            {`cluster: {agentInitiated: true}`, `{}`, []string{"spec.cluster.agentInitiated: 3 Clusters turn to the manager, and Fleet installs an agent through their kubeconfigs; agents that have registered themselves go on until then: team/a, team/c, team/d"}},
+		"by a mistyped selector":    {`cluster: {agentInitiated: true, agentInitiatedSelector: {matchLabels: {site: edge}}}`, `cluster: {agentInitiated: true, agentInitiatedSelector: {matchLabels: {site: egde}}}`, []string{"spec.cluster.agentInitiated: 2 Clusters turn to the manager, and Fleet installs an agent through their kubeconfigs; agents that have registered themselves go on until then: team/c, team/d"}},
+		"by class":                  {`cluster: {agentInitiated: true, agentInitiatedSelector: {matchLabels: {` + stamp.ClassNameLabel + `: c}}}`, `{}`, []string{"spec.cluster.agentInitiated: 1 Clusters turn to the manager, and Fleet installs an agent through their kubeconfigs; agents that have registered themselves go on until then: team/c"}},
+		"to the agent":              {`{}`, `cluster: {agentInitiated: true}`, []string{"spec.cluster.agentInitiated: 3 Clusters turn to the agent: one that has checked in goes on, and nobody installs one where none has: team/a, team/c, team/d"}},
 		"nobody":                    {`cluster: {agentInitiated: true}`, `cluster: {agentInitiated: true, hostNetwork: false}`, nil},
 		"nobody, the import is off": {`cluster: {agentInitiated: true}`, `cluster: {enabled: false}`, nil},
-		"deleted":                   {`cluster: {agentInitiated: true}`, "", []string{"spec.cluster.agentInitiated: 3 Clusters turn to the manager unless their agents have called, and Fleet installs an agent through their kubeconfigs; agents that call go on until then: team/a, team/c, team/d"}},
+		"deleted":                   {`cluster: {agentInitiated: true}`, "", []string{"spec.cluster.agentInitiated: 3 Clusters turn to the manager unless their agents have checked in, and Fleet installs an agent through their kubeconfigs; agents that have registered themselves go on until then: team/a, team/c, team/d"}},
 	} {
-		validator := ConfigValidator{Others: calling, Namespaces: configured(t, `{}`)}
+		validator := ConfigValidator{Others: agentInitiated, Namespaces: configured(t, `{}`)}
 		var got []string
 		if test.spec == "" {
 			got = validator.deletion(t.Context(), configOf(t, test.old))[1:]

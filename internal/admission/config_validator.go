@@ -105,7 +105,7 @@ func validateVersion(path *field.Path, text string) field.ErrorList {
 }
 
 var (
-	// mentionsVersion tells a range from blanks, which the library reads as all versions.
+	// mentionsVersion distinguishes a range from blanks, which the library reads as all versions.
 	mentionsVersion = regexp.MustCompile(`[0-9xX*]`)
 	mentioned       = regexp.MustCompile(`[0-9]+(\.[0-9]+){0,2}(-[0-9A-Za-z.-]+)?`)
 )

@@ -172,7 +172,7 @@ func heap() int64 {
 	return int64(stats.HeapAlloc)
 }
 
-// Whose a Fleet Cluster is must be told from what is left of it as from all of it.
+// Whose a Fleet Cluster is must be distinguished from what is left of it as from all of it.
 func TestTrimmedBelongsToTheSame(t *testing.T) {
 	tooLong := strings.Repeat("x", 1000)
 	for name, change := range map[string]func(*object){

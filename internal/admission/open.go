@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/internal/metrics"
 )
 
-// leftUndone says what does not happen when we fail to answer a request that must not fail
+// leftUndone returns what does not happen when we fail to answer a request that must not fail
 // because of us; empty where the webhook configuration says failurePolicy Fail. The API
 // server's Ignore covers failed calls only: it takes an error in our answer for a refusal.
 func leftUndone(path string, operation admissionv1.Operation) string {
@@ -90,7 +90,7 @@ func (c *counted) Handle(ctx context.Context, req admission.Request) admission.R
 	return response
 }
 
-// resultOf tells a refusal from a failure: a request that could not be read or decided, or
+// resultOf distinguishes a refusal from a failure: a request that could not be read or decided, or
 // had to wait for too long.
 func resultOf(response admission.Response) string {
 	switch {

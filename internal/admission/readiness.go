@@ -19,7 +19,7 @@ import (
 
 const dialTimeout = time.Second
 
-// Readiness says whether this replica can answer admission requests: its informers
+// Readiness reports whether this replica can answer admission requests: its informers
 // have synced, and the certificate it serves is the one that is mounted.
 type Readiness struct {
 	Cache   cache.Cache

@@ -73,14 +73,14 @@ type Report struct {
 type Mapping struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Edited says that someone changed what it maps.
+	// Edited means that someone changed what it maps.
 	Edited bool `json:"edited"`
-	// KeptBy is why Muster leaves it open; if empty, nothing keeps it.
-	KeptBy []Keeper `json:"keptBy"`
+	// RetainedBy is why Muster leaves it open; if empty, nothing keeps it.
+	RetainedBy []Retainer `json:"retainedBy"`
 }
 
-// Keeper is an object that keeps a mapping open.
-type Keeper struct {
+// Retainer is an object that keeps a mapping open.
+type Retainer struct {
 	Kind      string `json:"kind"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -97,7 +97,7 @@ type Use struct {
 	Asked          Asked     `json:"asked"`
 }
 
-// Asked says whether the right to use the class was checked.
+// Asked reports whether the right to use the class was checked.
 type Asked string
 
 // Whether it was checked.
@@ -204,7 +204,7 @@ func (a *audit) undecided() bool {
 		slices.ContainsFunc(needed, func(kind Kind) bool { return a.Unread[kind] != "" })
 }
 
-// notes says what was not read, and what is therefore unknown.
+// notes returns what was not read, and what is therefore unknown.
 func (a *audit) notes() {
 	for _, kind := range slices.Sorted(maps.Keys(a.Unread)) {
 		a.report.Notes = append(a.report.Notes, fmt.Sprintf("%s: %s", kind, a.Unread[kind]))
@@ -237,13 +237,13 @@ func (r *Report) WriteJSON(to io.Writer) error {
 // WriteTables writes a report for people.
 func (r *Report) WriteTables(to io.Writer) error {
 	table := tabwriter.NewWriter(to, 0, 0, 3, ' ', 0)
-	section(table, "BundleNamespaceMappings without a rightful user", len(r.Mappings), "NAMESPACE\tNAME\tMAPS\tKEPT BY")
+	section(table, "BundleNamespaceMappings without a rightful user", len(r.Mappings), "NAMESPACE\tNAME\tMAPS\tRETAINED BY")
 	for _, mapping := range r.Mappings {
 		maps := "as made"
 		if mapping.Edited {
 			maps = "edited"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", mapping.Namespace, mapping.Name, maps, keptBy(mapping.KeptBy))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", mapping.Namespace, mapping.Name, maps, retainedBy(mapping.RetainedBy))
 	}
 	fmt.Fprintln(table)
 	section(table, "Clusters that use a class of another namespace", len(r.Clusters), "NAMESPACE\tNAME\tCLASS\tCREATED\tASKED")
@@ -271,10 +271,10 @@ func section(to io.Writer, title string, count int, header string) {
 	}
 }
 
-func keptBy(keepers []Keeper) string {
+func retainedBy(retainers []Retainer) string {
 	var names []string
-	for _, keeper := range keepers {
-		names = append(names, fmt.Sprintf("%s %s (%s)", keeper.Kind, keeper.Name, keeper.Why))
+	for _, retainer := range retainers {
+		names = append(names, fmt.Sprintf("%s %s (%s)", retainer.Kind, retainer.Name, retainer.Why))
 	}
 	if len(names) == 0 {
 		return "nothing"

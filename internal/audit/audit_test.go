@@ -14,9 +14,9 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -69,14 +69,14 @@ func state(change func(*State)) *State {
 }
 
 func TestMappings(t *testing.T) {
-	kept := func(keepers ...Keeper) []Mapping {
-		return []Mapping{{Namespace: "platform", Name: "team", KeptBy: append([]Keeper{}, keepers...)}}
+	retained := func(retainers ...Retainer) []Mapping {
+		return []Mapping{{Namespace: "platform", Name: "team", RetainedBy: append([]Retainer{}, retainers...)}}
 	}
-	cluster := func(why string) Keeper {
-		return Keeper{Kind: "Cluster", Namespace: "team", Name: "one", Why: why}
+	cluster := func(why string) Retainer {
+		return Retainer{Kind: "Cluster", Namespace: "team", Name: "one", Why: why}
 	}
-	fleet := func(why string) Keeper {
-		return Keeper{Kind: "Fleet Cluster", Namespace: "team", Name: "one", Why: why}
+	fleet := func(why string) Retainer {
+		return Retainer{Kind: "Fleet Cluster", Namespace: "team", Name: "one", Why: why}
 	}
 	clusters := func(clusters ...*clusterv1.Cluster) func(*State) {
 		return func(s *State) { s.Clusters = clusters }
@@ -91,75 +91,75 @@ func TestMappings(t *testing.T) {
 		change func(*State)
 		want   []Mapping
 	}{
-		"nobody uses it":                {clusters(), kept()},
+		"nobody uses it":                {clusters(), retained()},
 		"a rightful user":               {clusters(user("one")), []Mapping{}},
 		"a rightful user among others":  {clusters(user("one", paused), user("two")), []Mapping{}},
-		"a deselected user":             {clusters(user("one", deselected)), kept(cluster("deselected"))},
-		"a paused user":                 {clusters(user("one", paused)), kept(cluster("paused"))},
-		"one paused by an annotation":   {clusters(user("one", annotatedPaused)), kept(cluster("paused"))},
-		"a user that is being deleted":  {clusters(user("one", deleting)), kept(cluster("being deleted"))},
-		"one that is yet to be claimed": {clusters(user("one", unclaimed)), kept(cluster("not claimed yet"))},
-		"one that was never claimed":    {clusters(user("one", unclaimed, deselected)), kept()},
+		"a deselected user":             {clusters(user("one", deselected)), retained(cluster("deselected"))},
+		"a paused user":                 {clusters(user("one", paused)), retained(cluster("paused"))},
+		"one paused by an annotation":   {clusters(user("one", annotatedPaused)), retained(cluster("paused"))},
+		"a user that is being deleted":  {clusters(user("one", deleting)), retained(cluster("being deleted"))},
+		"one that is yet to be claimed": {clusters(user("one", unclaimed)), retained(cluster("not claimed yet"))},
+		"one that was never claimed":    {clusters(user("one", unclaimed, deselected)), retained()},
 		"half a pin claims nothing": {clusters(user("one", deselected, func(c *clusterv1.Cluster) {
 			delete(c.Annotations, stamp.OwnedByAnnotation)
-		})), kept()},
+		})), retained()},
 		"a user of another namespace's class": {clusters(user("one", func(c *clusterv1.Cluster) {
 			c.Spec.Topology.ClassRef.Namespace = "elsewhere"
-		})), kept()},
-		"a user in another namespace": {clusters(user("one", func(c *clusterv1.Cluster) { c.Namespace = "other" })), kept()},
+		})), retained()},
+		"a user in another namespace": {clusters(user("one", func(c *clusterv1.Cluster) { c.Namespace = "other" })), retained()},
 		"labels do not make a user": {clusters(user("one", func(c *clusterv1.Cluster) {
 			c.Labels, c.Spec.Topology = stamp.Labels(types.NamespacedName{Namespace: "platform", Name: "std"}), clusterv1.Topology{}
-		})), kept()},
+		})), retained()},
 		"its group's name is taken": {func(s *State) {
 			s.Clusters = []*clusterv1.Cluster{user("one")}
 			s.Classes = map[types.NamespacedName]bool{{Namespace: "team", Name: "std.platform"}: true}
-		}, kept(cluster("a ClusterClass beside it has the name of its group"))},
+		}, retained(cluster("a ClusterClass beside it has the name of its group"))},
 		"nothing is imported at present": {func(s *State) {
 			s.Clusters, s.Settings.Cluster.Enabled = []*clusterv1.Cluster{user("one")}, false
 		}, []Mapping{}},
 		"nobody is to have a mapping": {func(s *State) {
 			s.Clusters, s.Settings.Cluster.ApplyClassGroup = []*clusterv1.Cluster{user("one")}, false
-		}, kept()},
+		}, retained()},
 
-		"a released Fleet Cluster":      {copies(fleetCluster("one", released)), kept(fleet("released"))},
-		"one of a Cluster that is gone": {copies(fleetCluster("one", from("gone"))), kept()},
-		"one without an origin":         {copies(fleetCluster("one", nil)), kept()},
+		"a released Fleet Cluster":      {copies(fleetCluster("one", released)), retained(fleet("released"))},
+		"one of a Cluster that is gone": {copies(fleetCluster("one", from("gone"))), retained()},
+		"one without an origin":         {copies(fleetCluster("one", nil)), retained()},
 		"one that somebody else made": {copies(func() *metav1.PartialObjectMetadata {
 			c := fleetCluster("one", released)
 			delete(c.Labels, stamp.ManagedByLabel)
 			return c
-		}()), kept()},
+		}()), retained()},
 		"one of a Cluster of another class": {func(s *State) {
 			s.Clusters = []*clusterv1.Cluster{user("mine", func(c *clusterv1.Cluster) { c.Spec.Topology.ClassRef.Namespace = "" })}
 			s.FleetClusters = []*metav1.PartialObjectMetadata{fleetCluster("one", from("mine"))}
-		}, kept(fleet("of Cluster mine"))},
+		}, retained(fleet("of Cluster mine"))},
 		"one that such a Cluster owns": {func(s *State) {
 			s.Clusters = []*clusterv1.Cluster{user("mine", func(c *clusterv1.Cluster) { c.Spec.Topology.ClassRef.Namespace = "" })}
 			owned := fleetCluster("one", nil)
 			owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta1", Kind: "Cluster", Name: "mine", UID: "mine"}}
 			s.FleetClusters = []*metav1.PartialObjectMetadata{owned}
-		}, kept(fleet("of Cluster mine"))},
+		}, retained(fleet("of Cluster mine"))},
 
 		"one that its dead namesake owned": {func(s *State) {
 			s.Clusters = []*clusterv1.Cluster{user("mine", func(c *clusterv1.Cluster) { c.Spec.Topology.ClassRef.Namespace = "" })}
 			owned := fleetCluster("one", nil)
 			owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta1", Kind: "Cluster", Name: "mine", UID: "dead"}}
 			s.FleetClusters = []*metav1.PartialObjectMetadata{owned}
-		}, kept()},
+		}, retained()},
 		"one that CAAPF made, with a prefix": {func(s *State) {
 			s.Clusters = []*clusterv1.Cluster{user("mine", unclaimed, deselected)}
 			s.Settings.Cluster.Prefix = "capi-"
 			s.FleetClusters = []*metav1.PartialObjectMetadata{fleetCluster("capi-mine", nil)}
-		}, kept(Keeper{Kind: "Fleet Cluster", Namespace: "team", Name: "capi-mine", Why: "of Cluster mine"})},
+		}, retained(Retainer{Kind: "Fleet Cluster", Namespace: "team", Name: "capi-mine", Why: "of Cluster mine"})},
 		"a retired mapping": {func(s *State) {
 			s.Mappings = []*fleetv1.BundleNamespaceMapping{desired.RetiredMapping("platform", "team")}
 		}, []Mapping{}},
 		"somebody else's mapping": {func(s *State) { delete(s.Mappings[0].Labels, stamp.ManagedByLabel) }, []Mapping{}},
 		"an edited mapping": {func(s *State) { s.Mappings[0].BundleSelector = &metav1.LabelSelector{} },
-			[]Mapping{{Namespace: "platform", Name: "team", Edited: true, KeptBy: []Keeper{}}}},
+			[]Mapping{{Namespace: "platform", Name: "team", Edited: true, RetainedBy: []Retainer{}}}},
 
 		"Clusters may not be read":              {func(s *State) { s.Unread = map[Kind]string{Clusters: "no"} }, []Mapping{}},
-		"Namespaces may not, and do not matter": {func(s *State) { s.Unread = map[Kind]string{Namespaces: "no"} }, kept()},
+		"Namespaces may not, and do not matter": {func(s *State) { s.Unread = map[Kind]string{Namespaces: "no"} }, retained()},
 		"Namespaces may not be read, but matter": {func(s *State) {
 			s.Unread, s.Settings.Cluster.NamespaceSelector = map[Kind]string{Namespaces: "no"}, s.Settings.Cluster.Selector
 		}, []Mapping{}},
@@ -232,8 +232,8 @@ func TestNotes(t *testing.T) {
 
 var example = &Report{
 	Mappings: []Mapping{
-		{Namespace: "platform", Name: "team", KeptBy: []Keeper{{Kind: "Cluster", Namespace: "team", Name: "one", Why: "paused"}, {Kind: "Fleet Cluster", Namespace: "team", Name: "two", Why: "released"}}},
-		{Namespace: "platform", Name: "x", Edited: true, KeptBy: []Keeper{}},
+		{Namespace: "platform", Name: "team", RetainedBy: []Retainer{{Kind: "Cluster", Namespace: "team", Name: "one", Why: "paused"}, {Kind: "Fleet Cluster", Namespace: "team", Name: "two", Why: "released"}}},
+		{Namespace: "platform", Name: "x", Edited: true, RetainedBy: []Retainer{}},
 	},
 	Clusters: []Use{{Namespace: "team", Name: "one", Class: "std", ClassNamespace: "platform", Created: noon, Asked: AskedOlder}},
 	Released: []Leftover{},
@@ -241,7 +241,7 @@ var example = &Report{
 }
 
 const exampleTables = `BundleNamespaceMappings without a rightful user: 2
-NAMESPACE   NAME   MAPS      KEPT BY
+NAMESPACE   NAME   MAPS      RETAINED BY
 platform    team   as made   Cluster one (paused), Fleet Cluster two (released)
 platform    x      edited    nothing
 

@@ -12,8 +12,8 @@ import (
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 func (a *audit) index() {
@@ -42,12 +42,12 @@ func (a *audit) mappings() {
 		if !stamp.IsOurs(mapping) || !mapping.DeletionTimestamp.IsZero() || !isOpen(mapping) {
 			continue
 		}
-		keepers, rightful := a.keepers(mapping.Namespace, mapping.Name)
+		retainers, rightful := a.retainers(mapping.Namespace, mapping.Name)
 		if rightful {
 			continue
 		}
 		a.report.Mappings = append(a.report.Mappings, Mapping{
-			Namespace: mapping.Namespace, Name: mapping.Name, Edited: isEdited(mapping), KeptBy: keepers,
+			Namespace: mapping.Namespace, Name: mapping.Name, Edited: isEdited(mapping), RetainedBy: retainers,
 		})
 	}
 }
@@ -64,12 +64,12 @@ func isEdited(mapping *fleetv1.BundleNamespaceMapping) bool {
 		!equality.Semantic.DeepEqual(want.NamespaceSelector, mapping.NamespaceSelector)
 }
 
-// keepers returns what keeps the mapping from a class namespace to another one; rightful
+// retainers returns what retains the mapping from a class namespace to another one; rightful
 // says that one of them is a Cluster for which Muster would make it.
-func (a *audit) keepers(classNamespace, namespace string) (keepers []Keeper, rightful bool) {
-	keepers = []Keeper{}
+func (a *audit) retainers(classNamespace, namespace string) (retainers []Retainer, rightful bool) {
+	retainers = []Retainer{}
 	if !a.Settings.Cluster.ApplyClassGroup {
-		return keepers, false // There should be none.
+		return retainers, false // There should be none.
 	}
 	for _, cluster := range a.users[namespace] {
 		if cluster.GetClassKey().Namespace != classNamespace {
@@ -80,7 +80,7 @@ func (a *audit) keepers(classNamespace, namespace string) (keepers []Keeper, rig
 			return nil, true
 		}
 		if keeps {
-			keepers = append(keepers, Keeper{Kind: "Cluster", Namespace: namespace, Name: cluster.Name, Why: why})
+			retainers = append(retainers, Retainer{Kind: "Cluster", Namespace: namespace, Name: cluster.Name, Why: why})
 		}
 	}
 	for _, cluster := range a.copies[namespace] {
@@ -96,12 +96,12 @@ func (a *audit) keepers(classNamespace, namespace string) (keepers []Keeper, rig
 		default:
 			continue
 		}
-		keepers = append(keepers, Keeper{Kind: "Fleet Cluster", Namespace: namespace, Name: cluster.Name, Why: why})
+		retainers = append(retainers, Retainer{Kind: "Fleet Cluster", Namespace: namespace, Name: cluster.Name, Why: why})
 	}
-	return keepers, false
+	return retainers, false
 }
 
-// notRightful says why Muster makes nothing for a Cluster that uses a class of another
+// notRightful returns why Muster makes nothing for a Cluster that uses a class of another
 // namespace; empty if it is rightful. A Cluster that is neither claimed nor selected
 // does not even keep what is there.
 func (a *audit) notRightful(cluster *clusterv1.Cluster) (why string, keeps bool) {

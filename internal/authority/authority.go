@@ -12,7 +12,7 @@ import (
 // Key is where a certificate authority lies, in a ConfigMap or a Secret.
 const Key = "ca.crt"
 
-// Problem says what is wrong with CA certificates and what to do; empty if nothing.
+// Problem returns what is wrong with CA certificates and what to do; empty if nothing.
 func Problem(text string, now time.Time) string {
 	count := 0
 	for rest := []byte(text); ; {

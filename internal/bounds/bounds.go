@@ -47,16 +47,16 @@ func Cut(value string, most int) string {
 // Names returns the annotations or labels with these keys, each value cut as by Name, in a map
 // of their own; nil if there are none.
 func Names(all map[string]string, keys ...string) map[string]string {
-	var kept map[string]string
+	var retained map[string]string
 	for _, key := range keys {
 		if value, found := all[key]; found {
-			if kept == nil {
-				kept = make(map[string]string, len(keys))
+			if retained == nil {
+				retained = make(map[string]string, len(keys))
 			}
-			kept[key] = Name(value)
+			retained[key] = Name(value)
 		}
 	}
-	return kept
+	return retained
 }
 
 // Selector returns what is wrong with a label selector. Of one with too many terms or values

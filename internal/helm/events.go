@@ -26,7 +26,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/release"
 	"github.com/muster-fleet/muster/internal/helm/store"
-	"github.com/muster-fleet/muster/internal/sync/sources"
+	"github.com/muster-fleet/muster/internal/references"
 )
 
 const (
@@ -211,7 +211,7 @@ func (e *enqueuer) ofDeployment(ctx context.Context, deployment client.Object) [
 func (e *enqueuer) ofReferred(ctx context.Context, object client.Object) []reconcile.Request {
 	kind := object.GetObjectKind().GroupVersionKind()
 	return e.ofClusters(ctx, client.InNamespace(object.GetNamespace()),
-		client.MatchingFields{sources.ByReference: sources.ReferenceKey(kind.Group, kind.Kind, object.GetName())})
+		client.MatchingFields{references.ByReference: references.ReferenceKey(kind.Group, kind.Kind, object.GetName())})
 }
 
 // ofKind returns the HelmReleaseProxies of the Clusters that refer to a kind, or all for the CRD of
@@ -220,7 +220,7 @@ func (e *enqueuer) ofKind(ctx context.Context, crd client.Object) []reconcile.Re
 	if isProxyCRD(crd) {
 		return e.releases(ctx, itself)
 	}
-	return e.ofClusters(ctx, client.MatchingFields{sources.ByKind: crd.GetName()})
+	return e.ofClusters(ctx, client.MatchingFields{references.ByKind: crd.GetName()})
 }
 
 func (e *enqueuer) ofClusters(ctx context.Context, which ...client.ListOption) (result []reconcile.Request) {

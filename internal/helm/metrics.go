@@ -68,7 +68,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	for i := range proxies.Items {
 		its := &proxies.Items[i]
 		ready := meta.FindStatusCondition(its.Status.Conditions, addonsv1.ReadyCondition)
-		if ready != nil && !proxy.IsPaused(its) && meta.FindStatusCondition(its.Status.Conditions, addonsv1.LeftAloneCondition) == nil {
+		if ready != nil && !proxy.IsPaused(its) && meta.FindStatusCondition(its.Status.Conditions, addonsv1.NotManagedCondition) == nil {
 			counts[ready.Reason]++
 		}
 	}

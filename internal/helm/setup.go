@@ -39,10 +39,10 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/repository"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/helm/worker"
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // Lease is the name of the Lease for leader election among the replicas.
@@ -79,7 +79,7 @@ func (o *Options) Cache() cache.Options {
 	return cache.Options{
 		SyncPeriod:       o.SyncPeriod,
 		ByObject:         map[client.Object]cache.ByObject{&corev1.ConfigMap{}: made, &fleetv1.Bundle{}: made, &fleetv1.BundleDeployment{}: made},
-		DefaultTransform: observed.Trim,
+		DefaultTransform: kube.Trim,
 	}
 }
 
@@ -91,7 +91,7 @@ func (everywhere) NeedLeaderElection() bool { return false }
 // Setup adds the program to a manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	releases := map[string]client.IndexerFunc{proxy.ByProxy: proxy.Index, bundle.ByBundle: bundle.Index, byCluster: clusterIndex, release.ByTarget: release.TargetIndex}
-	clusters := map[string]client.IndexerFunc{sources.ByReference: sources.References, sources.ByKind: sources.Kinds}
+	clusters := map[string]client.IndexerFunc{references.ByReference: references.References, references.ByKind: references.Kinds}
 	for of, indexes := range map[client.Object]map[string]client.IndexerFunc{&addonsv1.HelmReleaseProxy{}: releases, &clusterv1.Cluster{}: clusters} {
 		for name, values := range indexes {
 			if err := mgr.GetFieldIndexer().IndexField(ctx, of, name, values); err != nil {
@@ -103,7 +103,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	// others.
 	objects, err := cache.New(mgr.GetConfig(), cache.Options{
 		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
-		SyncPeriod: options.SyncPeriod, DefaultTransform: observed.Trim,
+		SyncPeriod: options.SyncPeriod, DefaultTransform: kube.Trim,
 	})
 	if err != nil {
 		return fmt.Errorf("creating a cache: %w", err)
@@ -112,7 +112,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	e := &enqueuer{mgr.GetClient()}
-	referred := sources.New(mgr.GetClient(), objects, mapped(e.ofReferred))
+	referred := references.New(mgr.GetClient(), objects, mapped(e.ofReferred))
 	if err := mgr.Add(referred); err != nil {
 		return err
 	}
@@ -182,13 +182,13 @@ func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan even
 		Watches(&clusterv1.Cluster{}, e.membership()).
 		Watches(&addonsv1.FleetAddonConfig{}, mapped(e.proxies), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(proxy.NamespaceMetadata(), mapped(e.proxies), builder.WithPredicates(predicate.LabelChangedPredicate{})).
-		WatchesMetadata(sources.CRD(), mapped(e.proxies), builder.WithPredicates(predicate.NewPredicateFuncs(isProxyCRD), sources.ContractNews)).
+		WatchesMetadata(references.CRD(), mapped(e.proxies), builder.WithPredicates(predicate.NewPredicateFuncs(isProxyCRD), references.ContractNews)).
 		Complete(r)
 }
 
 // setupReleases adds the controller of HelmReleaseProxies. An event enqueues only the releases that it
 // concerns.
-func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *sources.Sources, wake chan event.GenericEvent, r *release.Reconciler) error {
+func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *references.Sources, wake chan event.GenericEvent, r *release.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmreleaseproxy").WithOptions(options.controller()).
 		For(&addonsv1.HelmReleaseProxy{}).
 		Watches(&addonsv1.HelmChartProxy{}, mapped(e.of(itself)), builder.WithPredicates(changed)).
@@ -199,7 +199,7 @@ func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *sou
 		Watches(&corev1.ConfigMap{}, mapped(ofValues)).
 		Watches(&addonsv1.FleetAddonConfig{}, mapped(e.of(itself)), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(store.FleetClusterMetadata(), mapped(e.ofFleetCluster), builder.WithPredicates(reimported)).
-		WatchesMetadata(sources.CRD(), mapped(e.ofKind), builder.WithPredicates(sources.ContractNews)).
+		WatchesMetadata(references.CRD(), mapped(e.ofKind), builder.WithPredicates(references.ContractNews)).
 		WatchesRawSource(referred.Source()).
 		WatchesRawSource(source.Func(func(ctx context.Context, _ requests) error {
 			// Otherwise, after each start, every release would first report that they are being listed.

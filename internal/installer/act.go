@@ -25,7 +25,7 @@ const (
 )
 
 // take takes one step.
-func (r *reconciler) take(ctx context.Context, s *sight, p *plan) error {
+func (r *reconciler) take(ctx context.Context, s *state, p *plan) error {
 	ctrl.LoggerFrom(ctx).Info("Taking a step", "step", p.step, "version", text(p.version))
 	const left = "left half done by an installer that is gone"
 	switch p.step {
@@ -60,7 +60,7 @@ func NewRun() string { return rand.String(16) }
 
 // put brings a release in. That it fails is noted and told, and no error: it is tried again
 // later, and less and less often.
-func (r *reconciler) put(ctx context.Context, s *sight, p *plan, order Order) error {
+func (r *reconciler) put(ctx context.Context, s *state, p *plan, order Order) error {
 	if err := r.room.make(ctx); err != nil {
 		return err
 	}
@@ -79,10 +79,10 @@ func (r *reconciler) put(ctx context.Context, s *sight, p *plan, order Order) er
 	return nil
 }
 
-// fetch gets the chart of a step that needs one, before anything is told of the step. It
+// fetch gets the chart of a step that needs one, before anything is reported about the step. It
 // reports whether the step can be taken; if not, it is tried again later, and less and less
 // often.
-func (r *reconciler) fetch(ctx context.Context, s *sight, p *plan) (bool, error) {
+func (r *reconciler) fetch(ctx context.Context, s *state, p *plan) (bool, error) {
 	if p.version == nil { // Only the steps that need a chart name a version.
 		return true, nil
 	}
@@ -104,7 +104,7 @@ func (r *reconciler) fetch(ctx context.Context, s *sight, p *plan) (bool, error)
 }
 
 // archive gets the chart of a step that needs one.
-func (r *reconciler) archive(ctx context.Context, s *sight, p *plan) ([]byte, error) {
+func (r *reconciler) archive(ctx context.Context, s *state, p *plan) ([]byte, error) {
 	repository, err := r.open(ctx, s.install)
 	if err != nil {
 		return nil, err

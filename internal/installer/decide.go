@@ -25,7 +25,7 @@ const (
 	writeGates    step = "write the feature gates"
 )
 
-// plan is what is to be done next, and what is to be told if that is nothing.
+// plan is what is to be done next, and what to report if that is nothing.
 type plan struct {
 	step step
 	// version is the one to put; nil keeps the chart that is deployed.
@@ -34,7 +34,7 @@ type plan struct {
 	archive []byte
 	values  map[string]any
 	text    string
-	// conditions are told when nothing is left to do, and before a step that takes long.
+	// conditions are reported when nothing is left to do, and before a step that takes long.
 	installed, configured *metav1.Condition
 	// later is when to look again at the latest; zero leaves it to the usual interval.
 	later time.Duration
@@ -64,8 +64,8 @@ func configuredIs(holds bool, reason, format string, args ...any) *metav1.Condit
 	return condition(ConfiguredCondition, holds, reason, format, args...)
 }
 
-// next says what to do next.
-func (s *sight) next() plan {
+// next returns what to do next.
+func (s *state) next() plan {
 	var p plan
 	if s.isNothing() {
 		return p
@@ -95,7 +95,7 @@ func (s *sight) next() plan {
 }
 
 // shown says of a step that it would be taken, where nothing is to be done.
-func (s *sight) shown(p plan) plan {
+func (s *state) shown(p plan) plan {
 	if s.install == nil || !s.install.planOnly || p.step == rest || p.step == ask {
 		return p
 	}
@@ -107,7 +107,7 @@ func (s *sight) shown(p plan) plan {
 }
 
 // underRancher leaves everything to Rancher, but for the gates in the ConfigMap that is named.
-func (s *sight) underRancher() plan {
+func (s *state) underRancher() plan {
 	p := plan{
 		installed: installedIs(false, ReasonManagedByRancher, "Rancher installs Fleet here (Deployment cattle-system/rancher) and nothing of it was touched; remove spec.install, and upgrade Rancher instead"),
 	}
@@ -116,7 +116,7 @@ func (s *sight) underRancher() plan {
 	switch {
 	case problem != nil:
 		p.configured = problem
-	case p.step != rest: // What comes of it is told.
+	case p.step != rest: // The result is reported.
 	case s.serverWanted() || s.bootstrap != nil:
 		p.configured = configuredIs(false, ReasonConfigureByHand, "Rancher configures Fleet here (Deployment cattle-system/rancher) and nothing of it was touched; set server-url and cacerts in Rancher, and remove spec.config.server")
 	case !s.gatesElsewhere():
@@ -130,7 +130,7 @@ func (s *sight) underRancher() plan {
 func (w *wanted) serverWanted() bool { return w.server != nil }
 
 // gatesElsewhere reports whether the gates are wanted in a ConfigMap that is named.
-func (s *sight) gatesElsewhere() bool { return s.gates != nil && s.gates.configMap.Name != "" }
+func (s *state) gatesElsewhere() bool { return s.gates != nil && s.gates.configMap.Name != "" }
 
 func (w *wanted) asksForSettings() bool {
 	return w.serverWanted() || w.gates != nil || w.bootstrap != nil
@@ -138,7 +138,7 @@ func (w *wanted) asksForSettings() bool {
 
 // beside sets up a Fleet that somebody else has installed, where that can be done beside
 // its release.
-func (s *sight) beside(installed *metav1.Condition) plan {
+func (s *state) beside(installed *metav1.Condition) plan {
 	p := plan{installed: installed}
 	var problem *metav1.Condition
 	if p.step, p.text, problem, p.later = s.gatesStep(); p.step != rest || problem != nil {
@@ -177,7 +177,7 @@ func (s *sight) beside(installed *metav1.Condition) plan {
 }
 
 // gatesStep brings the gates into the ConfigMap that is named for them.
-func (s *sight) gatesStep() (next step, text string, problem *metav1.Condition, later time.Duration) {
+func (s *state) gatesStep() (next step, text string, problem *metav1.Condition, later time.Duration) {
 	if !s.gatesElsewhere() {
 		return rest, "", nil, 0
 	}

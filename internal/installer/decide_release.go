@@ -21,7 +21,7 @@ const busyInterval = 5 * time.Second
 
 // throughReleases brings releases of ours, or those that are handed over, to where they are
 // to be.
-func (s *sight) throughReleases() plan {
+func (s *state) throughReleases() plan {
 	if s.install == nil && s.fleet == nil {
 		return plan{configured: configuredIs(false, ReasonFleetMissing, "Fleet is not installed; install it, or set spec.install")}
 	}
@@ -42,15 +42,15 @@ func (s *sight) throughReleases() plan {
 			return *p
 		}
 	}
-	settled := s.settled(stale)
+	converged := s.converged(stale)
 	if step, text, problem, later := s.gatesStep(); step != rest || problem != nil {
-		settled.step, settled.text, settled.configured, settled.later = step, text, problem, later
+		converged.step, converged.text, converged.configured, converged.later = step, text, problem, later
 	}
-	return settled
+	return converged
 }
 
 // unblock frees releases that somebody has left half done. Helm would refuse to touch them.
-func (s *sight) unblock() *plan {
+func (s *state) unblock() *plan {
 	for _, entry := range []struct {
 		release *Release
 		name    string
@@ -70,7 +70,7 @@ func (s *sight) unblock() *plan {
 }
 
 // current is the version of Fleet that serves, nil if none does.
-func (s *sight) current() *semver.Version {
+func (s *state) current() *semver.Version {
 	if s.fleet == nil {
 		return nil
 	}
@@ -78,7 +78,7 @@ func (s *sight) current() *semver.Version {
 }
 
 // goal returns the version that is to be there. What the repository cannot say now is stale.
-func (s *sight) goal() (version *semver.Version, stale *Problem, wait *plan) {
+func (s *state) goal() (version *semver.Version, stale *Problem, wait *plan) {
 	current := s.current()
 	switch {
 	case s.install == nil && current == nil:
@@ -108,7 +108,7 @@ func (s *sight) goal() (version *semver.Version, stale *Problem, wait *plan) {
 }
 
 // stay keeps the version that is there if it is one of those asked for.
-func (s *sight) stay(current *semver.Version, problem *Problem) (*semver.Version, *Problem, *plan) {
+func (s *state) stay(current *semver.Version, problem *Problem) (*semver.Version, *Problem, *plan) {
 	if s.install.isMetBy(current) && s.crdsServe(current) {
 		return current, problem, nil
 	}
@@ -119,9 +119,9 @@ func (s *sight) stay(current *semver.Version, problem *Problem) (*semver.Version
 	return nil, nil, s.withheld(installedIs(false, problem.Reason, "%s", text))
 }
 
-// withheld is a plan to do nothing about the version. Settings of what serves are told as
+// withheld is a plan to do nothing about the version. Settings of what serves are reported as
 // they are.
-func (s *sight) withheld(why *metav1.Condition) *plan {
+func (s *state) withheld(why *metav1.Condition) *plan {
 	p := &plan{installed: why}
 	switch {
 	case s.fleet == nil:
@@ -138,18 +138,18 @@ func (s *sight) withheld(why *metav1.Condition) *plan {
 }
 
 // crdsServe reports whether the CRDs are those of a version, or of a newer one.
-func (s *sight) crdsServe(version *semver.Version) bool {
+func (s *state) crdsServe(version *semver.Version) bool {
 	return s.crds != nil && s.crds.isOurs() && s.crds.Status == StatusDeployed && !s.crds.Version.LessThan(version)
 }
 
-func (s *sight) putCRDs(goal *semver.Version) *plan {
+func (s *state) putCRDs(goal *semver.Version) *plan {
 	if s.install == nil || s.crdsServe(goal) {
 		return nil
 	}
-	return s.heldBack(&plan{step: putCRDs, version: goal, installed: s.underWay(goal)})
+	return s.backedOff(&plan{step: putCRDs, version: goal, installed: s.underWay(goal)})
 }
 
-func (s *sight) putFleet(goal *semver.Version) *plan {
+func (s *state) putFleet(goal *semver.Version) *plan {
 	p := &plan{step: putFleet, version: goal, values: s.chartValues(goal), installed: s.underWay(goal)}
 	switch r := s.fleet; {
 	case r == nil:
@@ -159,11 +159,11 @@ func (s *sight) putFleet(goal *semver.Version) *plan {
 	case s.current() != nil && s.current().Equal(goal), s.install == nil:
 		p.version = nil // The chart lies in the release.
 	}
-	return s.heldBack(p)
+	return s.backedOff(p)
 }
 
-// underWay is what is told while a version is brought in; nil where it is there.
-func (s *sight) underWay(goal *semver.Version) *metav1.Condition {
+// underWay is what is reported while a version is brought in; nil where it is there.
+func (s *state) underWay(goal *semver.Version) *metav1.Condition {
 	switch current := s.current(); {
 	case current == nil:
 		return installedIs(false, ReasonInstalling, "installing Fleet %s", goal)
@@ -174,8 +174,8 @@ func (s *sight) underWay(goal *semver.Version) *metav1.Condition {
 	}
 }
 
-// heldBack keeps from trying again at once what has just failed.
-func (s *sight) heldBack(p *plan) *plan {
+// backedOff keeps from trying again at once what has just failed.
+func (s *state) backedOff(p *plan) *plan {
 	last := s.failures[p.what()]
 	if last == nil || !s.now.Before(last.next) {
 		return p
@@ -201,9 +201,9 @@ func (s *sight) heldBack(p *plan) *plan {
 	return result
 }
 
-// failed tells of an attempt that failed. That a version which would do as well, and is newer,
+// failed reports an attempt that failed. That a version which would do as well, and is newer,
 // cannot be fetched takes nothing away.
-func (s *sight) failed(last *failure) *metav1.Condition {
+func (s *state) failed(last *failure) *metav1.Condition {
 	current := s.current()
 	reason := last.reason
 	switch {
@@ -219,7 +219,7 @@ func (s *sight) failed(last *failure) *metav1.Condition {
 	}
 }
 
-// what tells attempts apart. One at a version fails whatever the settings.
+// what distinguishes attempts. One at a version fails whatever the settings.
 func (p *plan) what() string {
 	if p.version != nil {
 		return fmt.Sprint(p.step, " ", p.version)
@@ -231,8 +231,8 @@ func (p *plan) what() string {
 	return fmt.Sprint(p.step, " ", string(values))
 }
 
-// planned says what would be done.
-func (s *sight) planned(goal *semver.Version) plan {
+// planned returns what would be done.
+func (s *state) planned(goal *semver.Version) plan {
 	var text string
 	switch current := s.current(); {
 	case current == nil:
@@ -248,8 +248,8 @@ func (s *sight) planned(goal *semver.Version) plan {
 	}
 }
 
-// settled tells what is there, when nothing is left to do.
-func (s *sight) settled(stale *Problem) plan {
+// converged reports what is there, when nothing is left to do.
+func (s *state) converged(stale *Problem) plan {
 	p := plan{configured: s.configured()}
 	reason, text := ReasonInstalled, fmt.Sprintf("Fleet %s", s.fleet.Version)
 	if url, _ := s.fleet.Values["apiServerURL"].(string); url != "" {
@@ -268,8 +268,8 @@ func (s *sight) settled(stale *Problem) plan {
 	return p
 }
 
-// configured tells of settings that are in the values of a release of ours.
-func (s *sight) configured() *metav1.Condition {
+// configured reports settings that are in the values of a release of ours.
+func (s *state) configured() *metav1.Condition {
 	if s.serverProblem != nil {
 		return configuredIs(false, s.serverProblem.Reason, "%s", s.serverProblem.Message)
 	}

@@ -26,11 +26,11 @@ type decided struct {
 	puts  string
 	later time.Duration
 	// installed and configured are status, reason and a part of the message, as "False Planned:
-	// would be"; empty where nothing is to be told.
+	// would be"; empty where nothing is to be reported.
 	installed, configured string
 }
 
-func (d decided) check(t *testing.T, s *sight) {
+func (d decided) check(t *testing.T, s *state) {
 	t.Helper()
 	if s.now.IsZero() {
 		s.now = now
@@ -42,7 +42,7 @@ func (d decided) check(t *testing.T, s *sight) {
 	if d.later != p.later {
 		t.Errorf("looked at again in %s, want %s", p.later, d.later)
 	}
-	for _, side := range []struct{ want, got string }{{d.installed, said(p.installed)}, {d.configured, said(p.configured)}} {
+	for _, side := range []struct{ want, got string }{{d.installed, summary(p.installed)}, {d.configured, summary(p.configured)}} {
 		if strings.Contains(side.got, "nil") || strings.Contains(side.got, "%!") {
 			t.Errorf("told %q", side.got)
 		}
@@ -53,7 +53,7 @@ func (d decided) check(t *testing.T, s *sight) {
 	}
 }
 
-func said(condition *metav1.Condition) string {
+func summary(condition *metav1.Condition) string {
 	if condition == nil {
 		return ""
 	}
@@ -66,12 +66,12 @@ var (
 )
 
 // deployed are both releases of ours, at a version each.
-func deployed(crds, fleet string, values map[string]any) sight {
-	return sight{crds: released(crds, nil), fleet: released(fleet, values)}
+func deployed(crds, fleet string, values map[string]any) state {
+	return state{crds: released(crds, nil), fleet: released(fleet, values)}
 }
 
 // asking is the sight with what a specification asks for. An annotation that is there stays.
-func (s sight) asking(t *testing.T, spec addonsv1.FleetAddonConfigSpec) *sight {
+func (s state) asking(t *testing.T, spec addonsv1.FleetAddonConfigSpec) *state {
 	t.Helper()
 	adopt := s.adopt
 	s.wanted = asked(t, spec)
@@ -79,13 +79,13 @@ func (s sight) asking(t *testing.T, spec addonsv1.FleetAddonConfigSpec) *sight {
 	return &s
 }
 
-func (s sight) with(change func(*sight)) sight { change(&s); return s }
+func (s state) with(change func(*state)) state { change(&s); return s }
 
-func offering(versions ...string) func(*sight) {
-	return func(s *sight) { s.offered = offers(versions...) }
+func offering(versions ...string) func(*state) {
+	return func(s *state) { s.offered = offers(versions...) }
 }
 
-func outOfReach(s *sight) { s.offered = &offered{err: errTest} }
+func outOfReach(s *state) { s.offered = &offered{err: errTest} }
 
 func isPending(r *Release, since time.Duration) {
 	r.Status, r.MadeBy, r.Before, r.Seen = "pending-upgrade", "a", "a", now.Add(-since)
@@ -95,24 +95,24 @@ func TestPlanShows(t *testing.T) {
 	custom := map[string]any{"debug": true}
 	for name, test := range map[string]struct {
 		spec  addonsv1.FleetAddonConfigSpec
-		sight sight
+		state state
 		want  decided
 	}{
-		"asks all the same": {version("0.16.0"), sight{}, decided{step: ask}},
-		"nothing there":     {version("0.16.0"), sight{offered: offers("0.16.0")}, decided{installed: "False Planned: Fleet 0.16.0 would be installed", configured: "False Planned: would be installed"}},
-		"CRDs there":        {version("0.16.0"), sight{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, decided{installed: "False Planned: Fleet 0.16.0 would be installed", configured: "False Planned: would be installed"}},
+		"asks all the same": {version("0.16.0"), state{}, decided{step: ask}},
+		"nothing there":     {version("0.16.0"), state{offered: offers("0.16.0")}, decided{installed: "False Planned: Fleet 0.16.0 would be installed", configured: "False Planned: would be installed"}},
+		"CRDs there":        {version("0.16.0"), state{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, decided{installed: "False Planned: Fleet 0.16.0 would be installed", configured: "False Planned: would be installed"}},
 		"an older one":      {version("0.17.0"), deployed("0.16.0", "0.16.0", custom).with(offering("0.17.0")), decided{installed: "False Planned: upgraded from 0.16.0 to 0.17.0", configured: "False Planned: upgraded"}},
-		"other values":      {version("0.16.0"), deployed("0.16.0", "0.16.0", custom).with(func(s *sight) { s.server = here016 }), decided{installed: "False Planned: the values of Fleet 0.16.0 would be changed", configured: "False Planned: would be changed"}},
-		"all is there":      {version("0.16.0"), deployed("0.16.0", "0.16.0", found016).with(func(s *sight) { s.server = here016 }), decided{installed: "True Installed", configured: "True Configured"}},
-		"half done": {version("0.16.0"), deployed("0.16.0", "0.16.0", custom).with(func(s *sight) { isPending(s.fleet, 2*abandoned) }),
+		"other values":      {version("0.16.0"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { s.server = here016 }), decided{installed: "False Planned: the values of Fleet 0.16.0 would be changed", configured: "False Planned: would be changed"}},
+		"all is there":      {version("0.16.0"), deployed("0.16.0", "0.16.0", found016).with(func(s *state) { s.server = here016 }), decided{installed: "True Installed", configured: "True Configured"}},
+		"half done": {version("0.16.0"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { isPending(s.fleet, 2*abandoned) }),
 			decided{installed: "False Planned: to free the release would come next", configured: "False Planned: to free the release"}},
-		"a version that is none, other values": {version("newest"), deployed("0.16.0", "0.16.0", custom).with(func(s *sight) { s.server = here016 }),
+		"a version that is none, other values": {version("newest"), deployed("0.16.0", "0.16.0", custom).with(func(s *state) { s.server = here016 }),
 			decided{installed: "False VersionInvalid: neither", configured: "False Planned: to put Fleet would come next"}},
-		"somebody's, other settings": {version("0.16.0"), sight{server: here016, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":1}`)},
+		"somebody's, other settings": {version("0.16.0"), state{server: here016, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":1}`)},
 			decided{installed: "False ForeignRelease", configured: "False Planned: to write the settings would come next"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := test.sight
+			s := test.state
 			s.wanted = asked(t, planned(inferring(test.spec)))
 			test.want.check(t, &s)
 		})
@@ -123,25 +123,25 @@ func TestThroughReleases(t *testing.T) {
 	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
 	for name, test := range map[string]struct {
 		spec  addonsv1.FleetAddonConfigSpec
-		sight sight
+		state state
 		want  decided
 	}{
-		"nobody asks, half done": {addonsv1.FleetAddonConfigSpec{}, deployed("0.16.0", "0.16.0", nil).with(func(s *sight) { isPending(s.fleet, abandoned) }), decided{}},
-		"nobody asks, failed":    {addonsv1.FleetAddonConfigSpec{}, sight{fleet: failed(released("0.16.0", nil), "")}, decided{}},
-		"CRDs, by somebody's hand": {inferring(version("0.16.0")), sight{crds: released("0.16.0", nil)}.with(func(s *sight) { isPending(s.crds, time.Minute) }),
+		"nobody asks, half done": {addonsv1.FleetAddonConfigSpec{}, deployed("0.16.0", "0.16.0", nil).with(func(s *state) { isPending(s.fleet, abandoned) }), decided{}},
+		"nobody asks, failed":    {addonsv1.FleetAddonConfigSpec{}, state{fleet: failed(released("0.16.0", nil), "")}, decided{}},
+		"CRDs, by somebody's hand": {inferring(version("0.16.0")), state{crds: released("0.16.0", nil)}.with(func(s *state) { isPending(s.crds, time.Minute) }),
 			decided{later: busyInterval, installed: "False HelmBusy: Helm release fleet-crd is pending-upgrade", configured: "False HelmBusy: fleet-crd"}},
-		"Fleet, by somebody's hand": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", nil).with(func(s *sight) { isPending(s.fleet, time.Minute) }),
+		"Fleet, by somebody's hand": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", nil).with(func(s *state) { isPending(s.fleet, time.Minute) }),
 			decided{later: busyInterval, installed: "False HelmBusy: Helm release fleet is pending-upgrade", configured: "False HelmBusy: 1h0m0s"}},
-		"both, CRDs first": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", nil).with(func(s *sight) { isPending(s.fleet, abandoned); isPending(s.crds, abandoned) }),
+		"both, CRDs first": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", nil).with(func(s *state) { isPending(s.fleet, abandoned); isPending(s.crds, abandoned) }),
 			decided{step: freeCRDs}},
-		"failed, not asked for, settings": {inferring(addonsv1.FleetAddonConfigSpec{}), sight{server: here016, fleet: failed(released("0.16.0", nil), "")},
+		"failed, not asked for, settings": {inferring(addonsv1.FleetAddonConfigSpec{}), state{server: here016, fleet: failed(released("0.16.0", nil), "")},
 			decided{step: putFleet}},
 		"exact, CRDs are older": {version("0.16.0"), deployed("0.15.0", "0.16.0", plain), decided{step: ask}},
 		"exact, CRDs are older, offered": {version("0.16.0"), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")),
 			decided{step: putCRDs, puts: "0.16.0"}},
-		"exact, CRDs failed": {version("0.16.0"), deployed("0.16.0", "0.16.0", plain).with(func(s *sight) { s.crds.Status = StatusFailed; offering("0.16.0")(s) }),
+		"exact, CRDs failed": {version("0.16.0"), deployed("0.16.0", "0.16.0", plain).with(func(s *state) { s.crds.Status = StatusFailed; offering("0.16.0")(s) }),
 			decided{step: putCRDs, puts: "0.16.0"}},
-		"exact, CRDs are gone": {version("0.16.0"), sight{fleet: released("0.16.0", plain), offered: offers("0.16.0")}, decided{step: putCRDs, puts: "0.16.0"}},
+		"exact, CRDs are gone": {version("0.16.0"), state{fleet: released("0.16.0", plain), offered: offers("0.16.0")}, decided{step: putCRDs, puts: "0.16.0"}},
 		"range, met, asks":     {version("0.16.x"), deployed("0.16.0", "0.16.0", plain), decided{step: ask}},
 		"range, newer":         {version("0.16.x"), deployed("0.16.0", "0.16.0", plain).with(offering("0.16.0", "0.16.1")), decided{step: putCRDs, puts: "0.16.1", installed: "True Upgrading: from 0.16.0 to 0.16.1"}},
 		"range, newest is there": {version("0.16.x"), deployed("0.16.1", "0.16.1", plain).with(offering("0.16.0", "0.16.1", "0.17.0")),
@@ -150,39 +150,39 @@ func TestThroughReleases(t *testing.T) {
 		"range, out of reach":                 {version("0.16.x"), deployed("0.16.1", "0.16.1", plain).with(outOfReach), decided{installed: "True RepositoryUnreachable: Fleet 0.16.1; no agent can find the management cluster, set spec.config.server; newer versions are not seen: out of reach"}},
 		"range, out of reach, CRDs are older": {version("0.16.x"), deployed("0.16.0", "0.16.1", plain).with(outOfReach), decided{installed: "False RepositoryUnreachable: Fleet 0.16.1 stays as it is"}},
 		"another range, out of reach":         {version("0.17.x"), deployed("0.17.0", "0.16.1", plain).with(outOfReach), decided{installed: "False RepositoryUnreachable: Fleet 0.16.1 stays as it is"}},
-		"out of reach, nothing there, settings": {inferring(version("0.16.0")), sight{offered: &offered{err: errTest}},
+		"out of reach, nothing there, settings": {inferring(version("0.16.0")), state{offered: &offered{err: errTest}},
 			decided{installed: "False RepositoryUnreachable", configured: "False FleetMissing: see the condition FleetInstalled"}},
-		"out of reach, nothing serves": {inferring(version("0.16.0")), sight{server: here016, offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: failed(released("0.16.0", nil), "")},
+		"out of reach, nothing serves": {inferring(version("0.16.0")), state{server: here016, offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: failed(released("0.16.0", nil), "")},
 			decided{installed: "False RepositoryUnreachable"}},
-		"downgrade, settings are there": {inferring(version("0.15.0")), deployed("0.16.0", "0.16.0", found016).with(func(s *sight) { s.server = here016; offering("0.15.0")(s) }),
+		"downgrade, settings are there": {inferring(version("0.15.0")), deployed("0.16.0", "0.16.0", found016).with(func(s *state) { s.server = here016; offering("0.15.0")(s) }),
 			decided{installed: "False DowngradeRefused: ask for 0.16.0 or newer", configured: "True Configured: set as values of Helm release fleet; agents find the management cluster at https://here:6443"}},
-		"downgrade, new settings": {inferring(version("0.15.0")), deployed("0.16.0", "0.16.0", plain).with(func(s *sight) { s.server = here016; offering("0.15.0")(s) }),
+		"downgrade, new settings": {inferring(version("0.15.0")), deployed("0.16.0", "0.16.0", plain).with(func(s *state) { s.server = here016; offering("0.15.0")(s) }),
 			decided{step: putFleet, installed: "False DowngradeRefused", configured: ""}},
-		"newer CRDs, settings only": {inferring(addonsv1.FleetAddonConfigSpec{}), sight{server: here016, fleet: released("0.16.0", found016)}, decided{configured: "True Configured"}},
-		"first of all": {inferring(version("0.16.0")), sight{crds: released("0.16.0", nil), offered: offers("0.16.0")},
+		"newer CRDs, settings only": {inferring(addonsv1.FleetAddonConfigSpec{}), state{server: here016, fleet: released("0.16.0", found016)}, decided{configured: "True Configured"}},
+		"first of all": {inferring(version("0.16.0")), state{crds: released("0.16.0", nil), offered: offers("0.16.0")},
 			decided{step: putFleet, puts: "0.16.0", installed: "False Installing: installing Fleet 0.16.0", configured: "False Configuring: being installed"}},
-		"ours, failed with the same values": {version("0.16.0"), deployed("0.16.0", "0.16.0", plain).with(func(s *sight) { s.fleet.Status = StatusFailed }),
+		"ours, failed with the same values": {version("0.16.0"), deployed("0.16.0", "0.16.0", plain).with(func(s *state) { s.fleet.Status = StatusFailed }),
 			decided{step: putFleet}},
-		"handed over, all the same": {version("0.16.0"), sight{crds: released("0.16.0", nil), fleet: foreign(released("0.16.0", plain))}.with(func(s *sight) { s.adopt = true }),
+		"handed over, all the same": {version("0.16.0"), state{crds: released("0.16.0", nil), fleet: foreign(released("0.16.0", plain))}.with(func(s *state) { s.adopt = true }),
 			decided{step: putFleet}},
-		"handed over, CRDs too": {version("0.16.0"), sight{crds: foreign(released("0.16.0", nil)), fleet: foreign(released("0.16.0", plain)), offered: offers("0.16.0")}.with(func(s *sight) { s.adopt = true }),
+		"handed over, CRDs too": {version("0.16.0"), state{crds: foreign(released("0.16.0", nil)), fleet: foreign(released("0.16.0", plain)), offered: offers("0.16.0")}.with(func(s *state) { s.adopt = true }),
 			decided{step: putCRDs, puts: "0.16.0"}},
-		"handed over while it is at work": {version("0.16.0"), sight{crds: foreign(released("0.16.0", nil)), fleet: released("0.16.0", plain)}.with(func(s *sight) { s.adopt = true; isPending(s.fleet, time.Minute); foreign(s.fleet) }),
+		"handed over while it is at work": {version("0.16.0"), state{crds: foreign(released("0.16.0", nil)), fleet: released("0.16.0", plain)}.with(func(s *state) { s.adopt = true; isPending(s.fleet, time.Minute); foreign(s.fleet) }),
 			decided{later: busyInterval, installed: "False HelmBusy", configured: ""}},
-		"not made for it": {version("0.16.0"), deployed("0.16.0", "0.16.0", found016).with(func(s *sight) { s.fleet.KubeVersion, s.kubernetes = ">=1.40", semver.MustParse("1.36.0") }),
+		"not made for it": {version("0.16.0"), deployed("0.16.0", "0.16.0", found016).with(func(s *state) { s.fleet.KubeVersion, s.kubernetes = ">=1.40", semver.MustParse("1.36.0") }),
 			decided{installed: "True Installed: agents find the management cluster at https://here:6443; it says that it is for Kubernetes >=1.40"}},
-		"a CA alone": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", map[string]any{"apiServerCA": "CA"}).with(func(s *sight) { s.server = &server{ca: "CA", from: "Secret a/b"} }),
+		"a CA alone": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", map[string]any{"apiServerCA": "CA"}).with(func(s *state) { s.server = &server{ca: "CA", from: "Secret a/b"} }),
 			decided{installed: "True Installed", configured: "True Configured: agents trust the CA from Secret a/b"}},
 		"every right": {bootstrapping(version("0.16.0"), true), deployed("0.16.0", "0.16.0", map[string]any{"bootstrap": map[string]any{"enabled": true}}),
 			decided{installed: "True Installed", configured: "True Configured: Fleet manages this cluster, and has every right here"}},
 		"every right, wanted": {bootstrapping(version("0.16.0"), true), deployed("0.16.0", "0.16.0", plain), decided{step: putFleet}},
 		"no right more":       {bootstrapping(version("0.16.0"), false), deployed("0.16.0", "0.16.0", map[string]any{"bootstrap": map[string]any{"enabled": true}}), decided{step: putFleet}},
-		"no values at all":    {gated("rancher-config"), sight{crds: released("0.16.0", map[string]any{}), fleet: released("0.16.0", nil), gatesMap: gatesOf("a: 1\n")}, decided{step: writeGates}},
-		"gates that cannot be written": {gated("rancher-config"), sight{fleet: released("0.16.0", nil), gatesProblem: &Problem{ReasonGatesUnwritable, "not there"}},
+		"no values at all":    {gated("rancher-config"), state{crds: released("0.16.0", map[string]any{}), fleet: released("0.16.0", nil), gatesMap: gatesOf("a: 1\n")}, decided{step: writeGates}},
+		"gates that cannot be written": {gated("rancher-config"), state{fleet: released("0.16.0", nil), gatesProblem: &Problem{ReasonGatesUnwritable, "not there"}},
 			decided{configured: "False FeatureGatesUnwritable: not there"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			test.want.check(t, test.sight.asking(t, test.spec))
+			test.want.check(t, test.state.asking(t, test.spec))
 		})
 	}
 }
@@ -192,64 +192,64 @@ func bootstrapping(spec addonsv1.FleetAddonConfigSpec, wanted bool) addonsv1.Fle
 	return spec
 }
 
-// What has failed is told with its own reason, and what goes on.
-func TestHeldBack(t *testing.T) {
+// What has failed is reported with its own reason, and what goes on.
+func TestBackedOff(t *testing.T) {
 	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
-	withServer := func(s *sight) { s.server = here016 }
-	settings := func(reason string) func(*sight) {
-		return func(s *sight) {
+	withServer := func(s *state) { s.server = here016 }
+	settings := func(reason string) func(*state) {
+		return func(s *state) {
 			values := s.chartValues(s.version())
 			s.failures[(&plan{step: putFleet, values: values}).what()] = &failure{reason: reason, message: "no room", next: now.Add(2 * time.Minute)}
 		}
 	}
-	tried := func(what, reason string) func(*sight) {
-		return func(s *sight) {
+	tried := func(what, reason string) func(*state) {
+		return func(s *state) {
 			s.failures[what] = &failure{reason: reason, message: "helm says no", next: now.Add(time.Minute)}
 		}
 	}
 	for name, test := range map[string]struct {
 		spec    addonsv1.FleetAddonConfigSpec
-		sight   sight
-		changes []func(*sight)
+		state   state
+		changes []func(*state)
 		want    decided
 	}{
-		"CRDs": {inferring(version("0.16.0")), sight{offered: offers("0.16.0")}, []func(*sight){tried("put the CRDs 0.16.0", "")},
+		"CRDs": {inferring(version("0.16.0")), state{offered: offers("0.16.0")}, []func(*state){tried("put the CRDs 0.16.0", "")},
 			decided{later: time.Minute, installed: "False InstallFailed: helm says no", configured: "False ReleaseFailed: not in force: helm says no"}},
-		"CRDs, due": {inferring(version("0.16.0")), sight{offered: offers("0.16.0"), now: now.Add(time.Minute)}, []func(*sight){tried("put the CRDs 0.16.0", "")},
+		"CRDs, due": {inferring(version("0.16.0")), state{offered: offers("0.16.0"), now: now.Add(time.Minute)}, []func(*state){tried("put the CRDs 0.16.0", "")},
 			decided{step: putCRDs, puts: "0.16.0", installed: "False Installing"}},
-		"Fleet": {inferring(version("0.16.0")), sight{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, []func(*sight){tried("put Fleet 0.16.0", "")},
+		"Fleet": {inferring(version("0.16.0")), state{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, []func(*state){tried("put Fleet 0.16.0", "")},
 			decided{later: time.Minute, installed: "False InstallFailed: helm says no", configured: "False ReleaseFailed: helm says no"}},
-		"another version": {inferring(version("0.16.1")), sight{offered: offers("0.16.1"), crds: released("0.16.1", nil)}, []func(*sight){tried("put Fleet 0.16.0", "")},
+		"another version": {inferring(version("0.16.1")), state{offered: offers("0.16.1"), crds: released("0.16.1", nil)}, []func(*state){tried("put Fleet 0.16.0", "")},
 			decided{step: putFleet, puts: "0.16.1", installed: "False Installing", configured: "False Configuring"}},
-		"cannot be fetched": {version("0.16.0"), sight{offered: offers("0.16.0")}, []func(*sight){tried("put the CRDs 0.16.0", ReasonRepositoryBroken)},
+		"cannot be fetched": {version("0.16.0"), state{offered: offers("0.16.0")}, []func(*state){tried("put the CRDs 0.16.0", ReasonRepositoryBroken)},
 			decided{later: time.Minute, installed: "False RepositoryInvalid: helm says no"}},
-		"cannot be fetched, Fleet of the range there": {version("0.16.x"), deployed("0.16.0", "0.16.0", plain).with(offering("0.16.1")), []func(*sight){tried("put the CRDs 0.16.1", ReasonRepositoryOut)},
+		"cannot be fetched, Fleet of the range there": {version("0.16.x"), deployed("0.16.0", "0.16.0", plain).with(offering("0.16.1")), []func(*state){tried("put the CRDs 0.16.1", ReasonRepositoryOut)},
 			decided{later: time.Minute, installed: "True RepositoryUnreachable: Fleet 0.16.0 goes on; helm says no"}},
-		"cannot be fetched, another there": {version("0.17.0"), deployed("0.16.0", "0.16.0", plain).with(offering("0.17.0")), []func(*sight){tried("put the CRDs 0.17.0", ReasonRepositoryOut)},
+		"cannot be fetched, another there": {version("0.17.0"), deployed("0.16.0", "0.16.0", plain).with(offering("0.17.0")), []func(*state){tried("put the CRDs 0.17.0", ReasonRepositoryOut)},
 			decided{later: time.Minute, installed: "False RepositoryUnreachable: Fleet 0.16.0 goes on"}},
-		"CRDs cannot be fetched for what is there": {version("0.16.x"), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")), []func(*sight){tried("put the CRDs 0.16.0", ReasonRepositoryOut)},
+		"CRDs cannot be fetched for what is there": {version("0.16.x"), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")), []func(*state){tried("put the CRDs 0.16.0", ReasonRepositoryOut)},
 			decided{later: time.Minute, installed: "False RepositoryUnreachable: Fleet 0.16.0 goes on"}},
-		"upgrade, settings are there": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", found016).with(offering("0.17.0")), []func(*sight){withServer, tried("put Fleet 0.17.0", "")},
+		"upgrade, settings are there": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", found016).with(offering("0.17.0")), []func(*state){withServer, tried("put Fleet 0.17.0", "")},
 			decided{later: time.Minute, installed: "False UpgradeFailed: Fleet 0.16.0 goes on; helm says no", configured: "True Configured: https://here:6443"}},
-		"upgrade, new settings": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", plain).with(offering("0.17.0")), []func(*sight){withServer, tried("put Fleet 0.17.0", "")},
+		"upgrade, new settings": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", plain).with(offering("0.17.0")), []func(*state){withServer, tried("put Fleet 0.17.0", "")},
 			decided{step: putFleet, installed: "False UpgradeFailed: Fleet 0.16.0 goes on"}},
-		"upgrade, and new settings": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", plain).with(offering("0.17.0")), []func(*sight){withServer, tried("put Fleet 0.17.0", ""), settings("")},
+		"upgrade, and new settings": {inferring(version("0.17.0")), deployed("0.17.0", "0.16.0", plain).with(offering("0.17.0")), []func(*state){withServer, tried("put Fleet 0.17.0", ""), settings("")},
 			decided{later: time.Minute, installed: "False UpgradeFailed: helm says no", configured: "False ReleaseFailed: no room"}},
-		"CRDs of an upgrade, settings are there": {inferring(version("0.17.0")), deployed("0.16.0", "0.16.0", found016).with(offering("0.17.0")), []func(*sight){withServer, tried("put the CRDs 0.17.0", "")},
+		"CRDs of an upgrade, settings are there": {inferring(version("0.17.0")), deployed("0.16.0", "0.16.0", found016).with(offering("0.17.0")), []func(*state){withServer, tried("put the CRDs 0.17.0", "")},
 			decided{later: time.Minute, installed: "False UpgradeFailed", configured: "True Configured"}},
-		"CRDs of what serves, settings are there": {inferring(version("0.16.0")), deployed("0.15.0", "0.16.0", found016).with(offering("0.16.0")), []func(*sight){withServer, tried("put the CRDs 0.16.0", "")},
+		"CRDs of what serves, settings are there": {inferring(version("0.16.0")), deployed("0.15.0", "0.16.0", found016).with(offering("0.16.0")), []func(*state){withServer, tried("put the CRDs 0.16.0", "")},
 			decided{later: time.Minute, installed: "False UpgradeFailed: Fleet 0.16.0 goes on", configured: "True Configured"}},
-		"CRDs of what serves, new settings": {inferring(version("0.16.0")), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")), []func(*sight){withServer, tried("put the CRDs 0.16.0", "")},
+		"CRDs of what serves, new settings": {inferring(version("0.16.0")), deployed("0.15.0", "0.16.0", plain).with(offering("0.16.0")), []func(*state){withServer, tried("put the CRDs 0.16.0", "")},
 			decided{step: putFleet, installed: "False UpgradeFailed: Fleet 0.16.0 goes on"}},
-		"new settings": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", plain), []func(*sight){withServer, settings("")},
+		"new settings": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", plain), []func(*state){withServer, settings("")},
 			decided{later: 2 * time.Minute, installed: "False UpgradeFailed: no room", configured: "False ReleaseFailed: no room"}},
-		"new settings, not asked for": {inferring(addonsv1.FleetAddonConfigSpec{}), deployed("0.16.0", "0.16.0", plain), []func(*sight){withServer, settings("")},
+		"new settings, not asked for": {inferring(addonsv1.FleetAddonConfigSpec{}), deployed("0.16.0", "0.16.0", plain), []func(*state){withServer, settings("")},
 			decided{later: 2 * time.Minute, configured: "False ReleaseFailed: no room"}},
-		"other settings": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", plain), []func(*sight){withServer, settings(""), func(s *sight) { s.server = &server{url: "https://there", ca: "CA"} }},
+		"other settings": {inferring(version("0.16.0")), deployed("0.16.0", "0.16.0", plain), []func(*state){withServer, settings(""), func(s *state) { s.server = &server{url: "https://there", ca: "CA"} }},
 			decided{step: putFleet}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := test.sight
+			s := test.state
 			s.wanted, s.failures = asked(t, test.spec), map[string]*failure{}
 			for _, change := range test.changes {
 				change(&s)
@@ -262,7 +262,7 @@ func TestHeldBack(t *testing.T) {
 // A release that nothing of serves, and that nobody asks to install, gets its settings at the
 // version that it has.
 func TestSettingsOfWhatFailed(t *testing.T) {
-	s := sight{fleet: failed(released("0.12.3", nil), "")}
+	s := state{fleet: failed(released("0.12.3", nil), "")}
 	s.wanted, s.now = asked(t, gated("")), now
 	p := s.next()
 	environment, _ := p.values["extraEnv"].([]any)

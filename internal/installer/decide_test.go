@@ -72,75 +72,75 @@ func TestNext(t *testing.T) {
 		return r
 	}
 	for name, test := range map[string]struct {
-		spec   addonsv1.FleetAddonConfigSpec
-		adopt  bool
-		sight  sight
-		step   step
-		puts   string // the version, if it is not the one that is there
-		reason string // of FleetInstalled
-		says   string
-		config string // reason of FleetConfigured
+		spec    addonsv1.FleetAddonConfigSpec
+		adopt   bool
+		state   state
+		step    step
+		puts    string // the version, if it is not the one that is there
+		reason  string // of FleetInstalled
+		message string
+		config  string // reason of FleetConfigured
 	}{
-		"nothing asked":        {sight: sight{fleet: released("0.16.0", nil)}},
+		"nothing asked":        {state: state{fleet: released("0.16.0", nil)}},
 		"asks first":           {spec: version("0.16.0"), step: ask},
-		"CRDs first":           {spec: version("0.16.0"), sight: sight{offered: offers("0.16.0")}, step: putCRDs, puts: "0.16.0", reason: ReasonInstalling},
-		"then Fleet":           {spec: version("0.16.0"), sight: sight{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, step: putFleet, puts: "0.16.0", reason: ReasonInstalling},
-		"there, asks nobody":   {spec: version("v0.16.0"), sight: sight{crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonInstalled},
-		"newest of a range":    {spec: version("0.16.x"), sight: sight{offered: offers("0.15.9", "0.16.0", "0.16.2", "0.17.0")}, step: putCRDs, puts: "0.16.2", reason: ReasonInstalling},
-		"newest, a release":    {spec: latest(), sight: sight{offered: offers("0.16.0", "0.17.0-rc.1")}, step: putCRDs, puts: "0.16.0", reason: ReasonInstalling},
-		"upgrade":              {spec: latest(), sight: sight{offered: offers("0.16.0", "0.17.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, step: putCRDs, puts: "0.17.0", reason: ReasonUpgrading},
-		"upgrade, then Fleet":  {spec: latest(), sight: sight{offered: offers("0.16.0", "0.17.0"), crds: released("0.17.0", nil), fleet: released("0.16.0", plain)}, step: putFleet, puts: "0.17.0", reason: ReasonUpgrading},
-		"newer than offered":   {spec: latest(), sight: sight{offered: offers("0.15.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonInstalled},
-		"CRDs that are newer":  {spec: version("0.16.0"), sight: sight{crds: released("0.17.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonInstalled},
-		"downgrade":            {spec: version("0.15.0"), sight: sight{offered: offers("0.15.0", "0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonDowngradeRefused, says: "cannot go back to 0.15.0"},
-		"downgrade by a range": {spec: version("0.15.x"), sight: sight{offered: offers("0.15.0", "0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonDowngradeRefused},
-		"unknown version":      {spec: version("0.18.0"), sight: sight{offered: offers("0.15.0", "0.16.0")}, reason: ReasonVersionUnknown, says: "it has 0.16.0, 0.15.0"},
-		"unknown, another there": {spec: version("0.18.0"), sight: sight{offered: offers("0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
-			reason: ReasonVersionUnknown, says: "Fleet 0.16.0 stays"},
-		"out of reach, nothing there": {spec: latest(), sight: sight{offered: &offered{err: errTest}}, reason: ReasonRepositoryOut},
-		"out of reach, Fleet there": {spec: latest(), sight: sight{offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
-			reason: ReasonRepositoryOut, says: "newer versions are not seen"},
-		"refused":              {spec: latest(), sight: sight{offered: &offered{err: &Problem{ReasonRepositoryRefuse, "401"}}}, reason: ReasonRepositoryRefuse},
-		"settings into values": {spec: inferring(version("0.16.0")), sight: sight{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, step: putFleet},
-		"settings, no install": {spec: inferring(addonsv1.FleetAddonConfigSpec{}), sight: sight{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)}, step: putFleet},
-		"settings are there":   {spec: inferring(version("0.16.0")), sight: sight{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", ours)}, reason: ReasonInstalled, config: ReasonConfigured},
-		"settings do not wait for a repository": {spec: inferring(version("0.17.0")), sight: sight{server: here, offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)},
+		"CRDs first":           {spec: version("0.16.0"), state: state{offered: offers("0.16.0")}, step: putCRDs, puts: "0.16.0", reason: ReasonInstalling},
+		"then Fleet":           {spec: version("0.16.0"), state: state{offered: offers("0.16.0"), crds: released("0.16.0", nil)}, step: putFleet, puts: "0.16.0", reason: ReasonInstalling},
+		"there, asks nobody":   {spec: version("v0.16.0"), state: state{crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonInstalled},
+		"newest of a range":    {spec: version("0.16.x"), state: state{offered: offers("0.15.9", "0.16.0", "0.16.2", "0.17.0")}, step: putCRDs, puts: "0.16.2", reason: ReasonInstalling},
+		"newest, a release":    {spec: latest(), state: state{offered: offers("0.16.0", "0.17.0-rc.1")}, step: putCRDs, puts: "0.16.0", reason: ReasonInstalling},
+		"upgrade":              {spec: latest(), state: state{offered: offers("0.16.0", "0.17.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, step: putCRDs, puts: "0.17.0", reason: ReasonUpgrading},
+		"upgrade, then Fleet":  {spec: latest(), state: state{offered: offers("0.16.0", "0.17.0"), crds: released("0.17.0", nil), fleet: released("0.16.0", plain)}, step: putFleet, puts: "0.17.0", reason: ReasonUpgrading},
+		"newer than offered":   {spec: latest(), state: state{offered: offers("0.15.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonInstalled},
+		"CRDs that are newer":  {spec: version("0.16.0"), state: state{crds: released("0.17.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonInstalled},
+		"downgrade":            {spec: version("0.15.0"), state: state{offered: offers("0.15.0", "0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonDowngradeRefused, message: "cannot go back to 0.15.0"},
+		"downgrade by a range": {spec: version("0.15.x"), state: state{offered: offers("0.15.0", "0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, reason: ReasonDowngradeRefused},
+		"unknown version":      {spec: version("0.18.0"), state: state{offered: offers("0.15.0", "0.16.0")}, reason: ReasonVersionUnknown, message: "it has 0.16.0, 0.15.0"},
+		"unknown, another there": {spec: version("0.18.0"), state: state{offered: offers("0.16.0"), crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
+			reason: ReasonVersionUnknown, message: "Fleet 0.16.0 stays"},
+		"out of reach, nothing there": {spec: latest(), state: state{offered: &offered{err: errTest}}, reason: ReasonRepositoryOut},
+		"out of reach, Fleet there": {spec: latest(), state: state{offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
+			reason: ReasonRepositoryOut, message: "newer versions are not seen"},
+		"refused":              {spec: latest(), state: state{offered: &offered{err: &Problem{ReasonRepositoryRefuse, "401"}}}, reason: ReasonRepositoryRefuse},
+		"settings into values": {spec: inferring(version("0.16.0")), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)}, step: putFleet},
+		"settings, no install": {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)}, step: putFleet},
+		"settings are there":   {spec: inferring(version("0.16.0")), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", ours)}, reason: ReasonInstalled, config: ReasonConfigured},
+		"settings do not wait for a repository": {spec: inferring(version("0.17.0")), state: state{server: here, offered: &offered{err: errTest}, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)},
 			step: putFleet, reason: ReasonRepositoryOut},
-		"no server to be found": {spec: inferring(version("0.16.0")), sight: sight{serverProblem: &Problem{ReasonServerUnknown, "x"}, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
+		"no server to be found": {spec: inferring(version("0.16.0")), state: state{serverProblem: &Problem{ReasonServerUnknown, "x"}, crds: released("0.16.0", nil), fleet: released("0.16.0", plain)},
 			reason: ReasonInstalled, config: ReasonServerUnknown},
-		"no version":                  {spec: version("newest"), reason: ReasonVersionInvalid, says: "neither a version nor a range"},
-		"no version, Fleet there":     {spec: inferring(version("newest")), sight: sight{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", ours)}, reason: ReasonVersionInvalid, says: "Fleet 0.16.0 stays", config: ReasonConfigured},
-		"no version, new settings":    {spec: inferring(version("newest")), sight: sight{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)}, step: putFleet, reason: ReasonVersionInvalid},
-		"settings without Fleet":      {spec: inferring(addonsv1.FleetAddonConfigSpec{}), sight: sight{server: here}, config: ReasonFleetMissing},
-		"ours, half done":             {spec: version("0.16.0"), sight: sight{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "b", "a", time.Second)}, step: freeFleet},
-		"CRDs, half done":             {spec: version("0.16.0"), sight: sight{crds: pending(released("0.16.0", nil), "b", "", time.Second)}, step: freeCRDs},
-		"somebody's, just now":        {spec: version("0.16.0"), sight: sight{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", time.Second)}, reason: ReasonHelmBusy},
-		"somebody's, for a while":     {spec: version("0.16.0"), sight: sight{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", 59*time.Minute)}, reason: ReasonHelmBusy, says: "1h0m0s"},
-		"somebody's, long ago":        {spec: version("0.16.0"), sight: sight{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", time.Hour)}, step: freeFleet},
-		"failed, nothing serves":      {spec: version("0.16.0"), sight: sight{offered: offers("0.16.0"), crds: released("0.16.0", nil), fleet: failed(released("0.16.0", plain), "")}, step: putFleet, puts: "0.16.0", reason: ReasonInstalling},
-		"failed, back to what serves": {spec: version("0.16.0"), sight: sight{crds: released("0.17.0", nil), fleet: failed(released("0.17.0", plain), "0.16.0")}, step: putFleet},
-		"foreign":                     {spec: version("0.16.0"), sight: sight{fleet: foreign(released("0.15.0", nil))}, reason: ReasonForeignRelease, says: AdoptAnnotation},
-		"foreign, adopted":            {spec: version("0.15.0"), adopt: true, sight: sight{crds: foreign(released("0.15.0", nil)), fleet: foreign(released("0.15.0", nil)), offered: offers("0.15.0")}, step: putCRDs, puts: "0.15.0"},
-		"no release":                  {spec: version("0.16.0"), sight: sight{settings: &corev1.ConfigMap{}}, reason: ReasonForeignFleet},
-		"Rancher's":                   {spec: version("0.16.0"), sight: sight{rancher: true, fleet: released("0.15.0", nil)}, reason: ReasonManagedByRancher},
-		"Rancher's, settings":         {spec: inferring(addonsv1.FleetAddonConfigSpec{}), sight: sight{rancher: true}, config: ReasonConfigureByHand},
-		"foreign, settings":           {spec: inferring(addonsv1.FleetAddonConfigSpec{}), sight: sight{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":1}`)}, step: writeSettings},
-		"foreign, set up":             {spec: inferring(addonsv1.FleetAddonConfigSpec{}), sight: sight{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"apiServerURL":"https://here:6443","apiServerCA":"Q0E="}`)}, config: ReasonConfiguredForNow},
-		"foreign, broken":             {spec: inferring(addonsv1.FleetAddonConfigSpec{}), sight: sight{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":`)}, config: ReasonSettingsBroken},
-		"foreign, gates":              {spec: gated(""), sight: sight{fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{}`)}, config: ReasonBelongsToRelease},
-		"Rancher's, gates":            {spec: gated("rancher-config"), sight: sight{rancher: true, gatesMap: gatesOf("a: 1\n")}, step: writeGates},
-		"Rancher's, no key":           {spec: gated("rancher-config"), sight: sight{rancher: true, gatesMap: &corev1.ConfigMap{}}, config: ReasonGatesUnwritable},
+		"no version":                  {spec: version("newest"), reason: ReasonVersionInvalid, message: "neither a version nor a range"},
+		"no version, Fleet there":     {spec: inferring(version("newest")), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", ours)}, reason: ReasonVersionInvalid, message: "Fleet 0.16.0 stays", config: ReasonConfigured},
+		"no version, new settings":    {spec: inferring(version("newest")), state: state{server: here, crds: released("0.16.0", nil), fleet: released("0.16.0", nil)}, step: putFleet, reason: ReasonVersionInvalid},
+		"settings without Fleet":      {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here}, config: ReasonFleetMissing},
+		"ours, half done":             {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "b", "a", time.Second)}, step: freeFleet},
+		"CRDs, half done":             {spec: version("0.16.0"), state: state{crds: pending(released("0.16.0", nil), "b", "", time.Second)}, step: freeCRDs},
+		"somebody's, just now":        {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", time.Second)}, reason: ReasonHelmBusy},
+		"somebody's, for a while":     {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", 59*time.Minute)}, reason: ReasonHelmBusy, message: "1h0m0s"},
+		"somebody's, long ago":        {spec: version("0.16.0"), state: state{crds: released("0.16.0", nil), fleet: pending(released("0.16.0", nil), "a", "a", time.Hour)}, step: freeFleet},
+		"failed, nothing serves":      {spec: version("0.16.0"), state: state{offered: offers("0.16.0"), crds: released("0.16.0", nil), fleet: failed(released("0.16.0", plain), "")}, step: putFleet, puts: "0.16.0", reason: ReasonInstalling},
+		"failed, back to what serves": {spec: version("0.16.0"), state: state{crds: released("0.17.0", nil), fleet: failed(released("0.17.0", plain), "0.16.0")}, step: putFleet},
+		"foreign":                     {spec: version("0.16.0"), state: state{fleet: foreign(released("0.15.0", nil))}, reason: ReasonForeignRelease, message: AdoptAnnotation},
+		"foreign, adopted":            {spec: version("0.15.0"), adopt: true, state: state{crds: foreign(released("0.15.0", nil)), fleet: foreign(released("0.15.0", nil)), offered: offers("0.15.0")}, step: putCRDs, puts: "0.15.0"},
+		"no release":                  {spec: version("0.16.0"), state: state{settings: &corev1.ConfigMap{}}, reason: ReasonForeignFleet},
+		"Rancher's":                   {spec: version("0.16.0"), state: state{rancher: true, fleet: released("0.15.0", nil)}, reason: ReasonManagedByRancher},
+		"Rancher's, settings":         {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{rancher: true}, config: ReasonConfigureByHand},
+		"foreign, settings":           {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":1}`)}, step: writeSettings},
+		"foreign, set up":             {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"apiServerURL":"https://here:6443","apiServerCA":"Q0E="}`)}, config: ReasonConfiguredForNow},
+		"foreign, broken":             {spec: inferring(addonsv1.FleetAddonConfigSpec{}), state: state{server: here, fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{"a":`)}, config: ReasonSettingsBroken},
+		"foreign, gates":              {spec: gated(""), state: state{fleet: foreign(released("0.15.0", nil)), settings: settingsOf(`{}`)}, config: ReasonBelongsToRelease},
+		"Rancher's, gates":            {spec: gated("rancher-config"), state: state{rancher: true, gatesMap: gatesOf("a: 1\n")}, step: writeGates},
+		"Rancher's, no key":           {spec: gated("rancher-config"), state: state{rancher: true, gatesMap: &corev1.ConfigMap{}}, config: ReasonGatesUnwritable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := test.sight
+			s := test.state
 			s.wanted, s.now = asked(t, test.spec), now
 			s.adopt = test.adopt
 			p := s.next()
 			if p.step != test.step || text(p.version) != test.puts {
 				t.Errorf("step %q %s, want %q %s", p.step, text(p.version), test.step, test.puts)
 			}
-			if test.reason != "" && (p.installed == nil || p.installed.Reason != test.reason || !strings.Contains(p.installed.Message, test.says)) {
-				t.Errorf("installed: %+v, want %s: %s", p.installed, test.reason, test.says)
+			if test.reason != "" && (p.installed == nil || p.installed.Reason != test.reason || !strings.Contains(p.installed.Message, test.message)) {
+				t.Errorf("installed: %+v, want %s: %s", p.installed, test.reason, test.message)
 			}
 			if test.config != "" && (p.configured == nil || p.configured.Reason != test.config) {
 				t.Errorf("configured: %+v, want %s", p.configured, test.config)
@@ -175,7 +175,7 @@ func gatesOf(text string) *corev1.ConfigMap {
 func TestNextAfterFailure(t *testing.T) {
 	here := &server{url: "https://here:6443", ca: "CA", from: "somewhere"}
 	plain := map[string]any{"bootstrap": map[string]any{"enabled": false}}
-	s := sight{
+	s := state{
 		wanted: asked(t, version("0.17.0")), now: now, offered: offers("0.16.0", "0.17.0"),
 		crds: released("0.17.0", nil), fleet: released("0.16.0", plain),
 		failures: map[string]*failure{"put Fleet 0.17.0": {message: "helm says no", next: now.Add(time.Minute)}},
@@ -199,8 +199,8 @@ var errTest = errors.New("out of reach")
 
 // What can be set up beside somebody else's release, and what is said of the rest.
 func TestBeside(t *testing.T) {
-	theirs := func(settings *corev1.ConfigMap) sight {
-		return sight{server: here016, fleet: foreign(released("0.16.0", nil)), crds: foreign(released("0.16.0", nil)), settings: settings}
+	theirs := func(settings *corev1.ConfigMap) state {
+		return state{server: here016, fleet: foreign(released("0.16.0", nil)), crds: foreign(released("0.16.0", nil)), settings: settings}
 	}
 	set := `{"apiServerURL":"https://here:6443","apiServerCA":"Q0E="}`
 	both := gated("rancher-config")
@@ -209,30 +209,30 @@ func TestBeside(t *testing.T) {
 	onlyServer := addonsv1.FleetAddonConfigSpec{}
 	for name, test := range map[string]struct {
 		spec  addonsv1.FleetAddonConfigSpec
-		sight sight
+		state state
 		want  decided
 	}{
 		"nothing but an installation": {version("0.16.0"), theirs(settingsOf(`{}`)), decided{installed: "False ForeignRelease"}},
-		"only the CRDs are theirs":    {version("0.16.0"), sight{crds: foreign(released("0.16.0", nil)), fleet: released("0.16.0", nil)}, decided{installed: "False ForeignRelease"}},
-		"adopted, and yet no release": {version("0.16.0"), sight{settings: settingsOf(`{}`)}.with(func(s *sight) { s.adopt = true }), decided{installed: "False ForeignFleet"}},
+		"only the CRDs are theirs":    {version("0.16.0"), state{crds: foreign(released("0.16.0", nil)), fleet: released("0.16.0", nil)}, decided{installed: "False ForeignRelease"}},
+		"adopted, and yet no release": {version("0.16.0"), state{settings: settingsOf(`{}`)}.with(func(s *state) { s.adopt = true }), decided{installed: "False ForeignFleet"}},
 		"no settings":                 {inferring(onlyServer), theirs(nil), decided{configured: "False FleetMissing: ConfigMap cattle-fleet-system/fleet-controller"}},
-		"no server":                   {inferring(onlyServer), theirs(settingsOf(`{}`)).with(func(s *sight) { s.server, s.serverProblem = nil, &Problem{ReasonServerUnknown, "x"} }), decided{configured: "False ServerUnknown: x"}},
+		"no server":                   {inferring(onlyServer), theirs(settingsOf(`{}`)).with(func(s *state) { s.server, s.serverProblem = nil, &Problem{ReasonServerUnknown, "x"} }), decided{configured: "False ServerUnknown: x"}},
 		"broken":                      {inferring(onlyServer), theirs(settingsOf(`{`)), decided{configured: "False SettingsBroken: is left as it is"}},
 		"to be set":                   {inferring(onlyServer), theirs(settingsOf(`{}`)), decided{step: writeSettings}},
 		"is set":                      {inferring(onlyServer), theirs(settingsOf(set)), decided{configured: "True ConfiguredOutsideRelease: put apiServerURL and apiServerCA into its values"}},
-		"taken back": {inferring(onlyServer), theirs(settingsOf(`{}`)).with(func(s *sight) {
+		"taken back": {inferring(onlyServer), theirs(settingsOf(`{}`)).with(func(s *state) {
 			s.writes = map[step]*written{writeSettings: {text: `{"apiServerCA":"Q0E=","apiServerURL":"https://here:6443"}`, at: now.Add(-time.Second), undone: 1}}
 		}), decided{later: firstRetry - time.Second, configured: "False SettingsReverted: less and less often"}},
 		"gates without a place":     {gated(""), theirs(settingsOf(set)), decided{configured: "False BelongsToRelease: helmops.enabled"}},
 		"every right":               {bootstrapping(onlyServer, true), theirs(settingsOf(set)), decided{configured: "False BelongsToRelease: bootstrap.enabled"}},
-		"gates elsewhere, to be":    {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *sight) { s.gatesMap = gatesOf("") }), decided{step: writeGates}},
-		"gates elsewhere, are":      {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *sight) { s.gatesMap = gatesOf(gates) }), decided{configured: "True Configured: in ConfigMap cattle-system/rancher-config"}},
-		"gates elsewhere, unusable": {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *sight) { s.gatesProblem = &Problem{ReasonGatesUnwritable, "not there"} }), decided{configured: "False FeatureGatesUnwritable: not there"}},
-		"gates elsewhere, no YAML":  {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *sight) { s.gatesMap = gatesOf("a: [") }), decided{configured: "False FeatureGatesUnwritable: is not YAML"}},
-		"both":                      {both, theirs(settingsOf(set)).with(func(s *sight) { s.gatesMap = gatesOf(gates) }), decided{configured: "True ConfiguredOutsideRelease"}},
+		"gates elsewhere, to be":    {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *state) { s.gatesMap = gatesOf("") }), decided{step: writeGates}},
+		"gates elsewhere, are":      {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *state) { s.gatesMap = gatesOf(gates) }), decided{configured: "True Configured: in ConfigMap cattle-system/rancher-config"}},
+		"gates elsewhere, unusable": {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *state) { s.gatesProblem = &Problem{ReasonGatesUnwritable, "not there"} }), decided{configured: "False FeatureGatesUnwritable: not there"}},
+		"gates elsewhere, no YAML":  {gated("rancher-config"), theirs(settingsOf(set)).with(func(s *state) { s.gatesMap = gatesOf("a: [") }), decided{configured: "False FeatureGatesUnwritable: is not YAML"}},
+		"both":                      {both, theirs(settingsOf(set)).with(func(s *state) { s.gatesMap = gatesOf(gates) }), decided{configured: "True ConfiguredOutsideRelease"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			test.want.check(t, test.sight.asking(t, test.spec))
+			test.want.check(t, test.state.asking(t, test.spec))
 		})
 	}
 }
@@ -242,21 +242,21 @@ func TestUnderRancher(t *testing.T) {
 	gates := "extraEnv:\n    - name: OCI_STORAGE\n      value: \"true\"\nhelmops:\n    enabled: true\n"
 	for name, test := range map[string]struct {
 		spec  addonsv1.FleetAddonConfigSpec
-		sight sight
+		state state
 		want  decided
 	}{
-		"an installation": {version("0.16.0"), sight{}, decided{installed: "False ManagedByRancher: upgrade Rancher instead"}},
-		"handed over":     {version("0.16.0"), sight{fleet: foreign(released("0.15.0", nil))}.with(func(s *sight) { s.adopt = true }), decided{installed: "False ManagedByRancher"}},
-		"ours once":       {version("0.16.0"), sight{fleet: released("0.15.0", nil), crds: released("0.15.0", nil)}, decided{installed: "False ManagedByRancher"}},
-		"a server":        {inferring(version("0.16.0")), sight{server: here016, settings: settingsOf(`{}`)}, decided{installed: "False ManagedByRancher", configured: "False ConfigureInRancher: server-url and cacerts"}},
-		"every right":     {bootstrapping(addonsv1.FleetAddonConfigSpec{}, true), sight{}, decided{configured: "False ConfigureInRancher: server-url"}},
-		"gates, no place": {gated(""), sight{}, decided{configured: "False ConfigureInRancher: usually cattle-system/rancher-config"}},
-		"gates, to be":    {gated("rancher-config"), sight{gatesMap: gatesOf("a: 1\n")}, decided{step: writeGates}},
-		"gates, are":      {gated("rancher-config"), sight{gatesMap: gatesOf(gates)}, decided{configured: "True Configured: from where Rancher takes them"}},
-		"gates, no key":   {gated("rancher-config"), sight{gatesMap: &corev1.ConfigMap{}}, decided{configured: "False FeatureGatesUnwritable: has no key fleet"}},
+		"an installation": {version("0.16.0"), state{}, decided{installed: "False ManagedByRancher: upgrade Rancher instead"}},
+		"handed over":     {version("0.16.0"), state{fleet: foreign(released("0.15.0", nil))}.with(func(s *state) { s.adopt = true }), decided{installed: "False ManagedByRancher"}},
+		"ours once":       {version("0.16.0"), state{fleet: released("0.15.0", nil), crds: released("0.15.0", nil)}, decided{installed: "False ManagedByRancher"}},
+		"a server":        {inferring(version("0.16.0")), state{server: here016, settings: settingsOf(`{}`)}, decided{installed: "False ManagedByRancher", configured: "False ConfigureInRancher: server-url and cacerts"}},
+		"every right":     {bootstrapping(addonsv1.FleetAddonConfigSpec{}, true), state{}, decided{configured: "False ConfigureInRancher: server-url"}},
+		"gates, no place": {gated(""), state{}, decided{configured: "False ConfigureInRancher: usually cattle-system/rancher-config"}},
+		"gates, to be":    {gated("rancher-config"), state{gatesMap: gatesOf("a: 1\n")}, decided{step: writeGates}},
+		"gates, are":      {gated("rancher-config"), state{gatesMap: gatesOf(gates)}, decided{configured: "True Configured: from where Rancher takes them"}},
+		"gates, no key":   {gated("rancher-config"), state{gatesMap: &corev1.ConfigMap{}}, decided{configured: "False FeatureGatesUnwritable: has no key fleet"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := test.sight.asking(t, test.spec)
+			s := test.state.asking(t, test.spec)
 			s.rancher = true
 			test.want.check(t, s)
 		})

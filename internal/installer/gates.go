@@ -149,9 +149,9 @@ func (w *written) due() time.Time {
 	return w.at.Add(min(lastRetry, firstRetry<<min(w.undone-1, 10)))
 }
 
-// overwrite says whether a text is to be written now into a ConfigMap that is somebody else's.
+// overwrite reports whether a text is to be written now into a ConfigMap that is somebody else's.
 // Who keeps undoing that is not fought with, but told of.
-func (s *sight) overwrite(kind step, where fmt.Stringer, has, text string) (step, *metav1.Condition, time.Duration) {
+func (s *state) overwrite(kind step, where fmt.Stringer, has, text string) (step, *metav1.Condition, time.Duration) {
 	last := s.writes[kind]
 	isUndone := last != nil && last.text == text
 	switch {

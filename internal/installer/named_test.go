@@ -40,12 +40,12 @@ func TestNamedObjects(t *testing.T) {
 		"gates may not be written":  {spec: gated("rancher-config"), objects: []client.Object{config}, forbidden: "patch configmaps", kind: ConfiguredCondition, want: "False FeatureGatesUnwritable: ConfigMap cattle-system/rancher-config: the installer may not change it"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPlace(t, test.spec, append(test.objects, fleetSettings())...)
+			p := newFixture(t, test.spec, append(test.objects, fleetSettings())...)
 			p.releases[FleetChart] = released("0.16.0", nil)
 			p.releases[CRDChart] = released("0.16.0", nil)
 			p.forbidden = test.forbidden
-			told := p.after(0, test.kind)
-			if got := said(&told); !strings.HasPrefix(got, test.want) {
+			reported := p.after(0, test.kind)
+			if got := summary(&reported); !strings.HasPrefix(got, test.want) {
 				t.Errorf("told %q, want %q", got, test.want)
 			}
 		})

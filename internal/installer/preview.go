@@ -26,15 +26,15 @@ type previewing struct {
 	out io.Writer
 }
 
-// Preview says what the installer would do for a FleetAddonConfig, object by object, and does
+// Preview returns what the installer would do for a FleetAddonConfig, object by object, and does
 // nothing.
 func Preview(ctx context.Context, cluster client.Client, releases Releases, repository OpenRepository, config *addonsv1.FleetAddonConfig, out io.Writer) error {
 	p := &previewing{out: out, reconciler: &reconciler{
 		Client: cluster, Options: Options{LookupInterval: time.Hour, HelmTimeout: time.Minute}, live: cluster,
 		room:     &room{Client: cluster, live: cluster},
-		releases: releases, repository: repository, now: time.Now, rootCA: publicAuthority(cluster), lookups: newLookups(time.Hour), failures: map[string]*failure{}, writes: map[step]*written{}, pending: map[string]sighting{},
+		releases: releases, repository: repository, now: time.Now, rootCA: publicAuthority(cluster), lookups: newLookups(time.Hour), failures: map[string]*failure{}, writes: map[step]*written{}, pending: map[string]observation{},
 	}}
-	s, err := p.look(ctx, config)
+	s, err := p.observe(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func Preview(ctx context.Context, cluster client.Client, releases Releases, repo
 }
 
 // walk goes from step to step, as if each had been taken.
-func (p *previewing) walk(ctx context.Context, s *sight) error {
+func (p *previewing) walk(ctx context.Context, s *state) error {
 	for range mostSteps {
 		next := s.next()
 		switch next.step {
@@ -76,7 +76,7 @@ func (p *previewing) walk(ctx context.Context, s *sight) error {
 
 func (p *previewing) say(format string, args ...any) { fmt.Fprintf(p.out, format+"\n", args...) }
 
-// conclude says what would be told in the end.
+// conclude returns what would be reported in the end.
 func (p *previewing) conclude(last *plan) {
 	for _, condition := range []*metav1.Condition{last.installed, last.configured} {
 		if condition != nil {
@@ -86,7 +86,7 @@ func (p *previewing) conclude(last *plan) {
 }
 
 // put shows what putting a release in would change, and goes on as if it had been done.
-func (p *previewing) put(ctx context.Context, s *sight, next *plan) error {
+func (p *previewing) put(ctx context.Context, s *state, next *plan) error {
 	name, release := next.chart(), &s.fleet
 	if next.step == putCRDs {
 		release = &s.crds

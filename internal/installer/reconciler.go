@@ -20,12 +20,12 @@ import (
 const (
 	// FieldManager is the field manager of every write but Helm's own.
 	FieldManager = "muster-installer"
-	// lookInterval is how often what no event tells of is looked at: releases, settings, and
+	// pollInterval is how often what no event shows is looked at: releases, settings, and
 	// what the settings are taken from.
-	lookInterval = 15 * time.Second
+	pollInterval = 15 * time.Second
 	// conflictInterval is how long to wait for a state that somebody has just written.
 	conflictInterval = time.Second
-	// troubleLasts is after how long an error that stays is told.
+	// troubleLasts is after how long a lasting error is reported.
 	troubleLasts = 20 * time.Second
 	// mostSteps is more than there are to take.
 	mostSteps = 12
@@ -58,16 +58,16 @@ type reconciler struct {
 	lookups  *lookups
 	failures map[string]*failure
 	writes   map[step]*written
-	// asks tells apart what was asked for when they failed.
+	// asks distinguishes what was asked for when they failed.
 	asks string
 	// troubled is since when every look or step has ended in an error; zero if the last did not.
 	troubled time.Time
 	// pending are revisions of releases on which somebody works, by the release.
-	pending map[string]sighting
+	pending map[string]observation
 }
 
-// sighting is something, and since when it has been seen.
-type sighting struct {
+// observation is something, and since when it has been seen.
+type observation struct {
 	what  string
 	since time.Time
 }
@@ -87,7 +87,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if r.now().Sub(r.troubled) < troubleLasts {
 		return result, err
 	}
-	return result, errors.Join(err, r.tellTrouble(ctx, req.NamespacedName, err))
+	return result, errors.Join(err, r.reportFailure(ctx, req.NamespacedName, err))
 }
 
 // advance takes steps until none is left.
@@ -102,7 +102,7 @@ func (r *reconciler) advance(ctx context.Context, key types.NamespacedName) (ctr
 			return ctrl.Result{}, err
 		}
 		r.heed(config)
-		s, err := r.look(ctx, config)
+		s, err := r.observe(ctx, config)
 		if err != nil {
 			return ctrl.Result{}, err
 		}
@@ -113,7 +113,7 @@ func (r *reconciler) advance(ctx context.Context, key types.NamespacedName) (ctr
 		case !isFetched:
 			continue
 		}
-		if err := r.tell(ctx, config, s.installedVersion(), &p); err != nil {
+		if err := r.report(ctx, config, s.installedVersion(), &p); err != nil {
 			return ctrl.Result{}, err
 		}
 		if p.step == rest {
@@ -151,11 +151,11 @@ func (r *reconciler) heed(config *addonsv1.FleetAddonConfig) {
 }
 
 // pause is how long nothing needs to be looked at.
-func (r *reconciler) pause(s *sight, p *plan) time.Duration {
+func (r *reconciler) pause(s *state, p *plan) time.Duration {
 	if s.isNothing() {
 		return 0
 	}
-	wait := lookInterval
+	wait := pollInterval
 	if p.later > 0 {
 		wait = min(wait, p.later)
 	}

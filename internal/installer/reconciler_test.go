@@ -22,8 +22,8 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// place is a cluster with one FleetAddonConfig, and an installer that has its time set.
-type place struct {
+// fixture is a cluster with one FleetAddonConfig, and an installer that has its time set.
+type fixture struct {
 	*testing.T
 	client.Client
 	*reconciler
@@ -37,16 +37,16 @@ type place struct {
 	forbidden string
 }
 
-func (p *place) Offers(context.Context, string) ([]Offer, error) {
+func (p *fixture) Offers(context.Context, string) ([]Offer, error) {
 	return offers("0.16.0", "0.17.0").offers, nil
 }
 
-func (p *place) Fetch(context.Context, string, *semver.Version) ([]byte, error) {
+func (p *fixture) Fetch(context.Context, string, *semver.Version) ([]byte, error) {
 	p.fetches++
 	return []byte("chart"), p.fetching
 }
 
-func newPlace(t *testing.T, spec addonsv1.FleetAddonConfigSpec, objects ...client.Object) *place {
+func newFixture(t *testing.T, spec addonsv1.FleetAddonConfigSpec, objects ...client.Object) *fixture {
 	t.Helper()
 	scheme, err := program.Scheme()
 	if err != nil {
@@ -56,7 +56,7 @@ func newPlace(t *testing.T, spec addonsv1.FleetAddonConfigSpec, objects ...clien
 	config.Name, config.Generation = addonsv1.FleetAddonConfigName, 1
 	namespace := &corev1.Namespace{}
 	namespace.Name = FleetNamespace
-	p := &place{T: t, now: now, releases: found{}}
+	p := &fixture{T: t, now: now, releases: found{}}
 	p.Client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(config).WithObjects(append(objects, config, namespace)...).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
@@ -81,13 +81,13 @@ func newPlace(t *testing.T, spec addonsv1.FleetAddonConfigSpec, objects ...clien
 		repository: func(string, Credentials) (Repository, error) { return p, nil },
 		recorder:   events.NewFakeRecorder(1000), now: func() time.Time { return p.now },
 		rootCA:  func(context.Context) (string, error) { return "R", nil },
-		lookups: newLookups(time.Hour), failures: map[string]*failure{}, writes: map[step]*written{}, pending: map[string]sighting{},
+		lookups: newLookups(time.Hour), failures: map[string]*failure{}, writes: map[step]*written{}, pending: map[string]observation{},
 	}
 	return p
 }
 
 // after looks again a while later, and returns what is told of a condition.
-func (p *place) after(wait time.Duration, kind string) metav1.Condition {
+func (p *fixture) after(wait time.Duration, kind string) metav1.Condition {
 	p.Helper()
 	p.now = p.now.Add(wait)
 	_, _ = p.Reconcile(p.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: addonsv1.FleetAddonConfigName}})
@@ -95,8 +95,8 @@ func (p *place) after(wait time.Duration, kind string) metav1.Condition {
 	if err := p.live.Get(p.Context(), client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, config); err != nil {
 		p.Fatal(err)
 	}
-	if said := meta.FindStatusCondition(config.Status.Conditions, kind); said != nil {
-		return *said
+	if reported := meta.FindStatusCondition(config.Status.Conditions, kind); reported != nil {
+		return *reported
 	}
 	return metav1.Condition{}
 }
@@ -114,10 +114,10 @@ func fleetSettings() *corev1.ConfigMap {
 
 // Somebody's self-healing is not fought with every time that is looked.
 func TestSettingsThatAreTakenBack(t *testing.T) {
-	p := newPlace(t, custom(), fleetSettings())
+	p := newFixture(t, custom(), fleetSettings())
 	p.releases[FleetChart] = foreign(released("0.16.0", nil))
-	if said := p.after(0, ConfiguredCondition); said.Reason != ReasonConfiguredForNow || p.patches != 1 {
-		t.Fatalf("%+v, %d writes", said, p.patches)
+	if reported := p.after(0, ConfiguredCondition); reported.Reason != ReasonConfiguredForNow || p.patches != 1 {
+		t.Fatalf("%+v, %d writes", reported, p.patches)
 	}
 	undo := func() {
 		object := fleetSettings()
@@ -125,35 +125,35 @@ func TestSettingsThatAreTakenBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var said metav1.Condition
+	var reported metav1.Condition
 	for range 4 * 60 { // an hour
 		undo()
-		said = p.after(lookInterval, ConfiguredCondition)
+		reported = p.after(pollInterval, ConfiguredCondition)
 	}
-	if said.Status != metav1.ConditionFalse || said.Reason != ReasonReverted || p.patches > 9 || p.patches < 6 {
-		t.Errorf("%+v, %d writes in an hour", said, p.patches)
+	if reported.Status != metav1.ConditionFalse || reported.Reason != ReasonReverted || p.patches > 9 || p.patches < 6 {
+		t.Errorf("%+v, %d writes in an hour", reported, p.patches)
 	}
 	// Left alone at last.
 	for range 4 * 40 {
-		said = p.after(lookInterval, ConfiguredCondition)
+		reported = p.after(pollInterval, ConfiguredCondition)
 	}
-	if said.Status != metav1.ConditionTrue || said.Reason != ReasonConfiguredForNow {
-		t.Errorf("it stands, and is said to be %+v", said)
+	if reported.Status != metav1.ConditionTrue || reported.Reason != ReasonConfiguredForNow {
+		t.Errorf("it stands, and is said to be %+v", reported)
 	}
 }
 
 // A chart that cannot be fetched is tried less and less often, and nothing is told to be
 // under way meanwhile.
 func TestChartThatCannotBeFetched(t *testing.T) {
-	p := newPlace(t, version("0.17.0"))
+	p := newFixture(t, version("0.17.0"))
 	p.fetching = errors.New("broken pipe")
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	for range 4 * 60 { // an hour
-		said := p.after(lookInterval, InstalledCondition)
-		told[string(said.Status)+" "+said.Reason] = true
+		condition := p.after(pollInterval, InstalledCondition)
+		reported[string(condition.Status)+" "+condition.Reason] = true
 	}
-	if p.fetches > 9 || p.fetches < 5 || len(told) != 1 || !told["False "+ReasonRepositoryOut] {
-		t.Errorf("fetched %d times in an hour, told %v", p.fetches, told)
+	if p.fetches > 9 || p.fetches < 5 || len(reported) != 1 || !reported["False "+ReasonRepositoryOut] {
+		t.Errorf("fetched %d times in an hour, told %v", p.fetches, reported)
 	}
 	// Who changes something wants it to be tried.
 	fetched := p.fetches
@@ -170,26 +170,26 @@ func TestChartThatCannotBeFetched(t *testing.T) {
 	}
 }
 
-// An error that stays is told, and what is known of the version is kept.
-func TestErrorThatStays(t *testing.T) {
+// A lasting error is reported, and what is known of the version is kept.
+func TestPersistentError(t *testing.T) {
 	spec := custom()
 	spec.Install = version("0.16.0").Install
-	p := newPlace(t, spec, fleetSettings())
+	p := newFixture(t, spec, fleetSettings())
 	p.releases[FleetChart] = foreign(released("0.16.0", nil))
 	p.broken = errors.New("denied by a policy")
-	if said := p.after(0, ConfiguredCondition); said.Reason != "" {
-		t.Errorf("told at once: %+v", said)
+	if reported := p.after(0, ConfiguredCondition); reported.Reason != "" {
+		t.Errorf("told at once: %+v", reported)
 	}
-	said := p.after(30*time.Second, ConfiguredCondition)
-	if said.Status != metav1.ConditionFalse || said.Reason != ReasonFailing || !strings.Contains(said.Message, "denied by a policy") {
-		t.Errorf("%+v", said)
+	reported := p.after(30*time.Second, ConfiguredCondition)
+	if reported.Status != metav1.ConditionFalse || reported.Reason != ReasonFailing || !strings.Contains(reported.Message, "denied by a policy") {
+		t.Errorf("%+v", reported)
 	}
-	if said := p.after(time.Second, InstalledCondition); said.Reason != ReasonForeignRelease {
-		t.Errorf("it has nothing to do with the installation: %+v", said)
+	if reported := p.after(time.Second, InstalledCondition); reported.Reason != ReasonForeignRelease {
+		t.Errorf("it has nothing to do with the installation: %+v", reported)
 	}
 	p.broken = nil
-	if said := p.after(time.Second, ConfiguredCondition); said.Reason != ReasonConfiguredForNow {
-		t.Errorf("%+v", said)
+	if reported := p.after(time.Second, ConfiguredCondition); reported.Reason != ReasonConfiguredForNow {
+		t.Errorf("%+v", reported)
 	}
 	config := &addonsv1.FleetAddonConfig{}
 	if err := p.live.Get(t.Context(), client.ObjectKey{Name: addonsv1.FleetAddonConfigName}, config); err != nil || config.Status.InstalledVersion != "0.16.0" {

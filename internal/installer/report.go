@@ -21,10 +21,10 @@ import (
 	"github.com/muster-fleet/muster/internal/metrics"
 )
 
-// tell writes what is the installer's of the status, and events about what has changed.
-func (r *reconciler) tell(ctx context.Context, config *addonsv1.FleetAddonConfig, version string, p *plan) error {
+// report writes what is the installer's of the status, and events about what has changed.
+func (r *reconciler) report(ctx context.Context, config *addonsv1.FleetAddonConfig, version string, p *plan) error {
 	if p.step != rest && p.installed == nil && p.configured == nil {
-		return nil // A short step; what comes of it is told.
+		return nil // A short step; the result is reported.
 	}
 	have := ownStatus(&config.Status)
 	want := addonsv1.FleetAddonConfigStatus{InstalledVersion: version}
@@ -35,7 +35,7 @@ func (r *reconciler) tell(ctx context.Context, config *addonsv1.FleetAddonConfig
 	}{{ConfiguredCondition, p.configured}, {InstalledCondition, p.installed}} {
 		old, wanted := meta.FindStatusCondition(have.Conditions, entry.kind), entry.wanted
 		if wanted == nil && p.step != rest {
-			wanted = old // It is told when the step is taken.
+			wanted = old // It is reported when the step is taken.
 		}
 		if wanted == nil {
 			continue
@@ -65,9 +65,9 @@ func (r *reconciler) tell(ctx context.Context, config *addonsv1.FleetAddonConfig
 	return nil
 }
 
-// tellTrouble tells of an error that stays. What is known of the version is kept, and so is
+// reportFailure reports a lasting error. What is known of the version is kept, and so is
 // what an error in writing settings says nothing about.
-func (r *reconciler) tellTrouble(ctx context.Context, key types.NamespacedName, why error) error {
+func (r *reconciler) reportFailure(ctx context.Context, key types.NamespacedName, why error) error {
 	config := &addonsv1.FleetAddonConfig{}
 	if err := r.live.Get(ctx, key, config); err != nil {
 		return client.IgnoreNotFound(err)
@@ -84,11 +84,11 @@ func (r *reconciler) tellTrouble(ctx context.Context, key types.NamespacedName, 
 	if asks.asksForSettings() {
 		p.configured = configuredIs(false, ReasonFailing, format, why)
 	}
-	return r.tell(ctx, config, config.Status.InstalledVersion, &p)
+	return r.report(ctx, config, config.Status.InstalledVersion, &p)
 }
 
 // installedVersion is the version of Fleet that is really there.
-func (s *sight) installedVersion() string {
+func (s *state) installedVersion() string {
 	switch {
 	case s.fleet != nil && s.fleet.Deployed != nil:
 		return s.fleet.Deployed.String()
@@ -139,13 +139,13 @@ func (r *reconciler) event(config *addonsv1.FleetAddonConfig, condition *metav1.
 
 // The conditions that the installer owns on the FleetAddonConfig.
 const (
-	// InstalledCondition says whether Fleet is there as spec.install asks.
+	// InstalledCondition reports whether Fleet is there as spec.install asks.
 	InstalledCondition = "FleetInstalled"
-	// ConfiguredCondition says whether it is set up as spec.config asks.
+	// ConfiguredCondition reports whether it is set up as spec.config asks.
 	ConfiguredCondition = "FleetConfigured"
 )
 
-// ReasonFailing is one of both conditions: an error stays, and nothing can be told or done.
+// ReasonFailing is one of both conditions: an error lasts, and nothing can be reported or done.
 const ReasonFailing = "Failing"
 
 // Reasons of InstalledCondition.
@@ -208,10 +208,10 @@ var reasonsToBeFalse = map[string][]string{
 func tally(status *addonsv1.FleetAddonConfigStatus) {
 	metrics.FleetVersion(status.InstalledVersion)
 	for kind, reasons := range reasonsToBeFalse {
-		var said metav1.Condition
+		var reported metav1.Condition
 		if found := meta.FindStatusCondition(status.Conditions, kind); found != nil {
-			said = *found
+			reported = *found
 		}
-		metrics.FleetCondition(kind, string(said.Status), said.Reason, reasons)
+		metrics.FleetCondition(kind, string(reported.Status), reported.Reason, reasons)
 	}
 }

@@ -79,11 +79,11 @@ func exposed(t *testing.T) []string {
 	return found
 }
 
-// What is told on the FleetAddonConfig is what the metrics say, until nobody asks any more.
+// What is reported on the FleetAddonConfig is what the metrics say, until nobody asks any more.
 func TestTally(t *testing.T) {
 	spec := custom()
 	spec.Install = version("0.17.0").Install
-	p := newPlace(t, spec, fleetSettings())
+	p := newFixture(t, spec, fleetSettings())
 	p.releases[FleetChart] = foreign(released("0.16.0", nil))
 	p.after(0, InstalledCondition)
 	want := []string{"0.16.0", "FleetConfigured ConfiguredOutsideRelease True", "FleetInstalled ForeignRelease False"}

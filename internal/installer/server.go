@@ -40,7 +40,7 @@ type server struct {
 	url string
 	// ca is in PEM.
 	ca string
-	// from says where it was found.
+	// from specifies where it was found.
 	from string
 }
 
@@ -214,7 +214,7 @@ func newReconciler(mgr ctrl.Manager, options Options, namespace string, releases
 		Client: mgr.GetClient(), Options: options, live: mgr.GetAPIReader(),
 		room:     &room{Client: mgr.GetClient(), live: mgr.GetAPIReader(), namespace: namespace},
 		releases: releases, repository: repository, recorder: mgr.GetEventRecorder(account),
-		now: time.Now, rootCA: ownAuthority(mgr.GetConfig()), lookups: newLookups(options.LookupInterval), failures: map[string]*failure{}, writes: map[step]*written{}, pending: map[string]sighting{},
+		now: time.Now, rootCA: ownAuthority(mgr.GetConfig()), lookups: newLookups(options.LookupInterval), failures: map[string]*failure{}, writes: map[step]*written{}, pending: map[string]observation{},
 	}
 }
 

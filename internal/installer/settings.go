@@ -42,7 +42,7 @@ func withServer(object *corev1.ConfigMap, in *server) (string, error) {
 }
 
 // inForce is the server that is set now, as far as it can be read.
-func (s *sight) inForce() server {
+func (s *state) inForce() server {
 	if s.fleet.isOurs() {
 		url, _ := s.fleet.Values["apiServerURL"].(string)
 		ca, _ := s.fleet.Values["apiServerCA"].(string)
@@ -115,7 +115,7 @@ var renamed = semver.MustParse("0.13.0-0")
 
 // chartValues returns the values that a release of ours is to have: those it has, the user's
 // own among them, with ours over them. What is not asked for any more stays as it is.
-func (s *sight) chartValues(version *semver.Version) map[string]any {
+func (s *state) chartValues(version *semver.Version) map[string]any {
 	values := map[string]any{}
 	isNew := s.fleet == nil
 	if !isNew && s.fleet.Values != nil {

@@ -88,7 +88,7 @@ func TestChartValues(t *testing.T) {
 		"bootstrap": map[string]any{"enabled": true, "namespace": "mine"}, "debug": true,
 		"extraEnv": []any{map[string]any{"name": "FOO", "value": "bar"}},
 	}
-	s := sight{fleet: released("0.16.0", user), server: &server{url: "https://a", ca: "CA"}, wanted: wanted{gates: &gates{helmOps: false, ociStorage: true}}}
+	s := state{fleet: released("0.16.0", user), server: &server{url: "https://a", ca: "CA"}, wanted: wanted{gates: &gates{helmOps: false, ociStorage: true}}}
 	want := map[string]any{
 		"bootstrap": map[string]any{"enabled": true, "namespace": "mine"}, "debug": true, "apiServerURL": "https://a", "apiServerCA": "CA",
 		"extraEnv": []any{map[string]any{"name": "FOO", "value": "bar"}, map[string]any{"name": "OCI_STORAGE", "value": "true"}},
@@ -160,35 +160,35 @@ func TestInferHolds(t *testing.T) {
 		return &published{slice: slice, rootCA: "R"}
 	}
 	known := &published{rootCA: "R", clusterInfo: &corev1.ConfigMap{Data: map[string]string{"kubeconfig": "apiVersion: v1\nkind: Config\nclusters:\n- name: \"\"\n  cluster: {server: \"https://10.0.0.7:6443\", certificate-authority-data: Ug==}\n"}}}
-	type look struct {
+	type reading struct {
 		after time.Duration
 		*published
 		want string
 	}
 	for name, test := range map[string]struct {
-		inForce string
-		ca      string
-		looks   []look
+		inForce  string
+		ca       string
+		readings []reading
 	}{
-		"one goes and comes back": {looks: []look{
+		"one goes and comes back": {readings: []reading{
 			{0, at("10.0.0.1", "10.0.0.2"), "10.0.0.1"}, {time.Minute, at("10.0.0.2"), "10.0.0.1"}, {4 * time.Minute, at("10.0.0.1", "10.0.0.2"), "10.0.0.1"},
 			{8 * time.Minute, at("10.0.0.2"), "10.0.0.1"},
 		}},
-		"one goes for good":      {looks: []look{{0, at("10.0.0.1", "10.0.0.2"), "10.0.0.1"}, {5 * time.Minute, at("10.0.0.2"), "10.0.0.2"}, {6 * time.Minute, at("10.0.0.1", "10.0.0.2"), "10.0.0.2"}}},
-		"a smaller one comes":    {looks: []look{{0, at("10.0.0.2"), "10.0.0.2"}, {time.Minute, at("10.0.0.1", "10.0.0.2"), "10.0.0.2"}}},
-		"none is ready":          {looks: []look{{0, at("10.0.0.2"), "10.0.0.2"}, {time.Minute, at(), "10.0.0.2"}}},
-		"the installer is new":   {inForce: "10.0.0.3", ca: "R", looks: []look{{0, at("10.0.0.1"), "10.0.0.3"}, {time.Minute, at("10.0.0.1"), "10.0.0.3"}, {5 * time.Minute, at("10.0.0.1"), "10.0.0.1"}}},
-		"another cluster's":      {inForce: "10.0.0.3", ca: "other", looks: []look{{0, at("10.0.0.1"), "10.0.0.1"}}},
-		"a source is taken away": {looks: []look{{0, known, "10.0.0.7"}, {15 * time.Second, at("10.0.0.1"), "10.0.0.1"}}},
+		"one goes for good":      {readings: []reading{{0, at("10.0.0.1", "10.0.0.2"), "10.0.0.1"}, {5 * time.Minute, at("10.0.0.2"), "10.0.0.2"}, {6 * time.Minute, at("10.0.0.1", "10.0.0.2"), "10.0.0.2"}}},
+		"a smaller one comes":    {readings: []reading{{0, at("10.0.0.2"), "10.0.0.2"}, {time.Minute, at("10.0.0.1", "10.0.0.2"), "10.0.0.2"}}},
+		"none is ready":          {readings: []reading{{0, at("10.0.0.2"), "10.0.0.2"}, {time.Minute, at(), "10.0.0.2"}}},
+		"the installer is new":   {inForce: "10.0.0.3", ca: "R", readings: []reading{{0, at("10.0.0.1"), "10.0.0.3"}, {time.Minute, at("10.0.0.1"), "10.0.0.3"}, {5 * time.Minute, at("10.0.0.1"), "10.0.0.1"}}},
+		"another cluster's":      {inForce: "10.0.0.3", ca: "other", readings: []reading{{0, at("10.0.0.1"), "10.0.0.1"}}},
+		"a source is taken away": {readings: []reading{{0, known, "10.0.0.7"}, {15 * time.Second, at("10.0.0.1"), "10.0.0.1"}}},
 	} {
 		inForce, in := server{}, &hold{}
 		if test.inForce != "" {
 			inForce = server{url: "https://" + test.inForce + ":6443", ca: test.ca}
 		}
-		for i, look := range test.looks {
-			got, problem := look.infer(inForce, in, now.Add(look.after))
-			if problem != nil || got.url != "https://"+look.want+":6443" {
-				t.Fatalf("%s, look %d: %+v, %v, want %s", name, i, got, problem, look.want)
+		for i, reading := range test.readings {
+			got, problem := reading.infer(inForce, in, now.Add(reading.after))
+			if problem != nil || got.url != "https://"+reading.want+":6443" {
+				t.Fatalf("%s, look %d: %+v, %v, want %s", name, i, got, problem, reading.want)
 			}
 			inForce = *got
 		}

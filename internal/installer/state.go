@@ -37,7 +37,7 @@ type Release struct {
 	Status      Status
 	Description string
 	Values      map[string]any
-	// MadeBy tells apart who has made a revision: it is another one for each time that an
+	// MadeBy distinguishes who has made a revision: it is another one for each time that an
 	// installer does something, is inherited where somebody else does, and is empty where
 	// no installer ever did. Before is that of the revision before.
 	MadeBy, Before string
@@ -117,12 +117,12 @@ type Credentials struct {
 // OpenRepository returns the repository at an address.
 type OpenRepository func(address string, credentials Credentials) (Repository, error)
 
-// sight is what there is, as far as it has been looked at.
-type sight struct {
+// state is what there is, as far as it has been looked at.
+type state struct {
 	wanted
 	// generation is that of the FleetAddonConfig.
 	generation int64
-	// rancher says that Rancher is installed, which installs Fleet itself.
+	// rancher means that Rancher is installed, which installs Fleet itself.
 	rancher     bool
 	crds, fleet *Release
 	// settings is Fleet's ConfigMap, nil if there is none.
@@ -156,13 +156,13 @@ type offered struct {
 
 // failure is an attempt that failed, and when the next is due.
 type failure struct {
-	// reason says why there was nothing to try with; it is empty where Helm failed.
+	// reason explains why there was nothing to try with; it is empty where Helm failed.
 	reason, message string
 	next            time.Time
 	count           int
 }
 
-// owner says whose Fleet it is.
+// owner specifies whose Fleet it is.
 type owner string
 
 const (
@@ -173,8 +173,8 @@ const (
 	unmanaged owner = "unmanaged"
 )
 
-// owner says whose Fleet is there.
-func (s *sight) owner() owner {
+// owner returns whose Fleet is there.
+func (s *state) owner() owner {
 	switch {
 	case s.rancher:
 		return ranchers
@@ -190,7 +190,7 @@ func (s *sight) owner() owner {
 }
 
 // version is the version of Fleet, as opposed to that of its chart; nil if it is not known.
-func (s *sight) version() *semver.Version {
+func (s *state) version() *semver.Version {
 	if s.fleet == nil {
 		return s.running
 	}

@@ -85,7 +85,7 @@ func both(fleet, crds []Offer) []Offer {
 	})
 }
 
-// unfit says that a release is not made for a version of Kubernetes; empty if it is, or does
+// unfit reports that a release is not made for a version of Kubernetes; empty if it is, or does
 // not say.
 func (r *Release) unfit(kubernetes *semver.Version) string {
 	if r.KubeVersion == "" || kubernetes == nil {

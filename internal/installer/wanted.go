@@ -29,7 +29,7 @@ type wanted struct {
 	install *install
 	server  *serverWanted
 	gates   *gates
-	// bootstrap says whether Fleet manages the management cluster; nil if nothing is said.
+	// bootstrap reports whether Fleet manages the management cluster; nil if nothing is said.
 	bootstrap *bool
 	adopt     bool
 }
@@ -40,13 +40,13 @@ type install struct {
 	exact  *semver.Version
 	within *semver.Constraints
 	text   string // what the user wrote
-	// invalid says why that cannot be used, which admission would have refused; nil if it can.
+	// invalid explains why that cannot be used, which admission would have refused; nil if it can.
 	invalid *Problem
 
 	repository string
 	// secret holds the credentials of the repository; its name is empty if there are none.
 	secret types.NamespacedName
-	// planOnly says that nothing is to be installed, only shown.
+	// planOnly means that nothing is to be installed, only shown.
 	planOnly bool
 }
 

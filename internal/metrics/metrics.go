@@ -150,7 +150,7 @@ type certificateEnd struct {
 	end         func() (time.Time, error)
 }
 
-// Describe says what is collected.
+// Describe returns what is collected.
 func (c *certificateEnd) Describe(to chan<- *prometheus.Desc) { to <- c.description }
 
 // Collect reads the certificate.
@@ -196,7 +196,7 @@ func HelmOperation(release string, done bool) {
 	helmOperations.WithLabelValues(release, result).Inc()
 }
 
-// FleetVersion says which version of Fleet is there; empty for none.
+// FleetVersion returns which version of Fleet is there; empty for none.
 func FleetVersion(version string) {
 	fleetInfo.Reset()
 	if version != "" {
@@ -204,7 +204,7 @@ func FleetVersion(version string) {
 	}
 }
 
-// FleetCondition says what a condition of the installer says, of all reasons that it may have;
+// FleetCondition returns what a condition of the installer says, of all reasons that it may have;
 // nothing if the status is empty.
 func FleetCondition(condition, status, reason string, reasons []string) {
 	for _, other := range reasons {

@@ -202,7 +202,7 @@ const servedInterval = 2 * time.Second
 // too, so that their caches are warm.
 func WhenServed(mgr ctrl.Manager, kinds []schema.GroupVersionKind, open func(context.Context) error) error {
 	return mgr.Add(onStandbys{manager.RunnableFunc(func(ctx context.Context) error {
-		said := ""
+		reported := ""
 		if wait.PollUntilContextCancel(ctx, servedInterval, true, func(context.Context) (bool, error) {
 			var missing []string
 			for _, kind := range kinds {
@@ -210,8 +210,8 @@ func WhenServed(mgr ctrl.Manager, kinds []schema.GroupVersionKind, open func(con
 					missing = append(missing, kind.GroupKind().String())
 				}
 			}
-			if now := strings.Join(missing, ", "); now != said {
-				said = now
+			if now := strings.Join(missing, ", "); now != reported {
+				reported = now
 				ctrl.LoggerFrom(ctx).Info("Waiting for kinds to be served", "missing", now)
 			}
 			return len(missing) == 0, nil

@@ -12,7 +12,7 @@ import (
 // most is how many redirects are followed.
 const most = 10
 
-// RefusedError says where a redirect led that is not followed.
+// RefusedError specifies where a redirect led that is not followed.
 type RefusedError string
 
 // Error says it.

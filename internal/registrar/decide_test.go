@@ -25,26 +25,26 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// met is a Cluster as a visit meets it.
+// met is a Cluster as a reconcile finds it.
 type met struct {
-	held, byManager, rotate      bool
-	noFleet, noNamespace, called bool
-	elsewhere                    bool          // Somebody has changed where Fleet deploys.
-	edited                       time.Duration // how long ago, if at all, it got another clientID
-	kubeconfig, noClientID       bool
-	shared                       bool // Another has its namespace in Fleet.
-	unreachable                  string
-	noAgent                      bool
-	largeAgent                   bool
-	longClientID, shortClientID  bool
+	retained, byManager, rotate     bool
+	noFleet, noNamespace, checkedIn bool
+	elsewhere                       bool          // Somebody has changed where Fleet deploys.
+	edited                          time.Duration // how long ago, if at all, it got another clientID
+	kubeconfig, noClientID          bool
+	shared                          bool // Another has its namespace in Fleet.
+	unreachable                     string
+	noAgent                         bool
+	largeAgent                      bool
+	longClientID, shortClientID     bool
 	// registered is what the registration is like: "" for none.
 	registered string
 	age        time.Duration
 	// others are registrations besides: "ours" of earlier, "foreign", "foreign, granted".
 	others []string
-	// kept is what the record holds: "its" credential, that of a registration that is "gone" or
+	// recorded is what the record holds: "its" credential, that of a registration that is "gone" or
 	// was "replaced", or only which rotation was "followed".
-	kept string
+	recorded string
 	// refused: somebody else has the Secret's name.
 	refused bool
 	// credential is what Fleet has left: "", "its" "another's" or "elsewhere".
@@ -56,65 +56,65 @@ var deployedIn = stamp.FleetNamespace("team", "prod-1")
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func (m met) visit() *visit {
+func (m met) scope() *scope {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "cluster", Annotations: map[string]string{}}}
 	if m.rotate {
 		cluster.Annotations[stamp.RotateAnnotation] = "1"
 	}
-	v := &visit{
-		cluster: cluster, held: m.held, byAgent: !m.byManager, now: now, taken: map[step]bool{},
+	s := &scope{
+		cluster: cluster, retained: m.retained, byAgent: !m.byManager, now: now, taken: map[step]bool{},
 		server: server{URL: "https://fleet.example.com", CA: []byte("ca")}, unreachable: m.unreachable, agent: "kind: Deployment",
 	}
-	switch m.kept {
+	switch m.recorded {
 	case "its":
-		v.kept, v.isRegistered = record{token: "kept", registration: "registration", registrationName: "muster-x"}, true
+		s.recorded, s.isRegistered = record{token: "kept", registration: "registration", registrationName: "muster-x"}, true
 	case "gone":
-		v.kept = record{token: "kept", registration: "gone", rotation: digest("1")}
+		s.recorded = record{token: "kept", registration: "gone", rotation: digest("1")}
 	case "replaced":
-		v.kept = record{token: "kept", registration: "replaced"}
+		s.recorded = record{token: "kept", registration: "replaced"}
 	case "followed":
-		v.kept = record{rotation: digest("1")}
+		s.recorded = record{rotation: digest("1")}
 	}
 	if m.largeAgent {
-		v.agent = strings.Repeat("x", 128<<10+1)
+		s.agent = strings.Repeat("x", 128<<10+1)
 	}
 	if m.noAgent {
-		v.agent = ""
+		s.agent = ""
 	}
 	if m.noFleet {
-		return v
+		return s
 	}
-	v.fleet = &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod-1", UID: "fleet", Generation: 1}}
-	v.fleet.Spec.ClientID, v.fleet.Status.Namespace = "drawn-in-advance", deployedIn
+	s.fleet = &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod-1", UID: "fleet", Generation: 1}}
+	s.fleet.Spec.ClientID, s.fleet.Status.Namespace = "drawn-in-advance", deployedIn
 	if m.noNamespace {
-		v.fleet.Status.Namespace = ""
+		s.fleet.Status.Namespace = ""
 	}
 	if m.shared {
-		v.rival = types.NamespacedName{Namespace: "other", Name: "prod"}
+		s.rival = types.NamespacedName{Namespace: "other", Name: "prod"}
 	}
 	if m.elsewhere {
-		v.fleet.Status.Namespace = "victim"
+		s.fleet.Status.Namespace = "victim"
 	}
-	if m.called {
-		v.fleet.Status.Agent.LastSeen = metav1.NewTime(now)
+	if m.checkedIn {
+		s.fleet.Status.Agent.LastSeen = metav1.NewTime(now)
 	}
 	if m.kubeconfig {
-		v.fleet.Spec.KubeConfigSecret = "prod-kubeconfig"
+		s.fleet.Spec.KubeConfigSecret = "prod-kubeconfig"
 	}
 	if m.longClientID {
-		v.fleet.Spec.ClientID = strings.Repeat("x", 254)
+		s.fleet.Spec.ClientID = strings.Repeat("x", 254)
 	}
 	if m.shortClientID {
-		v.fleet.Spec.ClientID = "edge-1"
+		s.fleet.Spec.ClientID = "edge-1"
 	}
 	if m.noClientID {
-		v.fleet.Spec.ClientID = ""
+		s.fleet.Spec.ClientID = ""
 	}
 	if m.edited > 0 {
-		v.fleet.Generation, v.known = 2, now.Add(-m.edited)
+		s.fleet.Generation, s.known = 2, now.Add(-m.edited)
 	}
 	registration := func(name, clientID string, granted bool, labels map[string]string) {
-		v.registrations = append(v.registrations, fleetv1.ClusterRegistration{
+		s.registrations = append(s.registrations, fleetv1.ClusterRegistration{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "registration", CreationTimestamp: metav1.NewTime(now.Add(-m.age)), Labels: labels},
 			Spec:       fleetv1.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "random"},
 			Status:     fleetv1.ClusterRegistrationStatus{Granted: granted},
@@ -123,14 +123,14 @@ func (m met) visit() *visit {
 	our := map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}
 	switch m.registered {
 	case "asked":
-		registration(v.registrationName(), "drawn-in-advance", false, our)
+		registration(s.registrationName(), "drawn-in-advance", false, our)
 	case "granted":
-		registration(v.registrationName(), "drawn-in-advance", true, our)
+		registration(s.registrationName(), "drawn-in-advance", true, our)
 	case "for another":
-		registration(v.registrationName(), "another", true, our)
+		registration(s.registrationName(), "another", true, our)
 	case "mistaken":
-		registration(v.registrationName(), "drawn-in-advance", true, our)
-		v.registrations[0].Status.ClusterName = "cluster-made-by-fleet"
+		registration(s.registrationName(), "drawn-in-advance", true, our)
+		s.registrations[0].Status.ClusterName = "cluster-made-by-fleet"
 	}
 	for _, other := range m.others {
 		switch other {
@@ -138,13 +138,13 @@ func (m met) visit() *visit {
 			registration("muster-earlier", "drawn-in-advance", true, our)
 		case "ours, later":
 			registration("muster-later", "drawn-in-advance", true, our)
-			v.registrations[len(v.registrations)-1].CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
+			s.registrations[len(s.registrations)-1].CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
 		case "ours, as late":
 			registration("muster-as-late", "drawn-in-advance", true, our)
-			v.registrations[len(v.registrations)-1].CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
+			s.registrations[len(s.registrations)-1].CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
 		case "ours, asked":
 			registration("muster-asked", "drawn-in-advance", false, our)
-			v.registrations[len(v.registrations)-1].CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
+			s.registrations[len(s.registrations)-1].CreationTimestamp = metav1.NewTime(now.Add(time.Minute))
 		case "ours, other clientID":
 			registration("muster-earlier", "another", true, our)
 		case "foreign":
@@ -157,48 +157,48 @@ func (m met) visit() *visit {
 			registration("request-x", "another", true, nil)
 		}
 	}
-	return v
+	return s
 }
 
 // found plays what the steps find and make.
-func (m met) found(v *visit, next step) {
+func (m met) found(s *scope, next step) {
 	switch next {
 	case register:
 		m.registered = "asked"
-		v.registrations = m.visit().registrations
-	case rehearse, handOut:
+		s.registrations = m.scope().registrations
+	case dryRun, issue:
 		if m.refused {
-			v.refused = new(waiting(reasonSecretTaken, "taken", 0))
+			s.refused = new(waiting(reasonSecretTaken, "taken", 0))
 		}
 	case collect:
 		switch m.credential {
 		case "its":
-			v.credential = &credential{"fresh", deployedIn, "team", "prod-1"}
+			s.credential = &credential{"fresh", deployedIn, "team", "prod-1"}
 		case "elsewhere":
-			v.credential = &credential{"stolen", "victim", "team", "prod-1"}
+			s.credential = &credential{"stolen", "victim", "team", "prod-1"}
 		case "another's":
-			v.credential = &credential{"stolen", "cluster-other-prod-1", "other", "prod-1"}
+			s.credential = &credential{"stolen", "cluster-other-prod-1", "other", "prod-1"}
 		}
 	case note:
-		v.kept = v.record()
+		s.recorded = s.record()
 	case withdraw:
-		v.kept = record{rotation: v.kept.rotation}
+		s.recorded = record{rotation: s.recorded.rotation}
 	}
 }
 
-func (m met) play(t *testing.T) (steps []step, result verdict, v *visit) {
+func (m met) play(t *testing.T) (steps []step, result outcome, s *scope) {
 	t.Helper()
-	v = m.visit()
+	s = m.scope()
 	for {
-		next, result := v.next()
+		next, result := s.next()
 		if next == rest {
-			return steps, result, v
+			return steps, result, s
 		}
-		if v.taken[next] {
+		if s.taken[next] {
 			t.Fatalf("%+v: the step %q comes twice: %v", m, next, steps)
 		}
-		m.found(v, next)
-		v.taken[next] = true
+		m.found(s, next)
+		s.taken[next] = true
 		steps = append(steps, next)
 	}
 }
@@ -214,78 +214,78 @@ func TestSteps(t *testing.T) {
 		met    met
 		steps  []step
 		reason string
-		token  string // handed out
-		keeps  bool   // what was told before
+		token  string // issued
+		keeps  bool   // what was reported before
 	}{
-		"held":                           {met: with(func(m *met) { m.held = true })},
+		"held":                           {met: with(func(m *met) { m.retained = true })},
 		"no Fleet Cluster yet":           {met: met{noFleet: true}, reason: "WaitingForFleet"},
 		"it is not for an agent yet":     {met: met{kubeconfig: true}, reason: "WaitingForFleet"},
 		"it has no clientID yet":         {met: met{noClientID: true}, reason: "WaitingForFleet"},
 		"it has no namespace yet":        {met: met{noNamespace: true}, reason: "WaitingForFleet"},
 		"Fleet has no URL":               {met: met{unreachable: "no URL"}, reason: "FleetNotConfigured"},
-		"new":                            {met: met{}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
+		"new":                            {met: met{}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
 		"its clientID is newer":          {met: met{edited: time.Second}, reason: "WaitingForFleet"},
-		"its clientID has settled":       {met: met{edited: time.Minute}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
+		"its clientID has settled":       {met: met{edited: time.Minute}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
 		"asked":                          {met: met{registered: "asked"}, reason: "WaitingForFleet"},
 		"the name is taken":              {met: met{registered: "for another"}, reason: "RegistrationConflict"},
 		"Fleet took it for another's":    {met: met{registered: "mistaken", credential: "its"}, reason: "RegistrationConflict"},
 		"no Bundle yet":                  {met: with(func(m *met) { m.noAgent = true }), reason: "WaitingForFleet"},
 		"granted, no credential yet":     {met: granted, steps: []step{collect}, reason: "WaitingForFleet"},
-		"granted":                        {met: with(func(m *met) { m.credential = "its" }), steps: []step{collect, note, handOut}, reason: "ManifestReady", token: "fresh"},
+		"granted":                        {met: with(func(m *met) { m.credential = "its" }), steps: []step{collect, note, issue}, reason: "ManifestReady", token: "fresh"},
 		"the credential is another's":    {met: with(func(m *met) { m.credential = "another's" }), steps: []step{collect}, reason: "WaitingForFleet"},
 		"its account is elsewhere":       {met: with(func(m *met) { m.credential = "elsewhere" }), steps: []step{collect}, reason: "WaitingForFleet"},
 		"its account would be elsewhere": {met: met{elsewhere: true}, reason: "RegistrationConflict"},
 		"its namespace is another's":     {met: met{shared: true}, reason: "RegistrationConflict"},
 		"rotated, to be elsewhere":       {met: with(func(m *met) { m.elsewhere, m.rotate, m.others = true, true, []string{"ours"} }), reason: "RegistrationConflict"},
-		"handed out":                     {met: with(func(m *met) { m.kept, m.age = "its", time.Hour }), steps: []step{handOut}, reason: "ManifestReady", token: "kept"},
+		"issued":                         {met: with(func(m *met) { m.recorded, m.age = "its", time.Hour }), steps: []step{issue}, reason: "ManifestReady", token: "kept"},
 		"its clientID is too long":       {met: met{longClientID: true}, reason: "RegistrationConflict"},
 		"its agent is too large":         {met: met{largeAgent: true}, reason: "WaitingForFleet"},
 		"no Bundle yet, nor registered":  {met: met{noAgent: true}, reason: "WaitingForFleet"},
-		"somebody's Secret is there":     {met: met{refused: true}, steps: []step{rehearse}, reason: "SecretConflict"},
+		"somebody's Secret is there":     {met: met{refused: true}, steps: []step{dryRun}, reason: "SecretConflict"},
 		"a clientID that is guessed":     {met: met{shortClientID: true}, reason: "RegistrationConflict"},
-		"somebody's came later":          {met: with(func(m *met) { m.kept, m.refused = "its", true }), steps: []step{handOut}, reason: "SecretConflict", token: "kept"},
-		"the record is lost, early":      {met: with(func(m *met) { m.credential, m.age = "its", 20*time.Minute }), steps: []step{collect, note, handOut}, reason: "ManifestReady", token: "fresh"},
+		"somebody's came later":          {met: with(func(m *met) { m.recorded, m.refused = "its", true }), steps: []step{issue}, reason: "SecretConflict", token: "kept"},
+		"the record is lost, early":      {met: with(func(m *met) { m.credential, m.age = "its", 20*time.Minute }), steps: []step{collect, note, issue}, reason: "ManifestReady", token: "fresh"},
 		"the record is lost":             {met: with(func(m *met) { m.age = time.Hour }), steps: []step{collect}, reason: "CredentialLost"},
-		"the record is of another":       {met: with(func(m *met) { m.kept, m.age = "replaced", time.Hour }), steps: []step{collect}, reason: "CredentialLost"},
-		"rotated, and not any more":      {met: met{others: []string{"ours, later"}, kept: "its"}, steps: []step{handOut}, reason: "ManifestReady", token: "kept"},
-		"one is granted after all":       {met: with(func(m *met) { m.credential, m.others, m.kept = "its", []string{"ours, later"}, "replaced" }), steps: []step{collect, note, handOut, revoke}, reason: "ManifestReady", token: "fresh"},
-		"asked for, and not any more":    {met: with(func(m *met) { m.kept, m.others = "its", []string{"ours, asked"} }), steps: []step{handOut, revoke}, reason: "ManifestReady", token: "kept"},
-		"taken over from an agent":       {met: met{others: []string{"ours, other clientID"}}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
-		"rotated":                        {met: met{rotate: true, others: []string{"ours"}, kept: "its"}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
-		"rotated, granted":               {met: with(func(m *met) { m.rotate, m.credential, m.others, m.kept = true, "its", []string{"ours"}, "replaced" }), steps: []step{collect, note, handOut, revoke}, reason: "ManifestReady", token: "fresh"},
-		"rotated, followed":              {met: met{rotate: true, others: []string{"ours, later"}, kept: "followed", credential: "its"}, steps: []step{collect, note, handOut}, reason: "ManifestReady", token: "fresh"},
-		"taken over, granted":            {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign, other clientID"} }), steps: []step{collect, note, handOut, revoke}, reason: "ManifestReady", token: "fresh"},
-		"taken over, before it is":       {met: met{others: []string{"foreign, other clientID"}}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
-		"another agent asks meanwhile":   {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign", "foreign, other clientID, asked"} }), steps: []step{collect, note, handOut}, reason: "ManifestReady", token: "fresh"},
-		"the manager's, called":          {met: met{called: true, others: []string{"foreign, granted"}}, reason: "AlreadyRegistered"},
-		"the manager's, after ours":      {met: met{called: true, kept: "gone", others: []string{"foreign, granted"}}, steps: []step{withdraw}, reason: "AlreadyRegistered"},
-		"the manager's, rotated":         {met: met{called: true, rotate: true, others: []string{"foreign, granted"}}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
-		"the manager's, rotated before":  {met: met{called: true, rotate: true, kept: "followed", others: []string{"foreign, granted"}}, reason: "AlreadyRegistered"},
-		"the manager's, never called":    {met: met{age: firstCallPatience, others: []string{"foreign, granted"}}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
+		"the record is of another":       {met: with(func(m *met) { m.recorded, m.age = "replaced", time.Hour }), steps: []step{collect}, reason: "CredentialLost"},
+		"rotated, and not any more":      {met: met{others: []string{"ours, later"}, recorded: "its"}, steps: []step{issue}, reason: "ManifestReady", token: "kept"},
+		"one is granted after all":       {met: with(func(m *met) { m.credential, m.others, m.recorded = "its", []string{"ours, later"}, "replaced" }), steps: []step{collect, note, issue, revoke}, reason: "ManifestReady", token: "fresh"},
+		"asked for, and not any more":    {met: with(func(m *met) { m.recorded, m.others = "its", []string{"ours, asked"} }), steps: []step{issue, revoke}, reason: "ManifestReady", token: "kept"},
+		"taken over from an agent":       {met: met{others: []string{"ours, other clientID"}}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
+		"rotated":                        {met: met{rotate: true, others: []string{"ours"}, recorded: "its"}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
+		"rotated, granted":               {met: with(func(m *met) { m.rotate, m.credential, m.others, m.recorded = true, "its", []string{"ours"}, "replaced" }), steps: []step{collect, note, issue, revoke}, reason: "ManifestReady", token: "fresh"},
+		"rotated, followed":              {met: met{rotate: true, others: []string{"ours, later"}, recorded: "followed", credential: "its"}, steps: []step{collect, note, issue}, reason: "ManifestReady", token: "fresh"},
+		"taken over, granted":            {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign, other clientID"} }), steps: []step{collect, note, issue, revoke}, reason: "ManifestReady", token: "fresh"},
+		"taken over, before it is":       {met: met{others: []string{"foreign, other clientID"}}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
+		"another agent asks meanwhile":   {met: with(func(m *met) { m.credential, m.others = "its", []string{"foreign", "foreign, other clientID, asked"} }), steps: []step{collect, note, issue}, reason: "ManifestReady", token: "fresh"},
+		"the manager's, called":          {met: met{checkedIn: true, others: []string{"foreign, granted"}}, reason: "AlreadyRegistered"},
+		"the manager's, after ours":      {met: met{checkedIn: true, recorded: "gone", others: []string{"foreign, granted"}}, steps: []step{withdraw}, reason: "AlreadyRegistered"},
+		"the manager's, rotated":         {met: met{checkedIn: true, rotate: true, others: []string{"foreign, granted"}}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
+		"the manager's, rotated before":  {met: met{checkedIn: true, rotate: true, recorded: "followed", others: []string{"foreign, granted"}}, reason: "AlreadyRegistered"},
+		"the manager's, never called":    {met: met{age: firstCheckInTimeout, others: []string{"foreign, granted"}}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
 		"the manager's, just granted":    {met: met{others: []string{"foreign, granted"}}, reason: "WaitingForFleet"},
-		"Fleet has deleted ours for its": {met: met{called: true, kept: "gone", age: time.Hour, others: []string{"foreign"}}, reason: "WaitingForFleet"},
-		"the manager's asks, rotated":    {met: met{rotate: true, others: []string{"foreign"}}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
-		"of another clientID":            {met: met{called: true, others: []string{"foreign, other clientID"}}, steps: []step{rehearse, register}, reason: "WaitingForFleet"},
+		"Fleet has deleted ours for its": {met: met{checkedIn: true, recorded: "gone", age: time.Hour, others: []string{"foreign"}}, reason: "WaitingForFleet"},
+		"the manager's asks, rotated":    {met: met{rotate: true, others: []string{"foreign"}}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
+		"of another clientID":            {met: met{checkedIn: true, others: []string{"foreign, other clientID"}}, steps: []step{dryRun, register}, reason: "WaitingForFleet"},
 		"never ours":                     {met: met{byManager: true}},
-		"turned over, import under way":  {met: met{byManager: true, kept: "its", others: []string{"ours"}}, keeps: true},
-		"turned back, not seen yet":      {met: with(func(m *met) { m.kubeconfig, m.kept = true, "its" }), keeps: true},
-		"turned over, imported":          {met: met{byManager: true, kept: "gone", others: []string{"foreign, granted"}}, steps: []step{withdraw}},
-		"turned over, the pin lost":      {met: met{byManager: true, kept: "its", noFleet: true}, keeps: true},
-		"taken out of Fleet":             {met: met{byManager: true, kept: "gone", noFleet: true}, steps: []step{withdraw}},
+		"turned over, import under way":  {met: met{byManager: true, recorded: "its", others: []string{"ours"}}, keeps: true},
+		"turned back, not seen yet":      {met: with(func(m *met) { m.kubeconfig, m.recorded = true, "its" }), keeps: true},
+		"turned over, imported":          {met: met{byManager: true, recorded: "gone", others: []string{"foreign, granted"}}, steps: []step{withdraw}},
+		"turned over, the pin lost":      {met: met{byManager: true, recorded: "its", noFleet: true}, keeps: true},
+		"taken out of Fleet":             {met: met{byManager: true, recorded: "gone", noFleet: true}, steps: []step{withdraw}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			steps, result, v := test.met.play(t)
+			steps, result, s := test.met.play(t)
 			if diff := cmp.Diff(test.steps, steps); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
-			if result.reason != test.reason || result.keep != (test.met.held || test.keeps) || (result.status == metav1.ConditionTrue) != (test.reason == reasonReady) {
+			if result.reason != test.reason || result.keep != (test.met.retained || test.keeps) || (result.status == metav1.ConditionTrue) != (test.reason == reasonReady) {
 				t.Errorf("got %+v, want reason %q", result, test.reason)
 			}
-			if !slices.Contains(steps, handOut) {
+			if !slices.Contains(steps, issue) {
 				return
 			}
-			if secret, err := manifestSecret(v); err != nil || string(secret.Data[tokenKey]) != test.token {
-				t.Errorf("handed out %v, %v, want %q", secret, err, test.token)
+			if secret, err := manifestSecret(s); err != nil || string(secret.Data[tokenKey]) != test.token {
+				t.Errorf("issued %v, %v, want %q", secret, err, test.token)
 			}
 		})
 	}
@@ -294,18 +294,18 @@ func TestSteps(t *testing.T) {
 // TestRegistrationName: what was registered is found again, and only a new Fleet Cluster,
 // clientID or wish makes another.
 func TestRegistrationName(t *testing.T) {
-	base := met{}.visit().registrationName()
-	if again := (met{called: true, registered: "granted"}).visit().registrationName(); again != base {
+	base := met{}.scope().registrationName()
+	if again := (met{checkedIn: true, registered: "granted"}).scope().registrationName(); again != base {
 		t.Errorf("%q and then %q", base, again)
 	}
-	for name, change := range map[string]func(*visit){
-		"Fleet Cluster": func(v *visit) { v.fleet.UID = "another" },
-		"clientID":      func(v *visit) { v.fleet.Spec.ClientID = "another" },
-		"rotation":      func(v *visit) { v.cluster.Annotations[stamp.RotateAnnotation] = "1" },
-		"both":          func(v *visit) { v.fleet.UID, v.fleet.Spec.ClientID = "fleetd", "rawn" },
+	for name, change := range map[string]func(*scope){
+		"Fleet Cluster": func(s *scope) { s.fleet.UID = "another" },
+		"clientID":      func(s *scope) { s.fleet.Spec.ClientID = "another" },
+		"rotation":      func(s *scope) { s.cluster.Annotations[stamp.RotateAnnotation] = "1" },
+		"both":          func(s *scope) { s.fleet.UID, s.fleet.Spec.ClientID = "fleetd", "rawn" },
 	} {
-		v := met{}.visit()
-		if change(v); v.registrationName() == base {
+		s := met{}.scope()
+		if change(s); s.registrationName() == base {
 			t.Errorf("%s: the name is the same", name)
 		}
 	}
@@ -325,11 +325,11 @@ func TestCurrent(t *testing.T) {
 		"asked for, none granted":       {met: met{others: []string{"ours, asked"}}, want: "muster-asked"},
 		"another's":                     {met: met{others: []string{"foreign, granted", "ours, other clientID"}}},
 		"rotated":                       {met: met{rotate: true, others: []string{"ours, later"}}},
-		"rotated, followed":             {met: met{rotate: true, kept: "followed", others: []string{"ours, later"}}, want: "muster-later"},
+		"rotated, followed":             {met: met{rotate: true, recorded: "followed", others: []string{"ours, later"}}, want: "muster-later"},
 		"of two from one second, fixed": {met: met{others: []string{"ours, later", "ours, as late"}}, want: "muster-later"},
 	} {
 		got := ""
-		if current := test.met.visit().current(); current != nil {
+		if current := test.met.scope().current(); current != nil {
 			got = current.Name
 		}
 		if got != test.want {
@@ -339,8 +339,8 @@ func TestCurrent(t *testing.T) {
 }
 
 func TestSightings(t *testing.T) {
-	var s sightings
-	key, fleet := types.NamespacedName{Namespace: "team", Name: "prod"}, met{}.visit().fleet
+	var s observedClientIDs
+	key, fleet := types.NamespacedName{Namespace: "team", Name: "prod"}, met{}.scope().fleet
 	at := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
 	expect := func(what string, seconds, want int) {
 		t.Helper()
@@ -366,7 +366,7 @@ func TestRefusals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, words := range []string{refusesOthers, refusesPredecessors} {
+	for _, words := range []string{refusesOthers, refusesEarlierClusters} {
 		if !strings.Contains(string(policy), "message: "+words) {
 			t.Errorf("the policy does not say %q", words)
 		}
@@ -381,8 +381,8 @@ func TestRefusals(t *testing.T) {
 		age   time.Duration
 	}{
 		"none":                   {},
-		"another owner's":        {forbidden("denied request: " + refusesPredecessors), pollInterval, 59 * time.Second},
-		"another owner's, kept":  {forbidden("denied request: " + refusesPredecessors), checkInterval, time.Minute},
+		"another owner's":        {forbidden("denied request: " + refusesEarlierClusters), pollInterval, 59 * time.Second},
+		"another owner's, kept":  {forbidden("denied request: " + refusesEarlierClusters), checkInterval, time.Minute},
 		"nobody's":               {forbidden("denied request: " + refusesOthers + " that one Cluster owns"), checkInterval, 0},
 		"of another type":        {invalid("type"), checkInterval, 0},
 		"somebody has fixed it":  {err: invalid("data")},
@@ -391,9 +391,9 @@ func TestRefusals(t *testing.T) {
 		"the policy of somebody": {err: forbidden("denied request: no Secrets on Fridays")},
 		"no answer":              {err: errors.New("connection refused")},
 	} {
-		v := met{}.visit()
-		v.cluster.CreationTimestamp = metav1.NewTime(now.Add(-test.age))
-		got := v.refusal(test.err)
+		s := met{}.scope()
+		s.cluster.CreationTimestamp = metav1.NewTime(now.Add(-test.age))
+		got := s.refusal(test.err)
 		if (got != nil) != (test.after > 0) || got != nil && (got.after != test.after || got.reason != reasonSecretTaken) {
 			t.Errorf("%s: got %+v", name, got)
 		}
@@ -401,16 +401,16 @@ func TestRefusals(t *testing.T) {
 }
 
 // TestManyRegistrations: a tenant can give a Fleet Cluster any number of registrations. What one
-// visit does grows with their number, not with its square, and deletes a few only.
+// reconcile does grows with their number, not with its square, and deletes a few only.
 func TestManyRegistrations(t *testing.T) {
-	v := met{registered: "granted", kept: "its"}.visit()
-	const many = 20_000 // A visit that compared each with each would look at 400 million.
+	s := met{registered: "granted", recorded: "its"}.scope()
+	const many = 20_000 // A reconcile that compared each with each would compare 400 million.
 	for i := range many {
-		v.registrations = append(v.registrations, fleetv1.ClusterRegistration{
+		s.registrations = append(s.registrations, fleetv1.ClusterRegistration{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: fmt.Sprint(i), Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}},
 		})
 	}
-	if got := len(v.replaced()); got != many {
+	if got := len(s.replaced()); got != many {
 		t.Errorf("%d are replaced", got)
 	}
 	deleted := 0
@@ -420,40 +420,40 @@ func TestManyRegistrations(t *testing.T) {
 			return nil
 		},
 	})}
-	if err := r.revoke(t.Context(), v); err != nil || deleted != mostRevoked {
+	if err := r.revoke(t.Context(), s); err != nil || deleted != mostRevoked {
 		t.Errorf("%d are deleted in one visit: %v", deleted, err)
 	}
 }
 
 // TestClocksDisagree rotates a credential whose registration another API server has stamped, the
-// clock of which is ahead: the new one is handed out, and the old one revoked.
+// clock of which is ahead: the new one is issued, and the old one revoked.
 func TestClocksDisagree(t *testing.T) {
-	v := met{rotate: true, registered: "granted", age: time.Minute, credential: "its"}.visit()
-	v.registrations[0].UID = "new"
-	v.registrations = append(v.registrations, fleetv1.ClusterRegistration{
+	s := met{rotate: true, registered: "granted", age: time.Minute, credential: "its"}.scope()
+	s.registrations[0].UID = "new"
+	s.registrations = append(s.registrations, fleetv1.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{Name: "muster-first", UID: "old", CreationTimestamp: metav1.NewTime(now), Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}},
-		Spec:       v.registrations[0].Spec, Status: v.registrations[0].Status,
+		Spec:       s.registrations[0].Spec, Status: s.registrations[0].Status,
 	})
-	v.kept = record{token: "old", registration: "old", registrationName: "muster-first"}
+	s.recorded = record{token: "old", registration: "old", registrationName: "muster-first"}
 	var taken []step
-	for next, result := v.next(); ; next, result = v.next() {
+	for next, result := s.next(); ; next, result = s.next() {
 		if next == rest {
 			if result.reason != reasonReady {
 				t.Errorf("it ends with %+v", result)
 			}
 			break
 		}
-		if v.taken[next] {
+		if s.taken[next] {
 			t.Fatalf("%s is taken twice, after %s", next, taken)
 		}
-		met{credential: "its"}.found(v, next)
-		taken, v.taken[next] = append(taken, next), true
+		met{credential: "its"}.found(s, next)
+		taken, s.taken[next] = append(taken, next), true
 	}
-	if want := []step{collect, note, handOut, revoke}; !slices.Equal(taken, want) {
+	if want := []step{collect, note, issue, revoke}; !slices.Equal(taken, want) {
 		t.Errorf("%s, not %s", taken, want)
 	}
-	if v.kept.token != "fresh" || len(v.replaced()) != 1 || v.replaced()[0].UID != "old" {
-		t.Errorf("kept %+v, replaced %+v", v.kept, v.replaced())
+	if s.recorded.token != "fresh" || len(s.replaced()) != 1 || s.replaced()[0].UID != "old" {
+		t.Errorf("kept %+v, replaced %+v", s.recorded, s.replaced())
 	}
 }
 

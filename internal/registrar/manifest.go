@@ -19,8 +19,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 const (
@@ -36,7 +36,7 @@ const (
 	agentName = "fleet-agent"
 )
 
-// server is how agents reach Fleet, and what else of Fleet's settings they are told.
+// server is how agents reach Fleet, and what else of Fleet's settings they receive.
 type server struct {
 	URL                       string          `json:"apiServerURL"`
 	CA                        []byte          `json:"apiServerCA"`
@@ -95,22 +95,22 @@ func deploymentNamespace(fleet *fleetv1.Cluster) string {
 	return stamp.FleetNamespace(fleet.Namespace, fleet.Name)
 }
 
-// manifestSecret returns the Secret that is handed out. Before the Cluster is registered it
+// manifestSecret returns the Secret that is issued. Before the Cluster is registered it
 // lacks the credential.
-func manifestSecret(v *visit) (*corev1.Secret, error) {
-	manifest, err := manifest(v.server, v.fleet, v.token(), v.agent)
+func manifestSecret(s *scope) (*corev1.Secret, error) {
+	manifest, err := manifest(s.server, s.fleet, s.token(), s.agent)
 	if err != nil {
 		return nil, err
 	}
-	secret := emptySecret(v.cluster)
-	secret.Data = map[string][]byte{stamp.ManifestKey: manifest, tokenKey: []byte(v.token())}
-	if current := v.current(); current != nil {
+	secret := emptySecret(s.cluster)
+	secret.Data = map[string][]byte{stamp.ManifestKey: manifest, tokenKey: []byte(s.token())}
+	if current := s.current(); current != nil {
 		secret.Annotations = map[string]string{registeredAnnotation: string(current.UID)}
 	}
 	return secret, nil
 }
 
-// emptySecret returns the Secret that is handed out, without a manifest.
+// emptySecret returns the Secret that is issued, without a manifest.
 func emptySecret(cluster *clusterv1.Cluster) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{

@@ -41,7 +41,7 @@ func TestManifest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fleet := met{}.visit().fleet
+	fleet := met{}.scope().fleet
 	for given, namespace := range map[string]string{"": "cattle-fleet-system", "agents": "agents"} {
 		fleet.Spec.AgentNamespace = given
 		text, err := manifest(server, fleet, "secret", "---\nkind: Deployment\n---\nkind: ServiceAccount\n")

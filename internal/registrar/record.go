@@ -38,7 +38,7 @@ const (
 // credentials that Fleet leaves, because the registrar may not read the Secret that it hands
 // out: the right to read one Secret of a tenant is the right to read them all.
 type record struct {
-	// token is the credential that was handed out, registration and registrationName those of
+	// token is the credential that was issued, registration and registrationName those of
 	// the ClusterRegistration that it is of.
 	token, registrationName string
 	registration            types.UID
@@ -85,32 +85,32 @@ func (r *reconciler) recordOf(ctx context.Context, cluster types.NamespacedName,
 }
 
 // save writes the record of a Cluster. It fails if the cache did not show the last one.
-func (r *reconciler) save(ctx context.Context, v *visit, kept record) error {
-	key := r.recordKey(client.ObjectKeyFromObject(v.cluster))
+func (r *reconciler) save(ctx context.Context, s *scope, recorded record) error {
+	key := r.recordKey(client.ObjectKeyFromObject(s.cluster))
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, Labels: map[string]string{stamp.ManagedByLabel: stamp.ManagedBy}},
 		Type:       recordType,
 		Data: map[string][]byte{
-			recordNamespace: []byte(v.cluster.Namespace), recordName: []byte(v.cluster.Name), recordUID: []byte(v.cluster.UID),
-			tokenKey: []byte(kept.token), recordRotation: []byte(kept.rotation),
-			recordRegistration: []byte(kept.registration), recordRegistrationName: []byte(kept.registrationName),
+			recordNamespace: []byte(s.cluster.Namespace), recordName: []byte(s.cluster.Name), recordUID: []byte(s.cluster.UID),
+			tokenKey: []byte(recorded.token), recordRotation: []byte(recorded.rotation),
+			recordRegistration: []byte(recorded.registration), recordRegistrationName: []byte(recorded.registrationName),
 		},
 	}
 	var err error
-	if v.kept.secret == nil {
+	if s.recorded.secret == nil {
 		err = r.Create(ctx, secret, client.FieldOwner(FieldManager))
 	} else {
-		secret.ResourceVersion = v.kept.secret.ResourceVersion
+		secret.ResourceVersion = s.recorded.secret.ResourceVersion
 		err = r.Update(ctx, secret, client.FieldOwner(FieldManager))
 	}
 	if apierrors.IsAlreadyExists(err) && r.isForeign(ctx, key) {
 		err = fmt.Errorf("Secret %s is not Muster's, and has the name of the record that is needed; delete it", key) //nolint:staticcheck // Secret is the name of a kind.
 	}
 	if err != nil {
-		return fmt.Errorf("noting what is handed out: %w", err)
+		return fmt.Errorf("noting what is issued: %w", err)
 	}
-	kept.secret = secret
-	v.kept = kept
+	recorded.secret = secret
+	s.recorded = recorded
 	return nil
 }
 
@@ -123,8 +123,8 @@ func (r *reconciler) isForeign(ctx context.Context, key client.ObjectKey) bool {
 
 // The words of the policy muster-registrar-secrets that say whose a Secret is.
 const (
-	refusesOthers       = "muster-registrar may touch only Secrets"
-	refusesPredecessors = "muster-registrar may not change whose a Secret is"
+	refusesOthers          = "muster-registrar may touch only Secrets"
+	refusesEarlierClusters = "muster-registrar may not change whose a Secret is"
 )
 
 // collected is how old a Cluster is by when the garbage collector has taken away what an earlier
@@ -133,14 +133,14 @@ const collected = time.Minute
 
 // refusal returns what an error says of whose the Secret with the name of the manifest is; nil
 // if it says nothing of that, but, for example, of a quota, a role or somebody's policy.
-func (v *visit) refusal(err error) *verdict {
-	var result verdict
-	name, wait := stamp.ManifestSecret(v.cluster.Name), checkInterval
-	if v.now.Sub(v.cluster.CreationTimestamp.Time) < collected {
+func (s *scope) refusal(err error) *outcome {
+	var result outcome
+	name, wait := stamp.ManifestSecret(s.cluster.Name), checkInterval
+	if s.now.Sub(s.cluster.CreationTimestamp.Time) < collected {
 		wait = pollInterval
 	}
 	switch {
-	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), refusesPredecessors):
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), refusesEarlierClusters):
 		result = waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", name), wait)
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), refusesOthers), apierrors.IsInvalid(err) && isOfType(err):
 		result = waiting(reasonSecretTaken, fmt.Sprintf("Secret %q is not Muster's and is left alone; delete or rename it", name), checkInterval)

@@ -19,11 +19,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/steps"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // FieldManager is the field manager of every write.
@@ -47,11 +46,11 @@ type Options struct {
 	// WatchFilter limits the registrar to Clusters whose label
 	// cluster.x-k8s.io/watch-filter has this value; empty for all.
 	WatchFilter string
-	// Concurrency is how many Clusters are looked at once.
+	// Concurrency is how many Clusters are reconciled at once.
 	Concurrency int
 }
 
-// reconciler registers Clusters ahead of their agents: it looks at a Cluster, and takes one
+// reconciler registers Clusters ahead of their agents: it reconciles a Cluster, and takes one
 // step after the other until none is left.
 type reconciler struct {
 	client.Client
@@ -60,11 +59,11 @@ type reconciler struct {
 	settings *settings.Reader
 	recorder events.EventRecorder
 	tally    *tally
-	seen     sightings
+	seen     observedClientIDs
 	now      func() time.Time
 }
 
-// Reconcile looks at one Cluster.
+// Reconcile reconciles one Cluster.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster := &clusterv1.Cluster{}
 	switch err := r.Get(ctx, req.NamespacedName, cluster); {
@@ -80,16 +79,16 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		r.tally.set(req.NamespacedName, "")
 		return ctrl.Result{}, nil
 	}
-	v, err := r.look(ctx, cluster)
+	s, err := r.newScope(ctx, cluster)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	result, err := steps.Run(rest, v.taken, v.next, func(next step) error { return r.take(ctx, v, next) })
+	result, err := steps.Run(rest, s.taken, s.next, func(next step) error { return r.take(ctx, s, next) })
 	switch {
 	case err == nil:
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err): // The cache is behind.
 		return ctrl.Result{RequeueAfter: conflictInterval}, nil
-	case apierror.IsPassing(err):
+	case kube.IsPassing(err):
 		return ctrl.Result{}, err
 	default:
 		result = waiting(reasonFailed, err.Error(), 0)
@@ -99,11 +98,11 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	} else {
 		r.tally.set(req.NamespacedName, result.reason)
 	}
-	return ctrl.Result{RequeueAfter: result.after}, errors.Join(err, r.tell(ctx, cluster, result))
+	return ctrl.Result{RequeueAfter: result.after}, errors.Join(err, r.report(ctx, cluster, result))
 }
 
-// look reads what a visit knows, from the cache.
-func (r *reconciler) look(ctx context.Context, cluster *clusterv1.Cluster) (*visit, error) {
+// newScope reads a scope, from the cache.
+func (r *reconciler) newScope(ctx context.Context, cluster *clusterv1.Cluster) (*scope, error) {
 	in, err := r.settings.Current(ctx)
 	if err != nil {
 		return nil, err
@@ -115,26 +114,26 @@ func (r *reconciler) look(ctx context.Context, cluster *clusterv1.Cluster) (*vis
 	}
 	subject := stamp.SubjectOf(cluster, namespace.Labels)
 	selected, _ := subject.IsSelected(in.Cluster)
-	v := &visit{cluster: cluster, now: r.now(), taken: map[step]bool{}}
-	if v.fleet, err = r.fleetClusterOf(ctx, cluster); err != nil {
+	s := &scope{cluster: cluster, now: r.now(), taken: map[step]bool{}}
+	if s.fleet, err = r.fleetClusterOf(ctx, cluster); err != nil {
 		return nil, err
 	}
-	v.byAgent = selected && stamp.RegistrationOf(in.Cluster, subject, v.fleet) == stamp.ByAgent
+	s.byAgent = selected && stamp.RegistrationOf(in.Cluster, subject, s.fleet) == stamp.ByAgent
 	// A Cluster that is deselected and kept stays as it is; one that is taken out of Fleet
 	// has no Fleet Cluster any more.
-	v.held = !in.Cluster.Enabled || !cluster.DeletionTimestamp.IsZero() || capiannotations.IsPaused(cluster, cluster) ||
-		!selected && v.fleet != nil
-	if v.held {
-		return v, nil
+	s.retained = !in.Cluster.Enabled || !cluster.DeletionTimestamp.IsZero() || capiannotations.IsPaused(cluster, cluster) ||
+		!selected && s.fleet != nil
+	if s.retained {
+		return s, nil
 	}
-	if err := r.lookAtRecord(ctx, v); err != nil || v.fleet == nil {
-		return v, err
+	if err := r.readRecord(ctx, s); err != nil || s.fleet == nil {
+		return s, err
 	}
-	v.known = r.seen.since(client.ObjectKeyFromObject(cluster), v.fleet, v.now)
-	if err := r.lookAtFleet(ctx, v); err != nil {
+	s.known = r.seen.since(client.ObjectKeyFromObject(cluster), s.fleet, s.now)
+	if err := r.readFleet(ctx, s); err != nil {
 		return nil, err
 	}
-	return v, nil
+	return s, nil
 }
 
 // fleetClusterOf returns the Fleet Cluster that a Cluster is pinned to, if it is its own.
@@ -154,15 +153,15 @@ func (r *reconciler) fleetClusterOf(ctx context.Context, cluster *clusterv1.Clus
 	return fleet, nil
 }
 
-// lookAtRecord reads what was handed out, and whether that still works. It does not ask for the
+// readRecord reads what was issued, and whether that still works. It does not ask for the
 // Fleet Cluster, which anybody may hide by dropping the pin.
-func (r *reconciler) lookAtRecord(ctx context.Context, v *visit) (err error) {
-	if v.kept, err = r.recordOf(ctx, client.ObjectKeyFromObject(v.cluster), v.cluster.UID); err != nil || v.kept.token == "" {
+func (r *reconciler) readRecord(ctx context.Context, s *scope) (err error) {
+	if s.recorded, err = r.recordOf(ctx, client.ObjectKeyFromObject(s.cluster), s.cluster.UID); err != nil || s.recorded.token == "" {
 		return err
 	}
 	var registration fleetv1.ClusterRegistration
-	err = r.Get(ctx, client.ObjectKey{Namespace: v.cluster.Namespace, Name: v.kept.registrationName}, &registration)
-	v.isRegistered = err == nil && registration.UID == v.kept.registration
+	err = r.Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: s.recorded.registrationName}, &registration)
+	s.isRegistered = err == nil && registration.UID == s.recorded.registration
 	return client.IgnoreNotFound(err)
 }
 
@@ -181,8 +180,8 @@ func (r *reconciler) isIts(ctx context.Context, fleet *fleetv1.Cluster, cluster 
 	return relation == stamp.Own && fleet.DeletionTimestamp.IsZero() && stamp.IsOurs(fleet)
 }
 
-// lookAtFleet reads what Fleet has made of a Fleet Cluster.
-func (r *reconciler) lookAtFleet(ctx context.Context, v *visit) error {
+// readFleet reads what Fleet has made of a Fleet Cluster.
+func (r *reconciler) readFleet(ctx context.Context, s *scope) error {
 	config := &corev1.ConfigMap{}
 	switch err := r.Get(ctx, client.ObjectKey{Namespace: r.FleetNamespace, Name: fleetConfigName}, config); {
 	case apierrors.IsNotFound(err):
@@ -191,52 +190,52 @@ func (r *reconciler) lookAtFleet(ctx context.Context, v *visit) error {
 		return fmt.Errorf("reading Fleet's settings: %w", err)
 	}
 	var err error
-	if v.server, err = serverOf(config); err != nil {
-		v.unreachable = err.Error()
+	if s.server, err = serverOf(config); err != nil {
+		s.unreachable = err.Error()
 	}
-	if v.rival, err = observed.RivalOf(ctx, r, client.ObjectKeyFromObject(v.fleet)); err != nil {
+	if s.rival, err = kube.RivalOf(ctx, r, client.ObjectKeyFromObject(s.fleet)); err != nil {
 		return err
 	}
 	var bundle fleetv1.Bundle
-	key := client.ObjectKey{Namespace: v.fleet.Namespace, Name: stamp.AgentBundle(v.fleet.Name)}
+	key := client.ObjectKey{Namespace: s.fleet.Namespace, Name: stamp.AgentBundle(s.fleet.Name)}
 	if err := r.Get(ctx, key, &bundle); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("reading the Bundle of the agent: %w", err)
 	}
-	v.agent = agentOf(&bundle)
+	s.agent = agentOf(&bundle)
 	var owned fleetv1.ClusterRegistrationList
-	if err := r.List(ctx, &owned, client.InNamespace(v.fleet.Namespace), client.MatchingFields{byFleetCluster: string(v.fleet.UID)}); err != nil {
+	if err := r.List(ctx, &owned, client.InNamespace(s.fleet.Namespace), client.MatchingFields{byFleetCluster: string(s.fleet.UID)}); err != nil {
 		return fmt.Errorf("listing ClusterRegistrations: %w", err)
 	}
-	v.registrations = owned.Items
-	if v.current() != nil {
+	s.registrations = owned.Items
+	if s.current() != nil {
 		return nil
 	}
 	var named fleetv1.ClusterRegistration
-	switch err := r.Get(ctx, client.ObjectKey{Namespace: v.fleet.Namespace, Name: v.registrationName()}, &named); {
+	switch err := r.Get(ctx, client.ObjectKey{Namespace: s.fleet.Namespace, Name: s.registrationName()}, &named); {
 	case err == nil:
-		v.registrations = append(v.registrations, named)
+		s.registrations = append(s.registrations, named)
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("reading ClusterRegistration: %w", err)
 	}
 	return nil
 }
 
-func (r *reconciler) take(ctx context.Context, v *visit, next step) error {
+func (r *reconciler) take(ctx context.Context, s *scope, next step) error {
 	switch next {
-	case rehearse:
-		return r.rehearse(ctx, v)
+	case dryRun:
+		return r.dryRun(ctx, s)
 	case register:
-		return r.register(ctx, v)
+		return r.register(ctx, s)
 	case collect:
-		return r.collect(ctx, v)
+		return r.collect(ctx, s)
 	case note:
-		return r.note(ctx, v)
-	case handOut:
-		return r.handOut(ctx, v)
+		return r.note(ctx, s)
+	case issue:
+		return r.issue(ctx, s)
 	case withdraw:
-		return r.withdraw(ctx, v)
+		return r.withdraw(ctx, s)
 	case revoke:
-		return r.revoke(ctx, v)
+		return r.revoke(ctx, s)
 	default:
 		return fmt.Errorf("unknown step %q", next)
 	}

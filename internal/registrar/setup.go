@@ -1,5 +1,5 @@
 // Package registrar registers Clusters in Fleet ahead of their agents, for clusters that
-// the management cluster cannot reach, and hands out for each one manifest with that
+// the management cluster cannot reach, and issues for each one manifest with that
 // cluster's own credential: in a Secret beside the Cluster. It is a program of its own
 // because it writes Secrets.
 //
@@ -34,10 +34,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 const (
@@ -47,7 +47,7 @@ const (
 	byRegistration = "registration"
 	// byUID indexes Clusters by their UID.
 	byUID = "uid"
-	// fleetsOwn is the label by which Fleet's own Bundles are told from those of users.
+	// fleetsOwn is the label by which Fleet's own Bundles are distinguished from those of users.
 	fleetsOwn = "objectset.rio.cattle.io/hash"
 	// agentResource is the resource of Fleet's Bundle that holds the agent.
 	agentResource = "agent.yaml"
@@ -113,7 +113,7 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}); err != nil {
 		return err
 	}
-	if err := observed.IndexRivals(ctx, mgr.GetFieldIndexer()); err != nil {
+	if err := kube.IndexRivals(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Secret{}, byRegistration, func(object client.Object) []string {
@@ -138,13 +138,13 @@ func setUp(ctx context.Context, mgr ctrl.Manager, options Options) error {
 			// Fleet keeps a credential for 40 minutes: whatever was in the way is asked about often.
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, time.Minute),
 		}).
-		// Each look at a Cluster that is registered costs a request for its Secret: not for every
+		// Each reconcile of a Cluster that is registered costs a request for its Secret: not for every
 		// status that an agent reports.
-		For(&clusterv1.Cluster{}, builder.WithPredicates(observed.News)).
+		For(&clusterv1.Cluster{}, builder.WithPredicates(kube.News)).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.ofRecord)).
-		Watches(&fleetv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(ofFleetCluster), builder.WithPredicates(observed.News)).
-		Watches(&fleetv1.ClusterRegistration{}, handler.EnqueueRequestsFromMapFunc(r.ofRegistration), builder.WithPredicates(observed.News)).
-		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(r.ofBundle), builder.WithPredicates(observed.News)).
+		Watches(&fleetv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(ofFleetCluster), builder.WithPredicates(kube.News)).
+		Watches(&fleetv1.ClusterRegistration{}, handler.EnqueueRequestsFromMapFunc(r.ofRegistration), builder.WithPredicates(kube.News)).
+		Watches(&fleetv1.Bundle{}, handler.EnqueueRequestsFromMapFunc(r.ofBundle), builder.WithPredicates(kube.News)).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.all)).
 		Watches(&addonsv1.FleetAddonConfig{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesMetadata(namespace, handler.EnqueueRequestsFromMapFunc(r.inNamespace), builder.WithPredicates(predicate.LabelChangedPredicate{})).
@@ -230,27 +230,27 @@ func (r *reconciler) list(ctx context.Context, options ...client.ListOption) []r
 	return result
 }
 
-// sightings remember since when the cache has shown the clientID of a Cluster's Fleet Cluster.
-type sightings struct {
+// observedClientIDs remember since when the cache has shown the clientID of a Cluster's Fleet Cluster.
+type observedClientIDs struct {
 	mu   sync.Mutex
-	last map[types.NamespacedName]sighting
+	last map[types.NamespacedName]observedClientID
 }
 
-type sighting struct {
+type observedClientID struct {
 	fleet    types.UID
 	clientID string
 	since    time.Time
 }
 
 // since returns when the clientID that a Cluster's Fleet Cluster has now was first looked at.
-func (s *sightings) since(cluster types.NamespacedName, fleet *fleetv1.Cluster, now time.Time) time.Time {
+func (s *observedClientIDs) since(cluster types.NamespacedName, fleet *fleetv1.Cluster, now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last := s.last[cluster]
 	if last.fleet != fleet.UID || last.clientID != fleet.Spec.ClientID {
-		last = sighting{fleet.UID, fleet.Spec.ClientID, now}
+		last = observedClientID{fleet.UID, fleet.Spec.ClientID, now}
 		if s.last == nil {
-			s.last = map[types.NamespacedName]sighting{}
+			s.last = map[types.NamespacedName]observedClientID{}
 		}
 		s.last[cluster] = last
 	}
@@ -258,7 +258,7 @@ func (s *sightings) since(cluster types.NamespacedName, fleet *fleetv1.Cluster, 
 }
 
 // forget drops a Cluster that is gone.
-func (s *sightings) forget(cluster types.NamespacedName) {
+func (s *observedClientIDs) forget(cluster types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.last, cluster)

@@ -24,38 +24,38 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// errStale says that the cache shows an earlier state of a Fleet Cluster.
+// errStale means that the cache shows an earlier state of a Fleet Cluster.
 var errStale = errors.New("the Fleet Cluster has changed")
 
 // register creates the ClusterRegistration, as the agent would. It has no label of a
 // token, whose account Fleet would let read the credential. It reads the Fleet Cluster past the
 // cache first: for a registration whose Fleet Cluster is gone, Fleet makes another one that
 // nobody owns, with an account that works.
-func (r *reconciler) register(ctx context.Context, v *visit) error {
+func (r *reconciler) register(ctx context.Context, s *scope) error {
 	var live fleetv1.Cluster
-	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(v.fleet), &live); {
+	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(s.fleet), &live); {
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("reading Fleet Cluster: %w", err)
-	case err != nil || live.UID != v.fleet.UID || !live.DeletionTimestamp.IsZero() || live.Spec.ClientID != v.fleet.Spec.ClientID:
-		return apierrors.NewConflict(fleetv1.SchemeGroupVersion.WithResource("clusters").GroupResource(), v.fleet.Name, errStale)
+	case err != nil || live.UID != s.fleet.UID || !live.DeletionTimestamp.IsZero() || live.Spec.ClientID != s.fleet.Spec.ClientID:
+		return apierrors.NewConflict(fleetv1.SchemeGroupVersion.WithResource("clusters").GroupResource(), s.fleet.Name, errStale)
 	}
 	registration := &fleetv1.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: v.fleet.Namespace,
-			Name:      v.registrationName(),
+			Namespace: s.fleet.Namespace,
+			Name:      s.registrationName(),
 			Labels:    map[string]string{stamp.ManagedByLabel: stamp.ManagedBy},
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Cluster", Name: v.fleet.Name, UID: v.fleet.UID,
+				APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Cluster", Name: s.fleet.Name, UID: s.fleet.UID,
 			}},
 		},
-		Spec: fleetv1.ClusterRegistrationSpec{ClientID: v.fleet.Spec.ClientID, ClientRandom: rand.Text()},
+		Spec: fleetv1.ClusterRegistrationSpec{ClientID: s.fleet.Spec.ClientID, ClientRandom: rand.Text()},
 	}
 	err := r.Create(ctx, registration, client.FieldOwner(FieldManager))
 	metrics.Applied("ClusterRegistration", "created", err)
 	if err != nil {
 		return fmt.Errorf("creating ClusterRegistration: %w", err)
 	}
-	ctrl.LoggerFrom(ctx).Info("Registered", "fleetCluster", client.ObjectKeyFromObject(v.fleet).String(), "registration", registration.Name)
+	ctrl.LoggerFrom(ctx).Info("Registered", "fleetCluster", client.ObjectKeyFromObject(s.fleet).String(), "registration", registration.Name)
 	return nil
 }
 
@@ -73,53 +73,53 @@ func (r *reconciler) write(ctx context.Context, want *corev1.Secret, options ...
 	return true, r.Create(ctx, want, &client.CreateOptions{FieldManager: FieldManager, DryRun: update.DryRun})
 }
 
-// rehearse has the API server judge the Secret as it will be written, but for the credential.
-func (r *reconciler) rehearse(ctx context.Context, v *visit) error {
-	want, err := manifestSecret(v)
+// dryRun has the API server judge the Secret as it will be written, but for the credential.
+func (r *reconciler) dryRun(ctx context.Context, s *scope) error {
+	want, err := manifestSecret(s)
 	if err != nil {
 		return err
 	}
 	_, err = r.write(ctx, want, client.DryRunAll)
-	if v.refused = v.refusal(err); v.refused != nil || err == nil {
+	if s.refused = s.refusal(err); s.refused != nil || err == nil {
 		return nil
 	}
 	return fmt.Errorf("the Secret with the manifest could not be written, so the cluster is not registered yet: %w", err)
 }
 
 // collect reads the credential that Fleet has made.
-func (r *reconciler) collect(ctx context.Context, v *visit) error {
+func (r *reconciler) collect(ctx context.Context, s *scope) error {
 	var secret corev1.Secret
-	key := client.ObjectKey{Namespace: r.RegistrationNamespace, Name: credentialSecret(v.current())}
+	key := client.ObjectKey{Namespace: r.RegistrationNamespace, Name: credentialSecret(s.current())}
 	if err := r.live.Get(ctx, key, &secret); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
 		return fmt.Errorf("reading Fleet's credential: %w", err)
 	}
-	v.credential = credentialOf(&secret)
+	s.credential = credentialOf(&secret)
 	return nil
 }
 
-// note writes the record of what is to be handed out.
-func (r *reconciler) note(ctx context.Context, v *visit) error { return r.save(ctx, v, v.record()) }
+// note writes the record of what is to be issued.
+func (r *reconciler) note(ctx context.Context, s *scope) error { return r.save(ctx, s, s.record()) }
 
-// handOut writes the Secret with the manifest.
-func (r *reconciler) handOut(ctx context.Context, v *visit) error {
-	want, err := manifestSecret(v)
+// issue writes the Secret with the manifest.
+func (r *reconciler) issue(ctx context.Context, s *scope) error {
+	want, err := manifestSecret(s)
 	if err != nil {
 		return err
 	}
 	created, err := r.write(ctx, want)
-	if v.refused = v.refusal(err); v.refused != nil {
+	if s.refused = s.refusal(err); s.refused != nil {
 		return nil
 	}
-	if result := map[bool]string{true: "created", false: "updated"}[created]; created || v.taken[note] || err != nil {
+	if result := map[bool]string{true: "created", false: "updated"}[created]; created || s.taken[note] || err != nil {
 		metrics.Applied("Secret", result, err)
 	}
 	if err != nil {
 		return fmt.Errorf("writing the Secret with the manifest: %w", err)
 	}
-	if created || v.taken[note] {
+	if created || s.taken[note] {
 		ctrl.LoggerFrom(ctx).Info("Wrote the manifest", "secret", client.ObjectKeyFromObject(want).String())
 	}
 	return nil
@@ -127,24 +127,24 @@ func (r *reconciler) handOut(ctx context.Context, v *visit) error {
 
 // withdraw empties the Secret with the manifest, whose credential is revoked: the registrar may
 // not delete Secrets of others, as the answer to a deletion can hold what was deleted.
-func (r *reconciler) withdraw(ctx context.Context, v *visit) error {
-	empty := emptySecret(v.cluster)
+func (r *reconciler) withdraw(ctx context.Context, s *scope) error {
+	empty := emptySecret(s.cluster)
 	err := r.Update(ctx, empty, client.FieldOwner(FieldManager))
-	if v.refusal(err) == nil && client.IgnoreNotFound(err) != nil {
+	if s.refusal(err) == nil && client.IgnoreNotFound(err) != nil {
 		metrics.Applied("Secret", "updated", err)
 		return fmt.Errorf("emptying the Secret with the manifest: %w", err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Emptied the manifest", "secret", client.ObjectKeyFromObject(empty).String())
-	return r.save(ctx, v, record{rotation: v.kept.rotation})
+	return r.save(ctx, s, record{rotation: s.recorded.rotation})
 }
 
-// mostRevoked is how many registrations are deleted in a visit. There are one or two, unless a
+// mostRevoked is how many registrations are deleted in a reconcile. There are one or two, unless a
 // tenant has made thousands; the end of each brings the Cluster back.
 const mostRevoked = 16
 
 // revoke deletes registrations that have been replaced. Fleet deletes their accounts.
-func (r *reconciler) revoke(ctx context.Context, v *visit) error {
-	replaced := v.replaced()
+func (r *reconciler) revoke(ctx context.Context, s *scope) error {
+	replaced := s.replaced()
 	for _, registration := range replaced[:min(len(replaced), mostRevoked)] {
 		err := client.IgnoreNotFound(r.Delete(ctx, &registration, client.Preconditions{UID: ptr.To(registration.UID)}))
 		metrics.Applied("ClusterRegistration", "deleted", err)
@@ -156,8 +156,8 @@ func (r *reconciler) revoke(ctx context.Context, v *visit) error {
 	return nil
 }
 
-// tell writes the condition if it has news, and an event when its reason changes.
-func (r *reconciler) tell(ctx context.Context, cluster *clusterv1.Cluster, result verdict) error {
+// report writes the condition if it has news, and an event when its reason changes.
+func (r *reconciler) report(ctx context.Context, cluster *clusterv1.Cluster, result outcome) error {
 	result.message = message.Short(result.message, message.Condition)
 	before := meta.FindStatusCondition(cluster.Status.Conditions, stamp.ManifestCondition)
 	if result.keep || before == nil && result.reason == "" {

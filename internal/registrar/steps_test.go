@@ -26,7 +26,7 @@ import (
 
 // The caches of Fleet Clusters and of ClusterRegistrations lag independently. Fleet makes a Fleet
 // Cluster of its own for a registration whose clientID it does not know.
-func TestRegisterLooksPastTheCache(t *testing.T) {
+func TestRegisterReadsPastTheCache(t *testing.T) {
 	for name, test := range map[string]struct {
 		live func(*fleetv1.Cluster) // nil: it is gone
 		made int
@@ -38,15 +38,15 @@ func TestRegisterLooksPastTheCache(t *testing.T) {
 		"is being deleted": {live: func(f *fleetv1.Cluster) { f.DeletionTimestamp, f.Finalizers = ptr.To(metav1.Now()), []string{"fleet"} }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := met{}.visit()
+			s := met{}.scope()
 			builder := fakeBuilder(t)
 			if test.live != nil {
-				live := v.fleet.DeepCopy()
+				live := s.fleet.DeepCopy()
 				test.live(live)
 				builder = builder.WithObjects(live)
 			}
 			api := builder.Build()
-			err := (&reconciler{Client: api, live: api}).register(t.Context(), v)
+			err := (&reconciler{Client: api, live: api}).register(t.Context(), s)
 			if apierrors.IsConflict(err) != (test.made == 0) {
 				t.Errorf("got error %v", err)
 			}
@@ -61,13 +61,13 @@ func TestRegisterLooksPastTheCache(t *testing.T) {
 // The cache shows records only, so a Secret of another type that has a record's name is in no
 // cache. Without its name in the error, a Conflict would be retried for ever, unseen.
 func TestRecordsNameIsTaken(t *testing.T) {
-	v := met{registered: "granted", credential: "its"}.visit()
+	s := met{registered: "granted", credential: "its"}.scope()
 	r := &reconciler{Options: Options{RegistrationNamespace: "registrations"}}
-	key := r.recordKey(client.ObjectKeyFromObject(v.cluster))
-	for kind, isTold := range map[corev1.SecretType]bool{corev1.SecretTypeOpaque: true, recordType: false} {
+	key := r.recordKey(client.ObjectKeyFromObject(s.cluster))
+	for kind, isReported := range map[corev1.SecretType]bool{corev1.SecretTypeOpaque: true, recordType: false} {
 		api := fakeBuilder(t).WithObjects(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Type: kind}).Build()
 		r.Client, r.live = api, api
-		if err := r.save(t.Context(), v, record{}); err == nil || apierrors.IsAlreadyExists(err) == isTold {
+		if err := r.save(t.Context(), s, record{}); err == nil || apierrors.IsAlreadyExists(err) == isReported {
 			t.Errorf("%s: got error %v", kind, err)
 		}
 	}
@@ -126,16 +126,16 @@ func gauge(t *testing.T, name, reason string) (float64, bool) {
 	return 0, false
 }
 
-// TestTellIsBounded: what an admission webhook answers has no bound, and the API server takes
+// TestReportIsBounded: what an admission webhook answers has no bound, and the API server takes
 // neither a condition nor an event that is too long.
-func TestTellIsBounded(t *testing.T) {
+func TestReportIsBounded(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cluster := wholeCluster()
 	cluster.Status.Conditions = nil
-	said := &clusterv1.Cluster{}
+	reported := &clusterv1.Cluster{}
 	recorder := events.NewFakeRecorder(1)
 	r := &reconciler{
 		recorder: recorder, now: func() time.Time { return now },
@@ -145,26 +145,26 @@ func TestTellIsBounded(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				return json.Unmarshal(body, said)
+				return json.Unmarshal(body, reported)
 			},
 		}).Build(),
 	}
 	result := waiting(reasonFailed, strings.Repeat("no", 32<<10), 0)
-	if err := r.tell(t.Context(), cluster, result); err != nil {
+	if err := r.report(t.Context(), cluster, result); err != nil {
 		t.Fatal(err)
 	}
-	if len(said.Status.Conditions) != 1 || len(said.Status.Conditions[0].Message) > message.Condition {
-		t.Fatalf("%d conditions, or one that is too long", len(said.Status.Conditions))
+	if len(reported.Status.Conditions) != 1 || len(reported.Status.Conditions[0].Message) > message.Condition {
+		t.Fatalf("%d conditions, or one that is too long", len(reported.Status.Conditions))
 	}
 	if note := <-recorder.Events; len(note) > message.Note+len("Warning "+reasonFailed+" ") {
 		t.Errorf("the event has %d bytes", len(note))
 	}
-	// What is told again is no news.
-	cluster.Status.Conditions, said.Status.Conditions = said.Status.Conditions, nil
-	if err := r.tell(t.Context(), cluster, result); err != nil {
+	// What is reported again is no news.
+	cluster.Status.Conditions, reported.Status.Conditions = reported.Status.Conditions, nil
+	if err := r.report(t.Context(), cluster, result); err != nil {
 		t.Fatal(err)
 	}
-	if said.Status.Conditions != nil {
+	if reported.Status.Conditions != nil {
 		t.Error("the same is told again")
 	}
 }

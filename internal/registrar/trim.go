@@ -37,7 +37,7 @@ func trim(object any) (any, error) {
 		typed.OwnerReferences = nil
 	case *fleetv1.Cluster:
 		trimFleetCluster(typed)
-		if isManager { // Whose it is may be told by nothing else.
+		if isManager { // Nothing else may show whose it is.
 			typed.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: stamp.FieldManager}}
 		}
 	case *fleetv1.ClusterRegistration:
@@ -88,7 +88,7 @@ func trimFleetCluster(cluster *fleetv1.Cluster) {
 	}
 	status := fleetv1.ClusterStatus{Namespace: bounds.Name(cluster.Status.Namespace)}
 	if !cluster.Status.Agent.LastSeen.IsZero() {
-		status.Agent.LastSeen = cluster.CreationTimestamp // That it has called is read, not when.
+		status.Agent.LastSeen = cluster.CreationTimestamp // That it has checked in is read, not when.
 	}
 	cluster.Status = status
 }

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // large is what nobody reads here, and tenants may write.
@@ -104,7 +104,7 @@ func TestTrim(t *testing.T) {
 	same("its kubeconfig", wholeFleet.Spec.KubeConfigSecret, fleet.Spec.KubeConfigSecret)
 	same("its agent's namespace", wholeFleet.Spec.AgentNamespace, fleet.Spec.AgentNamespace)
 	same("where Fleet deploys", wholeFleet.Status.Namespace, fleet.Status.Namespace)
-	same("that it has called", false, fleet.Status.Agent.LastSeen.IsZero())
+	same("that it has checked in", false, fleet.Status.Agent.LastSeen.IsZero())
 	same("that it was changed", true, fleet.Generation >= changed)
 
 	namespace := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "cluster-team-prod", Annotations: map[string]string{
@@ -195,27 +195,27 @@ func TestLongRotations(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	v := met{registered: "granted"}.visit()
-	v.cluster.Annotations = long.Annotations
-	v.registrations[0].Name = v.registrationName()
-	v.kept = v.record()
-	if got := len(v.kept.rotation); got != 2*sha256.Size {
+	s := met{registered: "granted"}.scope()
+	s.cluster.Annotations = long.Annotations
+	s.registrations[0].Name = s.registrationName()
+	s.recorded = s.record()
+	if got := len(s.recorded.rotation); got != 2*sha256.Size {
 		t.Errorf("the record holds %d bytes of it", got)
 	}
-	if v.isRotated() {
+	if s.isRotated() {
 		t.Error("what was followed is asked for")
 	}
-	v.cluster.Annotations = longer.Annotations
-	if !v.isRotated() {
+	s.cluster.Annotations = longer.Annotations
+	if !s.isRotated() {
 		t.Error("another long wish is not seen")
 	}
-	v.cluster.Annotations = map[string]string{stamp.RotateAnnotation: ""}
-	if v.isRotated() || v.rotation() != "" {
+	s.cluster.Annotations = map[string]string{stamp.RotateAnnotation: ""}
+	if s.isRotated() || s.rotation() != "" {
 		t.Error("an empty value asks for something")
 	}
 }
 
-// What is not read is no news either: agents report every quarter of an hour, and each look
+// What is not read is no news either: agents report every quarter of an hour, and each reconcile
 // at a Cluster that is registered asks the API server for its Secret.
 func TestNews(t *testing.T) {
 	passes := func(before, after client.Object) bool {
@@ -226,7 +226,7 @@ func TestNews(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		return observed.News.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})
+		return kube.News.Update(event.UpdateEvent{ObjectOld: before, ObjectNew: after})
 	}
 	for name, test := range map[string]struct {
 		change func(*fleetv1.Cluster)
@@ -239,12 +239,12 @@ func TestNews(t *testing.T) {
 			fleet.Generation++
 			fleet.ManagedFields[0].Time = ptr.To(metav1.NewTime(now))
 		}},
-		"a clientID":                {func(fleet *fleetv1.Cluster) { fleet.Spec.ClientID = "another" }, true},
-		"its namespace":             {func(fleet *fleetv1.Cluster) { fleet.Status.Namespace = "elsewhere" }, true},
-		"its kubeconfig":            {func(fleet *fleetv1.Cluster) { fleet.Spec.KubeConfigSecret = "" }, true},
-		"whose it is":               {func(fleet *fleetv1.Cluster) { fleet.OwnerReferences = nil }, true},
-		"it has called, or has not": {func(fleet *fleetv1.Cluster) { fleet.Status.Agent.LastSeen = metav1.Time{} }, true},
-		"it goes":                   {func(fleet *fleetv1.Cluster) { fleet.DeletionTimestamp = ptr.To(metav1.Now()) }, true},
+		"a clientID":                    {func(fleet *fleetv1.Cluster) { fleet.Spec.ClientID = "another" }, true},
+		"its namespace":                 {func(fleet *fleetv1.Cluster) { fleet.Status.Namespace = "elsewhere" }, true},
+		"its kubeconfig":                {func(fleet *fleetv1.Cluster) { fleet.Spec.KubeConfigSecret = "" }, true},
+		"whose it is":                   {func(fleet *fleetv1.Cluster) { fleet.OwnerReferences = nil }, true},
+		"it has checked in, or has not": {func(fleet *fleetv1.Cluster) { fleet.Status.Agent.LastSeen = metav1.Time{} }, true},
+		"it goes":                       {func(fleet *fleetv1.Cluster) { fleet.DeletionTimestamp = ptr.To(metav1.Now()) }, true},
 	} {
 		after := wholeFleetCluster()
 		test.change(after)

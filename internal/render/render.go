@@ -12,10 +12,10 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/manifests"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 // Result is what manifests lead to.
@@ -121,7 +121,7 @@ func (r *renderer) cluster(cluster *clusterv1.Cluster) error {
 	clientID := ""
 	if stamp.RegistrationOf(r.settings.Cluster, subject, nil) == stamp.ByAgent {
 		clientID = "(random)"
-		r.note("Cluster %s is registered ahead and its agent calls by itself: spec.clientID of its Fleet Cluster is drawn when that is made", key)
+		r.note("Cluster %s is registered ahead and its agent registers itself: spec.clientID of its Fleet Cluster is drawn when that is made", key)
 	}
 	return r.add(desired.FleetCluster(r.settings, cluster, class, values, desired.Targets{}, clientID), "Cluster "+key)
 }

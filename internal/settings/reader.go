@@ -28,10 +28,10 @@ type InForce struct {
 	Settings
 	// Config is the FleetAddonConfig that they are from, as cached; nil if there is none.
 	Config *addonsv1.FleetAddonConfig
-	// Invalid says why the FleetAddonConfig cannot be used; nil if it can. Until it is fixed
-	// everything stays as it is, and Settings say so (see Held).
+	// Invalid explains why the FleetAddonConfig cannot be used; nil if it can. Until it is fixed
+	// everything stays as it is, and Settings say so (see Retained).
 	Invalid error
-	// Effect tells apart settings that differ for a Cluster that is imported and stays
+	// Effect distinguishes settings that differ for a Cluster that is imported and stays
 	// selected: not in naming, nor in what selects it.
 	Effect string
 }
@@ -55,7 +55,7 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 	}
 	now := &InForce{Config: config}
 	if now.Settings, now.Invalid = From(config); now.Invalid != nil {
-		now.Settings = Held(config)
+		now.Settings = Retained(config)
 	}
 	effect, err := effectOf(now.Settings)
 	if err != nil {
@@ -67,10 +67,10 @@ func (r *Reader) Current(ctx context.Context) (*InForce, error) {
 }
 
 func effectOf(in Settings) (string, error) {
-	called := in.Cluster.AgentInitiatedSelector.String()
+	agentInitiated := in.Cluster.AgentInitiatedSelector.String()
 	in.Cluster.Prefix, in.Cluster.Suffix, in.Cluster.Selector, in.Cluster.NamespaceSelector = "", "", nil, nil
 	in.Cluster.AgentInitiatedSelector = nil // It would encode as nothing.
-	effect, err := json.Marshal([]any{in, called})
+	effect, err := json.Marshal([]any{in, agentInitiated})
 	return string(effect), err
 }
 

@@ -51,7 +51,7 @@ func TestReader(t *testing.T) {
 		effect  bool // is it another than before?
 	}{
 		{nil, "", false, true},
-		{config("1", "10", "a-", "Exists"), "a-", false, true}, // Agents that have called go by whether there is one.
+		{config("1", "10", "a-", "Exists"), "a-", false, true}, // Agents that have checked in go by whether there is one.
 		{config("1", "10", "a-", "Exists"), "a-", false, false},
 		{config("1", "11", "a-", "Exists"), "a-", false, false}, // Its status was written.
 		{config("1", "12", "b-", "Exists"), "b-", false, false},

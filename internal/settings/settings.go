@@ -40,11 +40,11 @@ type Cluster struct {
 	Selector          labels.Selector
 	NamespaceSelector labels.Selector
 	OnDeselect        addonsv1.DeselectPolicy
-	// AgentInitiated says that the agents of the Clusters that AgentInitiatedSelector
-	// matches call by themselves.
+	// AgentInitiated means that the agents of the Clusters that AgentInitiatedSelector
+	// matches register themselves.
 	AgentInitiated         bool
 	AgentInitiatedSelector labels.Selector
-	// Unconfigured says that there is no FleetAddonConfig.
+	// Unconfigured means that there is no FleetAddonConfig.
 	Unconfigured bool
 	// Exclude are JSON pointers into the template values.
 	Exclude []string
@@ -147,19 +147,19 @@ func asksForServer(server *addonsv1.Server) bool {
 	return custom.APIServerURL != nil || custom.APIServerCAConfigRef != nil
 }
 
-// Held returns the settings for a FleetAddonConfig whose selectors cannot be parsed: turned
+// Retained returns the settings for a FleetAddonConfig whose selectors cannot be parsed: turned
 // off, so that everything stays as it is, and otherwise what the FleetAddonConfig asks for.
-func Held(config *addonsv1.FleetAddonConfig) Settings {
+func Retained(config *addonsv1.FleetAddonConfig) Settings {
 	rest := config.DeepCopy()
 	if rest != nil && rest.Spec.Cluster != nil {
 		rest.Spec.Cluster.Selector, rest.Spec.Cluster.NamespaceSelector, rest.Spec.Cluster.AgentInitiatedSelector = nil, nil, nil
 	}
-	held, err := From(rest)
+	retained, err := From(rest)
 	if err != nil { // From fails on selectors only, and there are none.
 		panic(err)
 	}
-	held.Cluster.Enabled = false
-	return held
+	retained.Cluster.Enabled = false
+	return retained
 }
 
 // Default returns the settings in force without a FleetAddonConfig.

@@ -206,13 +206,13 @@ func TestUnparsableSelectors(t *testing.T) {
 	}
 }
 
-func TestHeld(t *testing.T) {
+func TestRetained(t *testing.T) {
 	config := &addonsv1.FleetAddonConfig{}
 	config.Spec.Cluster = &addonsv1.ClusterConfig{
 		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"no key!": "x"}}, SetOwnerReferences: ptr.To(false),
 	}
-	held := Held(config)
-	if held.Cluster.Enabled || held.Cluster.SetOwnerReferences || config.Spec.Cluster.Selector == nil {
-		t.Errorf("Held = %+v of %+v", held, config.Spec.Cluster)
+	retained := Retained(config)
+	if retained.Cluster.Enabled || retained.Cluster.SetOwnerReferences || config.Spec.Cluster.Selector == nil {
+		t.Errorf("Held = %+v of %+v", retained, config.Spec.Cluster)
 	}
 }

@@ -83,7 +83,7 @@ func IsFleetNamespace(annotations map[string]string) bool {
 	return annotations[fleetv1.ClusterNamespaceAnnotation] != "" && annotations[fleetv1.ClusterAnnotation] != ""
 }
 
-// SharedFleetNamespace says that the namespace of a Fleet Cluster is another one's, and what
+// SharedFleetNamespace reports that the namespace of a Fleet Cluster is another one's, and what
 // to do. It does not say whose: tenants read it.
 func SharedFleetNamespace(namespace, fleetCluster, cluster string) string {
 	const suffix = "-2"

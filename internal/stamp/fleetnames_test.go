@@ -88,11 +88,11 @@ func TestFleetRival(t *testing.T) {
 
 func TestSharedFleetNamespace(t *testing.T) {
 	for _, cluster := range []string{"production-eu-west-1-payments-cluster-0001", strings.Repeat("n", 63)} {
-		said := SharedFleetNamespace("team-a", cluster, cluster)
-		_, rest, _ := strings.Cut(said, "for example \"")
+		message := SharedFleetNamespace("team-a", cluster, cluster)
+		_, rest, _ := strings.Cut(message, "for example \"")
 		another, _, _ := strings.Cut(rest, "\"")
 		if !IsFleetName(another) || FleetNamespace("team-a", another) == FleetNamespace("team-a", cluster) {
-			t.Errorf("%q does not do: %s", another, said)
+			t.Errorf("%q does not do: %s", another, message)
 		}
 	}
 }

@@ -38,14 +38,14 @@ func IsManager(object metav1.Object) bool {
 // share: "<something>-addon-provider-fleet", one per Cluster on shared objects.
 func IsLegacyManager(name string) bool { return strings.HasSuffix(name, "-"+FieldManager) }
 
-// Origin says which CAPI Cluster a Fleet Cluster was made from.
+// Origin specifies which CAPI Cluster a Fleet Cluster was made from.
 type Origin struct {
 	// Name is empty if the Fleet Cluster does not say.
 	Name string
 	// UID is empty if the Fleet Cluster does not say: CAAPF and early versions of Muster made
 	// some with neither an owner nor a note of the UID.
 	UID types.UID
-	// Owned says that the UID is that of an owner reference, by which the garbage
+	// Owned means that the UID is that of an owner reference, by which the garbage
 	// collector deletes the Fleet Cluster with its Cluster.
 	Owned bool
 }
@@ -141,7 +141,7 @@ func IsCluster(owner metav1.OwnerReference) bool {
 	return err == nil && version.Group == clusterv1.GroupVersion.Group && owner.Kind == clusterv1.ClusterKind
 }
 
-// Relation says what a Fleet Cluster is to a CAPI Cluster of its namespace.
+// Relation specifies what a Fleet Cluster is to a CAPI Cluster of its namespace.
 type Relation int
 
 // The relations.
@@ -152,15 +152,15 @@ const (
 	Own
 	// HandedOver belonged to someone who handed it over with the adopt annotation.
 	HandedOver
-	// Predecessor was made from an earlier Cluster of the same name, which still owns it:
+	// EarlierCluster was made from an earlier Cluster of the same name, which still owns it:
 	// the garbage collector deletes it.
-	Predecessor
+	EarlierCluster
 	// Orphan was made from an earlier Cluster of the same name and has no owner. For Fleet
 	// its agent is deployed, but to a cluster that may be gone.
 	Orphan
 )
 
-// RelationOf says what a Fleet Cluster is to a CAPI Cluster of its namespace. If it is
+// RelationOf returns what a Fleet Cluster is to a CAPI Cluster of its namespace. If it is
 // foreign, why says whose it is and how to hand it over. It reads only metadata. A Cluster
 // that is being created has no UID yet. Lives reports whether the namespace has a Cluster
 // of that name, and with that UID unless it is empty; an empty name stands for any.
@@ -191,7 +191,7 @@ func RelationOf(fleetCluster, cluster metav1.Object, lives func(name string, uid
 	case origin.UID != "" && lives("", origin.UID):
 		return Foreign, fmt.Sprintf("Fleet Cluster %q has the UID of another Cluster, which exists%s", fleetCluster.GetName(), handOver)
 	case origin.Owned:
-		return Predecessor, ""
+		return EarlierCluster, ""
 	case origin.UID != "", isOlder(fleetCluster, cluster):
 		return Orphan, ""
 	default:

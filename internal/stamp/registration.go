@@ -18,16 +18,16 @@ const (
 	RotateAnnotation = Domain + "/rotate-agent-credential"
 )
 
-// What is handed out for a Cluster that is registered ahead.
+// What is issued for a Cluster that is registered ahead.
 const (
 	// ManifestKey is the key of the manifest in the Cluster's ManifestSecret.
 	ManifestKey = "manifest"
 	// ManifestSecretType is the type of that Secret: no other is overwritten or read.
 	ManifestSecretType = Domain + "/agent-manifest"
-	// ManifestCondition on a Cluster says whether there is a manifest to hand out.
+	// ManifestCondition on a Cluster says whether there is a manifest to issue.
 	ManifestCondition = "FleetAgentManifestReady"
-	// AlreadyRegistered is its reason where an agent has called with a credential that was
-	// not handed out, and keeps it.
+	// AlreadyRegistered is its reason where an agent has checked in with a credential that was
+	// not issued, and keeps it.
 	AlreadyRegistered = "AlreadyRegistered"
 	// MinClientID is the fewest characters of a clientID that is registered: whoever guesses
 	// it can call as the cluster.
@@ -60,14 +60,14 @@ const DefaultStaleAfter = 45 * time.Minute
 // AgentStale is the reason of a Cluster whose agent has been silent for longer than that.
 const AgentStale = "AgentStale"
 
-// Registration says which side registers a cluster with Fleet.
+// Registration specifies which side registers a cluster with Fleet.
 type Registration string
 
 // The registrations.
 const (
 	// ByManager has Fleet install the agent through the Cluster's kubeconfig.
 	ByManager Registration = "manager"
-	// ByAgent leaves it to the agent to call, with a credential that was made in advance.
+	// ByAgent leaves it to the agent to register itself, with a credential that was made in advance.
 	ByAgent Registration = "agent"
 )
 
@@ -78,7 +78,7 @@ func IsRegistration(value string) bool {
 
 // RegistrationOf returns which side registers a Cluster with Fleet. An annotation that means
 // nothing counts as none. Fleet is the Fleet Cluster that belongs to the Cluster, nil if there
-// is none: a FleetAddonConfig that is gone, for a moment perhaps, turns no agent that has called.
+// is none: a FleetAddonConfig that is gone, for a moment perhaps, turns no agent that has checked in.
 func RegistrationOf(in settings.Cluster, subject Subject, fleet *fleetv1.Cluster) Registration {
 	if asked := subject.Annotations[RegistrationAnnotation]; IsRegistration(asked) {
 		return Registration(asked)

@@ -22,9 +22,9 @@ func TestRegistrationOf(t *testing.T) {
 		}
 		return in.Cluster
 	}
-	fleet := func(called bool, kubeconfig string) *fleetv1.Cluster {
+	fleet := func(checkedIn bool, kubeconfig string) *fleetv1.Cluster {
 		result := &fleetv1.Cluster{Spec: fleetv1.ClusterSpec{KubeConfigSecret: kubeconfig}}
-		if called {
+		if checkedIn {
 			result.Status.Agent.LastSeen = metav1.Now()
 		}
 		return result
@@ -49,7 +49,7 @@ func TestRegistrationOf(t *testing.T) {
 		"asks for agent":                        {in: config(nil, nil), asks: "agent", want: ByAgent},
 		"asks for agent, not selected":          {in: config(ptr.To(true), edge), asks: "agent", want: ByAgent},
 		"asks for manager":                      {in: config(ptr.To(true), nil), asks: "manager", want: ByManager},
-		"no config, its agent has called":       {in: settings.Default().Cluster, fleet: fleet(true, ""), want: ByAgent},
+		"no config, its agent has checked in":   {in: settings.Default().Cluster, fleet: fleet(true, ""), want: ByAgent},
 		"no config, it has not":                 {in: settings.Default().Cluster, fleet: fleet(false, ""), want: ByManager},
 		"no config, Fleet has installed one":    {in: settings.Default().Cluster, fleet: fleet(true, "edge-kubeconfig"), want: ByManager},
 		"no config, asks for manager":           {in: settings.Default().Cluster, fleet: fleet(true, ""), asks: "manager", want: ByManager},

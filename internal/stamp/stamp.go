@@ -39,7 +39,7 @@ func (s Subject) IsSelected(in settings.Cluster) (bool, string) {
 type Stamp struct {
 	ClassName, ClassNamespace, ClassFullName string
 	Pin                                      Pin
-	// Shortened says that a new pin's name is not prefix + name + suffix.
+	// Shortened means that a new pin's name is not prefix + name + suffix.
 	Shortened bool
 }
 

@@ -191,7 +191,7 @@ func TestOnCreate(t *testing.T) {
 			if changes := changesOf(again, OnCreate(in, again)); changes != nil {
 				t.Errorf("OnCreate changes what it stamped: %v", changes)
 			}
-			checkSettled(t, in, test.subject.Obj(), got)
+			checkIdempotent(t, in, test.subject.Obj(), got)
 		})
 	}
 }
@@ -376,13 +376,13 @@ func TestOnSync(t *testing.T) {
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("OnSync (-want +got):\n%s", diff)
 			}
-			checkSettled(t, in, test.subject.Obj(), got)
+			checkIdempotent(t, in, test.subject.Obj(), got)
 		})
 	}
 }
 
-// checkSettled checks that nobody who stamps later has anything to add to a stamp.
-func checkSettled(t *testing.T, in settings.Settings, subject Subject, first Stamp) {
+// checkIdempotent checks that nobody who stamps later has anything to add to a stamp.
+func checkIdempotent(t *testing.T, in settings.Settings, subject Subject, first Stamp) {
 	t.Helper()
 	current := stamped(subject, first)
 	if changes := changesOf(current, OnUpdate(current, first.Pin, false)); changes != nil {

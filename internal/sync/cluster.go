@@ -22,13 +22,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/steps"
-	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // absentInterval is how long to wait for a Namespace that the cache does not show yet.
@@ -37,15 +35,15 @@ const absentInterval = time.Second
 // conflictInterval is how long to wait, at first, for the cache to show a conflicting write.
 const conflictInterval = 100 * time.Millisecond
 
-// clusterReconciler keeps the stamp of a CAPI Cluster and its Fleet Cluster: it looks at the
+// clusterReconciler keeps the stamp of a CAPI Cluster and its Fleet Cluster: it reads the
 // Cluster, then takes one step after another until none is left.
 type clusterReconciler struct {
 	client.Client
 	live     client.Reader // past the cache
-	looker   *looker
-	applier  *apply.Applier
+	scopes   *scopeReader
+	applier  *kube.Applier
 	settings *settings.Reader
-	sources  *sources.Sources
+	sources  *references.Sources
 	users    *users
 	groups   *groupReconciler
 	mappings *mappingReconciler
@@ -59,10 +57,10 @@ type clusterReconciler struct {
 	watchFilter string
 }
 
-func newClusterReconciler(c *common, sources *sources.Sources, groups *groupReconciler, mappings *mappingReconciler, tally *Tally) *clusterReconciler {
+func newClusterReconciler(c *common, sources *references.Sources, groups *groupReconciler, mappings *mappingReconciler, tally *Tally) *clusterReconciler {
 	return &clusterReconciler{
 		Client: c.GetClient(), live: c.GetAPIReader(), applier: c.applier, settings: c.settings, users: c.users,
-		looker: &looker{
+		scopes: &scopeReader{
 			Reader: c.GetClient(), store: c.store, users: c.users,
 			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
 		},
@@ -81,15 +79,15 @@ func (r *clusterReconciler) setUp(c *common) error {
 	}
 	return ctrl.NewControllerManagedBy(c).Named("cluster").
 		WithOptions(controllerOptions(c.ClusterConcurrency)).
-		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), observed.News)).
+		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), kube.News)).
 		Watches(&clusterv1.Cluster{}, enqueueAt(itself, unimportedPriority), builder.WithPredicates(watched(c.WatchFilter), unimported)).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.rivals), builder.WithPredicates(removed)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(afterStart, fleetClusterNews(c.mirror))).
-		WatchesRawSource(source.Channel(c.unseen.Clusters, &handler.EnqueueRequestForObject{})).
-		WatchesRawSource(source.Channel(c.unseen.FleetClusters, enqueue(c.events.clusterOfFleetCluster))).
+		WatchesRawSource(source.Channel(c.missed.Clusters, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(c.missed.FleetClusters, enqueue(c.events.clusterOfFleetCluster))).
 		WatchesRawSource(r.sources.Source()).
 		// Changes that may concern many Clusters at once.
-		WatchesMetadata(sources.CRD(), behind(c.events.clustersOfKind), builder.WithPredicates(sources.ContractNews)).
+		WatchesMetadata(references.CRD(), behind(c.events.clustersOfKind), builder.WithPredicates(references.ContractNews)).
 		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.clustersInNamespace), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
 		Watches(&fleetv1.ClusterGroup{}, behind(c.events.clustersOfGroup), builder.WithPredicates(afterStart, existenceOrMaker)).
@@ -113,16 +111,16 @@ func (r *clusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		return ctrl.Result{}, nil
 	}
 	// If the Cluster's class is gone, Cluster API's webhook rejects every change, so the
-	// finalizer stays. The Cluster is looked at all the same.
-	var kept error
+	// finalizer stays. The Cluster is reconciled all the same.
+	var finalizerErr error
 	if controllerutil.ContainsFinalizer(cluster, stamp.LegacyFinalizer) {
 		changed := cluster.DeepCopy()
-		if kept = removeLegacyFinalizer(ctx, r.Client, changed); kept == nil {
+		if finalizerErr = removeLegacyFinalizer(ctx, r.Client, changed); finalizerErr == nil {
 			cluster = changed
 		}
 	}
 	result, err := r.reconcile(ctx, req, cluster)
-	if err = errors.Join(err, kept); err != nil {
+	if err = errors.Join(err, finalizerErr); err != nil {
 		// What fails again and again is not to keep the workers from what never had its turn.
 		result.Priority = new(lastPriority)
 	}
@@ -136,25 +134,25 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 		return ctrl.Result{}, err
 	}
 	before, isKnown := r.digests.of(ctx, in, cluster)
-	if isKnown { // Nothing has changed since the last look, which left nothing to do.
+	if isKnown { // Nothing has changed since the last reconcile, which left nothing to do.
 		return polled(before.untilStale), nil
 	}
-	v, err := r.looker.look(ctx, in, cluster)
+	s, err := r.scopes.newScope(ctx, in, cluster)
 	var result outcome
 	if err == nil {
-		result, err = r.steps(ctx, v)
+		result, err = r.steps(ctx, s)
 	}
 	switch {
 	case err == nil:
-	case errors.Is(err, errUnseenNamespace):
+	case errors.Is(err, errUncachedNamespace):
 		return ctrl.Result{RequeueAfter: absentInterval}, nil
-	case apierror.IsAbsent(err): // The Cluster or its namespace is being deleted.
+	case kube.IsAbsent(err): // The Cluster or its namespace is being deleted.
 		return ctrl.Result{}, nil
-	case errors.Is(err, sources.ErrListing):
-		return polled(sources.RetryAfter(err)), nil
+	case errors.Is(err, references.ErrListing):
+		return polled(references.RetryAfter(err)), nil
 	case !in.Cluster.Enabled:
 		return ctrl.Result{}, ignoreUnserved(err)
-	case apierror.IsUnserved(err):
+	case kube.IsUnserved(err):
 		result, err = unserved(err).again(unservedInterval), nil
 	default:
 		result = failed(err)
@@ -169,9 +167,9 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 	case isPassing:
 		return ctrl.Result{}, err // It is retried, and reported if it lasts.
 	}
-	isSettled := err == nil && v != nil && v.isSettled(result)
-	if v != nil {
-		cluster, result = v.cluster, r.mirror.of(v, result)
+	isConverged := err == nil && s != nil && s.isConverged(result)
+	if s != nil {
+		cluster, result = s.cluster, r.mirror.of(s, result)
 	}
 	if result.state == "" && result.isNothing() {
 		return ctrl.Result{}, err // It is none of our business.
@@ -183,8 +181,8 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 	if err = errors.Join(err, reportErr); err != nil {
 		return ctrl.Result{}, err
 	}
-	if wait == 0 && isSettled {
-		r.digests.note(ctx, in, cluster, v, before)
+	if wait == 0 && isConverged {
+		r.digests.note(ctx, in, cluster, s, before)
 	}
 	return polled(sooner(result.after, wait)), nil
 }
@@ -207,41 +205,41 @@ func sooner(a, b time.Duration) time.Duration {
 }
 
 // steps takes one step after another and returns what to report on the Cluster.
-func (r *clusterReconciler) steps(ctx context.Context, v *visit) (outcome, error) {
+func (r *clusterReconciler) steps(ctx context.Context, s *scope) (outcome, error) {
 	defer func() {
-		if v.claimed != "" {
-			_ = r.busy.UnlockKey(v.claimed) // It never fails.
+		if s.claimed != "" {
+			_ = r.busy.UnlockKey(s.claimed) // It never fails.
 		}
 	}()
-	return steps.Run(rest, v.taken, v.next, func(next step) error { return r.take(ctx, v, next) })
+	return steps.Run(rest, s.taken, s.next, func(next step) error { return r.take(ctx, s, next) })
 }
 
 // take takes a step.
-func (r *clusterReconciler) take(ctx context.Context, v *visit, next step) error {
+func (r *clusterReconciler) take(ctx context.Context, s *scope, next step) error {
 	switch next {
 	case restamp:
 		existing := ""
 		// A deselected Cluster gets a lost pin back, but what CAAPF imported never had one.
-		if v.has() && (v.selected || stamp.PinOf(v.cluster.Annotations).IsComplete() || v.fleet.Labels[stamp.ManagedByLabel] == stamp.ManagedBy) {
-			existing = v.fleet.Name
+		if s.has() && (s.selected || stamp.PinOf(s.cluster.Annotations).IsComplete() || s.fleet.Labels[stamp.ManagedByLabel] == stamp.ManagedBy) {
+			existing = s.fleet.Name
 		}
-		return r.restamp(ctx, v, stamp.OnSync(v.in, v.subject, existing))
+		return r.restamp(ctx, s, stamp.OnSync(s.in, s.subject, existing))
 	case claim:
-		return r.claim(ctx, v)
+		return r.claim(ctx, s)
 	case target:
-		return r.target(ctx, v)
+		return r.target(ctx, s)
 	case resolve:
-		return r.resolve(ctx, v)
+		return r.resolve(ctx, s)
 	case takeOver:
-		return r.takeOver(ctx, v)
+		return r.takeOver(ctx, s)
 	case put:
-		return r.put(ctx, v)
+		return r.put(ctx, s)
 	case release:
-		return r.release(ctx, v)
+		return r.release(ctx, s)
 	case reclaim:
-		return r.reclaim(ctx, v)
+		return r.reclaim(ctx, s)
 	case withdraw:
-		return r.withdraw(ctx, v)
+		return r.withdraw(ctx, s)
 	default:
 		return fmt.Errorf("unknown step %q", next)
 	}
@@ -249,90 +247,90 @@ func (r *clusterReconciler) take(ctx context.Context, v *visit, next step) error
 
 // restamp brings the stamp on a Cluster to what is wanted. A Cluster is not pinned to a name whose
 // namespace in Fleet is another one's: the pin would hold the name against that one.
-func (r *clusterReconciler) restamp(ctx context.Context, v *visit, wanted stamp.Stamp) (err error) {
-	if has := stamp.PinOf(v.cluster.Annotations); !has.IsComplete() && wanted.Pin.IsComplete() && !v.has() {
-		r.lock(v, wanted.Pin.ClusterName)
-		if v.rival, err = r.looker.rivalOf(ctx, v, wanted.Pin.ClusterName); err != nil {
+func (r *clusterReconciler) restamp(ctx context.Context, s *scope, wanted stamp.Stamp) (err error) {
+	if has := stamp.PinOf(s.cluster.Annotations); !has.IsComplete() && wanted.Pin.IsComplete() && !s.has() {
+		r.lock(s, wanted.Pin.ClusterName)
+		if s.rival, err = r.scopes.rivalOf(ctx, s, wanted.Pin.ClusterName); err != nil {
 			return err
 		}
-		if v.rival.Name != "" {
+		if s.rival.Name != "" {
 			wanted.Pin = has
 		}
 	}
-	return r.patchStamp(ctx, v, wanted)
+	return r.patchStamp(ctx, s, wanted)
 }
 
-// lock keeps other Clusters from a Fleet Cluster, and from its namespace, to the end of the visit.
-func (r *clusterReconciler) lock(v *visit, fleetCluster string) {
-	if v.claimed == "" {
-		v.claimed = stamp.FleetNamespace(v.cluster.Namespace, fleetCluster)
-		r.busy.LockKey(v.claimed)
+// lock keeps other Clusters from a Fleet Cluster, and from its namespace, to the end of the reconcile.
+func (r *clusterReconciler) lock(s *scope, fleetCluster string) {
+	if s.claimed == "" {
+		s.claimed = stamp.FleetNamespace(s.cluster.Namespace, fleetCluster)
+		r.busy.LockKey(s.claimed)
 	}
 }
 
 // claim looks again at what another Cluster may just have made, and whether the namespace in
 // Fleet and the group that the Cluster needs are free. It keeps others that want the Fleet Cluster out to the end
-// of the visit.
-func (r *clusterReconciler) claim(ctx context.Context, v *visit) (err error) {
-	r.lock(v, v.pin())
-	if !v.has() {
-		if err := r.looker.lookAt(ctx, v, v.pin()); err != nil {
+// of the reconcile.
+func (r *clusterReconciler) claim(ctx context.Context, s *scope) (err error) {
+	r.lock(s, s.pin())
+	if !s.has() {
+		if err := r.scopes.readFleetCluster(ctx, s, s.pin()); err != nil {
 			return err
 		}
 	}
-	if err := r.looker.lookForLeftover(ctx, v, v.pin()); err != nil {
+	if err := r.scopes.findLeftover(ctx, s, s.pin()); err != nil {
 		return err
 	}
-	if v.rival, err = r.looker.rivalOf(ctx, v, v.pin()); err != nil {
+	if s.rival, err = r.scopes.rivalOf(ctx, s, s.pin()); err != nil {
 		return err
 	}
-	v.displacing, err = r.users.displacing(ctx, v.in, useOf(v.cluster))
+	s.displacing, err = r.users.displacing(ctx, s.in, useOf(s.cluster))
 	return err
 }
 
 // target makes the group and the mapping through which the Cluster's bundles are targeted,
 // and records their UIDs. The Fleet Cluster carries a hash of them: if one is recreated, the
 // hash changes, and Fleet looks at the bundles again.
-func (r *clusterReconciler) target(ctx context.Context, v *visit) error {
-	group, err := r.groups.ensure(ctx, v.in, v.cluster.Namespace, v.subject.Class)
-	if v.targets.Group, err = v.orForeign(group, err); err != nil {
+func (r *clusterReconciler) target(ctx context.Context, s *scope) error {
+	group, err := r.groups.ensure(ctx, s.in, s.cluster.Namespace, s.subject.Class)
+	if s.targets.Group, err = s.orForeign(group, err); err != nil {
 		return err
 	}
-	mapping, err := r.mappings.ensure(ctx, v.in, useOf(v.cluster))
-	v.targets.Mapping, err = v.orForeign(mapping, err)
+	mapping, err := r.mappings.ensure(ctx, s.in, useOf(s.cluster))
+	s.targets.Mapping, err = s.orForeign(mapping, err)
 	return err
 }
 
 // orForeign notes a target that somebody else made. The Cluster is imported all the same: other
 // bundles reach it, and the foreign object may select it, too.
-func (v *visit) orForeign(uid types.UID, err error) (types.UID, error) {
-	var foreign *apply.ForeignError
+func (s *scope) orForeign(uid types.UID, err error) (types.UID, error) {
+	var foreign *kube.ForeignError
 	if !errors.As(err, &foreign) {
 		return uid, err
 	}
-	if v.foreign != "" {
-		v.foreign += "; "
+	if s.foreign != "" {
+		s.foreign += "; "
 	}
-	v.foreign += foreign.Error()
+	s.foreign += foreign.Error()
 	return foreign.UID(), nil
 }
 
 // resolve reads the template values.
-func (r *clusterReconciler) resolve(ctx context.Context, v *visit) (err error) {
-	v.values, err = r.sources.Values(ctx, v.in, v.cluster)
-	if !errors.Is(err, sources.ErrUnresolved) {
+func (r *clusterReconciler) resolve(ctx context.Context, s *scope) (err error) {
+	s.values, err = r.sources.Values(ctx, s.in, s.cluster)
+	if !errors.Is(err, references.ErrUnresolved) {
 		return err
 	}
-	v.unresolved, v.again = err.Error(), sources.RetryAfter(err)
+	s.unresolved, s.again = err.Error(), references.RetryAfter(err)
 	return nil
 }
 
 // patchStamp writes the stamp's keys onto a Cluster, or nothing if they are right already. It
 // is a merge patch rather than an apply, because keys that the webhook set belong to whoever
 // made the request, and an apply could not remove them.
-func (r *clusterReconciler) patchStamp(ctx context.Context, v *visit, wanted stamp.Stamp) error {
-	labels := stamp.Changes(v.cluster.Labels, wanted.LabelValues())
-	annotations := stamp.Changes(v.cluster.Annotations, wanted.AnnotationValues())
+func (r *clusterReconciler) patchStamp(ctx context.Context, s *scope, wanted stamp.Stamp) error {
+	labels := stamp.Changes(s.cluster.Labels, wanted.LabelValues())
+	annotations := stamp.Changes(s.cluster.Annotations, wanted.AnnotationValues())
 	if labels == nil && annotations == nil {
 		return nil
 	}
@@ -343,16 +341,16 @@ func (r *clusterReconciler) patchStamp(ctx context.Context, v *visit, wanted sta
 	if annotations != nil {
 		metadata["annotations"] = annotations
 	}
-	written, err := r.applier.Patch(ctx, v.cluster, map[string]any{"metadata": metadata})
+	written, err := r.applier.Patch(ctx, s.cluster, map[string]any{"metadata": metadata})
 	if err != nil {
 		return fmt.Errorf("stamping Cluster: %w", err)
 	}
-	v.cluster = written.(*clusterv1.Cluster)
+	s.cluster = written.(*clusterv1.Cluster)
 	return nil
 }
 
 func ignoreUnserved(err error) error {
-	if apierror.IsUnserved(err) {
+	if kube.IsUnserved(err) {
 		return nil
 	}
 	return err

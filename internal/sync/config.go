@@ -25,27 +25,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // Conditions on the FleetAddonConfig.
 const (
 	// ReadyCondition sums up the others.
 	ReadyCondition = "Ready"
-	// ConfigValidCondition says whether the settings can be used.
+	// ConfigValidCondition reports whether the settings can be used.
 	ConfigValidCondition = "ConfigValid"
-	// APIsAvailableCondition says whether the CRDs of Cluster API and Fleet are served.
+	// APIsAvailableCondition reports whether the CRDs of Cluster API and Fleet are served.
 	APIsAvailableCondition = "APIsAvailable"
-	// ClustersImportedCondition says whether a Cluster is kept out by a conflict or a failure.
+	// ClustersImportedCondition reports whether a Cluster is kept out by a conflict or a failure.
 	ClustersImportedCondition = "ClustersImported"
-	// InstallerAvailableCondition says whether the installer runs, where install or config ask
+	// InstallerAvailableCondition reports whether the installer runs, where install or config ask
 	// for what it does; where they do not, the condition is not there.
 	InstallerAvailableCondition = "InstallerAvailable"
-	// HelmAvailableCondition says whether HelmChartProxies are carried out, where their CRD is
+	// HelmAvailableCondition reports whether HelmChartProxies are carried out, where their CRD is
 	// Muster's. Clusters do not wait for that, so Ready does not sum it up.
 	HelmAvailableCondition = "HelmAvailable"
 )
@@ -66,9 +66,9 @@ type configReconciler struct {
 	// installer and helm say whether the installer runs, and what carries out HelmChartProxies.
 	installer, helm *presence
 
-	// missing names the kinds that are not served, as of the last look.
+	// missing names the kinds that are not served, as of the last check.
 	missing string
-	// counted says that every Cluster that was there at the start has been looked at.
+	// counted means that every Cluster that was there at the start has been reconciled.
 	counted bool
 	// wrote is when the status was written last.
 	wrote time.Time
@@ -81,7 +81,7 @@ func (r *configReconciler) setUp(mgr ctrl.Manager) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("fleetaddonconfig").
 		For(&addonsv1.FleetAddonConfig{}).
-		WatchesMetadata(sources.CRD(), enqueue(theConfig), builder.WithPredicates(requiredCRDs)).
+		WatchesMetadata(references.CRD(), enqueue(theConfig), builder.WithPredicates(requiredCRDs)).
 		WatchesRawSource(source.Channel(counts, &handler.TypedEnqueueRequestForObject[*addonsv1.FleetAddonConfig]{})).
 		Complete(r)
 }
@@ -128,7 +128,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		metrics.Condition(InstallerAvailableCondition, true)
 		return ctrl.Result{}, nil
 	}
-	if r.missing, err = r.gate.look(ctx); err != nil {
+	if r.missing, err = r.gate.missing(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
 	if r.missing == "" && !r.gate.opened.Load() {
@@ -147,7 +147,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 		return ctrl.Result{}, err
 	}
 	if (asks || available != nil) && later.RequeueAfter == 0 {
-		later.RequeueAfter = installerInterval // Nothing tells that a Lease grows old.
+		later.RequeueAfter = installerInterval // No event shows that a Lease grows old.
 	}
 	lacks := asks && r.installer.isMissing(ctx)
 	metrics.Condition(InstallerAvailableCondition, !lacks)
@@ -179,7 +179,7 @@ func (r *configReconciler) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.
 	return later, client.IgnoreNotFound(err)
 }
 
-// count notes whether all Clusters have been looked at since the start. Until then the
+// count notes whether all Clusters have been reconciled since the start. Until then the
 // last status says more than counts that grow from zero.
 func (r *configReconciler) count(ctx context.Context) error {
 	if r.counted || r.missing != "" {
@@ -206,7 +206,7 @@ func (r *configReconciler) count(ctx context.Context) error {
 
 // countReleased counts the Fleet Clusters that were released and whose Cluster is gone.
 // They were moved, or left over: a syncer that was down while a Cluster was unpaused and
-// deleted cannot tell one from the other, and deletes neither.
+// deleted cannot distinguish the two, and deletes neither.
 func (r *configReconciler) countReleased(ctx context.Context) error {
 	if r.missing != "" {
 		return nil

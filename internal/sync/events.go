@@ -19,13 +19,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
-// enqueuer says which keys an object's change concerns. On an update, enqueue asks it about
-// both the old and the new object, so that both classes of a rebased Cluster are looked at.
+// enqueuer specifies which keys an object's change concerns. On an update, enqueue asks it about
+// both the old and the new object, so that both classes of a rebased Cluster are reconciled.
 type enqueuer struct {
 	client.Reader
 	settings *settings.Reader
@@ -108,7 +108,7 @@ func (e *enqueuer) groupsOfClass(ctx context.Context, object client.Object) []re
 	for _, cluster := range e.clusters(ctx, client.MatchingFields{byClass: client.ObjectKeyFromObject(object).String()}) {
 		result = append(result, requests(useOf(&cluster).group())...)
 	}
-	// A frozen or moved Cluster's Fleet Cluster may be the only user left.
+	// A retained or moved Cluster's Fleet Cluster may be the only user left.
 	for _, cluster := range e.fleetClusters(ctx, client.MatchingFields{byGroup: stamp.GroupName(object.GetName(), object.GetNamespace())}) {
 		result = append(result, requests(useOfFleet(&cluster).group())...)
 	}
@@ -141,12 +141,12 @@ func (e *enqueuer) clustersOfMapping(ctx context.Context, object client.Object) 
 func (e *enqueuer) clustersReferringTo(ctx context.Context, object client.Object) []reconcile.Request {
 	kind := object.GetObjectKind().GroupVersionKind()
 	return e.clusterRequests(ctx, client.InNamespace(object.GetNamespace()),
-		client.MatchingFields{sources.ByReference: sources.ReferenceKey(kind.Group, kind.Kind, object.GetName())})
+		client.MatchingFields{references.ByReference: references.ReferenceKey(kind.Group, kind.Kind, object.GetName())})
 }
 
 // clustersOfKind returns the Clusters that refer to an object of a CRD's kind.
 func (e *enqueuer) clustersOfKind(ctx context.Context, object client.Object) []reconcile.Request {
-	return e.clusterRequests(ctx, client.MatchingFields{sources.ByKind: object.GetName()})
+	return e.clusterRequests(ctx, client.MatchingFields{references.ByKind: object.GetName()})
 }
 
 // clusterOfFleetCluster returns the Cluster a Fleet Cluster was made from, and the
@@ -350,7 +350,7 @@ var specOrLabels = predicate.Or[client.Object](labelsOrExistence, predicate.Gene
 
 // fleetClusterNews passes what concerns a Fleet Cluster's CAPI Cluster: any change but to a
 // status that is not mirrored. Of heartbeats it passes the first, and the first for long; and
-// all of agents that call by themselves, because what their Cluster waits for may be any.
+// all of agents that register themselves, because what their Cluster waits for may be any.
 func fleetClusterNews(m mirror) predicate.Predicate {
 	return predicate.Or[client.Object](specOrLabels, predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },

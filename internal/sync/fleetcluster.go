@@ -16,80 +16,80 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/metrics"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 // put applies the Fleet Cluster. If its template values cannot be resolved, the last good
 // ones stay.
-func (r *clusterReconciler) put(ctx context.Context, v *visit) error {
-	class, err := classMetadata(ctx, r.Client, v.subject.Class)
+func (r *clusterReconciler) put(ctx context.Context, s *scope) error {
+	class, err := classMetadata(ctx, r.Client, s.subject.Class)
 	if err != nil {
 		return err
 	}
 	var have client.Object
-	if v.fleet != nil {
-		have = v.fleet
+	if s.fleet != nil {
+		have = s.fleet
 	}
-	values := v.values
-	if v.unresolved != "" && v.fleet.Spec.TemplateValues != nil {
-		values = v.fleet.Spec.TemplateValues.Data // Their hash, which is enough to compare.
+	values := s.values
+	if s.unresolved != "" && s.fleet.Spec.TemplateValues != nil {
+		values = s.fleet.Spec.TemplateValues.Data // Their hash, which is enough to compare.
 	}
-	clientID, err := r.clientID(ctx, v)
+	clientID, err := r.clientID(ctx, s)
 	if err != nil {
 		return err
 	}
-	want := v.wants(class, values, clientID)
-	if v.unresolved != "" && v.in.Cluster.PatchResource && apply.Differs(want, have) {
+	want := s.wants(class, values, clientID)
+	if s.unresolved != "" && s.in.Cluster.PatchResource && kube.Differs(want, have) {
 		// An apply without them would remove them. They are read past the cache only if
 		// there is something to write.
-		if values, err = r.lastGoodValues(ctx, client.ObjectKeyFromObject(v.fleet)); err != nil {
+		if values, err = r.lastGoodValues(ctx, client.ObjectKeyFromObject(s.fleet)); err != nil {
 			return err
 		}
-		want = v.wants(class, values, clientID)
+		want = s.wants(class, values, clientID)
 	}
-	written, result, err := r.applier.Apply(ctx, want, have, v.in.Cluster.PatchResource)
+	written, result, err := r.applier.Apply(ctx, want, have, s.in.Cluster.PatchResource)
 	if err != nil {
 		return err
 	}
-	v.fleet, v.relation = written.(*fleetv1.Cluster), stamp.Own
-	if result == apply.Created && !v.byAgent {
-		observeLatency(v.cluster)
+	s.fleet, s.relation = written.(*fleetv1.Cluster), stamp.Own
+	if result == kube.Created && !s.byAgent {
+		observeLatency(s.cluster)
 	}
 	return nil
 }
 
 // wants returns the Fleet Cluster as it should be. A clientID stays when the Cluster turns to
 // the manager, whoever drew it: an apply without it would remove ours, Fleet would draw another,
-// and the registration of an agent that calls would be lost. Fleet revokes that registration
+// and the registration of an agent that registers itself would be lost. Fleet revokes that registration
 // itself when its own agent registers under the same clientID.
-func (v *visit) wants(class *desired.Class, values map[string]any, clientID string) *fleetv1.Cluster {
-	in := v.in
-	in.Cluster.AgentNamespace = v.agentNamespace()
-	want := desired.FleetCluster(in, v.cluster, class, values, v.targets, clientID)
-	if !v.byAgent && v.fleet != nil {
-		want.Spec.ClientID = v.fleet.Spec.ClientID
+func (s *scope) wants(class *desired.Class, values map[string]any, clientID string) *fleetv1.Cluster {
+	in := s.in
+	in.Cluster.AgentNamespace = s.agentNamespace()
+	want := desired.FleetCluster(in, s.cluster, class, values, s.targets, clientID)
+	if !s.byAgent && s.fleet != nil {
+		want.Spec.ClientID = s.fleet.Spec.ClientID
 	}
-	if v.isTurning() {
+	if s.isTurning() {
 		want.Spec.KubeConfigSecret = ""
 	}
 	return want
 }
 
-// clientID returns the ID that the agent of a Cluster registers with, if it calls by itself;
+// clientID returns the ID that the agent of a Cluster registers with, if it registers itself;
 // once drawn, by us or by Fleet, it stays. To Fleet, any caller with this ID and a token of the
 // namespace is the cluster's agent, so it must be unguessable. One that is not stays only with
-// an agent that has called: nobody else is registered under it.
-func (r *clusterReconciler) clientID(ctx context.Context, v *visit) (string, error) {
-	if !v.byAgent && (v.fleet != nil || !awaitsAgent(v.cluster)) {
+// an agent that has checked in: nobody else is registered under it.
+func (r *clusterReconciler) clientID(ctx context.Context, s *scope) (string, error) {
+	if !s.byAgent && (s.fleet != nil || !awaitsAgent(s.cluster)) {
 		return "", nil
 	}
-	key, known := types.NamespacedName{Namespace: v.cluster.Namespace, Name: v.pin()}, ""
-	if v.fleet != nil {
-		key.Name, known = v.fleet.Name, v.fleet.Spec.ClientID
-		if len(known) >= stamp.MinClientID || known != "" && !v.fleet.Status.Agent.LastSeen.IsZero() {
+	key, known := types.NamespacedName{Namespace: s.cluster.Namespace, Name: s.pin()}, ""
+	if s.fleet != nil {
+		key.Name, known = s.fleet.Name, s.fleet.Spec.ClientID
+		if len(known) >= stamp.MinClientID || known != "" && !s.fleet.Status.Agent.LastSeen.IsZero() {
 			return known, nil
 		}
 	}
@@ -99,9 +99,9 @@ func (r *clusterReconciler) clientID(ctx context.Context, v *visit) (string, err
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		return "", err
-	case (err == nil) != (v.fleet != nil) || live.Spec.ClientID != known:
+	case (err == nil) != (s.fleet != nil) || live.Spec.ClientID != known:
 		return "", apierrors.NewConflict(schema.GroupResource{Group: fleetv1.SchemeGroupVersion.Group, Resource: "clusters"}, key.Name, errors.New("it is not in the cache yet"))
-	case !v.byAgent:
+	case !s.byAgent:
 		return "", nil
 	default:
 		return newClientID(), nil
@@ -133,13 +133,13 @@ func (r *clusterReconciler) lastGoodValues(ctx context.Context, key types.Namesp
 
 // withdraw undoes an import: the Fleet Cluster first, then the pin, so that it resumes after
 // an interruption.
-func (r *clusterReconciler) withdraw(ctx context.Context, v *visit) error {
-	if v.has() && v.fleet.DeletionTimestamp.IsZero() {
-		if err := r.applier.Delete(ctx, v.fleet); err != nil {
+func (r *clusterReconciler) withdraw(ctx context.Context, s *scope) error {
+	if s.has() && s.fleet.DeletionTimestamp.IsZero() {
+		if err := r.applier.Delete(ctx, s.fleet); err != nil {
 			return err
 		}
 	}
-	return r.patchStamp(ctx, v, stamp.WithoutPin(v.subject))
+	return r.patchStamp(ctx, s, stamp.WithoutPin(s.subject))
 }
 
 // observeLatency measures the import of a Cluster that waited for nothing but its control

@@ -10,11 +10,11 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 // Whoever knows a clientID can call as the cluster, so one that can be guessed is drawn anew; but
@@ -26,26 +26,26 @@ func TestClientID(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, test := range map[string]struct {
-		had    string
-		called bool
-		keeps  bool
-		live   string // what Fleet has drawn meanwhile
+		had       string
+		checkedIn bool
+		keeps     bool
+		live      string // what Fleet has drawn meanwhile
 	}{
-		"none":                       {},
-		"drawn":                      {had: long, keeps: true},
-		"guessed":                    {had: "edge-1"},
-		"guessed, of a live agent":   {had: "edge-1", called: true, keeps: true},
-		"none, though it has called": {called: true},
-		"none that is seen yet":      {live: long},
+		"none":                           {},
+		"drawn":                          {had: long, keeps: true},
+		"guessed":                        {had: "edge-1"},
+		"guessed, of a live agent":       {had: "edge-1", checkedIn: true, keeps: true},
+		"none, though it has checked in": {checkedIn: true},
+		"none that is seen yet":          {live: long},
 	} {
 		live := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge"}}
 		live.Spec.ClientID = test.had + test.live
-		v := &visit{byAgent: true, cluster: &clusterv1.Cluster{ObjectMeta: live.ObjectMeta}, fleet: live.DeepCopy()}
-		if v.fleet.Spec.ClientID = test.had; test.called {
-			v.fleet.Status.Agent.LastSeen = metav1.NewTime(time.Now())
+		s := &scope{byAgent: true, cluster: &clusterv1.Cluster{ObjectMeta: live.ObjectMeta}, fleet: live.DeepCopy()}
+		if s.fleet.Spec.ClientID = test.had; test.checkedIn {
+			s.fleet.Status.Agent.LastSeen = metav1.NewTime(time.Now())
 		}
 		r := &clusterReconciler{live: fake.NewClientBuilder().WithScheme(scheme).WithObjects(live).Build()}
-		got, err := r.clientID(t.Context(), v)
+		got, err := r.clientID(t.Context(), s)
 		if test.live != "" {
 			if !apierrors.IsConflict(err) {
 				t.Errorf("%s: got %q, %v", name, got, err)
@@ -63,14 +63,14 @@ func TestClientID(t *testing.T) {
 
 // A clientID stays when a Cluster turns to the manager, whoever drew it, and changes no hash: what
 // Fleet draws after an import would have the Fleet Cluster written again.
-func TestClientIDStays(t *testing.T) {
+func TestClientIDIsRetained(t *testing.T) {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge"}}
-	v := &visit{in: settings.Default(), cluster: cluster}
-	first := v.wants(nil, nil, "")
-	v.fleet = first.DeepCopy()
-	v.fleet.Spec.ClientID = "drawn"
-	again := v.wants(nil, nil, "")
-	if again.Spec.ClientID != "drawn" || again.Spec.KubeConfigSecret != "edge-kubeconfig" || apply.Differs(again, v.fleet) {
+	s := &scope{in: settings.Default(), cluster: cluster}
+	first := s.wants(nil, nil, "")
+	s.fleet = first.DeepCopy()
+	s.fleet.Spec.ClientID = "drawn"
+	again := s.wants(nil, nil, "")
+	if again.Spec.ClientID != "drawn" || again.Spec.KubeConfigSecret != "edge-kubeconfig" || kube.Differs(again, s.fleet) {
 		t.Errorf("it is to become %+v", again.Spec)
 	}
 	if one, other := first.Annotations[desired.HashAnnotation], again.Annotations[desired.HashAnnotation]; one != other {
@@ -86,57 +86,57 @@ func TestClientIDOutlivesAStaleCache(t *testing.T) {
 	}
 	live := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "edge"}}
 	for reason, refused := range map[string]bool{reasonAgent: true, reasonRegistrar: true, reasonImported: false, reasonWaiting: false} {
-		v := &visit{cluster: &clusterv1.Cluster{ObjectMeta: live.ObjectMeta}}
-		v.cluster.Annotations = map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: "edge"}
-		v.cluster.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Reason: reason}}
+		s := &scope{cluster: &clusterv1.Cluster{ObjectMeta: live.ObjectMeta}}
+		s.cluster.Annotations = map[string]string{stamp.OwnedByAnnotation: "fleet-addon-config", stamp.ClusterNameAnnotation: "edge"}
+		s.cluster.Status.Conditions = []metav1.Condition{{Type: ImportedCondition, Reason: reason}}
 		for _, there := range []bool{true, false} {
 			builder := fake.NewClientBuilder().WithScheme(scheme)
 			if there {
 				builder = builder.WithObjects(live)
 			}
 			r := &clusterReconciler{live: builder.Build()}
-			if got, err := r.clientID(t.Context(), v); got != "" || apierrors.IsConflict(err) != (refused && there) {
+			if got, err := r.clientID(t.Context(), s); got != "" || apierrors.IsConflict(err) != (refused && there) {
 				t.Errorf("%s, there is one: %v: got %q, %v", reason, there, got, err)
 			}
 		}
 	}
 }
 
-// The agent of a Cluster that calls by itself cannot follow spec.cluster.agentNamespace.
+// The agent of a Cluster that registers itself cannot follow spec.cluster.agentNamespace.
 func TestAgentNamespace(t *testing.T) {
 	own := func(change func(*metFleet)) *metFleet {
-		fleet := &metFleet{relation: stamp.Own, ours: true, owned: true, called: true}
+		fleet := &metFleet{relation: stamp.Own, ours: true, owned: true, checkedIn: true}
 		change(fleet)
 		return fleet
 	}
 	for name, test := range map[string]struct {
-		met     met
-		runs    string // where the agent says that it runs
-		written string // where the Fleet Cluster says that it is to
-		stays   bool
+		met      met
+		runs     string // where the agent says that it runs
+		written  string // where the Fleet Cluster says that it is to
+		retained bool
 	}{
 		"by the manager":                  {met: met{fleet: own(func(*metFleet) {}), initialized: true}, runs: "here"},
-		"by agent":                        {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated = true })}, runs: "here", stays: true},
+		"by agent":                        {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated = true })}, runs: "here", retained: true},
 		"by agent, says nothing":          {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated = true })}},
-		"by agent, has not called":        {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.called = true, false })}, runs: "here"},
+		"by agent, has not checked in":    {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.checkedIn = true, false })}, runs: "here"},
 		"by agent, a namesake's called":   {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.inherited = true, time.Minute })}, runs: "here", written: settings.Default().Cluster.AgentNamespace},
-		"handed over with its agent":      {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.inherited = true, time.Minute })}, runs: "here", stays: true},
-		"from the manager to the agent":   {met: met{byAgent: true, initialized: true, fleet: own(func(*metFleet) {})}, runs: "here", stays: true},
+		"handed over with its agent":      {met: met{byAgent: true, fleet: own(func(f *metFleet) { f.initiated, f.inherited = true, time.Minute })}, runs: "here", retained: true},
+		"from the manager to the agent":   {met: met{byAgent: true, initialized: true, fleet: own(func(*metFleet) {})}, runs: "here", retained: true},
 		"from the agent to the manager":   {met: met{initialized: true, fleet: own(func(f *metFleet) { f.initiated = true })}, runs: "here"},
-		"before its control plane, still": {met: met{fleet: own(func(f *metFleet) { f.initiated = true })}, runs: "here", stays: true},
+		"before its control plane, still": {met: met{fleet: own(func(f *metFleet) { f.initiated = true })}, runs: "here", retained: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := test.met.visit()
-			v.fleet.Status.Agent.Namespace, v.fleet.Spec.AgentNamespace = test.runs, test.written
-			want := v.in.Cluster.AgentNamespace
-			if test.stays {
+			s := test.met.scope()
+			s.fleet.Status.Agent.Namespace, s.fleet.Spec.AgentNamespace = test.runs, test.written
+			want := s.in.Cluster.AgentNamespace
+			if test.retained {
 				want = test.runs
 			}
-			if got := v.agentNamespace(); got != want {
+			if got := s.agentNamespace(); got != want {
 				t.Errorf("agentNamespace = %q, want %q", got, want)
 			}
-			if stays := v.stays(); (stays != "") != test.stays {
-				t.Errorf("it says %q", stays)
+			if note := s.agentNote(); (note != "") != test.retained {
+				t.Errorf("it says %q", note)
 			}
 		})
 	}

@@ -18,23 +18,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // groupReconciler keeps ClusterGroups: one for each ClusterClass, under its name,
 // and one for each class of another namespace that Clusters use.
 type groupReconciler struct {
 	client.Reader
-	*apply.Applier
+	*kube.Applier
 	users    *users
 	settings *settings.Reader
-	// watchFilter limits which classes are looked at; empty for all.
+	// watchFilter limits which classes are reconciled; empty for all.
 	watchFilter string
-	// busy serializes looks at the same group: for its own events, and for the Clusters that
+	// busy serializes reconciles of the same group: for its own events, and for the Clusters that
 	// need it. The second finds in the store what the first has written.
 	busy keymutex.KeyMutex
 }
@@ -47,17 +46,17 @@ func newGroupReconciler(c *common) *groupReconciler {
 }
 
 // setUp registers what wakes it. Of other objects found at startup, only classes do: existing
-// groups are looked at anyway, and Clusters make those that they need.
+// groups are reconciled anyway, and Clusters make those that they need.
 func (r *groupReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("clustergroup").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
-		For(&fleetv1.ClusterGroup{}, builder.WithPredicates(observed.News)).
-		WatchesMetadata(newClass(), enqueue(c.events.groupsOfClass), builder.WithPredicates(watched(c.WatchFilter), observed.News)).
+		For(&fleetv1.ClusterGroup{}, builder.WithPredicates(kube.News)).
+		WatchesMetadata(newClass(), enqueue(c.events.groupsOfClass), builder.WithPredicates(watched(c.WatchFilter), kube.News)).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.ofCluster(use.group)), builder.WithPredicates(afterStart, specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.ofFleetCluster(use.group)), builder.WithPredicates(afterStart, useNews)).
 		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allGroups), builder.WithPredicates(afterStart, settingsNews)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.inNamespace(use.group)), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
-		WatchesRawSource(source.Channel(c.unseen.Groups, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(c.missed.Groups, &handler.EnqueueRequestForObject{})).
 		Complete(patient{r})
 }
 
@@ -76,7 +75,7 @@ func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	}
 	if class != nil {
 		_, err := r.ofClass(ctx, current.Settings, class)
-		return ctrl.Result{}, apply.IgnoreForeign(err) // The Clusters say so.
+		return ctrl.Result{}, kube.IgnoreForeign(err) // The Clusters say so.
 	}
 	if !current.Cluster.Enabled {
 		return ctrl.Result{}, nil // Turned off: what is there stays as it is.
@@ -89,9 +88,9 @@ func (r *groupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 		}
 		if !used.isZero() {
 			_, err := r.ofUse(ctx, current.Settings, used)
-			return ctrl.Result{}, apply.IgnoreForeign(err)
+			return ctrl.Result{}, kube.IgnoreForeign(err)
 		}
-		if keeps, err := r.users.keeper(ctx, current.Settings, req.Namespace, about); err != nil || keeps {
+		if keeps, err := r.users.retainer(ctx, current.Settings, req.Namespace, about); err != nil || keeps {
 			return ctrl.Result{}, err
 		}
 	}

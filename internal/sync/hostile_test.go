@@ -21,11 +21,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // forged is a Fleet Cluster as large as etcd takes it, owned by ten thousand Clusters that
@@ -42,7 +41,7 @@ func forged(t *testing.T, i int, extra ...metav1.OwnerReference) *fleetv1.Cluste
 
 func trimmedCluster(t *testing.T, cluster *fleetv1.Cluster) *fleetv1.Cluster {
 	t.Helper()
-	trimmed, err := observed.Trim(cluster)
+	trimmed, err := kube.Trim(cluster)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,8 +132,8 @@ func TestForgedOwnersEnqueueFew(t *testing.T) {
 }
 
 // Cluster API's webhook lets nobody change a Cluster whose class is gone: the finalizer that
-// CAAPF left stays on it. It is looked at all the same.
-func TestFinalizerThatStays(t *testing.T) {
+// CAAPF left stays on it. It is reconciled all the same.
+func TestRetainedFinalizer(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {
 		t.Fatal(err)
@@ -154,12 +153,12 @@ func TestFinalizerThatStays(t *testing.T) {
 				return refused
 			},
 		}).Build()
-	store := observed.NewStore(cache, scheme)
+	store := kube.NewStore(cache, scheme)
 	tally := NewTally()
 	users := newUsers(cache, store)
 	r := &clusterReconciler{
-		Client: cache, applier: &apply.Applier{Client: cache, Live: cache, Store: store}, tally: tally, users: users,
-		looker: &looker{Reader: cache, store: store, users: users}, settings: settings.NewReader(cache),
+		Client: cache, applier: &kube.Applier{Client: cache, Live: cache, Store: store}, tally: tally, users: users,
+		scopes: &scopeReader{Reader: cache, store: store, users: users}, settings: settings.NewReader(cache),
 		digests: newDigests(cache, store, nil, mirror{}), reporter: newReporter(cache, store, nil),
 	}
 	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})

@@ -11,9 +11,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 const (
@@ -29,7 +29,7 @@ var installerConditions = []string{fleetInstalled, fleetConfigured}
 // installerInterval is how often is asked whether the installer runs.
 const installerInterval = 30 * time.Second
 
-// installerAvailable says whether anybody acts on install and config.
+// installerAvailable reports whether anybody acts on install and config.
 func installerAvailable(missing bool) metav1.Condition {
 	if missing {
 		return metav1.Condition{Type: InstallerAvailableCondition, Status: metav1.ConditionFalse, Reason: "InstallerMissing",
@@ -55,17 +55,17 @@ func ofInstaller(config *addonsv1.FleetAddonConfig, available metav1.Condition) 
 		if !entry.asks {
 			continue
 		}
-		said := meta.FindStatusCondition(config.Status.Conditions, entry.kind)
+		reported := meta.FindStatusCondition(config.Status.Conditions, entry.kind)
 		switch {
-		case said == nil || said.ObservedGeneration != config.Generation:
+		case reported == nil || reported.ObservedGeneration != config.Generation:
 			result = append(result, metav1.Condition{Type: entry.kind, Status: metav1.ConditionFalse, Reason: "WaitingForInstaller",
 				Message: fmt.Sprintf("the installer has not acted on %s of this generation yet", entry.section)})
-		case said.Status == metav1.ConditionTrue && said.Reason == upgrading:
-			under := *said
+		case reported.Status == metav1.ConditionTrue && reported.Reason == upgrading:
+			under := *reported
 			under.Status = metav1.ConditionFalse // Fleet is there, and yet not as asked.
 			result = append(result, under)
 		default:
-			result = append(result, *said)
+			result = append(result, *reported)
 		}
 	}
 	// What has failed tells more than that something is awaited.
@@ -80,10 +80,10 @@ func rank(condition metav1.Condition) int {
 	return 0
 }
 
-// helmAvailable says whether anybody carries out HelmChartProxies; nil where their CRD is not there, or
+// helmAvailable reports whether anybody carries out HelmChartProxies; nil where their CRD is not there, or
 // not ours.
 func (r *configReconciler) helmAvailable(ctx context.Context) (*metav1.Condition, error) {
-	crd := sources.CRD()
+	crd := references.CRD()
 	if err := r.Get(ctx, client.ObjectKey{Name: stamp.HelmCRD}, crd); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			return nil, nil

@@ -12,37 +12,37 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // FleetAddonConfigs are not Ready before the installer has processed their current generation.
 func TestReadyWaitsForInstaller(t *testing.T) {
 	install := addonsv1.FleetAddonConfigSpec{Install: &addonsv1.FleetInstall{Version: ptr.To("0.16.0")}}
 	both := addonsv1.FleetAddonConfigSpec{Install: install.Install, Config: &addonsv1.FleetConfig{Server: &addonsv1.Server{InferLocal: ptr.To(true)}}}
-	said := func(kind string, status metav1.ConditionStatus, reason string, generation int64) metav1.Condition {
+	reported := func(kind string, status metav1.ConditionStatus, reason string, generation int64) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: status, Reason: reason, ObservedGeneration: generation}
 	}
 	const now = 7
 	for name, test := range map[string]struct {
-		spec    addonsv1.FleetAddonConfigSpec
-		said    []metav1.Condition
-		missing bool
-		want    string // reason of Ready
+		spec     addonsv1.FleetAddonConfigSpec
+		reported []metav1.Condition
+		missing  bool
+		want     string // reason of Ready
 	}{
 		"said nothing":            {spec: install, want: "WaitingForInstaller"},
-		"of what was asked once":  {spec: install, said: []metav1.Condition{said(fleetInstalled, "True", "Installed", now-1)}, want: "WaitingForInstaller"},
-		"failed at what was once": {spec: install, said: []metav1.Condition{said(fleetInstalled, "False", "UpgradeFailed", now-1)}, want: "WaitingForInstaller"},
-		"half of it":              {spec: both, said: []metav1.Condition{said(fleetInstalled, "True", "Installed", now)}, want: "WaitingForInstaller"},
-		"half of it has failed":   {spec: both, said: []metav1.Condition{said(fleetInstalled, "False", "InstallFailed", now)}, want: "InstallFailed"},
-		"all of it":               {spec: both, said: []metav1.Condition{said(fleetInstalled, "True", "Installed", now), said(fleetConfigured, "True", "Configured", now)}, want: "Ready"},
-		"being upgraded":          {spec: install, said: []metav1.Condition{said(fleetInstalled, "True", "Upgrading", now)}, want: "Upgrading"},
-		"not asked any more":      {spec: install, said: []metav1.Condition{said(fleetInstalled, "True", "Installed", now), said(fleetConfigured, "False", "FleetMissing", now-1)}, want: "Ready"},
-		"missing":                 {spec: install, said: []metav1.Condition{said(fleetInstalled, "False", "UpgradeFailed", now-1)}, missing: true, want: "InstallerMissing"},
-		"an empty server":         {spec: addonsv1.FleetAddonConfigSpec{Install: install.Install, Config: &addonsv1.FleetConfig{Server: &addonsv1.Server{Custom: &addonsv1.CustomServer{}}}}, said: []metav1.Condition{said(fleetInstalled, "True", "Installed", now)}, want: "Ready"},
+		"of what was asked once":  {spec: install, reported: []metav1.Condition{reported(fleetInstalled, "True", "Installed", now-1)}, want: "WaitingForInstaller"},
+		"failed at what was once": {spec: install, reported: []metav1.Condition{reported(fleetInstalled, "False", "UpgradeFailed", now-1)}, want: "WaitingForInstaller"},
+		"half of it":              {spec: both, reported: []metav1.Condition{reported(fleetInstalled, "True", "Installed", now)}, want: "WaitingForInstaller"},
+		"half of it has failed":   {spec: both, reported: []metav1.Condition{reported(fleetInstalled, "False", "InstallFailed", now)}, want: "InstallFailed"},
+		"all of it":               {spec: both, reported: []metav1.Condition{reported(fleetInstalled, "True", "Installed", now), reported(fleetConfigured, "True", "Configured", now)}, want: "Ready"},
+		"being upgraded":          {spec: install, reported: []metav1.Condition{reported(fleetInstalled, "True", "Upgrading", now)}, want: "Upgrading"},
+		"not asked any more":      {spec: install, reported: []metav1.Condition{reported(fleetInstalled, "True", "Installed", now), reported(fleetConfigured, "False", "FleetMissing", now-1)}, want: "Ready"},
+		"missing":                 {spec: install, reported: []metav1.Condition{reported(fleetInstalled, "False", "UpgradeFailed", now-1)}, missing: true, want: "InstallerMissing"},
+		"an empty server":         {spec: addonsv1.FleetAddonConfigSpec{Install: install.Install, Config: &addonsv1.FleetConfig{Server: &addonsv1.Server{Custom: &addonsv1.CustomServer{}}}}, reported: []metav1.Condition{reported(fleetInstalled, "True", "Installed", now)}, want: "Ready"},
 	} {
 		config := &addonsv1.FleetAddonConfig{Spec: test.spec}
-		config.Generation, config.Status.Conditions = now, test.said
+		config.Generation, config.Status.Conditions = now, test.reported
 		got := summary(ofInstaller(config, installerAvailable(test.missing)))
 		if got.Reason != test.want || (got.Status == metav1.ConditionTrue) != (test.want == "Ready") {
 			t.Errorf("%s: %s %s, want %s", name, got.Status, got.Reason, test.want)
@@ -52,7 +52,7 @@ func TestReadyWaitsForInstaller(t *testing.T) {
 
 func TestHelmAvailable(t *testing.T) {
 	crd := func(by string) client.Object {
-		its := sources.CRD()
+		its := references.CRD()
 		its.Name, its.Labels = stamp.HelmCRD, map[string]string{stamp.ManagedByLabel: by}
 		return its
 	}

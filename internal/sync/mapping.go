@@ -24,13 +24,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // retargetAnnotation is changed on a Bundle to make Fleet work out its targets
@@ -53,7 +51,7 @@ const (
 // own: namespace = class namespace, name = namespace of the Clusters.
 type mappingReconciler struct {
 	client.Reader
-	*apply.Applier
+	*kube.Applier
 	// live reads BundleDeployments past the cache: they are needed only while a mapping is
 	// retired.
 	live     client.Reader
@@ -61,7 +59,7 @@ type mappingReconciler struct {
 	settings *settings.Reader
 	recorder events.EventRecorder
 	now      func() time.Time
-	// busy serializes looks at the same mapping, as groupReconciler's does.
+	// busy serializes reconciles of the same mapping, as groupReconciler's does.
 	busy keymutex.KeyMutex
 
 	mu       gosync.Mutex
@@ -71,8 +69,8 @@ type mappingReconciler struct {
 // retirement is how far the retirement of a mapping has got.
 type retirement struct {
 	began, next time.Time
-	looks       int
-	// refused says that Fleet could not be made to look at some Bundle. Then the looks become rarer.
+	attempts    int
+	// refused means that Fleet could not be made to look at some Bundle. Then the looks become rarer.
 	refused bool
 }
 
@@ -88,12 +86,12 @@ func newMappingReconciler(c *common) *mappingReconciler {
 func (r *mappingReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("bundlenamespacemapping").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
-		For(&fleetv1.BundleNamespaceMapping{}, builder.WithPredicates(observed.News)).
+		For(&fleetv1.BundleNamespaceMapping{}, builder.WithPredicates(kube.News)).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.ofCluster(use.mapping)), builder.WithPredicates(afterStart, specOrLabels)).
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.ofFleetCluster(use.mapping)), builder.WithPredicates(afterStart, useNews)).
 		Watches(&addonsv1.FleetAddonConfig{}, behind(c.events.allMappings), builder.WithPredicates(afterStart, settingsNews)).
 		WatchesMetadata(namespaceMetadata(), behind(c.events.inNamespace(use.mapping)), builder.WithPredicates(afterStart, predicate.LabelChangedPredicate{})).
-		WatchesRawSource(source.Channel(c.unseen.Mappings, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(c.missed.Mappings, &handler.EnqueueRequestForObject{})).
 		Complete(patient{r})
 }
 
@@ -122,11 +120,11 @@ func (r *mappingReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		}
 		if !used.isZero() {
 			_, err := r.write(ctx, current.Settings, used.mapping())
-			return ctrl.Result{}, apply.IgnoreForeign(err)
+			return ctrl.Result{}, kube.IgnoreForeign(err)
 		}
-		// A keeper keeps a mapping that maps, as it is; it never makes one map again.
+		// A retainer retains a mapping that maps, as it is; it never makes one map again.
 		if found && isLive(&mapping) {
-			if keeps, err := r.users.keeper(ctx, current.Settings, req.Name, about); err != nil || keeps {
+			if keeps, err := r.users.retainer(ctx, current.Settings, req.Name, about); err != nil || keeps {
 				return ctrl.Result{}, err
 			}
 		}
@@ -171,12 +169,12 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 	key := client.ObjectKeyFromObject(mapping)
 	_, result, err := r.Apply(ctx, desired.RetiredMapping(key.Namespace, key.Name), mapping, true)
 	if err != nil {
-		if apierror.IsAbsent(err) {
+		if kube.IsAbsent(err) {
 			return ctrl.Result{}, client.IgnoreNotFound(r.Delete(ctx, mapping))
 		}
 		return ctrl.Result{}, err
 	}
-	if result != apply.Unchanged {
+	if result != kube.Unchanged {
 		r.forget(key) // It mapped until now: begin anew.
 	}
 	state, now := r.retirement(key), r.now()
@@ -201,10 +199,10 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 	// another value, at growing intervals, until it has acted. A Bundle that cannot be
 	// changed does not hold up the others.
 	var refused error
-	if state.refused || state.looks&(state.looks-1) == 0 {
+	if state.refused || state.attempts&(state.attempts-1) == 0 {
 		for _, bundle := range bundles {
 			refused = errors.Join(refused, r.retarget(ctx, types.NamespacedName{Namespace: key.Namespace, Name: bundle},
-				mapping.ResourceVersion+"-"+strconv.Itoa(state.looks)))
+				mapping.ResourceVersion+"-"+strconv.Itoa(state.attempts)))
 		}
 		if refused != nil && !state.refused {
 			r.recorder.Eventf(mapping, nil, corev1.EventTypeWarning, "RetargetRefused", "Retire", "%s", message.Short(fmt.Sprintf(
@@ -213,7 +211,7 @@ func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleN
 		}
 		state.refused = refused != nil
 	}
-	after := r.looked(key, state)
+	after := r.attempted(key, state)
 	if refused != nil {
 		ctrl.LoggerFrom(ctx).Error(refused, "A Bundle may not be annotated, so the mapping stays; allow the syncer to patch Bundles, or change the Bundle", "object", key.String())
 	}
@@ -286,15 +284,15 @@ func (r *mappingReconciler) retirement(key types.NamespacedName) retirement {
 	return state
 }
 
-// looked notes a look, and returns when the next is due.
-func (r *mappingReconciler) looked(key types.NamespacedName, state retirement) time.Duration {
+// attempted notes a look, and returns when the next is due.
+func (r *mappingReconciler) attempted(key types.NamespacedName, state retirement) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	after := retireInterval
 	if state.refused {
-		after = min(lastRetry, retireInterval<<min(state.looks, 6))
+		after = min(lastRetry, retireInterval<<min(state.attempts, 6))
 	}
-	state.next, state.looks = r.now().Add(after), state.looks+1
+	state.next, state.attempts = r.now().Add(after), state.attempts+1
 	r.retiring[key] = state
 	return after
 }

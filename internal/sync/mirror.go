@@ -20,19 +20,19 @@ type mirror struct {
 	now        func() time.Time
 }
 
-// of adds the mirrored condition to the outcome of a visit, if the Cluster has a Fleet Cluster.
+// of adds the mirrored condition to the outcome of a reconcile, if the Cluster has a Fleet Cluster.
 // The next reconcile is due when the agent has been silent for too long: heartbeats alone trigger
 // none.
-func (m mirror) of(v *visit, result outcome) outcome {
-	if !v.has() || result.isNothing() {
+func (m mirror) of(s *scope, result outcome) outcome {
+	if !s.has() || result.isNothing() {
 		return result
 	}
-	result.conditions = append(result.conditions, m.bundlesReady(v.fleet))
-	return result.again(sooner(result.after, m.untilStale(v.fleet)))
+	result.conditions = append(result.conditions, m.bundlesReady(s.fleet))
+	return result.again(sooner(result.after, m.untilStale(s.fleet)))
 }
 
 // untilStale returns how long the agent of a Fleet Cluster may stay silent from now on; zero if
-// it is stale, or has never called.
+// it is stale, or has never checked in.
 func (m mirror) untilStale(live *fleetv1.Cluster) time.Duration {
 	if live.Status.Agent.LastSeen.IsZero() {
 		return 0
@@ -40,7 +40,7 @@ func (m mirror) untilStale(live *fleetv1.Cluster) time.Duration {
 	return max(0, live.Status.Agent.LastSeen.Add(m.staleAfter).Sub(m.now()))
 }
 
-// isStale reports whether the agent of a Fleet Cluster has called, and not for too long.
+// isStale reports whether the agent of a Fleet Cluster has checked in, and not for too long.
 func (m mirror) isStale(live *fleetv1.Cluster) bool {
 	return !live.Status.Agent.LastSeen.IsZero() && m.untilStale(live) == 0
 }

@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // isToBeReleased reports whether the Cluster's spec.paused is true and its Fleet Cluster is
@@ -27,75 +27,75 @@ import (
 // originals before any controller can react. An owned Fleet Cluster would be deleted with the
 // original, and Fleet would uninstall the applications of a cluster that lives on. Nothing
 // else deletes a paused Cluster: Cluster API does not finish its deletion.
-func (v *visit) isToBeReleased() bool {
-	return ptr.Deref(v.cluster.Spec.Paused, false) && v.cluster.DeletionTimestamp.IsZero() &&
-		v.has() && v.fleet.DeletionTimestamp.IsZero() &&
-		(isOwner(v.fleet, v.cluster) || v.fleet.Annotations[stamp.ReleasedAnnotation] != "true")
+func (s *scope) isToBeReleased() bool {
+	return ptr.Deref(s.cluster.Spec.Paused, false) && s.cluster.DeletionTimestamp.IsZero() &&
+		s.has() && s.fleet.DeletionTimestamp.IsZero() &&
+		(isOwner(s.fleet, s.cluster) || s.fleet.Annotations[stamp.ReleasedAnnotation] != "true")
 }
 
 // isToBeReclaimed reports whether a release is to be undone.
-func (v *visit) isToBeReclaimed() bool {
-	return v.has() && v.fleet.DeletionTimestamp.IsZero() && v.fleet.Annotations[stamp.ReleasedAnnotation] != ""
+func (s *scope) isToBeReclaimed() bool {
+	return s.has() && s.fleet.DeletionTimestamp.IsZero() && s.fleet.Annotations[stamp.ReleasedAnnotation] != ""
 }
 
 // release removes the Cluster from the owners of its Fleet Cluster.
-func (r *clusterReconciler) release(ctx context.Context, v *visit) error {
-	return r.patchFleetCluster(ctx, v, map[string]any{"metadata": map[string]any{
-		"ownerReferences": withoutOwner(v.fleet, v.cluster),
-		"annotations":     map[string]any{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: v.cluster.UID},
+func (r *clusterReconciler) release(ctx context.Context, s *scope) error {
+	return r.patchFleetCluster(ctx, s, map[string]any{"metadata": map[string]any{
+		"ownerReferences": withoutOwner(s.fleet, s.cluster),
+		"annotations":     map[string]any{stamp.ReleasedAnnotation: "true", stamp.ImportedUIDAnnotation: s.cluster.UID},
 	}})
 }
 
 // reclaim undoes a release when the Cluster is unpaused: the Fleet Cluster gets its owner
 // back, if it is to have one, even if patchResource is off.
-func (r *clusterReconciler) reclaim(ctx context.Context, v *visit) error {
+func (r *clusterReconciler) reclaim(ctx context.Context, s *scope) error {
 	annotations := map[string]any{stamp.ReleasedAnnotation: nil}
 	metadata := map[string]any{"annotations": annotations}
-	if v.in.Cluster.SetOwnerReferences {
+	if s.in.Cluster.SetOwnerReferences {
 		annotations[stamp.ImportedUIDAnnotation] = nil
-		if !isOwner(v.fleet, v.cluster) {
-			metadata["ownerReferences"] = append(slices.Clone(v.fleet.OwnerReferences), desired.Owner(v.cluster))
+		if !isOwner(s.fleet, s.cluster) {
+			metadata["ownerReferences"] = append(slices.Clone(s.fleet.OwnerReferences), desired.Owner(s.cluster))
 		}
 	}
-	return r.patchFleetCluster(ctx, v, map[string]any{"metadata": metadata})
+	return r.patchFleetCluster(ctx, s, map[string]any{"metadata": metadata})
 }
 
 // takeOver gives the Cluster a Fleet Cluster that was handed over, or that an earlier Cluster
 // of the same name left behind: by one write that fails if the object has changed meanwhile,
 // so that of two Clusters one gets it. To Fleet, the agent of one that was left behind is
 // deployed, so Fleet is made to deploy it again.
-func (r *clusterReconciler) takeOver(ctx context.Context, v *visit) error {
+func (r *clusterReconciler) takeOver(ctx context.Context, s *scope) error {
 	annotations := map[string]any{
 		stamp.AdoptAnnotation: nil, stamp.ReleasedAnnotation: nil,
-		stamp.ImportedFromAnnotation: v.cluster.Name, stamp.ImportedUIDAnnotation: nil,
+		stamp.ImportedFromAnnotation: s.cluster.Name, stamp.ImportedUIDAnnotation: nil,
 	}
 	metadata := map[string]any{"annotations": annotations}
 	// Other owners of the kind are Clusters that no longer exist.
-	owners := slices.DeleteFunc(slices.Clone(v.fleet.OwnerReferences), stamp.IsCluster)
-	if v.in.Cluster.SetOwnerReferences {
-		metadata["ownerReferences"] = append(owners, desired.Owner(v.cluster))
+	owners := slices.DeleteFunc(slices.Clone(s.fleet.OwnerReferences), stamp.IsCluster)
+	if s.in.Cluster.SetOwnerReferences {
+		metadata["ownerReferences"] = append(owners, desired.Owner(s.cluster))
 	} else {
 		metadata["ownerReferences"] = owners
-		annotations[stamp.ImportedUIDAnnotation] = v.cluster.UID
+		annotations[stamp.ImportedUIDAnnotation] = s.cluster.UID
 	}
 	change := map[string]any{"metadata": metadata}
 	switch {
-	case v.byAgent && (v.relation == stamp.Orphan || len(v.fleet.Spec.ClientID) < stamp.MinClientID):
+	case s.byAgent && (s.relation == stamp.Orphan || len(s.fleet.Spec.ClientID) < stamp.MinClientID):
 		// The agent of an earlier Cluster is not this one's. The registrar revokes what Fleet
 		// has granted under another clientID.
 		spec := map[string]any{"clientID": newClientID()}
-		if v.relation == stamp.Orphan {
-			spec["agentNamespace"] = v.in.Cluster.AgentNamespace
+		if s.relation == stamp.Orphan {
+			spec["agentNamespace"] = s.in.Cluster.AgentNamespace
 		}
 		change["spec"] = spec
-	case v.byAgent: // Who was handed over with its agent keeps it.
-	case v.relation == stamp.Orphan:
-		change["spec"] = map[string]any{"redeployAgentGeneration": v.fleet.Spec.RedeployAgentGeneration + 1}
+	case s.byAgent: // Who was handed over with its agent keeps it.
+	case s.relation == stamp.Orphan:
+		change["spec"] = map[string]any{"redeployAgentGeneration": s.fleet.Spec.RedeployAgentGeneration + 1}
 	}
-	if err := r.patchFleetCluster(ctx, v, change); err != nil {
+	if err := r.patchFleetCluster(ctx, s, change); err != nil {
 		return err
 	}
-	v.relation = stamp.Own
+	s.relation = stamp.Own
 	return nil
 }
 
@@ -107,13 +107,13 @@ func withoutOwner(live *fleetv1.Cluster, cluster *clusterv1.Cluster) []metav1.Ow
 	return slices.DeleteFunc(slices.Clone(live.OwnerReferences), func(owner metav1.OwnerReference) bool { return owner.UID == cluster.UID })
 }
 
-// patchFleetCluster changes the Fleet Cluster of a visit.
-func (r *clusterReconciler) patchFleetCluster(ctx context.Context, v *visit, change map[string]any) error {
-	written, err := r.applier.Patch(ctx, v.fleet, change)
+// patchFleetCluster changes the Fleet Cluster of a reconcile.
+func (r *clusterReconciler) patchFleetCluster(ctx context.Context, s *scope, change map[string]any) error {
+	written, err := r.applier.Patch(ctx, s.fleet, change)
 	if err != nil {
 		return fmt.Errorf("patching Fleet Cluster: %w", err)
 	}
-	v.fleet = written.(*fleetv1.Cluster)
+	s.fleet = written.(*fleetv1.Cluster)
 	return nil
 }
 
@@ -124,11 +124,11 @@ type classReconciler struct{ client.Client }
 func (r *classReconciler) setUp(c *common) error {
 	return ctrl.NewControllerManagedBy(c).Named("clusterclass").
 		WithOptions(controllerOptions(c.ClassConcurrency)).
-		For(newClass(), builder.OnlyMetadata, builder.WithPredicates(watched(c.WatchFilter), observed.News)).
+		For(newClass(), builder.OnlyMetadata, builder.WithPredicates(watched(c.WatchFilter), kube.News)).
 		Complete(r)
 }
 
-// Reconcile looks at one ClusterClass.
+// Reconcile reconciles one ClusterClass.
 func (r *classReconciler) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
 	class, err := classMetadata(ctx, r.Client, req.NamespacedName)
 	if err != nil || class == nil || !controllerutil.ContainsFinalizer(class, stamp.LegacyFinalizer) {

@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
 // workspaceAnnotation lets Rancher turn an existing namespace into a Fleet workspace.
@@ -80,7 +80,7 @@ func (r *namespaceReconciler) Reconcile(ctx context.Context, req ctrl.Request) (
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
-// isMade reports whether the annotation should be there: a maker makes it, and a keeper, or
+// isMade reports whether the annotation should be there: a maker makes it, and a retainer, or
 // the Fleet Cluster of an existing Cluster, keeps it.
 func (r *namespaceReconciler) isMade(ctx context.Context, in settings.Settings, namespace *metav1.PartialObjectMetadata, has bool) (bool, error) {
 	asked := question{of: "annotation", namespace: namespace.Name}
@@ -93,7 +93,7 @@ func (r *namespaceReconciler) isMade(ctx context.Context, in settings.Settings, 
 	if err != nil || found != nil || !has {
 		return found != nil, err
 	}
-	return r.users.anyFleetCluster(ctx, namespace.Name, scope{}, func(cluster *fleetv1.Cluster) (bool, error) {
+	return r.users.anyFleetCluster(ctx, namespace.Name, subset{}, func(cluster *fleetv1.Cluster) (bool, error) {
 		if !stamp.IsOurs(cluster) {
 			return false, nil
 		}

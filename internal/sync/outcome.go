@@ -12,11 +12,11 @@ import (
 
 // Conditions on a CAPI Cluster. The first two may be named in spec.availabilityGates.
 const (
-	// ImportedCondition says whether the Cluster is in Fleet, and if not, why.
+	// ImportedCondition reports whether the Cluster is in Fleet, and if not, why.
 	ImportedCondition = "FleetImported"
 	// BundlesReadyCondition mirrors the Fleet Cluster's Ready condition.
 	BundlesReadyCondition = "FleetBundlesReady"
-	// ManifestCondition is the registrar's: it says whether there is a manifest to hand out.
+	// ManifestCondition is the registrar's: it says whether there is a manifest to issue.
 	ManifestCondition = stamp.ManifestCondition
 )
 
@@ -51,7 +51,7 @@ type outcome struct {
 	keep []string
 	// passing leaves the status of ImportedCondition as it is, if there is one.
 	passing bool
-	// after is when the Cluster is to be looked at again if no event brings it back; zero
+	// after is when the Cluster is to be reconciled again if no event brings it back; zero
 	// for never.
 	after time.Duration
 }
@@ -59,7 +59,7 @@ type outcome struct {
 // isNothing reports whether the outcome leaves the Cluster alone, or takes all conditions off it.
 func (o outcome) isNothing() bool { return len(o.conditions) == 0 && len(o.keep) == 0 }
 
-// again returns the outcome with a delay after which the Cluster is looked at again.
+// again returns the outcome with a delay after which the Cluster is reconciled again.
 func (o outcome) again(after time.Duration) outcome {
 	o.after = after
 	return o
@@ -94,7 +94,7 @@ func failed(err error) outcome {
 // displaced is the outcome for a Cluster whose group would have the name of the group of
 // a class beside it. What is in Fleet stays as it is.
 func displaced(imported bool, used use, class string) outcome {
-	return frozen(StateConflicted, imported, reasonConflict, fmt.Sprintf(
+	return retained(StateConflicted, imported, reasonConflict, fmt.Sprintf(
 		"ClusterGroup %q of this namespace is that of ClusterClass %q here, and would be that of ClusterClass %q of namespace %q: bundles for one would reach the other; rename one of the two classes",
 		used.group().Name, class, used.class.Name, used.class.Namespace))
 }
@@ -111,20 +111,20 @@ func unserved(err error) outcome {
 
 // paused is the outcome for a paused Cluster: in Fleet or not, as it was.
 func paused(imported bool) outcome {
-	return frozen(StatePending, imported, reasonPaused, "the Cluster is paused; nothing is changed in Fleet until it is unpaused")
+	return retained(StatePending, imported, reasonPaused, "the Cluster is paused; nothing is changed in Fleet until it is unpaused")
 }
 
-// unselected is the outcome for a Cluster that no selector matches: frozen if it was
+// unselected is the outcome for a Cluster that no selector matches: retained if it was
 // claimed, and otherwise none of our business.
 func unselected(claimed, imported bool, why string) outcome {
 	if !claimed {
 		return outcome{state: StateUnselected}
 	}
-	return frozen(StateUnselected, imported, reasonDeselected, "what Fleet has of it is kept as it was: "+why)
+	return retained(StateUnselected, imported, reasonDeselected, "what Fleet has of it is kept as it was: "+why)
 }
 
-// frozen is the outcome for a Cluster of which nothing is changed for now.
-func frozen(state State, imported bool, reason, message string) outcome {
+// retained is the outcome for a Cluster of which nothing is changed for now.
+func retained(state State, imported bool, reason, message string) outcome {
 	result := notImported(state, reason, message)
 	if imported {
 		result.conditions[0].Status = metav1.ConditionTrue
@@ -134,23 +134,23 @@ func frozen(state State, imported bool, reason, message string) outcome {
 
 // unchanged is the outcome for a Cluster whose FleetImported stays as it is: the Cluster is being
 // deleted, the import is turned off, or the FleetAddonConfig cannot be used.
-func (v *visit) unchanged() outcome {
-	if !v.isClaimed() {
+func (s *scope) unchanged() outcome {
+	if !s.isClaimed() {
 		return outcome{}
 	}
 	return outcome{keep: []string{ImportedCondition}}
 }
 
-// waitingForAgent is the outcome for a Cluster whose agent has not called yet. The agent is
+// waitingForAgent is the outcome for a Cluster whose agent has not checked in yet. The agent is
 // never installed from here instead: the user has said that the cluster cannot, or must not,
 // be reached.
 func waitingForAgent(cluster string, unregistered bool) outcome {
 	if unregistered {
 		return notImported(StatePending, reasonRegistrar,
-			"its Fleet agent is to call by itself, but the registrar does not run: install Muster's component registrar (manifests/registrar)").again(presenceInterval)
+			"its Fleet agent is to register itself, but the registrar does not run: install Muster's component registrar (manifests/registrar)").again(presenceInterval)
 	}
 	return notImported(StatePending, reasonAgent, fmt.Sprintf(
-		"its Fleet agent has not called yet; once the condition %s is True, apply the manifest in Secret %q (key %s) to the cluster, if its bootstrap does not",
+		"its Fleet agent has not checked in yet; once the condition %s is True, apply the manifest in Secret %q (key %s) to the cluster, if its bootstrap does not",
 		ManifestCondition, stamp.ManifestSecret(cluster), stamp.ManifestKey)).again(waitingInterval)
 }
 

@@ -17,7 +17,7 @@ const (
 	presenceInterval = 10 * time.Second
 	// presenceTimeout is how long the answer may take.
 	presenceTimeout = 5 * time.Second
-	// waitingInterval is how often a Cluster whose agent has not called is looked at: the
+	// waitingInterval is how often a Cluster whose agent has not checked in is looked at: the
 	// registrar may be gone.
 	waitingInterval = time.Minute
 	// leftoverInterval is how often we check whether Fleet has removed a namespace.
@@ -30,8 +30,8 @@ const (
 	presencePatience = time.Minute
 )
 
-// presence tells whether an optional program runs, the registrar or the installer: users who
-// need it must be told that it is missing.
+// presence reports whether an optional program runs, the registrar or the installer: users who
+// need it must learn from the status that it is missing.
 type presence struct {
 	client.Reader // past the cache
 	lease         types.NamespacedName

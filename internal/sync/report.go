@@ -17,26 +17,25 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/metrics"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 const (
-	// errorPatience is how long a passing error may last before it is reported: a restart of
+	// errorGracePeriod is how long a passing error may last before it is reported: a restart of
 	// the API server, a lost connection.
-	errorPatience = 30 * time.Second
+	errorGracePeriod = 30 * time.Second
 	// messageInterval is how often, at most, a change to only the message of
 	// BundlesReadyCondition is written: Fleet's messages contain counts of bundles.
 	messageInterval = 15 * time.Second
 )
 
-// reporter tells people, on the CAPI Cluster itself, what became of it.
+// reporter reports on the CAPI Cluster itself what became of it.
 type reporter struct {
 	client.Client
-	store    *observed.Store
+	store    *kube.Store
 	recorder events.EventRecorder
 	now      func() time.Time
 
@@ -46,7 +45,7 @@ type reporter struct {
 	failing, messages map[types.NamespacedName]time.Time
 }
 
-func newReporter(writer client.Client, store *observed.Store, recorder events.EventRecorder) *reporter {
+func newReporter(writer client.Client, store *kube.Store, recorder events.EventRecorder) *reporter {
 	return &reporter{
 		Client: writer, store: store, recorder: recorder, now: time.Now,
 		failing: map[types.NamespacedName]time.Time{}, messages: map[types.NamespacedName]time.Time{},
@@ -84,7 +83,7 @@ func (r *reporter) report(ctx context.Context, cluster *clusterv1.Cluster, resul
 func (r *reporter) isPassing(key types.NamespacedName, err error) (lasted time.Duration, isPassing bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err == nil || !apierror.IsPassing(err) && !apierrors.IsConflict(err) {
+	if err == nil || !kube.IsPassing(err) && !apierrors.IsConflict(err) {
 		delete(r.failing, key)
 		return 0, false
 	}
@@ -94,7 +93,7 @@ func (r *reporter) isPassing(key types.NamespacedName, err error) (lasted time.D
 		r.failing[key] = since
 	}
 	lasted = r.now().Sub(since)
-	return lasted, lasted < errorPatience
+	return lasted, lasted < errorGracePeriod
 }
 
 // damp returns how long a change to only the message must wait; if it need not, damp notes
@@ -118,7 +117,7 @@ func (r *reporter) forget(key types.NamespacedName) {
 	delete(r.messages, key)
 }
 
-// news says what about the conditions is new.
+// news specifies what about the conditions is new.
 type news int
 
 const (
@@ -196,7 +195,7 @@ func (r *reporter) event(cluster *clusterv1.Cluster, condition *metav1.Condition
 	r.recorder.Eventf(cluster, nil, eventType, condition.Reason, "Import", "%s", note)
 }
 
-// State says what became of a Cluster, for counting.
+// State specifies what became of a Cluster, for counting.
 type State string
 
 // The states of a Cluster.

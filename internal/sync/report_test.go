@@ -18,8 +18,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // statusServer is an API server with one Cluster, and a cache of it.
@@ -99,11 +99,11 @@ func (s *statusServer) reporter(t *testing.T) (*reporter, *events.FakeRecorder) 
 		t.Fatal(err)
 	}
 	recorder := events.NewFakeRecorder(10)
-	return newReporter(s, observed.NewStore(s, scheme), recorder), recorder
+	return newReporter(s, kube.NewStore(s, scheme), recorder), recorder
 }
 
-// tell reports on the Cluster as a reconcile reads it, and returns after which time to do so again.
-func (r *reporter) tell(t *testing.T, result outcome) time.Duration {
+// report reports on the Cluster as a reconcile reads it, and returns after which time to do so again.
+func (r *reporter) mustReport(t *testing.T, result outcome) time.Duration {
 	t.Helper()
 	cluster := &clusterv1.Cluster{}
 	if found, err := r.store.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "prod"}, cluster); err != nil || !found {
@@ -120,13 +120,13 @@ func TestReportIsWrittenOnce(t *testing.T) {
 	server := newStatusServer()
 	r, recorder := server.reporter(t)
 	for range 3 {
-		r.tell(t, conflicting("taken"))
+		r.mustReport(t, conflicting("taken"))
 	}
 	if server.writes != 1 || server.reason() != reasonConflict {
 		t.Errorf("%d writes, reason %q", server.writes, server.reason())
 	}
-	if said := <-recorder.Events; !strings.Contains(said, "NameConflict") || len(recorder.Events) > 0 {
-		t.Errorf("events: %q and %d more", said, len(recorder.Events))
+	if reported := <-recorder.Events; !strings.Contains(reported, "NameConflict") || len(recorder.Events) > 0 {
+		t.Errorf("events: %q and %d more", reported, len(recorder.Events))
 	}
 }
 
@@ -141,7 +141,7 @@ func TestReportThatIsRefused(t *testing.T) {
 		if (err == nil) != apierrors.IsNotFound(refuse) || err != nil && !errors.Is(err, refuse) {
 			t.Errorf("%v: %v", refuse, err)
 		}
-		if r.tell(t, conflicting("taken")); server.reason() != reasonConflict {
+		if r.mustReport(t, conflicting("taken")); server.reason() != reasonConflict {
 			t.Errorf("%v: reason %q the next time", refuse, server.reason())
 		}
 		if err != nil && len(recorder.Events) != 1 {
@@ -176,7 +176,7 @@ func TestMessagesAreDamped(t *testing.T) {
 		{message: "4 of 4", writes: 3},
 	} {
 		now = now.Add(step.pass)
-		if again := r.tell(t, ready(step.message)); again != step.again || server.writes != step.writes {
+		if again := r.mustReport(t, ready(step.message)); again != step.again || server.writes != step.writes {
 			t.Errorf("step %d: again after %v, %d writes; want %+v", i, again, server.writes, step)
 		}
 	}
@@ -188,8 +188,8 @@ func TestReportIsInTheStore(t *testing.T) {
 	server := newStatusServer()
 	r, recorder := server.reporter(t)
 	server.cached = server.cluster.DeepCopy()
-	r.tell(t, conflicting("taken"))
-	if r.tell(t, conflicting("taken")); server.writes != 1 || len(recorder.Events) != 1 {
+	r.mustReport(t, conflicting("taken"))
+	if r.mustReport(t, conflicting("taken")); server.writes != 1 || len(recorder.Events) != 1 {
 		t.Errorf("%d writes, %d events", server.writes, len(recorder.Events))
 	}
 	server.cached = server.cluster.DeepCopy()
@@ -216,12 +216,12 @@ func TestPassingErrors(t *testing.T) {
 		isPassing bool
 	}{
 		{err: passing, isPassing: true},
-		{pass: errorPatience - time.Second, err: passing, isPassing: true},
+		{pass: errorGracePeriod - time.Second, err: passing, isPassing: true},
 		{pass: time.Second, err: passing},
 		{},
 		{err: passing, isPassing: true},
 		{err: errors.New("refused")},
-		{pass: errorPatience, err: passing, isPassing: true},
+		{pass: errorGracePeriod, err: passing, isPassing: true},
 	} {
 		now = now.Add(step.pass)
 		if _, got := r.isPassing(key, step.err); got != step.isPassing {

@@ -11,8 +11,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // rivalOf returns who has the namespace in Fleet that a Cluster's Fleet Cluster of this name would
@@ -21,13 +21,13 @@ import (
 // The webhook checks names as Clusters are created. One that is selected later, or that was created
 // while the webhook was down, is checked here: before it is pinned, and before its Fleet Cluster is
 // made. A Cluster in Fleet yields to Fleet Clusters only.
-func (l *looker) rivalOf(ctx context.Context, v *visit, name string) (types.NamespacedName, error) {
-	key := types.NamespacedName{Namespace: v.cluster.Namespace, Name: name}
+func (l *scopeReader) rivalOf(ctx context.Context, s *scope, name string) (types.NamespacedName, error) {
+	key := types.NamespacedName{Namespace: s.cluster.Namespace, Name: name}
 	if !stamp.CanShareFleetNamespace(key.Namespace, key.Name) {
 		return types.NamespacedName{}, nil
 	}
 	var planned []stamp.FleetClaim
-	if !v.has() {
+	if !s.has() {
 		// What this process has just made for another Cluster, the cache may not show yet.
 		made, err := l.store.Unconfirmed(&fleetv1.Cluster{})
 		if err != nil {
@@ -38,32 +38,32 @@ func (l *looker) rivalOf(ctx context.Context, v *visit, name string) (types.Name
 				planned = append(planned, stamp.FleetClaim{NamespacedName: client.ObjectKeyFromObject(other), Since: other.GetCreationTimestamp().Time})
 			}
 		}
-		pinned, err := observed.PinnedTo(ctx, l, key)
+		pinned, err := kube.PinnedTo(ctx, l, key)
 		if err != nil {
 			return types.NamespacedName{}, err
 		}
 		for i := range pinned {
-			selected, err := l.isSelected(ctx, v, &pinned[i])
+			selected, err := l.isSelected(ctx, s, &pinned[i])
 			if err != nil {
 				return types.NamespacedName{}, err
 			}
-			if yieldsTo(v.cluster, &pinned[i], selected) {
+			if yieldsTo(s.cluster, &pinned[i], selected) {
 				planned = append(planned, stamp.FleetClaim{NamespacedName: types.NamespacedName{
 					Namespace: pinned[i].Namespace, Name: stamp.PinOf(pinned[i].Annotations).ClusterName,
 				}})
 			}
 		}
 	}
-	return observed.RivalOf(ctx, l, key, planned...)
+	return kube.RivalOf(ctx, l, key, planned...)
 }
 
 // isSelected reports whether another Cluster is selected.
-func (l *looker) isSelected(ctx context.Context, v *visit, other *clusterv1.Cluster) (bool, error) {
+func (l *scopeReader) isSelected(ctx context.Context, s *scope, other *clusterv1.Cluster) (bool, error) {
 	namespace := namespaceMetadata()
 	if err := l.Get(ctx, client.ObjectKey{Name: other.Namespace}, namespace, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("reading Namespace: %w", err)
 	}
-	selected, _ := stamp.SubjectOf(other, namespace.Labels).IsSelected(v.in.Cluster)
+	selected, _ := stamp.SubjectOf(other, namespace.Labels).IsSelected(s.in.Cluster)
 	return selected, nil
 }
 

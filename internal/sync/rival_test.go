@@ -10,9 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 func TestYieldsTo(t *testing.T) {
@@ -67,15 +67,15 @@ func TestRivalThatIsNotInTheCacheYet(t *testing.T) {
 	cache := fake.NewClientBuilder().WithScheme(scheme).
 		WithIndex(&fleetv1.Cluster{}, "muster.fleetNamespace", func(client.Object) []string { return nil }).
 		WithIndex(&clusterv1.Cluster{}, "muster.fleetNamespace", func(client.Object) []string { return nil }).Build()
-	store := observed.NewStore(cache, scheme)
+	store := kube.NewStore(cache, scheme)
 	made := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: first, UID: "1", ResourceVersion: "1"}}
 	if err := store.Created(made); err != nil {
 		t.Fatal(err)
 	}
-	l := &looker{Reader: cache, store: store}
+	l := &scopeReader{Reader: cache, store: store}
 	for name, want := range map[string]string{second: first, "a-production-eu-west-1-payments-cluster-00024711": ""} {
-		v := &visit{cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}}
-		if rival, err := l.rivalOf(t.Context(), v, name); err != nil || rival.Name != want {
+		s := &scope{cluster: &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}}
+		if rival, err := l.rivalOf(t.Context(), s, name); err != nil || rival.Name != want {
 			t.Errorf("the rival of %s is %q (%v), want %q", name, rival.Name, err, want)
 		}
 	}

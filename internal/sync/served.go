@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/muster-fleet/muster/internal/apierror"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/metrics"
-	"github.com/muster-fleet/muster/internal/sync/sources"
+	"github.com/muster-fleet/muster/internal/references"
 )
 
 const gateInterval = 2 * time.Second
@@ -46,23 +46,23 @@ type Gate struct {
 	crds   client.Reader
 	mapper meta.RESTMapper
 	open   func(context.Context) error
-	// opened says that the reconcilers are being set up, or are.
+	// opened means that the reconcilers are being set up, or are.
 	opened atomic.Bool
 }
 
 // Start waits for the kinds, then opens. It is a manager's Runnable.
 func (g *Gate) Start(ctx context.Context) error {
 	log := ctrl.LoggerFrom(ctx).WithName("gate")
-	said := ""
+	reported := ""
 	if wait.PollUntilContextCancel(ctx, gateInterval, true, func(context.Context) (bool, error) {
-		missing, err := g.look(ctx)
+		missing, err := g.missing(ctx)
 		if err != nil {
 			log.Error(err, "Looking for the CRDs of Cluster API and Fleet failed; it is tried again")
 			return false, nil
 		}
-		if missing != said {
+		if missing != reported {
 			log.Info("Waiting for Cluster API and Fleet", "missing", missing)
-			said = missing
+			reported = missing
 		}
 		return missing == "", nil
 	}) != nil {
@@ -72,12 +72,12 @@ func (g *Gate) Start(ctx context.Context) error {
 	return g.open(ctx)
 }
 
-// look names the required kinds that are not served, or returns "". A kind may go while Muster
+// missing names the required kinds that are not served, or returns "". A kind may go while Muster
 // runs, with all its objects. The mapper never forgets a kind, so look reads the CRDs, too.
-func (g *Gate) look(ctx context.Context) (string, error) {
+func (g *Gate) missing(ctx context.Context) (string, error) {
 	var missing []string
 	for name, kind := range required {
-		crd := sources.CRD()
+		crd := references.CRD()
 		err := g.crds.Get(ctx, client.ObjectKey{Name: name}, crd)
 		if client.IgnoreNotFound(err) != nil {
 			return "", fmt.Errorf("reading CRD %s: %w", name, err)
@@ -105,7 +105,7 @@ type patient struct{ reconcile.Reconciler }
 // Reconcile reconciles.
 func (p patient) Reconcile(ctx context.Context, req reconcile.Request) (ctrl.Result, error) {
 	result, err := p.Reconciler.Reconcile(ctx, req)
-	if apierror.IsUnserved(err) {
+	if kube.IsUnserved(err) {
 		return ctrl.Result{RequeueAfter: unservedInterval}, nil
 	}
 	return result, err

@@ -1,6 +1,6 @@
 // Package sync makes Fleet's objects follow from the stamped CAPI Clusters. It
 // decides when, and in which order, objects are written; what they hold is decided
-// in package desired, and how they are written in package apply.
+// in package desired, and how they are written in package kube.
 //
 // Each kind of object has a reconciler of its own, keyed by that object: clusters
 // (cluster.go); groups (group.go), mappings (mapping.go) and namespaces (namespace.go), which
@@ -26,11 +26,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // Options are the settings of the program, as opposed to those of the FleetAddonConfig.
@@ -76,9 +75,9 @@ func (everywhere) NeedLeaderElection() bool { return false }
 type common struct {
 	ctrl.Manager
 	Options
-	store    *observed.Store
-	unseen   *observed.Unseen
-	applier  *apply.Applier
+	store    *kube.Store
+	missed   *kube.MissedWrites
+	applier  *kube.Applier
 	settings *settings.Reader
 	users    *users
 	events   *enqueuer
@@ -89,10 +88,10 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	if err := addIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	store := observed.NewStore(mgr.GetClient(), mgr.GetScheme())
+	store := kube.NewStore(mgr.GetClient(), mgr.GetScheme())
 	c := &common{
-		Manager: mgr, Options: options, store: store, unseen: observed.NewUnseen(store),
-		applier:  &apply.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
+		Manager: mgr, Options: options, store: store, missed: kube.NewMissedWrites(store),
+		applier:  &kube.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
 		settings: settings.NewReader(mgr.GetClient()),
 		users:    newUsers(mgr.GetClient(), store),
 		mirror:   mirror{staleAfter: options.StaleAfter, now: time.Now},
@@ -101,14 +100,14 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	if err := forgetSeen(ctx, mgr, store); err != nil {
 		return err
 	}
-	if err := mgr.Add(c.unseen); err != nil {
+	if err := mgr.Add(c.missed); err != nil {
 		return err
 	}
 	objects, err := newCache(mgr, options.Cache)
 	if err != nil {
 		return err
 	}
-	sources := sources.New(mgr.GetClient(), objects, behindIfMany(c.events.clustersReferringTo))
+	sources := references.New(mgr.GetClient(), objects, behindIfMany(c.events.clustersReferringTo))
 	if err := sources.Warm(ctx, func(cluster client.Object) bool { return isWatched(cluster, options.WatchFilter) }); err != nil {
 		return err
 	}
@@ -153,7 +152,7 @@ func controllerOptions(concurrency int) controller.Options {
 }
 
 // forgetSeen lets the store forget a write as soon as the cache has it.
-func forgetSeen(ctx context.Context, mgr ctrl.Manager, store *observed.Store) error {
+func forgetSeen(ctx context.Context, mgr ctrl.Manager, store *kube.Store) error {
 	for _, object := range []client.Object{
 		&clusterv1.Cluster{}, &fleetv1.Cluster{}, &fleetv1.ClusterGroup{}, &fleetv1.BundleNamespaceMapping{},
 	} {
@@ -212,14 +211,14 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		}},
 		{&fleetv1.Cluster{}, byClassNamespace, ofUse(byClassNamespace)},
 		{&fleetv1.Cluster{}, byGroup, ofUse(byGroup)},
-		{&clusterv1.Cluster{}, sources.ByReference, sources.References},
-		{&clusterv1.Cluster{}, sources.ByKind, sources.Kinds},
+		{&clusterv1.Cluster{}, references.ByReference, references.References},
+		{&clusterv1.Cluster{}, references.ByKind, references.Kinds},
 	} {
 		if err := indexer.IndexField(ctx, index.object, index.name, index.values); err != nil {
 			return fmt.Errorf("adding index %s: %w", index.name, err)
 		}
 	}
-	return observed.IndexRivals(ctx, indexer)
+	return kube.IndexRivals(ctx, indexer)
 }
 
 // ofUse indexes Clusters and Fleet Clusters by what they use.

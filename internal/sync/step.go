@@ -9,11 +9,11 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// step is what is done next for a Cluster. Each is taken at most once in a visit.
+// step is what is done next for a Cluster. Each is taken at most once in a reconcile.
 type step string
 
 const (
-	// rest ends the visit: the outcome says how the Cluster stands.
+	// rest ends the reconcile: the outcome says how the Cluster stands.
 	rest step = "rest"
 	// restamp brings the stamp on the Cluster to what it should be, where the webhook has
 	// not done so already.
@@ -38,124 +38,124 @@ const (
 )
 
 // next returns what to do next and, if that is rest, how the Cluster stands. It is pure.
-func (v *visit) next() (step, outcome) {
+func (s *scope) next() (step, outcome) {
 	switch {
-	case v.held && !v.isClaimed():
+	case s.retained && !s.isClaimed():
 		return rest, outcome{}
-	case v.held && v.paused:
+	case s.retained && s.paused:
 		// One thing does not wait: clusterctl may move Clusters while the import is turned
 		// off, and Fleet would uninstall their applications.
-		return v.first(release), v.unchanged()
-	case v.held:
-		return v.first(reclaim), v.unchanged()
+		return s.first(release), s.unchanged()
+	case s.retained:
+		return s.first(reclaim), s.unchanged()
 
-	case !v.cluster.DeletionTimestamp.IsZero() && v.paused:
-		return rest, v.unchanged()
-	case !v.cluster.DeletionTimestamp.IsZero():
+	case !s.cluster.DeletionTimestamp.IsZero() && s.paused:
+		return rest, s.unchanged()
+	case !s.cluster.DeletionTimestamp.IsZero():
 		// Paused, deleted, unpaused: its Fleet Cluster must go with it after all.
-		return v.first(reclaim), v.unchanged()
-	case v.paused && !v.selected && !v.isClaimed():
-		return rest, unselected(false, false, v.why)
-	case v.paused:
+		return s.first(reclaim), s.unchanged()
+	case s.paused && !s.selected && !s.isClaimed():
+		return rest, unselected(false, false, s.why)
+	case s.paused:
 		// Everything stays as it is, except the owner reference.
-		return v.first(release), paused(v.isIn())
-	case v.taken[withdraw]:
+		return s.first(release), paused(s.isIn())
+	case s.taken[withdraw]:
 		return rest, unselected(false, false, "")
-	case !v.selected && v.isClaimed() && v.in.Cluster.OnDeselect == addonsv1.DeselectDelete:
+	case !s.selected && s.isClaimed() && s.in.Cluster.OnDeselect == addonsv1.DeselectDelete:
 		return withdraw, outcome{}
-	case !v.taken[restamp]:
+	case !s.taken[restamp]:
 		return restamp, outcome{}
-	case !v.selected:
-		return v.first(reclaim), unselected(v.isClaimed(), v.isIn(), v.why)
+	case !s.selected:
+		return s.first(reclaim), unselected(s.isClaimed(), s.isIn(), s.why)
 	default:
-		return v.nextOfImport()
+		return s.nextOfImport()
 	}
 }
 
 // nextOfImport is next for a Cluster that is selected, stamped, and neither paused nor being
 // deleted.
-func (v *visit) nextOfImport() (step, outcome) {
+func (s *scope) nextOfImport() (step, outcome) {
 	switch {
-	case v.rival.Name != "":
-		name := stamp.OnSync(v.in, v.subject, v.pin()).Pin.ClusterName // It may not be pinned to it.
-		return v.first(reclaim), frozen(StateConflicted, v.isIn(), reasonConflict,
-			stamp.SharedFleetNamespace(v.cluster.Namespace, name, v.cluster.Name)).again(rivalInterval)
-	case !v.taken[claim]:
+	case s.rival.Name != "":
+		name := stamp.OnSync(s.in, s.subject, s.pin()).Pin.ClusterName // It may not be pinned to it.
+		return s.first(reclaim), retained(StateConflicted, s.isIn(), reasonConflict,
+			stamp.SharedFleetNamespace(s.cluster.Namespace, name, s.cluster.Name)).again(rivalInterval)
+	case !s.taken[claim]:
 		return claim, outcome{}
-	case v.displacing != "":
-		return rest, displaced(v.isIn(), useOf(v.cluster), v.displacing)
-	case !v.taken[target]:
+	case s.displacing != "":
+		return rest, displaced(s.isIn(), useOf(s.cluster), s.displacing)
+	case !s.taken[target]:
 		return target, outcome{}
-	case v.fleet != nil && v.relation == stamp.Foreign:
-		return rest, conflicting(v.whose)
-	case v.fleet != nil && !v.fleet.DeletionTimestamp.IsZero():
+	case s.fleet != nil && s.relation == stamp.Foreign:
+		return rest, conflicting(s.whose)
+	case s.fleet != nil && !s.fleet.DeletionTimestamp.IsZero():
 		return rest, notImported(StatePending, reasonDeleting, "the Fleet Cluster is being deleted; it is made again when it is gone")
-	case v.fleet != nil && v.relation == stamp.Predecessor:
+	case s.fleet != nil && s.relation == stamp.EarlierCluster:
 		return rest, notImported(StatePending, reasonDeleting, fmt.Sprintf(
-			"Fleet Cluster %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", v.fleet.Name))
-	case v.leftover != "":
+			"Fleet Cluster %q is still that of an earlier Cluster of this name; it is made again when the garbage collector has taken it away", s.fleet.Name))
+	case s.leftover != "":
 		return rest, notImported(StatePending, reasonDeleting, fmt.Sprintf(
-			"Fleet has yet to remove Namespace %q of an earlier cluster of this name; the Fleet Cluster is made when it has", v.leftover)).again(leftoverInterval)
-	case v.isNew() && v.byAgent && v.isUnmade():
+			"Fleet has yet to remove Namespace %q of an earlier cluster of this name; the Fleet Cluster is made when it has", s.leftover)).again(leftoverInterval)
+	case s.isNew() && s.byAgent && s.isUnmade():
 		return rest, notImported(StatePending, reasonWaiting, "Cluster API has not made the control plane and the infrastructure yet; the Cluster is registered in Fleet when it has")
-	case v.isNew() && !v.byAgent && !v.isInitialized():
+	case s.isNew() && !s.byAgent && !s.isInitialized():
 		return rest, notImported(StatePending, reasonWaiting, "the control plane is not initialized yet; the Cluster is imported into Fleet when it is")
-	case !v.taken[resolve]:
+	case !s.taken[resolve]:
 		return resolve, outcome{}
-	case v.isNew() && v.unresolved != "":
+	case s.isNew() && s.unresolved != "":
 		// A Fleet Cluster without its values would stop every bundle that reads them, for all
 		// clusters (Fleet targets with missingkey=error).
-		return rest, notImported(StatePending, reasonUnresolved, v.unresolved).again(v.again)
-	case v.fleet != nil && (v.relation == stamp.HandedOver || v.relation == stamp.Orphan):
+		return rest, notImported(StatePending, reasonUnresolved, s.unresolved).again(s.again)
+	case s.fleet != nil && (s.relation == stamp.HandedOver || s.relation == stamp.Orphan):
 		return takeOver, outcome{}
-	case !v.taken[put]:
+	case !s.taken[put]:
 		return put, outcome{}
-	case v.foreign != "":
-		return v.first(reclaim), frozen(StateConflicted, v.isIn(), reasonConflict, v.foreign).again(v.again)
-	case v.waits() && v.isTurning():
-		return v.first(reclaim), notImported(StatePending, reasonWaiting,
-			"the control plane is not initialized yet; when it is, Fleet installs the agent that was to call by itself")
-	case v.waits():
-		return v.first(reclaim), waitingForAgent(v.cluster.Name, v.unregistered)
+	case s.foreign != "":
+		return s.first(reclaim), retained(StateConflicted, s.isIn(), reasonConflict, s.foreign).again(s.again)
+	case s.waits() && s.isTurning():
+		return s.first(reclaim), notImported(StatePending, reasonWaiting,
+			"the control plane is not initialized yet; when it is, Fleet installs the agent that was to register itself")
+	case s.waits():
+		return s.first(reclaim), waitingForAgent(s.cluster.Name, s.unregistered)
 	default:
-		return v.first(reclaim), imported(v.fleet.Name, v.unresolved, v.stays()).again(v.again)
+		return s.first(reclaim), imported(s.fleet.Name, s.unresolved, s.agentNote()).again(s.again)
 	}
 }
 
 // first returns a step if it has anything to do, and rest if not.
-func (v *visit) first(wanted step) step {
-	if wanted == release && v.isToBeReleased() || wanted == reclaim && v.isToBeReclaimed() {
+func (s *scope) first(wanted step) step {
+	if wanted == release && s.isToBeReleased() || wanted == reclaim && s.isToBeReclaimed() {
 		return wanted
 	}
 	return rest
 }
 
 // isNew reports whether the Cluster is not in Fleet yet.
-func (v *visit) isNew() bool { return v.fleet == nil || v.relation == stamp.Orphan }
+func (s *scope) isNew() bool { return s.fleet == nil || s.relation == stamp.Orphan }
 
-// isTurning reports whether Fleet is to install the agent of a Cluster whose agent was to call by
+// isTurning reports whether Fleet is to install the agent of a Cluster whose agent was to register itself by
 // itself, and has to wait for the control plane. Named now, the kubeconfig would be missing, and
 // Fleet would look for it at intervals of up to 10 minutes.
-func (v *visit) isTurning() bool {
-	return !v.byAgent && v.has() && v.fleet.Spec.KubeConfigSecret == "" && !v.isInitialized()
+func (s *scope) isTurning() bool {
+	return !s.byAgent && s.has() && s.fleet.Spec.KubeConfigSecret == "" && !s.isInitialized()
 }
 
-func (v *visit) isInitialized() bool {
-	return ptr.Deref(v.cluster.Status.Initialization.ControlPlaneInitialized, false)
+func (s *scope) isInitialized() bool {
+	return ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
-// stays says that the agent does not go where the FleetAddonConfig wants it; empty if it does.
-func (v *visit) stays() string {
-	runs, asked := v.agentNamespace(), v.in.Cluster.AgentNamespace
+// retained reports that the agent does not go where the FleetAddonConfig wants it; empty if it does.
+func (s *scope) agentNote() string {
+	runs, asked := s.agentNamespace(), s.in.Cluster.AgentNamespace
 	if runs == asked {
 		return ""
 	}
-	return fmt.Sprintf("; its agent stays in namespace %q instead of %q (spec.cluster.agentNamespace): an agent that calls by itself has its credential there", runs, asked)
+	return fmt.Sprintf("; its agent stays in namespace %q instead of %q (spec.cluster.agentNamespace): an agent that registers itself has its credential there", runs, asked)
 }
 
 // isUnmade reports whether the objects that a topology Cluster will refer to are not there
 // yet: without them template values would be resolved, and lack what bundles read.
-func (v *visit) isUnmade() bool {
-	spec := v.cluster.Spec
+func (s *scope) isUnmade() bool {
+	spec := s.cluster.Spec
 	return spec.Topology.IsDefined() && !(spec.ControlPlaneRef.IsDefined() && spec.InfrastructureRef.IsDefined())
 }

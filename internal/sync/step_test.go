@@ -13,16 +13,16 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 )
 
-// met is a Cluster as a visit meets it.
+// met is a Cluster as a reconcile finds it.
 type met struct {
-	held, deleted, specPaused, annotationPaused, selected, pinned, initialized, deleteDeselected bool
-	fleet                                                                                        *metFleet
-	// byAgent: the agent is to call; unregistered: the registrar does not run; unmade: the
+	retained, deleted, specPaused, annotationPaused, selected, pinned, initialized, deleteDeselected bool
+	fleet                                                                                            *metFleet
+	// byAgent: the agent is to register itself; unregistered: the registrar does not run; unmade: the
 	// objects that a topology Cluster will refer to are not there.
 	byAgent, unregistered, unmade bool
 	displacing, unresolved        string
@@ -32,9 +32,9 @@ type met struct {
 	// pinned therefore.
 	rival    string
 	unpinned bool
-	// told is what the registrar has said, an hour after the Cluster was made.
-	told  string
-	again time.Duration
+	// reported is what the registrar has said, an hour after the Cluster was made.
+	reported string
+	again    time.Duration
 }
 
 // metFleet is the Fleet Cluster that it has.
@@ -42,16 +42,16 @@ type metFleet struct {
 	relation        stamp.Relation
 	owned, released bool
 	ours, deleted   bool
-	// initiated: it was made for an agent that calls by itself; called: that has.
+	// initiated: it was made for an agent that registers itself; called: that has.
 	// inherited: it is older than the Cluster, and was called so long after that was made.
-	initiated, called bool
-	inherited         time.Duration
+	initiated, checkedIn bool
+	inherited            time.Duration
 }
 
 // born is when Clusters were created.
 var born = metav1.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
 
-func (m met) visit() *visit {
+func (m met) scope() *scope {
 	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "1", CreationTimestamp: born, Annotations: map[string]string{}}}
 	if m.unmade {
 		cluster.Spec.Topology.ClassRef.Name = "standard"
@@ -68,9 +68,9 @@ func (m met) visit() *visit {
 	if m.pinned {
 		cluster.Annotations[stamp.OwnedByAnnotation], cluster.Annotations[stamp.ClusterNameAnnotation] = "fleet-addon-config", "prod"
 	}
-	if m.told != "" {
-		condition := metav1.Condition{Type: ManifestCondition, Status: metav1.ConditionFalse, Reason: m.told, LastTransitionTime: metav1.NewTime(born.Add(time.Hour))}
-		if m.told == "ManifestReady" {
+	if m.reported != "" {
+		condition := metav1.Condition{Type: ManifestCondition, Status: metav1.ConditionFalse, Reason: m.reported, LastTransitionTime: metav1.NewTime(born.Add(time.Hour))}
+		if m.reported == "ManifestReady" {
 			condition.Status = metav1.ConditionTrue
 		}
 		cluster.Status.Conditions = []metav1.Condition{condition}
@@ -79,15 +79,15 @@ func (m met) visit() *visit {
 	if m.deleteDeselected {
 		in.Cluster.OnDeselect = addonsv1.DeselectDelete
 	}
-	v := &visit{
-		in: in, held: m.held, cluster: cluster, subject: stamp.SubjectOf(cluster, nil), selected: m.selected, why: "no selector matches",
+	s := &scope{
+		in: in, retained: m.retained, cluster: cluster, subject: stamp.SubjectOf(cluster, nil), selected: m.selected, why: "no selector matches",
 		paused: m.specPaused || m.annotationPaused, taken: map[step]bool{}, byAgent: m.byAgent, unregistered: m.unregistered,
 	}
 	if m.fleet != nil {
-		v.fleet = m.fleet.object()
-		v.relation, v.whose = m.fleet.relation, "it is that of another"
+		s.fleet = m.fleet.object()
+		s.relation, s.whose = m.fleet.relation, "it is that of another"
 	}
-	return v
+	return s
 }
 
 func (f *metFleet) object() *fleetv1.Cluster {
@@ -96,7 +96,7 @@ func (f *metFleet) object() *fleetv1.Cluster {
 	if !f.initiated {
 		fleet.Spec.KubeConfigSecret = "prod-kubeconfig"
 	}
-	if f.called {
+	if f.checkedIn {
 		fleet.Status.Agent.LastSeen = metav1.NewTime(born.Add(time.Hour))
 	}
 	if f.inherited != 0 {
@@ -118,54 +118,54 @@ func (f *metFleet) object() *fleetv1.Cluster {
 	return fleet
 }
 
-// play takes the steps of a visit as the reconciler would, and returns them with the outcome.
+// play takes the steps of a reconcile as the reconciler would, and returns them with the outcome.
 // It adds what Fleet says of the Cluster's bundles, which it must in every state.
 func (m met) play(t *testing.T) (steps []step, result outcome) {
 	t.Helper()
-	v := m.visit()
+	s := m.scope()
 	for {
-		next, result := v.next()
+		next, result := s.next()
 		if next == rest {
-			result = mirror{staleAfter: time.Hour, now: func() time.Time { return born.Add(3 * time.Hour) }}.of(v, result)
+			result = mirror{staleAfter: time.Hour, now: func() time.Time { return born.Add(3 * time.Hour) }}.of(s, result)
 			isMirrored := meta.FindStatusCondition(result.conditions, BundlesReadyCondition) != nil
-			if isItsOwn := v.has() && (v.isClaimed() || v.selected && !m.held && !m.deleted); isMirrored != isItsOwn {
+			if isItsOwn := s.has() && (s.isClaimed() || s.selected && !m.retained && !m.deleted); isMirrored != isItsOwn {
 				t.Errorf("%+v, fleet %+v: mirrored: %v, after %v", m, m.fleet, isMirrored, steps)
 			}
 			return steps, result
 		}
-		if v.taken[next] {
+		if s.taken[next] {
 			t.Fatalf("%+v: the step %q comes twice: %v", m, next, steps)
 		}
 		switch next {
 		case restamp:
 			if m.unpinned {
-				v.rival.Name = m.rival
+				s.rival.Name = m.rival
 			} else if m.selected {
-				v.cluster.Annotations[stamp.OwnedByAnnotation], v.cluster.Annotations[stamp.ClusterNameAnnotation] = "fleet-addon-config", "prod"
+				s.cluster.Annotations[stamp.OwnedByAnnotation], s.cluster.Annotations[stamp.ClusterNameAnnotation] = "fleet-addon-config", "prod"
 			}
 		case claim:
-			v.displacing, v.leftover, v.rival.Name = m.displacing, m.leftover, m.rival
+			s.displacing, s.leftover, s.rival.Name = m.displacing, m.leftover, m.rival
 		case target:
-			v.foreign = m.foreign
+			s.foreign = m.foreign
 		case resolve:
-			v.unresolved, v.again = m.unresolved, m.again
+			s.unresolved, s.again = m.unresolved, m.again
 		case takeOver:
-			v.relation = stamp.Own
+			s.relation = stamp.Own
 		case put:
-			written := metFleet{ours: true, owned: true, initiated: m.byAgent || v.isTurning()}
+			written := metFleet{ours: true, owned: true, initiated: m.byAgent || s.isTurning()}
 			if m.fleet != nil {
-				written.released, written.called, written.inherited = m.fleet.released, m.fleet.called, m.fleet.inherited
+				written.released, written.checkedIn, written.inherited = m.fleet.released, m.fleet.checkedIn, m.fleet.inherited
 			}
-			v.fleet, v.relation = written.object(), stamp.Own
+			s.fleet, s.relation = written.object(), stamp.Own
 		case release:
-			v.fleet.OwnerReferences, v.fleet.Annotations[stamp.ReleasedAnnotation] = nil, "true"
+			s.fleet.OwnerReferences, s.fleet.Annotations[stamp.ReleasedAnnotation] = nil, "true"
 		case reclaim:
-			delete(v.fleet.Annotations, stamp.ReleasedAnnotation)
+			delete(s.fleet.Annotations, stamp.ReleasedAnnotation)
 		case withdraw:
-			v.fleet = nil
-			clear(v.cluster.Annotations)
+			s.fleet = nil
+			clear(s.cluster.Annotations)
 		}
-		v.taken[next] = true
+		s.taken[next] = true
 		steps = append(steps, next)
 	}
 }
@@ -178,9 +178,9 @@ func TestSteps(t *testing.T) {
 	foreign := &metFleet{relation: stamp.Foreign}
 	toImport := []step{restamp, claim, target, resolve, put}
 	expected := &metFleet{relation: stamp.Own, ours: true, owned: true, initiated: true}
-	caller := &metFleet{relation: stamp.Own, ours: true, owned: true, initiated: true, called: true}
-	inherited := func(called time.Duration) *metFleet {
-		return &metFleet{relation: stamp.Orphan, initiated: true, inherited: called}
+	agent := &metFleet{relation: stamp.Own, ours: true, owned: true, initiated: true, checkedIn: true}
+	inherited := func(checkedIn time.Duration) *metFleet {
+		return &metFleet{relation: stamp.Orphan, initiated: true, inherited: checkedIn}
 	}
 	takenOver := []step{restamp, claim, target, resolve, takeOver, put}
 	for name, test := range map[string]struct {
@@ -190,12 +190,12 @@ func TestSteps(t *testing.T) {
 		status metav1.ConditionStatus // of FleetImported; empty for none
 		reason string
 	}{
-		"off, never seen":               {met: met{held: true, selected: true}},
-		"off, imported":                 {met: met{held: true, selected: true, pinned: true, fleet: own}},
-		"off, paused for a move":        {met: met{held: true, selected: true, pinned: true, specPaused: true, fleet: own}, steps: []step{release}},
-		"off, moved, being deleted":     {met: met{held: true, pinned: true, specPaused: true, deleted: true, fleet: own}},
-		"off, unpaused again":           {met: met{held: true, selected: true, pinned: true, fleet: released}, steps: []step{reclaim}},
-		"off, paused, not Muster's":     {met: met{held: true, specPaused: true, fleet: foreign}},
+		"off, never seen":               {met: met{retained: true, selected: true}},
+		"off, imported":                 {met: met{retained: true, selected: true, pinned: true, fleet: own}},
+		"off, paused for a move":        {met: met{retained: true, selected: true, pinned: true, specPaused: true, fleet: own}, steps: []step{release}},
+		"off, moved, being deleted":     {met: met{retained: true, pinned: true, specPaused: true, deleted: true, fleet: own}},
+		"off, unpaused again":           {met: met{retained: true, selected: true, pinned: true, fleet: released}, steps: []step{reclaim}},
+		"off, paused, not Muster's":     {met: met{retained: true, specPaused: true, fleet: foreign}},
 		"being deleted":                 {met: met{deleted: true, selected: true, pinned: true, fleet: own}},
 		"being deleted, paused":         {met: met{deleted: true, selected: true, pinned: true, specPaused: true, fleet: own}},
 		"being deleted, was released":   {met: met{deleted: true, selected: true, pinned: true, fleet: released}, steps: []step{reclaim}},
@@ -222,7 +222,7 @@ func TestSteps(t *testing.T) {
 		"its group is another class's":  {met: met{selected: true, initialized: true, displacing: "a.b"}, steps: []step{restamp, claim}, state: StateConflicted, status: "False", reason: "NameConflict"},
 		"the name is somebody else's":   {met: met{selected: true, initialized: true, fleet: foreign}, steps: []step{restamp, claim, target}, state: StateConflicted, status: "False", reason: "NameConflict"},
 		"its Fleet Cluster is going":    {met: met{selected: true, initialized: true, fleet: &metFleet{relation: stamp.Own, deleted: true}}, steps: []step{restamp, claim, target}, state: StatePending, status: "False", reason: "FleetClusterDeleting"},
-		"a namesake's is to go first":   {met: met{selected: true, initialized: true, fleet: &metFleet{relation: stamp.Predecessor}}, steps: []step{restamp, claim, target}, state: StatePending, status: "False", reason: "FleetClusterDeleting"},
+		"a namesake's is to go first":   {met: met{selected: true, initialized: true, fleet: &metFleet{relation: stamp.EarlierCluster}}, steps: []step{restamp, claim, target}, state: StatePending, status: "False", reason: "FleetClusterDeleting"},
 		"a namesake left it":            {met: met{selected: true, initialized: true, fleet: &metFleet{relation: stamp.Orphan}}, steps: []step{restamp, claim, target, resolve, takeOver, put}, state: StateImported, status: "True", reason: "Imported"},
 		"a namesake left it, too early": {met: met{selected: true, fleet: &metFleet{relation: stamp.Orphan}}, steps: []step{restamp, claim, target}, state: StatePending, status: "False", reason: "WaitingForControlPlane"},
 		"handed over":                   {met: met{selected: true, initialized: true, fleet: &metFleet{relation: stamp.HandedOver}}, steps: []step{restamp, claim, target, resolve, takeOver, put}, state: StateImported, status: "True", reason: "Imported"},
@@ -235,27 +235,27 @@ func TestSteps(t *testing.T) {
 		"agent: values missing at first":          {met: met{selected: true, byAgent: true, unresolved: "no such object"}, steps: []step{restamp, claim, target, resolve}, state: StatePending, status: "False", reason: "TemplateValuesUnresolved"},
 		"agent: not called yet":                   {met: met{selected: true, pinned: true, byAgent: true, initialized: true, fleet: expected}, steps: toImport, state: StatePending, status: "False", reason: "WaitingForAgent"},
 		"agent: not called, nobody registers":     {met: met{selected: true, byAgent: true, initialized: true, unregistered: true}, steps: toImport, state: StatePending, status: "False", reason: "RegistrarMissing"},
-		"agent: has called":                       {met: met{selected: true, pinned: true, byAgent: true, fleet: caller}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
-		"agent: has called, registrar gone":       {met: met{selected: true, pinned: true, byAgent: true, unregistered: true, fleet: caller}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
-		"agent: has called, values missing":       {met: met{selected: true, pinned: true, byAgent: true, unresolved: "no such object", fleet: caller}, steps: toImport, state: StateImported, status: "True", reason: "TemplateValuesUnresolved"},
-		"agent: of the manager's before":          {met: met{selected: true, pinned: true, byAgent: true, initialized: true, fleet: &metFleet{relation: stamp.Own, ours: true, owned: true, called: true}}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"agent: has checked in":                   {met: met{selected: true, pinned: true, byAgent: true, fleet: agent}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"agent: has checked in, registrar gone":   {met: met{selected: true, pinned: true, byAgent: true, unregistered: true, fleet: agent}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"agent: has checked in, values missing":   {met: met{selected: true, pinned: true, byAgent: true, unresolved: "no such object", fleet: agent}, steps: toImport, state: StateImported, status: "True", reason: "TemplateValuesUnresolved"},
+		"agent: of the manager's before":          {met: met{selected: true, pinned: true, byAgent: true, initialized: true, fleet: &metFleet{relation: stamp.Own, ours: true, owned: true, checkedIn: true}}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
 		"agent: of the manager's, never in":       {met: met{selected: true, pinned: true, byAgent: true, initialized: true, fleet: own}, steps: toImport, state: StatePending, status: "False", reason: "WaitingForAgent"},
 		"agent: a namesake's called":              {met: met{selected: true, byAgent: true, fleet: inherited(-time.Minute)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
 		"agent: a namesake's calls still":         {met: met{selected: true, byAgent: true, fleet: inherited(time.Minute)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
-		"agent: a namesake's, not handed out":     {met: met{selected: true, byAgent: true, told: "WaitingForFleet", fleet: inherited(2 * time.Hour)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
-		"agent: a namesake's, handed out":         {met: met{selected: true, byAgent: true, told: "ManifestReady", fleet: inherited(time.Minute)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
-		"agent: after a namesake's":               {met: met{selected: true, byAgent: true, told: "ManifestReady", fleet: inherited(2 * time.Hour)}, steps: takenOver, state: StateImported, status: "True", reason: "Imported"},
-		"agent: came with its agent":              {met: met{selected: true, byAgent: true, told: "AlreadyRegistered", fleet: inherited(-time.Minute)}, steps: takenOver, state: StateImported, status: "True", reason: "Imported"},
+		"agent: a namesake's, not issued":         {met: met{selected: true, byAgent: true, reported: "WaitingForFleet", fleet: inherited(2 * time.Hour)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"agent: a namesake's, issued":             {met: met{selected: true, byAgent: true, reported: "ManifestReady", fleet: inherited(time.Minute)}, steps: takenOver, state: StatePending, status: "False", reason: "WaitingForAgent"},
+		"agent: after a namesake's":               {met: met{selected: true, byAgent: true, reported: "ManifestReady", fleet: inherited(2 * time.Hour)}, steps: takenOver, state: StateImported, status: "True", reason: "Imported"},
+		"agent: came with its agent":              {met: met{selected: true, byAgent: true, reported: "AlreadyRegistered", fleet: inherited(-time.Minute)}, steps: takenOver, state: StateImported, status: "True", reason: "Imported"},
 		"agent: paused before it called":          {met: met{selected: true, pinned: true, byAgent: true, annotationPaused: true, fleet: expected}, state: StatePending, status: "False", reason: "Paused"},
-		"agent: paused after":                     {met: met{selected: true, pinned: true, byAgent: true, annotationPaused: true, fleet: caller}, state: StatePending, status: "True", reason: "Paused"},
+		"agent: paused after":                     {met: met{selected: true, pinned: true, byAgent: true, annotationPaused: true, fleet: agent}, state: StatePending, status: "True", reason: "Paused"},
 		"agent: deselected before it called":      {met: met{pinned: true, byAgent: true, fleet: expected}, steps: []step{restamp}, state: StateUnselected, status: "False", reason: "Deselected"},
-		"agent: deselected after":                 {met: met{pinned: true, byAgent: true, fleet: caller}, steps: []step{restamp}, state: StateUnselected, status: "True", reason: "Deselected"},
+		"agent: deselected after":                 {met: met{pinned: true, byAgent: true, fleet: agent}, steps: []step{restamp}, state: StateUnselected, status: "True", reason: "Deselected"},
 		"agent: not selected":                     {met: met{byAgent: true}, steps: []step{restamp}, state: StateUnselected},
 		"agent: the name is somebody else's":      {met: met{selected: true, byAgent: true, fleet: foreign}, steps: []step{restamp, claim, target}, state: StateConflicted, status: "False", reason: "NameConflict"},
 		"agent: unpaused before it called":        {met: met{selected: true, pinned: true, byAgent: true, fleet: &metFleet{relation: stamp.Own, ours: true, released: true, initiated: true}}, steps: append(slices.Clone(toImport), reclaim), state: StatePending, status: "False", reason: "WaitingForAgent"},
-		"manager again, after it called":          {met: met{selected: true, pinned: true, initialized: true, fleet: caller}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"manager again, after it called":          {met: met{selected: true, pinned: true, initialized: true, fleet: agent}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
 		"manager again, before the control plane": {met: met{selected: true, pinned: true, fleet: expected}, steps: toImport, state: StatePending, status: "False", reason: "WaitingForControlPlane"},
-		"manager again, called, no control plane": {met: met{selected: true, pinned: true, fleet: caller}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
+		"manager again, called, no control plane": {met: met{selected: true, pinned: true, fleet: agent}, steps: toImport, state: StateImported, status: "True", reason: "Imported"},
 
 		"a target is somebody else's":        {met: met{selected: true, initialized: true, foreign: "not Muster's"}, steps: toImport, state: StateConflicted, status: "True", reason: "NameConflict"},
 		"agent: a target is somebody else's": {met: met{selected: true, byAgent: true, foreign: "not Muster's"}, steps: toImport, state: StateConflicted, status: "False", reason: "NameConflict"},
@@ -266,8 +266,8 @@ func TestSteps(t *testing.T) {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
 			var status metav1.ConditionStatus
-			if told := meta.FindStatusCondition(result.conditions, ImportedCondition); told != nil {
-				status = told.Status
+			if reported := meta.FindStatusCondition(result.conditions, ImportedCondition); reported != nil {
+				status = reported.Status
 			}
 			if result.state != test.state || status != test.status || result.reason() != test.reason {
 				t.Errorf("got state %q, FleetImported %q %q; want %q, %q %q", result.state, status, result.reason(), test.state, test.status, test.reason)
@@ -289,7 +289,7 @@ func TestStepsOfEverything(t *testing.T) {
 		for bits := range 3 << 10 {
 			on := func(bit int) bool { return bits&(1<<bit) > 0 }
 			m := met{
-				fleet: fleet, held: on(0), deleted: on(1), specPaused: on(2), annotationPaused: on(3), selected: on(4), pinned: on(5),
+				fleet: fleet, retained: on(0), deleted: on(1), specPaused: on(2), annotationPaused: on(3), selected: on(4), pinned: on(5),
 				initialized: on(6), deleteDeselected: on(7),
 			}
 			if on(8) {
@@ -306,9 +306,9 @@ func TestStepsOfEverything(t *testing.T) {
 			}
 			steps, result := m.play(t)
 			has := func(wanted step) bool { return slices.Contains(steps, wanted) }
-			frozen := m.held || m.deleted || m.specPaused || m.annotationPaused
+			isRetained := m.retained || m.deleted || m.specPaused || m.annotationPaused
 			for law, broken := range map[string]bool{
-				"a frozen Cluster is only released or reclaimed": frozen && slices.ContainsFunc(steps, func(s step) bool { return s != release && s != reclaim }),
+				"a frozen Cluster is only released or reclaimed": isRetained && slices.ContainsFunc(steps, func(s step) bool { return s != release && s != reclaim }),
 				"only spec.paused releases":                      has(release) && !m.specPaused,
 				"only a selected Cluster is imported":            (has(put) || has(target) || has(claim)) && !m.selected,
 				"targets come before the Fleet Cluster":          has(put) && slices.Index(steps, put) < slices.Index(steps, target),
@@ -317,7 +317,7 @@ func TestStepsOfEverything(t *testing.T) {
 				"what is going is not written":                   fleet != nil && fleet.deleted && (has(put) || has(takeOver) || has(release) || has(reclaim)),
 				"nothing is made before the control plane is":    has(put) && fleet == nil && !m.initialized && !m.byAgent,
 				"nothing is made before what it refers to":       has(put) && fleet == nil && m.byAgent && m.unmade,
-				"who has not called is not in":                   m.byAgent && meta.IsStatusConditionTrue(result.conditions, ImportedCondition),
+				"who has not checked in is not in":               m.byAgent && meta.IsStatusConditionTrue(result.conditions, ImportedCondition),
 				"nothing is made without its values":             has(put) && fleet == nil && m.unresolved != "",
 				"an import is undone only when asked":            has(withdraw) && (m.selected || !m.deleteDeselected),
 			} {

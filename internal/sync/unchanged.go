@@ -14,21 +14,21 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
-	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
-// digests are of what the last look at each imported Cluster has read, and written, if it left
+// digests are of what the last reconcile of each imported Cluster has read, and written, if it left
 // nothing to do. As long as a digest is the same, there is nothing to do: a change to a class or
-// a FleetAddonConfig wakes thousands of Clusters, and most looks find nothing; so does our own
+// a FleetAddonConfig wakes thousands of Clusters, and most reconciles find nothing; so does our own
 // write of each import.
 type digests struct {
 	client.Reader
-	store   *observed.Store
-	sources *sources.Sources
+	store   *kube.Store
+	sources *references.Sources
 	mirror  mirror
 	seed    maphash.Seed
 
@@ -36,20 +36,20 @@ type digests struct {
 	known map[types.NamespacedName]uint64
 }
 
-// digest is of what a look at a Cluster reads: of what others write, and of all of it, with what
-// the look itself may write. Zero stands for a Cluster about which more would have to be read.
+// digest is of what a reconcile of a Cluster reads: of what others write, and of all of it, with what
+// the reconcile itself may write. Zero stands for a Cluster about which more would have to be read.
 type digest struct {
 	inputs, all uint64
 	// untilStale is how long all of it holds if the agent stays silent; zero for any time.
 	untilStale time.Duration
 }
 
-func newDigests(cache client.Reader, store *observed.Store, sources *sources.Sources, mirror mirror) *digests {
+func newDigests(cache client.Reader, store *kube.Store, sources *references.Sources, mirror mirror) *digests {
 	return &digests{Reader: cache, store: store, sources: sources, mirror: mirror, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
 }
 
-// of returns the digest of what a look at a Cluster would read now, and whether it equals that
-// of the last look.
+// of returns the digest of what a reconcile of a Cluster would read now, and whether it equals that
+// of the last reconcile.
 func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster) (now digest, isKnown bool) {
 	now = d.sum(ctx, in, cluster, d.outputs(ctx, cluster))
 	key := client.ObjectKeyFromObject(cluster)
@@ -62,11 +62,11 @@ func (d *digests) of(ctx context.Context, in *settings.InForce, cluster *cluster
 	return now, false
 }
 
-// note keeps the digest of a finished look that has left nothing to do: of the Cluster and of
-// what was made for it as the look has read or written them, if nothing that others write has
-// changed since before. The look may or may not have read such a change.
-func (d *digests) note(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, v *visit, before digest) {
-	now := d.sum(ctx, in, cluster, outputs{v.fleet, v.targets})
+// note keeps the digest of a finished reconcile that has left nothing to do: of the Cluster and of
+// what was made for it as the reconcile has read or written them, if nothing that others write has
+// changed since before. The reconcile may or may not have read such a change.
+func (d *digests) note(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, s *scope, before digest) {
+	now := d.sum(ctx, in, cluster, outputs{s.fleet, s.targets})
 	if now.all == 0 || now.inputs != before.inputs {
 		return
 	}
@@ -104,7 +104,7 @@ func (d *digests) outputs(ctx context.Context, cluster *clusterv1.Cluster) outpu
 	}}
 }
 
-// sum reads what a look at an imported Cluster reads.
+// sum reads what a reconcile of an imported Cluster reads.
 func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *clusterv1.Cluster, made outputs) (result digest) {
 	namespace := namespaceMetadata()
 	if err := d.Get(ctx, types.NamespacedName{Name: cluster.Namespace}, namespace, client.UnsafeDisableDeepCopy); err != nil {
@@ -120,13 +120,13 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	}
 	pinned := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}
 	// Pins take no namespace from a Cluster that is in Fleet, so only Fleet Clusters are read.
-	if rival, err := observed.RivalOf(ctx, d.Reader, pinned); err != nil || rival.Name != "" {
+	if rival, err := kube.RivalOf(ctx, d.Reader, pinned); err != nil || rival.Name != "" {
 		return digest{}
 	}
 	content := *cluster
 	content.TypeMeta, content.ResourceVersion = metav1.TypeMeta{}, ""
-	var told []metav1.Condition
-	content.Status.Conditions, told = apart(cluster.Status.Conditions)
+	var reported []metav1.Condition
+	content.Status.Conditions, reported = apart(cluster.Status.Conditions)
 	encoder := json.NewEncoder(&hash)
 	if err := encoder.Encode([]any{
 		in.Effect, &content, d.metadata(ctx, cluster.GetClassKey(), newClass()), d.metadata(ctx, useOf(cluster).group(), newClass()),
@@ -142,7 +142,7 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	mirrored := d.mirror.bundlesReady(&fleet)
 	result.untilStale = d.mirror.untilStale(&fleet)
 	fleet.Status.Agent.LastSeen = metav1.Time{} // A heartbeat changes nothing, unless it is the first for long.
-	if err := encoder.Encode([]any{told, &fleet, mirrored, made.targets}); err != nil {
+	if err := encoder.Encode([]any{reported, &fleet, mirrored, made.targets}); err != nil {
 		return digest{}
 	}
 	result.all = hash.Sum64()
@@ -162,7 +162,7 @@ func apart(all []metav1.Condition) (others, ours []metav1.Condition) {
 }
 
 // metadata returns what is used of a class: labels, and whether it is being deleted. The
-// version is included: a look reads the class once more, and labels may have come and gone in
+// version is included: a reconcile reads the class once more, and labels may have come and gone in
 // between.
 func (d *digests) metadata(ctx context.Context, key types.NamespacedName, class *metav1.PartialObjectMetadata) any {
 	if key.Name == "" || d.Get(ctx, key, class, client.UnsafeDisableDeepCopy) != nil {
@@ -196,9 +196,9 @@ func isPlainlyOf(fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) bool {
 	}
 }
 
-// isSettled reports whether a visit has left an imported Cluster as it should be. A target that
+// isConverged reports whether a reconcile has left an imported Cluster as it should be. A target that
 // could not be made is tried again.
-func (v *visit) isSettled(result outcome) bool {
-	isTargeted := useOf(v.cluster).isZero() || !v.in.Cluster.ApplyClassGroup || v.targets.Group != "" && v.targets.Mapping != ""
-	return result.state == StateImported && result.after == 0 && v.unresolved == "" && v.relation == stamp.Own && isTargeted
+func (s *scope) isConverged(result outcome) bool {
+	isTargeted := useOf(s.cluster).isZero() || !s.in.Cluster.ApplyClassGroup || s.targets.Group != "" && s.targets.Mapping != ""
+	return result.state == StateImported && result.after == 0 && s.unresolved == "" && s.relation == stamp.Own && isTargeted
 }

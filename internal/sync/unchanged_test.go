@@ -30,12 +30,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/apply"
-	"github.com/muster-fleet/muster/internal/sync/observed"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
@@ -66,7 +65,7 @@ func newServer(t *testing.T, objects ...client.Object) *server {
 				return err
 			}
 			if err = direct.Get(ctx, key, into, options...); err == nil {
-				_, err = observed.Trim(into)
+				_, err = kube.Trim(into)
 			}
 			read := into.DeepCopyObject().(client.Object)
 			read.GetObjectKind().SetGroupVersionKind(kind)
@@ -111,14 +110,14 @@ func (l listed) List(ctx context.Context, list client.ObjectList, options ...cli
 
 // reconciler returns the reconciler of Clusters on the server.
 func (s *server) reconciler() *clusterReconciler {
-	store := observed.NewStore(s, s.Scheme())
-	applier := &apply.Applier{Client: s.WithWatch, Live: s.direct, Store: store}
+	store := kube.NewStore(s, s.Scheme())
+	applier := &kube.Applier{Client: s.WithWatch, Live: s.direct, Store: store}
 	users, in := newUsers(s, store), settings.NewReader(s)
-	sources := sources.New(s, listed{&informertest.FakeInformers{Scheme: s.Scheme()}, s}, handler.Funcs{})
+	sources := references.New(s, listed{&informertest.FakeInformers{Scheme: s.Scheme()}, s}, handler.Funcs{})
 	reflects := mirror{staleAfter: stamp.DefaultStaleAfter, now: time.Now}
 	return &clusterReconciler{
 		Client: s.WithWatch, live: s.direct, applier: applier, settings: in, users: users, sources: sources,
-		looker:   &looker{Reader: s, store: store, users: users, registrar: newPresence(s.direct, "muster-system", stamp.RegistrarLease)},
+		scopes:   &scopeReader{Reader: s, store: store, users: users, registrar: newPresence(s.direct, "muster-system", stamp.RegistrarLease)},
 		groups:   &groupReconciler{Reader: s, Applier: applier, users: users, settings: in, busy: keymutex.NewHashed(1)},
 		mappings: &mappingReconciler{Reader: s, Applier: applier, live: s.direct, users: users, settings: in, busy: keymutex.NewHashed(2), retiring: map[types.NamespacedName]retirement{}},
 		reporter: newReporter(s.WithWatch, store, events.NewFakeRecorder(100)), digests: newDigests(s, store, sources, reflects), mirror: reflects,
@@ -164,15 +163,15 @@ func newScene(t *testing.T, class, classNamespace string, change func(*clusterv1
 	if err := result.sources.Warm(t.Context(), func(client.Object) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
-	result.look(t) // It is stamped, and waits for its control plane.
+	result.reconcile(t) // It is stamped, and waits for its control plane.
 	result.change(t, &clusterv1.Cluster{}, func(object client.Object) {
 		object.(*clusterv1.Cluster).Status.Initialization.ControlPlaneInitialized = ptr.To(true)
 	})
 	return result
 }
 
-// look reconciles, and returns what was read and written.
-func (s *scene) look(t *testing.T) (reads map[string]client.Object, writes []string) {
+// reconcile reconciles, and returns what was read and written.
+func (s *scene) reconcile(t *testing.T) (reads map[string]client.Object, writes []string) {
 	t.Helper()
 	s.reads, s.writes = map[string]client.Object{}, nil
 	if _, err := s.Reconcile(t.Context(), ctrl.Request{NamespacedName: s.key}); err != nil {
@@ -213,12 +212,12 @@ func (s *scene) digest(t *testing.T) (digest uint64, isKnown bool) {
 	return digest, digest == s.digests.known[s.key]
 }
 
-// The events of an import's own writes cost no look: what was written is in the digest as the
+// The events of an import's own writes cost no reconcile: what was written is in the digest as the
 // API server will show it.
-func TestImportIsLookedAtOnce(t *testing.T) {
+func TestImportIsReconciledOnce(t *testing.T) {
 	for _, classNamespace := range []string{"", "classes"} {
 		s := newScene(t, "standard", classNamespace, nil)
-		if _, writes := s.look(t); len(writes) != 1 {
+		if _, writes := s.reconcile(t); len(writes) != 1 {
 			t.Fatalf("it is not imported: written %q", writes)
 		}
 		if _, isKnown := s.digest(t); !isKnown {
@@ -229,7 +228,7 @@ func TestImportIsLookedAtOnce(t *testing.T) {
 		if _, isKnown := s.digest(t); isKnown {
 			t.Error("a change of the Fleet Cluster is not looked at")
 		}
-		if _, writes := s.look(t); len(writes) != 1 {
+		if _, writes := s.reconcile(t); len(writes) != 1 {
 			t.Errorf("written %q", writes)
 		}
 		s.change(t, &clusterv1.Cluster{}, func(object client.Object) { object.(*clusterv1.Cluster).Status.Conditions = nil })
@@ -249,7 +248,7 @@ func TestDigestCoversWhatIsRead(t *testing.T) {
 		"no class":                     {},
 		"a class beside it":            {class: "standard"},
 		"a class of another namespace": {class: "standard", classNamespace: "classes"},
-		"an agent that calls": {class: "standard", classNamespace: "classes", change: func(cluster *clusterv1.Cluster) {
+		"an agent that registers itself": {class: "standard", classNamespace: "classes", change: func(cluster *clusterv1.Cluster) {
 			metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, stamp.RegistrationAnnotation, string(stamp.ByAgent))
 		}},
 		"no control plane of its own": {change: func(cluster *clusterv1.Cluster) {
@@ -258,12 +257,12 @@ func TestDigestCoversWhatIsRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t, test.class, test.classNamespace, test.change)
-			s.look(t)
+			s.reconcile(t)
 			s.change(t, &fleetv1.Cluster{}, func(object client.Object) { object.(*fleetv1.Cluster).Status.Agent.LastSeen = metav1.Now() })
-			s.look(t)
+			s.reconcile(t)
 			// As after a start: everything is read, and nothing written.
 			s.digests.forget(s.key)
-			reads, writes := s.look(t)
+			reads, writes := s.reconcile(t)
 			if _, isKnown := s.digest(t); !isKnown || len(writes) > 0 {
 				t.Fatalf("it is not settled: written %q", writes)
 			}

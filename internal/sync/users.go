@@ -15,9 +15,9 @@ import (
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // users answers who needs what is made in a namespace: for a class of another namespace,
@@ -27,11 +27,11 @@ import (
 // it needs is made, restored and revived. Nothing else is a reason to open one namespace to
 // another: labels and annotations are written by tenants.
 //
-// A keeper is anything that Fleet may still deploy to through what is there: a Cluster that
-// is frozen or yet to be claimed, a Fleet Cluster. For it, what is there stays as it is.
+// A retainer is anything that Fleet may still deploy to through what is there: a Cluster that
+// is retained or yet to be claimed, a Fleet Cluster. For it, what is there stays as it is.
 type users struct {
 	client.Reader
-	store *observed.Store
+	store *kube.Store
 
 	mu sync.Mutex
 	// known is, for each question, a Cluster that was the answer when it was asked last.
@@ -39,20 +39,20 @@ type users struct {
 	known map[question]string
 }
 
-func newUsers(reader client.Reader, store *observed.Store) *users {
+func newUsers(reader client.Reader, store *kube.Store) *users {
 	return &users{Reader: reader, store: store, known: map[question]string{}}
 }
 
-// scope is which Clusters of a namespace a question is about: those whose use has a value in
+// subset is which Clusters of a namespace a question is about: those whose use has a value in
 // an index that Clusters and Fleet Clusters share; all of them if it is empty.
-type scope struct{ index, value string }
+type subset struct{ index, value string }
 
-func ofGroup(name string) scope          { return scope{byGroup, name} }
-func ofClassesIn(namespace string) scope { return scope{byClassNamespace, namespace} }
-func (s scope) holds(used use) bool {
+func ofGroup(name string) subset          { return subset{byGroup, name} }
+func ofClassesIn(namespace string) subset { return subset{byClassNamespace, namespace} }
+func (s subset) holds(used use) bool {
 	return s.index == "" || slices.Contains(indexed(used)[s.index], s.value)
 }
-func (s scope) options() []client.ListOption {
+func (s subset) options() []client.ListOption {
 	if s.index == "" {
 		return nil
 	}
@@ -62,11 +62,11 @@ func (s scope) options() []client.ListOption {
 type question struct {
 	of        string
 	namespace string
-	scope     scope
+	subset    subset
 }
 
 // maker returns what a maker of the namespace uses; zero if there is none.
-func (u *users) maker(ctx context.Context, in settings.Settings, namespace string, about scope) (use, error) {
+func (u *users) maker(ctx context.Context, in settings.Settings, namespace string, about subset) (use, error) {
 	maker, err := u.find(ctx, question{"maker", namespace, about}, func(cluster *clusterv1.Cluster, labels map[string]string) (bool, error) {
 		return u.makes(ctx, in, cluster, labels)
 	})
@@ -111,19 +111,19 @@ func (u *users) displacing(ctx context.Context, in settings.Settings, used use) 
 	return class.Name, nil
 }
 
-// keeper reports whether something in the namespace keeps what is there.
-func (u *users) keeper(ctx context.Context, in settings.Settings, namespace string, about scope) (bool, error) {
-	keeper, err := u.find(ctx, question{"keeper", namespace, about}, func(cluster *clusterv1.Cluster, labels map[string]string) (bool, error) {
+// retainer reports whether something in the namespace retains what is there.
+func (u *users) retainer(ctx context.Context, in settings.Settings, namespace string, about subset) (bool, error) {
+	retainer, err := u.find(ctx, question{"retainer", namespace, about}, func(cluster *clusterv1.Cluster, labels map[string]string) (bool, error) {
 		return isKeeper(in, cluster, labels), nil
 	})
-	if err != nil || keeper != nil {
-		return keeper != nil, err
+	if err != nil || retainer != nil {
+		return retainer != nil, err
 	}
 	return u.anyFleetCluster(ctx, namespace, about, func(cached *fleetv1.Cluster) (bool, error) { return u.keeps(ctx, in, cached) })
 }
 
 // anyFleetCluster reports whether any Fleet Cluster of a namespace matches.
-func (u *users) anyFleetCluster(ctx context.Context, namespace string, about scope, is func(*fleetv1.Cluster) (bool, error)) (bool, error) {
+func (u *users) anyFleetCluster(ctx context.Context, namespace string, about subset, is func(*fleetv1.Cluster) (bool, error)) (bool, error) {
 	var list fleetv1.ClusterList
 	return u.walk(ctx, namespace, about, &list, func() (bool, error) {
 		for i := range list.Items {
@@ -215,7 +215,7 @@ func (u *users) forget(namespace string) {
 
 // find returns a Cluster of a namespace that matches, read-only; nil if there is none. The
 // predicate gets the labels of the Namespace; one that is not in the cache has none, and its
-// Clusters are looked at.
+// Clusters are reconciled.
 func (u *users) find(ctx context.Context, asked question, is func(*clusterv1.Cluster, map[string]string) (bool, error)) (found *clusterv1.Cluster, err error) {
 	metadata := namespaceMetadata()
 	if err := u.Get(ctx, types.NamespacedName{Name: asked.namespace}, metadata, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
@@ -229,14 +229,14 @@ func (u *users) find(ctx context.Context, asked question, is func(*clusterv1.Clu
 		switch err := u.Get(ctx, types.NamespacedName{Namespace: asked.namespace, Name: known}, &cluster, client.UnsafeDisableDeepCopy); {
 		case client.IgnoreNotFound(err) != nil:
 			return nil, fmt.Errorf("reading Cluster: %w", err)
-		case err == nil && asked.scope.holds(useOf(&cluster)):
+		case err == nil && asked.subset.holds(useOf(&cluster)):
 			if is, err := is(&cluster, metadata.Labels); err != nil || is {
 				return &cluster, err
 			}
 		}
 	}
 	var list clusterv1.ClusterList
-	_, err = u.walk(ctx, asked.namespace, asked.scope, &list, func() (bool, error) {
+	_, err = u.walk(ctx, asked.namespace, asked.subset, &list, func() (bool, error) {
 		for i := range list.Items {
 			if is, err := is(&list.Items[i], metadata.Labels); err != nil || is {
 				found = &list.Items[i]
@@ -258,12 +258,12 @@ func (u *users) find(ctx context.Context, asked question, is func(*clusterv1.Clu
 	return found, nil
 }
 
-// few is how many objects are looked at before all are listed. Nearly every Cluster is the
-// answer, and a list of thousands costs as much as many looks.
+// few is how many objects are read before all are listed. Nearly every Cluster is the
+// answer, and a list of thousands costs as much as many reads.
 const few = 8
 
 // walk lists the objects of a namespace, first a few, then all, until one matches.
-func (u *users) walk(ctx context.Context, namespace string, about scope, list client.ObjectList, found func() (bool, error)) (bool, error) {
+func (u *users) walk(ctx context.Context, namespace string, about subset, list client.ObjectList, found func() (bool, error)) (bool, error) {
 	options := append(about.options(), client.InNamespace(namespace), client.UnsafeDisableDeepCopy)
 	for _, limit := range []client.Limit{few, 0} {
 		if err := u.List(ctx, list, append(options[:len(options):len(options)], limit)...); err != nil {
@@ -279,7 +279,7 @@ func (u *users) walk(ctx context.Context, namespace string, about scope, list cl
 	return false, nil
 }
 
-// use says that Clusters of a namespace use a class of another. A ClusterGroup and a
+// use means that Clusters of a namespace use a class of another. A ClusterGroup and a
 // BundleNamespaceMapping are made for it.
 type use struct {
 	namespace string
@@ -302,15 +302,15 @@ func (u use) mapping() types.NamespacedName {
 // isZero reports whether nothing of another namespace is used.
 func (u use) isZero() bool { return u == use{} }
 
-// useOf says which class of another namespace a Cluster names in its topology. Whether
+// useOf returns which class of another namespace a Cluster names in its topology. Whether
 // anything is made for it depends on whether the Cluster is selected, and claimed.
 func useOf(cluster *clusterv1.Cluster) use {
 	return crossNamespace(cluster.Namespace, cluster.GetClassKey())
 }
 
-// useOfFleet says which class of another namespace a Fleet Cluster of ours is grouped
+// useOfFleet returns which class of another namespace a Fleet Cluster of ours is grouped
 // by. It differs from its Cluster's use while a rebase is under way and while the Cluster
-// is frozen: what Fleet deploys follows the Fleet Cluster.
+// is retained: what Fleet deploys follows the Fleet Cluster.
 //
 // Its labels prove nothing, as tenants may write them: they keep what is there, and make
 // nothing.

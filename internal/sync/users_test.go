@@ -13,10 +13,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/program"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // TestOneUserAnswersForThousands: each event of a Cluster asks whether its class is used.
@@ -48,7 +48,7 @@ func TestOneUserAnswersForThousands(t *testing.T) {
 		builder = builder.WithIndex(object, byGroup, ofUse(byGroup)).WithIndex(object, byClassNamespace, ofUse(byClassNamespace))
 	}
 	cache := builder.Build()
-	users := newUsers(cache, observed.NewStore(cache, scheme))
+	users := newUsers(cache, kube.NewStore(cache, scheme))
 	in := settings.Default()
 	ask := func() use {
 		t.Helper()
@@ -88,7 +88,7 @@ func TestOneUserAnswersForThousands(t *testing.T) {
 		}
 	}
 	// Those that are paused keep what is there.
-	if keeps, err := users.keeper(t.Context(), in, "team", ofClassesIn("classes")); err != nil || !keeps {
+	if keeps, err := users.retainer(t.Context(), in, "team", ofClassesIn("classes")); err != nil || !keeps {
 		t.Errorf("keeps: %v, %v", keeps, err)
 	}
 }

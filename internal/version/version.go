@@ -13,7 +13,7 @@ import (
 // these variables.
 var version, revision, date string
 
-// Info says which build a program is.
+// Info specifies which build a program is.
 type Info struct {
 	// Version is that of the release, or Go's own name for a build between releases.
 	Version string

@@ -17,7 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/muster-fleet/muster/internal/picture/targets"
+	"github.com/muster-fleet/muster/internal/view/targets"
 )
 
 type question struct {

@@ -93,23 +93,23 @@ func TestFaultsFromGit(t *testing.T) {
 	story := newGitStory(t)
 	story.begin(g)
 	killed(t, g, syncerProcess)
-	g.Eventually(story.says("git")).WithTimeout(4 * time.Minute).Should(Succeed())
+	g.Eventually(story.serves("git")).WithTimeout(4 * time.Minute).Should(Succeed())
 
 	for _, fault := range []struct {
-		says   string
-		strike func(t *testing.T, g Gomega)
+		message string
+		strike  func(t *testing.T, g Gomega)
 	}{
 		{"server", func(t *testing.T, g Gomega) { killed(t, g, hubServer) }},
 		{"cluster", func(t *testing.T, g Gomega) { killed(t, g, story.prod.server()) }},
 		{"agent", story.prod.agentKilled},
 	} {
 		begin := time.Now()
-		story.push(g, fault.says)
+		story.push(g, fault.message)
 		fault.strike(t, g)
-		g.Eventually(story.says(fault.says)).WithTimeout(4 * time.Minute).Should(Succeed())
+		g.Eventually(story.serves(fault.message)).WithTimeout(4 * time.Minute).Should(Succeed())
 		t.Logf("a push was followed %s later", time.Since(begin).Round(100*time.Millisecond))
 	}
-	g.Eventually(story.prod.available).WithTimeout(4*time.Minute).Should(BeTrue(), story.prod.told)
+	g.Eventually(story.prod.available).WithTimeout(4*time.Minute).Should(BeTrue(), story.prod.status)
 	isImportedOnce(g, story.prod.key(), "standard.classes", classNamespace)
 	t.Run("removed from Git: gone everywhere", story.remove)
 }
@@ -131,7 +131,7 @@ func TestFaultsReadyFromATemplate(t *testing.T) {
 	killed(t, g, prod.server())
 	prod.agentKilled(t, g)
 
-	g.Eventually(prod.available).WithTimeout(4*time.Minute).Should(BeTrue(), prod.told)
+	g.Eventually(prod.available).WithTimeout(4*time.Minute).Should(BeTrue(), prod.status)
 	t.Logf("Available %s after kubectl apply", time.Since(begin).Round(100*time.Millisecond))
 	g.Expect(deployments(g, prod.key())).To(ConsistOf("classes/cni", "classes/cloud-provider"))
 	g.Expect(prod.taints(g)).To(BeEmpty())
@@ -149,7 +149,7 @@ func TestFaultsBehindNAT(t *testing.T) {
 	killed(t, g, "muster-registrar")
 	_, token := testRegistered(t)
 	killed(t, g, hubServer)
-	t.Run("what is handed out lets its agent call and deploy", testCalls)
+	t.Run("what is issued lets its agent register and deploy", testAgentInitiated)
 	for _, process := range []string{"downstream-kube-apiserver", "fleet-agent", hubServer, syncerProcess} {
 		name := "without-" + process
 		g.Expect(env.Apply(ctx, helloBundle(name))).To(Succeed())

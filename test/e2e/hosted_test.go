@@ -25,8 +25,8 @@ func (h hosted) available() bool {
 	return admin.Get(ctx, h.key(), live) == nil && conditions.IsTrue(live, clusterv1.AvailableCondition)
 }
 
-// told is what the Cluster says, for messages.
-func (h hosted) told() string {
+// status is what the Cluster says, for messages.
+func (h hosted) status() string {
 	out, err := env.Kubectl(ctx, "-n", h.namespace, "get", "clusters.cluster.x-k8s.io", h.name, "-o",
 		`jsonpath={range .status.conditions[*]}{.type}={.status} {.message}{"\n"}{end}`)
 	pods, _ := h.kubectl("get", "nodes,pods,events", "-A")

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 		dir, err := os.MkdirTemp("", "muster-former-")
 		if err == nil {
 			defer func() { _ = os.RemoveAll(dir) }()
-			err = takeFormer(&options, dir)
+			err = takeEarlier(&options, dir)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)

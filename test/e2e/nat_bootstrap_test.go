@@ -148,9 +148,9 @@ func testManifestIsLate(t *testing.T) {
 		Namespace: late.Namespace, Name: late.Name, Annotations: map[string]string{stamp.RegistrationAnnotation: "agent"},
 	}.YAML())).To(Succeed())
 	g.Eventually(func(g Gomega) {
-		said := kubectl(g, "-n", late.Namespace, "get", "kubeadmconfigs", "-o",
+		output := kubectl(g, "-n", late.Namespace, "get", "kubeadmconfigs", "-o",
 			`jsonpath={.items[*].status.conditions[?(@.type=="DataSecretAvailable")].message}`)
-		g.Expect(said).To(ContainSubstring("secret not found: nat-late/late-fleet-agent"))
+		g.Expect(output).To(ContainSubstring("secret not found: nat-late/late-fleet-agent"))
 	}).WithTimeout(2 * soon).Should(Succeed())
 
 	begin := time.Now()

@@ -30,7 +30,7 @@ const (
 var nat = types.NamespacedName{Namespace: natTeam, Name: "edge"}
 
 // The story of clusters behind NAT, told once: the management side cannot reach the
-// cluster; what was handed out is applied there; its agent calls, and gets its bundles.
+// cluster; what was issued is applied there; its agent registers itself, and gets its bundles.
 func TestBehindNAT(t *testing.T) {
 	g := NewWithT(t)
 	cluster := behindNAT(t, g)
@@ -39,12 +39,12 @@ func TestBehindNAT(t *testing.T) {
 	if !t.Run("it is registered before its control plane is", func(t *testing.T) { clientID, first = testRegistered(t) }) {
 		return
 	}
-	if !t.Run("what is handed out lets its agent call and deploy", testCalls) {
+	if !t.Run("what is issued lets its agent register and deploy", testAgentInitiated) {
 		return
 	}
 	t.Run("another agentNamespace leaves its agent where it is", testAgentNamespace)
 	t.Run("the credential can do what Fleet's roles say", func(t *testing.T) { testCredential(t, first) })
-	t.Run("nobody has called the cluster", testNobodyCalled)
+	t.Run("nobody has connected to the cluster", testNobodyConnected)
 	t.Run("rotated: only the new credential works", func(t *testing.T) { first = testRotation(t, first) })
 	t.Run("to the manager and back: nobody is cut off", func(t *testing.T) { testTurning(t, first, clientID) })
 	t.Run("made anew under its name: nothing of the old works", func(t *testing.T) { testAnew(t, cluster, first, clientID) })
@@ -126,7 +126,7 @@ func manifest(g Gomega) string {
 	return string(out)
 }
 
-func testCalls(t *testing.T) {
+func testAgentInitiated(t *testing.T) {
 	g := NewWithT(t)
 	_, err := env.StartDownstream(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -136,7 +136,7 @@ func testCalls(t *testing.T) {
 	g.Eventually(func(g Gomega) {
 		g.Expect(conditions.GetReason(getCluster(g, nat), "FleetImported")).To(Equal("Imported"))
 	}).WithTimeout(soon).Should(Succeed())
-	t.Logf("the agent had called after %s", time.Since(begin).Round(100*time.Millisecond))
+	t.Logf("the agent had checked in after %s", time.Since(begin).Round(100*time.Millisecond))
 	eventuallyPods(g, "edge-hello", "10.77.0.0/16")
 	var all fleetv1.ClusterList
 	g.Expect(admin.List(ctx, &all, client.InNamespace(natTeam))).To(Succeed())
@@ -157,7 +157,7 @@ func eventuallyPods(g Gomega, name, want string) {
 	}).WithTimeout(soon).Should(Succeed())
 }
 
-// as runs kubectl on the management side with a credential that was handed out.
+// as runs kubectl on the management side with a credential that was issued.
 func as(g Gomega, token string, args ...string) (string, error) {
 	config, err := env.RESTConfig()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -210,9 +210,9 @@ func testCredential(t *testing.T, token string) {
 	g.Expect(out).To(ContainSubstring("Forbidden"))
 }
 
-// testNobodyCalled looks at who has asked the cluster's API server for anything: itself,
+// testNobodyConnected looks at who has asked the cluster's API server for anything: itself,
 // whoever applied the manifest, and the agent.
-func testNobodyCalled(t *testing.T) {
+func testNobodyConnected(t *testing.T) {
 	g := NewWithT(t)
 	events, err := env.DownstreamAuditLog(stack.AuditFilter{Where: func(e stack.AuditEvent) bool {
 		isPerson := e.User == "admin" && !strings.Contains(e.UserAgent, "fleet") && !strings.Contains(e.UserAgent, "muster") && !strings.Contains(e.UserAgent, "manager")
@@ -222,12 +222,12 @@ func testNobodyCalled(t *testing.T) {
 		return !isPerson && !isItself && !isAgent
 	}})
 	g.Expect(err).NotTo(HaveOccurred())
-	var callers []string
+	var registered []string
 	for _, event := range events {
-		callers = append(callers, event.User+" "+event.UserAgent)
+		registered = append(registered, event.User+" "+event.UserAgent)
 	}
-	slices.Sort(callers)
-	g.Expect(slices.Compact(callers)).To(BeEmpty())
+	slices.Sort(registered)
+	g.Expect(slices.Compact(registered)).To(BeEmpty())
 }
 
 func refused(g Gomega, token string) {

@@ -24,7 +24,7 @@ func TestFromGit(t *testing.T) {
 	prod, class, cluster := story.prod, story.class, story.cluster
 	begin := time.Now()
 	story.begin(g)
-	g.Eventually(story.says("git")).WithTimeout(3 * time.Minute).Should(Succeed())
+	g.Eventually(story.serves("git")).WithTimeout(3 * time.Minute).Should(Succeed())
 	t.Logf("the application was on the cluster %s after the GitRepos were applied", time.Since(begin).Round(100*time.Millisecond))
 
 	t.Run("its bundles are mapped, those of agents are not", func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestFromGit(t *testing.T) {
 		g.Eventually(func(g Gomega) {
 			g.Expect(fleetCluster(g, prod.key()).Labels).To(And(HaveKeyWithValue("env", "changed"), HaveKeyWithValue("tier", "gold")))
 		}).WithTimeout(soon).Should(Succeed())
-		g.Eventually(story.says("push")).WithTimeout(soon).Should(Succeed())
+		g.Eventually(story.serves("push")).WithTimeout(soon).Should(Succeed())
 	})
 	t.Run("removed from Git: gone everywhere", story.remove)
 }
@@ -109,8 +109,8 @@ func (s *gitStory) begin(g Gomega) {
 	}
 }
 
-// says looks at what the application on the cluster says.
-func (s *gitStory) says(want string) func(Gomega) {
+// message looks at what the application on the cluster says.
+func (s *gitStory) serves(want string) func(Gomega) {
 	return func(g Gomega) {
 		out, err := s.prod.kubectl("get", "configmap", "hello", "-o", "jsonpath={.data.from}")
 		g.Expect(err).NotTo(HaveOccurred())
@@ -119,9 +119,9 @@ func (s *gitStory) says(want string) func(Gomega) {
 }
 
 // push has the application say something else.
-func (s *gitStory) push(g Gomega, says string) {
+func (s *gitStory) push(g Gomega, content string) {
 	g.Expect(s.apps.Push(ctx, "Change the application", map[string]string{
-		"hello/hello.yaml": strings.Replace(s.hello, "from: git", "from: "+says, 1),
+		"hello/hello.yaml": strings.Replace(s.hello, "from: git", "from: "+content, 1),
 	})).To(Succeed())
 }
 

@@ -44,7 +44,7 @@ func TestReadyFromATemplate(t *testing.T) {
 	kubectlApply(g, cluster)
 	t.Run("with the guide's objects it becomes Available", func(t *testing.T) { testBecomesAvailable(t, prod, begin) })
 	t.Run("corrected tolerations reach a cluster whose agent never ran", func(t *testing.T) {
-		NewWithT(t).Eventually(bare.available).WithTimeout(2*time.Minute).Should(BeTrue(), bare.told)
+		NewWithT(t).Eventually(bare.available).WithTimeout(2*time.Minute).Should(BeTrue(), bare.status)
 		t.Logf("%s after the FleetAddonConfig was corrected", time.Since(begin).Round(100*time.Millisecond))
 	})
 	t.Run("agents on one node do not clash", func(t *testing.T) { testAgentsOnOneNode(t, prod) })
@@ -105,7 +105,7 @@ func testBecomesAvailable(t *testing.T, prod hosted, begin time.Time) {
 	g := NewWithT(t)
 	// An ordinary Pod is there before any node is.
 	g.Eventually(func(g Gomega) { prod.apply(g, ordinary) }).WithTimeout(time.Minute).Should(Succeed())
-	g.Eventually(prod.available).WithTimeout(2*time.Minute).Should(BeTrue(), prod.told)
+	g.Eventually(prod.available).WithTimeout(2*time.Minute).Should(BeTrue(), prod.status)
 	t.Logf("%s after kubectl apply", time.Since(begin).Round(100*time.Millisecond))
 
 	live := getCluster(g, prod.key())
@@ -135,7 +135,7 @@ func testAgentsOnOneNode(t *testing.T, prod hosted) {
 	g.Expect(env.Apply(ctx, fmt.Sprintf(otherFleet, value))).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		other := fleetCluster(g, types.NamespacedName{Namespace: "other-fleet", Name: "node"})
-		g.Expect(other.Status.Agent.LastSeen.IsZero()).To(BeFalse(), "its agent has not called")
+		g.Expect(other.Status.Agent.LastSeen.IsZero()).To(BeFalse(), "its agent has not checked in")
 	}).WithTimeout(time.Minute).Should(Succeed())
 
 	// Ours came to a node whose ports were free; it must also start where they are taken.

@@ -26,9 +26,9 @@ const lookout = 8 * time.Second
 // trick is one way in that a tenant tries, in a namespace of its own.
 type trick struct {
 	name string
-	// unselected says that the namespace is one that the namespaceSelector leaves out.
+	// unselected means that the namespace is one that the namespaceSelector leaves out.
 	unselected bool
-	// ownGroup says that Muster makes a group of that name for a class of the namespace.
+	// ownGroup means that Muster makes a group of that name for a class of the namespace.
 	ownGroup bool
 	play     []step
 	// after is what else must hold when all is played.
@@ -125,18 +125,18 @@ func touchBundle(g Gomega) {
 
 // nothingClaimed checks that no Cluster of the namespace was taken in.
 func nothingClaimed(g Gomega, m *tenant) {
-	keptAtMost(g, m)
+	retainedAtMost(g, m)
 	for _, cluster := range m.clusters(g) {
 		g.Expect(stamp.PinOf(cluster.Annotations).IsComplete()).To(BeFalse(), "Cluster %s is pinned: %v", cluster.Name, cluster.Annotations)
 	}
 }
 
-// keptAtMost checks that a Cluster that nothing selects is told so, even if it is pinned to what
+// retainedAtMost checks that a Cluster that nothing selects is reported so, even if it is pinned to what
 // the tenant has made for it.
-func keptAtMost(g Gomega, m *tenant) {
+func retainedAtMost(g Gomega, m *tenant) {
 	for _, cluster := range m.clusters(g) {
-		if told := conditions.Get(&cluster, "FleetImported"); told != nil {
-			g.Expect(told.Reason).To(Equal("Deselected"), "Cluster %s: %s", cluster.Name, told.Message)
+		if condition := conditions.Get(&cluster, "FleetImported"); condition != nil {
+			g.Expect(condition.Reason).To(Equal("Deselected"), "Cluster %s: %s", cluster.Name, condition.Message)
 		}
 	}
 	namespace := &corev1.Namespace{}
@@ -200,7 +200,7 @@ func closes(g Gomega, m *tenant) {
 	m.since = time.Now()
 }
 
-// try says what became of something that may be refused or let through: either is well,
+// try returns what became of something that may be refused or let through: either is well,
 // if nothing comes of it.
 func (m *tenant) try(what string, err error) {
 	m.Helper()

@@ -210,7 +210,7 @@ func pinTricks() []trick {
 			g.Expect(admin.Create(ctx, cluster)).To(Succeed())
 			m.initialize(g, cluster)
 		}}},
-		{name: "a Fleet Cluster made for a Cluster that nothing selects", unselected: true, after: keptAtMost, play: []step{func(g Gomega, m *tenant) {
+		{name: "a Fleet Cluster made for a Cluster that nothing selects", unselected: true, after: retainedAtMost, play: []step{func(g Gomega, m *tenant) {
 			m.ofPlatform(g, platformClass, nil)
 		}, forge("theirs", annotations{stamp.Domain + "/imported-from": "theirs"}), relabelCluster("theirs", nil, pin, annotations{stamp.ClusterNameAnnotation: "theirs"})}},
 		{name: "class labels forged for the selector", after: nothingClaimed, play: []step{func(g Gomega, m *tenant) {
@@ -292,7 +292,7 @@ spec: {backend: {inMemory: {}}}
 // keepingTricks are ways to keep what was open with every right, for a Cluster that the
 // platform team made in his namespace and that is gone now.
 func keepingTricks() []trick {
-	look := map[string]string{"look": "again"}
+	observed := map[string]string{"look": "again"}
 	copies := func(g Gomega, m *tenant) {
 		forge("copy", released)(g, m)
 		forge("copy-of-mine", ofMine)(g, m)
@@ -305,10 +305,10 @@ func keepingTricks() []trick {
 	}
 	return []trick{
 		{name: "copies of a legitimate Fleet Cluster, made before its Cluster goes", play: []step{
-			legitimate, imported, copies, closes, copies, relabel("copy", look), relabel("copy-of-mine", look), relabel("applied", look)}},
+			legitimate, imported, copies, closes, copies, relabel("copy", observed), relabel("copy-of-mine", observed), relabel("applied", observed)}},
 		{name: "a legitimate Fleet Cluster, released by hand before its Cluster goes", play: []step{
 			legitimate, pause("theirs"), relabel("theirs", nil, released), patched(func(Gomega, *tenant) string { return "null" }),
-			closes, relabel("theirs", look, released), func(_ Gomega, m *tenant) {
+			closes, relabel("theirs", observed, released), func(_ Gomega, m *tenant) {
 				m.try("making a namesake of its Cluster", m.Create(ctx, m.topology("theirs", "own", "")))
 			}}},
 		{name: "a legitimate Fleet Cluster, handed to another Cluster of his", play: []step{

@@ -11,8 +11,8 @@ import (
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/muster-fleet/muster/internal/picture/source"
-	"github.com/muster-fleet/muster/internal/picture/trace"
+	"github.com/muster-fleet/muster/internal/view/source"
+	"github.com/muster-fleet/muster/internal/view/trace"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 

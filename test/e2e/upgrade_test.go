@@ -23,8 +23,8 @@ import (
 // is deployed again. Bundles are targeted through everything that Muster makes, and one reads
 // template values.
 func TestUpgrade(t *testing.T) {
-	if former == nil {
-		t.Fatalf("there is nothing to upgrade from: name a revision in %s", formerVariable)
+	if earlier == nil {
+		t.Fatalf("there is nothing to upgrade from: name a revision in %s", earlierVariable)
 	}
 	g := NewWithT(t)
 	namespaces(g, "team")
@@ -55,7 +55,7 @@ func TestUpgrade(t *testing.T) {
 		binaries        map[string]string
 	}{
 		{name: "upgraded"},
-		{"rolled back", former.manifests, former.binaries},
+		{"rolled back", earlier.manifests, earlier.binaries},
 		{name: "upgraded again"},
 	} {
 		g.Expect(env.UseMuster(ctx, step.manifests, step.binaries)).To(Succeed())
@@ -69,16 +69,16 @@ func TestUpgrade(t *testing.T) {
 		}
 		for _, process := range processes {
 			g.Expect(env.Restart(ctx, process)).To(Succeed())
-			look(g, keys, fmt.Sprintf("%d-%s", i, process))
+			observe(g, keys, fmt.Sprintf("%d-%s", i, process))
 		}
 		g.Consistently(func(g Gomega) { g.Expect(deployed(g, keys)).To(Equal(before), step.name) }).WithTimeout(8 * time.Second).Should(Succeed())
 		t.Logf("%s: nothing was deployed again", step.name)
 	}
 }
 
-// look labels each Cluster, and waits until Fleet has the label: the syncer has reconciled
+// observe labels each Cluster, and waits until Fleet has the label: the syncer has reconciled
 // all of them.
-func look(g Gomega, keys []types.NamespacedName, value string) {
+func observe(g Gomega, keys []types.NamespacedName, value string) {
 	for _, key := range keys {
 		g.Expect(admin.Patch(ctx, getCluster(g, key), mergePatch(fmt.Sprintf(`{"metadata":{"labels":{"look":%q}}}`, value)))).To(Succeed())
 		g.Eventually(func(g Gomega) {
@@ -109,8 +109,8 @@ func deployed(g Gomega, keys []types.NamespacedName) map[string]string {
 	return all
 }
 
-// formerVariable names the revision that TestUpgrade upgrades from.
-const formerVariable = "MUSTER_UPGRADE_FROM"
+// earlierVariable names the revision that TestUpgrade upgrades from.
+const earlierVariable = "MUSTER_UPGRADE_FROM"
 
 // revision is a build of Muster at another commit.
 type revision struct {
@@ -120,13 +120,13 @@ type revision struct {
 	binaries map[string]string
 }
 
-// former is the revision that TestUpgrade starts from; nil if the variable is not set.
-var former *revision
+// earlier is the revision that TestUpgrade starts from; nil if the variable is not set.
+var earlier *revision
 
-// takeFormer extracts the commit that the variable names into dir, builds it there, and makes
+// takeEarlier extracts the commit that the variable names into dir, builds it there, and makes
 // the stack install it first.
-func takeFormer(options *stack.Options, dir string) error {
-	name := os.Getenv(formerVariable)
+func takeEarlier(options *stack.Options, dir string) error {
+	name := os.Getenv(earlierVariable)
 	if name == "" {
 		return nil
 	}
@@ -145,11 +145,11 @@ func takeFormer(options *stack.Options, dir string) error {
 	if err != nil {
 		return err
 	}
-	former = &revision{manifests: filepath.Join(dir, "manifests", "default"), binaries: map[string]string{}}
+	earlier = &revision{manifests: filepath.Join(dir, "manifests", "default"), binaries: map[string]string{}}
 	for _, program := range programs {
-		former.binaries[filepath.Base(program)] = program
+		earlier.binaries[filepath.Base(program)] = program
 	}
-	options.Manifests, options.Binaries = former.manifests, former.binaries
+	options.Manifests, options.Binaries = earlier.manifests, earlier.binaries
 	return nil
 }
 

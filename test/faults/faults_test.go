@@ -52,9 +52,9 @@ type fault struct {
 	// strike breaks something and, but for kills, mends it again. It returns when everything that
 	// Muster needs is there again.
 	strike func(context.Context, *run) error
-	// calls says that there are Clusters whose agents call, and the registrar that they need.
-	calls bool
-	// helm says that there are HelmChartProxies, and the program that carries them out.
+	// agentInitiated means that there are Clusters whose agents register themselves, and the registrar that they need.
+	agentInitiated bool
+	// helm means that there are HelmChartProxies, and the program that carries them out.
 	helm bool
 	// short has it strike with -short, too: two of them show that all can.
 	short bool
@@ -63,7 +63,7 @@ type fault struct {
 // faults are all that can strike. The long ones begin first, so that no stack is left alone with one in the end.
 var faults = []fault{
 	{name: "apiserver-stopped", strike: stopAPIServer, helm: true},
-	{name: "registrar-killed", strike: killRegistrar, calls: true},
+	{name: "registrar-killed", strike: killRegistrar, agentInitiated: true},
 	{name: "etcd-stopped", strike: stopEtcd, helm: true},
 	{name: "helm-killed", strike: killHelm, helm: true},
 	{name: "fleet-crds-removed", strike: removeFleetCRDs, helm: true},

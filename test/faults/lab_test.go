@@ -76,7 +76,7 @@ type lab struct {
 	mu      sync.Mutex
 	proxies map[string]*proxy.Proxy
 	runs    int
-	// registrars says that the optional registrar runs.
+	// registrars means that the optional registrar runs.
 	registrars bool
 	// repo is the repository of charts, where the optional component helm runs.
 	repo *repository.Repository
@@ -185,13 +185,13 @@ type kubelet struct {
 	done sync.WaitGroup
 
 	mu       sync.Mutex
-	held     map[string]bool
+	locked   map[string]bool
 	starts   map[string]int
 	notUntil map[string]time.Time
 }
 
 func newKubelet(ctx context.Context, env *stack.Stack) *kubelet {
-	k := &kubelet{env: env, held: map[string]bool{}}
+	k := &kubelet{env: env, locked: map[string]bool{}}
 	k.reset()
 	k.hold(apiServer, etcd) // Started by who stopped them.
 	k.done.Go(func() {
@@ -210,7 +210,7 @@ func newKubelet(ctx context.Context, env *stack.Stack) *kubelet {
 func (k *kubelet) isDue(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.held[name] || time.Now().Before(k.notUntil[name]) {
+	if k.locked[name] || time.Now().Before(k.notUntil[name]) {
 		return false
 	}
 	k.notUntil[name] = time.Now().Add(firstBackOff << k.starts[name])
@@ -223,11 +223,11 @@ func (k *kubelet) hold(names ...string) { k.set(true, names) }
 
 func (k *kubelet) release(names ...string) { k.set(false, names) }
 
-func (k *kubelet) set(held bool, names []string) {
+func (k *kubelet) set(isLocked bool, names []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, name := range names {
-		k.held[name] = held
+		k.locked[name] = isLocked
 	}
 }
 

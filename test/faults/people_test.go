@@ -26,8 +26,8 @@ const (
 	// workers are people who do one thing after another.
 	workers = 3
 	slots   = 6 // for each worker, a place for one Cluster
-	// settled are how many Clusters each person has before the fault strikes.
-	settled = 2
+	// convergence are how many Clusters each person has before the fault strikes.
+	convergence = 2
 	// thinks is for how long a person does nothing at most.
 	thinks = 80 * time.Millisecond
 
@@ -53,7 +53,7 @@ type person struct {
 // action is something that a person does, to a Cluster that exists if it is about one.
 type action struct {
 	weight int
-	// created says that it needs a Cluster, free that it needs a place for one.
+	// created means that it needs a Cluster, free that it needs a place for one.
 	created, free bool
 	first         bool
 	do            func(context.Context, *person, *clusterv1.Cluster)
@@ -74,7 +74,7 @@ func (p *person) actions() []action {
 		{weight: 4, do: useForbiddenClass},
 		{weight: 2, do: breakConfig},
 	}
-	if p.calls {
+	if p.agentInitiated {
 		all = append(all, action{weight: 6, created: true, do: callByAgent}, action{weight: 3, created: true, do: rotateCredential})
 	}
 	if p.charts != nil && p.first {
@@ -93,7 +93,7 @@ func newChurn(patient context.Context, r *run, seed uint64) *churn {
 		begun.Add(1)
 		p := &person{churn: c, rng: rand.New(rand.NewPCG(seed, uint64(number))), first: number == 0}
 		c.wait.Go(func() {
-			for slot := range settled {
+			for slot := range convergence {
 				create(patient, p, p.blank(slot))
 				if cluster := p.cluster(slot); cluster != nil {
 					initialize(patient, p, cluster)
@@ -189,7 +189,7 @@ func create(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 	if class.Name != "" {
 		cluster.Spec.Topology = clusterv1.Topology{ClassRef: class, Version: fixture.KubernetesVersion}
 	}
-	if p.calls && p.rng.IntN(2) == 0 {
+	if p.agentInitiated && p.rng.IntN(2) == 0 {
 		cluster.Annotations = map[string]string{registrationAnnotation: "agent"}
 	}
 	if p.make(ctx, cluster, class.Namespace != "") {
@@ -223,7 +223,7 @@ func isInitialized(cluster *clusterv1.Cluster) bool {
 
 func rebase(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
 	// One that calls waits with its first class for what that makes, but is in Fleet if it had none.
-	if p.calls && !isInitialized(cluster) {
+	if p.agentInitiated && !isInitialized(cluster) {
 		return
 	}
 	class := p.class(p.rng)

@@ -42,9 +42,9 @@ func (l *lab) withRegistrar(ctx context.Context) error {
 	return err
 }
 
-// callByAgent has people make it a Cluster whose agent is to call, which it stays.
+// callByAgent has people make it a Cluster whose agent is to register itself, which it stays.
 func callByAgent(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
-	p.patchCluster(ctx, "having its agent call:", cluster, metadata("annotations", registrationAnnotation, "agent"), false)
+	p.patchCluster(ctx, "having its agent register itself:", cluster, metadata("annotations", registrationAnnotation, "agent"), false)
 }
 
 func rotateCredential(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
@@ -114,7 +114,7 @@ func (w *world) serve(ctx context.Context, admin client.Client, fleet *fleetv1.C
 	return nil
 }
 
-// grant grants a registration, lets go what was granted before it, and has the agent call that
+// grant grants a registration, lets go what was granted before it, and has the agent check in with that
 // the manifest was applied for.
 func (w *world) grant(ctx context.Context, admin client.Client, fleet *fleetv1.Cluster, asked *fleetv1.ClusterRegistration, all []fleetv1.ClusterRegistration) error {
 	if !asked.Status.Granted {

@@ -92,7 +92,7 @@ func removeFleetCRDs(ctx context.Context, r *run) error {
 	}
 	r.over = time.Now()
 	return poll.Until(ctx, "Fleet's CRDs to be served", time.Minute, func(ctx context.Context) error {
-		_, err := r.look(ctx, r.admin)
+		_, err := r.observe(ctx, r.admin)
 		return err
 	})
 }

@@ -16,7 +16,7 @@ import (
 
 func killSyncer(ctx context.Context, r *run) error { return r.killLeader(ctx, syncer) }
 
-// killRegistrar kills the leading registrar while it registers and hands out manifests.
+// killRegistrar kills the leading registrar while it registers and issues manifests.
 func killRegistrar(ctx context.Context, r *run) error { return r.killLeader(ctx, registrar) }
 
 // killHelm kills the leading replica of the program that carries out HelmChartProxies.

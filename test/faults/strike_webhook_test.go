@@ -18,8 +18,8 @@ import (
 	"github.com/muster-fleet/muster/test/stack/poll"
 )
 
-// unseen is how long the Service may take to notice that a replica is dead.
-const unseen = 3 * time.Second
+// absent is how long the Service may take to notice that a replica is dead.
+const absent = 3 * time.Second
 
 var (
 	servingTLS = client.ObjectKey{Namespace: "muster-system", Name: "muster-webhook-tls"}
@@ -36,7 +36,7 @@ func killOneWebhook(ctx context.Context, r *run) error {
 	if err := r.kill(ctx, victim); err != nil {
 		return err
 	}
-	if err := sleep(ctx, unseen); err != nil {
+	if err := sleep(ctx, absent); err != nil {
 		return err
 	}
 	// From here on the other one answers everything.
@@ -168,7 +168,7 @@ func (r *run) distrust(ctx context.Context) error {
 	return errors.Join(r.admin.Update(ctx, mutating), r.admin.Update(ctx, validating))
 }
 
-// answers tells whether the webhooks judge as they should: the stamp is set, who may
+// answers reports whether the webhooks judge as they should: the stamp is set, who may
 // get a class may use it, and who may not is refused by name.
 func (r *run) answers(ctx context.Context) error {
 	probe := r.forbidden()

@@ -62,7 +62,7 @@ func isStarting(err error) bool { return starting.MatchString(err.Error()) }
 // tally collects the wrong answers of a run.
 type tally struct {
 	requests atomic.Int64
-	// apiDown says that the API server may be down, and webhooksDown the webhooks.
+	// apiDown means that the API server may be down, and webhooksDown the webhooks.
 	apiDown, webhooksDown atomic.Bool
 
 	mu    sync.Mutex
@@ -78,7 +78,7 @@ func (t *tally) wrongly(format string, args ...any) {
 // request is something that a person asks of the API server and should get.
 type request struct {
 	what string
-	// mayClose says that a webhook of ours looks at it that fails closed.
+	// mayClose means that a webhook of ours looks at it that fails closed.
 	mayClose bool
 	// do sends the request; again is set on retries, whose earlier attempts may have succeeded.
 	do func(ctx context.Context, again bool) error

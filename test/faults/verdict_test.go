@@ -20,7 +20,7 @@ const (
 	deadline = 2 * time.Minute
 	// calm is for how long it must leave alone what is right.
 	calm         = 500 * time.Millisecond
-	lookInterval = 100 * time.Millisecond
+	pollInterval = 100 * time.Millisecond
 	// fewest are the requests without which people did next to nothing.
 	fewest = 30
 )
@@ -32,7 +32,7 @@ func (l *lab) play(ctx context.Context, f fault, seed uint64) (r *run, err error
 	if err != nil {
 		return nil, err
 	}
-	if w.calls = f.calls; w.calls {
+	if w.agentInitiated = f.agentInitiated; w.agentInitiated {
 		if err := l.withRegistrar(ctx); err != nil {
 			return nil, err
 		}
@@ -67,7 +67,7 @@ func (l *lab) play(ctx context.Context, f fault, seed uint64) (r *run, err error
 	}
 	people.finish()
 	if err == nil {
-		r.settle(ctx)
+		r.converge(ctx)
 	}
 	r.mend()
 	if r.converged {
@@ -76,7 +76,7 @@ func (l *lab) play(ctx context.Context, f fault, seed uint64) (r *run, err error
 	return r, err
 }
 
-// verdict says what Muster did not pass.
+// verdict returns what Muster did not pass.
 func (r *run) verdict() error {
 	err := r.problem
 	if !r.converged {
@@ -93,12 +93,12 @@ func (r *run) verdict() error {
 	return err
 }
 
-// settle waits until what is there is what people wish for, and the webhooks answer.
-func (r *run) settle(ctx context.Context) {
+// converge waits until what is there is what people wish for, and the webhooks answer.
+func (r *run) converge(ctx context.Context) {
 	want := r.expected()
 	var got oracle.State
 	var since time.Time
-	for end := time.Now().Add(deadline); time.Now().Before(end); _ = sleep(ctx, lookInterval) {
+	for end := time.Now().Add(deadline); time.Now().Before(end); _ = sleep(ctx, pollInterval) {
 		got, r.problem = r.compare(ctx, want)
 		switch {
 		case r.problem != nil:
@@ -117,7 +117,7 @@ func (r *run) settle(ctx context.Context) {
 func (r *run) compare(ctx context.Context, want oracle.State) (oracle.State, error) {
 	ctx, done := context.WithTimeout(ctx, requestTimeout)
 	defer done()
-	seen, err := r.look(ctx, r.admin)
+	seen, err := r.observe(ctx, r.admin)
 	if err != nil {
 		return seen, err
 	}
@@ -138,7 +138,7 @@ func (r *run) empty(ctx context.Context) {
 		}
 	}
 	if err := poll.Until(ctx, "nothing to be left", deadline, func(ctx context.Context) error {
-		seen, err := r.look(ctx, r.admin)
+		seen, err := r.observe(ctx, r.admin)
 		if err != nil {
 			return err
 		}

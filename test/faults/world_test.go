@@ -21,8 +21,8 @@ import (
 // does not include any object of Muster.
 type world struct {
 	id string
-	// calls says that some Clusters' agents call.
-	calls bool
+	// agentInitiated means that some Clusters' agents call.
+	agentInitiated bool
 	// charts is the repository of charts, if there are HelmChartProxies.
 	charts *repository.Repository
 
@@ -91,28 +91,28 @@ func (w *world) expected() oracle.State {
 	for key, cluster := range wishes.Clusters {
 		wishes.Clusters[key] = oracle.AsRequested(cluster)
 	}
-	if !w.calls {
-		return oracle.Settle(wishes)
+	if !w.agentInitiated {
+		return oracle.Converge(wishes)
 	}
 	// Fleet answers whoever asks, and whose manifest is there calls.
-	wishes.Calling.Registrar, wishes.Calling.Server = true, fleetServer
+	wishes.AgentInitiated.Registrar, wishes.AgentInitiated.Server = true, fleetServer
 	return oracle.FleetAnswers(wishes, tokenOf)
 }
 
-// look reads what is there.
-func (w *world) look(ctx context.Context, admin client.Client) (oracle.State, error) {
-	seen, err := oracle.Look(ctx, admin, w.id+"-", w.state.Namespaces)
+// observe reads what is there.
+func (w *world) observe(ctx context.Context, admin client.Client) (oracle.State, error) {
+	seen, err := oracle.Observe(ctx, admin, w.id+"-", w.state.Namespaces)
 	if err == nil && w.charts != nil {
 		w.mu.Lock()
 		known := w.state.Helm
 		known.Proxies = maps.Clone(known.Proxies)
 		w.mu.Unlock()
-		seen.Helm, err = oracle.LookHelm(ctx, admin, w.id+"-", known)
+		seen.Helm, err = oracle.ObserveHelm(ctx, admin, w.id+"-", known)
 	}
 	return seen, err
 }
 
-// configObserved tells whether the syncer has seen the FleetAddonConfig as it is.
+// configObserved reports whether the syncer has seen the FleetAddonConfig as it is.
 func configObserved(ctx context.Context, admin client.Client) error {
 	config := &addonsv1.FleetAddonConfig{}
 	if err := admin.Get(ctx, client.ObjectKeyFromObject(fixture.Config()), config); err != nil {

@@ -26,20 +26,20 @@ import (
 	"github.com/muster-fleet/muster/test/stack/parts"
 )
 
-// registers says who registers a Cluster.
+// registers returns who registers a Cluster.
 func registers(g Gomega, cluster *clusterv1.Cluster, by string) {
 	patch(g, cluster, entry("annotations", stamp.RegistrationAnnotation, by))
 }
 
-// calling returns a Cluster in a namespace whose agent is to call.
-func calling(g Gomega, namespace string) *clusterv1.Cluster {
+// agentInitiated returns a Cluster in a namespace whose agent is to register itself.
+func agentInitiated(g Gomega, namespace string) *clusterv1.Cluster {
 	return plainCluster(g, namespace, "edge", map[string]string{stamp.RegistrationAnnotation: "agent"})
 }
 
-// calls plays the agent of a Cluster.
-func calls(g Gomega, cluster *clusterv1.Cluster) {
+// checkIn plays the agent of a Cluster.
+func checkIn(g Gomega, cluster *clusterv1.Cluster) {
 	g.Expect(fixture.Call(ctx, admin, fleetCluster(g, cluster.Namespace, cluster.Name), time.Now())).To(Succeed())
-	willBeTold(g, cluster, "Imported")
+	willReport(g, cluster, "Imported")
 }
 
 // isOf waits until a Fleet Cluster has this kubeconfig and a clientID like that, which it returns.
@@ -60,7 +60,7 @@ func isOf(g Gomega, cluster *clusterv1.Cluster, kubeconfig string, clientID any)
 // drawn is a clientID that Muster has drawn: of 32 letters, 26 are 130 bits.
 var drawn = MatchRegexp(`^.{26,}$`)
 
-// A Cluster whose agent is to call gets its Fleet Cluster at creation, and nothing by which
+// A Cluster whose agent is to register itself gets its Fleet Cluster at creation, and nothing by which
 // Fleet could install an agent. The registrar does not run here, and the condition says so.
 func TestAgentInitiated(t *testing.T) {
 	g := NewWithT(t)
@@ -71,8 +71,8 @@ func TestAgentInitiated(t *testing.T) {
 	create(g, edge)
 	core := plainCluster(g, s.namespace, "core", nil)
 	clientID := isOf(g, edge, "", drawn)
-	willBeTold(g, edge, "RegistrarMissing")
-	willBeTold(g, core, "WaitingForControlPlane")
+	willReport(g, edge, "RegistrarMissing")
+	willReport(g, core, "WaitingForControlPlane")
 	isGone(g, s.fleet("core"))
 
 	// Nothing draws it anew: a change of the Cluster, the control plane, a restart.
@@ -80,16 +80,16 @@ func TestAgentInitiated(t *testing.T) {
 	g.Expect(fixture.Initialize(ctx, admin, edge)).To(Succeed())
 	g.Expect(env.Restart(ctx, syncerProcess)).To(Succeed())
 	g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, "edge").Labels).To(HaveKey("a")) }).Should(Succeed())
-	g.Consistently(func(g Gomega) { isTold(g, edge, "RegistrarMissing") }).Should(Succeed())
+	g.Consistently(func(g Gomega) { reports(g, edge, "RegistrarMissing") }).Should(Succeed())
 	isOf(g, edge, "", clientID)
-	calls(g, edge) // It is in, whoever runs.
+	checkIn(g, edge) // It is in, whoever runs.
 
 	// To the manager, and back: by another clientID its agent would be cut off.
 	registers(g, edge, `"manager"`)
 	isOf(g, edge, "edge-kubeconfig", clientID)
 	registers(g, edge, "null")
 	isOf(g, edge, "", clientID)
-	willBeTold(g, edge, "Imported")
+	willReport(g, edge, "Imported")
 
 	// What Fleet has drawn for an agent that it installs is taken over.
 	g.Expect(fixture.Initialize(ctx, admin, core)).To(Succeed())
@@ -110,7 +110,7 @@ func TestAgentInitiatedWaitsForItsValues(t *testing.T) {
 	cluster := s.cluster("edge")
 	cluster.Annotations = map[string]string{stamp.RegistrationAnnotation: "agent"}
 	create(g, cluster)
-	willBeTold(g, cluster, "WaitingForControlPlane")
+	willReport(g, cluster, "WaitingForControlPlane")
 	isGone(g, s.fleet("edge"))
 	initialize(g, cluster)
 	appears(g, s.fleet("edge"))
@@ -128,9 +128,9 @@ func TestAgentInitiatedHandedOver(t *testing.T) {
 		theirs := named(&fleetv1.Cluster{Spec: fleetv1.ClusterSpec{ClientID: clientID, KubeConfigSecret: "edge-kubeconfig"}}, namespace, "edge")
 		theirs.Annotations = map[string]string{stamp.AdoptAnnotation: "true"}
 		create(g, theirs)
-		cluster := calling(g, namespace)
+		cluster := agentInitiated(g, namespace)
 		isOf(g, cluster, "", want)
-		willBeTold(g, cluster, "RegistrarMissing")
+		willReport(g, cluster, "RegistrarMissing")
 		g.Expect(fleetCluster(g, namespace, "edge").Annotations).To(HaveKeyWithValue(stamp.ImportedFromAnnotation, "edge"))
 	}
 }
@@ -140,33 +140,33 @@ func TestAgentInitiatedHandedOver(t *testing.T) {
 func TestTurnedBeforeTheControlPlane(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
-	cluster := calling(g, newNamespace(t, g, "team", nil))
+	cluster := agentInitiated(g, newNamespace(t, g, "team", nil))
 	appears(g, named(&fleetv1.Cluster{}, cluster.Namespace, "edge"))
 	clientID := isOf(g, cluster, "", drawn)
 	patchf(g, cluster, `{"metadata":{"labels":{"a":"b"},"annotations":{%q:"manager"}}}`, stamp.RegistrationAnnotation)
-	willBeTold(g, cluster, "False WaitingForControlPlane")
+	willReport(g, cluster, "False WaitingForControlPlane")
 	g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, cluster.Namespace, "edge").Labels).To(HaveKey("a")) }).Should(Succeed())
 	isOf(g, cluster, "", clientID)
 	g.Expect(fixture.Initialize(ctx, admin, cluster)).To(Succeed())
 	isOf(g, cluster, "edge-kubeconfig", clientID)
-	willBeTold(g, cluster, "Imported")
+	willReport(g, cluster, "Imported")
 }
 
-// The agent of a Cluster that calls by itself stays where its credential is.
-func TestAgentNamespaceOfOneThatCalls(t *testing.T) {
+// The agent of a Cluster that registers itself stays where its credential is.
+func TestAgentNamespaceOfAgentInitiated(t *testing.T) {
 	g := NewWithT(t)
 	namespace := newNamespace(t, g, "team", nil)
 	configure(t, g, "{}")
-	cluster := calling(g, namespace)
+	cluster := agentInitiated(g, namespace)
 	isOf(g, cluster, "", drawn)
 	patch := mergePatch(fmt.Sprintf(`{"status":{"agent":{"lastSeen":%q,"namespace":"fleet-addon-agent"}}}`, time.Now().Format(time.RFC3339)))
 	g.Expect(admin.Status().Patch(ctx, fleetCluster(g, namespace, "edge"), patch)).To(Succeed())
-	willBeTold(g, cluster, "Imported")
+	willReport(g, cluster, "Imported")
 
 	g.Expect(warnedBy(g, "", "patch", "fac", "fleet-addon-config", "--type=merge", "-p",
 		`{"spec":{"cluster":{"agentNamespace":"elsewhere","hostNetwork":false}}}`)).
-		To(MatchRegexp(`the agents of [1-9][0-9]* Clusters call by themselves`))
-	willBeTold(g, cluster, "Imported", `its agent stays in namespace "fleet-addon-agent" instead of "elsewhere" (spec.cluster.agentNamespace)`)
+		To(MatchRegexp(`the agents of [1-9][0-9]* Clusters register themselves`))
+	willReport(g, cluster, "Imported", `its agent stays in namespace "fleet-addon-agent" instead of "elsewhere" (spec.cluster.agentNamespace)`)
 	g.Eventually(func(g Gomega) {
 		g.Expect(fleetCluster(g, namespace, "edge").Spec).To(And(HaveField("HostNetwork", HaveValue(BeFalse())), HaveField("AgentNamespace", "fleet-addon-agent")))
 	}).Should(Succeed())

@@ -76,7 +76,7 @@ func TestAudit(t *testing.T) {
 	g.Eventually(func(g Gomega) {
 		report, code := a.report(g, s)
 		g.Expect(code).To(Equal(1))
-		g.Expect(report.Mappings).To(ConsistOf(audit.Mapping{Namespace: s.classNamespace, Name: s.namespace, KeptBy: []audit.Keeper{
+		g.Expect(report.Mappings).To(ConsistOf(audit.Mapping{Namespace: s.classNamespace, Name: s.namespace, RetainedBy: []audit.Retainer{
 			{Kind: "Cluster", Namespace: s.namespace, Name: "one", Why: "paused"},
 			{Kind: "Fleet Cluster", Namespace: s.namespace, Name: "one", Why: "released"},
 		}}))

@@ -69,7 +69,7 @@ func TestHelmChartProxyFields(t *testing.T) {
 			proxy := written(g, namespace, "new", spec)
 			warnings.take()
 			err = api.Create(ctx, proxy, client.DryRunAll)
-			said := strings.Join(warnings.take(), "\n")
+			refused := strings.Join(warnings.take(), "\n")
 			if row.Verdict == table.Refused {
 				g.Expect(apierrors.IsInvalid(err)).To(BeTrue(), "got %v", err)
 				g.Expect(err).To(MatchError(ContainSubstring(row.Quoted()[0])))
@@ -77,9 +77,9 @@ func TestHelmChartProxyFields(t *testing.T) {
 			}
 			g.Expect(err).NotTo(HaveOccurred())
 			if row.Verdict == table.Warned {
-				g.Expect(said).To(ContainSubstring(row.Quoted()[0]))
+				g.Expect(refused).To(ContainSubstring(row.Quoted()[0]))
 			} else {
-				g.Expect(said).To(BeEmpty())
+				g.Expect(refused).To(BeEmpty())
 			}
 			want := written(g, namespace, "new", spec)
 			defaults(want)
@@ -171,7 +171,7 @@ func defaults(proxy *unstructured.Unstructured) {
 	}
 }
 
-// Without the webhook, a HelmChartProxy still hands out nothing that its author may not have:
+// Without the webhook, a HelmChartProxy still delivers nothing that its author may not have:
 // no Secret or ConfigMap that they may not get, and nothing to Clusters of other namespaces.
 func TestAuthorsOfHelmChartProxies(t *testing.T) {
 	g := NewWithT(t)

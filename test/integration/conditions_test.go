@@ -33,9 +33,9 @@ import (
 	"github.com/muster-fleet/muster/test/stack"
 )
 
-// fleetSays plays Fleet: it reports on the bundles of a cluster whose agent was seen last so
+// fleetReports plays Fleet: it reports on the bundles of a cluster whose agent was seen last so
 // long ago.
-func fleetSays(g Gomega, cluster *clusterv1.Cluster, ready corev1.ConditionStatus, message string, ago time.Duration) {
+func fleetReports(g Gomega, cluster *clusterv1.Cluster, ready corev1.ConditionStatus, message string, ago time.Duration) {
 	fleet := fleetCluster(g, cluster.Namespace, cluster.Name)
 	before := fleet.DeepCopy()
 	fleet.Status.Conditions = []genericcondition.GenericCondition{{Type: "Ready", Status: ready, Message: message}}
@@ -44,16 +44,16 @@ func fleetSays(g Gomega, cluster *clusterv1.Cluster, ready corev1.ConditionStatu
 }
 
 // bundlesReady waits until FleetBundlesReady has this status and reason, and a message with that.
-func bundlesReady(g Gomega, cluster *clusterv1.Cluster, state, says string) {
+func bundlesReady(g Gomega, cluster *clusterv1.Cluster, state, messages string) {
 	g.Eventually(func(g Gomega) {
 		its := conditions.Get(current(g, cluster), "FleetBundlesReady")
 		g.Expect(its).NotTo(BeNil())
 		g.Expect(fmt.Sprintf("%s %s", its.Status, its.Reason)).To(HavePrefix(state))
-		g.Expect(its.Message).To(ContainSubstring(says))
+		g.Expect(its.Message).To(ContainSubstring(messages))
 	}).Should(Succeed())
 }
 
-// FleetBundlesReady says what Fleet says in every state in which a Cluster has a Fleet Cluster,
+// FleetBundlesReady returns what Fleet says in every state in which a Cluster has a Fleet Cluster,
 // and FleetImported stays true.
 func TestBundlesReadyInEveryState(t *testing.T) {
 	g := NewWithT(t)
@@ -85,18 +85,18 @@ func TestBundlesReadyInEveryState(t *testing.T) {
 	} {
 		t.Run(state.name, func(t *testing.T) {
 			g := NewWithT(t)
-			fleetSays(g, cluster, corev1.ConditionTrue, "", 0)
+			fleetReports(g, cluster, corev1.ConditionTrue, "", 0)
 			bundlesReady(g, cluster, "True", "")
-			willBeTold(g, cluster, "Imported")
+			willReport(g, cluster, "Imported")
 			state.before()
 			patch(g, state.of, state.begin)
-			willBeTold(g, cluster, state.reason)
+			willReport(g, cluster, state.reason)
 			version := fleetCluster(g, s.namespace, "one").Generation
 
-			fleetSays(g, cluster, corev1.ConditionFalse, "NotReady(1) in "+state.name, 0)
+			fleetReports(g, cluster, corev1.ConditionFalse, "NotReady(1) in "+state.name, 0)
 			bundlesReady(g, cluster, "False", "NotReady(1) in "+state.name)
-			willBeTold(g, cluster, "True "+state.reason)
-			fleetSays(g, cluster, corev1.ConditionTrue, "", time.Hour)
+			willReport(g, cluster, "True "+state.reason)
+			fleetReports(g, cluster, corev1.ConditionTrue, "", time.Hour)
 			bundlesReady(g, cluster, "Unknown AgentStale", "")
 			g.Expect(fleetCluster(g, s.namespace, "one").Generation).To(Equal(version), "Fleet was written to")
 			patch(g, state.of, state.end)
@@ -136,24 +136,24 @@ func TestSilentAgent(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	cluster := s.imported(g, "one")
-	fleetSays(g, cluster, corev1.ConditionTrue, "", 20*time.Minute)
+	fleetReports(g, cluster, corev1.ConditionTrue, "", 20*time.Minute)
 	bundlesReady(g, cluster, "True", "")
 	quiet(g, in(s.namespace))
 	since := time.Now()
 	for ago := 10; ago > 0; ago-- {
-		fleetSays(g, cluster, corev1.ConditionTrue, "", time.Duration(ago)*time.Minute)
+		fleetReports(g, cluster, corev1.ConditionTrue, "", time.Duration(ago)*time.Minute)
 	}
 	quiet(g, in(s.namespace))
 	g.Expect(requests(g, since, in(s.namespace))).To(BeEmpty(), "heartbeats cost requests")
 
 	// It called last as long ago as allowed, all but a few seconds. The change of the message arms the clock.
-	fleetSays(g, cluster, corev1.ConditionTrue, "soon", stamp.DefaultStaleAfter-5*time.Second)
+	fleetReports(g, cluster, corev1.ConditionTrue, "soon", stamp.DefaultStaleAfter-5*time.Second)
 	bundlesReady(g, cluster, "Unknown AgentStale", "has not reported for more than")
-	isTold(g, cluster, "True Imported")
+	reports(g, cluster, "True Imported")
 	quiet(g, in(s.namespace))
 	g.Expect(requests(g, since, in(s.namespace), isWrite)).To(HaveLen(2), "one for the message, and one says that it is silent")
 
-	fleetSays(g, cluster, corev1.ConditionTrue, "soon", 0)
+	fleetReports(g, cluster, corev1.ConditionTrue, "soon", 0)
 	bundlesReady(g, cluster, "True", "")
 }
 
@@ -164,16 +164,16 @@ func TestConditionsDoNotFlap(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	cluster := s.imported(g, "steady")
-	willBeTold(g, cluster, "Imported")
+	willReport(g, cluster, "Imported")
 	since := func() metav1.Time { return conditions.Get(current(g, cluster), "FleetImported").LastTransitionTime }
 	imported := since()
 	allow := deny(t, g, s.fleet("steady"), "clusters", "nobody changes Fleet Clusters today")
 	patch(g, cluster, entry("labels", "env", `"prod"`))
-	willBeTold(g, cluster, "True Failed", "nobody changes Fleet Clusters today")
+	willReport(g, cluster, "True Failed", "nobody changes Fleet Clusters today")
 	allow()
 	g.Eventually(func(g Gomega) {
 		g.Expect(fleetCluster(g, s.namespace, "steady").Labels).To(HaveKeyWithValue("env", "prod"))
-		isTold(g, cluster, "Imported")
+		reports(g, cluster, "Imported")
 	}).WithTimeout(time.Minute).Should(Succeed())
 	g.Expect(since()).To(Equal(imported))
 }
@@ -337,7 +337,7 @@ func TestConflictThatLasts(t *testing.T) {
 	since := time.Now()
 	patch(g, cluster, entry("labels", "a", `"b"`))
 	g.Eventually(func(g Gomega) { // It is in Fleet.
-		isTold(g, cluster, "True Failed", "refused as a conflict again and again", "which admission webhook", "come back later")
+		reports(g, cluster, "True Failed", "refused as a conflict again and again", "which admission webhook", "come back later")
 	}).WithTimeout(4 * patience).Should(Succeed())
 	tries := requests(g, since, in(s.namespace), func(e stack.AuditEvent) bool { return e.Resource == "clusters" && e.Code == http.StatusConflict })
 	t.Logf("%d tries in %s", len(tries), time.Since(since))
@@ -347,7 +347,7 @@ func TestConflictThatLasts(t *testing.T) {
 	patch(g, cluster, entry("labels", "c", `"d"`))
 	g.Eventually(func(g Gomega) {
 		g.Expect(fleetCluster(g, s.namespace, "one").Labels).To(haveKeys("a", "c"))
-		isTold(g, cluster, "Imported")
+		reports(g, cluster, "Imported")
 	}).Should(Succeed())
 }
 

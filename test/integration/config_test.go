@@ -31,9 +31,9 @@ func strictly() client.Client { return client.WithFieldValidation(admin, "Strict
 // written (TestValidateConfigRefuses in internal/admission); a few show here that it is asked.
 type invalidConfig struct {
 	name, yaml string
-	// says are parts of the refusal: the field's path, and what to do.
-	says []string
-	// structural says that the CRD refuses it: whoever applies it, and with the
+	// messages are parts of the refusal: the field's path, and what to do.
+	messages []string
+	// structural means that the CRD refuses it: whoever applies it, and with the
 	// webhook down.
 	structural bool
 }
@@ -49,11 +49,11 @@ func invalidConfigs() []invalidConfig {
 		pointer   = "must be a JSON pointer that starts with '/', for example /ControlPlane/spec/kubeadmConfigSpec/files"
 		semver    = "must be a semantic version, for example 0.16.0, or a range of them, for example 0.16.x"
 	)
-	structural := func(name, spec string, says ...string) invalidConfig {
-		return invalidConfig{name, configYAML(spec), says, true}
+	structural := func(name, spec string, messages ...string) invalidConfig {
+		return invalidConfig{name, configYAML(spec), messages, true}
 	}
-	byWebhook := func(name, spec string, says ...string) invalidConfig {
-		return invalidConfig{name, configYAML(spec), says, false}
+	byWebhook := func(name, spec string, messages ...string) invalidConfig {
+		return invalidConfig{name, configYAML(spec), messages, false}
 	}
 	return []invalidConfig{
 		{"another name", strings.Replace(configYAML("{}"), "name: fleet-addon-config", "name: mine", 1),
@@ -118,7 +118,7 @@ func invalidConfigs() []invalidConfig {
 func (c invalidConfig) isRefused(t *testing.T) {
 	g := NewWithT(t)
 	err := strictly().Create(ctx, object(g, c.yaml), client.DryRunAll)
-	for _, part := range c.says {
+	for _, part := range c.messages {
 		g.Expect(err).To(MatchError(ContainSubstring(part)))
 	}
 }
@@ -389,9 +389,9 @@ func TestNamedAuthorities(t *testing.T) {
 	_, err := apply(t, configYAML(`{}`), append(dora, "--dry-run=server")...)
 	g.Expect(err).NotTo(HaveOccurred())
 
-	refused := func(says string) {
+	refused := func(messages string) {
 		_, err := apply(t, withCA("ConfigMap", "fleet-ca"), "--dry-run=server")
-		g.Expect(err).To(MatchError(And(ContainSubstring("spec.config.server.custom.apiServerCaConfigRef: Invalid value"), ContainSubstring(says))))
+		g.Expect(err).To(MatchError(And(ContainSubstring("spec.config.server.custom.apiServerCaConfigRef: Invalid value"), ContainSubstring(messages))))
 	}
 	refused("no such ConfigMap; create it first")
 	configMap := named(&corev1.ConfigMap{Data: map[string]string{"ca.crt": "nonsense"}}, namespace, "fleet-ca")

@@ -152,10 +152,10 @@ func TestWhatIsMissingWakesItsCluster(t *testing.T) {
 		g.Eventually(expectation).WithTimeout(8 * time.Second).Should(Succeed())
 	}
 	const notFound, unresolved = `"infra" not found`, "TemplateValuesUnresolved"
-	willBeTold(g, cluster, unresolved, p.crd().GetName())
+	willReport(g, cluster, unresolved, p.crd().GetName())
 
 	p.install(t, g)
-	soon(func(g Gomega) { isTold(g, cluster, unresolved, notFound) })
+	soon(func(g Gomega) { reports(g, cluster, unresolved, notFound) })
 	object := p.object(namespace, "small")
 	p.create(g, object)
 	soon(func(g Gomega) { fleetCluster(g, namespace, "one") })
@@ -163,17 +163,17 @@ func TestWhatIsMissingWakesItsCluster(t *testing.T) {
 
 	// An object that goes and comes back.
 	deleteNow(g, object)
-	willBeTold(g, cluster, unresolved, notFound)
+	willReport(g, cluster, unresolved, notFound)
 	p.create(g, p.object(namespace, "medium"))
-	soon(func(g Gomega) { isTold(g, cluster, "Imported") })
+	soon(func(g Gomega) { reports(g, cluster, "Imported") })
 	p.wantValues(g, namespace, "v1beta1", "medium")
 
 	// A CRD that goes and comes back.
 	restore := removeCRDs(g, p.crd().GetName())
-	willBeTold(g, cluster, unresolved, p.crd().GetName())
+	willReport(g, cluster, unresolved, p.crd().GetName())
 	p.isWatched(g, "v1beta1", 0)
 	restore()
 	p.create(g, p.object(namespace, "large"))
-	soon(func(g Gomega) { isTold(g, cluster, "Imported") })
+	soon(func(g Gomega) { reports(g, cluster, "Imported") })
 	p.wantValues(g, namespace, "v1beta1", "large")
 }

@@ -228,7 +228,7 @@ func (a account) send(g Gomega, s sample, its attempt) (code int, answer string)
 	return response.StatusCode, string(content)
 }
 
-func tells(answer string) bool {
+func discloses(answer string) bool {
 	return strings.Contains(answer, confidential) || strings.Contains(answer, base64.StdEncoding.EncodeToString([]byte(confidential)))
 }
 
@@ -242,7 +242,7 @@ func (s sample) put(g Gomega) {
 		have := want.DeepCopy()
 		if err := admin.Get(ctx, client.ObjectKeyFromObject(have), have); err == nil {
 			is, _ := json.Marshal(have.Object)
-			if have.GetDeletionTimestamp() == nil && tells(string(is)) && !strings.Contains(string(is), guess) && len(have.GetLabels()) == 0 {
+			if have.GetDeletionTimestamp() == nil && discloses(string(is)) && !strings.Contains(string(is), guess) && len(have.GetLabels()) == 0 {
 				continue
 			}
 			g.Expect(client.IgnoreNotFound(admin.Patch(ctx, have.DeepCopy(), mergePatch(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
@@ -255,12 +255,12 @@ func (s sample) put(g Gomega) {
 	}
 }
 
-// told tries everything with one account on one sample, and returns the requests that told something.
-func told(g Gomega, a account, s sample) (which []string) {
+// disclosed tries everything with one account on one sample, and returns the requests that told something.
+func disclosed(g Gomega, a account, s sample) (which []string) {
 	for _, name := range sampleNames {
 		for _, its := range s.attempts(name) {
 			s.put(g)
-			if _, answer := a.send(g, s, its); tells(answer) {
+			if _, answer := a.send(g, s, its); discloses(answer) {
 				which = append(which, its.what)
 			}
 		}
@@ -304,7 +304,7 @@ func TestNoAccountDisclosesSecrets(t *testing.T) {
 				t.Parallel()
 				for name, allowed := range rights {
 					g := NewWithT(t)
-					which := told(g, accountOf(g, name), s)
+					which := disclosed(g, accountOf(g, name), s)
 					if reason := allowed[kind]; reason != "" {
 						g.Expect(which).NotTo(BeEmpty(), "the table says that %s may: %s", name, reason)
 					} else {

@@ -216,7 +216,7 @@ spec: {privateRepoURL: registry.example}
 	isForbidden(g, fixture.Deed(noRight[1]).Try(ctx, syncer), "muster-syncer has no business to update secrets")
 }
 
-// A mapping hands out the bundles of a namespace. Who has the syncer's token makes none
+// A mapping delivers the bundles of a namespace. Who has the syncer's token makes none
 // but of the shape that Muster's have, and no group but those of a class.
 func TestShapesOfTheSyncer(t *testing.T) {
 	g := NewWithT(t)

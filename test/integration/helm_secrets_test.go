@@ -106,7 +106,7 @@ func TestHelmReadsSecretsWhereAllowed(t *testing.T) {
 			g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "got %v", err)
 		}
 	}
-	look := func() { // No event tells of Secrets.
+	read := func() { // No event tells of Secrets.
 		g.Expect(admin.Patch(ctx, proxy.DeepCopy(), mergePatch(fmt.Sprintf(`{"metadata":{"annotations":{"look":"%d"}}}`, time.Now().UnixNano())))).To(Succeed())
 	}
 
@@ -121,7 +121,7 @@ func TestHelmReadsSecretsWhereAllowed(t *testing.T) {
 	}).Should(Succeed())
 	_, err := env.Kubectl(ctx, strings.Fields(command)...)
 	g.Expect(err).NotTo(HaveOccurred())
-	look()
+	read()
 	g.Eventually(func(g Gomega) {
 		g.Expect(written(g)).To(Equal("password: sesame"))
 	}).WithTimeout(helmPatience).Should(Succeed())
@@ -130,7 +130,7 @@ func TestHelmReadsSecretsWhereAllowed(t *testing.T) {
 		g := NewWithT(t)
 		values.Data["values.yaml"] = []byte("password: other")
 		g.Expect(admin.Update(ctx, values)).To(Succeed())
-		look()
+		read()
 		g.Eventually(func(g Gomega) {
 			g.Expect(written(g)).To(Equal("password: other"))
 			g.Expect(named(g).Name).To(Equal("hcp-web.for.one.1"), "what agents read stays as it is until they read something else")

@@ -40,7 +40,7 @@ func TestImportAcrossNamespaces(t *testing.T) {
 	g.Expect(stamp.PinOf(cluster.Annotations)).To(Equal(stamp.Pin{OwnedBy: "fleet-addon-config", ClusterName: "one"}))
 
 	initialize(g, cluster)
-	willBeTold(g, cluster, "True Imported")
+	willReport(g, cluster, "True Imported")
 	owner := func(kind, name string, of metav1.Object) []metav1.OwnerReference {
 		return []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: kind, Name: name, UID: of.GetUID()}}
 	}
@@ -161,7 +161,7 @@ func TestControlPlaneChangeReachesTheValues(t *testing.T) {
 	}).Should(Succeed())
 
 	deleteNow(g, controlPlane)
-	willBeTold(g, cluster, "True TemplateValuesUnresolved", "one-cp")
+	willReport(g, cluster, "True TemplateValuesUnresolved", "one-cp")
 	g.Expect(fleetCluster(g, s.namespace, "one").Spec.TemplateValues.Data).To(HaveKey("ControlPlane"), "the last good values stay")
 }
 
@@ -180,7 +180,7 @@ func TestDeleteFinishesAtOnce(t *testing.T) {
 			}
 			deleteNow(g, one)
 			if running {
-				stays(g, s.group(), s.mapping())
+				isRetained(g, s.group(), s.mapping())
 			}
 			deleteNow(g, two, s.class)
 			restart()
@@ -264,14 +264,14 @@ func TestPausedAndNameConflict(t *testing.T) {
 	create(g, cluster)
 	foreign := newFleetCluster(g, s.namespace, "one", nil) // The Cluster came first, or its name would have been refused.
 	initialize(g, cluster)
-	willBeTold(g, cluster, "Paused")
+	willReport(g, cluster, "Paused")
 	unpause(g, cluster)
-	willBeTold(g, cluster, "NameConflict", stamp.AdoptAnnotation)
+	willReport(g, cluster, "NameConflict", stamp.AdoptAnnotation)
 	patch(g, cluster, entry("labels", "changed", `"yes"`)) // It stays changeable.
 	g.Expect(fleetCluster(g, s.namespace, "one").Labels).To(BeEmpty())
 
 	patch(g, foreign, entry("annotations", stamp.AdoptAnnotation, `"true"`))
-	willBeTold(g, cluster, "True Imported")
+	willReport(g, cluster, "True Imported")
 	g.Expect(fleetCluster(g, s.namespace, "one").UID).To(Equal(foreign.UID))
 }
 
@@ -288,7 +288,7 @@ func TestMovedAwayKeepsItsApplications(t *testing.T) {
 	hasOwners(1)
 	pause(g, cluster)
 	hasOwners(0)
-	willBeTold(g, cluster, "True Paused")
+	willReport(g, cluster, "True Paused")
 	unpause(g, cluster)
 	hasOwners(1)
 	g.Eventually(func(g Gomega) {
@@ -370,7 +370,7 @@ func TestDeselection(t *testing.T) {
 				}).Should(Succeed())
 				return
 			}
-			willBeTold(g, cluster, "Deselected")
+			willReport(g, cluster, "Deselected")
 			g.Consistently(func(g Gomega) {
 				live := fleetCluster(g, s.namespace, "one")
 				g.Expect(live.UID).To(Equal(uid))
@@ -398,7 +398,7 @@ func TestConfigStatusCounts(t *testing.T) {
 	waiting := s.cluster("two")
 	create(g, waiting)
 	g.Eventually(func(g Gomega) {
-		isTold(g, waiting, "WaitingForControlPlane")
+		reports(g, waiting, "WaitingForControlPlane")
 		counts := map[string]int32{}
 		var clusters clusterv1.ClusterList
 		g.Expect(admin.List(ctx, &clusters)).To(Succeed())
@@ -423,7 +423,7 @@ func TestMadeAnewUnderTheSameName(t *testing.T) {
 	startCollector := stop(t, g, garbageCollector)
 	remove(g, fixture.ControlPlane(first), fixture.Infrastructure(first), first)
 	second := s.started(g, "again")
-	willBeTold(g, second, "False FleetClusterDeleting")
+	willReport(g, second, "False FleetClusterDeleting")
 	live := fleetCluster(g, s.namespace, "again")
 	g.Expect(live.UID).To(Equal(old.UID))
 	g.Expect(live.OwnerReferences).To(Equal(old.OwnerReferences), "nothing of it was taken over")
@@ -433,7 +433,7 @@ func TestMadeAnewUnderTheSameName(t *testing.T) {
 		live := fleetCluster(g, s.namespace, "again")
 		g.Expect(live.UID).NotTo(Equal(old.UID))
 		g.Expect(live.OwnerReferences[0].UID).To(Equal(second.UID))
-		isTold(g, second, "Imported")
+		reports(g, second, "Imported")
 	}).WithTimeout(time.Minute).Should(Succeed())
 }
 
@@ -448,11 +448,11 @@ func TestHandedOverToANamesake(t *testing.T) {
 	remove(g, fixture.ControlPlane(first), fixture.Infrastructure(first), first)
 	second := s.cluster("again")
 	g.Eventually(func() error { return admin.Create(ctx, second) }).Should(Succeed())
-	willBeTold(g, second, "WaitingForControlPlane")
+	willReport(g, second, "WaitingForControlPlane")
 	g.Expect(fleetCluster(g, s.namespace, "again").Spec.RedeployAgentGeneration).To(BeZero())
 
 	initialize(g, second)
-	willBeTold(g, second, "Imported")
+	willReport(g, second, "Imported")
 	g.Consistently(func(g Gomega) {
 		live := fleetCluster(g, s.namespace, "again")
 		g.Expect(live.UID).To(Equal(old.UID))

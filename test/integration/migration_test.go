@@ -127,7 +127,7 @@ func TestMigrationOfWhatOneSelectorMatches(t *testing.T) {
 				vanishes(g, s.leftByCAAPF("one")...)
 				return
 			}
-			willBeTold(g, cluster, "True Deselected")
+			willReport(g, cluster, "True Deselected")
 			g.Consistently(func(g Gomega) {
 				g.Expect(idsOf(g, s.leftByCAAPF("one"), client.Object.GetResourceVersion)).To(Equal(versions))
 				g.Expect(get(g, &corev1.Namespace{}, "", s.namespace).Annotations).To(HaveKey(workspace))
@@ -135,7 +135,7 @@ func TestMigrationOfWhatOneSelectorMatches(t *testing.T) {
 
 			patch(g, cluster, entry("labels", "fleet", `"yes"`)) // Somebody decides.
 			g.Eventually(func(g Gomega) {
-				isTold(g, cluster, "Imported")
+				reports(g, cluster, "Imported")
 				live := fleetCluster(g, s.namespace, "capi-one")
 				g.Expect(live.UID).To(Equal(uid))
 				g.Expect(live.ManagedFields).NotTo(ContainElement(HaveField("Manager", ContainSubstring("cluster-capi-"))))

@@ -26,7 +26,7 @@ func TestNamesThatAreTaken(t *testing.T) {
 	const byHand = ` was made by somebody else; delete it, or annotate it fleet.addons.cluster.x-k8s.io/adopt=true to hand it over; or name this Cluster differently`
 	newFleetCluster(g, s.namespace, "theirs", nil)
 	create(g, s.cluster("prod.eu"))
-	for _, test := range []struct{ name, manifest, says string }{
+	for _, test := range []struct{ name, manifest, messages string }{
 		{"by a Fleet Cluster that somebody made", s.yaml("theirs"), `Fleet Cluster "theirs"` + byHand},
 		{"as v1beta1 too", fmt.Sprintf(
 			"{apiVersion: cluster.x-k8s.io/v1beta1, kind: Cluster, metadata: {namespace: %s, name: theirs}, spec: {clusterNetwork: {pods: {cidrBlocks: [10.7.0.0/16]}}}}",
@@ -38,7 +38,7 @@ func TestNamesThatAreTaken(t *testing.T) {
 			g := NewWithT(t)
 			g.Eventually(func(g Gomega) { // The webhook's cache hears of others a moment later.
 				_, err := apply(t, test.manifest, "--dry-run=server")
-				g.Expect(err).To(MatchError(And(ContainSubstring(test.says),
+				g.Expect(err).To(MatchError(And(ContainSubstring(test.messages),
 					ContainSubstring(`admission webhook "names.clusters.fleet.addons.cluster.x-k8s.io" denied the request`))))
 			}).Should(Succeed())
 		})
@@ -124,21 +124,21 @@ func TestAdoptIsActedOnOnce(t *testing.T) {
 	one, two := plainCluster(g, s.namespace, "one", pinned("shared")), plainCluster(g, s.namespace, "two", pinned("shared"))
 	initialize(g, one)
 	initialize(g, two)
-	settled := func(g Gomega) {
+	converged := func(g Gomega) {
 		live := fleetCluster(g, s.namespace, "shared")
 		g.Expect(live.UID).To(Equal(shared.UID))
 		g.Expect(live.Annotations).NotTo(HaveKey(stamp.AdoptAnnotation))
 		g.Expect(live.OwnerReferences).To(HaveLen(1))
 	}
-	g.Eventually(settled).Should(Succeed())
+	g.Eventually(converged).Should(Succeed())
 	oneHasIt(g, one, two)
 	// Handed over again: the one that has it exists, so it stays.
 	live := fleetCluster(g, s.namespace, "shared")
 	owner := live.OwnerReferences[0].UID
 	patch(g, live, entry("annotations", stamp.AdoptAnnotation, `"true"`))
-	g.Eventually(settled).Should(Succeed())
+	g.Eventually(converged).Should(Succeed())
 	g.Consistently(func(g Gomega) {
-		settled(g)
+		converged(g)
 		g.Expect(fleetCluster(g, s.namespace, "shared").OwnerReferences[0].UID).To(Equal(owner))
 	}).Should(Succeed())
 	oneHasIt(g, one, two)
@@ -156,9 +156,9 @@ func TestConflictEndsWithItsRival(t *testing.T) {
 	waiting := plainCluster(g, namespace, "b", nil)
 	restart()
 	initialize(g, waiting)
-	willBeTold(g, waiting, "NameConflict", "which exists; delete that first")
+	willReport(g, waiting, "NameConflict", "which exists; delete that first")
 	g.Expect(admin.Delete(ctx, rival)).To(Succeed())
-	willBeTold(g, waiting, "Imported")
+	willReport(g, waiting, "Imported")
 }
 
 // Class std.classes of a namespace and class std of namespace classes want groups of
@@ -178,15 +178,15 @@ func TestGroupOfTwoClasses(t *testing.T) {
 	}
 	dotted := newClass(g, s.namespace, "standard."+s.classNamespace, nil)
 	selects(s.namespace)
-	willBeTold(g, before, "True NameConflict", "rename one of the two classes") // It is in Fleet as it was.
+	willReport(g, before, "True NameConflict", "rename one of the two classes") // It is in Fleet as it was.
 	later := s.started(g, "later")
-	willBeTold(g, later, "NameConflict")
+	willReport(g, later, "NameConflict")
 	isGone(g, s.fleet("later"))
 
 	deleteNow(g, dotted)
 	selects(s.classNamespace)
-	willBeTold(g, later, "Imported")
-	willBeTold(g, before, "Imported")
+	willReport(g, later, "Imported")
+	willReport(g, before, "Imported")
 }
 
 // FleetImported names a group or mapping that another user made under the needed name. The
@@ -213,11 +213,11 @@ func TestForeignTarget(t *testing.T) {
 			}
 			create(g, cluster)
 			initialize(g, cluster)
-			willBeTold(g, cluster, "True NameConflict", test.kind+" "+client.ObjectKeyFromObject(foreign).String(), "somebody", stamp.AdoptAnnotation+"=true")
+			willReport(g, cluster, "True NameConflict", test.kind+" "+client.ObjectKeyFromObject(foreign).String(), "somebody", stamp.AdoptAnnotation+"=true")
 			exists(g, s.fleet("one"))
 
 			patch(g, foreign.DeepCopyObject().(client.Object), entry("annotations", stamp.AdoptAnnotation, `"true"`))
-			willBeTold(g, cluster, "Imported")
+			willReport(g, cluster, "Imported")
 			adopted := test.object(s)
 			exists(g, adopted)
 			g.Expect(adopted.GetUID()).To(Equal(foreign.GetUID()))
@@ -270,18 +270,18 @@ func TestNoFleetNamespaceOfAnotherForLatecomers(t *testing.T) {
 			g := NewWithT(t)
 			victim, attacker := rivalsFor(g, name)
 			create(g, victim)
-			willBeTold(g, victim, "False WaitingForControlPlane")
+			willReport(g, victim, "False WaitingForControlPlane")
 			attack(g, attacker)
 			its := named(&fleetv1.Cluster{}, attacker.Namespace, attacker.Name)
 			shared := stamp.FleetNamespace(victim.Namespace, victim.Name)
-			isKeptOut := func(g Gomega) {
-				isTold(g, attacker, "False NameConflict", shared, fmt.Sprintf("for example %q", attacker.Name+"-2"))
+			isRefused := func(g Gomega) {
+				reports(g, attacker, "False NameConflict", shared, fmt.Sprintf("for example %q", attacker.Name+"-2"))
 				isGone(g, its)
 			}
-			g.Eventually(isKeptOut).Should(Succeed())
+			g.Eventually(isRefused).Should(Succeed())
 			initialize(g, victim)
-			willBeTold(g, victim, "True Imported")
-			g.Consistently(isKeptOut).Should(Succeed())
+			willReport(g, victim, "True Imported")
+			g.Consistently(isRefused).Should(Succeed())
 
 			// As long as Fleet has not removed the namespace, what is deployed there is the first one's.
 			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shared, Annotations: map[string]string{
@@ -289,7 +289,7 @@ func TestNoFleetNamespaceOfAnotherForLatecomers(t *testing.T) {
 			create(g, namespace)
 			g.Expect(admin.Delete(ctx, victim)).To(Succeed())
 			vanishes(g, named(&fleetv1.Cluster{}, victim.Namespace, victim.Name))
-			g.Consistently(isKeptOut).Should(Succeed())
+			g.Consistently(isRefused).Should(Succeed())
 			// When it is free, the other one gets it.
 			g.Expect(admin.Delete(ctx, namespace)).To(Succeed())
 			g.Eventually(func(g Gomega) {
@@ -304,7 +304,7 @@ func TestNoFleetNamespaceOfAnotherForLatecomers(t *testing.T) {
 		attacker.Annotations = stamp.Merge(attacker.Annotations, pinned(attacker.Name))
 		passes(t, g, attacker, victim)
 		initialize(g, victim)
-		willBeTold(g, victim, "True Imported")
+		willReport(g, victim, "True Imported")
 	})
 }
 
@@ -316,7 +316,7 @@ func passes(t *testing.T, g Gomega, clusters ...client.Object) {
 }
 
 // rivalsFor returns two Clusters of two new namespaces for which Fleet derives one namespace. The
-// agent of the second calls by itself.
+// agent of the second registers itself.
 func rivalsFor(g Gomega, namespace string) (victim, attacker *clusterv1.Cluster) {
 	const name = "production-eu-west-1-payments-cluster-0001"
 	create(g, named(&corev1.Namespace{}, "", namespace+"-a"), named(&corev1.Namespace{}, "", namespace))

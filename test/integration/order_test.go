@@ -21,8 +21,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 	"github.com/muster-fleet/muster/test/fixture"
 	"github.com/muster-fleet/muster/test/stack"
 )
@@ -248,7 +248,7 @@ func testFleetIsInstalledLater(t *testing.T) {
 	configure(t, g, "{}")
 	s.started(g, "early")
 	start()
-	says := func(available, ready metav1.ConditionStatus, message string) {
+	messages := func(available, ready metav1.ConditionStatus, message string) {
 		g.Eventually(func(g Gomega) {
 			all := readConfig(g).Status.Conditions
 			apis := meta.FindStatusCondition(all, "APIsAvailable")
@@ -258,18 +258,18 @@ func testFleetIsInstalledLater(t *testing.T) {
 			g.Expect(meta.IsStatusConditionPresentAndEqual(all, "Ready", ready)).To(BeTrue(), "%v", all)
 		}).Should(Succeed())
 	}
-	says(metav1.ConditionFalse, metav1.ConditionFalse, "ClusterGroup.fleet.cattle.io")
+	messages(metav1.ConditionFalse, metav1.ConditionFalse, "ClusterGroup.fleet.cattle.io")
 	processes := env.Processes()
 	restore()
 	appears(g, s.fleet("early"), s.group(), s.mapping())
-	says(metav1.ConditionTrue, metav1.ConditionTrue, "")
+	messages(metav1.ConditionTrue, metav1.ConditionTrue, "")
 	g.Expect(env.Processes()).To(Equal(processes), "a process was restarted")
 
 	provoked.Store(s.classNamespace, true) // Nothing may be made while the CRD is being deleted.
 	restore = removeCRDs(g, "bundlenamespacemappings.fleet.cattle.io")
-	says(metav1.ConditionFalse, metav1.ConditionFalse, "BundleNamespaceMapping.fleet.cattle.io")
+	messages(metav1.ConditionFalse, metav1.ConditionFalse, "BundleNamespaceMapping.fleet.cattle.io")
 	restore()
-	says(metav1.ConditionTrue, metav1.ConditionTrue, "")
+	messages(metav1.ConditionTrue, metav1.ConditionTrue, "")
 	appears(g, s.mapping())
 }
 
@@ -379,7 +379,7 @@ func testUninstall(t *testing.T) {
 	s.imported(g, "two")
 	paused := s.imported(g, "paused")
 	pause(g, paused)
-	willBeTold(g, paused, "Paused")
+	willReport(g, paused, "Paused")
 	newClass(g, s.namespace, "own", nil)
 	three := fixture.Cluster(s.namespace, "three", "own", "")
 	create(g, three, fixture.Cluster(s.namespace, "waiting", "none", ""))

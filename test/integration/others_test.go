@@ -97,15 +97,15 @@ func TestOthersLabelEverything(t *testing.T) {
 	start()
 
 	g.Eventually(func(g Gomega) {
-		isTold(g, cluster, "True Imported")
+		reports(g, cluster, "True Imported")
 		namespace, class := named(&corev1.Namespace{}, "", s.namespace), s.class.DeepCopy()
 		marked(g, cluster, s.fleet("one"), namespace, class, s.group(), s.mapping())
 		g.Expect(cluster.Labels).To(HaveKeyWithValue(stamp.ClassNameLabel, "standard"))
 		g.Expect(namespace.Annotations).To(HaveKey(workspace))
 		g.Expect(class.Finalizers).To(BeEmpty())
 	}).Should(Succeed())
-	settled := time.Now().Add(time.Second)
-	g.Consistently(func(g Gomega) { g.Expect(requests(g, settled, in(s.namespace), isWrite)).To(BeEmpty()) }, 4*time.Second).Should(Succeed())
+	converged := time.Now().Add(time.Second)
+	g.Consistently(func(g Gomega) { g.Expect(requests(g, converged, in(s.namespace), isWrite)).To(BeEmpty()) }, 4*time.Second).Should(Succeed())
 
 	pause(g, cluster)
 	g.Eventually(func(g Gomega) { g.Expect(fleetCluster(g, s.namespace, "one").OwnerReferences).To(BeEmpty()) }).Should(Succeed())
@@ -153,7 +153,7 @@ func TestOthersFillInVariables(t *testing.T) {
 	begin := time.Now()
 	start()
 	g.Eventually(func(g Gomega) {
-		isTold(g, cluster, "True Imported")
+		reports(g, cluster, "True Imported")
 		stamped := current(g, cluster)
 		g.Expect(stamped.Labels).To(HaveKeyWithValue(stamp.ClassNameLabel, "standard"))
 		g.Expect(stamped.Spec.Topology.ControlPlane.Variables.Overrides).To(HaveLen(2))
@@ -184,9 +184,9 @@ func TestOthersChangeIsNamed(t *testing.T) {
 				g.Expect(err).To(MatchError(ContainSubstring(test.named)))
 			})
 			start()
-			willBeTold(g, cluster, "Failed", "muster-syncer-clusters", test.named)
+			willReport(g, cluster, "Failed", "muster-syncer-clusters", test.named)
 			undo()
-			willBeTold(g, cluster, "True Imported")
+			willReport(g, cluster, "True Imported")
 		})
 	}
 }

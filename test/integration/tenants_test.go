@@ -13,12 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/desired"
 	"github.com/muster-fleet/muster/test/fixture"
 )
 
-// Naming a class of another namespace hands out that namespace's bundles: only those may
+// Naming a class of another namespace delivers that namespace's bundles: only those may
 // who are allowed to get the class.
 func TestTenants(t *testing.T) {
 	g := NewWithT(t)
@@ -63,7 +63,7 @@ spec: {topology: {class: standard, classNamespace: %s, version: v1.36.3}}
 			live.Spec.Topology.ClassRef = s.cluster("any").Spec.Topology.ClassRef
 			refused(g, ben.Update(ctx, live))
 		}).Should(Succeed())
-		staysAway(g, named(&fleetv1.BundleNamespaceMapping{}, s.classNamespace, other))
+		isAbsentThroughout(g, named(&fleetv1.BundleNamespaceMapping{}, s.classNamespace, other))
 	})
 	t.Run("another change of a Cluster that uses the class asks nobody", func(t *testing.T) {
 		NewWithT(t).Expect(ben.Patch(ctx, s.cluster("annas"), mergePatch(entry("labels", "by", `"ben"`)))).To(Succeed())
@@ -119,7 +119,7 @@ func TestForgedPinClaimsNothing(t *testing.T) {
 		return forged.Annotations
 	}
 	unopened := func(g Gomega) {
-		staysAway(g, s.mapping(), s.group(), s.fleet("one"), s.fleet("two"))
+		isAbsentThroughout(g, s.mapping(), s.group(), s.fleet("one"), s.fleet("two"))
 		g.Expect(get(g, &corev1.Namespace{}, "", s.namespace).Annotations).NotTo(HaveKey(workspace))
 	}
 	for name, pin := range map[string]map[string]string{
@@ -234,7 +234,7 @@ func TestBookkeepingIsMustersOwn(t *testing.T) {
 				}
 			}
 		}
-		// The message says what to do.
+		// The message specifies what to do.
 		isForbidden(g, his.Patch(ctx, one.DeepCopy(), mergePatch(entry("labels", stamp.ClassNameLabel, `"x"`))), "Leave it as it is", "labels of your own",
 			"bookkeep")
 	})

@@ -260,11 +260,11 @@ func vanishes(g Gomega, objects ...client.Object) {
 	g.Eventually(func(g Gomega) { isGone(g, objects...) }).Should(Succeed())
 }
 
-func stays(g Gomega, objects ...client.Object) {
+func isRetained(g Gomega, objects ...client.Object) {
 	g.Consistently(func(g Gomega) { exists(g, objects...) }).Should(Succeed())
 }
 
-func staysAway(g Gomega, objects ...client.Object) {
+func isAbsentThroughout(g Gomega, objects ...client.Object) {
 	g.Consistently(func(g Gomega) { isGone(g, objects...) }).Should(Succeed())
 }
 
@@ -281,20 +281,20 @@ func deleteNow(g Gomega, objects ...client.Object) {
 	g.Eventually(func(g Gomega) { isGone(g, objects...) }).WithTimeout(5 * time.Second).Should(Succeed())
 }
 
-// isTold expects that FleetImported of a Cluster has this reason, or status and reason, and a
+// reports expects that FleetImported of a Cluster has this reason, or status and reason, and a
 // message with these parts.
-func isTold(g Gomega, cluster *clusterv1.Cluster, state string, says ...string) {
+func reports(g Gomega, cluster *clusterv1.Cluster, state string, messages ...string) {
 	its := conditions.Get(current(g, cluster), "FleetImported")
 	g.Expect(its).NotTo(BeNil(), "no FleetImported")
 	g.Expect([]string{its.Reason, fmt.Sprintf("%s %s", its.Status, its.Reason)}).To(ContainElement(state), its.Message)
-	for _, part := range says {
+	for _, part := range messages {
 		g.Expect(its.Message).To(ContainSubstring(part))
 	}
 }
 
-// willBeTold waits for that.
-func willBeTold(g Gomega, cluster *clusterv1.Cluster, state string, says ...string) {
-	g.Eventually(func(g Gomega) { isTold(g, cluster, state, says...) }).Should(Succeed())
+// willReport waits for that.
+func willReport(g Gomega, cluster *clusterv1.Cluster, state string, messages ...string) {
+	g.Eventually(func(g Gomega) { reports(g, cluster, state, messages...) }).Should(Succeed())
 }
 
 // haveKeys matches a map with all of these keys, haveNoKeys one with none of them.
@@ -318,9 +318,9 @@ func importedReason(g Gomega, cluster *clusterv1.Cluster) string {
 	return conditions.GetReason(current(g, cluster), "FleetImported")
 }
 
-func isForbidden(g Gomega, err error, says ...string) {
+func isForbidden(g Gomega, err error, messages ...string) {
 	g.Expect(err).To(Satisfy(apierrors.IsForbidden))
-	for _, part := range says {
+	for _, part := range messages {
 		g.Expect(err).To(MatchError(ContainSubstring(part)))
 	}
 }

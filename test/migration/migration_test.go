@@ -46,7 +46,7 @@ func TestMigration(t *testing.T) {
 	g := NewWithT(t)
 	steps := newPage(t)
 	runCAAPF(t, g)
-	before := look(g)
+	before := observe(g)
 	g.Expect(before.applications).To(HaveLen(2), "applications on the cluster that runs")
 
 	t.Run("saved, and rendered: the same clusters, groups and mappings", func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestMigration(t *testing.T) {
 		steps.run(t, g, "stop")
 		steps.install(t, g)
 		eventuallyMusters(g)
-		staysAs(g, before)
+		isUnchanged(g, before)
 		left(g)
 	}
 	t.Run("migrated: the same objects, nothing is deployed again", migrated)
@@ -78,7 +78,7 @@ func TestMigration(t *testing.T) {
 				g.Expect(fleetCluster(g, key).Labels).NotTo(HaveKey(stamp.ManagedByLabel), "CAAPF has not applied it")
 			}
 		}).Should(Succeed())
-		staysAs(g, before)
+		isUnchanged(g, before)
 	})
 	t.Run("and forward again", migrated)
 	t.Run("what is left of CAAPF is removed, and everything goes with its last user", func(t *testing.T) { testRemoved(t) })
@@ -120,7 +120,7 @@ func runCAAPF(t *testing.T, g Gomega) {
 	}
 	g.Eventually(func(g Gomega) {
 		g.Expect(playCAAPF()).To(Succeed())
-		all := look(g)
+		all := observe(g)
 		g.Expect(all.applications).To(HaveLen(2))
 		g.Expect(slices.Collect(maps.Keys(all.deployments))).To(ContainElements(
 			"team/prod: classes/hello", "team/prod: classes/values", "team/one: classes/in-memory", "other/two: classes/in-memory"))
@@ -227,10 +227,10 @@ func eventuallyMusters(g Gomega) {
 	}).WithTimeout(soon).Should(Succeed())
 }
 
-// staysAs looks for some time whether everything is what it was.
-func staysAs(g Gomega, before state) {
+// isUnchanged looks for some time whether everything is what it was.
+func isUnchanged(g Gomega, before state) {
 	g.Consistently(func(g Gomega) {
-		now := look(g)
+		now := observe(g)
 		g.Expect(now.objects).To(Equal(before.objects))
 		g.Expect(now.deployments).To(Equal(before.deployments))
 		g.Expect(now.applications).To(Equal(before.applications))
@@ -295,7 +295,7 @@ type state struct {
 	releases     []string
 }
 
-func look(g Gomega) state {
+func observe(g Gomega) state {
 	now := state{objects: map[string]types.UID{}, deployments: map[string]string{}, agents: map[string]string{}, applications: map[string]types.UID{}}
 	for _, kind := range []string{"Cluster", "ClusterGroup", "BundleNamespaceMapping"} {
 		var list metav1.PartialObjectMetadataList

@@ -55,7 +55,7 @@ func bundleOf(deployment *fleetv1.BundleDeployment) string {
 }
 
 // waitDeployed waits until the cluster is in the Fleet of this side with exactly these
-// bundles and that of its agent, all ready. Its agent has called since that time.
+// bundles and that of its agent, all ready. Its agent has checked in since that time.
 func (s *side) waitDeployed(g Gomega, since time.Time, bundles ...string) {
 	g.Eventually(func(g Gomega) {
 		imported := conditions.Get(s.cluster(g), "FleetImported")

@@ -2,10 +2,10 @@
 // make of any state of a management cluster. It shares no code with what it judges:
 // every name, key and default is spelled out once more.
 //
-// Settle is the whole of it: given everything that Muster reads and writes, it
+// Converge is the whole of it: given everything that Muster reads and writes, it
 // returns the same at the moment Muster comes to rest, if nobody else does anything.
 // The past matters only through what lies in the state: the pin on a Cluster, and
-// objects that are frozen and therefore stay as they are.
+// objects that are retained and therefore stay as they are.
 package oracle
 
 import (
@@ -50,7 +50,7 @@ func Missing(want, got State) []string {
 // Extra names the objects of Muster that are in the second state and not in the first.
 func Extra(want, got State) []string {
 	return slices.Concat(missing(got, want, isOurs), got.Helm.Wrong, got.Helm.Garbage,
-		without("ClusterRegistration", got.Calling.Registrations, nil, func(asked client.Object) bool {
+		without("ClusterRegistration", got.AgentInitiated.Registrations, nil, func(asked client.Object) bool {
 			return isOurs(asked) && !slices.ContainsFunc(asked.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
 				return want.FleetClusters[Key{Namespace: asked.GetNamespace(), Name: owner.Name}] != nil
 			})
@@ -63,9 +63,9 @@ func missing(want, got State, counts func(client.Object) bool) []string {
 		without("Fleet Cluster", want.FleetClusters, got.FleetClusters, counts),
 		without("ClusterGroup", want.Groups, got.Groups, counts),
 		without("BundleNamespaceMapping", want.Mappings, got.Mappings, counts),
-		without("manifest", want.Calling.Manifests, got.Calling.Manifests, counts),
+		without("manifest", want.AgentInitiated.Manifests, got.AgentInitiated.Manifests, counts),
 		without("carrier of", want.Helm.Carriers, got.Helm.Carriers, nil),
-		without("HelmReleaseProxies of", want.Helm.Mirrors, got.Helm.Mirrors, nil),
+		without("HelmReleaseProxies of", want.Helm.ReleaseProxies, got.Helm.ReleaseProxies, nil),
 	)
 }
 

@@ -16,12 +16,12 @@ import (
 )
 
 // Helm is what there is of HelmChartProxies: what people wish for, and what Fleet is handed.
-// How that is called and cut into objects, nothing says: it is told by what comes of it.
+// How that is called and cut into objects, nothing says: it shows in what comes of it.
 type Helm struct {
 	Proxies map[Key]*addonsv1.HelmChartProxy
 	// Published are the versions of each chart in the repository, the newest last.
 	Published map[string][]string
-	// Down says that the repository does not answer, and that the program knows no more of it than what
+	// Down means that the repository does not answer, and that the program knows no more of it than what
 	// Bundles carry.
 	Down bool
 	// Sources are the ConfigMaps and Secrets that values come from.
@@ -35,10 +35,10 @@ type Helm struct {
 	// Installed are the carriers, by UID, of which Fleet has said that all is installed; with InstallOnce, on which
 	// Cluster.
 	Installed map[types.UID]string
-	// Mirrors are the Clusters that have a HelmReleaseProxy, each with its reason, and Matching those
+	// ReleaseProxies are the Clusters that have a HelmReleaseProxy, each with its reason, and Matching those
 	// that the status of a HelmChartProxy names.
-	Mirrors  map[Key]map[string]string
-	Matching map[Key][]string
+	ReleaseProxies map[Key]map[string]string
+	Matching       map[Key][]string
 	// Observed are the HelmChartProxies whose status is of their generation.
 	Observed map[Key]bool
 	// Wrong is what must not be there, whatever people wish for.
@@ -66,13 +66,13 @@ type Carriage struct {
 
 // Carrier is what Fleet is handed for the Clusters of a namespace.
 type Carrier struct {
-	// Download says who downloads the chart: Manager, and the Bundle holds it, or Agent.
+	// Download specifies who downloads the chart: Manager, and the Bundle holds it, or Agent.
 	Download                                string
 	Chart, Version, ReleaseName, ReleasedIn string
 	CorrectDrift                            bool
 	// MaxUnavailable is on how many Clusters a change may be under way.
 	MaxUnavailable string
-	// Once says that what is installed stays, whatever comes of the carrier, and Paused that Fleet leaves it alone.
+	// Once means that what is installed stays, whatever comes of the carrier, and Paused that Fleet leaves it alone.
 	Once, Paused bool
 	// Targets are the values by Fleet Cluster.
 	Targets map[string]any
@@ -94,23 +94,23 @@ func newHelm() Helm {
 	return Helm{
 		Proxies: map[Key]*addonsv1.HelmChartProxy{}, Published: map[string][]string{}, Sources: map[Source]map[string]any{},
 		Asked: map[Carriage]string{}, Installed: map[types.UID]string{}, Used: map[Source]bool{},
-		Carriers: map[Carriage]*Carrier{}, Mirrors: map[Key]map[string]string{}, Matching: map[Key][]string{}, Observed: map[Key]bool{},
+		Carriers: map[Carriage]*Carrier{}, ReleaseProxies: map[Key]map[string]string{}, Matching: map[Key][]string{}, Observed: map[Key]bool{},
 	}
 }
 
 func (c Helm) copy() Helm {
 	c.Proxies, c.Carriers, c.Sources = copyMap(c.Proxies), copyMap(c.Carriers), maps.Clone(c.Sources)
-	c.Mirrors, c.Matching, c.Observed = maps.Clone(c.Mirrors), maps.Clone(c.Matching), maps.Clone(c.Observed)
-	for proxy, told := range c.Mirrors {
-		c.Mirrors[proxy] = maps.Clone(told)
+	c.ReleaseProxies, c.Matching, c.Observed = maps.Clone(c.ReleaseProxies), maps.Clone(c.Matching), maps.Clone(c.Observed)
+	for proxy, reported := range c.ReleaseProxies {
+		c.ReleaseProxies[proxy] = maps.Clone(reported)
 	}
 	c.Wrong, c.Garbage = slices.Clone(c.Wrong), slices.Clone(c.Garbage)
 	c.Asked, c.Installed = maps.Clone(c.Asked), maps.Clone(c.Installed)
 	return c
 }
 
-// settleHelm is what is made of HelmChartProxies. What has none any more goes.
-func (s *State) settleHelm(in settings) {
+// convergeHelm is what is made of HelmChartProxies. What has none any more goes.
+func (s *State) convergeHelm(in settings) {
 	helm := &s.Helm
 	helm.Wrong, helm.Garbage = nil, nil
 	for of, carrier := range helm.Carriers {
@@ -119,12 +119,12 @@ func (s *State) settleHelm(in settings) {
 		}
 	}
 	maps.DeleteFunc(helm.Asked, func(of Carriage, _ string) bool { return helm.Proxies[of.Proxy] == nil && !helm.isCarried(of) })
-	maps.DeleteFunc(helm.Mirrors, func(proxy Key, _ map[string]string) bool { return helm.Proxies[proxy] == nil })
+	maps.DeleteFunc(helm.ReleaseProxies, func(proxy Key, _ map[string]string) bool { return helm.Proxies[proxy] == nil })
 	maps.DeleteFunc(helm.Matching, func(proxy Key, _ []string) bool { return helm.Proxies[proxy] == nil })
 	maps.DeleteFunc(helm.Observed, func(proxy Key, _ bool) bool { return helm.Proxies[proxy] == nil })
 	for key, proxy := range helm.Proxies {
 		if !has(proxy.Annotations, pauseAnnotation) { // Else nothing is written.
-			s.settleProxy(in, key, proxy)
+			s.convergeProxy(in, key, proxy)
 		}
 	}
 }
@@ -146,17 +146,17 @@ func (c *Helm) isCarried(of Carriage) bool {
 	return false
 }
 
-func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy) {
+func (s *State) convergeProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy) {
 	helm := &s.Helm
-	namespaces, mirrors := map[string][]*clusterv1.Cluster{}, map[string]string{}
+	namespaces, releaseProxies := map[string][]*clusterv1.Cluster{}, map[string]string{}
 	carriages, bundles := map[Carriage]bool{}, map[Carriage]bool{}
-	wanted, _, held := s.wanted(proxy)
+	wanted, _, retained := s.wanted(proxy)
 	for _, cluster := range s.chartClusters(proxy) {
 		namespaces[cluster.Namespace] = append(namespaces[cluster.Namespace], cluster)
-		mirrors[client.ObjectKeyFromObject(cluster).String()] = s.told(in, proxy, cluster)
+		releaseProxies[client.ObjectKeyFromObject(cluster).String()] = s.reported(in, proxy, cluster)
 		of := Carriage{Proxy: key, Namespace: cluster.Namespace, Release: wanted.Release()}
 		if wanted.Once {
-			if s.isFrozen(proxy, cluster) {
+			if s.isRetained(proxy, cluster) {
 				continue // It has its release, whatever that is called now.
 			}
 			fleet := s.fleetClusterOf(in, cluster)
@@ -179,23 +179,23 @@ func (s *State) settleProxy(in settings, key Key, proxy *addonsv1.HelmChartProxy
 		helm.carry(of, s.carrier(in, proxy, of, namespaces[of.Namespace]))
 	}
 	maps.DeleteFunc(helm.Asked, func(of Carriage, _ string) bool {
-		return of.Proxy == key && !bundles[of] && !helm.isCarried(of) && !(held && len(namespaces[of.Namespace]) > 0)
+		return of.Proxy == key && !bundles[of] && !helm.isCarried(of) && !(retained && len(namespaces[of.Namespace]) > 0)
 	})
 	for of := range bundles {
-		if !held && !s.waits(proxy, of) {
+		if !retained && !s.waits(proxy, of) {
 			helm.Asked[of] = asked(proxy)
 		}
 	}
-	helm.Matching[key], helm.Mirrors[key] = slices.Sorted(maps.Keys(mirrors)), mirrors
-	if len(mirrors) == 0 {
+	helm.Matching[key], helm.ReleaseProxies[key] = slices.Sorted(maps.Keys(releaseProxies)), releaseProxies
+	if len(releaseProxies) == 0 {
 		delete(helm.Matching, key)
-		delete(helm.Mirrors, key)
+		delete(helm.ReleaseProxies, key)
 	}
 	helm.Observed[key] = true
 }
 
-// isFrozen reports whether a Cluster has its release once and for all.
-func (s *State) isFrozen(proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) bool {
+// isRetained reports whether a Cluster has its release once and for all.
+func (s *State) isRetained(proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) bool {
 	for of, carrier := range s.Helm.Carriers {
 		if carrier.Once && of.Proxy == client.ObjectKeyFromObject(proxy) && of.Namespace == cluster.Namespace && s.Helm.Installed[carrier.UID] == cluster.Name {
 			return true
@@ -220,22 +220,22 @@ func (s *State) waits(proxy *addonsv1.HelmChartProxy, of Carriage) bool {
 // now, only what is moved stays, and what is installed once and for all.
 func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage, clusters []*clusterv1.Cluster) *Carrier {
 	old := s.Helm.Carriers[of]
-	carrier, shared, held := s.wanted(proxy)
+	carrier, shared, retained := s.wanted(proxy)
 	if old == nil {
 		old = &Carrier{}
 	}
 	installedOn := s.Helm.Installed[old.UID]
-	isFrozen := carrier.Once && installedOn != ""
-	if !held && !isFrozen && of.Release != carrier.Release() {
-		if held = s.Helm.Down && carrier.Download == "Manager"; !held { // Else nothing can take its place.
+	isRetained := carrier.Once && installedOn != ""
+	if !retained && !isRetained && of.Release != carrier.Release() {
+		if retained = s.Helm.Down && carrier.Download == "Manager"; !retained { // Else nothing can take its place.
 			return s.withMoved(of.Namespace, old)
 		}
 	}
 	carrier.UID = old.UID
-	if held || isFrozen {
+	if retained || isRetained {
 		carrier = old.DeepCopy()
 	}
-	carrier.Targets, carrier.Paused = map[string]any{}, isFrozen
+	carrier.Targets, carrier.Paused = map[string]any{}, isRetained
 	stay := func(name string) {
 		if last, was := old.Targets[name]; was {
 			carrier.Targets[name] = last
@@ -245,7 +245,7 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 		stay(name)
 	}
 	for _, cluster := range clusters {
-		if isFrozen {
+		if isRetained {
 			if cluster.Name == installedOn {
 				stay(of.Only)
 			}
@@ -260,7 +260,7 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 			bundle.Only = "Cluster " + cluster.Name
 		}
 		own, rendered := s.renderedFor(in, proxy, cluster)
-		if held || isPaused(cluster) || !rendered || s.waits(proxy, bundle) {
+		if retained || isPaused(cluster) || !rendered || s.waits(proxy, bundle) {
 			stay(fleet.Name) // It keeps its last.
 			continue
 		}
@@ -273,9 +273,9 @@ func (s *State) carrier(in settings, proxy *addonsv1.HelmChartProxy, of Carriage
 	return carrier
 }
 
-// wanted returns what a HelmChartProxy asks for, with the values that are for all; held, if that is
+// wanted returns what a HelmChartProxy asks for, with the values that are for all; retained, if that is
 // not to be had: then what is there stays, but for whoever is not selected any more.
-func (s *State) wanted(proxy *addonsv1.HelmChartProxy) (carrier *Carrier, shared map[string]any, held bool) {
+func (s *State) wanted(proxy *addonsv1.HelmChartProxy) (carrier *Carrier, shared map[string]any, retained bool) {
 	carrier = &Carrier{
 		Download: "Manager", Chart: proxy.Spec.ChartName, Version: resolve(proxy.Spec.Version, s.Helm.Published[proxy.Spec.ChartName]),
 		ReleaseName: cmp.Or(proxy.Spec.ReleaseName, nameOfRelease(proxy.Name)), ReleasedIn: cmp.Or(proxy.Spec.ReleaseNamespace, "default"),
@@ -325,11 +325,11 @@ func (s *State) withMoved(namespace string, carrier *Carrier) *Carrier {
 	return carrier
 }
 
-// told returns the reasons of which the condition ClusterAvailable of a HelmReleaseProxy has one: it
+// reported returns the reasons of which the condition ClusterAvailable of a HelmReleaseProxy has one: it
 // says what is wrong with the Cluster.
-func (s *State) told(in settings, proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) string {
+func (s *State) reported(in settings, proxy *addonsv1.HelmChartProxy, cluster *clusterv1.Cluster) string {
 	fleet := s.fleetClusterOf(in, cluster)
-	_, _, held := s.wanted(proxy)
+	_, _, retained := s.wanted(proxy)
 	_, rendered := s.renderedFor(in, proxy, cluster)
 	reasons := []string{"Available"}
 	switch {
@@ -337,9 +337,9 @@ func (s *State) told(in settings, proxy *addonsv1.HelmChartProxy, cluster *clust
 		reasons = []string{"GetClusterFailed"}
 	case cluster.Annotations[pinnedName] != fleet.Name: // It has lost its pin.
 		reasons = append(reasons, "GetClusterFailed", "ValueParsingFailed", "HelmReleaseProxyCreationFailed")
-	case s.isFrozen(proxy, cluster):
+	case s.isRetained(proxy, cluster):
 		reasons = append(reasons, "GetClusterFailed") // It may be in Fleet by another name now.
-	case held || isPaused(cluster) || s.Helm.Down:
+	case retained || isPaused(cluster) || s.Helm.Down:
 		reasons = append(reasons, "ValueParsingFailed", "HelmReleaseProxyCreationFailed") // The HelmChartProxy says it.
 	case !rendered:
 		reasons = []string{"ValueParsingFailed"}

@@ -56,7 +56,7 @@ var aCluster = map[string]any{"Cluster": map[string]any{"metadata": map[string]a
 // HelmHolds reports whether something of a HelmChartProxy stays as it was, so that it matters how
 // it was.
 func HelmHolds(was State) bool {
-	s := Settle(was)
+	s := Converge(was)
 	in := settingsOf(s.Config)
 	for of, carrier := range s.Helm.Carriers {
 		if of.Only != "" && s.Helm.Installed[carrier.UID] != "" {
@@ -64,7 +64,7 @@ func HelmHolds(was State) bool {
 		}
 	}
 	for _, proxy := range s.Helm.Proxies {
-		if _, _, held := s.wanted(proxy); held || s.Helm.Down || Templates[proxy.Spec.ValuesTemplate](aCluster) == nil {
+		if _, _, retained := s.wanted(proxy); retained || s.Helm.Down || Templates[proxy.Spec.ValuesTemplate](aCluster) == nil {
 			return true
 		}
 		for _, cluster := range s.chartClusters(proxy) {

@@ -26,7 +26,7 @@ const (
 	TLSMode = "strict"
 )
 
-// manifestText returns what is handed out: the agent's namespace, its ConfigMap, its Secret with
+// manifestText returns what is issued: the agent's namespace, its ConfigMap, its Secret with
 // the credential of this one cluster, and Fleet's own manifest of the agent. It contains no
 // clientID and no token by which anybody could register.
 func manifestText(server string, fleet *fleetv1.Cluster, bundle *fleetv1.Bundle, token string) []byte {
@@ -44,16 +44,16 @@ clusters: [{name: a, cluster: {server: %q, certificate-authority-data: %q}}], us
 %[4]s`, fleet.Spec.AgentNamespace, TLSMode, secret, bundle.Spec.Resources[0].Content)
 }
 
-// whatManifestSays reads a manifest as the cluster that it is applied to would, however it
+// readManifest reads a manifest as the cluster that it is applied to would, however it
 // is written.
-func whatManifestSays(text []byte) (map[string]any, error) {
-	says := map[string]any{}
+func readManifest(text []byte) (map[string]any, error) {
+	content := map[string]any{}
 	var rest []any
 	for reader := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
 		object := unstructured.Unstructured{}
 		if err := reader.Decode(&object.Object); errors.Is(err, io.EOF) {
-			says["agent"] = rest
-			return says, nil
+			content["agent"] = rest
+			return content, nil
 		} else if err != nil {
 			return nil, err
 		}
@@ -63,12 +63,12 @@ func whatManifestSays(text []byte) (map[string]any, error) {
 		switch {
 		case len(object.Object) == 0:
 		case object.GetKind() == "Namespace":
-			says[name] = "is made"
+			content[name] = "is made"
 		case isAgents && object.GetKind() == "ConfigMap":
 			config, _, _ := unstructured.NestedString(object.Object, "data", "config")
-			says[name], err = whatConfigSays(config)
+			content[name], err = readConfig(config)
 		case isAgents && object.GetKind() == "Secret":
-			says[name], err = whatSecretSays(object.Object)
+			content[name], err = readSecret(object.Object)
 		default:
 			rest = append(rest, object.Object)
 		}
@@ -78,28 +78,28 @@ func whatManifestSays(text []byte) (map[string]any, error) {
 	}
 }
 
-func whatSecretSays(object map[string]any) (map[string]string, error) {
+func readSecret(object map[string]any) (map[string]string, error) {
 	var secret corev1.Secret
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object, &secret); err != nil {
 		return nil, err
 	}
-	says := map[string]string{}
+	content := map[string]string{}
 	for key, value := range secret.Data {
-		says[key] = string(value)
+		content[key] = string(value)
 	}
-	maps.Copy(says, secret.StringData)
+	maps.Copy(content, secret.StringData)
 	var err error
-	says["kubeconfig"], err = whatKubeconfigSays(says["kubeconfig"])
-	return says, err
+	content["kubeconfig"], err = readKubeconfig(content["kubeconfig"])
+	return content, err
 }
 
-func whatConfigSays(text string) (string, error) {
+func readConfig(text string) (string, error) {
 	var config struct{ AgentTLSMode, ClientID, APIServerURL string }
 	err := json.Unmarshal([]byte(text), &config)
 	return strings.TrimSpace(strings.Join([]string{config.AgentTLSMode, config.ClientID, config.APIServerURL}, " ")), err
 }
 
-func whatKubeconfigSays(text string) (string, error) {
+func readKubeconfig(text string) (string, error) {
 	config, err := clientcmd.Load([]byte(text))
 	if err != nil {
 		return "", err
@@ -121,8 +121,8 @@ func viewManifest(secret *corev1.Secret) map[string]any {
 	if secret.Type != manifestType {
 		return view
 	}
-	if says, err := whatManifestSays(secret.Data["manifest"]); err == nil {
-		view["data manifest"] = says
+	if content, err := readManifest(secret.Data["manifest"]); err == nil {
+		view["data manifest"] = content
 	}
 	return view
 }

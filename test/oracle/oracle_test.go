@@ -87,9 +87,9 @@ func pinned(name string) change {
 
 func fleet(s *State) *fleetv1.Cluster { return s.FleetClusters[one] }
 
-func settle(s *State)      { *s = Settle(*s) }
+func converge(s *State)    { *s = Converge(*s) }
 func deleteOne(s *State)   { delete(s.Clusters, one) }
-func stopGarbage(s *State) { s.GarbageStays = true }
+func stopGarbage(s *State) { s.GarbageRemains = true }
 func addTwo(s *State)      { s.add("two", "uid-of-two") }
 
 // anew makes a Cluster of the name once more, with another UID.
@@ -141,9 +141,9 @@ func reason(s State) string {
 	return ""
 }
 
-// TestSettle anchors the rules to the contract. What random runs and integration tests judge on
+// TestConverge anchors the rules to the contract. What random runs and integration tests judge on
 // an API server is not repeated here.
-func TestSettle(t *testing.T) {
+func TestConverge(t *testing.T) {
 	const (
 		shared = "ClusterGroup team/small.lib, BundleNamespaceMapping lib/team"
 		all    = "Fleet Cluster team/one, " + shared
@@ -162,49 +162,49 @@ func TestSettle(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens      change
 		made, reason string
-		// is says what else must be true.
+		// is specifies what else must be true.
 		is func(*State) bool
 	}{
-		"imported":                      {settle, all, "True Imported", nil},
+		"imported":                      {converge, all, "True Imported", nil},
 		"not initialized":               {uninitialize, shared, "False WaitingForControlPlane", nil},
-		"not initialized any more":      {then(settle, uninitialize), all, "True Imported", nil},
-		"rebased":                       {then(settle, toOther), strings.NewReplacer(".lib", ".other", "lib/", "other/").Replace(all), "True Imported", nil},
-		"paused and rebased":            {then(settle, pause, toOther), all, "True Paused", nil},
+		"not initialized any more":      {then(converge, uninitialize), all, "True Imported", nil},
+		"rebased":                       {then(converge, toOther), strings.NewReplacer(".lib", ".other", "lib/", "other/").Replace(all), "True Imported", nil},
+		"paused and rebased":            {then(converge, pause, toOther), all, "True Paused", nil},
 		"paused makes nothing":          {then(pinned("one"), pause), "", "False Paused", nil},
-		"moved away":                    {then(settle, pause, settle, deleteOne), all, "", nil},
-		"deleted":                       {then(settle, deleteOne), "", "", nil},
-		"deleted, with a sibling":       {then(addTwo, settle, deleteOne), "Fleet Cluster team/two, " + shared, "", nil},
-		"deselected, Keep":              {then(settle, deselect), all, "True Deselected", nil},
-		"deselected, Delete":            {then(settle, deselectAway), "", "", nil},
-		"deselected and rebased":        {then(settle, deselect, settle, toOther), all, "True Deselected", nil},
+		"moved away":                    {then(converge, pause, converge, deleteOne), all, "", nil},
+		"deleted":                       {then(converge, deleteOne), "", "", nil},
+		"deleted, with a sibling":       {then(addTwo, converge, deleteOne), "Fleet Cluster team/two, " + shared, "", nil},
+		"deselected, Keep":              {then(converge, deselect), all, "True Deselected", nil},
+		"deselected, Delete":            {then(converge, deselectAway), "", "", nil},
+		"deselected and rebased":        {then(converge, deselect, converge, toOther), all, "True Deselected", nil},
 		"turned off":                    {turnOff, "", "", nil},
-		"turned off later":              {then(settle, turnOff, deleteOne, stopGarbage), all, "", nil},
-		"no groups":                     {then(settle, noGroups), alone, "True Imported", nil},
+		"turned off later":              {then(converge, turnOff, deleteOne, stopGarbage), all, "", nil},
+		"no groups":                     {then(converge, noGroups), alone, "True Imported", nil},
 		"a dangling reference":          {dangle, shared, "False TemplateValuesUnresolved", nil},
-		"a dangling reference later":    {then(settle, dangle), all, "True TemplateValuesUnresolved", nil},
+		"a dangling reference later":    {then(converge, dangle), all, "True TemplateValuesUnresolved", nil},
 		"a foreign Fleet Cluster":       {foreignOne, all, "False NameConflict", nil},
-		"naming changed: the pin stays": {then(settle, named("late-", "")), all, "True Imported", nil},
+		"naming changed: the pin stays": {then(converge, named("late-", "")), all, "True Imported", nil},
 		"a name that Fleet cannot use":  {named("", ".x"), "Fleet Cluster team/one-x-f6ce39dd, " + shared, "True Imported", nil},
 		"a forged pin":                  {then(deselect, pinned("one")), "", "False Deselected", func(s *State) bool { return !isOpened(s) }},
-		"an altered pin":                {then(settle, pinned("forged")), all, "True Imported", isPinned("one")},
-		"a retired mapping":             {then(settle, retire), all, "True Imported", func(s *State) bool { return isLive(s.Mappings[mapping]) }},
-		"a retired mapping, deselected": {then(settle, deselect, settle, retire), "Fleet Cluster team/one, ClusterGroup team/small.lib", "True Deselected", nil},
+		"an altered pin":                {then(converge, pinned("forged")), all, "True Imported", isPinned("one")},
+		"a retired mapping":             {then(converge, retire), all, "True Imported", func(s *State) bool { return isLive(s.Mappings[mapping]) }},
+		"a retired mapping, deselected": {then(converge, deselect, converge, retire), "Fleet Cluster team/one, ClusterGroup team/small.lib", "True Deselected", nil},
 		"a displaced group":             {func(s *State) { addClass(s, crossGroup) }, "ClusterGroup team/small.lib", "False NameConflict", nil},
-		"a displaced group later":       {then(settle, func(s *State) { addClass(s, crossGroup) }), all, "True NameConflict", nil},
-		"anew, the garbage stays":       {then(settle, stopGarbage, deleteOne, anew), all, "False FleetClusterDeleting", untouched},
-		"anew, without owners":          {then(withoutOwners, settle, deleteOne, anew), all, "True Imported", isAnew},
+		"a displaced group later":       {then(converge, func(s *State) { addClass(s, crossGroup) }), all, "True NameConflict", nil},
+		"anew, the garbage stays":       {then(converge, stopGarbage, deleteOne, anew), all, "False FleetClusterDeleting", untouched},
+		"anew, without owners":          {then(withoutOwners, converge, deleteOne, anew), all, "True Imported", isAnew},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := scene()
 			test.happens(&s)
-			s = Settle(s)
+			s = Converge(s)
 			if got := made(s) + "; " + reason(s); got != test.made+"; "+test.reason {
 				t.Errorf("made\n  %s\nwant\n  %s; %s", got, test.made, test.reason)
 			}
 			if test.is != nil && !test.is(&s) {
 				t.Errorf("not as it must be:\n%s", Diff(nil, View(s)))
 			}
-			if diff := Diff(View(s), View(Settle(s))); diff != "" {
+			if diff := Diff(View(s), View(Converge(s))); diff != "" {
 				t.Errorf("not at rest:\n%s", diff)
 			}
 		})
@@ -213,7 +213,7 @@ func TestSettle(t *testing.T) {
 
 // TestDiff: a difference is found wherever it is.
 func TestDiff(t *testing.T) {
-	s := Settle(scene())
+	s := Converge(scene())
 	for where, alter := range map[string]change{
 		"Fleet Cluster team/one":          func(s *State) { fleet(s).Spec.AgentNamespace = "x" },
 		"ClusterGroup team/small.lib":     func(s *State) { delete(s.Groups, crossGroup) },
@@ -230,18 +230,18 @@ func TestDiff(t *testing.T) {
 	}
 }
 
-// caller makes it a Cluster without topology whose agent is to call.
-func caller(s *State) {
-	s.Calling.Registrar, s.Calling.Server = true, "https://fleet.example.com"
+// agentInitiated makes it a Cluster without topology whose agent is to register itself.
+func agentInitiated(s *State) {
+	s.AgentInitiated.Registrar, s.AgentInitiated.Server = true, "https://fleet.example.com"
 	then(classless, uninitialize, annotate(registration, "agent"))(s)
 }
 
-// TestRecognize: what is drawn is told from what was there, and from what is too short.
+// TestRecognize: what is drawn is distinguished from what was there, and from what is too short.
 func TestRecognize(t *testing.T) {
 	was := scene()
-	caller(&was)
+	agentInitiated(&was)
 	was.FleetClusters[Key{Namespace: "team", Name: "other"}] = &fleetv1.Cluster{Spec: fleetv1.ClusterSpec{ClientID: strings.Repeat("o", 30)}}
-	want := Settle(was)
+	want := Converge(was)
 	for id, is := range map[string]bool{strings.Repeat("n", 26): true, strings.Repeat("o", 30): false, "short": false} {
 		seen := want.Copy()
 		seen.FleetClusters[one].Spec.ClientID = id
@@ -251,15 +251,15 @@ func TestRecognize(t *testing.T) {
 	}
 }
 
-// TestFleetAnswers: wishes alone, and a Fleet that answers, lead to a Cluster whose agent has called.
+// TestFleetAnswers: wishes alone, and a Fleet that answers, lead to a Cluster whose agent has checked in.
 func TestFleetAnswers(t *testing.T) {
 	s := scene()
-	caller(&s)
+	agentInitiated(&s)
 	s = FleetAnswers(s, func(fleet *fleetv1.Cluster) string { return "of " + fleet.Name })
-	if got, want := reason(s)+" "+string(s.Calling.Manifests[ManifestOf(one)].Data["token"]), "True Imported of one"; got != want {
+	if got, want := reason(s)+" "+string(s.AgentInitiated.Manifests[ManifestOf(one)].Data["token"]), "True Imported of one"; got != want {
 		t.Errorf("it comes to %s, want %s", got, want)
 	}
-	if diff := Diff(View(s), View(Settle(s))); diff != "" {
+	if diff := Diff(View(s), View(Converge(s))); diff != "" {
 		t.Errorf("not at rest:\n%s", diff)
 	}
 }

@@ -22,7 +22,7 @@ const (
 	orphan                   // A dead namesake's that has an owner, and has to go first.
 )
 
-// relationOf says what a Fleet Cluster is to a Cluster. UIDs decide; names only where
+// relationOf returns what a Fleet Cluster is to a Cluster. UIDs decide; names only where
 // no UID is known, and then not for what was there before the Cluster.
 func (s *State) relationOf(in settings, fleet *fleetv1.Cluster, cluster *clusterv1.Cluster) relation {
 	owners, origins := clusterOwners(fleet), originUIDs(fleet)

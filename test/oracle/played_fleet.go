@@ -38,7 +38,7 @@ func Credential(of *fleetv1.ClusterRegistration, fleet *fleetv1.Cluster, token s
 // asks for more: namespaces, agents, and credentials. The agents of Clusters whose manifest is
 // there then call.
 func FleetAnswers(in State, token func(*fleetv1.Cluster) string) State {
-	s := Settle(in)
+	s := Converge(in)
 	for _, fleet := range s.FleetClusters {
 		key := client.ObjectKeyFromObject(fleet)
 		if fleet.UID == "" {
@@ -46,25 +46,25 @@ func FleetAnswers(in State, token func(*fleetv1.Cluster) string) State {
 		}
 		fleet.Status.Namespace = FleetNamespace(key)
 		s.FleetNamespaces[fleet.Status.Namespace] = s.Holder(key)
-		s.Calling.Bundles[AgentBundle(key)] = Agent(fleet)
+		s.AgentInitiated.Bundles[AgentBundle(key)] = Agent(fleet)
 	}
-	s = Settle(s)
+	s = Converge(s)
 	for _, fleet := range s.FleetClusters {
 		ours, _ := s.registrationsOf(fleet)
 		for _, key := range ours {
-			asked := s.Calling.Registrations[key]
+			asked := s.AgentInitiated.Registrations[key]
 			if asked.Spec.ClientID == fleet.Spec.ClientID && !asked.Status.Granted {
 				asked.Spec.ClientRandom = Drawn + " of " + key.String() // No two are alike.
 				asked.Name, asked.Status.Granted, asked.Status.ClusterName = key.Name, true, fleet.Name
-				s.Calling.Credentials[CredentialName(asked)] = Credential(asked, fleet, token(fleet))
+				s.AgentInitiated.Credentials[CredentialName(asked)] = Credential(asked, fleet, token(fleet))
 			}
 		}
 	}
-	s = Settle(s)
+	s = Converge(s)
 	for _, cluster := range s.Clusters {
 		if meta.IsStatusConditionTrue(cluster.Status.Conditions, manifestCondition) {
-			s.Calling.Called[s.FleetClusters[fleetKey(cluster)].UID] = true
+			s.AgentInitiated.CheckedIn[s.FleetClusters[fleetKey(cluster)].UID] = true
 		}
 	}
-	return Settle(s)
+	return Converge(s)
 }

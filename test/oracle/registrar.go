@@ -13,35 +13,35 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// settleRegistrar is what the registrar makes, where it runs.
-func (s *State) settleRegistrar(in settings) {
-	if !s.Calling.Registrar {
+// convergeRegistrar is what the registrar makes, where it runs.
+func (s *State) convergeRegistrar(in settings) {
+	if !s.AgentInitiated.Registrar {
 		return
 	}
 	for _, cluster := range s.Clusters {
 		if !isPaused(cluster) && cluster.DeletionTimestamp.IsZero() {
-			s.settleManifest(in, cluster)
+			s.convergeManifest(in, cluster)
 		}
 	}
 }
 
-func (s *State) settleManifest(in settings, cluster *clusterv1.Cluster) {
+func (s *State) convergeManifest(in settings, cluster *clusterv1.Cluster) {
 	selected := in.selects(cluster, s.Namespaces[cluster.Namespace])
 	fleet := s.fleetClusterOf(in, cluster)
 	switch {
 	case !selected && fleet != nil && isKnown(cluster, fleet):
-		// Kept, frozen as it is. A credential without a Fleet Cluster is none.
-	case !selected || !s.calls(in, cluster, fleet):
+		// Kept as it is. A credential without a Fleet Cluster is none.
+	case !selected || !s.isAgentInitiated(in, cluster, fleet):
 		s.takeBack(cluster, fleet)
 	default:
 		s.handOut(cluster, fleet)
 	}
 }
 
-// takeBack leaves what was handed out where Fleet itself is to install the agent, as long as it
+// takeBack leaves what was issued where Fleet itself is to install the agent, as long as it
 // works: until that one is registered, so that a cluster that cannot be reached keeps its agent.
 func (s *State) takeBack(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
-	if kept := s.Calling.Kept[cluster.UID]; kept.Token != "" && s.isRegistered(kept.Registration) {
+	if retained := s.AgentInitiated.Records[cluster.UID]; retained.Token != "" && s.isRegistered(retained.Registration) {
 		return
 	}
 	meta.RemoveStatusCondition(&cluster.Status.Conditions, manifestCondition)
@@ -51,23 +51,23 @@ func (s *State) takeBack(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 			return // It waits for Fleet.
 		}
 	}
-	s.Calling.Rotated[cluster.UID] = s.Calling.Kept[cluster.UID].Rotation // What was not followed to its end is a wish again.
+	s.AgentInitiated.Rotated[cluster.UID] = s.AgentInitiated.Records[cluster.UID].Rotation // What was not followed to its end is a wish again.
 }
 
-// empty leaves a Secret without a manifest where what was handed out works no more.
+// empty leaves a Secret without a manifest where what was issued works no more.
 func (s *State) empty(cluster *clusterv1.Cluster) {
-	kept := s.Calling.Kept[cluster.UID]
-	if kept.Token == "" {
+	retained := s.AgentInitiated.Records[cluster.UID]
+	if retained.Token == "" {
 		return
 	}
-	if secret := s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]; isManifestOf(secret, cluster) {
+	if secret := s.AgentInitiated.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]; isManifestOf(secret, cluster) {
 		secret.Data, secret.Annotations = nil, nil
 	}
-	s.Calling.Kept[cluster.UID] = Kept{Rotation: kept.Rotation}
+	s.AgentInitiated.Records[cluster.UID] = Record{Rotation: retained.Rotation}
 }
 
 func (s *State) isRegistered(uid types.UID) bool {
-	for _, asked := range s.Calling.Registrations {
+	for _, asked := range s.AgentInitiated.Registrations {
 		if asked.UID == uid {
 			return true
 		}
@@ -77,8 +77,8 @@ func (s *State) isRegistered(uid types.UID) bool {
 
 // handOut registers a Cluster, and once that is granted writes its manifest.
 func (s *State) handOut(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
-	if kept := s.Calling.Kept[cluster.UID]; fleet != nil && fleet.Spec.KubeConfigSecret != "" && kept.Token != "" && s.isRegistered(kept.Registration) {
-		return // Its Fleet Cluster may not be patched: what was handed out works on.
+	if retained := s.AgentInitiated.Records[cluster.UID]; fleet != nil && fleet.Spec.KubeConfigSecret != "" && retained.Token != "" && s.isRegistered(retained.Registration) {
+		return // Its Fleet Cluster may not be patched: what was issued works on.
 	}
 	reasons := s.hindrances(fleet)
 	if len(reasons) == 0 {
@@ -87,26 +87,26 @@ func (s *State) handOut(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) {
 	s.reportManifest(cluster, fleet, reasons...)
 }
 
-// advance does what comes next for a Cluster whose agent is to call, and returns the reasons of
+// advance does what comes next for a Cluster whose agent is to register itself, and returns the reasons of
 // which its condition has one.
 func (s *State) advance(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []string {
 	current, earlier := s.current(fleet)
 	asked := cluster.Annotations[rotate]
-	rotates := asked != "" && asked != s.Calling.Rotated[cluster.UID]
-	secret := s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]
+	rotates := asked != "" && asked != s.AgentInitiated.Rotated[cluster.UID]
+	secret := s.AgentInitiated.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))]
 	isTaken := secret != nil && !isManifestOf(secret, cluster)
 	switch {
-	case current == nil && !rotates && s.Calling.Called[fleet.UID] && s.isRegisteredByOthers(fleet):
+	case current == nil && !rotates && s.AgentInitiated.CheckedIn[fleet.UID] && s.isRegisteredByOthers(fleet):
 		s.empty(cluster)
 		return []string{"AlreadyRegistered"} // That takes nothing more.
-	case current != nil && !current.Status.Granted && !rotates, s.Calling.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))] == nil:
+	case current != nil && !current.Status.Granted && !rotates, s.AgentInitiated.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))] == nil:
 		return []string{"WaitingForFleet"}
 	case isTaken && (current == nil || rotates):
 		return []string{"SecretConflict"}
 	case current == nil || rotates && current.Name != "":
 		s.register(fleet)
 		if asked != "" {
-			s.Calling.Rotated[cluster.UID] = asked
+			s.AgentInitiated.Rotated[cluster.UID] = asked
 		}
 		return []string{"WaitingForFleet"}
 	}
@@ -114,18 +114,18 @@ func (s *State) advance(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster) []st
 	if token == "" { // For some minutes nobody can tell.
 		return []string{"CredentialLost", "WaitingForFleet"}
 	}
-	s.Calling.Kept[cluster.UID] = Kept{current.UID, token, s.Calling.Rotated[cluster.UID]}
+	s.AgentInitiated.Records[cluster.UID] = Record{current.UID, token, s.AgentInitiated.Rotated[cluster.UID]}
 	if isTaken {
 		return []string{"SecretConflict"}
 	}
-	s.Calling.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))] = s.manifest(cluster, fleet, current, token)
+	s.AgentInitiated.Manifests[ManifestOf(client.ObjectKeyFromObject(cluster))] = s.manifest(cluster, fleet, current, token)
 	for _, key := range earlier { // What was registered earlier is revoked.
-		delete(s.Calling.Registrations, key)
+		delete(s.AgentInitiated.Registrations, key)
 	}
 	return []string{"ManifestReady"}
 }
 
-// hindrances are the reasons for which nobody can be registered now. Which of several is told
+// hindrances are the reasons for which nobody can be registered now. Which of several is reported
 // first, nothing says.
 func (s *State) hindrances(fleet *fleetv1.Cluster) []string {
 	var reasons []string
@@ -134,7 +134,7 @@ func (s *State) hindrances(fleet *fleetv1.Cluster) []string {
 	} else if key := client.ObjectKeyFromObject(fleet); fleet.Status.Namespace != FleetNamespace(key) || s.Holder(key) != key {
 		reasons = append(reasons, "RegistrationConflict")
 	}
-	if s.Calling.Server == "" {
+	if s.AgentInitiated.Server == "" {
 		reasons = append(reasons, "FleetNotConfigured")
 	}
 	return reasons
@@ -144,7 +144,7 @@ func (s *State) hindrances(fleet *fleetv1.Cluster) []string {
 func (s *State) isRegisteredByOthers(fleet *fleetv1.Cluster) bool {
 	_, others := s.registrationsOf(fleet)
 	return slices.ContainsFunc(others, func(key Key) bool {
-		other := s.Calling.Registrations[key]
+		other := s.AgentInitiated.Registrations[key]
 		return other.Status.Granted && other.Spec.ClientID == fleet.Spec.ClientID
 	})
 }
@@ -153,15 +153,15 @@ func (s *State) isRegisteredByOthers(fleet *fleetv1.Cluster) bool {
 // last one, and what was registered earlier: by Muster, and by whomever under another clientID.
 func (s *State) current(fleet *fleetv1.Cluster) (current *fleetv1.ClusterRegistration, earlier []Key) {
 	ours, others := s.registrationsOf(fleet)
-	isOfIts := func(key Key) bool { return s.Calling.Registrations[key].Spec.ClientID == fleet.Spec.ClientID }
-	isGranted := func(key Key) bool { return s.Calling.Registrations[key].Status.Granted }
+	isOfIts := func(key Key) bool { return s.AgentInitiated.Registrations[key].Spec.ClientID == fleet.Spec.ClientID }
+	isGranted := func(key Key) bool { return s.AgentInitiated.Registrations[key].Status.Granted }
 	// What waits to be granted is the last.
 	last := slices.IndexFunc(ours, func(key Key) bool { return isOfIts(key) && !isGranted(key) })
 	if last < 0 {
 		last = slices.IndexFunc(ours, isOfIts)
 	}
 	if last >= 0 {
-		current = s.Calling.Registrations[ours[last]]
+		current = s.AgentInitiated.Registrations[ours[last]]
 		ours = slices.Delete(ours, last, last+1)
 	}
 	others = slices.DeleteFunc(others, func(key Key) bool { return isOfIts(key) || !isGranted(key) })
@@ -175,16 +175,16 @@ func (s *State) register(fleet *fleetv1.Cluster) {
 	asked.Namespace, asked.Labels = fleet.Namespace, map[string]string{managedBy: "muster"}
 	asked.OwnerReferences = []metav1.OwnerReference{{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster", Name: fleet.Name, UID: fleet.UID}}
 	asked.Spec.ClientID, asked.Spec.ClientRandom = fleet.Spec.ClientID, Drawn
-	s.Calling.Registrations[Key{Namespace: fleet.Namespace, Name: "new of " + fleet.Name}] = asked
+	s.AgentInitiated.Registrations[Key{Namespace: fleet.Namespace, Name: "new of " + fleet.Name}] = asked
 }
 
-// tokenOf returns the credential of a registration: as it was handed out, or as Fleet has left
+// tokenOf returns the credential of a registration: as it was issued, or as Fleet has left
 // it, if it is for this Fleet Cluster.
 func (s *State) tokenOf(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, current *fleetv1.ClusterRegistration) string {
-	if kept := s.Calling.Kept[cluster.UID]; kept.Token != "" && kept.Registration == current.UID {
-		return kept.Token
+	if retained := s.AgentInitiated.Records[cluster.UID]; retained.Token != "" && retained.Registration == current.UID {
+		return retained.Token
 	}
-	if left := s.Calling.Credentials[CredentialName(current)]; left != nil &&
+	if left := s.AgentInitiated.Credentials[CredentialName(current)]; left != nil &&
 		string(left.Data["clusterNamespace"]) == fleet.Namespace && string(left.Data["clusterName"]) == fleet.Name &&
 		string(left.Data["deploymentNamespace"]) == fleet.Status.Namespace {
 		return string(left.Data["token"])
@@ -199,7 +199,7 @@ func (s *State) manifest(cluster *clusterv1.Cluster, fleet *fleetv1.Cluster, cur
 	secret.Annotations = map[string]string{registered: string(current.UID)}
 	secret.OwnerReferences = settings{owners: true}.ownersOf(cluster)
 	secret.Data = map[string][]byte{
-		"token": []byte(token), "manifest": manifestText(s.Calling.Server, fleet, s.Calling.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))], token),
+		"token": []byte(token), "manifest": manifestText(s.AgentInitiated.Server, fleet, s.AgentInitiated.Bundles[AgentBundle(client.ObjectKeyFromObject(fleet))], token),
 	}
 	return secret
 }
@@ -211,7 +211,7 @@ func (s *State) reportManifest(cluster *clusterv1.Cluster, fleet *fleetv1.Cluste
 	if reasons[0] == "ManifestReady" {
 		status = metav1.ConditionTrue
 		if isInherited(cluster, fleet) && !meta.IsStatusConditionTrue(cluster.Status.Conditions, manifestCondition) {
-			delete(s.Calling.Called, fleet.UID)
+			delete(s.AgentInitiated.CheckedIn, fleet.UID)
 		}
 	}
 	slices.Sort(reasons)

@@ -46,14 +46,14 @@ type State struct {
 	// annotations say.
 	FleetNamespaces map[string]Key
 
-	// Calling is what there is for Clusters whose agents call.
-	Calling Calling
+	// AgentInitiated is what there is for Clusters whose agents register themselves.
+	AgentInitiated AgentInitiated
 	// Helm is what there is of HelmChartProxies.
 	Helm Helm
 
-	// GarbageStays says that the garbage collector is stopped: what had owners and has
+	// GarbageRemains means that the garbage collector is stopped: what had owners and has
 	// none any more is there.
-	GarbageStays bool
+	GarbageRemains bool
 }
 
 // NewState returns a state without objects.
@@ -62,7 +62,7 @@ func NewState() State {
 		Namespaces: map[string]*corev1.Namespace{}, Classes: map[Key]*clusterv1.ClusterClass{},
 		Clusters: map[Key]*clusterv1.Cluster{}, Referenced: map[Reference]*unstructured.Unstructured{},
 		FleetClusters: map[Key]*fleetv1.Cluster{}, Groups: map[Key]*fleetv1.ClusterGroup{},
-		Mappings: map[Key]*fleetv1.BundleNamespaceMapping{}, FleetNamespaces: map[string]Key{}, Calling: newCalling(), Helm: newHelm(),
+		Mappings: map[Key]*fleetv1.BundleNamespaceMapping{}, FleetNamespaces: map[string]Key{}, AgentInitiated: newAgentInitiated(), Helm: newHelm(),
 	}
 }
 
@@ -72,7 +72,7 @@ func (s *State) Copy() State {
 		Config: s.Config.DeepCopy(), Namespaces: copyMap(s.Namespaces), Classes: copyMap(s.Classes),
 		Clusters: copyMap(s.Clusters), Referenced: copyMap(s.Referenced),
 		FleetClusters: copyMap(s.FleetClusters), Groups: copyMap(s.Groups), Mappings: copyMap(s.Mappings), FleetNamespaces: maps.Clone(s.FleetNamespaces),
-		Calling: s.Calling.copy(), Helm: s.Helm.copy(), GarbageStays: s.GarbageStays,
+		AgentInitiated: s.AgentInitiated.copy(), Helm: s.Helm.copy(), GarbageRemains: s.GarbageRemains,
 	}
 }
 

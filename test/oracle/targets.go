@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// use says that something in a namespace uses a class of another namespace.
+// use means that something in a namespace uses a class of another namespace.
 type use struct {
 	namespace string
 	class     Key
@@ -33,11 +33,11 @@ func (s *State) isMaker(in settings, cluster *clusterv1.Cluster) bool {
 }
 
 // users returns for whom groups and mappings are made, and for whom those that are
-// there are kept: for Clusters that are frozen, going or yet to be claimed, and for
+// there are kept: for Clusters that are retained, going or yet to be claimed, and for
 // the classes that Fleet Clusters of ours still carry, as long as their Clusters exist
 // or were moved away.
-func (s *State) users(in settings) (makers, keepers map[use]bool) {
-	makers, keepers = map[use]bool{}, map[use]bool{}
+func (s *State) users(in settings) (makers, retainers map[use]bool) {
+	makers, retainers = map[use]bool{}, map[use]bool{}
 	for _, cluster := range s.Clusters {
 		used := use{cluster.Namespace, classOf(cluster)}
 		isMaker := s.isMaker(in, cluster)
@@ -47,27 +47,27 @@ func (s *State) users(in settings) (makers, keepers map[use]bool) {
 		case isMaker && !s.isGroupTaken(in, cluster):
 			makers[used] = true
 		case isMaker || isClaimed(cluster) || awaited:
-			keepers[used] = true
+			retainers[used] = true
 		}
 	}
 	for _, fleet := range s.FleetClusters {
 		used := use{fleet.Namespace, groupedBy(fleet)}
 		if used.crosses() && isOurs(fleet) && (s.isOfLiving(in, fleet) || fleet.Annotations[released] == "true") {
-			keepers[used] = true
+			retainers[used] = true
 		}
 	}
-	return makers, keepers
+	return makers, retainers
 }
 
-// settleTargets makes the groups and mappings of makers, keeps byte for byte those of
-// keepers, deletes those of ours that nobody uses, and leaves other people's alone.
-func (s *State) settleTargets(in settings) {
+// convergeTargets makes the groups and mappings of makers, keeps byte for byte those of
+// retainers, deletes those of ours that nobody uses, and leaves other people's alone.
+func (s *State) convergeTargets(in settings) {
 	groups, mappings := map[Key]bool{}, map[Key]bool{}
-	makers, keepers := s.users(in)
+	makers, retainers := s.users(in)
 	if !in.classGroup {
-		makers, keepers = nil, nil
+		makers, retainers = nil, nil
 	}
-	for u := range keepers {
+	for u := range retainers {
 		groups[u.group()] = true
 		// A mapping that is being retired is not revived.
 		mappings[u.mapping()] = isLive(s.Mappings[u.mapping()])
@@ -101,9 +101,9 @@ func isLive(mapping *fleetv1.BundleNamespaceMapping) bool {
 	return mapping != nil && mapping.BundleSelector != nil && mapping.NamespaceSelector != nil
 }
 
-// settleClassGroups makes the group of each class. It goes with its class, through
+// convergeClassGroups makes the group of each class. It goes with its class, through
 // its owner reference; without one it stays.
-func (s *State) settleClassGroups(in settings) {
+func (s *State) convergeClassGroups(in settings) {
 	for key, class := range s.Classes {
 		if old := s.Groups[key]; !class.DeletionTimestamp.IsZero() || old != nil && !(isOurs(old) && in.classPatch) {
 			continue
@@ -153,25 +153,25 @@ func isOfAnotherNamespace(group client.Object) bool {
 	return namespace != "" && namespace != group.GetNamespace()
 }
 
-// settleNamespaces annotates the Namespaces of Clusters for Rancher: for the same that
+// convergeNamespaces annotates the Namespaces of Clusters for Rancher: for the same that
 // other things are made for, and for the same it is kept. An annotation that somebody
 // else made stays as it is.
-func (s *State) settleNamespaces(in settings) {
-	made, kept := map[string]bool{}, map[string]bool{}
+func (s *State) convergeNamespaces(in settings) {
+	made, retained := map[string]bool{}, map[string]bool{}
 	for _, cluster := range s.Clusters {
 		awaited := cluster.DeletionTimestamp.IsZero() && in.selects(cluster, s.Namespaces[cluster.Namespace])
 		made[cluster.Namespace] = made[cluster.Namespace] || s.isMaker(in, cluster)
-		kept[cluster.Namespace] = kept[cluster.Namespace] || isClaimed(cluster) || awaited
+		retained[cluster.Namespace] = retained[cluster.Namespace] || isClaimed(cluster) || awaited
 	}
 	for key, fleet := range s.FleetClusters {
-		kept[key.Namespace] = kept[key.Namespace] || isOurs(fleet) && s.isOfLiving(in, fleet)
+		retained[key.Namespace] = retained[key.Namespace] || isOurs(fleet) && s.isOfLiving(in, fleet)
 	}
 	for name, namespace := range s.Namespaces {
 		switch {
 		case made[name] && !has(namespace.Annotations, workspace):
 			namespace.Annotations = set(namespace.Annotations, workspace, "true")
 			namespace.ManagedFields = append(namespace.ManagedFields, metav1.ManagedFieldsEntry{Manager: manager})
-		case !made[name] && !kept[name] && isManager(namespace):
+		case !made[name] && !retained[name] && isManager(namespace):
 			delete(namespace.Annotations, workspace)
 		}
 	}

@@ -103,7 +103,7 @@ func leaveOutVariable(node any, path []string) {
 }
 
 func withoutVariable(items []any, path []string) []any {
-	kept := []any{}
+	retained := []any{}
 	for _, item := range items {
 		name := field(item, "name")
 		isNamed := path[0] == "*" || path[0] == name
@@ -113,9 +113,9 @@ func withoutVariable(items []any, path []string) []any {
 		if isNamed {
 			exclude(field(item, "value"), path[1:])
 		}
-		kept = append(kept, item)
+		retained = append(retained, item)
 	}
-	return kept
+	return retained
 }
 
 // exclude removes what the segments of a JSON pointer lead to; * is every key or item.
@@ -174,7 +174,7 @@ func labelValue(name string) string {
 	return shortened(name, name)
 }
 
-// shortened cuts a name and tells it apart by the hash of what it was.
+// shortened cuts a name and distinguishes it by the hash of what it was.
 func shortened(readable, full string) string {
 	sum := sha256.Sum256([]byte(full))
 	return strings.TrimRight(readable[:min(len(readable), 54)], "-._") + "-" + hex.EncodeToString(sum[:])[:8]

@@ -183,7 +183,7 @@ func leavesSomething(r *run, step Step) bool {
 		return true
 	case cluster == nil:
 		return false
-	case r.state.GarbageStays, isFalse(config.SetOwnerReferences), ptr.Deref(cluster.Spec.Paused, false),
+	case r.state.GarbageRemains, isFalse(config.SetOwnerReferences), ptr.Deref(cluster.Spec.Paused, false),
 		len(cluster.Finalizers) > 0 && cluster.DeletionTimestamp.IsZero():
 		return true
 	}
@@ -195,7 +195,7 @@ func leavesSomething(r *run, step Step) bool {
 	return false
 }
 
-// mayDeselect: a selector is in force, so that the Cluster may be frozen or withdrawn, or its
+// mayDeselect: a selector is in force, so that the Cluster may be retained or withdrawn, or its
 // agent have to call and to call no longer.
 func mayDeselect(r *run, _ Step) bool {
 	config, _ := r.config()
@@ -348,7 +348,7 @@ func (r *run) nameOfAnother(cluster *clusterv1.Cluster) string {
 
 // isImported: the Cluster owns a Fleet Cluster and has reported so.
 func (r *run) isImported(cluster *clusterv1.Cluster) bool {
-	if told(cluster, "FleetImported") != "Imported" {
+	if reason(cluster, "FleetImported") != "Imported" {
 		return false
 	}
 	for _, fleet := range r.state.FleetClusters {

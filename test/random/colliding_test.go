@@ -112,7 +112,7 @@ func (r *run) makeFleetNamespace(fleet *fleetv1.Cluster) error {
 
 // fleetCollects plays Fleet, which removes the namespaces of Fleet Clusters that are gone.
 func fleetCollects(r *run, _ Step) (bool, error) {
-	if r.state.GarbageStays { // Nobody empties namespaces either.
+	if r.state.GarbageRemains { // Nobody empties namespaces either.
 		return false, nil
 	}
 	before := len(r.state.FleetNamespaces)

@@ -21,13 +21,13 @@ import (
 
 var classOperations = []operation{
 	{name: "CreateClass", weight: 8, draw: draws(drawOneClass, drawKey("", "tier", "both"), drawValue("gold", "iron")), do: createClass},
-	// Such a class freezes the Clusters that have a group of its name: it matters how they are.
+	// Such a class retains the Clusters that have a group of its name: it matters how they are.
 	{name: "CreateDisplacing", weight: 2, draw: drawDisplacing, do: createClass, racy: always},
 	{name: "DeleteDisplacing", weight: 2, draw: drawDisplacing, do: deleteClass, racy: always},
 	// A group that does not go with its class stays as it was.
 	{name: "DeleteClass", weight: 3, draw: drawOneClass, do: deleteClass, racy: func(r *run, _ Step) bool {
 		_, config := r.config()
-		return r.state.GarbageStays || isFalse(config.SetOwnerReferences)
+		return r.state.GarbageRemains || isFalse(config.SetOwnerReferences)
 	}},
 	{name: "LabelClass", weight: 5, draw: draws(
 		drawOneClass, drawKey("tier", "both", "management.cattle.io/cluster-display-name"), drawValue("", "gold", "iron"),

@@ -20,7 +20,7 @@
 //
 // The garbage collector, the syncer and the webhook are stopped at random. Muster is let
 // come to rest before a step only where the end depends on what Muster has seen before:
-// what is frozen stays as it is, and what is only kept is not made again.
+// what is retained stays as it is, and what is only kept is not made again.
 //
 // The environment says what is played:
 //

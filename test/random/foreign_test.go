@@ -12,7 +12,7 @@ import (
 )
 
 // What others do to objects of Fleet. Muster has to be at rest before each, because
-// an object may be about to be frozen, or to go.
+// an object may be about to be retained, or to go.
 var foreignOperations = []operation{
 	{name: "ForeignLabel", weight: 4, draw: draws(drawTarget, drawKey(
 		oracle.Others+"a", managedByLabel, nameLabel, namespaceLabel, nameLabel, namespaceLabel,
@@ -79,7 +79,7 @@ func foreignLabel(r *run, step Step) (bool, error) {
 			return false, nil
 		}
 		// What somebody sets while we look away is theirs afterwards; what they remove is not.
-		if !r.isKept(step) {
+		if !r.isRetained(step) {
 			step.Value = ""
 		}
 	}
@@ -90,13 +90,13 @@ func foreignLabel(r *run, step Step) (bool, error) {
 	return r.change(admin, object, metadata(field, step.Key, step.Value))
 }
 
-// isKept reports whether Muster puts a Fleet Cluster back at once.
-func (r *run) isKept(step Step) bool {
+// isRetained reports whether Muster puts a Fleet Cluster back at once.
+func (r *run) isRetained(step Step) bool {
 	cluster := r.cluster(step)
 	if step.Kind != fleetClusterKind || cluster == nil || r.createsOnly() {
 		return false
 	}
-	return told(cluster, "FleetImported") == "Imported"
+	return reason(cluster, "FleetImported") == "Imported"
 }
 
 // foreignSpecs are merge patches.

@@ -379,7 +379,7 @@ func foreignCarried(r *run, step Step) (bool, error) {
 	if step.Value == "Delete" {
 		for of, carrier := range r.state.Helm.Carriers {
 			if carrier.UID == object.GetUID() {
-				delete(r.kept, keptCarrier(of))
+				delete(r.retained, retainedCarrier(of))
 			}
 		}
 		if err := admin.Delete(ctx, object); client.IgnoreNotFound(err) != nil || step.Kind != "Bundle" {

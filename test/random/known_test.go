@@ -17,7 +17,7 @@ var (
 	onlyRed                        = configured(addonsv1.ClusterConfig{NamespaceSelector: &namespaceSelectors[1]})
 	byConfig                       = configured(addonsv1.ClusterConfig{AgentInitiated: ptr.To(true)})
 	classless                      = Step{Op: "CreateCluster", Namespace: theirs, Class: noClass}
-	calling                        = of("Calls", classless)
+	agentInitiated                 = of("Calls", classless)
 )
 
 func op(name, value string) Step { return Step{Op: name, Value: value} }
@@ -67,18 +67,18 @@ func TestKnown(t *testing.T) {
 	})
 }
 
-// TestKnownCalls plays, with the registrar, what once confused it.
-func TestKnownCalls(t *testing.T) {
+// TestKnownAgentInitiated plays, with the registrar, what once confused it.
+func TestKnownAgentInitiated(t *testing.T) {
 	setUp(t, true, true, false)
 	guessed := Step{Op: "ForeignSpec", Kind: fleetClusterKind, Value: `{"spec":{"clientID":"fleet"}}`}
 	deleteCluster := op("DeleteCluster", "")
 	playKnown(t, map[string][]Step{
-		"without a FleetAddonConfig before anybody has called": {byConfig, classless, initialized, grant, of("Config", op("Flap", "")), grant, call},
-		"made anew, owner references off, and turned to the manager": {noOwners, calling, grant, call, deleteCluster, calling, initialized, grant, call,
+		"without a FleetAddonConfig before anybody has checked in": {byConfig, classless, initialized, grant, of("Config", op("Flap", "")), grant, call},
+		"made anew, owner references off, and turned to the manager": {noOwners, agentInitiated, grant, call, deleteCluster, agentInitiated, initialized, grant, call,
 			byManager, byAgent, grant, call},
 		"a clientID that is guessed":  {classless, initialized, rest, guessed, byAgent, grant, call},
-		"a pin lost while deselected": {calling, grant, call, onlyRed, noWebhook, op("DropPin", ""), rest, op("FleetServer", "https://b.example.com")},
-		"killed between one step and the next": {calling, killRegistrar, rest, of("Namespace", op("FleetDeploys", "")), killRegistrar,
+		"a pin lost while deselected": {agentInitiated, grant, call, onlyRed, noWebhook, op("DropPin", ""), rest, op("FleetServer", "https://b.example.com")},
+		"killed between one step and the next": {agentInitiated, killRegistrar, rest, of("Namespace", op("FleetDeploys", "")), killRegistrar,
 			of("Bundle", op("FleetDeploys", "")), killRegistrar, grant, op("RegistrarStop", ""), op("Rotate", "1"), killRegistrar, grant, call},
 	})
 }
@@ -105,7 +105,7 @@ func TestKnownHelm(t *testing.T) {
 	once.ReconcileStrategy = addonsv1.ReconcileStrategyInstallOnce
 	installs, hangsUp := op("FleetReleases", ""), of("HangingUp", op("RepositoryFails", ""))
 	other := edit("template", chart{ValuesTemplate: "{who: {is: anybody}}"})
-	moves, stays := of("Spec", op("Pause", "")), of("Spec", op("Unpause", ""))
+	moves, retained := of("Spec", op("Pause", "")), of("Spec", op("Unpause", ""))
 	playKnown(t, map[string][]Step{
 		"installed before the Fleet Cluster is there, upgraded, deselected and selected again, and deleted while the program is away": {
 			proxy(picky), classless, rest, initialized, selected("yes"), rest, newer, rest, selected("no"), rest, selected("yes"), rest,
@@ -117,7 +117,7 @@ func TestKnownHelm(t *testing.T) {
 			pause, edit("template", chart{ValuesTemplate: "{who: {is: anybody}}"}), rest, selected("no"), rest, unpause, rest},
 		"what is moved keeps its release, and the rest gets another": {
 			classless, initialized, slot(1, classless), slot(1, initialized), proxy(named), rest, moves, rest,
-			deleteWeb, proxy(released), rest, stays, rest},
+			deleteWeb, proxy(released), rest, retained, rest},
 		"what is moved keeps its values, those of before, too, when all else goes": {
 			classless, initialized, slot(1, classless), slot(1, initialized), proxy(named), rest, other, rest, moves, rest, deleteWeb, rest},
 		"a release stays until the chart of another one is to be had": {

@@ -38,7 +38,7 @@ var processOperations = []operation{
 	// What it had not collected yet when it stopped is anybody's guess.
 	{name: "StopGC", weight: 3, do: stopCollector, racy: always},
 	{name: "StartGC", weight: 5, do: func(r *run, _ Step) (bool, error) {
-		wasDown := r.state.GarbageStays
+		wasDown := r.state.GarbageRemains
 		return wasDown, r.startCollector()
 	}},
 }
@@ -114,36 +114,36 @@ func (r *run) start(processes ...string) error {
 
 // stopCollector stops the garbage collector: what is owned by what was deleted stays.
 func stopCollector(r *run, _ Step) (bool, error) {
-	if r.state.GarbageStays {
+	if r.state.GarbageRemains {
 		return false, nil
 	}
 	if err := r.waitCollected(); err != nil {
 		return false, err
 	}
 	if !r.isUp(syncerProcess) { // Then nobody else has changed anything.
-		seen, err := r.look()
+		seen, err := r.observe()
 		if err != nil {
 			return false, err
 		}
 		r.state = seen
 	}
-	r.state.GarbageStays = true
+	r.state.GarbageRemains = true
 	return true, env.Kill(ctx, collectorProcess)
 }
 
 func (r *run) startCollector() error {
-	if !r.state.GarbageStays {
+	if !r.state.GarbageRemains {
 		return nil
 	}
-	r.state.GarbageStays = false
+	r.state.GarbageRemains = false
 	return env.Start(ctx, collectorProcess)
 }
 
 var (
-	// registrar says whether runs have the optional component. Without it, Clusters whose agents
+	// registrar reports whether runs have the optional component. Without it, Clusters whose agents
 	// are to call say so, and nothing else comes of it.
 	registrar, registrarInstalled bool
-	// labelled says whether the API server labels Clusters with their class itself, by the
+	// labelled reports whether the API server labels Clusters with their class itself, by the
 	// component class-labels.
 	labelled bool
 )

@@ -60,7 +60,7 @@ func TestRandom(t *testing.T) {
 			r, err := playSeed(seed, count)
 			total, carried = total+r.count, carried+r.carried
 			t.Logf("seed %d: %d steps in %s; %d registrations were made; at all quiet points together, %d Bundles carried charts",
-				seed, r.count, time.Since(begin).Round(time.Second), r.callers, r.carried)
+				seed, r.count, time.Since(begin).Round(time.Second), r.agents, r.carried)
 			if err != nil {
 				fails(t, seed, r, err)
 			}
@@ -91,7 +91,7 @@ func setUp(t *testing.T, policies, registrar, classLabels bool) {
 	}
 }
 
-// fails says what fails, and how few steps are enough for that.
+// fails returns what fails, and how few steps are enough for that.
 func fails(t *testing.T, seed int, r *run, err error) {
 	t.Helper()
 	t.Errorf("seed %d fails after %d steps: %v", seed, r.count, err)
@@ -198,8 +198,8 @@ func (r *run) finish(check bool) error {
 		return err
 	}
 	// What was played goes next: nobody else deletes it.
-	played := slices.Concat(values(r.state.Helm.Proxies), values(r.state.Calling.Bundles), values(r.state.Calling.Credentials))
-	for _, secret := range values(r.state.Calling.Manifests) {
+	played := slices.Concat(values(r.state.Helm.Proxies), values(r.state.AgentInitiated.Bundles), values(r.state.AgentInitiated.Credentials))
+	for _, secret := range values(r.state.AgentInitiated.Manifests) {
 		if len(secret.GetOwnerReferences()) == 0 {
 			played = append(played, secret)
 		}
@@ -222,13 +222,13 @@ func (r *run) finish(check bool) error {
 // sweep deletes what Muster leaves on purpose or did not make, until nothing is there any more.
 func (r *run) sweep() error {
 	return poll.Until(ctx, "all to be gone", r.patience, func(ctx context.Context) error {
-		seen, err := r.look()
+		seen, err := r.observe()
 		if err != nil {
 			return err
 		}
 		swept := slices.Concat(values(seen.FleetClusters), values(seen.Groups), values(seen.Mappings))
 		// Registrations and manifests are not deleted here: they go with their owners.
-		if len(swept)+len(seen.Calling.Registrations)+len(seen.Calling.Manifests) == 0 {
+		if len(swept)+len(seen.AgentInitiated.Registrations)+len(seen.AgentInitiated.Manifests) == 0 {
 			r.state = seen
 			return nil
 		}

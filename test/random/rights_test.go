@@ -99,8 +99,8 @@ func (r *run) isSelected(cluster *clusterv1.Cluster) bool {
 
 // noteWished notes what is to be registered as things are now, each once.
 func (r *run) noteWished() {
-	want := oracle.Settle(r.state)
-	for key, asked := range want.Calling.Registrations {
+	want := oracle.Converge(r.state)
+	for key, asked := range want.AgentInitiated.Registrations {
 		if asked.Name != "" {
 			continue
 		}
@@ -108,7 +108,7 @@ func (r *run) noteWished() {
 		wish := fmt.Sprint(key, of.UID, asked.Spec.ClientID)
 		if fleet := want.FleetClusters[oracle.Key{Namespace: key.Namespace, Name: of.Name}]; fleet != nil && len(fleet.OwnerReferences) > 0 {
 			uid := fleet.OwnerReferences[0].UID
-			wish += fmt.Sprint(uid, want.Calling.Rotated[uid])
+			wish += fmt.Sprint(uid, want.AgentInitiated.Rotated[uid])
 		}
 		if r.wished[key.Namespace] == nil {
 			r.wished[key.Namespace] = map[string]bool{}
@@ -153,7 +153,7 @@ func (r *run) nothingTwice(events []stack.AuditEvent) error {
 	for _, event := range events {
 		if event.User == stack.ServiceAccount("muster-system", registrarProcess) && event.Resource == "clusterregistrations" {
 			made[event.Namespace]++
-			r.callers++
+			r.agents++
 		}
 	}
 	for namespace, count := range made {
@@ -168,32 +168,32 @@ func (r *run) nothingTwice(events []stack.AuditEvent) error {
 func uidsOf(s oracle.State) map[string]types.UID {
 	uids := map[string]types.UID{}
 	for _, object := range slices.Concat(
-		values(s.FleetClusters), values(s.Groups), values(s.Mappings), values(s.Calling.Registrations), values(s.Calling.Manifests),
+		values(s.FleetClusters), values(s.Groups), values(s.Mappings), values(s.AgentInitiated.Registrations), values(s.AgentInitiated.Manifests),
 	) {
 		uids[fmt.Sprintf("%T %s", object, client.ObjectKeyFromObject(object))] = object.GetUID()
 	}
 	for of, carrier := range s.Helm.Carriers {
-		uids[keptCarrier(of)] = carrier.UID
+		uids[retainedCarrier(of)] = carrier.UID
 	}
 	return uids
 }
 
-func keptCarrier(of oracle.Carriage) string {
+func retainedCarrier(of oracle.Carriage) string {
 	return of.String() + ", " + of.Release
 }
 
-// noteKept forgets the objects of the last quiet point that were deleted since, or that the
+// noteRetained forgets the objects of the last quiet point that were deleted since, or that the
 // model would have had deleted for a moment: Muster may make them again.
-func (r *run) noteKept() {
-	there, wanted := uidsOf(r.state), uidsOf(oracle.Settle(r.state))
-	maps.DeleteFunc(r.kept, func(name string, uid types.UID) bool { return there[name] != uid || wanted[name] != uid })
+func (r *run) noteRetained() {
+	there, wanted := uidsOf(r.state), uidsOf(oracle.Converge(r.state))
+	maps.DeleteFunc(r.retained, func(name string, uid types.UID) bool { return there[name] != uid || wanted[name] != uid })
 	// Somebody has deleted the Fleet Clusters of all that it was for: with these goes what Fleet
 	// made of it, whether it stays or not.
 	for of, carrier := range r.state.Helm.Carriers {
 		if len(carrier.Targets) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(carrier.Targets)), func(name string) bool {
 			return r.state.FleetClusters[oracle.Key{Namespace: of.Namespace, Name: name}] != nil
 		}) {
-			delete(r.kept, keptCarrier(of))
+			delete(r.retained, retainedCarrier(of))
 		}
 	}
 }
@@ -202,11 +202,11 @@ func (r *run) noteKept() {
 // quiet point: to Fleet that is another cluster, to which it deploys everything again.
 func (r *run) nothingAnew() error {
 	seen := uidsOf(r.state)
-	for _, name := range slices.Sorted(maps.Keys(r.kept)) {
-		if seen[name] != r.kept[name] {
+	for _, name := range slices.Sorted(maps.Keys(r.retained)) {
+		if seen[name] != r.retained[name] {
 			return &oracleError{fmt.Sprintf("%s was made anew, and nothing was the matter with it", name)}
 		}
 	}
-	r.kept = seen
+	r.retained = seen
 	return nil
 }

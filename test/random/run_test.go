@@ -55,7 +55,7 @@ type run struct {
 
 	// down are the programs that were stopped.
 	down map[string]bool
-	// dirty says that Muster may not be at rest; clean that it was when it was stopped.
+	// dirty means that Muster may not be at rest; clean that it was when it was stopped.
 	dirty, clean bool
 
 	// tenant has rights in one of the namespaces only.
@@ -66,12 +66,12 @@ type run struct {
 	// to it wished for them. wished is what may have been registered, by namespace.
 	rightful map[string]bool
 	wished   map[string]map[string]bool
-	// callers is how many registrations were made in all.
-	callers int
+	// agents is how many registrations were made in all.
+	agents int
 	// carried is how many carriers of HelmChartProxies there were at all quiet points.
 	carried int
-	// kept are the objects of the last quiet point that have to be the same at the next.
-	kept map[string]types.UID
+	// retained are the objects of the last quiet point that have to be the same at the next.
+	retained map[string]types.UID
 	// deleted are the HelmChartProxies that were deleted since then.
 	deleted map[oracle.Key]bool
 	// colliding is what collidingName has found.
@@ -81,7 +81,7 @@ type run struct {
 func newRun(id string, patience time.Duration) (*run, error) {
 	r := &run{
 		id: id, patience: patience, state: oracle.NewState(), slots: map[int]oracle.Key{}, proxies: map[int]oracle.Key{}, down: map[string]bool{},
-		wished: map[string]map[string]bool{}, rightful: map[string]bool{}, kept: map[string]types.UID{}, deleted: map[oracle.Key]bool{},
+		wished: map[string]map[string]bool{}, rightful: map[string]bool{}, retained: map[string]types.UID{}, deleted: map[oracle.Key]bool{},
 	}
 	for i := range namespaceCount {
 		namespace := &corev1.Namespace{}
@@ -94,7 +94,7 @@ func newRun(id string, patience time.Duration) (*run, error) {
 	if r.audit, err = env.AuditTail(); err != nil {
 		return r, err
 	}
-	r.state.Calling.Registrar = registrar
+	r.state.AgentInitiated.Registrar = registrar
 	if err := r.setServer("https://fleet.example.com"); err != nil {
 		return r, err
 	}
@@ -153,7 +153,7 @@ func (r *run) play(step Step) error {
 	r.noteRightful()
 	done, err := operation.do(r, step)
 	r.noteRightful()
-	r.noteKept()
+	r.noteRetained()
 	if isRefused(err) {
 		done, err = false, nil
 	}
@@ -204,7 +204,7 @@ func isRefused(err error) bool {
 		err != nil && strings.Contains(err.Error(), "failed calling webhook")
 }
 
-// oracleError says where Muster differs from the oracle.
+// oracleError specifies where Muster differs from the oracle.
 type oracleError struct{ text string }
 
 func (e *oracleError) Error() string { return e.text }
@@ -218,19 +218,19 @@ func (r *run) quiet() error {
 		return err
 	}
 	r.noteRightful()
-	r.noteKept()
-	settled := oracle.Settle(r.state)
-	want := oracle.View(settled)
+	r.noteRetained()
+	converged := oracle.Converge(r.state)
+	want := oracle.View(converged)
 	deadline := time.Now().Add(r.patience)
 	for calmSince := (time.Time{}); ; {
 		if err := r.fleetWithdraws(); err != nil {
 			return err
 		}
-		seen, err := r.look()
+		seen, err := r.observe()
 		if err != nil {
 			return err
 		}
-		got := oracle.View(oracle.Recognize(settled, seen))
+		got := oracle.View(oracle.Recognize(converged, seen))
 		observed, err := r.configObserved()
 		if err != nil {
 			return err
@@ -242,8 +242,8 @@ func (r *run) quiet() error {
 			calmSince = time.Now()
 		case time.Since(calmSince) >= calm:
 			r.state, r.dirty = seen, false
-			r.state.Calling.Called, r.state.Calling.Rotated, r.state.Calling.Kept = settled.Calling.Called, settled.Calling.Rotated, settled.Calling.Kept
-			r.state.Helm.Asked = settled.Helm.Asked
+			r.state.AgentInitiated.CheckedIn, r.state.AgentInitiated.Rotated, r.state.AgentInitiated.Records = converged.AgentInitiated.CheckedIn, converged.AgentInitiated.Rotated, converged.AgentInitiated.Records
+			r.state.Helm.Asked = converged.Helm.Asked
 			r.carried += len(seen.Helm.Carriers)
 			clear(r.deleted)
 			return r.nothingElse()
@@ -255,18 +255,18 @@ func (r *run) quiet() error {
 	}
 }
 
-// look reads what Muster writes; the rest is known.
-func (r *run) look() (oracle.State, error) {
-	seen, err := oracle.Look(ctx, admin, r.id+"-", r.state.Namespaces)
+// observe reads what Muster writes; the rest is known.
+func (r *run) observe() (oracle.State, error) {
+	seen, err := oracle.Observe(ctx, admin, r.id+"-", r.state.Namespaces)
 	if err != nil {
 		return seen, err
 	}
-	seen.Config, seen.Referenced, seen.GarbageStays = r.state.Config, r.state.Referenced, r.state.GarbageStays
+	seen.Config, seen.Referenced, seen.GarbageRemains = r.state.Config, r.state.Referenced, r.state.GarbageRemains
 	seen.FleetNamespaces = r.state.FleetNamespaces
-	known := r.state.Calling
-	known.Registrations, known.Manifests = seen.Calling.Registrations, seen.Calling.Manifests
-	seen.Calling = known
-	seen.Helm, err = oracle.LookHelm(ctx, admin, r.id+"-", r.state.Helm)
+	known := r.state.AgentInitiated
+	known.Registrations, known.Manifests = seen.AgentInitiated.Registrations, seen.AgentInitiated.Manifests
+	seen.AgentInitiated = known
+	seen.Helm, err = oracle.ObserveHelm(ctx, admin, r.id+"-", r.state.Helm)
 	return seen, err
 }
 
@@ -348,9 +348,9 @@ func (r *run) note(object client.Object, there bool) {
 		noteIn(state.Referenced, oracle.ReferenceTo(object), object, there)
 	case *corev1.Secret:
 		if object.Namespace == credentialsNamespace {
-			noteIn(state.Calling.Credentials, object.Name, object, there)
+			noteIn(state.AgentInitiated.Credentials, object.Name, object, there)
 		} else {
-			noteIn(state.Calling.Manifests, key, object, there)
+			noteIn(state.AgentInitiated.Manifests, key, object, there)
 		}
 	}
 	noteIfIn(state.Classes, key, object, there)
@@ -358,8 +358,8 @@ func (r *run) note(object client.Object, there bool) {
 	noteIfIn(state.FleetClusters, key, object, there)
 	noteIfIn(state.Groups, key, object, there)
 	noteIfIn(state.Mappings, key, object, there)
-	noteIfIn(state.Calling.Bundles, key, object, there)
-	noteIfIn(state.Calling.Registrations, key, object, there)
+	noteIfIn(state.AgentInitiated.Bundles, key, object, there)
+	noteIfIn(state.AgentInitiated.Registrations, key, object, there)
 	noteIfIn(state.Helm.Proxies, key, object, there)
 }
 
@@ -392,7 +392,7 @@ func (r *run) waitGone(object client.Object) error {
 // waitCollected waits until the garbage collector has nothing to do.
 func (r *run) waitCollected() error {
 	return poll.Until(ctx, "garbage to be collected", 60*time.Second, func(context.Context) error {
-		seen, err := r.look()
+		seen, err := r.observe()
 		if err != nil {
 			return err
 		}
@@ -401,7 +401,7 @@ func (r *run) waitCollected() error {
 			lives[object.GetUID()] = true
 		}
 		for _, object := range slices.Concat(
-			values(seen.FleetClusters), values(seen.Groups), values(seen.Calling.Registrations), values(seen.Calling.Manifests),
+			values(seen.FleetClusters), values(seen.Groups), values(seen.AgentInitiated.Registrations), values(seen.AgentInitiated.Manifests),
 		) {
 			for _, owner := range object.GetOwnerReferences() {
 				if !lives[owner.UID] {

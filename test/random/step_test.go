@@ -69,7 +69,7 @@ type operation struct {
 	draw drawing
 	// do does it; false means that it could not be done here.
 	do func(*run, Step) (bool, error)
-	// racy says that the result depends on what Muster has seen before, so that Muster
+	// racy means that the result depends on what Muster has seen before, so that Muster
 	// has to be at rest first; nil means never.
 	racy func(*run, Step) bool
 }
@@ -80,7 +80,7 @@ const quiet = "quiet"
 // operations are all that can happen.
 var operations = slices.Concat(
 	clusterOperations, classOperations, configOperations, foreignOperations, tenantOperations, collidingOperations,
-	processOperations, callingOperations, flapOperations, registrarOperations, helmOperations, carriedOperations,
+	processOperations, agentOperations, flapOperations, registrarOperations, helmOperations, carriedOperations,
 	releaseOperations,
 )
 

@@ -15,7 +15,7 @@ import (
 )
 
 // What a tenant does who has rights in his namespace only, and wishes for more. What he
-// does to objects that are frozen stays, and what is kept for them depends on what is
+// does to objects that are retained stays, and what is kept for them depends on what is
 // there: then Muster has to be at rest. What is put back he may change at any time.
 var tenantOperations = []operation{
 	{name: "TenantForgeFleetCluster", weight: 6, draw: drawForgery, do: tenantForgeFleetCluster, racy: func(r *run, step Step) bool {
@@ -23,7 +23,7 @@ var tenantOperations = []operation{
 			return true
 		}
 		step.Kind = fleetClusterKind
-		return !r.isKept(step)
+		return !r.isRetained(step)
 	}},
 	{name: "TenantCreateFleetCluster", weight: 5, draw: draws(drawForgery, drawValue("mine", "mine", "wanted", "prefixed")),
 		do: tenantCreateFleetCluster, racy: always},

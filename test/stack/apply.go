@@ -103,7 +103,7 @@ func (s *Stack) installCRDs(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 		for _, crd := range objects {
-			if err := s.settleConversion(name, crd); err != nil {
+			if err := s.convergeConversion(name, crd); err != nil {
 				return fmt.Errorf("%s: %w", crd.GetName(), err)
 			}
 		}
@@ -116,9 +116,9 @@ func (s *Stack) installCRDs(ctx context.Context) error {
 	return nil
 }
 
-// settleConversion says who converts between a CRD's versions: its provider's manager, or
+// convergeConversion returns who converts between a CRD's versions: its provider's manager, or
 // nobody where no manager runs; then objects of another version are taken as they are.
-func (s *Stack) settleConversion(provider string, crd *unstructured.Unstructured) error {
+func (s *Stack) convergeConversion(provider string, crd *unstructured.Unstructured) error {
 	_, found, _ := unstructured.NestedMap(crd.Object, "spec", "conversion", "webhook")
 	switch {
 	case !found:

@@ -29,7 +29,7 @@ type State struct {
 	// Supervisor is the process that holds the stack.
 	Supervisor int       `json:"supervisor"`
 	Since      time.Time `json:"since"`
-	// Ready says that the stack has come up whole.
+	// Ready means that the stack has come up whole.
 	Ready   bool    `json:"ready"`
 	Profile Profile `json:"profile"`
 	Muster  bool    `json:"muster"`
@@ -52,7 +52,7 @@ func ReadState(dir string) (*State, error) {
 	return state, json.Unmarshal(content, state)
 }
 
-// SupervisorAlive tells whether the supervisor still runs.
+// SupervisorAlive reports whether the supervisor still runs.
 func (s *State) SupervisorAlive() bool { return process.Runs(s.Supervisor, "") }
 
 // Supervise brings a stack up in options.Dir and holds it until ctx ends, keeping

@@ -76,9 +76,9 @@ func (s *Stack) fleetSpecs() ([]process.Spec, error) {
 		Ready: poll.Answers(http.DefaultClient, "http://"+health+"/readyz"),
 	}, management, {
 		Name: "fleet-helmops", Path: s.tools.Bin("fleetcontroller"),
-		Args:    []string{"helmops", "--leader-elect=false", "--disable-metrics"},
-		Env:     management.Env,
-		LogSays: "Starting workers",
+		Args:        []string{"helmops", "--leader-elect=false", "--disable-metrics"},
+		Env:         management.Env,
+		LogContains: "Starting workers",
 	}}, nil
 }
 
@@ -87,6 +87,6 @@ func (s *Stack) agentManagementSpec(flags ...string) (process.Spec, error) {
 	return process.Spec{
 		Name: "fleet-agentmanagement", Path: s.tools.Bin("fleetcontroller"),
 		Args: append([]string{"agentmanagement"}, flags...), Env: env,
-		LogSays: "Starting fleet.cattle.io/v1alpha1, Kind=Cluster controller",
+		LogContains: "Starting fleet.cattle.io/v1alpha1, Kind=Cluster controller",
 	}, err
 }

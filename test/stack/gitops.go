@@ -74,7 +74,7 @@ func (s *Stack) StartGitOps(ctx context.Context) error {
 			"gitjob", "--leader-elect=false", "--disable-metrics", "--listen=" + listen,
 			"--gitjob-image=rancher/fleet:" + fleetVersion, "--insecure-skip-host-key-checks",
 		},
-		Env: env, LogSays: "Starting workers",
+		Env: env, LogContains: "Starting workers",
 	}); err != nil {
 		return err
 	}

@@ -199,7 +199,7 @@ func (s *Stack) AdoptPart(ctx context.Context, namespace string) ([]string, erro
 	return names, s.runShipped(ctx, installed)
 }
 
-// isIn says whether an object is in a namespace, or sends requests to one.
+// isIn reports whether an object is in a namespace, or sends requests to one.
 func isIn(object *unstructured.Unstructured, namespace string) (bool, error) {
 	configuration, err := typed[webhookConfiguration](object)
 	for _, webhook := range configuration.Webhooks {
@@ -266,7 +266,7 @@ func (w *workload) prepare(ctx context.Context, spec *process.Spec) error {
 	if err := w.leasePorts(deployment); err != nil {
 		return err
 	}
-	plan, err := pod.New(deployment, pod.Place{Name: w.name + "-0", Dir: filepath.Join(w.dir, "volumes"), Ports: w.ports})
+	plan, err := pod.New(deployment, pod.Dirs{Name: w.name + "-0", Dir: filepath.Join(w.dir, "volumes"), Ports: w.ports})
 	if err != nil {
 		return fmt.Errorf("deployment %s/%s: %w", w.namespace, w.deployment, err)
 	}

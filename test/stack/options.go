@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/test/stack/parts"
 )
 
-// Profile says which systems run.
+// Profile specifies which systems run.
 type Profile string
 
 const (

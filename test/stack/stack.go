@@ -57,7 +57,7 @@ type Stack struct {
 	dir     string
 	tools   *parts.Tools
 	leases  *ports.Leases
-	// remove says that the directory is the stack's own to remove.
+	// remove means that the directory is the stack's own to remove.
 	remove bool
 	begin  time.Time
 

@@ -41,7 +41,7 @@ func ofVersion(content []byte, version string) ([]byte, error) {
 	return operatorVersion.ReplaceAll(content, []byte("${1}"+version)), nil
 }
 
-// clusterctlMetadata says which releases follow which contract of Cluster API.
+// clusterctlMetadata specifies which releases follow which contract of Cluster API.
 const clusterctlMetadata = "metadata.yaml"
 
 var imageLine = regexp.MustCompile(`(?m)^([ -]*image: *)(\S+)$`)

@@ -19,7 +19,7 @@ import (
 
 // Push copies an image, all its platforms, to a registry such as ghcr.io/muster-fleet. It
 // returns the image's name there, with tag and digest. Who may push is what docker, podman
-// or crane were told when they logged in.
+// or crane were given when they logged in.
 func Push(ctx context.Context, image Image, registry string) (string, error) {
 	ref, err := name.NewTag(image.Name(registry) + ":" + image.Tag)
 	if err != nil {

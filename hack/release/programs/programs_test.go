@@ -22,7 +22,7 @@ func read(t *testing.T, path string) string {
 // plugin is kubectl's, which runs on people's own machines.
 const plugin = "kubectl-muster"
 
-// Who adds a program is told here what else has to know of it.
+// Who adds a program finds here what else has to know of it.
 func TestAll(t *testing.T) {
 	mains, err := filepath.Glob(filepath.Join(root, "cmd", "*", "main.go"))
 	if err != nil || len(mains) == 0 {

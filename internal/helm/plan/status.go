@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/picture"
+	"github.com/muster-fleet/muster/internal/view"
 )
 
 // Helm's words for the status of a release.
@@ -297,7 +297,7 @@ func list(entries []string) string {
 
 // plain returns a text, which others may have written, in the length and the characters of a message.
 func plain(text string) string {
-	text = picture.Text(text)
+	text = view.Text(text)
 	if len(text) <= longestEntry {
 		return text
 	}

@@ -17,8 +17,8 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/stamp"
-	"github.com/muster-fleet/muster/internal/sync/sources"
 )
 
 // CRDName is the name of the CRD of HelmChartProxies.
@@ -66,7 +66,7 @@ type Managed struct {
 
 // Is reports whether Muster reconciles a HelmChartProxy: the CRD must be Muster's.
 func (m *Managed) Is(ctx context.Context, proxy *addonsv1.HelmChartProxy) (bool, error) {
-	crd := sources.CRD()
+	crd := references.CRD()
 	if err := m.Get(ctx, client.ObjectKey{Name: CRDName}, crd, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("reading CustomResourceDefinition %q: %w", CRDName, err)
 	}
@@ -85,7 +85,7 @@ func (m *Managed) isWatched(proxy *addonsv1.HelmChartProxy) bool {
 	return m.WatchFilter == "" || capilabels.HasWatchLabel(proxy, m.WatchFilter)
 }
 
-// reportNotManaged sets the condition LeftAlone. The other conditions belong to the controller that reconciles
+// reportNotManaged sets the condition NotManaged. The other conditions belong to the controller that reconciles
 // the HelmChartProxy.
 func (r *Reconciler) reportNotManaged(ctx context.Context, proxy *addonsv1.HelmChartProxy) error {
 	if !r.Managed.isWatched(proxy) {
@@ -93,7 +93,7 @@ func (r *Reconciler) reportNotManaged(ctx context.Context, proxy *addonsv1.HelmC
 	}
 	before := proxy.DeepCopy()
 	changed := meta.SetStatusCondition(&proxy.Status.Conditions, metav1.Condition{
-		Type: addonsv1.LeftAloneCondition, Status: metav1.ConditionTrue, Reason: AnotherController, LastTransitionTime: metav1.NewTime(r.Now().Truncate(time.Second)),
+		Type: addonsv1.NotManagedCondition, Status: metav1.ConditionTrue, Reason: AnotherController, LastTransitionTime: metav1.NewTime(r.Now().Truncate(time.Second)),
 		Message: "Muster does not reconcile it: CustomResourceDefinition " + CRDName + " has no label " + stamp.ManagedByLabel + "=" + stamp.ManagedBy +
 			"; stop cluster-api-addon-provider-helm and apply manifests/helm to make Muster reconcile it",
 	})

@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/message"
-	"github.com/muster-fleet/muster/internal/picture"
+	"github.com/muster-fleet/muster/internal/view"
 )
 
 // state is the input for the status of a HelmChartProxy.
@@ -57,7 +57,7 @@ func (r *Reconciler) report(ctx context.Context, proxy *addonsv1.HelmChartProxy,
 		status.MatchingClusters = []corev1.ObjectReference{}
 	}
 	SetConditions(&status.Conditions, proxy.Generation, conditions, r.Now())
-	meta.RemoveStatusCondition(&status.Conditions, addonsv1.LeftAloneCondition)
+	meta.RemoveStatusCondition(&status.Conditions, addonsv1.NotManagedCondition)
 	status.ObservedGeneration = proxy.Generation
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {
 		return nil
@@ -73,7 +73,7 @@ func (r *Reconciler) report(ctx context.Context, proxy *addonsv1.HelmChartProxy,
 // they may contain text from other users.
 func SetConditions(conditions *[]metav1.Condition, generation int64, wanted []metav1.Condition, now time.Time) {
 	for _, condition := range wanted {
-		condition.Message = message.Short(picture.Text(condition.Message), message.Condition)
+		condition.Message = message.Short(view.Text(condition.Message), message.Condition)
 		condition.ObservedGeneration = generation
 		condition.LastTransitionTime = metav1.NewTime(now.Truncate(time.Second))
 		meta.SetStatusCondition(conditions, condition)

@@ -23,7 +23,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/helm/values"
 	"github.com/muster-fleet/muster/internal/helm/worker"
-	"github.com/muster-fleet/muster/internal/sync/sources"
+	"github.com/muster-fleet/muster/internal/references"
 )
 
 // Sources reads the objects that Clusters refer to.
@@ -32,7 +32,7 @@ type Sources interface {
 	Digest(ctx context.Context, cluster *clusterv1.Cluster, digest io.Writer) bool
 }
 
-var _ Sources = (*sources.Sources)(nil)
+var _ Sources = (*references.Sources)(nil)
 
 // Renderer renders the values template of a HelmChartProxy in this namespace.
 type Renderer interface {
@@ -234,12 +234,12 @@ func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error)
 		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, err.Error())
 		s.retryAfter(turnInterval)
 		s.isUnfinished = true
-	case errors.Is(err, sources.ErrListing):
+	case errors.Is(err, references.ErrListing):
 		s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, "the objects that the Cluster refers to are being listed")
 	case err != nil:
 		s.fail(addonsv1.ValueParsingFailedReason, err.Error())
 	}
-	s.retryAfter(sources.RetryAfter(err))
+	s.retryAfter(references.RetryAfter(err))
 	return append(layers, plan.Layer{Key: plan.ValuesKey, Data: rendered}), err
 }
 

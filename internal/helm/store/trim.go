@@ -13,8 +13,8 @@ import (
 
 	"github.com/muster-fleet/muster/internal/helm/chart"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/message"
-	"github.com/muster-fleet/muster/internal/sync/observed"
 )
 
 // An empty item of a list is three bytes for the API server, and up to 170 in memory. The cache cuts
@@ -64,7 +64,7 @@ func Trim(object any) (any, error) {
 		typed.Spec.StagedOptions.DownstreamResources = ours(spec.StagedOptions.DownstreamResources)
 		status := typed.Status
 		typed.Status = fleetv1.BundleDeploymentStatus{
-			Conditions: short(observed.AtMost(mostReported, status.Conditions)), AppliedDeploymentID: status.AppliedDeploymentID, Release: message.Short(status.Release, mostRelease),
+			Conditions: short(kube.AtMost(mostReported, status.Conditions)), AppliedDeploymentID: status.AppliedDeploymentID, Release: message.Short(status.Release, mostRelease),
 			Ready: status.Ready, NonModified: status.NonModified, DownstreamResourcesGeneration: status.DownstreamResourcesGeneration,
 		}
 	}
@@ -99,7 +99,7 @@ func trimBundle(bundle *fleetv1.Bundle) {
 		*spec = fleetv1.BundleSpec{}
 	}
 	isCut := len(spec.Targets) > 2*plan.MaxTargets
-	spec.Targets = observed.AtMost(2*plan.MaxTargets, spec.Targets)
+	spec.Targets = kube.AtMost(2*plan.MaxTargets, spec.Targets)
 	for i := range spec.Targets {
 		if its := &spec.Targets[i]; !equality.Semantic.DeepEqual(ourPart(its), *its) {
 			*its, isCut = ourPart(its), true
@@ -125,10 +125,10 @@ func count(content []byte, of string) int { return bytes.Count(content, []byte(o
 // ourPart returns only those parts of a target that Muster's targets have.
 func ourPart(target *fleetv1.BundleTarget) fleetv1.BundleTarget {
 	result := fleetv1.BundleTarget{Name: target.Name, ClusterName: target.ClusterName}
-	result.DownstreamResources = observed.AtMost(mostNamed, target.DownstreamResources)
+	result.DownstreamResources = kube.AtMost(mostNamed, target.DownstreamResources)
 	result.ForceSyncGeneration, result.CorrectDrift = target.ForceSyncGeneration, target.CorrectDrift
 	if helm := target.Helm; helm != nil {
-		result.Helm = &fleetv1.HelmOptions{ReleaseName: helm.ReleaseName, Chart: helm.Chart, ValuesFrom: observed.AtMost(mostKeys, helm.ValuesFrom)}
+		result.Helm = &fleetv1.HelmOptions{ReleaseName: helm.ReleaseName, Chart: helm.Chart, ValuesFrom: kube.AtMost(mostKeys, helm.ValuesFrom)}
 	}
 	return result
 }

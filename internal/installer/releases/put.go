@@ -195,7 +195,7 @@ func (c *Client) rollBack(ctx context.Context, order installer.Order, why error)
 	if err != nil {
 		return errors.Join(why, err)
 	}
-	// Not Helm's own rollback: that could not be told from somebody else's.
+	// Not Helm's own rollback: that could not be distinguished from somebody else's.
 	back := c.wayBack(configuration, order, serving.Version)
 	if _, err := back.RunWithContext(ctx, order.Name, serving.Chart, serving.Config); err != nil {
 		return fmt.Errorf("%w; and so did the rollback: %w", why, err)

@@ -30,7 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Plan says what goes wrong.
+// Plan specifies what goes wrong.
 type Plan struct {
 	// Writes is the share of write requests that go wrong, each kind as often.
 	Writes float64

@@ -79,7 +79,7 @@ func asked(s *stack.Stack, where func(stack.AuditEvent) bool) ([]stack.AuditEven
 }
 
 // nothingRefused checks the audit log after all tests. The API server refuses the registrar two things:
-// to overwrite Secrets that are not manifests, which only a policy can tell apart, and to exceed a quota.
+// to overwrite Secrets that are not manifests, which only a policy can distinguish, and to exceed a quota.
 func nothingRefused(s *stack.Stack) error {
 	all, err := asked(s, func(stack.AuditEvent) bool { return true })
 	if err == nil && len(all) == 0 {

@@ -48,7 +48,7 @@ func TestRotation(t *testing.T) {
 	g.Eventually(func(g Gomega) { s.isRegistered(g, second) }).Should(Succeed(), "the first is revoked")
 
 	// Who takes the annotation away asks for nothing, nor does who looks again later.
-	s.called(g, time.Now())
+	s.checkIn(g, time.Now())
 	for _, value := range []string{`""`, "null"} {
 		s.patch(g, `{"metadata":{"annotations":{"`+stamp.RotateAnnotation+`":`+value+`}}}`)
 		g.Consistently(func(g Gomega) {
@@ -67,17 +67,17 @@ func TestMended(t *testing.T) {
 	s, registration := ready(g, "edge")
 	forget(g, registration)
 	g.Expect(admin.Delete(ctx, s.secret(g))).To(Succeed())
-	s.look(g, "1")
+	s.observe(g, "1")
 	whole := s.handedOut(g, "first")
 
 	changed := whole.DeepCopy()
 	changed.Data["manifest"] = []byte("mine")
 	g.Expect(admin.Update(ctx, changed)).To(Succeed())
-	s.look(g, "2")
+	s.observe(g, "2")
 	s.data(g, Equal(whole.Data))
 
 	mended, before := s.secret(g), s.asked(g)
-	s.look(g, "3")
+	s.observe(g, "3")
 	g.Eventually(func() int { return s.asked(g) - before }).Should(BeNumerically(">", 0), "the Secret is not updated")
 	g.Expect(s.secret(g).ResourceVersion).To(Equal(mended.ResourceVersion))
 	s.isRegistered(g, registration)
@@ -97,7 +97,7 @@ func TestLostCredential(t *testing.T) {
 }
 
 // Fleet keeps a credential for 40 minutes: nothing is registered while the manifest could not
-// be handed out.
+// be issued.
 func TestNotRegisteredInVain(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -119,7 +119,7 @@ func TestNotRegisteredInVain(t *testing.T) {
 	}
 	bundleless.bundled(g)
 	g.Expect(admin.Delete(ctx, quota)).To(Succeed())
-	full.look(g, "again")
+	full.observe(g, "again")
 	for _, s := range []*site{bundleless, full} {
 		s.granted(g, "first")
 		s.handedOut(g, "first")
@@ -131,19 +131,19 @@ func TestStatusIsNoNews(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	s, _ := ready(g, "edge")
-	s.called(g, time.Now())
+	s.checkIn(g, time.Now())
 	s.isImported(g, "Imported")
 	before := s.asked(g)
 	for i := range 20 {
-		s.called(g, time.Now().Add(time.Duration(i)*time.Second))
+		s.checkIn(g, time.Now().Add(time.Duration(i)*time.Second))
 		g.Expect(admin.Status().Patch(ctx, s.cluster, client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"observedGeneration":%d}}`,
 			100+i)))).To(Succeed())
 	}
-	// It looks once a minute while the agent has not called, and may do so once more.
+	// It looks once a minute while the agent has not checked in, and may do so once more.
 	g.Consistently(func() int { return s.asked(g) - before }).Should(BeNumerically("<=", 2))
 }
 
-// A refusal is told as what it is.
+// A refusal is reported as what it is.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
@@ -155,7 +155,7 @@ func TestRefused(t *testing.T) {
 	})
 	probe := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "probe"}}
 	g.Eventually(func() error { return admin.Create(ctx, probe.DeepCopy(), client.DryRunAll) }).Should(MatchError(ContainSubstring("Fridays")))
-	s.look(g, "1")
+	s.observe(g, "1")
 	s.waits(g, "Failed", "no Secrets on Fridays")
 }
 
@@ -189,9 +189,9 @@ func TestForgeries(t *testing.T) {
 		s.deployed(g)
 		s.waits(g, "SecretConflict", "")
 		g.Expect(string(s.secret(g).Data["manifest"])).To(Equal("mine"))
-		g.Expect(s.registrations(g)).To(BeEmpty(), "its credential lapses before it can be handed out")
+		g.Expect(s.registrations(g)).To(BeEmpty(), "its credential lapses before it can be issued")
 		g.Expect(admin.Delete(ctx, s.secret(g))).To(Succeed())
-		s.look(g, "again")
+		s.observe(g, "again")
 		s.granted(g, "first")
 		s.handedOut(g, "first")
 	})
@@ -236,13 +236,13 @@ func TestForgeries(t *testing.T) {
 	})
 }
 
-// To turn to the manager takes nothing from an agent that calls: neither its registration nor
-// what was handed out, until Fleet's own agent has registered, under the same clientID.
+// To turn to the manager takes nothing from an agent that registers itself: neither its registration nor
+// what was issued, until Fleet's own agent has registered, under the same clientID.
 func TestTurnedOver(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	s, first := ready(g, "edge")
-	s.called(g, time.Now())
+	s.checkIn(g, time.Now())
 	handed := s.secret(g)
 	for _, to := range [][2]string{{"manager", "edge-kubeconfig"}, {"agent", ""}} {
 		s.turn(g, to[0], to[1])
@@ -259,9 +259,9 @@ func TestTurnedOver(t *testing.T) {
 		s.turn(g, "manager", "edge-kubeconfig")
 		installed := s.register(g, fmt.Sprintf("request-%d", i), first.Spec.ClientID)
 		s.revoked(g, registration)
-		s.data(g, BeEmpty()) // What was handed out works no more.
+		s.data(g, BeEmpty()) // What was issued works no more.
 		s.waits(g, "", "")
-		s.called(g, time.Now().Add(time.Second))
+		s.checkIn(g, time.Now().Add(time.Second))
 		s.turn(g, "agent", "")
 		s.waits(g, "AlreadyRegistered", "")
 		s.isRegistered(g, installed)
@@ -283,7 +283,7 @@ func (s *site) isUnchanged(g Gomega, registration fleetv1.ClusterRegistration, h
 	g.Expect(s.secret(g).Data).To(Equal(handed.Data))
 }
 
-// A FleetAddonConfig that is missing for a moment turns no agent that has called; a selector that
+// A FleetAddonConfig that is missing for a moment turns no agent that has checked in; a selector that
 // is mistyped for a moment costs none its registration.
 func TestConfigFlaps(t *testing.T) {
 	g := NewWithT(t)
@@ -294,7 +294,7 @@ func TestConfigFlaps(t *testing.T) {
 	s.deployed(g)
 	registration := s.granted(g, "first")
 	handed := s.handedOut(g, "first")
-	s.called(g, time.Now())
+	s.checkIn(g, time.Now())
 	s.isImported(g, "Imported")
 
 	g.Expect(admin.Delete(ctx, fixture.Config())).To(Succeed())
@@ -357,7 +357,7 @@ func TestTakenOver(t *testing.T) {
 	g := NewWithT(t)
 	configure(t, g, "{setOwnerReferences: false}")
 	s, first := ready(g, "edge")
-	s.called(g, time.Now())
+	s.checkIn(g, time.Now())
 	s.isImported(g, "Imported")
 	// Fleet had installed one, too, at another time.
 	installed := s.register(g, "request-1", first.Spec.ClientID+"-earlier")
@@ -366,13 +366,13 @@ func TestTakenOver(t *testing.T) {
 	g.Eventually(func() int64 { return time.Now().Unix() }).Should(BeNumerically(">", made)) // Kubernetes knows no shorter time.
 
 	s.create(g, map[string]string{stamp.RegistrationAnnotation: "agent"}, nil)
-	s.called(g, time.Now().Add(2*time.Second))
+	s.checkIn(g, time.Now().Add(2*time.Second))
 	second := s.granted(g, "second")
 	g.Expect(second.Spec.ClientID).NotTo(BeElementOf(first.Spec.ClientID, installed.Spec.ClientID))
 	s.isImported(g, "WaitingForAgent") // It was the agent of the first that called.
 	s.handedOut(g, "second")
 	g.Eventually(func(g Gomega) { s.isRegistered(g, second) }).Should(Succeed())
 	g.Consistently(func(g Gomega) (its string) { its, _ = s.condition(g, "FleetImported"); return its }).Should(Equal("WaitingForAgent"))
-	s.called(g, time.Now().Add(2*time.Second))
+	s.checkIn(g, time.Now().Add(2*time.Second))
 	s.isImported(g, "Imported")
 }

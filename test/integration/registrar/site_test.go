@@ -26,7 +26,7 @@ import (
 
 var counter atomic.Int64
 
-// site is a Cluster whose agent is to call, in a namespace of its own.
+// site is a Cluster whose agent is to register itself, in a namespace of its own.
 type site struct {
 	namespace, name string
 	cluster         *clusterv1.Cluster
@@ -124,8 +124,8 @@ func (s *site) revoked(g Gomega, registration fleetv1.ClusterRegistration) {
 	g.Expect(admin.Delete(ctx, &registration)).To(Succeed())
 }
 
-// called plays an agent that reports, from a cluster whose control plane is up.
-func (s *site) called(g Gomega, at time.Time) {
+// checkIn plays an agent that reports, from a cluster whose control plane is up.
+func (s *site) checkIn(g Gomega, at time.Time) {
 	g.Expect(fixture.Initialize(ctx, admin, s.cluster.DeepCopy())).To(Succeed())
 	g.Expect(fixture.Call(ctx, admin, s.fleet(g), at)).To(Succeed())
 }
@@ -202,11 +202,11 @@ func (s *site) reason(g Gomega) string {
 }
 
 // waits waits for a reason with that in its message.
-func (s *site) waits(g Gomega, reason, says string) {
+func (s *site) waits(g Gomega, reason, message string) {
 	g.Eventually(func(g Gomega) {
 		its, message := s.condition(g, stamp.ManifestCondition)
 		g.Expect(its).To(Equal(reason))
-		g.Expect(message).To(ContainSubstring(says))
+		g.Expect(message).To(ContainSubstring(message))
 	}).Should(Succeed())
 }
 
@@ -230,8 +230,8 @@ func (s *site) annotate(g Gomega, key, value string) {
 	s.patch(g, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value))
 }
 
-// look has the registrar look at the Cluster, as any change of a label does.
-func (s *site) look(g Gomega, value string) {
+// observe has the registrar look at the Cluster, as any change of a label does.
+func (s *site) observe(g Gomega, value string) {
 	s.patch(g, fmt.Sprintf(`{"metadata":{"labels":{"look":%q}}}`, value))
 }
 
@@ -239,7 +239,7 @@ func (s *site) patch(g Gomega, merge string) {
 	g.Expect(admin.Patch(ctx, s.cluster, client.RawPatch(types.MergePatchType, []byte(merge)))).To(Succeed())
 }
 
-// turn says who registers the Cluster, and waits for its kubeconfig.
+// turn returns who registers the Cluster, and waits for its kubeconfig.
 func (s *site) turn(g Gomega, by, kubeconfig string) {
 	s.annotate(g, stamp.RegistrationAnnotation, by)
 	s.hasKubeconfig(g, kubeconfig)
@@ -254,7 +254,7 @@ func (s *site) data(g Gomega, matcher gomegatypes.GomegaMatcher) {
 	g.Eventually(func(g Gomega) map[string][]byte { return s.secret(g).Data }).Should(matcher)
 }
 
-// ready returns a site whose manifest is handed out.
+// ready returns a site whose manifest is issued.
 func ready(g Gomega, name string) (*site, fleetv1.ClusterRegistration) {
 	s := newSite(g, name)
 	s.deployed(g)

@@ -65,7 +65,7 @@ func TestCAAPH(t *testing.T) {
 	installCAAPH(g, installation)
 	install(g)
 	releases := listed(g)
-	before := look(g, releases)
+	before := observe(g, releases)
 	g.Expect(before).To(HaveLen(4))
 
 	ok := t.Run("saved, checked and rendered: the same values", func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestCAAPH(t *testing.T) {
 		g.Expect(env.Stop(ctx, controller)).To(Succeed()) // As a kubelet would.
 		steps.run(t, g, "install")
 		g.Expect(env.StartComponent(ctx, "helm")).To(Succeed()) // As a kubelet would.
-		mirrored(g, releases)                                   // Until then, CAAPH's Ready is there.
+		hasReleaseProxies(g, releases)                          // Until then, CAAPH's Ready is there.
 		g.Eventually(adopted).WithArguments(before).Should(Succeed())
 		for _, proxy := range []string{"web", "named", "once"} {
 			isReady(g, proxy)
@@ -95,12 +95,12 @@ func TestCAAPH(t *testing.T) {
 		create(g, "later")
 		isReady(g, "later")
 		g.Expect(listed(g)).To(ContainElement(WithTransform(func(its release) string { return its.name }, Equal("later"))))
-	}) && t.Run("the CRD is CAAPH's: left alone, and said", testLeftAlone)
+	}) && t.Run("the CRD is CAAPH's: not managed, and reported", testNotManaged)
 	if !ok {
 		return
 	}
 	releases = listed(g)
-	before = look(g, releases)
+	before = observe(g, releases)
 	t.Run("back: nothing is uninstalled, and CAAPH goes on", func(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(env.Stop(ctx, "muster-helm")).To(Succeed()) // As a kubelet would.
@@ -141,7 +141,7 @@ func install(g Gomega) {
 		}).Should(Succeed())
 	}
 	for _, its := range listed(g) {
-		now := its.look(g)
+		now := its.observe(g)
 		g.Expect(now).To(Equal(state{uid: now.uid, version: "1.0.0", who: its.cluster, revision: 1}), its.name)
 		g.Expect(its.generated).To(Equal(its.proxy == "web"))
 		if its.generated {
@@ -170,7 +170,7 @@ func expect(g Gomega, before map[release]state, proxy, version, suffix string) {
 			continue
 		}
 		g.Eventually(func(g Gomega) {
-			now := its.look(g)
+			now := its.observe(g)
 			g.Expect(now).To(Equal(state{uid: was.uid, version: version, who: its.cluster + suffix, revision: now.revision}), its.name)
 		}).Should(Succeed())
 	}
@@ -179,8 +179,8 @@ func expect(g Gomega, before map[release]state, proxy, version, suffix string) {
 
 // release is one on a Cluster, and mirror the name of its HelmReleaseProxy.
 type release struct {
-	proxy, cluster, name, mirror string
-	generated                    bool
+	proxy, cluster, name, releaseProxy string
+	generated                          bool
 }
 
 // listed returns the releases of which there are HelmReleaseProxies.
@@ -202,7 +202,7 @@ func listed(g Gomega) []release {
 	for _, its := range list.Items {
 		all = append(all, release{
 			proxy: its.Metadata.Labels["helmreleaseproxy.addons.cluster.x-k8s.io/helmchartproxy-name"], cluster: its.Spec.ClusterRef.Name,
-			name: its.Spec.ReleaseName, mirror: its.Metadata.Name,
+			name: its.Spec.ReleaseName, releaseProxy: its.Metadata.Name,
 			generated: its.Metadata.Annotations["helmreleaseproxy.addons.cluster.x-k8s.io/is-release-name-generated"] == "true",
 		})
 	}
@@ -211,7 +211,7 @@ func listed(g Gomega) []release {
 
 // state is how a release is on its cluster.
 type state struct {
-	// uid tells whether what is in it was uninstalled meanwhile.
+	// uid reports whether what is in it was uninstalled meanwhile.
 	uid, version, who string
 	revision          int
 }
@@ -222,7 +222,7 @@ func (r release) kubectl(g Gomega, args ...string) string {
 	return out
 }
 
-func (r release) look(g Gomega) state {
+func (r release) observe(g Gomega) state {
 	var content struct {
 		Metadata struct{ UID string }
 		Data     map[string]string
@@ -236,10 +236,10 @@ func (r release) look(g Gomega) state {
 	return its
 }
 
-func look(g Gomega, releases []release) map[release]state {
+func observe(g Gomega, releases []release) map[release]state {
 	all := map[release]state{}
 	for _, its := range releases {
-		all[its] = its.look(g)
+		all[its] = its.observe(g)
 	}
 	return all
 }
@@ -248,7 +248,7 @@ func look(g Gomega, releases []release) map[release]state {
 func stay(g Gomega, before map[release]state) {
 	g.Consistently(func(g Gomega) {
 		for its, was := range before {
-			g.Expect(its.look(g).uid).To(Equal(was.uid), its.name)
+			g.Expect(its.observe(g).uid).To(Equal(was.uid), its.name)
 		}
 	}).WithTimeout(10 * time.Second).WithPolling(time.Second).Should(Succeed())
 }
@@ -269,7 +269,7 @@ func adopted(g Gomega, before map[release]state) {
 	names := map[string][]string{}
 	for its, want := range before {
 		names[its.cluster] = append(names[its.cluster], its.name)
-		now := its.look(g)
+		now := its.observe(g)
 		if its.proxy != "once" {
 			g.Expect(now.revision).To(BeNumerically(">", want.revision), its.name)
 			now.revision = want.revision
@@ -282,11 +282,11 @@ func adopted(g Gomega, before map[release]state) {
 	}
 }
 
-// mirrored expects the HelmReleaseProxies to be those that were there, without what CAAPH waits for.
-func mirrored(g Gomega, releases []release) {
+// hasReleaseProxies expects the HelmReleaseProxies to be those that were there, without what CAAPH waits for.
+func hasReleaseProxies(g Gomega, releases []release) {
 	g.Eventually(listed).Should(ConsistOf(releases))
 	for _, its := range releases {
-		g.Eventually(kubectl).WithArguments("-n", team, "get", "hrp", its.mirror, "-o",
+		g.Eventually(kubectl).WithArguments("-n", team, "get", "hrp", its.releaseProxy, "-o",
 			"jsonpath=values={.spec.values} finalizers={.metadata.finalizers} {.metadata.ownerReferences[0].name}").
 			Should(Equal("values= finalizers=[\"fleet.addons.cluster.x-k8s.io/helm\"] " + its.proxy))
 	}
@@ -294,12 +294,12 @@ func mirrored(g Gomega, releases []release) {
 		NotTo(ContainSubstring(".addons.cluster.x-k8s.io\""), "helmchartproxy.addons.cluster.x-k8s.io and helmreleaseproxy.addons.cluster.x-k8s.io wait for CAAPH")
 }
 
-func testLeftAlone(t *testing.T) {
+func testNotManaged(t *testing.T) {
 	g := NewWithT(t)
 	const crd = "helmchartproxies.addons.cluster.x-k8s.io"
 	kubectl(g, "label", "crd", crd, "app.kubernetes.io/managed-by-")
 	leftAlone := func() (string, error) {
-		return env.Kubectl(ctx, "-n", team, "get", "hcp", "web", "-o", "jsonpath={.status.conditions[?(@.type=='LeftAlone')].message}")
+		return env.Kubectl(ctx, "-n", team, "get", "hcp", "web", "-o", "jsonpath={.status.conditions[?(@.type=='NotManaged')].message}")
 	}
 	g.Eventually(leftAlone).Should(ContainSubstring("CustomResourceDefinition " + crd + " has no label app.kubernetes.io/managed-by=muster"))
 	kubectl(g, "label", "crd", crd, "app.kubernetes.io/managed-by=muster")

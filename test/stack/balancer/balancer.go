@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// lookInterval is how often a balancer looks whether its processes live.
-	lookInterval = 100 * time.Millisecond
+	// checkInterval is how often a balancer looks whether its processes live.
+	checkInterval = 100 * time.Millisecond
 	// departure is how long a process that has ended is still connected to: a kubelet
 	// sees it within a second, and those who route to it learn of it from there.
 	departure = time.Second
@@ -38,7 +38,7 @@ type Balancer struct {
 // Endpoint is one replica behind a balancer.
 type Endpoint struct {
 	Address string
-	// Alive tells whether its process runs; Probe is its readiness probe.
+	// Alive reports whether its process runs; Probe is its readiness probe.
 	Alive  func() bool
 	Probe  func(context.Context) error
 	Timing pod.ProbeTiming
@@ -88,8 +88,8 @@ func (b *Balancer) follow(ctx context.Context, e *Endpoint) {
 			b.set(e, false)
 		case now.After(next):
 			next = now.Add(e.Timing.Period)
-			look, done := context.WithTimeout(ctx, e.Timing.Timeout)
-			err := e.Probe(look)
+			check, done := context.WithTimeout(ctx, e.Timing.Timeout)
+			err := e.Probe(check)
 			done()
 			if failures++; err == nil {
 				failures = 0
@@ -100,12 +100,12 @@ func (b *Balancer) follow(ctx context.Context, e *Endpoint) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(lookInterval):
+		case <-time.After(checkInterval):
 		}
 	}
 }
 
-// set says whether a replica is ready. The balancer listens as long as one is.
+// set reports whether a replica is ready. The balancer listens as long as one is.
 func (b *Balancer) set(e *Endpoint, ready bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

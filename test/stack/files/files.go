@@ -31,7 +31,7 @@ func SwapLink(target, link string) error {
 	return os.Rename(temporary, link)
 }
 
-// Exists tells whether there is something at path.
+// Exists reports whether there is something at path.
 func Exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, os.ErrNotExist)

@@ -82,12 +82,12 @@ func (p *Provider) Run(ctx context.Context) {
 	p.planes, p.nodes, p.paused = map[types.NamespacedName]*plane{}, map[types.NamespacedName]types.NamespacedName{}, map[types.NamespacedName]bool{}
 	var wait sync.WaitGroup
 	defer wait.Wait()
-	said := ""
+	status := ""
 	for ctx.Err() == nil {
-		err := p.lookForPaused(ctx)
+		err := p.checkPaused(ctx)
 		if err != nil {
 			// What is not known to be unpaused is left alone.
-			p.say(ctx, err, &said)
+			p.say(ctx, err, &status)
 			continue
 		}
 		err = errors.Join(
@@ -98,14 +98,14 @@ func (p *Provider) Run(ctx context.Context) {
 				return p.controlPlane(ctx, object, &wait)
 			}, p.endPlanes),
 		)
-		p.say(ctx, err, &said)
+		p.say(ctx, err, &status)
 	}
 }
 
 // say tells what cannot be done, once, and waits until it is tried again.
-func (p *Provider) say(ctx context.Context, err error, said *string) {
-	if err != nil && err.Error() != *said && ctx.Err() == nil {
-		*said = err.Error()
+func (p *Provider) say(ctx context.Context, err error, status *string) {
+	if err != nil && err.Error() != *status && ctx.Err() == nil {
+		*status = err.Error()
 		p.Say("host provider: %v", err)
 	}
 	select {
@@ -114,7 +114,7 @@ func (p *Provider) say(ctx context.Context, err error, said *string) {
 	}
 }
 
-func (p *Provider) lookForPaused(ctx context.Context) error {
+func (p *Provider) checkPaused(ctx context.Context) error {
 	var clusters clusterv1.ClusterList
 	if err := p.Client.List(ctx, &clusters); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (p *Provider) lookForPaused(ctx context.Context) error {
 }
 
 // each looks at every object of a kind, and then at what is gone.
-func (p *Provider) each(ctx context.Context, kind schema.GroupVersionKind, look func(context.Context, *unstructured.Unstructured) error, after func(there map[types.NamespacedName]bool) error) error {
+func (p *Provider) each(ctx context.Context, kind schema.GroupVersionKind, check func(context.Context, *unstructured.Unstructured) error, after func(there map[types.NamespacedName]bool) error) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind)
 	if err := p.Client.List(ctx, list); err != nil {
@@ -138,7 +138,7 @@ func (p *Provider) each(ctx context.Context, kind schema.GroupVersionKind, look 
 		object := &list.Items[i]
 		there[client.ObjectKeyFromObject(object)] = true
 		if object.GetDeletionTimestamp() == nil && !p.paused[clusterOf(object)] {
-			problems = append(problems, look(ctx, object))
+			problems = append(problems, check(ctx, object))
 		}
 	}
 	if after != nil {

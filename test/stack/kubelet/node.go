@@ -100,7 +100,7 @@ func (n *Node) register(ctx context.Context) error {
 	return client.IgnoreAlreadyExists(err)
 }
 
-// networkReady tells whether a CNI has been configured.
+// networkReady reports whether a CNI has been configured.
 func (n *Node) networkReady() bool {
 	found, err := filepath.Glob(filepath.Join(n.root(), "etc", "cni", "net.d", "*.conf*"))
 	return err == nil && len(found) > 0
@@ -254,7 +254,7 @@ func (m *portMap) move(ports []int) (map[int]int, error) {
 
 // Image is what a node runs for a container image.
 type Image struct {
-	// Programs says what the image's programs are on this host, by their base names: a
+	// Programs specifies what the image's programs are on this host, by their base names: a
 	// path and the arguments before the container's own. The one named "" runs where the
 	// container names none.
 	Programs map[string][]string

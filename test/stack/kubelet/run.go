@@ -131,19 +131,19 @@ func (r *podRun) keep(ctx context.Context, i int) error {
 	policy := r.pod.Spec.RestartPolicy
 	for ctx.Err() == nil {
 		exit, err := r.runToEnd(ctx, &r.pod.Spec.Containers[i], func(ready bool) {
-			r.tell(ctx, i, func(c *containerRun) { c.state, c.ready = runs(), ready })
+			r.reportContainer(ctx, i, func(c *containerRun) { c.state, c.ready = runs(), ready })
 		})
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
 		last := terminated(exit)
 		if policy == corev1.RestartPolicyNever || exit == nil && policy == corev1.RestartPolicyOnFailure {
-			r.tell(ctx, i, func(c *containerRun) {
+			r.reportContainer(ctx, i, func(c *containerRun) {
 				c.state, c.ready, c.over, c.last = corev1.ContainerState{Terminated: last}, false, true, last
 			})
 			return nil
 		}
-		r.tell(ctx, i, func(c *containerRun) {
+		r.reportContainer(ctx, i, func(c *containerRun) {
 			c.state, c.ready, c.last = waiting("CrashLoopBackOff", ""), false, last
 			c.restarts++
 		})
@@ -154,7 +154,7 @@ func (r *podRun) keep(ctx context.Context, i int) error {
 
 // runToEnd runs a container. It returns how it ended, and apart from that what kept it
 // from running. It tells when it runs, and when it becomes ready or not any more.
-func (r *podRun) runToEnd(ctx context.Context, container *corev1.Container, tell func(ready bool)) (exit, err error) {
+func (r *podRun) runToEnd(ctx context.Context, container *corev1.Container, report func(ready bool)) (exit, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	spec, ready, err := r.prepare(ctx, container)
@@ -166,10 +166,10 @@ func (r *podRun) runToEnd(ctx context.Context, container *corev1.Container, tell
 	if err != nil {
 		return nil, err
 	}
-	if tell != nil {
-		tell(ready == nil)
+	if report != nil {
+		report(ready == nil)
 		if ready != nil {
-			go r.probe(ctx, ready, tell)
+			go r.probe(ctx, ready, report)
 		}
 	}
 	if exit = p.Wait(ctx); ctx.Err() != nil {
@@ -199,7 +199,7 @@ func (r *podRun) prepare(ctx context.Context, container *corev1.Container) (proc
 		return none, nil, err
 	}
 	identity := &pod.Identity{Server: n.Server, Namespace: r.pod.Namespace, Account: r.pod.Spec.ServiceAccountName, Dir: filepath.Join(r.dir, "identity")}
-	plan, err := pod.Translate(r.pod.Namespace, &r.pod.Spec, container, pod.Place{
+	plan, err := pod.Translate(r.pod.Namespace, &r.pod.Spec, container, pod.Dirs{
 		Name: r.pod.Name, Dir: filepath.Join(r.dir, "volumes"), Ports: ports,
 		Node: n.Name, Root: n.root(), Identity: identity.Dir,
 	})
@@ -236,14 +236,14 @@ func (r *podRun) prepare(ctx context.Context, container *corev1.Container) (proc
 }
 
 // probe tells whenever readiness changes.
-func (r *podRun) probe(ctx context.Context, ready func(context.Context) error, tell func(bool)) {
+func (r *podRun) probe(ctx context.Context, ready func(context.Context) error, report func(bool)) {
 	was := false
 	for ctx.Err() == nil {
-		look, done := context.WithTimeout(ctx, time.Second)
-		is := ready(look) == nil
+		probe, done := context.WithTimeout(ctx, time.Second)
+		is := ready(probe) == nil
 		done()
 		if is != was && ctx.Err() == nil {
-			tell(is)
+			report(is)
 			was = is
 		}
 		pause(ctx, time.Second)
@@ -260,8 +260,8 @@ func (r *podRun) all(ctx context.Context, state corev1.ContainerState) {
 	r.report(ctx, corev1.PodPending)
 }
 
-// tell notes what has become of a container, and reports on the Pod.
-func (r *podRun) tell(ctx context.Context, i int, change func(*containerRun)) {
+// reportContainer notes what has become of a container, and reports on the Pod.
+func (r *podRun) reportContainer(ctx context.Context, i int, change func(*containerRun)) {
 	r.mu.Lock()
 	change(&r.containers[i])
 	phase := r.phase()

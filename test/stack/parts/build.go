@@ -169,7 +169,7 @@ func goBuild(ctx context.Context, progress io.Writer, dir string, args ...string
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	said, downloaded, compiled := time.Now(), 0, 0
+	logged, downloaded, compiled := time.Now(), 0, 0
 	var rest strings.Builder
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
 		switch line := lines.Text(); {
@@ -180,8 +180,8 @@ func goBuild(ctx context.Context, progress io.Writer, dir string, args ...string
 		default:
 			fmt.Fprintln(&rest, line)
 		}
-		if time.Since(said) >= reportEvery {
-			said = time.Now()
+		if time.Since(logged) >= reportEvery {
+			logged = time.Now()
 			fmt.Fprintf(progress, "build: ... %d modules downloaded, %d packages compiled\n", downloaded, compiled)
 		}
 	}

@@ -28,7 +28,7 @@ type Plan struct {
 	Ready *Probe
 	// Dir is its working directory and Tmp its /tmp, both empty if it says nothing of them.
 	Dir, Tmp string
-	// Token says that the ServiceAccount's token is mounted, into Place.Identity.
+	// Token means that the ServiceAccount's token is mounted, into Place.Identity.
 	Token bool
 }
 
@@ -39,7 +39,7 @@ const tokenMount = "/var/run/secrets/kubernetes.io/serviceaccount"
 type volumePlan struct {
 	name    string
 	hostDir string
-	// file says that it is a file instead.
+	// file means that it is a file instead.
 	file bool
 	// kind is Secret, ConfigMap or empty; source is the name of one.
 	kind, source string
@@ -63,8 +63,8 @@ type ProbeTiming struct {
 	Failures int
 }
 
-// Place is where on the host a pod goes.
-type Place struct {
+// Dirs is where on the host a pod goes.
+type Dirs struct {
 	// Name is that of the pod.
 	Name string
 	// Dir holds the volumes.
@@ -79,32 +79,32 @@ type Place struct {
 }
 
 // New translates the pod template of a Deployment.
-func New(deployment *appsv1.Deployment, place Place) (*Plan, error) {
+func New(deployment *appsv1.Deployment, dirs Dirs) (*Plan, error) {
 	container, err := OnlyContainer(deployment)
 	if err != nil {
 		return nil, err
 	}
-	return Translate(deployment.Namespace, &deployment.Spec.Template.Spec, container, place)
+	return Translate(deployment.Namespace, &deployment.Spec.Template.Spec, container, dirs)
 }
 
 // Translate translates one container of a pod. What it cannot give a host process it
 // refuses: a test must not pass because a setting was ignored silently. Not translated
 // are resources, security context and scheduling, which a process has no use for, and
 // lifecycle: whoever ends a process here decides himself who is told first.
-func Translate(namespace string, spec *corev1.PodSpec, container *corev1.Container, place Place) (*Plan, error) {
+func Translate(namespace string, spec *corev1.PodSpec, container *corev1.Container, dirs Dirs) (*Plan, error) {
 	if len(container.EnvFrom) > 0 {
 		return nil, fmt.Errorf("envFrom is not translated")
 	}
 	plan := &Plan{namespace: namespace, ServiceAccount: cmp.Or(spec.ServiceAccountName, "default")}
-	mounts, err := plan.mountVolumes(spec.Volumes, container, place)
+	mounts, err := plan.mountVolumes(spec.Volumes, container, dirs)
 	if err != nil {
 		return nil, err
 	}
-	rewrite := rewriter{mounts: mounts, ports: place.Ports}
+	rewrite := rewriter{mounts: mounts, ports: dirs.Ports}
 	plan.Dir, plan.Tmp = rewrite.value(container.WorkingDir), mounts["/tmp"]
 	values := map[string]string{}
 	for _, variable := range container.Env {
-		value, err := envValue(variable, plan, place, values)
+		value, err := envValue(variable, plan, dirs, values)
 		if err != nil {
 			return nil, err
 		}
@@ -119,7 +119,7 @@ func Translate(namespace string, spec *corev1.PodSpec, container *corev1.Contain
 	for i, arg := range plan.Args {
 		plan.Args[i] = rewrite.arg(expand(arg, values))
 	}
-	plan.Ready, err = planProbe(container, place.Ports)
+	plan.Ready, err = planProbe(container, dirs.Ports)
 	return plan, err
 }
 
@@ -162,7 +162,7 @@ func ContainerPort(container *corev1.Container, port intstr.IntOrString) (int, e
 }
 
 // mountVolumes plans the volumes and returns where each mount path is on the host.
-func (p *Plan) mountVolumes(volumes []corev1.Volume, container *corev1.Container, place Place) (map[string]string, error) {
+func (p *Plan) mountVolumes(volumes []corev1.Volume, container *corev1.Container, dirs Dirs) (map[string]string, error) {
 	mounts := map[string]string{}
 	for _, mount := range container.VolumeMounts {
 		if mount.SubPath != "" || mount.SubPathExpr != "" {
@@ -172,11 +172,11 @@ func (p *Plan) mountVolumes(volumes []corev1.Volume, container *corev1.Container
 		if i < 0 {
 			return nil, fmt.Errorf("mount %s: there is no volume %q", mount.MountPath, mount.Name)
 		}
-		if mount.MountPath == tokenMount && place.Identity != "" {
-			p.Token, mounts[tokenMount] = true, place.Identity
+		if mount.MountPath == tokenMount && dirs.Identity != "" {
+			p.Token, mounts[tokenMount] = true, dirs.Identity
 			continue
 		}
-		volume := volumePlan{name: mount.Name, hostDir: path.Join(place.Dir, mount.Name)}
+		volume := volumePlan{name: mount.Name, hostDir: path.Join(dirs.Dir, mount.Name)}
 		switch source := volumes[i].VolumeSource; {
 		case source.Secret != nil:
 			volume.kind, volume.source, volume.items = "Secret", source.Secret.SecretName, source.Secret.Items
@@ -185,8 +185,8 @@ func (p *Plan) mountVolumes(volumes []corev1.Volume, container *corev1.Container
 			volume.kind, volume.source, volume.items = "ConfigMap", source.ConfigMap.Name, source.ConfigMap.Items
 			volume.optional, volume.mode = ptr.Deref(source.ConfigMap.Optional, false), ptr.Deref(source.ConfigMap.DefaultMode, 0o644)
 		case source.EmptyDir != nil:
-		case source.HostPath != nil && place.Root != "":
-			volume.hostDir = path.Join(place.Root, source.HostPath.Path)
+		case source.HostPath != nil && dirs.Root != "":
+			volume.hostDir = path.Join(dirs.Root, source.HostPath.Path)
 			volume.file = ptr.Deref(source.HostPath.Type, "") == corev1.HostPathFileOrCreate
 		default:
 			return nil, fmt.Errorf("volume %q: only secret, configMap and emptyDir are translated, and hostPath on a node", mount.Name)
@@ -197,7 +197,7 @@ func (p *Plan) mountVolumes(volumes []corev1.Volume, container *corev1.Container
 	return mounts, nil
 }
 
-func envValue(variable corev1.EnvVar, plan *Plan, place Place, earlier map[string]string) (string, error) {
+func envValue(variable corev1.EnvVar, plan *Plan, dirs Dirs, earlier map[string]string) (string, error) {
 	if variable.ValueFrom == nil {
 		return expand(variable.Value, earlier), nil
 	}
@@ -206,11 +206,11 @@ func envValue(variable corev1.EnvVar, plan *Plan, place Place, earlier map[strin
 	}
 	field := variable.ValueFrom.FieldRef.FieldPath
 	values := map[string]string{
-		"metadata.namespace": plan.namespace, "metadata.name": place.Name,
+		"metadata.namespace": plan.namespace, "metadata.name": dirs.Name,
 		"spec.serviceAccountName": plan.ServiceAccount, "status.podIP": "127.0.0.1",
 	}
-	if place.Node != "" {
-		values["spec.nodeName"], values["status.hostIP"] = place.Node, "127.0.0.1"
+	if dirs.Node != "" {
+		values["spec.nodeName"], values["status.hostIP"] = dirs.Node, "127.0.0.1"
 	}
 	value, translated := values[field]
 	if !translated {

@@ -45,9 +45,9 @@ func deploymentOf(t *testing.T, change func(*corev1.PodSpec)) *appsv1.Deployment
 	return deployment
 }
 
-func TestPlanIsWhatTheDeploymentSays(t *testing.T) {
-	place := Place{Name: "muster-webhook-0", Dir: "/host", Ports: map[int]int{9443: 9443, 9440: 19440}}
-	plan, err := New(deploymentOf(t, nil), place)
+func TestPlanFollowsTheDeployment(t *testing.T) {
+	dirs := Dirs{Name: "muster-webhook-0", Dir: "/host", Ports: map[int]int{9443: 9443, 9440: 19440}}
+	plan, err := New(deploymentOf(t, nil), dirs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestPlanRefusesWhatItCannotGive(t *testing.T) {
 		"only httpGet":        func(p *corev1.PodSpec) { p.Containers[0].ReadinessProbe.HTTPGet = nil },
 		"no port named \"x\"": func(p *corev1.PodSpec) { p.Containers[0].ReadinessProbe.HTTPGet.Port.StrVal = "x" },
 	} {
-		_, err := New(deploymentOf(t, change), Place{})
+		_, err := New(deploymentOf(t, change), Dirs{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want an error with %q, got %v", want, err)
 		}
@@ -103,7 +103,7 @@ func TestPlanOnANode(t *testing.T) {
 			{Name: "token", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}},
 		}
 	})
-	plan, err := New(spec, Place{Name: "p", Dir: "/host", Node: "n", Root: "/node", Identity: "/identity"})
+	plan, err := New(spec, Dirs{Name: "p", Dir: "/host", Node: "n", Root: "/node", Identity: "/identity"})
 	if err != nil {
 		t.Fatal(err)
 	}

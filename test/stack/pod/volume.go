@@ -147,7 +147,7 @@ func (v *Volume) write(data map[string][]byte) error {
 		}
 	}
 	for name := range v.last {
-		if _, stays := wanted[name]; !stays {
+		if _, remains := wanted[name]; !remains {
 			problems = append(problems, os.Remove(filepath.Join(v.plan.hostDir, name)))
 		}
 	}

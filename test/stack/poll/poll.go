@@ -29,8 +29,8 @@ func UntilOr(ctx context.Context, what string, timeout time.Duration, condition 
 	for {
 		// Each look has its own short deadline: one request that hangs must not use up
 		// the whole wait.
-		look, done := context.WithTimeout(ctx, 10*time.Second)
-		err := condition(look)
+		poll, done := context.WithTimeout(ctx, 10*time.Second)
+		err := condition(poll)
 		done()
 		if err == nil {
 			return nil

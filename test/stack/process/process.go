@@ -24,7 +24,7 @@ import (
 // itself 30 s after it, if a reconcile does not return.
 const StopGrace = 45 * time.Second
 
-// Spec says how to run a process and when it is of use.
+// Spec specifies how to run a process and when it is of use.
 type Spec struct {
 	Name string
 	Path string
@@ -38,9 +38,9 @@ type Spec struct {
 	Prepare func(context.Context, *Spec) error
 	// Ready returns nil once the process does its job.
 	Ready func(context.Context) error
-	// LogSays is for programs that serve no readiness: the line that proves it.
-	LogSays string
-	Timeout time.Duration
+	// LogContains is for programs that serve no readiness: the line that proves it.
+	LogContains string
+	Timeout     time.Duration
 }
 
 // Process is a spec and its running instance, if any.
@@ -123,8 +123,8 @@ func (p *Process) Start() error {
 func (p *Process) Ready(ctx context.Context) error {
 	ready := p.spec.Ready
 	switch {
-	case p.spec.LogSays != "":
-		ready = p.logSays
+	case p.spec.LogContains != "":
+		ready = p.logContains
 	case ready == nil:
 		return p.DeathNote()
 	}
@@ -174,7 +174,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	return p.exit
 }
 
-// Running tells whether there is a live process.
+// Running reports whether there is a live process.
 func (p *Process) Running() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -232,8 +232,8 @@ func (p *Process) Tail() string {
 	return strings.Join(lines, "\n")
 }
 
-// logSays is a condition: the present run has logged the line that proves readiness.
-func (p *Process) logSays(context.Context) error {
+// logContains is a condition: the present run has logged the line that proves readiness.
+func (p *Process) logContains(context.Context) error {
 	p.mu.Lock()
 	from := p.logStart
 	p.mu.Unlock()
@@ -241,8 +241,8 @@ func (p *Process) logSays(context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(string(content[min(from, int64(len(content))):]), p.spec.LogSays) {
-		return fmt.Errorf("its log does not say %q yet", p.spec.LogSays)
+	if !strings.Contains(string(content[min(from, int64(len(content))):]), p.spec.LogContains) {
+		return fmt.Errorf("its log does not say %q yet", p.spec.LogContains)
 	}
 	return nil
 }
@@ -300,10 +300,10 @@ func startFromLastingThread(cmd *exec.Cmd) error {
 	return <-result
 }
 
-// Alive tells whether the process that ran at the time of the Status still runs.
+// Alive reports whether the process that ran at the time of the Status still runs.
 func (s Status) Alive() bool { return Runs(s.PID, s.Path) }
 
-// Runs tells whether a process of this number runs, and still is that program: the
+// Runs reports whether a process of this number runs, and still is that program: the
 // system gives numbers of dead processes to new ones.
 func Runs(pid int, program string) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")

@@ -1,0 +1,46 @@
+// Package agentmanifest reads the manifest of a Cluster whose agent registers by itself, with
+// the rights of the person who asks.
+package agentmanifest
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// Read reads the manifest of a Cluster. A Secret that only has the right name may
+// be anybody's, and what is applied to a cluster owns it.
+func Read(ctx context.Context, reader client.Reader, key client.ObjectKey) ([]byte, error) {
+	var cluster clusterv1.Cluster
+	if err := reader.Get(ctx, key, &cluster); err != nil {
+		return nil, fmt.Errorf("reading Cluster: %w", err)
+	}
+	condition := meta.FindStatusCondition(cluster.Status.Conditions, stamp.ManifestCondition)
+	switch {
+	case condition == nil:
+		return nil, fmt.Errorf("cluster %s has no manifest: its agent is not to register itself, or the component registrar does not run (condition FleetImported says which)", key)
+	case condition.Status != metav1.ConditionTrue:
+		return nil, fmt.Errorf("the manifest of Cluster %s is not ready: %s: %s", key, condition.Reason, condition.Message)
+	}
+	var secret corev1.Secret
+	key.Name = stamp.ManifestSecret(cluster.Name)
+	switch err := reader.Get(ctx, key, &secret); {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("the Secret %s is gone; the registrar writes it again within an hour, or when one of the Cluster's labels changes", key)
+	case err != nil:
+		return nil, fmt.Errorf("reading Secret: %w", err)
+	}
+	owners := secret.OwnerReferences
+	if secret.Type != stamp.ManifestSecretType || len(owners) != 1 || owners[0].UID != cluster.UID || len(secret.Data[stamp.ManifestKey]) == 0 {
+		return nil, fmt.Errorf("the Secret %s is not one that Muster has made for this Cluster; do not apply it", key)
+	}
+	return secret.Data[stamp.ManifestKey], nil
+}

@@ -1,0 +1,84 @@
+// Package desired says what Fleet's objects are to be. Each function is pure: the
+// same CAPI objects and settings give the same Fleet object, and nothing else is
+// looked at. Package apply compares the result with what is there and writes it;
+// package sync decides when, and in which order.
+package desired
+
+import (
+	"maps"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/secret"
+
+	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// FleetCluster returns the Fleet Cluster of a stamped CAPI Cluster. Labels are the Cluster's
+// and its class's, the Cluster's winning, so that bundles can be targeted by either; values
+// are its template values (see Values), nil for none; targets are noted on it, so that it
+// changes with them. ClientID is the ID that an agent that registers itself registers with; if
+// it is empty, Fleet installs the agent through the Cluster's kubeconfig.
+//
+// Fields that Fleet itself writes (spec.clientID of an agent that it installs,
+// spec.agentSchedulingCustomization) are left to it.
+func FleetCluster(in settings.Settings, cluster *clusterv1.Cluster, class *Class, values map[string]any, targets Targets, clientID string) *fleetv1.Cluster {
+	classKey := cluster.GetClassKey()
+	labels := copied(classLabels(class), cluster.Labels)
+	delete(labels, stamp.ClassNameLabel)
+	delete(labels, stamp.ClassNamespaceLabel)
+	maps.Copy(labels, stamp.Labels(classKey))
+	labels[ManagedByLabel] = ManagedBy
+
+	annotations := copied(cluster.Annotations)
+	annotations[ImportedFromAnnotation] = cluster.Name
+	if _, shortened := stamp.LabelValue(classKey.Name); shortened && classKey.Name != "" {
+		annotations[ClassAnnotation] = classKey.Name
+	}
+	if noted := targets.annotation(); noted != "" {
+		annotations[TargetingAnnotation] = noted
+	}
+
+	fleetCluster := &fleetv1.Cluster{
+		TypeMeta: metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Cluster"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   cluster.Namespace,
+			Name:        stamp.PinOf(cluster.Annotations).ClusterName,
+			Labels:      labels,
+			Annotations: annotations,
+		},
+		Spec: fleetv1.ClusterSpec{
+			ClientID:         clientID,
+			AgentNamespace:   in.Cluster.AgentNamespace,
+			AgentTolerations: in.Cluster.AgentTolerations,
+			AgentEnvVars:     in.Cluster.AgentEnvVars,
+			HostNetwork:      ptr.To(in.Cluster.HostNetwork),
+		},
+	}
+	if clientID == "" {
+		fleetCluster.Spec.KubeConfigSecret = secret.Name(cluster.Name, secret.Kubeconfig)
+	}
+	if values != nil {
+		fleetCluster.Spec.TemplateValues = &fleetv1.GenericMap{Data: values}
+	}
+	if in.Cluster.SetOwnerReferences {
+		fleetCluster.OwnerReferences = []metav1.OwnerReference{Owner(cluster)}
+	} else {
+		annotations[stamp.ImportedUIDAnnotation] = string(cluster.UID)
+	}
+	return seal(fleetCluster)
+}
+
+// Owner returns the reference by which a Fleet Cluster is deleted with its Cluster. It does
+// not set blockOwnerDeletion: deleting a Cluster must never wait for Fleet.
+func Owner(cluster *clusterv1.Cluster) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: clusterv1.GroupVersion.String(),
+		Kind:       clusterv1.ClusterKind,
+		Name:       cluster.Name,
+		UID:        cluster.UID,
+	}
+}

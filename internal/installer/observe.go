@@ -1,0 +1,370 @@
+package installer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clientrest "k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/authority"
+)
+
+// observe reads what there is, past all caches: it is looked at seldom, and decided on at once.
+func (r *reconciler) observe(ctx context.Context, config *addonsv1.FleetAddonConfig) (*state, error) {
+	s := &state{wanted: wantedFrom(config), generation: config.Generation, failures: r.failures, writes: r.writes, now: r.now(), kubernetes: r.kubernetes}
+	if s.isNothing() {
+		return s, nil
+	}
+	if err := r.observeDeployments(ctx, s); err != nil {
+		return nil, err
+	}
+	if !s.rancher {
+		if err := r.observeFleet(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	if s.install != nil {
+		s.offered = r.lookups.known(s.install, s.generation, s.now)
+	}
+	if err := r.observeServer(ctx, s); err != nil {
+		return nil, err
+	}
+	return s, r.observeGates(ctx, s)
+}
+
+func (r *reconciler) observeDeployments(ctx context.Context, s *state) error {
+	for _, entry := range []struct {
+		namespace, name string
+		found           func(*appsv1.Deployment)
+	}{
+		{"cattle-system", "rancher", func(*appsv1.Deployment) { s.rancher = true }},
+		{FleetNamespace, settingsName, func(fleet *appsv1.Deployment) { s.running = imageVersion(fleet) }},
+	} {
+		deployment := &appsv1.Deployment{}
+		err := r.live.Get(ctx, types.NamespacedName{Namespace: entry.namespace, Name: entry.name}, deployment)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("reading Deployment %s/%s: %w", entry.namespace, entry.name, err)
+		}
+		if err == nil {
+			entry.found(deployment)
+		}
+	}
+	return nil
+}
+
+// imageVersion is the version in the tag of a Deployment's image, nil if there is none.
+func imageVersion(deployment *appsv1.Deployment) *semver.Version {
+	for _, container := range deployment.Spec.Template.Spec.Containers {
+		if container.Name != deployment.Name {
+			continue
+		}
+		image, _, _ := strings.Cut(container.Image, "@")
+		if version, err := semver.NewVersion(image[strings.LastIndex(image, ":")+1:]); err == nil {
+			return version
+		}
+	}
+	return nil
+}
+
+// observeFleet reads releases and settings, if there is a namespace for them.
+func (r *reconciler) observeFleet(ctx context.Context, s *state) error {
+	if there, err := r.room.find(ctx); err != nil || !there {
+		return err
+	}
+	var err error
+	if s.crds, err = r.find(ctx, CRDChart, s.now); err != nil {
+		return err
+	}
+	if s.fleet, err = r.find(ctx, FleetChart, s.now); err != nil {
+		return err
+	}
+	settings := &corev1.ConfigMap{}
+	switch err := r.live.Get(ctx, types.NamespacedName{Namespace: FleetNamespace, Name: settingsName}, settings); {
+	case err == nil:
+		s.settings = settings
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("reading Fleet's settings: %w", err)
+	}
+	return nil
+}
+
+// find reads a release, and notes since when it has been pending.
+func (r *reconciler) find(ctx context.Context, name string, now time.Time) (*Release, error) {
+	found, err := r.releases.Find(ctx, name)
+	if err != nil || found == nil || !found.isPending() {
+		delete(r.pending, name)
+		return found, err
+	}
+	// Counted anew for every revision, and for whatever happens to it.
+	what := fmt.Sprint(found.Revision, " ", found.Status)
+	if r.pending[name].what != what {
+		r.pending[name] = observation{what, now}
+	}
+	found.Seen = r.pending[name].since
+	return found, nil
+}
+
+// observeServer finds where agents are to call, if it is asked for, or if Fleet is to be
+// installed and would otherwise have nothing to tell them.
+func (r *reconciler) observeServer(ctx context.Context, s *state) error {
+	in := s.wanted.server
+	if s.rancher {
+		return nil
+	}
+	defer r.hold.begin() // What is set later has not been there before this installer was.
+	if in == nil {
+		if s.install == nil || s.fleet != nil && s.fleet.Values["apiServerURL"] != nil {
+			return nil
+		}
+		found, _, err := r.infer(ctx, s)
+		s.server = found
+		return err
+	}
+	var err error
+	if in.infer {
+		s.server, s.serverProblem, err = r.infer(ctx, s)
+		return err
+	}
+	s.server = &server{url: in.url, from: "spec.config.server"}
+	if in.ca != nil {
+		s.server.from = cmp.Or(in.ca.Kind, "ConfigMap") + " " + in.ca.Namespace + "/" + in.ca.Name
+		if s.server.ca, s.serverProblem, err = r.authority(ctx, in.ca); s.serverProblem != nil {
+			s.server = nil
+		}
+	}
+	return err
+}
+
+func (r *reconciler) infer(ctx context.Context, s *state) (*server, *Problem, error) {
+	var all published
+	info := &corev1.ConfigMap{}
+	switch err := r.live.Get(ctx, types.NamespacedName{Namespace: "kube-public", Name: "cluster-info"}, info); {
+	case err == nil:
+		all.clusterInfo = info
+	case client.IgnoreNotFound(err) != nil:
+		return nil, nil, fmt.Errorf("reading ConfigMap kube-public/cluster-info: %w", err)
+	}
+	slice := &discoveryv1.EndpointSlice{}
+	switch err := r.live.Get(ctx, types.NamespacedName{Namespace: "default", Name: "kubernetes"}, slice); {
+	case err == nil:
+		all.slice = slice
+	case client.IgnoreNotFound(err) != nil:
+		return nil, nil, fmt.Errorf("reading EndpointSlice default/kubernetes: %w", err)
+	}
+	var err error
+	if all.rootCA, err = r.rootCA(ctx); err != nil {
+		return nil, nil, err
+	}
+	found, problem := all.infer(s.inForce(), &r.hold, s.now)
+	return found, problem, nil
+}
+
+// ownAuthority reads the certificate authority by which this program itself knows the API
+// server: in a pod, its ServiceAccount's, which nobody but the kubelet writes.
+func ownAuthority(config *clientrest.Config) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) {
+		if len(config.CAData) > 0 || config.CAFile == "" {
+			return string(config.CAData), nil
+		}
+		text, err := os.ReadFile(config.CAFile) // It is rotated.
+		return string(text), err
+	}
+}
+
+// publicAuthority reads what ServiceAccounts are given, for somebody who has none.
+func publicAuthority(live client.Reader) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		root := &corev1.ConfigMap{}
+		err := live.Get(ctx, types.NamespacedName{Namespace: metav1.NamespaceSystem, Name: "kube-root-ca.crt"}, root)
+		return root.Data[authority.Key], client.IgnoreNotFound(err)
+	}
+}
+
+// authority reads the certificate authority that a user names.
+func (r *reconciler) authority(ctx context.Context, ref *corev1.ObjectReference) (string, *Problem, error) {
+	key := types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}
+	var text string
+	var problem *Problem
+	var err error
+	if ref.Kind == "Secret" {
+		var data map[string][]byte
+		data, problem, err = r.secret(ctx, key)
+		text = string(data[authority.Key])
+	} else {
+		object := &corev1.ConfigMap{}
+		problem, err = r.named(ctx, "configmaps", "ConfigMap", key, object)
+		text = object.Data[authority.Key]
+	}
+	switch {
+	case err != nil:
+		return "", nil, err
+	case problem != nil:
+		return "", &Problem{ReasonCAUnusable, problem.Message}, nil
+	}
+	if problem := authority.Problem(text, r.now()); problem != "" {
+		return "", &Problem{ReasonCAUnusable, fmt.Sprintf("%s %s: %s", cmp.Or(ref.Kind, "ConfigMap"), key, problem)}, nil
+	}
+	return text, nil, nil
+}
+
+// secret reads a Secret that a user names.
+func (r *reconciler) secret(ctx context.Context, key types.NamespacedName) (map[string][]byte, *Problem, error) {
+	object := &corev1.Secret{}
+	problem, err := r.named(ctx, "secrets", "Secret", key, object)
+	return object.Data, problem, err
+}
+
+// named reads an object that a user names. Whether that is allowed is asked first: a refusal
+// is no error, and no entry in anybody's audit log.
+func (r *reconciler) named(ctx context.Context, resource, kind string, key types.NamespacedName, object client.Object) (*Problem, error) {
+	allowed, err := r.may(ctx, "get", resource, key)
+	if err != nil {
+		return nil, err
+	}
+	if !allowed {
+		return &Problem{Message: fmt.Sprintf("%s %s: the installer may not read it; give its ServiceAccount a Role in namespace %s with verb get on it, or move it to %s", kind, key, key.Namespace, FleetNamespace)}, nil
+	}
+	switch err := r.live.Get(ctx, key, object); {
+	case client.IgnoreNotFound(err) != nil:
+		return nil, fmt.Errorf("reading %s %s: %w", kind, key, err)
+	case err != nil:
+		return &Problem{Message: fmt.Sprintf("%s %s does not exist", kind, key)}, nil
+	}
+	return nil, nil
+}
+
+func (r *reconciler) observeGates(ctx context.Context, s *state) error {
+	if !s.gatesElsewhere() {
+		return nil
+	}
+	object := &corev1.ConfigMap{}
+	problem, err := r.named(ctx, "configmaps", "ConfigMap", s.gates.configMap, object)
+	if err == nil && problem == nil {
+		var allowed bool
+		if allowed, err = r.may(ctx, "patch", "configmaps", s.gates.configMap); !allowed {
+			problem = &Problem{Message: fmt.Sprintf("ConfigMap %s: the installer may not change it; give its ServiceAccount a Role in namespace %s with verbs get and patch on it", s.gates.configMap, s.gates.configMap.Namespace)}
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case problem != nil:
+		s.gatesProblem = &Problem{ReasonGatesUnwritable, problem.Message}
+	default:
+		s.gatesMap = object
+	}
+	return nil
+}
+
+// lookups remembers what repositories answered, so that they are asked once in an interval
+// whatever else changes.
+type lookups struct {
+	interval time.Duration
+	// of is what was asked for last, due when it is asked for again.
+	of  string
+	due time.Time
+	// generation is that of the FleetAddonConfig that it was asked for.
+	generation int64
+	answer     offered
+	backoff    workqueue.TypedRateLimiter[string]
+}
+
+func newLookups(interval time.Duration) *lookups {
+	return &lookups{interval: interval, backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[string](5*time.Second, time.Minute)}
+}
+
+func (i *install) lookup() string { return fmt.Sprint(i.repository, " ", i.secret, " ", i.text) }
+
+// known returns what is known of a repository, nil if it is to be asked. Who changes anything
+// while it cannot be read wants it to be tried.
+func (l *lookups) known(in *install, generation int64, now time.Time) *offered {
+	isTried := l.answer.err != nil && l.generation != generation
+	if l.of != in.lookup() || !now.Before(l.due) || isTried {
+		return nil
+	}
+	return ptr.To(l.answer)
+}
+
+// wait is for how long the answer holds.
+func (l *lookups) wait(now time.Time) time.Duration { return max(l.due.Sub(now), time.Second) }
+
+// keep notes an answer. An error is asked about sooner.
+func (l *lookups) keep(s *state, offers []Offer, err error) {
+	key, now := s.install.lookup(), s.now
+	if l.generation != s.generation {
+		l.backoff.Forget(key)
+	}
+	l.of, l.answer, l.generation = key, offered{offers, err}, s.generation
+	if err != nil {
+		l.due = now.Add(l.backoff.When(key))
+		return
+	}
+	l.backoff.Forget(key)
+	l.due = now.Add(l.interval)
+}
+
+// lookUp asks the repository which versions of both charts it has.
+func (r *reconciler) lookUp(ctx context.Context, s *state) error {
+	offers, err := r.offers(ctx, s.install)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	r.lookups.keep(s, offers, unreachable(s.install, err))
+	return nil
+}
+
+// unreachable names the repository in an error that says nothing more of it.
+func unreachable(in *install, err error) error {
+	var problem *Problem
+	if err == nil || errors.As(err, &problem) {
+		return err
+	}
+	return fmt.Errorf("%s cannot be reached: %w", in.repository, err)
+}
+
+func (r *reconciler) offers(ctx context.Context, in *install) ([]Offer, error) {
+	repository, err := r.open(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	fleet, err := repository.Offers(ctx, FleetChart)
+	if err != nil {
+		return nil, err
+	}
+	crds, err := repository.Offers(ctx, CRDChart)
+	if err != nil {
+		return nil, err
+	}
+	return both(fleet, crds), nil
+}
+
+// open opens the repository with the credentials in its Secret.
+func (r *reconciler) open(ctx context.Context, in *install) (Repository, error) {
+	var credentials Credentials
+	if in.secret.Name != "" {
+		data, problem, err := r.secret(ctx, in.secret)
+		if err != nil {
+			return nil, err
+		}
+		if problem != nil {
+			return nil, &Problem{ReasonSecretUnusable, "spec.install.repositorySecretRef: " + problem.Message}
+		}
+		credentials = Credentials{Username: string(data["username"]), Password: string(data["password"]), Token: string(data["token"]), CA: data[authority.Key]}
+	}
+	return r.repository(in.repository, credentials)
+}

@@ -1,0 +1,296 @@
+// Package kube is how Muster's programs talk to the API server: a cache that is small and
+// never older than the program's own writes, server-side apply of what differs, lists page
+// by page, and the meaning of errors. It does not know what the objects are for.
+package kube
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/metrics"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// Result specifies what Applier.Apply did.
+type Result string
+
+// The results of Apply.
+const (
+	Unchanged Result = "unchanged"
+	Created   Result = "created"
+	Updated   Result = "updated"
+	Retained  Result = "kept" // it differs, and must not be changed
+)
+
+// Applier brings objects to their desired state.
+type Applier struct {
+	Client client.Client
+	// Live reads past the cache.
+	Live  client.Reader
+	Store *Store
+}
+
+// Keep makes the object as wanted, unless it is being deleted or not ours, and returns the
+// UID of what is then there; empty if nothing can be. If patch is false, an existing object
+// is left as it is. The error is a *ForeignError if somebody else made what has the name.
+func (a *Applier) Keep(ctx context.Context, want client.Object, patch bool) (types.UID, error) {
+	key := client.ObjectKeyFromObject(want)
+	have := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
+	found, err := a.Store.Get(ctx, key, have)
+	switch {
+	case err != nil:
+		return "", err
+	case !found:
+		have = nil
+	case !have.GetDeletionTimestamp().IsZero():
+		return have.GetUID(), nil // Its deletion brings us back.
+	case !stamp.IsOurs(have):
+		return "", &ForeignError{kind: kindOf(want), object: have}
+	}
+	written, _, err := a.Apply(ctx, want, have, patch)
+	if IsAbsent(err) {
+		return "", nil // The namespace is being deleted, and the object with it.
+	}
+	if err != nil {
+		return "", err
+	}
+	return written.GetUID(), nil
+}
+
+// ForeignError means that an object that somebody else made has the name of one that is needed. It
+// is left alone.
+type ForeignError struct {
+	kind   string
+	object client.Object
+}
+
+// UID returns the UID of the foreign object.
+func (e *ForeignError) UID() types.UID { return e.object.GetUID() }
+
+func (e *ForeignError) Error() string {
+	var managers []string
+	for _, entry := range e.object.GetManagedFields() {
+		managers = append(managers, entry.Manager)
+	}
+	slices.Sort(managers)
+	return fmt.Sprintf("%s %s is not Muster's (written by %s), so bundles for the ClusterClass may not reach the Cluster: delete or rename it, or hand it over with the annotation %s=true",
+		e.kind, client.ObjectKeyFromObject(e.object), cmp.Or(strings.Join(slices.Compact(managers), ", "), "somebody unknown"), stamp.AdoptAnnotation)
+}
+
+// IgnoreForeign returns nil for a ForeignError, and other errors as they are.
+func IgnoreForeign(err error) error {
+	if foreign := (*ForeignError)(nil); errors.As(err, &foreign) {
+		return nil
+	}
+	return err
+}
+
+// UID returns the UID of an object of a kind; empty if there is none.
+func (a *Applier) UID(ctx context.Context, key client.ObjectKey, object client.Object) (types.UID, error) {
+	found, err := a.Store.Get(ctx, key, object)
+	if err != nil || !found {
+		return "", err
+	}
+	return object.GetUID(), nil
+}
+
+// Patch changes an object as it was seen and returns the result: the write fails if it has
+// changed since. The change is a merge patch, and has metadata.
+func (a *Applier) Patch(ctx context.Context, seen client.Object, change map[string]any) (client.Object, error) {
+	metadata := change["metadata"].(map[string]any)
+	metadata["uid"], metadata["resourceVersion"] = seen.GetUID(), seen.GetResourceVersion()
+	patch, err := json.Marshal(change)
+	if err != nil {
+		return nil, err
+	}
+	written := seen.DeepCopyObject().(client.Object)
+	if err := a.Client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager)); err != nil {
+		return nil, fmt.Errorf("patching %s %s: %w", kindOf(seen), client.ObjectKeyFromObject(seen), err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Patched", "kind", kindOf(seen), "object", client.ObjectKeyFromObject(seen).String())
+	return written, a.Store.Wrote(written)
+}
+
+// Apply makes the object as wanted and returns the result. Have is the live object, nil if
+// there is none; if patch is false an existing object is left as it is. An unchanged object
+// costs no request. The error wraps the API server's.
+func (a *Applier) Apply(ctx context.Context, want, have client.Object, patch bool) (client.Object, Result, error) {
+	result, write := Created, a.create
+	if have != nil {
+		switch {
+		case !Differs(want, have):
+			if patch && hasLegacyManager(have) {
+				return have, Updated, a.dropLegacy(ctx, want)
+			}
+			return have, Unchanged, nil
+		case !patch:
+			return have, Retained, nil
+		}
+		result, write = Updated, a.update
+	}
+	written, err := write(ctx, want)
+	metrics.Applied(kindOf(want), string(result), err)
+	if err != nil {
+		return nil, "", fmt.Errorf("applying %s %s: %w", kindOf(want), client.ObjectKeyFromObject(want), err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Applied", "kind", kindOf(want), "object", client.ObjectKeyFromObject(want).String(), "result", result)
+	if have != nil && hasLegacyManager(have) {
+		return written, result, a.dropLegacy(ctx, want)
+	}
+	return written, result, nil
+}
+
+// create makes an object that was not seen. Only the metadata is asked for in return: the
+// rest is what was sent.
+func (a *Applier) create(ctx context.Context, want client.Object) (client.Object, error) {
+	answer := &metav1.PartialObjectMetadata{}
+	answer.SetGroupVersionKind(want.GetObjectKind().GroupVersionKind())
+	answer.Namespace, answer.Name = want.GetNamespace(), want.GetName()
+	if err := a.send(ctx, want, answer); err != nil {
+		return nil, err
+	}
+	if answer.Generation > 1 || hasStrays(answer, want) {
+		// It was there after all: what others added may be in the way.
+		written, err := a.update(ctx, want)
+		if err != nil {
+			return nil, err
+		}
+		return written, a.Store.Created(written)
+	}
+	written := ShallowCopy(want)
+	reflect.ValueOf(written).Elem().FieldByName("ObjectMeta").Set(reflect.ValueOf(answer.ObjectMeta))
+	return written, a.Store.Created(written)
+}
+
+func (a *Applier) update(ctx context.Context, want client.Object) (client.Object, error) {
+	whole := reflect.New(reflect.TypeOf(want).Elem()).Interface().(client.Object)
+	whole.SetNamespace(want.GetNamespace())
+	whole.SetName(want.GetName())
+	if err := a.send(ctx, want, whole); err != nil {
+		return nil, err
+	}
+	// Trim replaces what it trims, so the rest may be shared.
+	written := ShallowCopy(whole)
+	if _, err := Trim(written); err != nil {
+		return nil, err
+	}
+	if Differs(want, written) {
+		if err := a.dropAdded(ctx, want, whole); err != nil {
+			return nil, err
+		}
+		written = whole
+	}
+	return written, a.Store.Wrote(written)
+}
+
+// send applies an object and decodes the API server's answer into another one.
+func (a *Applier) send(ctx context.Context, want, answer client.Object) error {
+	fields, err := desired.Configuration(want)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(fields)
+	if err != nil {
+		return err
+	}
+	return a.Client.Patch(ctx, answer, client.RawPatch(types.ApplyPatchType, body),
+		client.FieldOwner(desired.FieldManager), client.ForceOwnership)
+}
+
+// dropAdded removes what others added to what is wholly ours: template values, tolerations,
+// environment and kubeconfig, selectors, the keys of our own domain, which only we may write,
+// and owners of Cluster API's kinds. An apply leaves what it does not mention.
+func (a *Applier) dropAdded(ctx context.Context, want, written client.Object) error {
+	before := written.DeepCopyObject().(client.Object)
+	written.SetLabels(withoutStrays(written.GetLabels(), want.GetLabels()))
+	written.SetAnnotations(withoutStrays(written.GetAnnotations(), want.GetAnnotations()))
+	written.SetOwnerReferences(ownersWithoutStrays(written, want))
+	switch want := want.(type) {
+	case *fleetv1.Cluster:
+		written := written.(*fleetv1.Cluster)
+		if want.Spec.TemplateValues != nil {
+			written.Spec.TemplateValues = want.Spec.TemplateValues.DeepCopy()
+		}
+		// The answer is decoded into them, and what is wanted is shared.
+		spec := want.Spec.DeepCopy()
+		written.Spec.AgentTolerations, written.Spec.AgentEnvVars = spec.AgentTolerations, spec.AgentEnvVars
+		// Where the agent registers itself there is none: by one that somebody wrote Fleet would import.
+		written.Spec.KubeConfigSecret = spec.KubeConfigSecret
+	case *fleetv1.ClusterGroup:
+		written.(*fleetv1.ClusterGroup).Spec.Selector = want.Spec.Selector
+	case *fleetv1.BundleNamespaceMapping:
+		// A retired mapping maps nothing, whoever has edited it.
+		written := written.(*fleetv1.BundleNamespaceMapping)
+		written.BundleSelector, written.NamespaceSelector = want.BundleSelector, want.NamespaceSelector
+	}
+	return a.Client.Patch(ctx, written, client.MergeFrom(before), client.FieldOwner(desired.FieldManager))
+}
+
+// Delete deletes the object as it was seen: one that was replaced meanwhile stays.
+func (a *Applier) Delete(ctx context.Context, object client.Object) error {
+	err := a.Client.Delete(ctx, object, client.Preconditions{UID: ptr.To(object.GetUID())})
+	metrics.Applied(kindOf(object), "deleted", client.IgnoreNotFound(err))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting %s %s: %w", kindOf(object), client.ObjectKeyFromObject(object), err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Deleted", "kind", kindOf(object), "object", client.ObjectKeyFromObject(object).String())
+	if len(object.GetFinalizers()) > 0 {
+		return nil // It lives until its finalizers are gone, and the cache will tell.
+	}
+	return a.Store.Deleted(object)
+}
+
+// kindOf names the Go type, which is the kind: objects from a cache carry no TypeMeta.
+func kindOf(object client.Object) string { return reflect.TypeOf(object).Elem().Name() }
+
+// hasLegacyManager recognizes the field managers that CAAPF used beside the one we share: one
+// per Cluster on groups and mappings that several Clusters use, each with an owner reference
+// of its own. Left alone they hold on to what is no longer wanted.
+func hasLegacyManager(object client.Object) bool {
+	return slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+		return stamp.IsLegacyManager(entry.Manager)
+	})
+}
+
+// dropLegacy removes CAAPF's per-Cluster managers from an object that we have applied, and
+// the owner references to Clusters that only they wanted. It costs one read and one write,
+// once in an object's life.
+func (a *Applier) dropLegacy(ctx context.Context, want client.Object) error {
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(want.GetObjectKind().GroupVersionKind())
+	if err := a.Live.Get(ctx, client.ObjectKeyFromObject(want), live); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	managed := slices.DeleteFunc(slices.Clone(live.ManagedFields), func(entry metav1.ManagedFieldsEntry) bool {
+		return stamp.IsLegacyManager(entry.Manager)
+	})
+	owners := slices.DeleteFunc(slices.Clone(live.OwnerReferences), func(owner metav1.OwnerReference) bool {
+		return stamp.IsCluster(owner) && !slices.ContainsFunc(want.GetOwnerReferences(),
+			func(wanted metav1.OwnerReference) bool { return wanted.UID == owner.UID })
+	})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": live.ResourceVersion, "managedFields": managed, "ownerReferences": owners,
+	}})
+	if err != nil {
+		return err
+	}
+	if err := a.Client.Patch(ctx, live, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(desired.FieldManager)); err != nil {
+		return client.IgnoreNotFound(fmt.Errorf("taking CAAPF's field managers off %s %s: %w", kindOf(want), client.ObjectKeyFromObject(want), err))
+	}
+	ctrl.LoggerFrom(ctx).Info("Took CAAPF's field managers off", "kind", kindOf(want), "object", client.ObjectKeyFromObject(want).String())
+	return nil
+}

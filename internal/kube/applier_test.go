@@ -1,0 +1,218 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/program"
+)
+
+// server plays the API server for one kind of request at a time.
+type server struct {
+	client.Client
+	err error
+	// generation is that of the answer to an apply.
+	generation int64
+	applied    []client.PatchOptions
+	deleted    []client.DeleteOptions
+}
+
+func (s *server) Patch(_ context.Context, answer client.Object, patch client.Patch, options ...client.PatchOption) error {
+	applied := client.PatchOptions{}
+	applied.ApplyOptions(options)
+	s.applied = append(s.applied, applied)
+	if s.err != nil {
+		return s.err
+	}
+	if patch.Type() != types.ApplyPatchType {
+		return fmt.Errorf("not an apply but %s", patch.Type())
+	}
+	body, err := patch.Data(answer)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, answer); err != nil {
+		return err
+	}
+	answer.SetUID("assigned")
+	answer.SetResourceVersion("100")
+	answer.SetGeneration(s.generation)
+	return nil
+}
+
+func (s *server) Delete(_ context.Context, _ client.Object, options ...client.DeleteOption) error {
+	deleted := client.DeleteOptions{}
+	deleted.ApplyOptions(options)
+	s.deleted = append(s.deleted, deleted)
+	return s.err
+}
+
+// cached is a cache with one Fleet Cluster, or none.
+type cached struct {
+	client.Reader
+	shows *fleetv1.Cluster
+}
+
+func (c cached) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	if c.shows == nil || client.ObjectKeyFromObject(c.shows) != key {
+		return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+	}
+	c.shows.DeepCopyInto(object.(*fleetv1.Cluster))
+	return nil
+}
+
+func newApplier(t *testing.T, server *server, shows *fleetv1.Cluster) *Applier {
+	t.Helper()
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Applier{Client: server, Store: NewStore(cached{shows: shows}, scheme)}
+}
+
+func TestApply(t *testing.T) {
+	altered := stored(t, wantedCluster(), func(have *fleetv1.Cluster) { have.Labels["env"] = "test" })
+	tests := map[string]struct {
+		have   client.Object
+		patch  bool
+		err    error
+		want   Result
+		writes int
+		// generation is what the object has afterwards, if it is not 1.
+		generation int64
+	}{
+		"absent":                {patch: true, want: Created, writes: 1},
+		"absent, never patch":   {want: Created, writes: 1},
+		"there, but not seen":   {patch: true, want: Created, writes: 2, generation: 2},
+		"as it should be":       {have: stored(t, wantedCluster(), nil), patch: true, want: Unchanged},
+		"as it is, never patch": {have: stored(t, wantedCluster(), nil), want: Unchanged},
+		"altered":               {have: altered, patch: true, want: Updated, writes: 1},
+		"altered, never patch":  {have: altered, want: Retained},
+		"refused":               {patch: true, err: errors.New("no"), writes: 1},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			server := &server{err: test.err, generation: max(1, test.generation)}
+			shows, _ := test.have.(*fleetv1.Cluster)
+			applier := newApplier(t, server, shows)
+			_, got, err := applier.Apply(t.Context(), wantedCluster(), test.have, test.patch)
+			if !errors.Is(err, test.err) || test.err != nil && !strings.HasPrefix(err.Error(), "applying Cluster team/prod: ") {
+				t.Fatalf("the error is %v", err)
+			}
+			if got != test.want || len(server.applied) != test.writes {
+				t.Errorf("Apply = %q with %d writes, want %q with %d", got, len(server.applied), test.want, test.writes)
+			}
+			for _, options := range server.applied {
+				if options.FieldManager != desired.FieldManager || !ptr.Deref(options.Force, false) {
+					t.Errorf("applied with %+v", options)
+				}
+			}
+
+			var seen fleetv1.Cluster
+			found, err := applier.Store.Get(t.Context(), client.ObjectKey{Namespace: "team", Name: "prod"}, &seen)
+			if err != nil || found != (shows != nil || test.writes > 0 && test.err == nil) {
+				t.Fatalf("the Store has it: %v, %v", found, err)
+			}
+			if !found || test.writes == 0 {
+				return
+			}
+			if seen.UID != "assigned" || seen.ResourceVersion != "100" {
+				t.Errorf("the Store has %s of %s", seen.ResourceVersion, seen.UID)
+			}
+			if retained := seen.Spec.TemplateValues.Data; !cmp.Equal(retained, desired.ShortValues(retained)) {
+				t.Errorf("the Store keeps whole template values: %v", seen.Spec.TemplateValues.Data)
+			}
+			// So the event of this very write makes no second one.
+			if _, again, err := applier.Apply(t.Context(), wantedCluster(), &seen, true); err != nil || again != Unchanged {
+				t.Errorf("the second Apply = %q, %v", again, err)
+			}
+		})
+	}
+}
+
+// keeper plays an API server on which somebody else has written a kubeconfig: an apply leaves
+// it, and only another write removes it.
+type keeper struct {
+	server
+	merged string
+}
+
+func (k *keeper) Patch(ctx context.Context, answer client.Object, patch client.Patch, options ...client.PatchOption) error {
+	if patch.Type() == types.ApplyPatchType {
+		err := k.server.Patch(ctx, answer, patch, options...)
+		answer.(*fleetv1.Cluster).Spec.KubeConfigSecret = "somebody's"
+		return err
+	}
+	body, err := patch.Data(answer)
+	k.merged = string(body)
+	return err
+}
+
+// Where the agent is to register itself, Fleet must find nothing by which it would import.
+func TestSomebodysKubeconfigGoes(t *testing.T) {
+	want := wantedCluster()
+	want.Spec.ClientID, want.Spec.KubeConfigSecret = "drawn", ""
+	have := stored(t, want, func(have *fleetv1.Cluster) { have.Spec.KubeConfigSecret = "somebody's" })
+	keeper := &keeper{server: server{generation: 2}}
+	applier := newApplier(t, &keeper.server, nil)
+	applier.Client = keeper
+	written, result, err := applier.Apply(t.Context(), want, have, true)
+	if err != nil || result != Updated {
+		t.Fatalf("Apply = %q, %v", result, err)
+	}
+	if !strings.Contains(keeper.merged, `"kubeConfigSecret":null`) {
+		t.Errorf("it stays: %q", keeper.merged)
+	}
+	if left := written.(*fleetv1.Cluster).Spec.KubeConfigSecret; left != "" {
+		t.Errorf("the Store would have %q", left)
+	}
+}
+
+func TestDelete(t *testing.T) {
+	gone := apierrors.NewNotFound(schema.GroupResource{}, "prod")
+	tests := map[string]struct {
+		finalizers []string
+		err        error
+		wantErr    bool
+		found      bool
+	}{
+		"at once":                   {},
+		"gone already":              {err: gone},
+		"held by Fleet":             {finalizers: []string{"fleet.cattle.io/cluster-finalizer"}, found: true},
+		"refused":                   {err: errors.New("no"), wantErr: true, found: true},
+		"replaced in the meanwhile": {err: apierrors.NewConflict(schema.GroupResource{}, "prod", errors.New("uid")), wantErr: true, found: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			object := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "a", ResourceVersion: "10"}}
+			object.Finalizers = test.finalizers
+			server := &server{err: test.err}
+			applier := newApplier(t, server, object)
+			if err := applier.Delete(t.Context(), object); (err != nil) != test.wantErr {
+				t.Errorf("the error is %v", err)
+			}
+			uid := types.UID("a")
+			if diff := cmp.Diff(&uid, server.deleted[0].Preconditions.UID); diff != "" {
+				t.Errorf("precondition (-want +got):\n%s", diff)
+			}
+			found, err := applier.Store.Get(t.Context(), client.ObjectKeyFromObject(object), &fleetv1.Cluster{})
+			if err != nil || found != test.found {
+				t.Errorf("the Store has it: %v, %v", found, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,144 @@
+package kube
+
+import (
+	"maps"
+	"slices"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// Differs reports whether applying the desired object would change the live one: a
+// field we want is missing or altered, (by the hash of what was applied last) we
+// applied something that we no longer want, or there is a key of our own domain that we
+// do not want, whoever wrote it. What else others added does not count.
+func Differs(want, have client.Object) bool {
+	if hasStrays(have, want) {
+		return true
+	}
+	if !contains(have.GetLabels(), want.GetLabels()) || !contains(have.GetAnnotations(), want.GetAnnotations()) {
+		return true
+	}
+	if !containsOwners(have.GetOwnerReferences(), want.GetOwnerReferences()) {
+		return true
+	}
+	switch want := want.(type) {
+	case *fleetv1.Cluster:
+		return clusterSpecDiffers(want.Spec, have.(*fleetv1.Cluster).Spec)
+	case *fleetv1.ClusterGroup:
+		return !equality.Semantic.DeepEqual(want.Spec.Selector, have.(*fleetv1.ClusterGroup).Spec.Selector)
+	case *fleetv1.BundleNamespaceMapping:
+		have := have.(*fleetv1.BundleNamespaceMapping)
+		return !equality.Semantic.DeepEqual(want.BundleSelector, have.BundleSelector) ||
+			!equality.Semantic.DeepEqual(want.NamespaceSelector, have.NamespaceSelector)
+	default:
+		return true
+	}
+}
+
+func clusterSpecDiffers(want, have fleetv1.ClusterSpec) bool {
+	return want.KubeConfigSecret != have.KubeConfigSecret ||
+		want.ClientID != "" && want.ClientID != have.ClientID ||
+		want.AgentNamespace != have.AgentNamespace ||
+		!equality.Semantic.DeepEqual(want.AgentTolerations, have.AgentTolerations) ||
+		!equality.Semantic.DeepEqual(want.AgentEnvVars, have.AgentEnvVars) ||
+		!equality.Semantic.DeepEqual(want.HostNetwork, have.HostNetwork) ||
+		want.TemplateValues != nil && hashOf(want.TemplateValues) != hashOf(have.TemplateValues)
+}
+
+// hashOf returns the hash of template values, whole or trimmed.
+func hashOf(values *fleetv1.GenericMap) string {
+	if values == nil {
+		return ""
+	}
+	return desired.HashOfValues(values.Data)
+}
+
+// hasStrays reports whether an object has what only we may put there, and do not want: keys
+// of our own domain, and owners of Cluster API's kinds.
+func hasStrays(have, want client.Object) bool {
+	return anyStray(have.GetLabels(), want.GetLabels()) || anyStray(have.GetAnnotations(), want.GetAnnotations()) ||
+		slices.ContainsFunc(have.GetOwnerReferences(), func(owner metav1.OwnerReference) bool { return isStrayOwner(owner, want) })
+}
+
+// isStrayOwner recognizes an object of Cluster API that is not wanted as an owner: it would
+// keep the object alive, or have it deleted.
+func isStrayOwner(owner metav1.OwnerReference, want client.Object) bool {
+	version, err := schema.ParseGroupVersion(owner.APIVersion)
+	return err == nil && version.Group == clusterv1.GroupVersion.Group && wantedOwner(owner, want) == nil
+}
+
+func wantedOwner(owner metav1.OwnerReference, want client.Object) *metav1.OwnerReference {
+	for _, wanted := range want.GetOwnerReferences() {
+		if wanted.UID == owner.UID {
+			return &wanted
+		}
+	}
+	return nil
+}
+
+// ownersWithoutStrays returns the owners of an object without strays, and the wanted ones as
+// they are wanted: one may have been edited to block deletions.
+func ownersWithoutStrays(have, want client.Object) []metav1.OwnerReference {
+	var owners []metav1.OwnerReference
+	for _, owner := range have.GetOwnerReferences() {
+		if wanted := wantedOwner(owner, want); wanted != nil {
+			owners = append(owners, *wanted)
+		} else if !isStrayOwner(owner, want) {
+			owners = append(owners, owner)
+		}
+	}
+	return owners
+}
+
+func anyStray(have, want map[string]string) bool {
+	for key := range have {
+		if isStray(key, want) {
+			return true
+		}
+	}
+	return false
+}
+
+func isStray(key string, want map[string]string) bool {
+	if !stamp.IsKey(key) {
+		return false
+	}
+	_, wanted := want[key]
+	return !wanted
+}
+
+func withoutStrays(have, want map[string]string) map[string]string {
+	rest := maps.Clone(have)
+	maps.DeleteFunc(rest, func(key, _ string) bool { return isStray(key, want) })
+	return rest
+}
+
+func contains(have, want map[string]string) bool {
+	for key, value := range want {
+		if got, ok := have[key]; !ok || got != value {
+			return false
+		}
+	}
+	return true
+}
+
+func containsOwners(have, want []metav1.OwnerReference) bool {
+	for _, owner := range want {
+		found := false
+		for _, candidate := range have {
+			found = found || equality.Semantic.DeepEqual(owner, candidate)
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,91 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// byFleetNamespace indexes Fleet Clusters, and Clusters by their pin, by the namespace that Fleet
+// derives, if they may share it.
+const byFleetNamespace = "muster.fleetNamespace"
+
+// IndexRivals adds the indexes that RivalOf and PinnedTo read. Nearly all names are too short to
+// be in them.
+func IndexRivals(ctx context.Context, indexer client.FieldIndexer) error {
+	for _, index := range []struct {
+		object client.Object
+		values client.IndexerFunc
+	}{
+		{&fleetv1.Cluster{}, func(object client.Object) []string { return fleetNamespaceOf(object.GetNamespace(), object.GetName()) }},
+		{&clusterv1.Cluster{}, pinnedNamespace},
+	} {
+		if err := indexer.IndexField(ctx, index.object, byFleetNamespace, index.values); err != nil {
+			return fmt.Errorf("adding index %s: %w", byFleetNamespace, err)
+		}
+	}
+	return nil
+}
+
+func pinnedNamespace(cluster client.Object) []string {
+	if pin := stamp.PinOf(cluster.GetAnnotations()); pin.IsComplete() {
+		return fleetNamespaceOf(cluster.GetNamespace(), pin.ClusterName)
+	}
+	return nil
+}
+
+func fleetNamespaceOf(namespace, fleetCluster string) []string {
+	if !stamp.CanShareFleetNamespace(namespace, fleetCluster) {
+		return nil
+	}
+	return []string{stamp.FleetNamespace(namespace, fleetCluster)}
+}
+
+// PinnedTo returns the Clusters whose pin leads to the namespace that Fleet derives for a Fleet
+// Cluster; none if no other can. They must not be changed.
+func PinnedTo(ctx context.Context, cache client.Reader, key types.NamespacedName) ([]clusterv1.Cluster, error) {
+	var all clusterv1.ClusterList
+	for _, shared := range fleetNamespaceOf(key.Namespace, key.Name) {
+		if err := cache.List(ctx, &all, client.MatchingFields{byFleetNamespace: shared}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("listing Clusters: %w", err)
+		}
+	}
+	return all.Items, nil
+}
+
+// RivalOf returns who has the namespace that Fleet derives for a Fleet Cluster; zero if that may
+// have it. The planned claims are pins that count although their Fleet Clusters do not exist yet.
+// See stamp.FleetRival.
+func RivalOf(ctx context.Context, cache client.Reader, key types.NamespacedName, planned ...stamp.FleetClaim) (types.NamespacedName, error) {
+	none := types.NamespacedName{}
+	if !stamp.CanShareFleetNamespace(key.Namespace, key.Name) {
+		return none, nil
+	}
+	shared := stamp.FleetNamespace(key.Namespace, key.Name)
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	if err := cache.Get(ctx, types.NamespacedName{Name: shared}, namespace, client.UnsafeDisableDeepCopy); client.IgnoreNotFound(err) != nil {
+		return none, fmt.Errorf("reading Namespace: %w", err)
+	}
+	if stamp.IsFleetNamespace(namespace.Annotations) { // It says whose it is, however many claim it.
+		return stamp.FleetRival(key, namespace.Annotations, nil), nil
+	}
+	var all fleetv1.ClusterList
+	if err := cache.List(ctx, &all, client.MatchingFields{byFleetNamespace: shared}, client.UnsafeDisableDeepCopy); err != nil {
+		return none, fmt.Errorf("listing Fleet Clusters: %w", err)
+	}
+	claims := slices.Clone(planned)
+	for i := range all.Items {
+		claims = append(claims, stamp.FleetClaim{NamespacedName: client.ObjectKeyFromObject(&all.Items[i]), Since: all.Items[i].CreationTimestamp.Time})
+	}
+	return stamp.FleetRival(key, namespace.Annotations, claims), nil
+}

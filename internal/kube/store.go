@@ -1,0 +1,268 @@
+package kube
+
+import (
+	"context"
+	"reflect"
+	"sync"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+)
+
+// lag is how long a write is remembered while the cache has not shown it. A cache
+// that lags longer has lost its watch, and what it shows after the relist is true.
+const lag = 20 * time.Second
+
+// Store reads objects from the cache, but never older than what was written through it.
+// Without that, the event of a first write would cause a second.
+type Store struct {
+	reader client.Reader
+	scheme *runtime.Scheme
+	now    func() time.Time
+
+	mu     sync.Mutex
+	writes map[storeKey]write
+	// gone holds objects whose deletion came while their last write was remembered: what read
+	// them from here in between believes that they exist.
+	gone []client.Object
+}
+
+type storeKey struct {
+	schema.GroupKind
+	types.NamespacedName
+}
+
+type write struct {
+	object client.Object // as the cache would show it
+	// created means that the cache need not have shown the object before.
+	created, deleted bool
+	expires          time.Time
+}
+
+// NewStore returns a Store over a cached reader.
+func NewStore(reader client.Reader, scheme *runtime.Scheme) *Store {
+	return &Store{reader: reader, scheme: scheme, now: time.Now, writes: map[storeKey]write{}}
+}
+
+// Get reads an object into object, read-only, and reports whether it exists. Like any object
+// from a cache it may lag behind the API server, but not behind our own writes.
+func (s *Store) Get(ctx context.Context, key client.ObjectKey, object client.Object) (bool, error) {
+	err := s.reader.Get(ctx, key, object, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return false, err
+	}
+	found := err == nil
+
+	storeKey, err := s.key(object, key)
+	if err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, ok := s.writes[storeKey]
+	if !ok {
+		return found, nil
+	}
+	if found && caughtUp(object, last) {
+		delete(s.writes, storeKey)
+		return found, nil
+	}
+	switch {
+	case !found && !last.created && !last.deleted:
+		// The cache had it, and has it no longer: the answer to our write came after the news
+		// that somebody has deleted it.
+		delete(s.writes, storeKey)
+		return false, nil
+	case s.now().After(last.expires):
+		return found, nil // Missed reports it, and forgets it.
+	case last.deleted:
+		return false, nil
+	}
+	reflect.ValueOf(object).Elem().Set(reflect.ValueOf(last.object).Elem())
+	return true, nil
+}
+
+// caughtUp reports whether what the cache shows is at least as new as the write.
+func caughtUp(cached client.Object, last write) bool {
+	if last.deleted {
+		return cached.GetUID() != last.object.GetUID()
+	}
+	order, err := resourceversion.CompareResourceVersion(cached.GetResourceVersion(), last.object.GetResourceVersion())
+	return err != nil || order >= 0
+}
+
+// Wrote trims an object that was changed, as the API server returned it, in place and remembers
+// it for as long as the cache has the object in an older state.
+func (s *Store) Wrote(object client.Object) error {
+	return s.remember(object, write{})
+}
+
+// Created trims an object that the cache may not have yet, as the API server returned it, in
+// place and remembers it.
+func (s *Store) Created(object client.Object) error {
+	return s.remember(object, write{created: true})
+}
+
+// Deleted remembers that the object is gone.
+func (s *Store) Deleted(object client.Object) error { return s.remember(object, write{deleted: true}) }
+
+// Saw forgets a write that the cache has caught up with; gone says that the cache's news is
+// the object's deletion. Call it for every event.
+func (s *Store) Saw(object client.Object, gone bool) {
+	storeKey, err := s.key(object, client.ObjectKeyFromObject(object))
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, ok := s.writes[storeKey]
+	if !ok {
+		return
+	}
+	// A deletion of the object we wrote, or a newer state of it, is newer news. The
+	// deletion of an earlier object of the name is not.
+	if gone && object.GetUID() == last.object.GetUID() || !gone && caughtUp(object, last) {
+		delete(s.writes, storeKey)
+		if gone && !last.deleted {
+			s.gone = append(s.gone, last.object)
+		}
+	}
+}
+
+// MissedWrites returns, once, the objects that have to be reconciled again although no event will
+// say so. Of some the cache has not shown the last write in time; it never will if the object
+// was gone again before the cache's watch was back, as when a CRD is removed. Of others it
+// showed the deletion before the last write.
+func (s *Store) Missed() []client.Object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	missed := s.gone
+	s.gone = nil
+	for key, last := range s.writes {
+		if s.now().After(last.expires) {
+			missed = append(missed, last.object)
+			delete(s.writes, key)
+		}
+	}
+	return missed
+}
+
+// Unconfirmed returns the objects of a kind that were made and that the cache does not show yet,
+// so that a list from the cache lacks them. They must not be changed.
+func (s *Store) Unconfirmed(kind client.Object) ([]client.Object, error) {
+	like, err := s.key(kind, client.ObjectKey{})
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var unconfirmed []client.Object
+	for key, last := range s.writes {
+		if key.GroupKind == like.GroupKind && last.created && !last.deleted && !s.now().After(last.expires) {
+			unconfirmed = append(unconfirmed, last.object)
+		}
+	}
+	return unconfirmed, nil
+}
+
+func (s *Store) remember(object client.Object, as write) error {
+	if !as.deleted {
+		if _, err := Trim(object); err != nil {
+			return err
+		}
+	}
+	storeKey, err := s.key(object, client.ObjectKeyFromObject(object))
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last, ok := s.writes[storeKey]; ok && last.object.GetUID() == object.GetUID() {
+		as.created = as.created || last.created // And changed before the cache had it.
+	}
+	as.object, as.expires = object.DeepCopyObject().(client.Object), s.now().Add(lag)
+	s.writes[storeKey] = as
+	return nil
+}
+
+func (s *Store) key(object client.Object, name client.ObjectKey) (storeKey, error) {
+	gvk, err := apiutil.GVKForObject(object, s.scheme)
+	return storeKey{GroupKind: gvk.GroupKind(), NamespacedName: name}, err
+}
+
+// missedInterval is how often we check for writes that the cache never delivered.
+const missedInterval = 3 * time.Second
+
+// MissedWrites brings back, by an event of our own, objects whose last write no event has shown.
+type MissedWrites struct {
+	store *Store
+	// Clusters and the others bring back objects of their kind.
+	Clusters, FleetClusters, Groups, Mappings chan event.GenericEvent
+}
+
+// NewMissedWrites returns MissedWrites for the writes that a Store remembers.
+func NewMissedWrites(store *Store) *MissedWrites {
+	channel := func() chan event.GenericEvent { return make(chan event.GenericEvent) }
+	return &MissedWrites{store, channel(), channel(), channel(), channel()}
+}
+
+// Start looks until the context ends. It is a manager's Runnable.
+func (u *MissedWrites) Start(ctx context.Context) error {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		for _, object := range u.store.Missed() {
+			ctrl.LoggerFrom(ctx).Info("Looking again at what no event may have shown", "object", client.ObjectKeyFromObject(object).String())
+			select {
+			case <-ctx.Done():
+				return
+			case u.of(object) <- event.GenericEvent{Object: object}:
+			}
+		}
+	}, missedInterval)
+	return nil
+}
+
+func (u *MissedWrites) of(object client.Object) chan event.GenericEvent {
+	switch object.(type) {
+	case *clusterv1.Cluster:
+		return u.Clusters
+	case *fleetv1.Cluster:
+		return u.FleetClusters
+	case *fleetv1.ClusterGroup:
+		return u.Groups
+	default:
+		return u.Mappings
+	}
+}
+
+// News passes all events but updates that change nothing of what is cached here. A resync
+// passes: its purpose is to look again.
+var News = predicate.Funcs{UpdateFunc: func(update event.UpdateEvent) bool {
+	return update.ObjectOld.GetResourceVersion() == update.ObjectNew.GetResourceVersion() || isNews(update.ObjectOld, update.ObjectNew)
+}}
+
+func isNews(before, after client.Object) bool {
+	a, b := ShallowCopy(before), ShallowCopy(after)
+	for _, object := range []client.Object{a, b} {
+		object.SetResourceVersion("")
+	}
+	return !equality.Semantic.DeepEqual(a, b)
+}
+
+// ShallowCopy returns an object that shares everything with another but its own fields.
+func ShallowCopy(object client.Object) client.Object {
+	result := reflect.New(reflect.TypeOf(object).Elem())
+	result.Elem().Set(reflect.ValueOf(object).Elem())
+	return result.Interface().(client.Object)
+}

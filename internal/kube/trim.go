@@ -1,0 +1,115 @@
+package kube
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// A FleetAddonConfig has no more tolerations and environment variables than this. Anyone who may
+// write a Fleet Cluster can give it half a million of three bytes each; one more than the maximum
+// is kept, so that the list differs from any that is wanted.
+const (
+	maxTolerations = 64
+	maxEnvVars     = 128
+	// maxConditions is more than Fleet has.
+	maxConditions = 32
+)
+
+// Trim is a cache transform: it drops what Muster does not read, so that thousands of objects
+// fit in little memory. Of managedFields it keeps the managers' names, of a Fleet Cluster's
+// template values their hash; unstructured objects it compacts.
+func Trim(object any) (any, error) {
+	if large, ok := object.(*unstructured.Unstructured); ok {
+		// The objects that Clusters refer to, the largest of all.
+		return object, Compact(large)
+	}
+	accessor, ok := object.(client.Object)
+	if !ok {
+		return object, nil
+	}
+	accessor.SetManagedFields(Managers(accessor.GetManagedFields()))
+	dropCopies(accessor)
+	switch typed := object.(type) {
+	case *fleetv1.Cluster:
+		if values := typed.Spec.TemplateValues; values != nil {
+			typed.Spec.TemplateValues = &fleetv1.GenericMap{Data: desired.ShortValues(values.Data)}
+		}
+		typed.Spec.AgentTolerations = AtMost(maxTolerations+1, typed.Spec.AgentTolerations)
+		typed.Spec.AgentEnvVars = AtMost(maxEnvVars+1, typed.Spec.AgentEnvVars)
+		typed.Spec.AgentAffinity, typed.Spec.AgentResources, typed.Spec.AgentSchedulingCustomization, typed.Spec.AgentPullSecrets = nil, nil, nil, nil
+		typed.Status = fleetv1.ClusterStatus{
+			Conditions: AtMost(maxConditions, typed.Status.Conditions),
+			Agent: fleetv1.AgentStatus{
+				LastSeen: typed.Status.Agent.LastSeen, Namespace: agentNamespace(typed.Status.Agent.Namespace),
+			},
+		}
+		typed.OwnerReferences = stamp.BoundedOwners(typed)
+	case *fleetv1.ClusterGroup:
+		typed.Status = fleetv1.ClusterGroupStatus{}
+	case *clusterv1.Cluster:
+		typed.ManagedFields = nil
+		typed.Status = clusterv1.ClusterStatus{
+			Conditions:     conditionsRead(typed.Status.Conditions),
+			Initialization: typed.Status.Initialization,
+		}
+	}
+	return object, nil
+}
+
+// agentNamespace returns where an agent says that it runs, if it can run there.
+func agentNamespace(reported string) string {
+	if len(validation.IsDNS1123Label(reported)) > 0 {
+		return ""
+	}
+	return reported
+}
+
+// AtMost returns the first items of a list, in an array of their own.
+func AtMost[T any](most int, all []T) []T {
+	if len(all) <= most {
+		return all
+	}
+	return slices.Clone(all[:most])
+}
+
+// dropCopies removes annotations that hold the whole object once more.
+func dropCopies(object client.Object) {
+	annotations := object.GetAnnotations()
+	before := len(annotations)
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return desired.IsCopy(key) })
+	if len(annotations) < before {
+		object.SetAnnotations(annotations)
+	}
+}
+
+// Managers returns of managedFields whose they are.
+func Managers(entries []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
+	var trimmed []metav1.ManagedFieldsEntry
+	for _, entry := range entries {
+		trimmed = append(trimmed, metav1.ManagedFieldsEntry{Manager: entry.Manager, Operation: entry.Operation})
+	}
+	return trimmed
+}
+
+// conditionsRead returns the conditions of a CAPI Cluster that are read here. There are
+// a dozen others, with long messages.
+func conditionsRead(all []metav1.Condition) []metav1.Condition {
+	var read []metav1.Condition
+	for _, condition := range all {
+		if condition.Type == clusterv1.ClusterControlPlaneInitializedCondition || strings.HasPrefix(condition.Type, "Fleet") {
+			read = append(read, condition)
+		}
+	}
+	return read
+}

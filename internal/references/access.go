@@ -1,0 +1,185 @@
+// Package sources reads what Clusters refer to: control planes and infrastructure, of
+// kinds that are known only at run time. It owns which kinds are watched, in which
+// version, and whether they may be read.
+package references
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/cluster-api/util/contract"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// accessInterval is how often we ask again whether a kind may be read. RBAC sends no
+	// event.
+	accessInterval = time.Minute
+	// sweepInterval is how often we check for kinds that are gone.
+	sweepInterval = 2 * time.Second
+	// answerPatience is how long the API server may take to say whether a kind may be read.
+	answerPatience = 10 * time.Second
+)
+
+// access is what the API server said of a kind that Clusters refer to.
+type access struct {
+	allowed bool
+	until   time.Time // when a refusal is asked about again
+}
+
+// mayRead asks, once per kind, whether our ServiceAccount may read it. Without the question a
+// refused watch would be retried forever, and no user would know why. About a refusal it asks
+// again once in accessInterval, however many Clusters refer to the kind.
+func (s *Sources) mayRead(ctx context.Context, field string, kind schema.GroupKind) error {
+	resource := resourceOf(kind)
+	s.mu.Lock()
+	known, ok := s.access[resource]
+	s.mu.Unlock()
+	if !ok || s.isDue(known) {
+		var err error
+		if known, err = s.answer(ctx, resource); err != nil {
+			return err
+		}
+	}
+	if !known.allowed {
+		err := fmt.Errorf("%s: the syncer may not read %s; give it a ClusterRole with get, list and watch on them, labelled %s: \"true\"",
+			field, resource, aggregationLabel)
+		return &unresolvedError{&retryError{err, max(firstRetry, known.until.Sub(s.now()))}}
+	}
+	return nil
+}
+
+// resourceOf returns the resource of a kind; its String is the name of the kind's CRD.
+func resourceOf(kind schema.GroupKind) schema.GroupResource {
+	return schema.ParseGroupResource(contract.CalculateCRDName(kind.Group, kind.Kind))
+}
+
+// answer returns what the API server says of a kind, unless that is known already. Concurrent
+// callers wait for the same answer, each as long as its context lasts; no other caller waits.
+func (s *Sources) answer(ctx context.Context, resource schema.GroupResource) (access, error) {
+	answered := s.questions.DoChan("access "+resource.String(), func() (any, error) {
+		s.mu.Lock()
+		known, ok := s.access[resource]
+		s.mu.Unlock()
+		if ok && !s.isDue(known) {
+			return known, nil
+		}
+		// The first caller's context may end before the others'.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerPatience)
+		defer cancel()
+		answer, err := s.ask(ctx, resource)
+		if err != nil {
+			return nil, err
+		}
+		s.mu.Lock()
+		s.access[resource] = answer
+		s.mu.Unlock()
+		return answer, nil
+	})
+	select {
+	case <-ctx.Done():
+		return access{}, fmt.Errorf("asking whether %s may be read: %w", resource, ctx.Err())
+	case result := <-answered:
+		if result.Err != nil {
+			return access{}, result.Err
+		}
+		return result.Val.(access), nil
+	}
+}
+
+// isDue reports whether a refusal is to be asked about again.
+func (s *Sources) isDue(known access) bool { return !known.allowed && !s.now().Before(known.until) }
+
+func (s *Sources) ask(ctx context.Context, resource schema.GroupResource) (access, error) {
+	answer := access{allowed: true, until: s.now().Add(accessInterval)}
+	for _, verb := range []string{"get", "list", "watch"} {
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: resource.Group, Resource: resource.Resource, Verb: verb},
+		}}
+		if err := s.Create(ctx, review); err != nil {
+			return access{}, fmt.Errorf("asking whether %s may be read: %w", resource, err)
+		}
+		answer.allowed = answer.allowed && review.Status.Allowed
+	}
+	return answer, nil
+}
+
+// notServed is a version that a CRD declares and that was not served: since when, and when it
+// was last looked for.
+type notServed struct {
+	version     string
+	since, seen time.Time
+}
+
+// unservedFor returns for how long a version is not to be looked for again, however many
+// Clusters refer to it.
+func (s *Sources) unservedFor(version schema.GroupVersionKind) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	noted := s.unserved[resourceOf(version.GroupKind())]
+	if noted.version != version.Version {
+		return 0
+	}
+	return noted.seen.Add(backoff(noted.seen.Sub(noted.since))).Sub(s.now())
+}
+
+// noteUnserved notes that a version was not served, and returns after which time to look for
+// it again.
+func (s *Sources) noteUnserved(version schema.GroupVersionKind) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	noted := s.unserved[resourceOf(version.GroupKind())]
+	if noted.version != version.Version {
+		noted = notServed{version: version.Version, since: s.now()}
+	}
+	noted.seen = s.now()
+	s.unserved[resourceOf(version.GroupKind())] = noted
+	return backoff(noted.seen.Sub(noted.since))
+}
+
+func (s *Sources) forgetUnserved(kind schema.GroupKind) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.unserved, resourceOf(kind))
+}
+
+// sweep forgets what is known of kinds whose CRD is gone, also if no Cluster refers to them any
+// more.
+func (s *Sources) sweep(ctx context.Context) {
+	for _, kind := range s.kinds.list() {
+		s.forgetUndeclared(ctx, kind)
+	}
+}
+
+// isWithoutCRD reports whether a kind is known to have no CRD.
+func (s *Sources) isWithoutCRD(ctx context.Context, resource schema.GroupResource) bool {
+	return apierrors.IsNotFound(s.readCRD(ctx, resource))
+}
+
+// readCRD looks for the CRD of a kind in the cache.
+func (s *Sources) readCRD(ctx context.Context, resource schema.GroupResource) error {
+	return s.Get(ctx, client.ObjectKey{Name: resource.String()}, CRD())
+}
+
+// forgetUndeclared forgets what is known of a kind that has no CRD: anyone can refer to kinds
+// that do not exist. When the CRD appears, its watch brings back the Clusters that refer to
+// it.
+func (s *Sources) forgetUndeclared(ctx context.Context, group schema.GroupKind) {
+	resource := resourceOf(group)
+	// Checked again while nothing reads the kind: what reads it later was brought back by the
+	// CRD.
+	s.kinds.drop(ctx, group, func(*kind) bool { return s.isWithoutCRD(ctx, resource) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isWithoutCRD(ctx, resource) {
+		delete(s.access, resource)
+		delete(s.unserved, resource)
+	}
+}
+
+// aggregationLabel on a ClusterRole adds it to what the syncer may read for template values.
+const aggregationLabel = "fleet.addons.cluster.x-k8s.io/aggregate-to-muster-syncer"

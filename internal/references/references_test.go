@@ -1,0 +1,711 @@
+package references
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	toolscache "k8s.io/client-go/tools/cache"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	"github.com/muster-fleet/muster/internal/settings"
+)
+
+// world is what sources reads: a cache and the client on it, with one provider whose kind
+// is Thing.
+type world struct {
+	client.Client
+	cache.Cache
+
+	mu sync.Mutex
+	// contract is the version that the CRD's label names; "" for none.
+	contract string
+	crd      error // of reading the CRD
+	noCRD    bool
+	exists   bool // the object
+	refused  bool
+	unserved bool
+	unlisted bool
+	asked    int
+	// discovered is how often a version was looked for.
+	discovered int
+	// hangs is what the API server gives no answer about until it is closed: a resource, or
+	// discovery.
+	hangs map[string]chan struct{}
+	// deadlines are of the questions whether a kind may be read.
+	deadlines []time.Duration
+	clusters  []clusterv1.Cluster
+	// informers are those that run, log what happened to them.
+	informers map[string]toolscache.ResourceEventHandler
+	log       []string
+}
+
+var things = schema.GroupKind{Group: "infrastructure.cluster.x-k8s.io", Kind: "Thing"}
+
+func newWorld() *world {
+	return &world{contract: "v1beta1", exists: true, informers: map[string]toolscache.ResourceEventHandler{}}
+}
+
+func (w *world) sources() *Sources {
+	return New(w, w, handler.Funcs{})
+}
+
+func (w *world) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	thing, ok := object.(*unstructured.Unstructured)
+	switch {
+	case !ok && w.crd != nil:
+		return w.crd
+	case !ok && w.noCRD:
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "customresourcedefinitions"}, key.Name)
+	case !ok:
+		if w.contract != "" {
+			object.SetLabels(map[string]string{"cluster.x-k8s.io/v1beta1": w.contract})
+		}
+		return nil
+	case !w.exists:
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "things"}, key.Name)
+	}
+	version := thing.GroupVersionKind().Version
+	if w.unlisted {
+		panic("a cached read waits for the first list, with everybody behind it")
+	}
+	w.log = append(w.log, "read "+version)
+	if _, ok := w.informers[version]; !ok {
+		w.log = append(w.log, "started anew "+version)
+		w.informers[version] = nil
+	}
+	thing.SetResourceVersion("1")
+	return nil
+}
+
+func (w *world) Create(ctx context.Context, object client.Object, _ ...client.CreateOption) error {
+	review := object.(*authorizationv1.SelfSubjectAccessReview)
+	w.mu.Lock()
+	w.asked++
+	if deadline, ok := ctx.Deadline(); ok {
+		w.deadlines = append(w.deadlines, time.Until(deadline))
+	}
+	w.mu.Unlock()
+	if err := w.hang(ctx, review.Spec.ResourceAttributes.Resource); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	review.Status.Allowed = !w.refused
+	return nil
+}
+
+func (w *world) hang(ctx context.Context, what string) error {
+	w.mu.Lock()
+	end := w.hangs[what]
+	w.mu.Unlock()
+	if end == nil {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-end:
+		return nil
+	}
+}
+
+// questions returns how often was asked whether a kind may be read.
+func (w *world) questions() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.asked
+}
+
+func (w *world) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*clusterv1.ClusterList).Items = w.clusters
+	return nil
+}
+
+type worldMapper struct {
+	meta.RESTMapper
+	*world
+}
+
+// discovery is what hangs while it is looked for a version.
+const discovery = "discovery"
+
+func (w *world) RESTMapper() meta.RESTMapper { return worldMapper{world: w} }
+
+func (w worldMapper) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	if err := w.hang(context.Background(), discovery); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.discovered++
+	if w.unserved || kind.Kind != things.Kind && strings.EqualFold(kind.Kind, things.Kind) {
+		return nil, &meta.NoKindMatchError{GroupKind: kind, SearchedVersions: versions}
+	}
+	return &meta.RESTMapping{}, nil
+}
+
+func (w worldMapper) KindFor(resource schema.GroupVersionResource) (schema.GroupVersionKind, error) {
+	kind := schema.GroupKind{Group: resource.Group, Kind: things.Kind}.WithVersion(resource.Version)
+	_, err := w.RESTMapping(kind.GroupKind(), resource.Version)
+	return kind, err
+}
+
+func (w *world) GetInformer(_ context.Context, object client.Object, _ ...cache.InformerGetOption) (cache.Informer, error) {
+	gvk := object.GetObjectKind().GroupVersionKind()
+	if _, err := w.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.informers[gvk.Version]; !ok {
+		w.log = append(w.log, "start "+gvk.Version)
+		w.informers[gvk.Version] = nil
+	}
+	return worldInformer{world: w, version: gvk.Version}, nil
+}
+
+func (w *world) RemoveInformer(_ context.Context, object client.Object) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	version := object.GetObjectKind().GroupVersionKind().Version
+	w.log = append(w.log, "stop "+version)
+	delete(w.informers, version)
+	return nil
+}
+
+type worldInformer struct {
+	cache.Informer
+	world   *world
+	version string
+}
+
+func (i worldInformer) HasSynced() bool {
+	i.world.mu.Lock()
+	defer i.world.mu.Unlock()
+	return !i.world.unlisted
+}
+
+func (i worldInformer) AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+	i.world.mu.Lock()
+	defer i.world.mu.Unlock()
+	i.world.log = append(i.world.log, "watch "+i.version)
+	i.world.informers[i.version] = handler
+	return worldRegistration{world: i.world}, nil
+}
+
+type worldRegistration struct {
+	toolscache.ResourceEventHandlerRegistration
+	world *world
+}
+
+func (r worldRegistration) HasSynced() bool { return worldInformer{world: r.world}.HasSynced() }
+
+func referringCluster() *clusterv1.Cluster {
+	cluster := &clusterv1.Cluster{}
+	cluster.Namespace, cluster.Name = "team", "one"
+	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: things.Group, Kind: things.Kind, Name: "infra"}
+	return cluster
+}
+
+func (s *Sources) readValues(ctx context.Context) (string, error) {
+	values, err := s.Values(ctx, settings.Default(), referringCluster())
+	if err != nil {
+		return "", err
+	}
+	version, _ := values["InfrastructureCluster"].(map[string]any)["apiVersion"].(string)
+	return strings.TrimPrefix(version, things.Group+"/"), nil
+}
+
+// A kind is watched before it is read, in the version its CRD declares, and in no other.
+func TestSourcesFollowTheContract(t *testing.T) {
+	w := newWorld()
+	s := w.sources()
+	for _, step := range []struct {
+		contract string
+		log      []string
+	}{
+		{"v1beta1", []string{"start v1beta1", "watch v1beta1", "read v1beta1"}},
+		{"v1beta1", []string{"read v1beta1"}},
+		{"v1beta2", []string{"stop v1beta1", "start v1beta2", "watch v1beta2", "read v1beta2"}},
+		{"", []string{"stop v1beta2"}},
+		{"", nil},
+		{"v1beta1_v1beta2", []string{"start v1beta2", "watch v1beta2", "read v1beta2"}},
+		{"v1beta1", []string{"stop v1beta2", "start v1beta1", "watch v1beta1", "read v1beta1"}},
+	} {
+		w.contract, w.log = step.contract, nil
+		if _, err := s.readValues(t.Context()); (err != nil) != (step.contract == "") {
+			t.Errorf("contract %q: %v", step.contract, err)
+		}
+		if !slices.Equal(w.log, step.log) {
+			t.Errorf("contract %q: %q, want %q", step.contract, w.log, step.log)
+		}
+	}
+}
+
+// Whoever reads while the CRD changes starts nothing anew that was stopped.
+func TestSourcesFollowTheContractWhileOthersRead(t *testing.T) {
+	w := newWorld()
+	s := w.sources()
+	var readers sync.WaitGroup
+	for range 8 {
+		readers.Go(func() {
+			for range 200 {
+				if _, err := s.readValues(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range 50 {
+		w.mu.Lock()
+		w.contract = fmt.Sprintf("v1beta%d", i%2+1)
+		w.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	readers.Wait()
+	if version, err := s.readValues(t.Context()); err != nil || version != w.contract {
+		t.Errorf("read at %s (%v), want %s", version, err, w.contract)
+	}
+	if running := slices.Collect(maps.Keys(w.informers)); !slices.Equal(running, []string{w.contract}) {
+		t.Errorf("informers of %v run, want %s", running, w.contract)
+	}
+	for _, entry := range w.log {
+		if strings.HasPrefix(entry, "started anew") {
+			t.Error(entry)
+		}
+	}
+}
+
+// Of most of what keeps a reference from being read, the end brings the Cluster back; nobody
+// needs to retry again and again. The rest is polled.
+func TestRetryAfter(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*world)
+		words  string
+		after  time.Duration
+	}{
+		"no object":          {change: func(w *world) { w.exists = false }, words: `spec.infrastructureRef: failed to retrieve Thing team/infra: things "infra" not found`},
+		"no CRD":             {change: func(w *world) { w.noCRD = true }, words: `"things.infrastructure.cluster.x-k8s.io" not found; install the provider`},
+		"no contract":        {change: func(w *world) { w.contract = "" }, words: "contract version label"},
+		"not served":         {change: func(w *world) { w.unserved = true }, words: "no matches for kind", after: firstRetry},
+		"not allowed":        {change: func(w *world) { w.refused = true }, words: "the syncer may not read things.infrastructure.cluster.x-k8s.io", after: accessInterval},
+		"no CRD can be read": {change: func(w *world) { w.crd = errors.New("broken") }, words: "broken", after: lastRetry},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			test.change(w)
+			s, now := w.sources(), time.Now()
+			s.now = func() time.Time { return now }
+			_, err := s.readValues(t.Context())
+			if !errors.Is(err, ErrUnresolved) || !strings.Contains(err.Error(), test.words) {
+				t.Errorf("got %v, want what says %q", err, test.words)
+			}
+			if got := RetryAfter(err); got != test.after {
+				t.Errorf("again after %v, want %v", got, test.after)
+			}
+		})
+	}
+	t.Run("not listed", func(t *testing.T) {
+		w := newWorld()
+		w.unlisted = true
+		s := w.sources()
+		begun := time.Now()
+		now := begun
+		s.now = func() time.Time { return now }
+		for waited, after := range map[time.Duration]time.Duration{0: firstRetry, 3 * time.Second: 3 * time.Second, time.Minute: lastRetry} {
+			w.unlisted, now = true, begun
+			_, _ = s.readValues(t.Context())
+			now = begun.Add(waited)
+			if _, err := s.readValues(t.Context()); !errors.Is(err, ErrListing) || RetryAfter(err) != after {
+				t.Errorf("after %v: %v, again after %v", waited, err, RetryAfter(err))
+			}
+		}
+		now = begun.Add(listPatience + time.Second)
+		if _, err := s.readValues(t.Context()); !errors.Is(err, ErrUnresolved) || RetryAfter(err) != lastRetry || !strings.Contains(err.Error(), "has not listed Thing.infrastructure.cluster.x-k8s.io in 2m0s") {
+			t.Errorf("when patience is over: %v, again after %v", err, RetryAfter(err))
+		}
+	})
+	t.Run("a broken variable", func(t *testing.T) {
+		cluster := referringCluster()
+		cluster.Spec.Topology.Variables = []clusterv1.ClusterVariable{{Name: "x"}}
+		cluster.Spec.Topology.Variables[0].Value.Raw = []byte("{")
+		if _, err := newWorld().sources().Values(t.Context(), settings.Default(), cluster); !errors.Is(err, ErrUnresolved) || RetryAfter(err) != 0 {
+			t.Errorf("got %v", err)
+		}
+	})
+	if RetryAfter(nil) != 0 || RetryAfter(errors.New("another")) != 0 {
+		t.Error("what is no reference is polled")
+	}
+}
+
+// What ends without an event is asked about once for all Clusters, and not all the time.
+func TestSourcesAskAgain(t *testing.T) {
+	const questions = 3 // get, list, watch
+	begin := func(change func(*world)) (w *world, s *Sources, wait func(time.Duration)) {
+		w = newWorld()
+		change(w)
+		s = w.sources()
+		now := time.Now()
+		s.now = func() time.Time { return now }
+		return w, s, func(passed time.Duration) { now = now.Add(passed) }
+	}
+	reads := func(s *Sources) (err error) {
+		for range 5 { // As many Clusters.
+			_, err = s.readValues(t.Context())
+		}
+		return err
+	}
+	t.Run("access", func(t *testing.T) {
+		w, s, wait := begin(func(w *world) { w.refused = true })
+		for minute := range 3 {
+			err := reads(s)
+			if !errors.Is(err, ErrUnresolved) || w.asked != (minute+1)*questions {
+				t.Errorf("minute %d: asked %d times: %v", minute, w.asked, err)
+			}
+			wait(RetryAfter(err))
+		}
+		w.refused = false
+		if err := reads(s); err != nil || w.asked != 4*questions {
+			t.Errorf("asked %d times: %v", w.asked, err)
+		}
+	})
+	t.Run("access that was refused to a standby", func(t *testing.T) {
+		w, s, wait := begin(func(w *world) { w.refused = true })
+		_ = reads(s)
+		wait(time.Hour)
+		w.refused = false
+		if err := reads(s); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a version that is not served", func(t *testing.T) {
+		w, s, wait := begin(func(w *world) { w.unserved = true })
+		var waited time.Duration
+		for i := range 100 {
+			before := w.discovered
+			err := reads(s)
+			if !errors.Is(err, ErrUnresolved) || RetryAfter(err) <= 0 {
+				t.Fatalf("again after %v: %v", RetryAfter(err), err)
+			}
+			// Two questions are one look for it, and one under which other name it may be.
+			if got := w.discovered - before; got > 2 {
+				t.Errorf("round %d: discovery was asked %d times", i, got)
+			}
+			wait(RetryAfter(err))
+			waited += RetryAfter(err)
+		}
+		if waited < 90*lastRetry {
+			t.Errorf("100 rounds took %v", waited)
+		}
+		w.unserved = false
+		if version, err := s.readValues(t.Context()); version != "v1beta1" || len(s.unserved) != 0 {
+			t.Errorf("read %q (%v), remembers %v", version, err, s.unserved)
+		}
+	})
+	t.Run("a version that is not declared any more", func(t *testing.T) {
+		w, s, _ := begin(func(w *world) { w.unserved = true })
+		_ = reads(s)
+		w.contract = ""
+		if err := reads(s); RetryAfter(err) != 0 || len(s.unserved) != 0 {
+			t.Errorf("again after %v: %v; remembers %v", RetryAfter(err), err, s.unserved)
+		}
+	})
+}
+
+// within fails the test if what is done takes long.
+func within(t *testing.T, what string, do func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	t.Cleanup(func() { <-done })
+	select {
+	case <-done:
+	case <-time.After(2 * time.Second):
+		t.Fatalf("%s waits for an answer that somebody else waits for", what)
+	}
+}
+
+// eventually waits for what another goroutine does.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Second); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// One question that is not answered holds up who wants to know that, and nobody else.
+func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
+	referringTo := func(kind string) *clusterv1.Cluster {
+		cluster := referringCluster()
+		cluster.Spec.InfrastructureRef.Kind = kind
+		return cluster
+	}
+	begin := func(change func(*world)) (w *world, s *Sources, answer func()) {
+		w = newWorld()
+		change(w)
+		w.clusters = []clusterv1.Cluster{*referringCluster()}
+		end := make(chan struct{})
+		answer = sync.OnceFunc(func() { close(end) })
+		s = w.sources()
+		w.hangs = map[string]chan struct{}{"things": end, discovery: end}
+		return w, s, answer
+	}
+	t.Run("when a kind is asked about for the first time", func(t *testing.T) {
+		w, s, answer := begin(func(*world) {})
+		delete(w.hangs, discovery)
+		var reading sync.WaitGroup
+		defer reading.Wait()
+		defer answer()
+		for range 3 {
+			reading.Go(func() {
+				if version, err := s.readValues(t.Context()); version != "v1beta1" {
+					t.Errorf("read %q (%v)", version, err)
+				}
+			})
+		}
+		eventually(t, "asked", func() bool { return w.questions() == 1 })
+		within(t, "a Cluster of another kind", func() {
+			if _, err := s.Values(t.Context(), settings.Default(), referringTo("Other")); err != nil {
+				t.Error(err)
+			}
+		})
+		within(t, "one who has no time", func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if _, err := s.readValues(ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
+			}
+		})
+		answer()
+		reading.Wait()
+		if got := w.questions(); got != 6 {
+			t.Errorf("asked %d times, want get, list and watch of two kinds", got)
+		}
+		if len(w.deadlines) != w.asked || slices.Max(w.deadlines) > answerPatience {
+			t.Errorf("asked with %v left", w.deadlines)
+		}
+	})
+	t.Run("when who asked first goes", func(t *testing.T) {
+		w, s, answer := begin(func(*world) {})
+		delete(w.hangs, discovery)
+		ctx, cancel := context.WithCancel(t.Context())
+		var reading sync.WaitGroup
+		defer reading.Wait()
+		defer answer()
+		reading.Go(func() { _, _ = s.readValues(ctx) })
+		eventually(t, "asked", func() bool { return w.questions() == 1 })
+		reading.Go(func() {
+			if version, err := s.readValues(t.Context()); version != "v1beta1" {
+				t.Errorf("read %q (%v)", version, err)
+			}
+		})
+		cancel()
+		time.Sleep(10 * time.Millisecond)
+		answer()
+		reading.Wait()
+	})
+}
+
+// Whoever may make Clusters can refer to kinds that nobody has ever heard of, as many as
+// he likes, and spell those that are there in many ways.
+func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
+	read := func(s *Sources, group, kind string) error {
+		cluster := referringCluster()
+		cluster.Spec.InfrastructureRef.APIGroup, cluster.Spec.InfrastructureRef.Kind = group, kind
+		_, err := s.Values(t.Context(), settings.Default(), cluster)
+		return err
+	}
+	wantCached := func(t *testing.T, s *Sources, want int) {
+		t.Helper()
+		for what, cached := range map[string]int{"access": len(s.access), "kinds": len(s.kinds.all)} {
+			if cached != want {
+				t.Errorf("%s: %d entries, want %d", what, cached, want)
+			}
+		}
+		if len(s.unserved) != 0 {
+			t.Errorf("unserved: %v", s.unserved)
+		}
+	}
+	t.Run("without a CRD", func(t *testing.T) {
+		w := newWorld()
+		w.noCRD, w.refused = true, true
+		w.clusters = []clusterv1.Cluster{*referringCluster()}
+		s := w.sources()
+		for i := range 1500 {
+			err := read(s, "evil.example", fmt.Sprintf("K%d", i))
+			if !errors.Is(err, errUndeclared) || RetryAfter(err) != 0 {
+				t.Fatalf("got %v", err)
+			}
+			if want := fmt.Sprintf(`CustomResourceDefinition "k%ds.evil.example" not found; install`, i); !strings.Contains(err.Error(), want) {
+				t.Fatalf("got %v, want what says %s", err, want)
+			}
+		}
+		s.sweep(t.Context())
+		if w.asked != 0 {
+			t.Errorf("asked %d times about kinds that are not there", w.asked)
+		}
+		wantCached(t, s, 0)
+	})
+	t.Run("spelled in other ways", func(t *testing.T) {
+		w := newWorld()
+		s := w.sources()
+		for range 2 {
+			for _, kind := range []string{"THING", "tHING", "Thing", "ThInG"} {
+				if err := read(s, things.Group, kind); (kind == things.Kind) != (err == nil) {
+					t.Errorf("%s: %v", kind, err)
+				} else if err != nil && (RetryAfter(err) != 0 || !strings.Contains(err.Error(), `is of kind "Thing", not "`+kind)) {
+					t.Errorf("%s: %v", kind, err)
+				}
+			}
+		}
+		wantCached(t, s, 1)
+		if want := []string{"start v1beta1", "watch v1beta1", "read v1beta1", "read v1beta1"}; !slices.Equal(w.log, want) {
+			t.Errorf("%q, want %q", w.log, want)
+		}
+	})
+	for name, notice := range map[string]func(*Sources){
+		"whose CRD goes":                     func(s *Sources) { _ = read(s, things.Group, things.Kind) },
+		"whose CRD goes after the last user": func(s *Sources) { s.sweep(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			s := w.sources()
+			if err := read(s, things.Group, things.Kind); err != nil {
+				t.Fatal(err)
+			}
+			wantCached(t, s, 1)
+			w.noCRD = true
+			notice(s)
+			wantCached(t, s, 0)
+			if len(w.informers) != 0 {
+				t.Errorf("watched: %v", w.informers)
+			}
+			w.noCRD, w.log = false, nil
+			if err := read(s, things.Group, things.Kind); err != nil || !slices.Contains(w.log, "watch v1beta1") {
+				t.Errorf("when it is back: %v, %q", err, w.log)
+			}
+		})
+	}
+}
+
+// A CRD that goes and comes back while others read leaves one watch.
+func TestSourcesDropAKindWhileOthersRead(t *testing.T) {
+	w := newWorld()
+	s := w.sources()
+	var others sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	for range 8 {
+		others.Go(func() {
+			for range 300 {
+				if _, err := s.readValues(t.Context()); err != nil && !errors.Is(err, errUndeclared) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	sweeping := make(chan struct{})
+	go func() {
+		defer close(sweeping)
+		for ctx.Err() == nil {
+			s.sweep(t.Context())
+		}
+	}()
+	for i := range 50 {
+		w.mu.Lock()
+		w.noCRD = i%2 == 0
+		w.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	others.Wait()
+	stop()
+	<-sweeping
+	if version, err := s.readValues(t.Context()); version != "v1beta1" {
+		t.Errorf("read %q (%v)", version, err)
+	}
+	watches := 0
+	for _, entry := range w.log {
+		switch {
+		case strings.HasPrefix(entry, "started anew"):
+			t.Error(entry)
+		case entry == "watch v1beta1":
+			watches++
+		case entry == "stop v1beta1":
+			watches--
+		}
+	}
+	if watches != 1 {
+		t.Errorf("%d watches, want 1", watches)
+	}
+}
+
+func TestContractNews(t *testing.T) {
+	crd := func(version string, age time.Duration, labels map[string]string) client.Object {
+		crd := CRD()
+		crd.ResourceVersion, crd.Labels = version, labels
+		crd.CreationTimestamp = metav1.NewTime(time.Now().Add(-age))
+		return crd
+	}
+	old, young := time.Hour, time.Second
+	for name, test := range map[string]struct {
+		event  event.UpdateEvent
+		passes bool
+	}{
+		"a label":                {event.UpdateEvent{ObjectOld: crd("1", old, nil), ObjectNew: crd("2", old, map[string]string{"cluster.x-k8s.io/v1beta2": "v1"})}, true},
+		"anything else":          {event.UpdateEvent{ObjectOld: crd("1", old, nil), ObjectNew: crd("2", old, nil)}, false},
+		"anything of a new one":  {event.UpdateEvent{ObjectOld: crd("1", young, nil), ObjectNew: crd("2", young, nil)}, true},
+		"nothing, of a new one":  {event.UpdateEvent{ObjectOld: crd("1", young, nil), ObjectNew: crd("1", young, nil)}, false},
+		"nothing, of an old one": {event.UpdateEvent{ObjectOld: crd("1", old, nil), ObjectNew: crd("1", old, nil)}, false},
+	} {
+		if got := ContractNews.Update(test.event); got != test.passes {
+			t.Errorf("%s passes: %v, want %v", name, got, test.passes)
+		}
+	}
+	if ContractNews.Create(event.CreateEvent{Object: crd("1", old, nil), IsInInitialList: true}) {
+		t.Error("what a start finds is news")
+	}
+	if !ContractNews.Create(event.CreateEvent{Object: crd("1", young, nil)}) || !ContractNews.Delete(event.DeleteEvent{Object: crd("1", old, nil)}) {
+		t.Error("a CRD that appears or goes is no news")
+	}
+}
+
+// The end of a pause passes, and what appears paused.
+func TestNotPaused(t *testing.T) {
+	object := func(paused bool) client.Object {
+		object := &unstructured.Unstructured{}
+		if paused {
+			object.SetAnnotations(map[string]string{clusterv1.PausedAnnotation: ""})
+		}
+		return object
+	}
+	if !notPaused.Create(event.CreateEvent{Object: object(true)}) || !notPaused.Delete(event.DeleteEvent{Object: object(true)}) {
+		t.Error("an object that appears or goes paused is missed")
+	}
+	if notPaused.Update(event.UpdateEvent{ObjectOld: object(true), ObjectNew: object(true)}) ||
+		!notPaused.Update(event.UpdateEvent{ObjectOld: object(true), ObjectNew: object(false)}) {
+		t.Error("a change of what is paused passes, or its end does not")
+	}
+}

@@ -1,0 +1,103 @@
+package references
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+const (
+	// warmPatience is how long the first lists may take before Clusters are reconciled all
+	// the same: those of other kinds need not wait for a conversion webhook that is down.
+	warmPatience = 30 * time.Second
+	// warmInterval is how often we check whether the first lists are there.
+	warmInterval = 50 * time.Millisecond
+)
+
+// Warm watches the kinds that Clusters refer to now, and waits for their first lists, but not
+// for long. Call it before any controller starts, in every replica: a start then looks at
+// each Cluster once, and a standby that takes over lists nothing. Clusters that refer to a
+// kind that is not listed by then are put aside until it is.
+func (s *Sources) Warm(ctx context.Context, isWatched func(client.Object) bool) error {
+	var clusters clusterv1.ClusterList
+	if err := s.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("listing Clusters: %w", err)
+	}
+	references := map[schema.GroupKind]clusterv1.ContractVersionedObjectReference{}
+	for i := range clusters.Items {
+		if !isWatched(&clusters.Items[i]) {
+			continue
+		}
+		for _, reference := range referencesOf(&clusters.Items[i]) {
+			references[reference.GroupKind()] = reference
+		}
+	}
+	patience, cancel := context.WithTimeout(ctx, s.warmPatience)
+	defer cancel()
+	asked := make(chan struct{})
+	go func() { // Not every question has a deadline.
+		defer close(asked)
+		for kind, reference := range references {
+			if err := s.watch(patience, reference); err != nil {
+				// Its Clusters say so, and are reconciled again when it is over.
+				ctrl.LoggerFrom(ctx).Info("A kind that Clusters refer to cannot be read yet", "kind", kind.String(), "reason", err.Error())
+			}
+		}
+	}()
+	select {
+	case <-asked:
+	case <-patience.Done():
+	}
+	if err := wait.PollUntilContextCancel(patience, warmInterval, true, func(context.Context) (bool, error) {
+		return len(s.kinds.unlisted()) == 0, nil
+	}); err == nil {
+		return nil
+	}
+	for _, late := range s.kinds.unlisted() {
+		ctrl.LoggerFrom(ctx).Info("A kind that Clusters refer to is not listed yet; others do not wait for it", "kind", late.String())
+	}
+	return nil
+}
+
+// watch watches the kind of a reference, if it may be read.
+func (s *Sources) watch(ctx context.Context, reference clusterv1.ContractVersionedObjectReference) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := s.isDeclared(ctx, reference.GroupKind()); err != nil {
+		return err
+	}
+	if err := s.mayRead(ctx, "references of Clusters", reference.GroupKind()); err != nil {
+		return err
+	}
+	err := s.follow(ctx, s.kinds.of(reference.GroupKind()), reference)
+	if errors.Is(err, errMisnamed) {
+		s.kinds.drop(ctx, reference.GroupKind(), func(kind *kind) bool { return kind.watched.Empty() })
+	}
+	return err
+}
+
+// unlisted returns the kinds that are watched and not listed yet, and those about which
+// discovery has not answered yet.
+func (k *kinds) unlisted() []schema.GroupKind {
+	k.mu.Lock()
+	all := maps.Clone(k.all)
+	k.mu.Unlock()
+	maps.DeleteFunc(all, func(_ schema.GroupKind, kind *kind) bool {
+		if !kind.mu.TryRLock() {
+			return false
+		}
+		defer kind.mu.RUnlock()
+		return kind.watched.Empty() || kind.isListed()
+	})
+	return slices.Collect(maps.Keys(all))
+}

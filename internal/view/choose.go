@@ -1,0 +1,156 @@
+package view
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Folded is the kind of a node that stands for several that are equally well.
+const Folded Kind = "Folded"
+
+// keep is how many equal siblings are shown before the rest is folded. One more is shown
+// rather than folded alone.
+const keep = 3
+
+// Choice is a part of a picture.
+type Choice struct {
+	// Name is a ClusterClass or a Cluster: its name, or its namespace and name, with "class/"
+	// or "cluster/" before it where that is not clear. Empty stands for everything.
+	Name string
+	// Problems leaves out what is as it should be.
+	Problems bool
+	// Fold puts siblings that are equally well into one node.
+	Fold bool
+}
+
+// Choose returns a part of a picture. The error says that there is nothing of that name.
+func (g *Graph) Choose(choice Choice) (*Graph, error) {
+	result := &Graph{Counts: g.Counts, Notes: g.Notes}
+	for _, root := range g.Roots {
+		if root := choice.root(root); root != nil {
+			result.Roots = append(result.Roots, root)
+		}
+	}
+	if choice.Name != "" {
+		if len(result.Roots) == 0 && !(choice.Problems && g.has(choice.Name)) {
+			return nil, fmt.Errorf("there is no ClusterClass or Cluster %q to be seen", Text(choice.Name))
+		}
+		result.Counts = map[State]int{}
+		for _, root := range result.Roots {
+			for state, count := range root.Counts {
+				result.Counts[state] += count
+			}
+		}
+	}
+	return result, nil
+}
+
+// has reports whether there is something of a name: what has no problems is left out, and
+// is not the same as what is not there.
+func (g *Graph) has(name string) bool {
+	_, err := g.Choose(Choice{Name: name})
+	return err == nil
+}
+
+// root returns what is chosen of a class, or nil.
+func (c Choice) root(root *Node) *Node {
+	isWhole := c.Name == "" || root.Kind == ClusterClass && c.names(root, "class/")
+	copied := *root
+	copied.Children = nil
+	copied.Counts = map[State]int{}
+	for _, namespace := range root.Children {
+		namespace := c.namespace(namespace, isWhole)
+		if namespace == nil {
+			continue
+		}
+		copied.Children = append(copied.Children, namespace)
+		for state, count := range namespace.Counts {
+			copied.Counts[state] += count
+		}
+	}
+	if len(copied.Children) == 0 && (!isWhole || c.Problems && copied.State.isFine()) {
+		return nil
+	}
+	if isWhole {
+		copied.Counts = root.Counts
+	} else {
+		copied.Facts = []Fact{{FactNamespaces, strconv.Itoa(len(copied.Children))}}
+	}
+	return &copied
+}
+
+func (c Choice) namespace(namespace *Node, isWhole bool) *Node {
+	copied := *namespace
+	copied.Children = nil
+	copied.Counts = map[State]int{}
+	for _, cluster := range namespace.Children {
+		if !isWhole && !c.names(cluster, "cluster/") || c.Problems && cluster.State.isFine() {
+			continue
+		}
+		copied.Counts[cluster.State]++
+		copied.Children = append(copied.Children, c.cluster(cluster))
+	}
+	if len(copied.Children) == 0 && (!isWhole || copied.State.isFine()) {
+		return nil
+	}
+	if c.Fold {
+		copied.Children = folded(copied.Children, namespace.ID)
+	}
+	return &copied
+}
+
+func (c Choice) cluster(cluster *Node) *Node {
+	if len(cluster.Children) == 0 || !c.Problems && !c.Fold {
+		return cluster
+	}
+	copied := *cluster
+	copied.Children = nil
+	for _, bundle := range cluster.Children {
+		if !c.Problems || !bundle.State.isFine() {
+			copied.Children = append(copied.Children, bundle)
+		}
+	}
+	if c.Fold {
+		copied.Children = folded(copied.Children, cluster.ID)
+	}
+	return &copied
+}
+
+func (c Choice) names(node *Node, prefix string) bool {
+	name := strings.TrimPrefix(c.Name, prefix)
+	return name == node.Name || name == node.Key()
+}
+
+// folded returns siblings with those that are equally well folded.
+func folded(nodes []*Node, parent string) []*Node {
+	equal := map[string]int{}
+	for _, node := range nodes {
+		equal[likeness(node)]++
+	}
+	var result []*Node
+	shown := map[string]int{}
+	for _, node := range nodes {
+		like := likeness(node)
+		shown[like]++
+		switch {
+		case like == "" || equal[like] <= keep+1 || shown[like] <= keep:
+			result = append(result, node)
+		case shown[like] == keep+1:
+			more := equal[like] - keep
+			result = append(result, &Node{
+				ID: "folded/" + like + "/" + parent, Kind: Folded, Name: fmt.Sprintf("… %d more %s", more, node.Reason),
+				State: node.State, Reason: node.Reason,
+			})
+		}
+	}
+	return result
+}
+
+// likeness is the same for siblings that can be folded into one; empty for those that can not.
+func likeness(node *Node) string {
+	if !node.State.isFine() {
+		return ""
+	}
+	return string(node.State) + "/" + node.Reason
+}

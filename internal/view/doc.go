@@ -1,0 +1,198 @@
+// Package view shows what is where: ClusterClasses, the groups and mappings of each
+// namespace, the Clusters in them and the Bundles on these, each with its state, the reason
+// and whose turn it is. It is pure: objects, read live or from a file, become a Graph. What
+// draws a Graph decides nothing.
+package view
+
+import "strings"
+
+// State specifies how a node fares, without words for why.
+type State string
+
+// The states, the worst first.
+const (
+	// Problem needs somebody.
+	Problem State = "Problem"
+	// Unknown is what could not be read.
+	Unknown State = "Unknown"
+	// Waiting gets there by itself.
+	Waiting State = "Waiting"
+	// Inactive is left as it is because somebody wants it so.
+	Inactive State = "Inactive"
+	// Ready is as it should be.
+	Ready State = "Ready"
+)
+
+// States are the states in the order in which they are shown.
+var States = []State{Problem, Unknown, Waiting, Inactive, Ready}
+
+// Sign marks a state where there is no color.
+func (s State) Sign() string {
+	switch s {
+	case Ready:
+		return "●"
+	case Waiting:
+		return "○"
+	case Inactive:
+		return "◌"
+	case Unknown:
+		return "?"
+	default:
+		return "▲"
+	}
+}
+
+func (s State) rank() int {
+	for i, state := range States {
+		if state == s {
+			return i
+		}
+	}
+	return len(States)
+}
+
+// isFine reports whether nobody has to look: it is as it should be, or as somebody wants it.
+func (s State) isFine() bool { return s == Ready || s == Inactive }
+
+// Kind is the kind of a node, and of what is read.
+type Kind string
+
+// The kinds.
+const (
+	Config        Kind = "FleetAddonConfig"
+	Namespace     Kind = "Namespace"
+	ClusterClass  Kind = "ClusterClass"
+	Cluster       Kind = "Cluster"
+	FleetCluster  Kind = "FleetCluster"
+	ClusterGroup  Kind = "ClusterGroup"
+	Mapping       Kind = "BundleNamespaceMapping"
+	Bundle        Kind = "Bundle"
+	Resource      Kind = "Resource"
+	Deployment    Kind = "BundleDeployment"
+	NoClass       Kind = "NoClass"
+	OnlyInFleet   Kind = "OnlyInFleet"
+	classNotThere      = "ClassMissing"
+)
+
+// Plural names the objects of a kind in a sentence.
+func (k Kind) Plural() string {
+	switch k {
+	case ClusterClass:
+		return "ClusterClasses"
+	case FleetCluster:
+		return "Fleet Clusters"
+	default:
+		return string(k) + "s"
+	}
+}
+
+// Node is one thing in the picture.
+type Node struct {
+	ID        string `json:"id"`
+	Kind      Kind   `json:"kind"`
+	Namespace string `json:"namespace,omitempty"`
+	Name      string `json:"name"`
+	State     State  `json:"state"`
+	// Reason is one word, from a condition or Fleet, for the state.
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Turn is whose turn it is, and Do what there is to do.
+	Turn string `json:"turn,omitempty"`
+	Do   string `json:"do,omitempty"`
+	// Facts are what else is known, in a fixed order.
+	Facts []Fact `json:"facts,omitempty"`
+	// Counts are how many Clusters below are in each state.
+	Counts map[State]int `json:"counts,omitempty"`
+
+	Children []*Node `json:"-"`
+}
+
+// Fact is a name and a value of a node.
+type Fact struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Names of facts that are drawn in columns of their own.
+const (
+	FactAgent     = "agent"
+	FactBundles   = "bundles"
+	FactResources = "resources"
+	FactFleet     = "fleetCluster"
+	FactFleetNS   = "fleetNamespace"
+	FactGroup     = "group"
+	FactMapping   = "mapping"
+	FactSource    = "source"
+	FactSince     = "since"
+	// FactNamespaces is how many namespaces have Clusters of a class.
+	FactNamespaces = "namespaces"
+)
+
+// Fact returns the value of a fact, or "".
+func (n *Node) Fact(name string) string {
+	for _, fact := range n.Facts {
+		if fact.Name == name {
+			return fact.Value
+		}
+	}
+	return ""
+}
+
+func (n *Node) addFact(name, value string) {
+	if value != "" {
+		n.Facts = append(n.Facts, Fact{name, value})
+	}
+}
+
+// Key names a node as people do.
+func (n *Node) Key() string { return strings.TrimPrefix(n.Namespace+"/"+n.Name, "/") }
+
+// Edge leads from a node to what it contains or makes.
+type Edge struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+}
+
+// Graph is the picture: a forest of classes, below each its namespaces, below these
+// Clusters, and below these the Bundles that were asked for.
+type Graph struct {
+	// Roots are the classes, then what has none.
+	Roots []*Node
+	// Counts are how many Clusters are in each state.
+	Counts map[State]int
+	// Notes say what is missing in the picture, and why.
+	Notes []string
+}
+
+// Total returns the number of Clusters.
+func Total(counts map[State]int) int {
+	total := 0
+	for _, count := range counts {
+		total += count
+	}
+	return total
+}
+
+// Walk visits all nodes, parents before children.
+func (g *Graph) Walk(visit func(node, parent *Node)) {
+	var walk func(nodes []*Node, parent *Node)
+	walk = func(nodes []*Node, parent *Node) {
+		for _, node := range nodes {
+			visit(node, parent)
+			walk(node.Children, node)
+		}
+	}
+	walk(g.Roots, nil)
+}
+
+// Flat returns all nodes and the edges between them, for programs.
+func (g *Graph) Flat() (nodes []*Node, edges []Edge) {
+	nodes, edges = []*Node{}, []Edge{}
+	g.Walk(func(node, parent *Node) {
+		nodes = append(nodes, node)
+		if parent != nil {
+			edges = append(edges, Edge{parent.ID, node.ID})
+		}
+	})
+	return nodes, edges
+}

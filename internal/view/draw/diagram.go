@@ -1,0 +1,169 @@
+package draw
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/muster-fleet/muster/internal/view"
+	"github.com/muster-fleet/muster/internal/view/trace"
+)
+
+// complete returns a picture in which what is missing, and why, is a node, too.
+func complete(graph *view.Graph) *view.Graph {
+	result := &view.Graph{Roots: slices.Clone(graph.Roots), Counts: graph.Counts}
+	add := func(text string, state view.State) {
+		result.Roots = append(result.Roots, &view.Node{ID: fmt.Sprintf("note/%d", len(result.Roots)), Name: text, State: state})
+	}
+	if len(graph.Roots) == 0 {
+		add(nothing(graph), view.Inactive)
+	}
+	for _, note := range graph.Notes {
+		add(note, view.Unknown)
+	}
+	return result
+}
+
+// label is what a node is called in a diagram: its sign, its name, and what is wrong.
+func label(node *view.Node) []string {
+	var lines []string
+	switch node.Kind {
+	case view.ClusterClass:
+		lines = []string{"ClusterClass " + node.Key(), Counts(node.Counts), trouble(node)}
+	case view.NoClass, view.OnlyInFleet:
+		lines = []string{node.Name, Counts(node.Counts), trouble(node)}
+	case view.Namespace:
+		lines = []string{"namespace " + node.Name}
+		if group := node.Fact(view.FactGroup); group != "" {
+			lines = append(lines, "group "+group)
+		}
+		lines = append(lines, trouble(node))
+	case view.Folded:
+		lines = []string{node.State.Sign() + " " + node.Name}
+	default:
+		lines = []string{node.State.Sign() + " " + nameOf(node), node.Reason}
+	}
+	var result []string
+	for _, one := range lines {
+		if one != "" {
+			result = append(result, view.Text(one))
+		}
+	}
+	return result
+}
+
+// trouble returns what is wrong with a node that has no sign before its name.
+func trouble(node *view.Node) string {
+	if node.State == view.Ready || node.Reason == "" {
+		return ""
+	}
+	return node.State.Sign() + " " + node.Reason
+}
+
+// edgeLabel returns by what a node is reached.
+func edgeLabel(node *view.Node) string {
+	if mapping := node.Fact(view.FactMapping); mapping != "" && node.Kind == view.Namespace {
+		return "mapping " + view.Text(mapping)
+	}
+	return ""
+}
+
+var fills = map[view.State]string{
+	view.Ready: "#d9f2d9", view.Waiting: "#dbe9ff", view.Problem: "#ffd9d9", view.Unknown: "#fff2cc", view.Inactive: "#eeeeee",
+}
+
+// Mermaid writes a picture for Mermaid, which Markdown on many sites shows.
+func Mermaid(to io.Writer, graph *view.Graph) error {
+	out := &strings.Builder{}
+	out.WriteString("flowchart LR\n")
+	ids := map[*view.Node]string{}
+	complete(graph).Walk(func(node, parent *view.Node) {
+		ids[node] = fmt.Sprintf("n%d", len(ids))
+		fmt.Fprintf(out, "  %s[\"%s\"]:::%s\n", ids[node], mermaidText(label(node)...), strings.ToLower(string(node.State)))
+		if parent == nil {
+			return
+		}
+		arrow := "-->"
+		if text := edgeLabel(node); text != "" {
+			arrow = fmt.Sprintf("-->|\"%s\"|", mermaidText(text))
+		}
+		fmt.Fprintf(out, "  %s %s %s\n", ids[parent], arrow, ids[node])
+	})
+	for _, state := range view.States {
+		fmt.Fprintf(out, "  classDef %s fill:%s,stroke:#555,color:#111\n", strings.ToLower(string(state)), fills[state])
+	}
+	_, err := io.WriteString(to, out.String())
+	return err
+}
+
+// mermaidText writes text of others so that nothing in it is markup: Mermaid knows
+// characters by their numbers.
+func mermaidText(lines ...string) string {
+	var shown []string
+	for _, text := range lines {
+		var out strings.Builder
+		for _, r := range text {
+			if strings.ContainsRune("\"#;<>&`[](){}|\\", r) {
+				fmt.Fprintf(&out, "#%d;", r)
+			} else {
+				out.WriteRune(r)
+			}
+		}
+		shown = append(shown, out.String())
+	}
+	return strings.Join(shown, "<br/>")
+}
+
+var resultSigns = map[trace.Result]string{trace.Passed: "✓", trace.Failed: "✗", trace.Unknown: "?", trace.Note: "·"}
+
+var resultColors = map[trace.Result]view.State{
+	trace.Passed: view.Ready, trace.Failed: view.Problem, trace.Unknown: view.Unknown, trace.Note: view.Inactive,
+}
+
+// Trace writes a trace for people.
+func Trace(to io.Writer, traced *trace.Trace, style Style) error {
+	out := &strings.Builder{}
+	row := func(text string) { out.WriteString(fit(text, style.Width) + "\n") }
+	row(fmt.Sprintf("Bundle %s on Cluster %s", traced.Bundle, traced.Cluster))
+	name := 0
+	for _, step := range traced.Steps {
+		name = max(name, len(step.Name))
+	}
+	for _, step := range traced.Steps {
+		sign := resultSigns[step.Result]
+		text := fit(fmt.Sprintf("%s %s  %s", sign, pad(step.Name, name), step.Message), style.Width)
+		out.WriteString(paint(text, line{sign: sign, state: resultColors[step.Result]}, style) + "\n")
+		for _, detail := range step.Details {
+			row(strings.Repeat(" ", name+4) + "- " + detail)
+		}
+	}
+	row("→ " + traced.Conclusion)
+	if traced.Do != "" {
+		row("  " + traced.Do)
+	}
+	_, err := io.WriteString(to, out.String())
+	return err
+}
+
+// Chain makes a picture of a trace, each step below the one before.
+func Chain(traced *trace.Trace) *view.Graph {
+	root := &view.Node{ID: "bundle", Name: "Bundle " + traced.Bundle, State: view.Ready}
+	last := root
+	add := func(node *view.Node) {
+		last.Children = []*view.Node{node}
+		last = node
+	}
+	for _, step := range traced.Steps {
+		add(&view.Node{ID: "step/" + step.Name, Name: step.Name, State: resultColors[step.Result], Reason: view.Cut(step.Message, 200)})
+	}
+	end := view.Ready
+	switch traced.Verdict {
+	case trace.NotTargeted, trace.Blocked:
+		end = view.Problem
+	case trace.Undecided:
+		end = view.Unknown
+	}
+	add(&view.Node{ID: "cluster", Name: "Cluster " + traced.Cluster, State: end, Reason: traced.Conclusion})
+	return &view.Graph{Roots: []*view.Node{root}}
+}

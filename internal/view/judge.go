@@ -1,0 +1,239 @@
+package view
+
+import (
+	"fmt"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// verdict is a state with its reason.
+type verdict struct {
+	state           State
+	reason, message string
+}
+
+// Reasons that the picture gives itself. The others are those of FleetImported and Fleet's
+// states of Bundles.
+const (
+	reasonReady         = "Ready"
+	reasonDeleting      = "Deleting"
+	reasonNotSelected   = "NotSelected"
+	reasonNotSeen       = "NotSeenYet"
+	reasonNoFleet       = "FleetClusterMissing"
+	reasonUnread        = "Unread"
+	reasonAgentStale    = stamp.AgentStale
+	reasonWaitCheckIn   = "WaitCheckIn"
+	reasonClusterGone   = "ClusterGone"
+	reasonNoGroup       = "GroupMissing"
+	reasonNoMapping     = "MappingMissing"
+	reasonMappingRetire = "MappingRetired"
+)
+
+// Reasons of FleetImported that the picture distinguishes.
+const (
+	importedPaused     = "Paused"
+	importedDeselected = "Deselected"
+	importedWaiting    = "WaitingForControlPlane"
+	importedDeleting   = "FleetClusterDeleting"
+	importedAgent      = "WaitingForAgent"
+	importedImported   = "Imported"
+)
+
+// judgeCluster returns how a CAPI Cluster fares. Its Fleet Cluster is nil if it has none.
+func (b *builder) judgeCluster(key types.NamespacedName, cluster *CAPICluster, fleet *InFleet) verdict {
+	condition := cluster.Imported
+	switch {
+	case cluster.Deleting:
+		return verdict{Waiting, reasonDeleting, "the Cluster is being deleted"}
+	case condition == nil:
+		return b.judgeUnreported(key, cluster)
+	case condition.Status != metav1.ConditionTrue:
+		return judgeNotImported(condition)
+	}
+	result := b.judgeImported(cluster, fleet)
+	switch {
+	case condition.Reason == importedImported:
+	case condition.Reason == importedPaused || condition.Reason == importedDeselected:
+		if result.state == Ready {
+			return verdict{Inactive, condition.Reason, condition.Message}
+		}
+	case result.state != Problem:
+		return verdict{Problem, condition.Reason, condition.Message}
+	}
+	return result
+}
+
+// judgeUnreported is for a Cluster that the syncer says nothing about.
+func (b *builder) judgeUnreported(key types.NamespacedName, cluster *CAPICluster) verdict {
+	if why := b.Unread[Config]; why != "" {
+		return verdict{Unknown, reasonUnread, "the Cluster has no condition FleetImported, and the FleetAddonConfig, which may not select it, could not be read"}
+	}
+	namespaceLabels := b.Namespaces[key.Namespace]
+	if namespaceLabels == nil {
+		namespaceLabels = map[string]string{corev1.LabelMetadataName: key.Namespace}
+	}
+	if selected, why := stamp.Selected(b.settings.Cluster, stamp.WithClassLabels(cluster.Labels, cluster.Class), namespaceLabels); !selected {
+		return verdict{Inactive, reasonNotSelected, why}
+	}
+	return verdict{Waiting, reasonNotSeen, "the Cluster has no condition FleetImported yet"}
+}
+
+func judgeNotImported(condition *Condition) verdict {
+	result := verdict{Problem, condition.Reason, condition.Message}
+	switch condition.Reason {
+	case importedPaused, importedDeselected:
+		result.state = Inactive
+	case importedWaiting, importedDeleting, importedAgent:
+		result.state = Waiting
+	}
+	return result
+}
+
+func (b *builder) judgeImported(cluster *CAPICluster, fleet *InFleet) verdict {
+	switch {
+	case fleet != nil:
+		return b.judgeFleet(fleet)
+	case b.Unread[FleetCluster] == "":
+		return verdict{Problem, reasonNoFleet, fmt.Sprintf("Fleet has no Cluster %q", cluster.Pin.ClusterName)}
+	case cluster.BundlesReady == nil:
+		return verdict{Unknown, reasonUnread, "Fleet Clusters could not be read, and the Cluster has no condition FleetBundlesReady"}
+	case cluster.BundlesReady.Status == metav1.ConditionTrue:
+		return verdict{Ready, reasonReady, ""}
+	case cluster.BundlesReady.Status == metav1.ConditionFalse:
+		return verdict{Problem, cluster.BundlesReady.Reason, cluster.BundlesReady.Message}
+	default:
+		return verdict{Waiting, cluster.BundlesReady.Reason, cluster.BundlesReady.Message}
+	}
+}
+
+// judgeFleet returns how a Fleet Cluster fares.
+func (b *builder) judgeFleet(fleet *InFleet) verdict {
+	switch {
+	case fleet.Deleting:
+		return verdict{Waiting, importedDeleting, "the Fleet Cluster is being deleted"}
+	case fleet.LastSeen.IsZero():
+		return verdict{Waiting, reasonWaitCheckIn, "Fleet's agent has not reported yet"}
+	case b.isStale(fleet):
+		message := fmt.Sprintf("Fleet's agent last reported %s ago; what is shown of the cluster is as old", Age(b.Now.Sub(fleet.LastSeen)))
+		if judged := judgeBundles(fleetv1.BundleState(fleet.State)); judged != Ready {
+			message += "; then it was " + fleet.State
+		}
+		return verdict{Problem, reasonAgentStale, message}
+	}
+	state := fleetv1.BundleState(fleet.State)
+	if judged := judgeBundles(state); judged != Ready {
+		return verdict{judged, fleet.State, fleet.Message}
+	}
+	return verdict{Ready, reasonReady, ""}
+}
+
+func (b *builder) isStale(fleet *InFleet) bool {
+	return !fleet.LastSeen.IsZero() && b.Now.Sub(fleet.LastSeen) > b.StaleAfter
+}
+
+// judgeBundles returns what Fleet's word for Bundles means. Without a word they are ready.
+func judgeBundles(state fleetv1.BundleState) State {
+	switch state {
+	case fleetv1.Ready, "":
+		return Ready
+	case fleetv1.WaitApplied, fleetv1.OutOfSync, fleetv1.Pending, reasonWaitCheckIn:
+		return Waiting
+	default:
+		return Problem
+	}
+}
+
+// turns say whose turn it is, and what there is to do.
+var turns = map[string]struct{ whose, do string }{
+	importedWaiting:             {"Cluster API", "its control plane is not initialized: clusterctl describe cluster -n %[1]s %[2]s"},
+	importedPaused:              {"you", "nothing changes until it is unpaused"},
+	importedDeselected:          {"you", "to have it follow again, let the selectors of the FleetAddonConfig match it"},
+	importedDeleting:            {"Fleet", "its controller must run to remove the finalizer of the Fleet Cluster"},
+	importedAgent:               {"the cluster", "apply its manifest there: kubectl muster agent-manifest -n %[1]s %[2]s"},
+	"RegistrarMissing":          {"you", "install the component registrar"},
+	"NameConflict":              {"you", "rename one of the two, or hand the Fleet object over; the message says how"},
+	"TemplateValuesUnresolved":  {"you", "make what the Cluster refers to readable; the last good values are kept"},
+	"Failed":                    {"Muster", "it tries again by itself; if this stays, read the syncer's log"},
+	reasonDeleting:              {"Cluster API", ""},
+	reasonNotSelected:           {"you", "if it should be in Fleet, let the selectors of the FleetAddonConfig match it"},
+	reasonNotSeen:               {"Muster", "if this stays, the syncer does not run, or does not watch this namespace"},
+	reasonNoFleet:               {"Muster", "if this stays, the syncer does not run; deleting the Fleet Cluster has it made again"},
+	reasonAgentStale:            {"the cluster", "look at the fleet-agent there, and at the way from it to the management cluster"},
+	reasonWaitCheckIn:           {"the cluster", "if this stays, Fleet could not install its agent (events of the Fleet Cluster), or the agent cannot reach the management cluster"},
+	reasonClusterGone:           {"you", "Fleet still deploys to it; to stop that: kubectl delete clusters.fleet.cattle.io -n %[1]s %[2]s"},
+	reasonNoGroup:               {"Muster", "if this stays, the syncer does not run, or may not make it"},
+	reasonNoMapping:             {"Muster", "if this stays, the syncer does not run, or may not make it"},
+	reasonMappingRetire:         {"Muster", "no Cluster here is entitled to it any more; if one should be, let the FleetAddonConfig select it"},
+	"ClassMissing":              {"you", "create the ClusterClass, or let its Clusters name another"},
+	string(fleetv1.ErrApplied):  {"the Bundle's author", "its resources cannot be applied: the message is Helm's or the API server's"},
+	string(fleetv1.NotReady):    {"the Bundle's author", "it is applied, but its resources are not ready: look at them on the cluster"},
+	string(fleetv1.Modified):    {"you", "somebody changed on the cluster what the Bundle has; undo it, or turn on correctDrift"},
+	string(fleetv1.OutOfSync):   {"Fleet", "a newer version waits for its turn in the rollout"},
+	string(fleetv1.Pending):     {"Fleet", "Fleet has not made the deployment yet"},
+	string(fleetv1.WaitApplied): {"the cluster", "the agent there has not applied it yet"},
+}
+
+// advise fills in whose turn it is.
+func (n *Node) advise() {
+	turn := turns[n.Reason]
+	n.Turn, n.Do = turn.whose, turn.do
+	if turn.do != "" && containsVerb(turn.do) {
+		n.Do = fmt.Sprintf(turn.do, n.Namespace, n.Name)
+	}
+}
+
+func containsVerb(format string) bool {
+	for i := range len(format) - 1 {
+		if format[i] == '%' && format[i+1] == '[' {
+			return true
+		}
+	}
+	return false
+}
+
+// Age writes a duration in two units at most, as kubectl does.
+func Age(d time.Duration) string {
+	switch seconds := int(d.Seconds()); {
+	case seconds < 0:
+		return "0s"
+	case seconds < 120:
+		return fmt.Sprintf("%ds", seconds)
+	case seconds < 2*3600:
+		return fmt.Sprintf("%dm", seconds/60)
+	case seconds < 48*3600:
+		return fmt.Sprintf("%dh", seconds/3600)
+	default:
+		return fmt.Sprintf("%dd", seconds/86400)
+	}
+}
+
+// DoFor returns whose turn it is and what to do for a reason, where no object is to be named.
+func DoFor(reason string) string {
+	turn, found := turns[reason]
+	if !found || containsVerb(turn.do) {
+		return ""
+	}
+	return TurnOf(turn.whose, turn.do)
+}
+
+// TurnOf returns whose turn it is, and what there is to do, in one sentence.
+func TurnOf(whose, do string) string {
+	switch whose {
+	case "":
+		return do
+	case "you":
+		whose = "it is your turn"
+	default:
+		whose = "it is the turn of " + whose
+	}
+	if do == "" {
+		return whose
+	}
+	return whose + ": " + do
+}

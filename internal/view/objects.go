@@ -1,0 +1,256 @@
+package view
+
+import (
+	"maps"
+	"strings"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/stamp"
+)
+
+// Objects are what exists, cut down to what the picture shows: there may be ten thousand
+// Clusters.
+type Objects struct {
+	// Now is the time from which ages are counted.
+	Now time.Time
+	// StaleAfter is how long an agent may be silent.
+	StaleAfter time.Duration
+
+	// Config is nil if there is none.
+	Config *addonsv1.FleetAddonConfig
+	// Namespaces are the labels of each Namespace.
+	Namespaces map[string]map[string]string
+	// Classes are the ClusterClasses there are.
+	Classes       map[types.NamespacedName]bool
+	Clusters      map[types.NamespacedName]*CAPICluster
+	FleetClusters map[types.NamespacedName]*InFleet
+	Groups        map[types.NamespacedName]*fleetv1.ClusterGroup
+	Mappings      map[types.NamespacedName]*fleetv1.BundleNamespaceMapping
+	// Deployments are those that were asked for, by their namespace.
+	Deployments map[string][]*Deployed
+
+	// Unread maps what could not be read to the reason.
+	Unread map[Kind]string
+}
+
+// NewObjects returns Objects without any.
+func NewObjects() *Objects {
+	return &Objects{
+		StaleAfter:    stamp.DefaultStaleAfter,
+		Namespaces:    map[string]map[string]string{},
+		Classes:       map[types.NamespacedName]bool{},
+		Clusters:      map[types.NamespacedName]*CAPICluster{},
+		FleetClusters: map[types.NamespacedName]*InFleet{},
+		Groups:        map[types.NamespacedName]*fleetv1.ClusterGroup{},
+		Mappings:      map[types.NamespacedName]*fleetv1.BundleNamespaceMapping{},
+		Deployments:   map[string][]*Deployed{},
+		Unread:        map[Kind]string{},
+	}
+}
+
+// Clone returns the same objects in maps of their own, without Deployments.
+func (o *Objects) Clone() *Objects {
+	copied := *o
+	copied.Deployments = map[string][]*Deployed{}
+	copied.Namespaces, copied.Classes = maps.Clone(o.Namespaces), maps.Clone(o.Classes)
+	copied.Clusters, copied.FleetClusters = maps.Clone(o.Clusters), maps.Clone(o.FleetClusters)
+	copied.Groups, copied.Mappings = maps.Clone(o.Groups), maps.Clone(o.Mappings)
+	copied.Unread = maps.Clone(o.Unread)
+	return &copied
+}
+
+// CAPICluster is what is kept of a CAPI Cluster.
+type CAPICluster struct {
+	Class types.NamespacedName
+	// Labels are kept only as long as Muster has said nothing about the Cluster.
+	Labels           map[string]string
+	Pin              stamp.Pin
+	Deleting, Paused bool
+	// Imported and BundlesReady are Muster's conditions; nil if it has none.
+	Imported, BundlesReady *Condition
+}
+
+// Condition is what is kept of a condition.
+type Condition struct {
+	Status          metav1.ConditionStatus
+	Reason, Message string
+	Since           time.Time
+}
+
+// Names of the conditions that the syncer keeps on a CAPI Cluster.
+const (
+	importedCondition = "FleetImported"
+	bundlesCondition  = "FleetBundlesReady"
+)
+
+// CutCluster returns what is kept of a CAPI Cluster.
+func CutCluster(in *clusterv1.Cluster) *CAPICluster {
+	_, annotated := in.Annotations[clusterv1.PausedAnnotation]
+	result := &CAPICluster{
+		Class:        in.GetClassKey(),
+		Pin:          stamp.PinOf(in.Annotations),
+		Deleting:     !in.DeletionTimestamp.IsZero(),
+		Paused:       annotated || ptr.Deref(in.Spec.Paused, false),
+		Imported:     cutCondition(in.Status.Conditions, importedCondition),
+		BundlesReady: cutCondition(in.Status.Conditions, bundlesCondition),
+	}
+	if result.Imported == nil {
+		result.Labels = in.Labels
+	}
+	return result
+}
+
+func cutCondition(conditions []metav1.Condition, name string) *Condition {
+	found := meta.FindStatusCondition(conditions, name)
+	if found == nil {
+		return nil
+	}
+	return &Condition{found.Status, shown(found.Reason), shown(found.Message), found.LastTransitionTime.Time}
+}
+
+// InFleet is what is kept of a Fleet Cluster.
+type InFleet struct {
+	// Class is what its labels say: a hint, and no proof.
+	Class  types.NamespacedName
+	Origin stamp.Origin
+	// Ours means that Muster made it.
+	Ours, Deleting bool
+	// Namespace is where Fleet keeps its BundleDeployments.
+	Namespace string
+	LastSeen  time.Time
+	// State is Fleet's word for it; empty as long as there is none.
+	State, ReadyBundles, Message     string
+	ResourcesReady, ResourcesDesired int
+}
+
+// CutFleetCluster returns what is kept of a Fleet Cluster.
+func CutFleetCluster(in *fleetv1.Cluster) *InFleet {
+	result := &InFleet{
+		Class:            types.NamespacedName{Namespace: in.Labels[stamp.ClassNamespaceLabel], Name: in.Labels[stamp.ClassNameLabel]},
+		Origin:           stamp.OriginOf(in),
+		Ours:             stamp.IsOurs(in),
+		Deleting:         !in.DeletionTimestamp.IsZero(),
+		Namespace:        in.Status.Namespace,
+		LastSeen:         in.Status.Agent.LastSeen.Time,
+		State:            shown(in.Status.Display.State),
+		ReadyBundles:     shown(in.Status.Display.ReadyBundles),
+		ResourcesReady:   in.Status.ResourceCounts.Ready,
+		ResourcesDesired: in.Status.ResourceCounts.DesiredReady,
+	}
+	for _, condition := range in.Status.Conditions {
+		if condition.Type == "Ready" {
+			result.Message = shown(condition.Message)
+		}
+	}
+	return result
+}
+
+// Deployed is what is kept of a BundleDeployment.
+type Deployed struct {
+	Bundle types.NamespacedName
+	// Source is the HelmOp or GitRepo that made the Bundle; empty if somebody else did.
+	Source string
+	State  fleetv1.BundleState
+	// Message is Fleet's.
+	Message string
+	// Ready is how many resources are, of Desired.
+	Ready, Desired int
+	// Troubled are the resources that are not as they should be.
+	Troubled []Troubled
+}
+
+// Troubled is a resource of a Bundle that is not as it should be.
+type Troubled struct {
+	Kind, Namespace, Name, Why string
+}
+
+// CutDeployment returns what is kept of a BundleDeployment.
+func CutDeployment(in *fleetv1.BundleDeployment) *Deployed {
+	result := &Deployed{
+		Bundle:  types.NamespacedName{Namespace: in.Labels[fleetv1.BundleNamespaceLabel], Name: in.Labels[fleetv1.BundleLabel]},
+		Source:  SourceOf(in.Labels),
+		State:   stateOf(in),
+		Message: shown(messageOf(in)),
+		Ready:   in.Status.ResourceCounts.Ready,
+		Desired: in.Status.ResourceCounts.DesiredReady,
+	}
+	for _, resource := range in.Status.NonReadyStatus {
+		why := resource.Summary.State
+		if len(resource.Summary.Message) > 0 {
+			why += ": " + strings.Join(resource.Summary.Message, "; ")
+		}
+		result.Troubled = append(result.Troubled, Troubled{shown(resource.Kind), shown(resource.Namespace), shown(resource.Name), shown(why)})
+	}
+	for _, resource := range in.Status.ModifiedStatus {
+		why := "modified"
+		switch {
+		case resource.Create:
+			why = "missing"
+		case resource.Delete:
+			why = "extra"
+		}
+		if resource.Patch != "" {
+			why += ": " + resource.Patch
+		}
+		result.Troubled = append(result.Troubled, Troubled{shown(resource.Kind), shown(resource.Namespace), shown(resource.Name), shown(why)})
+	}
+	return result
+}
+
+// SourceOf returns which HelmOp or GitRepo made a Bundle, by its labels or those of one of its
+// BundleDeployments.
+func SourceOf(labels map[string]string) string {
+	switch {
+	case labels[fleetv1.HelmOpLabel] != "":
+		return "HelmOp " + labels[fleetv1.HelmOpLabel]
+	case labels[fleetv1.RepoLabel] != "":
+		return "GitRepo " + labels[fleetv1.RepoLabel]
+	default:
+		return ""
+	}
+}
+
+// stateOf is Fleet's own way from a BundleDeployment to a word.
+func stateOf(in *fleetv1.BundleDeployment) fleetv1.BundleState {
+	switch {
+	case in.Status.AppliedDeploymentID != in.Spec.DeploymentID:
+		for _, condition := range in.Status.Conditions {
+			if condition.Type == fleetv1.BundleDeploymentConditionDeployed && condition.Status == "False" {
+				return fleetv1.ErrApplied
+			}
+		}
+		return fleetv1.WaitApplied
+	case !in.Status.Ready:
+		return fleetv1.NotReady
+	case in.Spec.DeploymentID != in.Spec.StagedDeploymentID:
+		return fleetv1.OutOfSync
+	case !in.Status.NonModified:
+		return fleetv1.Modified
+	default:
+		return fleetv1.Ready
+	}
+}
+
+func messageOf(in *fleetv1.BundleDeployment) string {
+	messages := map[string]string{}
+	for _, condition := range in.Status.Conditions {
+		messages[condition.Type] = condition.Message
+	}
+	if in.Status.AppliedDeploymentID != in.Spec.DeploymentID {
+		delete(messages, fleetv1.BundleDeploymentConditionInstalled) // It is about what was there before.
+	}
+	for _, name := range []string{fleetv1.BundleDeploymentConditionDeployed, fleetv1.BundleDeploymentConditionInstalled, fleetv1.BundleDeploymentConditionMonitored} {
+		if messages[name] != "" {
+			return messages[name]
+		}
+	}
+	return ""
+}

@@ -1,0 +1,184 @@
+package page
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-fleet/muster/internal/view"
+)
+
+// served is a page that is served, as its readers see it.
+type served struct {
+	testing.TB
+	*crowd
+	*Server
+	url string
+}
+
+func serveCrowd(t *testing.T, many int) *served {
+	t.Helper()
+	listener := listen(t)
+	c := newCrowd(many, 1)
+	server := New(c, "many", listener)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(ctx, listener) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return &served{t, c, server, "http://" + listener.Addr().String() + server.Path()}
+}
+
+func (s *served) get(path, lastEvent string) *http.Response {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Second)
+	s.Cleanup(cancel)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
+	if err != nil {
+		s.Fatal(err)
+	}
+	if lastEvent != "" {
+		request.Header.Set("Last-Event-ID", lastEvent)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = response.Body.Close() })
+	return response
+}
+
+var pageNumber = regexp.MustCompile(`data-number="(\d+)"`)
+
+// load returns the number of the changes that the page has.
+func (s *served) load() int {
+	s.Helper()
+	text, err := io.ReadAll(s.get("", "").Body)
+	if err != nil {
+		s.Fatal(err)
+	}
+	found := pageNumber.FindSubmatch(text)
+	if found == nil {
+		s.Fatalf("no number in %s", text)
+	}
+	number, err := strconv.Atoi(string(found[1]))
+	if err != nil {
+		s.Fatal(err)
+	}
+	return number
+}
+
+// change changes a Cluster, and returns once that was sent.
+func (s *served) change(state string) {
+	s.Helper()
+	before := s.feed.now()
+	s.become(crowdKey(0, 1), state)
+	s.changed <- struct{}{}
+	for begin := time.Now(); s.feed.now() == before; time.Sleep(10 * time.Millisecond) {
+		if time.Since(begin) > 20*time.Second {
+			s.Fatalf("%s was not told", state)
+		}
+	}
+}
+
+// next returns the next message that is not empty, and its number.
+func next(lines *bufio.Scanner) (id, data string) {
+	for lines.Scan() {
+		name, value, _ := strings.Cut(lines.Text(), ": ")
+		switch {
+		case name == "id":
+			id = value
+		case name == "data" && value != "[]":
+			return id, value
+		}
+	}
+	return id, ""
+}
+
+// TestMissedOnTheWay has a reader be told of what happened after its page was made and
+// before it connected, and of nothing twice when it comes back.
+func TestMissedOnTheWay(t *testing.T) {
+	s := serveCrowd(t, 3)
+	number := s.load()
+	s.change("ErrApplied")
+	s.change("NotReady")
+	lines := bufio.NewScanner(s.get(fmt.Sprintf("events?after=%d", number), "").Body)
+	last := ""
+	for i, state := range []string{"ErrApplied", "NotReady"} {
+		id, data := next(lines)
+		if want := strconv.Itoa(number + i + 1); id != want || !strings.Contains(data, view.ClusterID(crowdKey(0, 1))) || !strings.Contains(data, state) {
+			t.Errorf("got %s: %s, want %s about %s", id, data, want, state)
+		}
+		last = id
+	}
+	s.change("Modified")
+	lines = bufio.NewScanner(s.get(fmt.Sprintf("events?after=%d", number), last).Body)
+	if id, data := next(lines); id != strconv.Itoa(number+3) || !strings.Contains(data, "Modified") {
+		t.Errorf("who came back was sent %s: %s", id, data)
+	}
+}
+
+// TestEventsWithoutANumber refuses a reader that does not say what it has.
+func TestEventsWithoutANumber(t *testing.T) {
+	if response := serveCrowd(t, 1).get("events", ""); response.StatusCode != http.StatusBadRequest {
+		t.Errorf("it was answered %s", response.Status)
+	}
+}
+
+// TestBackAndForth has a reader whose page shows what no comparison has seen be told that it
+// is over.
+func TestBackAndForth(t *testing.T) {
+	s := serveCrowd(t, 3)
+	s.load()
+	s.become(crowdKey(0, 1), "ErrApplied")
+	number := s.load()
+	s.become(crowdKey(0, 1), "")
+	s.changed <- struct{}{}
+	_, data := next(bufio.NewScanner(s.get(fmt.Sprintf("events?after=%d", number), "").Body))
+	if !strings.Contains(data, view.ClusterID(crowdKey(0, 1))) || strings.Contains(data, "ErrApplied") {
+		t.Errorf("who saw ErrApplied was sent %q", data)
+	}
+}
+
+// TestImportedWhileWatched follows the Bundles of a Cluster that is imported only when
+// somebody is looking at it.
+func TestImportedWhileWatched(t *testing.T) {
+	s := serveCrowd(t, 3)
+	key := crowdKey(0, 1)
+	imported := s.objects.FleetClusters[key]
+	delete(s.objects.FleetClusters, key)
+	number := s.load()
+	lines := bufio.NewScanner(s.get(fmt.Sprintf("events?after=%d&cluster=%s", number, url.QueryEscape(view.ClusterID(key))), "").Body)
+	select {
+	case namespace := <-s.watched:
+		t.Fatalf("%s is watched, which is not there", namespace)
+	case <-time.After(time.Second):
+	}
+	s.mu.Lock()
+	s.objects.FleetClusters[key] = imported
+	s.mu.Unlock()
+	s.changed <- struct{}{}
+	if _, data := next(lines); !strings.Contains(data, view.ClusterID(key)) {
+		t.Errorf("told: %s", data)
+	}
+	select {
+	case namespace := <-s.watched:
+		if namespace != imported.Namespace {
+			t.Errorf("%s is watched, not %s", namespace, imported.Namespace)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("its Bundles are not watched")
+	}
+}

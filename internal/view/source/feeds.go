@@ -1,0 +1,173 @@
+// Package source reads what a picture is made of: from an API server, once or for as long
+// as somebody looks, and from files. It has the rights of the person who looks: what may not
+// be read is noted, and the rest is shown.
+package source
+
+import (
+	"errors"
+	"fmt"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/view"
+)
+
+// feed is a kind that a picture is made of.
+type feed struct {
+	kind view.Kind
+	list client.ObjectList
+	// by is who serves the kind.
+	by string
+	// wide means that the kind has no namespaces.
+	wide bool
+
+	// move puts what was read of a scope in the place of what was there of it.
+	move func(scope Scope, from, to *view.Objects)
+	put  func(*view.Objects, client.Object)
+	drop func(*view.Objects, types.NamespacedName)
+}
+
+// feeds are all of them. A Bundle is none: its resources are large, and what the picture
+// shows of it is on its BundleDeployments.
+func feeds() []feed {
+	return []feed{
+		{
+			kind: view.Config, list: &addonsv1.FleetAddonConfigList{}, by: "Muster", wide: true,
+			move: func(_ Scope, from, to *view.Objects) { to.Config = from.Config },
+			put: func(o *view.Objects, object client.Object) {
+				if config := object.(*addonsv1.FleetAddonConfig); config.Name == addonsv1.FleetAddonConfigName {
+					o.Config = config
+				}
+			},
+			drop: func(o *view.Objects, key types.NamespacedName) {
+				if key.Name == addonsv1.FleetAddonConfigName {
+					o.Config = nil
+				}
+			},
+		},
+		{
+			kind: view.Namespace, list: metadataList(corev1.SchemeGroupVersion.WithKind("NamespaceList")), by: "Kubernetes", wide: true,
+			move: func(_ Scope, from, to *view.Objects) { to.Namespaces = from.Namespaces },
+			put: func(o *view.Objects, object client.Object) {
+				labels := object.GetLabels()
+				if labels == nil {
+					labels = map[string]string{}
+				}
+				o.Namespaces[object.GetName()] = labels
+			},
+			drop: func(o *view.Objects, key types.NamespacedName) { delete(o.Namespaces, key.Name) },
+		},
+		{
+			kind: view.ClusterClass, list: metadataList(clusterv1.GroupVersion.WithKind("ClusterClassList")), by: "Cluster API",
+			move: func(scope Scope, from, to *view.Objects) { to.Classes = merged(scope, from.Classes, to.Classes) },
+			put:  func(o *view.Objects, object client.Object) { o.Classes[client.ObjectKeyFromObject(object)] = true },
+			drop: func(o *view.Objects, key types.NamespacedName) { delete(o.Classes, key) },
+		},
+		{
+			kind: view.Cluster, list: &clusterv1.ClusterList{}, by: "Cluster API",
+			move: func(_ Scope, from, to *view.Objects) { to.Clusters = from.Clusters },
+			put: func(o *view.Objects, object client.Object) {
+				o.Clusters[client.ObjectKeyFromObject(object)] = view.CutCluster(object.(*clusterv1.Cluster))
+			},
+			drop: func(o *view.Objects, key types.NamespacedName) { delete(o.Clusters, key) },
+		},
+		{
+			kind: view.FleetCluster, list: &fleetv1.ClusterList{}, by: "Fleet",
+			move: func(_ Scope, from, to *view.Objects) { to.FleetClusters = from.FleetClusters },
+			put: func(o *view.Objects, object client.Object) {
+				o.FleetClusters[client.ObjectKeyFromObject(object)] = view.CutFleetCluster(object.(*fleetv1.Cluster))
+			},
+			drop: func(o *view.Objects, key types.NamespacedName) { delete(o.FleetClusters, key) },
+		},
+		{
+			kind: view.ClusterGroup, list: &fleetv1.ClusterGroupList{}, by: "Fleet",
+			move: func(_ Scope, from, to *view.Objects) { to.Groups = from.Groups },
+			put: func(o *view.Objects, object client.Object) {
+				o.Groups[client.ObjectKeyFromObject(object)] = cutGroup(object.(*fleetv1.ClusterGroup))
+			},
+			drop: func(o *view.Objects, key types.NamespacedName) { delete(o.Groups, key) },
+		},
+		{
+			kind: view.Mapping, list: &fleetv1.BundleNamespaceMappingList{}, by: "Fleet",
+			move: func(scope Scope, from, to *view.Objects) { to.Mappings = merged(scope, from.Mappings, to.Mappings) },
+			put: func(o *view.Objects, object client.Object) {
+				o.Mappings[client.ObjectKeyFromObject(object)] = object.(*fleetv1.BundleNamespaceMapping)
+			},
+			drop: func(o *view.Objects, key types.NamespacedName) { delete(o.Mappings, key) },
+		},
+	}
+}
+
+// merged returns what the one has of a scope, and the other beyond it.
+func merged[V any](scope Scope, within, beyond map[types.NamespacedName]V) map[types.NamespacedName]V {
+	if scope.Namespace == "" {
+		return within
+	}
+	result := map[types.NamespacedName]V{}
+	for key, value := range within {
+		if key.Namespace == scope.Namespace {
+			result[key] = value
+		}
+	}
+	for key, value := range beyond {
+		if key.Namespace != scope.Namespace {
+			result[key] = value
+		}
+	}
+	return result
+}
+
+// cutGroup drops the status, which names each Cluster in trouble.
+func cutGroup(in *fleetv1.ClusterGroup) *fleetv1.ClusterGroup {
+	result := &fleetv1.ClusterGroup{Spec: in.Spec}
+	result.Namespace, result.Name, result.Labels = in.Namespace, in.Name, in.Labels
+	return result
+}
+
+func metadataList(kind schema.GroupVersionKind) *metav1.PartialObjectMetadataList {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(kind)
+	return list
+}
+
+// each visits the items of a list.
+func each(list client.ObjectList, visit func(client.Object)) {
+	// The items are values or pointers of types that are all objects.
+	_ = meta.EachListItem(list, func(item runtime.Object) error {
+		if object, ok := item.(client.Object); ok {
+			visit(object)
+		}
+		return nil
+	})
+}
+
+// errNotInFile means that a file has no object of a kind: that proves nothing about the
+// cluster it is from.
+var errNotInFile = errors.New("none in the file")
+
+// unreadable returns why something could not be read, as a note; empty if that is an error
+// which ends everything.
+func unreadable(err error, by string) string {
+	switch {
+	case errors.Is(err, errNotInFile):
+		return errNotInFile.Error()
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return "may not be read by you"
+	case meta.IsNoMatchError(err):
+		return fmt.Sprintf("not served here; is %s installed?", by)
+	case apierrors.IsResourceExpired(err), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err), apierrors.IsTooManyRequests(err):
+		return "cut short, not all are shown: " + err.Error()
+	default:
+		return ""
+	}
+}

@@ -1,0 +1,256 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/view"
+)
+
+// Follower keeps what a picture is made of up to date: each kind is listed once and then
+// watched.
+type Follower struct {
+	client client.WithWatch
+	scope  Scope
+
+	mu      sync.Mutex
+	objects *view.Objects
+	// unreadBeyond is what could not be read beyond the namespace that is looked at. It is apart
+	// from what could not be read in it: each goes when it is read itself.
+	unreadBeyond map[view.Kind]string
+	changed      chan struct{}
+	synced       sync.WaitGroup
+}
+
+const (
+	// again is how long to wait before a list or watch is tried again, and longest how long
+	// at most, after many that were no use.
+	again   = time.Second
+	longest = 30 * time.Second
+	// lasting is how long a watch of use lives even if it has nothing to tell.
+	lasting = 5 * time.Second
+)
+
+// pause is what lies between tries: the longer, the more of them were no use.
+type pause struct{ last time.Duration }
+
+func (p *pause) take(ctx context.Context) {
+	p.last = min(max(2*p.last, again), longest)
+	select {
+	case <-ctx.Done():
+	case <-time.After(p.last):
+	}
+}
+
+// Follow starts to follow, and returns once everything was listed, or could not be. What
+// cannot be read, then or later, is noted in the objects; it is tried again all the time.
+func Follow(ctx context.Context, from client.WithWatch, scope Scope) (*Follower, error) {
+	f := &Follower{client: from, scope: scope, objects: view.NewObjects(), changed: make(chan struct{}, 1)}
+	failed := make(chan error, len(feeds()))
+	for _, feed := range feeds() {
+		if scope.Namespace != "" && feed.kind == view.Namespace {
+			continue
+		}
+		f.synced.Add(1)
+		go f.follow(ctx, feed, failed)
+	}
+	f.synced.Wait()
+	if scope.Namespace != "" {
+		if err := f.readBeyond(ctx); err != nil {
+			return nil, err
+		}
+		go f.revisit(ctx)
+	}
+	close(failed)
+	var errs []error
+	for err := range failed {
+		errs = append(errs, err)
+	}
+	if len(errs) == len(feeds()) {
+		return nil, errors.Join(errs...) // Nothing could be read: nobody is there.
+	}
+	return f, ctx.Err()
+}
+
+// Snapshot returns the objects as they are now, in maps of their own.
+func (f *Follower) Snapshot() *view.Objects {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	copied := f.objects.Clone()
+	copied.Now = time.Now()
+	for kind, why := range f.unreadBeyond {
+		if copied.Unread[kind] == "" {
+			copied.Unread[kind] = why
+		}
+	}
+	return copied
+}
+
+// Changed receives after changes, of which several may be one.
+func (f *Follower) Changed() <-chan struct{} { return f.changed }
+
+func (f *Follower) update(change func(*view.Objects)) {
+	f.mu.Lock()
+	change(f.objects)
+	f.mu.Unlock()
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+// follow lists and watches a kind for as long as the context lives. The first list is
+// waited for; an error of it is sent.
+func (f *Follower) follow(ctx context.Context, feed feed, failed chan<- error) {
+	var pause pause
+	since := time.Now()
+	for first := true; ctx.Err() == nil; first = false {
+		version, err := f.list(ctx, feed)
+		if first {
+			if err != nil && unreadable(err, feed.by) == "" {
+				failed <- err
+			}
+			f.synced.Done()
+		}
+		why := unreadable(err, feed.by)
+		if err == nil {
+			err = f.keep(ctx, feed, version, &pause)
+			since = time.Now()
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if why == "" {
+			why = staleness(err, since)
+		}
+		f.update(func(objects *view.Objects) { objects.Unread[feed.kind] = why })
+		pause.take(ctx)
+	}
+}
+
+// keep watches a kind from a version on, again and again, until that fails.
+func (f *Follower) keep(ctx context.Context, feed feed, version string, pause *pause) error {
+	for ctx.Err() == nil {
+		begin := time.Now()
+		seen, err := f.watch(ctx, feed, version)
+		hasLasted := time.Since(begin) > lasting
+		if hasLasted || seen != version {
+			pause.last = 0
+		}
+		if err != nil {
+			return err
+		}
+		if version = seen; !hasLasted {
+			pause.take(ctx) // Some proxies end each watch at once, and without an error.
+		}
+	}
+	return ctx.Err()
+}
+
+func staleness(err error, since time.Time) string {
+	return fmt.Sprintf("not up to date since %s: %s", since.Format(time.TimeOnly), err)
+}
+
+// list lists a kind and puts it in the place of what was there.
+func (f *Follower) list(ctx context.Context, feed feed) (string, error) {
+	fresh := view.NewObjects()
+	version, err := feed.read(ctx, f.client, f.scope, fresh)
+	if err != nil {
+		return "", err
+	}
+	f.update(func(objects *view.Objects) {
+		feed.move(f.scope, fresh, objects)
+		delete(objects.Unread, feed.kind)
+	})
+	return version, nil
+}
+
+// watch follows a kind from a version on until the watch ends, and returns how far it came,
+// also if that was by an error.
+func (f *Follower) watch(ctx context.Context, feed feed, version string) (string, error) {
+	options := append(feed.within(f.scope), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true}})
+	watcher, err := f.client.Watch(ctx, feed.list.DeepCopyObject().(client.ObjectList), options...)
+	if err != nil {
+		return version, err
+	}
+	defer watcher.Stop()
+	for event := range watcher.ResultChan() {
+		object, isObject := event.Object.(client.Object)
+		switch {
+		case event.Type == watch.Error:
+			return version, apierrors.FromObject(event.Object)
+		case !isObject:
+			continue
+		case event.Type == watch.Added, event.Type == watch.Modified:
+			f.update(func(objects *view.Objects) { feed.put(objects, object) })
+		case event.Type == watch.Deleted:
+			f.update(func(objects *view.Objects) { feed.drop(objects, client.ObjectKeyFromObject(object)) })
+		}
+		version = object.GetResourceVersion()
+	}
+	return version, nil
+}
+
+// revisit reads again, now and then, what lies beyond the namespace and is not watched.
+func (f *Follower) revisit(ctx context.Context) {
+	since := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(longest):
+		}
+		err := f.readBeyond(ctx)
+		if err == nil {
+			since = time.Now()
+			continue
+		}
+		why := staleness(err, since)
+		f.update(func(*view.Objects) {
+			f.unreadBeyond = map[view.Kind]string{view.ClusterClass: why, view.Mapping: why}
+		})
+	}
+}
+
+// readBeyond reads what lies beyond the namespace, and puts it in the place of what was there.
+func (f *Follower) readBeyond(ctx context.Context) error {
+	fresh := view.NewObjects()
+	f.mu.Lock()
+	maps.Copy(fresh.Clusters, f.objects.Clusters)
+	f.mu.Unlock()
+	if err := beyond(ctx, f.client, f.scope, fresh); err != nil {
+		return err
+	}
+	f.update(func(objects *view.Objects) {
+		f.unreadBeyond = fresh.Unread
+		objects.Namespaces = fresh.Namespaces
+		objects.Classes = merged(f.scope, objects.Classes, fresh.Classes)
+		objects.Mappings = merged(f.scope, objects.Mappings, fresh.Mappings)
+	})
+	return nil
+}
+
+// WatchBundles calls changed whenever Fleet changes what it has for a Cluster, until the
+// context ends.
+func (f *Follower) WatchBundles(ctx context.Context, fleetNamespace string, changed func()) {
+	deployments := feed{
+		kind: view.Deployment, list: &fleetv1.BundleDeploymentList{}, by: "Fleet",
+		move: func(Scope, *view.Objects, *view.Objects) {},
+		put:  func(*view.Objects, client.Object) { changed() },
+		drop: func(*view.Objects, types.NamespacedName) { changed() },
+	}
+	own := &Follower{client: f.client, scope: Scope{Namespace: fleetNamespace}, objects: view.NewObjects(), changed: make(chan struct{}, 1)}
+	own.synced.Add(1)
+	own.follow(ctx, deployments, make(chan error, 1))
+}

@@ -1,0 +1,276 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/view"
+)
+
+// server is an API server whose faults are chosen. It runs on the clock of synctest.
+type server struct {
+	client.WithWatch // What is not played here panics.
+
+	mu             sync.Mutex
+	lists, watches int // of Clusters
+	clusters       []clusterv1.Cluster
+	mappings       []fleetv1.BundleNamespaceMapping // of the namespace that is looked at
+	// get and watch answer for what they say.
+	get   func(key types.NamespacedName) error
+	watch func(ctx context.Context, list client.ObjectList) (watch.Interface, error)
+}
+
+func (s *server) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list.SetResourceVersion("1")
+	switch list := list.(type) {
+	case *clusterv1.ClusterList:
+		s.lists++
+		list.Items = s.clusters
+	case *fleetv1.BundleNamespaceMappingList:
+		list.Items = s.mappings
+	}
+	return nil
+}
+
+func (s *server) Get(_ context.Context, key types.NamespacedName, object client.Object, _ ...client.GetOption) error {
+	object.SetNamespace(key.Namespace)
+	object.SetName(key.Name)
+	if s.get == nil {
+		return nil
+	}
+	return s.get(key)
+}
+
+func (s *server) Watch(ctx context.Context, list client.ObjectList, _ ...client.ListOption) (watch.Interface, error) {
+	if _, is := list.(*clusterv1.ClusterList); is {
+		s.mu.Lock()
+		s.watches++
+		tooMany := s.watches > 10_000
+		s.mu.Unlock()
+		if tooMany { // A loop without a pause: the clock would stand still.
+			return living(ctx, time.Hour), nil
+		}
+	}
+	return s.watch(ctx, list)
+}
+
+// played is a watch that lives for a while, tells of some events, and ends.
+type played chan watch.Event
+
+func (p played) Stop()                          {}
+func (p played) ResultChan() <-chan watch.Event { return p }
+
+func living(ctx context.Context, life time.Duration, events ...watch.Event) watch.Interface {
+	result := make(played, len(events))
+	go func() {
+		defer close(result)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(life):
+		}
+		for _, event := range events {
+			result <- event
+		}
+	}()
+	return result
+}
+
+// following follows a server for a while, and hands the follower to a test.
+func following(t *testing.T, s *server, scope Scope, test func(*testing.T, *Follower)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		f, err := Follow(ctx, s, scope)
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, f)
+	})
+}
+
+// expiring is a watch that ends after ten seconds so that all must be listed anew.
+func expiring(ctx context.Context, _ client.ObjectList) (watch.Interface, error) {
+	return living(ctx, 10*time.Second, expired()), nil
+}
+
+func expired() watch.Event {
+	gone := apierrors.NewResourceExpired("too old").Status()
+	return watch.Event{Type: watch.Error, Object: &gone}
+}
+
+var errForbidden = apierrors.NewForbidden(schema.GroupResource{Resource: "clusters"}, "", nil)
+
+// TestFollowPauses counts what is asked of an API server, or of a proxy before it, of which
+// watches are no use: in ten minutes, some tries at most every half a minute.
+func TestFollowPauses(t *testing.T) {
+	moved := &clusterv1.Cluster{}
+	moved.ResourceVersion = "2"
+	for name, test := range map[string]struct {
+		watch                                          func(ctx context.Context, calls int) (watch.Interface, error)
+		fewestLists, mostLists, fewestTries, mostTries int
+	}{
+		"watching is forbidden": {
+			func(context.Context, int) (watch.Interface, error) { return nil, errForbidden }, 15, 30, 15, 30,
+		},
+		"watches end at once": {
+			func(ctx context.Context, _ int) (watch.Interface, error) { return living(ctx, 0), nil }, 1, 1, 15, 30,
+		},
+		"watches fail at once": {
+			func(ctx context.Context, _ int) (watch.Interface, error) {
+				return living(ctx, 0, expired()), nil
+			}, 15, 30, 15, 30,
+		},
+		"watches end at once, having told something": {
+			func(ctx context.Context, calls int) (watch.Interface, error) {
+				reported := moved.DeepCopy()
+				reported.ResourceVersion = fmt.Sprint(calls + 1)
+				return living(ctx, 0, watch.Event{Type: watch.Modified, Object: reported}), nil
+			}, 1, 1, 500, 610,
+		},
+		"watches last a minute": {
+			func(ctx context.Context, _ int) (watch.Interface, error) { return living(ctx, time.Minute), nil }, 1, 1, 10, 11,
+		},
+		"watches last six seconds": {
+			func(ctx context.Context, _ int) (watch.Interface, error) { return living(ctx, 6*time.Second), nil }, 1, 1, 80, 101,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &server{}
+			s.watch = func(ctx context.Context, list client.ObjectList) (watch.Interface, error) {
+				if _, is := list.(*clusterv1.ClusterList); !is {
+					return living(ctx, time.Hour), nil
+				}
+				s.mu.Lock()
+				calls := s.watches
+				s.mu.Unlock()
+				return test.watch(ctx, calls)
+			}
+			following(t, s, Scope{}, func(t *testing.T, _ *Follower) {
+				time.Sleep(10 * time.Minute)
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if s.lists < test.fewestLists || s.lists > test.mostLists {
+					t.Errorf("%d lists, want %d to %d", s.lists, test.fewestLists, test.mostLists)
+				}
+				if s.watches < test.fewestTries || s.watches > test.mostTries {
+					t.Errorf("%d watches, want %d to %d", s.watches, test.fewestTries, test.mostTries)
+				}
+			})
+		})
+	}
+}
+
+// TestFollowWithoutWatch says of what may be listed, and not watched, that it is old, and
+// not that it may not be read.
+func TestFollowWithoutWatch(t *testing.T) {
+	s := &server{watch: func(context.Context, client.ObjectList) (watch.Interface, error) { return nil, errForbidden }}
+	following(t, s, Scope{}, func(t *testing.T, f *Follower) {
+		time.Sleep(time.Second / 2)
+		if why := f.Snapshot().Unread[view.Cluster]; !strings.HasPrefix(why, "not up to date since ") {
+			t.Errorf("got %q", why)
+		}
+	})
+}
+
+func clusterOf(namespace, name string, class types.NamespacedName) clusterv1.Cluster {
+	result := clusterv1.Cluster{}
+	result.Namespace, result.Name = namespace, name
+	result.Spec.Topology.ClassRef = clusterv1.ClusterClassRef{Namespace: class.Namespace, Name: class.Name}
+	return result
+}
+
+// TestFollowNamespace has lists of a namespace come anew: what lies beyond it stays.
+func TestFollowNamespace(t *testing.T) {
+	class := types.NamespacedName{Namespace: "classes", Name: "standard"}
+	leads := types.NamespacedName{Namespace: "classes", Name: "team-a"}
+	own := types.NamespacedName{Namespace: "team-a", Name: "elsewhere"}
+	mapping := fleetv1.BundleNamespaceMapping{ObjectMeta: metav1.ObjectMeta{Namespace: own.Namespace, Name: own.Name}}
+	s := &server{clusters: []clusterv1.Cluster{clusterOf("team-a", "prod", class)}, mappings: []fleetv1.BundleNamespaceMapping{mapping}}
+	s.watch = expiring
+	following(t, s, Scope{Namespace: "team-a"}, func(t *testing.T, f *Follower) {
+		for second := range 120 {
+			objects := f.Snapshot()
+			if !objects.Classes[class] || objects.Mappings[leads] == nil || objects.Namespaces["team-a"] == nil {
+				t.Fatalf("after %d s, there are the classes %v, the mappings %v and the namespaces %v", second, objects.Classes, objects.Mappings, objects.Namespaces)
+			}
+			if there := objects.Mappings[own] != nil; second < 10 && !there || second > 12 && there {
+				t.Fatalf("after %d s, the mapping of the namespace itself is there: %v", second, there)
+			}
+			if second == 5 {
+				s.mu.Lock()
+				s.mappings = nil
+				s.mu.Unlock()
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// TestFollowBeyond loses sight of what lies beyond the namespace, and gets it back: the note
+// goes with the next look that works, and not with a list of the namespace itself.
+func TestFollowBeyond(t *testing.T) {
+	class := types.NamespacedName{Namespace: "classes", Name: "standard"}
+	leads := types.NamespacedName{Namespace: "classes", Name: "team-a"}
+	begin := time.Time{}
+	s := &server{clusters: []clusterv1.Cluster{clusterOf("team-a", "prod", class)}}
+	s.get = func(key types.NamespacedName) error {
+		switch passed := time.Since(begin); {
+		case passed > 3*time.Minute && key == leads:
+			return apierrors.NewNotFound(schema.GroupResource{}, key.Name)
+		case passed > 2*time.Minute && passed < 3*time.Minute && key.Namespace == "classes":
+			return errForbidden
+		case passed > time.Minute && passed < 2*time.Minute:
+			return errors.New("nobody is there")
+		}
+		return nil
+	}
+	s.watch = expiring // Lists of the namespace itself succeed all the time.
+	synctest.Test(t, func(t *testing.T) {
+		begin = time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		f, err := Follow(ctx, s, Scope{Namespace: "team-a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		until := func(passed time.Duration) (unread string, mapping, class bool) {
+			time.Sleep(passed - time.Since(begin))
+			objects := f.Snapshot()
+			return objects.Unread[view.Mapping], objects.Mappings[leads] != nil, len(objects.Classes) == 1
+		}
+		for _, want := range []struct {
+			passed         time.Duration
+			note           string
+			mapping, class bool
+		}{
+			{50 * time.Second, "", true, true},
+			{105 * time.Second, "not up to date since", true, true}, // What was seen last stays.
+			{170 * time.Second, "may not be read by you", false, false},
+			{225 * time.Second, "", false, true},
+		} {
+			note, mapping, class := until(want.passed)
+			if !strings.HasPrefix(note, want.note) || (note == "") != (want.note == "") || mapping != want.mapping || class != want.class {
+				t.Errorf("after %s: the note is %q, mapping %v, class %v; want %+v", want.passed, note, mapping, class, want)
+			}
+		}
+	})
+}

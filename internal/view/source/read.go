@@ -1,0 +1,162 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/view"
+)
+
+// Scope is what is looked at.
+type Scope struct {
+	// Namespace is the only one whose Clusters are looked at; all if empty.
+	Namespace string
+	// Bundles has what is on each Cluster read, too.
+	Bundles bool
+}
+
+// clock is implemented by a Reader that has a time of its own.
+type clock interface{ Now() time.Time }
+
+// now returns the time from which ages are counted.
+func now(reader client.Reader) time.Time {
+	if file, ok := reader.(clock); ok {
+		return file.Now()
+	}
+	return time.Now()
+}
+
+// Read reads what a picture is made of, once.
+func Read(ctx context.Context, reader client.Reader, scope Scope) (*view.Objects, error) {
+	objects := view.NewObjects()
+	objects.Now = now(reader)
+	for _, feed := range feeds() {
+		if scope.Namespace != "" && feed.kind == view.Namespace {
+			continue // See beyond.
+		}
+		_, err := feed.read(ctx, reader, scope, objects)
+		if err := note(objects, feed, err); err != nil {
+			return nil, err
+		}
+	}
+	if err := beyond(ctx, reader, scope, objects); err != nil {
+		return nil, err
+	}
+	if scope.Bundles {
+		return objects, Bundles(ctx, reader, scope, objects)
+	}
+	return objects, nil
+}
+
+// note notes what could not be read, and returns any other error.
+func note(objects *view.Objects, feed feed, err error) error {
+	if err == nil {
+		delete(objects.Unread, feed.kind)
+		return nil
+	}
+	why := unreadable(err, feed.by)
+	if why == "" {
+		return fmt.Errorf("reading %s: %w", feed.kind.Plural(), err)
+	}
+	objects.Unread[feed.kind] = why
+	return nil
+}
+
+// read lists a feed into objects, and returns the version of the list.
+func (f feed) read(ctx context.Context, reader client.Reader, scope Scope, objects *view.Objects) (version string, err error) {
+	last, err := kube.EachPage(ctx, reader, f.list, func(list client.ObjectList) {
+		each(list, func(object client.Object) { f.put(objects, object) })
+	}, f.within(scope)...)
+	return last.GetResourceVersion(), err
+}
+
+func (f feed) within(scope Scope) []client.ListOption {
+	if f.wide || scope.Namespace == "" {
+		return nil
+	}
+	return []client.ListOption{client.InNamespace(scope.Namespace)}
+}
+
+// beyond reads what lies in other namespaces than the one that is looked at: the classes
+// that its Clusters name, and the mappings that lead there.
+func beyond(ctx context.Context, reader client.Reader, scope Scope, objects *view.Objects) error {
+	if scope.Namespace == "" {
+		return nil
+	}
+	byKind := map[view.Kind]feed{}
+	for _, feed := range feeds() {
+		byKind[feed.kind] = feed
+	}
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	wanted := map[types.NamespacedName]client.Object{{Name: scope.Namespace}: namespace}
+	if err := get(ctx, reader, objects, byKind[view.Namespace], wanted); err != nil {
+		return err
+	}
+	classes, mappings := map[types.NamespacedName]client.Object{}, map[types.NamespacedName]client.Object{}
+	for _, cluster := range objects.Clusters {
+		if cluster.Class.Name == "" || cluster.Class.Namespace == scope.Namespace {
+			continue
+		}
+		class := &metav1.PartialObjectMetadata{}
+		class.SetGroupVersionKind(clusterv1.GroupVersion.WithKind(clusterv1.ClusterClassKind))
+		classes[cluster.Class] = class
+		mappings[types.NamespacedName{Namespace: cluster.Class.Namespace, Name: scope.Namespace}] = &fleetv1.BundleNamespaceMapping{}
+	}
+	if err := get(ctx, reader, objects, byKind[view.ClusterClass], classes); err != nil {
+		return err
+	}
+	return get(ctx, reader, objects, byKind[view.Mapping], mappings)
+}
+
+// get reads objects one by one; those that do not exist are left out.
+func get(ctx context.Context, reader client.Reader, objects *view.Objects, feed feed, wanted map[types.NamespacedName]client.Object) error {
+	for key, object := range wanted {
+		err := reader.Get(ctx, key, object)
+		if err == nil {
+			feed.put(objects, object)
+			continue
+		}
+		if client.IgnoreNotFound(err) == nil {
+			continue
+		}
+		if err := note(objects, feed, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Bundles reads what Fleet has on each Cluster: all at once, or only what belongs to the
+// Clusters of a namespace.
+func Bundles(ctx context.Context, reader client.Reader, scope Scope, objects *view.Objects) error {
+	options := []client.ListOption{}
+	if scope.Namespace != "" {
+		options = append(options, client.MatchingLabels{fleetv1.ClusterNamespaceLabel: scope.Namespace})
+	}
+	return bundles(ctx, reader, objects, options...)
+}
+
+// BundlesOf reads what Fleet has in the namespace that it keeps for a Cluster.
+func BundlesOf(ctx context.Context, reader client.Reader, fleetNamespace string, objects *view.Objects) error {
+	return bundles(ctx, reader, objects, client.InNamespace(fleetNamespace))
+}
+
+func bundles(ctx context.Context, reader client.Reader, objects *view.Objects, options ...client.ListOption) error {
+	_, err := kube.EachPage(ctx, reader, &fleetv1.BundleDeploymentList{}, func(list *fleetv1.BundleDeploymentList) {
+		for i := range list.Items {
+			namespace := list.Items[i].Namespace
+			objects.Deployments[namespace] = append(objects.Deployments[namespace], view.CutDeployment(&list.Items[i]))
+		}
+	}, options...)
+	return note(objects, feed{kind: view.Deployment, by: "Fleet"}, err)
+}

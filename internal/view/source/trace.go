@@ -1,0 +1,320 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/manifests"
+	"github.com/muster-fleet/muster/internal/view"
+	"github.com/muster-fleet/muster/internal/view/targets"
+	"github.com/muster-fleet/muster/internal/view/trace"
+)
+
+func labelsOf(object *manifests.Object) labels.Set { return object.Labels }
+func nameOf(object *manifests.Object) fields.Set   { return fields.Set{"metadata.name": object.Name} }
+
+// Trace reads what decides whether a Bundle is on a Cluster. Each is named by its namespace
+// and name, or by its name: a Cluster is then looked for in the namespace, and else
+// everywhere; a Bundle where Bundles of the Cluster come from, and else everywhere.
+func Trace(ctx context.Context, reader client.Reader, namespace, bundle, cluster string) (*trace.Input, error) {
+	t := &tracing{reader: reader, in: &trace.Input{Namespaces: map[string]map[string]string{}, Unread: map[view.Kind]string{}}}
+	for _, read := range []func(context.Context) error{
+		func(ctx context.Context) error { return t.cluster(ctx, namespace, cluster) },
+		func(ctx context.Context) error { return t.bundle(ctx, bundle) },
+		t.namespaces, t.mappings, t.values, t.groups, t.deployments,
+	} {
+		if err := read(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if needsOthers(t.in.Found) && t.in.Fleet != nil {
+		t.in.Others = func(visit func(*fleetv1.Cluster)) error { return t.others(ctx, visit) }
+	}
+	return t.in, nil
+}
+
+type tracing struct {
+	reader client.Reader
+	in     *trace.Input
+}
+
+// note notes what could not be read; not finding it is no error.
+func (t *tracing) note(kind view.Kind, by string, err error) error {
+	if err == nil || apierrors.IsNotFound(err) {
+		return nil
+	}
+	why := unreadable(err, by)
+	if why == "" {
+		return fmt.Errorf("reading %s: %w", kind.Plural(), err)
+	}
+	t.in.Unread[kind] = why
+	return nil
+}
+
+// cluster finds a Cluster and its Fleet Cluster.
+func (t *tracing) cluster(ctx context.Context, namespace, name string) error {
+	key, err := t.find(ctx, name, []string{namespace}, func() client.ObjectList {
+		return metadataList(clusterv1.GroupVersion.WithKind("ClusterList"))
+	}, func() client.ObjectList {
+		return metadataList(fleetv1.SchemeGroupVersion.WithKind("ClusterList"))
+	})
+	if err != nil {
+		return fmt.Errorf("cluster %w", err)
+	}
+	t.in.Cluster = key
+	objects, err := Read(ctx, one{t.reader, key}, Scope{Namespace: key.Namespace})
+	if err != nil {
+		return err
+	}
+	objects.Now = now(t.reader)
+	for kind, why := range objects.Unread {
+		t.in.Unread[kind] = why
+	}
+	graph := view.Build(objects)
+	fleetKey := key
+	graph.Walk(func(node, _ *view.Node) {
+		if node.Namespace == key.Namespace && node.Name == key.Name && (node.Kind == view.Cluster || node.Kind == view.FleetCluster && t.in.Judged == nil) {
+			t.in.Judged = node
+			if name := node.Fact(view.FactFleet); name != "" {
+				fleetKey.Name = name
+			} else if node.Kind == view.Cluster {
+				fleetKey.Name = ""
+			}
+		}
+	})
+	t.in.CAPI = objects.Clusters[key]
+	if fleetKey.Name == "" || objects.FleetClusters[fleetKey] == nil {
+		return nil
+	}
+	fleet := &fleetv1.Cluster{}
+	if err := t.reader.Get(ctx, fleetKey, fleet); err != nil {
+		return t.note(view.FleetCluster, "Fleet", err)
+	}
+	t.in.Fleet = fleet
+	return nil
+}
+
+// one narrows lists to what has to do with one Cluster.
+type one struct {
+	client.Reader
+	key types.NamespacedName
+}
+
+// List implements client.Reader. A Fleet Cluster may have another name than its Cluster, so
+// all of the namespace are listed, with their metadata and status cut at once.
+func (o one) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if _, ok := list.(*clusterv1.ClusterList); ok {
+		options = append(options, client.MatchingFields{"metadata.name": o.key.Name})
+	}
+	return o.Reader.List(ctx, list, options...)
+}
+
+// find returns the key of an object that is named by its namespace and name, or by its name
+// alone.
+func (t *tracing) find(ctx context.Context, name string, namespaces []string, lists ...func() client.ObjectList) (types.NamespacedName, error) {
+	if namespace, name, found := strings.Cut(name, "/"); found {
+		return types.NamespacedName{Namespace: namespace, Name: name}, nil
+	}
+	found := map[types.NamespacedName]bool{}
+	var forbidden error
+	list := func(options ...client.ListOption) error {
+		for _, list := range lists {
+			list := list()
+			err := t.reader.List(ctx, list, append(options, client.MatchingFields{"metadata.name": name})...)
+			if err != nil && unreadable(err, "") == "" {
+				return err
+			}
+			if err != nil {
+				forbidden = err
+			}
+			each(list, func(object client.Object) { found[client.ObjectKeyFromObject(object)] = true })
+		}
+		return nil
+	}
+	for _, namespace := range namespaces {
+		if namespace == "" {
+			continue
+		}
+		if err := list(client.InNamespace(namespace)); err != nil {
+			return types.NamespacedName{}, err
+		}
+		if len(found) > 0 {
+			return types.NamespacedName{Namespace: namespace, Name: name}, nil
+		}
+	}
+	if err := list(); err != nil {
+		return types.NamespacedName{}, err
+	}
+	return only(found, name, namespaces, forbidden)
+}
+
+// only returns the one key that was found, or an error that says why it is not clear.
+func only(found map[types.NamespacedName]bool, name string, namespaces []string, forbidden error) (types.NamespacedName, error) {
+	var keys []string
+	for key := range found {
+		if len(found) == 1 {
+			return key, nil
+		}
+		keys = append(keys, key.String())
+	}
+	switch {
+	case len(keys) > 0:
+		return types.NamespacedName{}, fmt.Errorf("%q is in several namespaces; name one of %s", name, strings.Join(sortedStrings(keys), ", "))
+	case forbidden != nil:
+		return types.NamespacedName{}, fmt.Errorf("%q is not in %s, and you may not look elsewhere; name it as NAMESPACE/%s", name, strings.Join(sortedStrings(namespaces), ", "), name)
+	}
+	return types.NamespacedName{}, fmt.Errorf("%q does not exist in any namespace", name)
+}
+
+func (t *tracing) bundle(ctx context.Context, name string) error {
+	near := []string{t.in.Cluster.Namespace}
+	if t.in.CAPI != nil {
+		near = append(near, t.in.CAPI.Class.Namespace)
+	}
+	key, err := t.find(ctx, name, near, func() client.ObjectList {
+		return metadataList(fleetv1.SchemeGroupVersion.WithKind("BundleList"))
+	})
+	if err != nil {
+		return fmt.Errorf("bundle %w", err)
+	}
+	t.in.Bundle = key
+	bundle := &fleetv1.Bundle{}
+	err = t.reader.Get(ctx, key, bundle)
+	if err == nil {
+		t.in.Found = bundle
+	}
+	return t.note(view.Bundle, "Fleet", err)
+}
+
+func (t *tracing) namespaces(ctx context.Context) error {
+	list := metadataList(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
+	delete(t.in.Unread, view.Namespace)
+	_, err := kube.EachPage(ctx, t.reader, list, func(list *metav1.PartialObjectMetadataList) {
+		for i := range list.Items {
+			t.in.Namespaces[list.Items[i].Name] = list.Items[i].Labels
+		}
+	})
+	return t.note(view.Namespace, "Kubernetes", err)
+}
+
+func (t *tracing) mappings(ctx context.Context) error {
+	delete(t.in.Unread, view.Mapping)
+	_, err := kube.EachPage(ctx, t.reader, &fleetv1.BundleNamespaceMappingList{}, func(list *fleetv1.BundleNamespaceMappingList) {
+		for i := range list.Items {
+			t.in.Mappings = append(t.in.Mappings, &list.Items[i])
+		}
+	}, client.InNamespace(t.in.Bundle.Namespace))
+	return t.note(view.Mapping, "Fleet", err)
+}
+
+// values reads the Secret in which Fleet keeps the values of a Bundle.
+func (t *tracing) values(ctx context.Context) error {
+	if t.in.Found == nil || t.in.Found.Spec.ValuesHash == "" {
+		return nil
+	}
+	secret := &corev1.Secret{}
+	err := t.reader.Get(ctx, t.in.Bundle, secret)
+	if apierrors.IsNotFound(err) {
+		t.in.Unread[trace.BundleValues] = "there is none; Fleet waits for it"
+		return nil
+	}
+	t.in.Values = secret.Data
+	return t.note(trace.BundleValues, "Fleet", err)
+}
+
+// reached returns the namespaces to which the Bundle is deployed.
+func (t *tracing) reached() []string {
+	reached := map[string]bool{t.in.Cluster.Namespace: true}
+	if t.in.Found != nil {
+		for namespace, has := range t.in.Namespaces {
+			if targets.ReachOf(t.in.Found, namespace, has, t.in.Mappings).Reaches() {
+				reached[namespace] = true
+			}
+		}
+	}
+	var result []string
+	for namespace := range reached {
+		result = append(result, namespace)
+	}
+	return sortedStrings(result)
+}
+
+func (t *tracing) groups(ctx context.Context) error {
+	delete(t.in.Unread, view.ClusterGroup)
+	for _, namespace := range t.reached() {
+		_, err := kube.EachPage(ctx, t.reader, &fleetv1.ClusterGroupList{}, func(list *fleetv1.ClusterGroupList) {
+			for i := range list.Items {
+				t.in.Groups = append(t.in.Groups, &list.Items[i])
+			}
+		}, client.InNamespace(namespace))
+		if err != nil && namespace != t.in.Cluster.Namespace {
+			continue // What the Bundle does elsewhere is then not known.
+		}
+		if err := t.note(view.ClusterGroup, "Fleet", err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *tracing) deployments(ctx context.Context) error {
+	if t.in.Fleet == nil || t.in.Fleet.Status.Namespace == "" {
+		return nil
+	}
+	_, err := kube.EachPage(ctx, t.reader, &fleetv1.BundleDeploymentList{}, func(list *fleetv1.BundleDeploymentList) {
+		for i := range list.Items {
+			t.in.Deployments = append(t.in.Deployments, &list.Items[i])
+		}
+	}, client.InNamespace(t.in.Fleet.Status.Namespace), client.MatchingLabels{fleetv1.BundleLabel: t.in.Bundle.Name})
+	if errors.Is(err, errNotInFile) {
+		err = nil // A file without any is from a cluster without any, or was not asked for them.
+	}
+	return t.note(view.Deployment, "Fleet", err)
+}
+
+// needsOthers reports whether another Cluster can stop the Bundle: one for which its values
+// cannot be rendered.
+func needsOthers(bundle *fleetv1.Bundle) bool {
+	if bundle == nil {
+		return false
+	}
+	hasValues := func(helm *fleetv1.HelmOptions) bool {
+		return helm != nil && (helm.Values != nil || helm.TemplateValues != nil)
+	}
+	has := bundle.Spec.ValuesHash != "" || hasValues(bundle.Spec.Helm)
+	for i := range bundle.Spec.Targets {
+		has = has || hasValues(bundle.Spec.Targets[i].Helm)
+	}
+	return has
+}
+
+// others visits the Fleet Clusters of all namespaces that the Bundle reaches.
+func (t *tracing) others(ctx context.Context, visit func(*fleetv1.Cluster)) error {
+	for _, namespace := range t.reached() {
+		_, err := kube.EachPage(ctx, t.reader, &fleetv1.ClusterList{}, func(list *fleetv1.ClusterList) {
+			for i := range list.Items {
+				visit(&list.Items[i])
+			}
+		}, client.InNamespace(namespace))
+		if err != nil {
+			return fmt.Errorf("Fleet Clusters of namespace %s: %w", namespace, err) //nolint:staticcheck // The name of a kind.
+		}
+	}
+	return nil
+}
+
+func sortedStrings(in []string) []string { return slices.Sorted(slices.Values(in)) }

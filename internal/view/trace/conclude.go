@@ -1,0 +1,90 @@
+package trace
+
+import (
+	"fmt"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+
+	"github.com/muster-fleet/muster/internal/view"
+)
+
+// conclude holds what was decided against what is there.
+func (e *explainer) conclude() {
+	deployed := e.trace.Deployed
+	_, isUnread := e.Unread[view.Deployment]
+	switch {
+	case e.trace.Verdict == Undecided && deployed != nil:
+		e.say("the Bundle is on the Cluster (%s); why could not be followed to the end", deployed.State)
+	case e.trace.Verdict == Undecided:
+		e.say("whether the Bundle is for the Cluster cannot be said: what decides it could not be read")
+	case e.trace.Verdict == Targeted && isUnread:
+		e.say("the Bundle is for the Cluster; whether it is there could not be read")
+	case e.trace.Verdict == Targeted && deployed != nil:
+		e.say("the Bundle is for the Cluster, and is there: %s", deployed.State)
+		if state := fleetv1.BundleState(deployed.State); state != fleetv1.Ready {
+			e.trace.Do = view.DoFor(deployed.State)
+		}
+	case e.trace.Verdict == Targeted:
+		e.say("the Bundle is for the Cluster, and Fleet has not deployed it yet")
+		e.trace.Do = e.adviseMissing()
+	case e.trace.Verdict == Blocked && deployed != nil:
+		e.say("the Bundle is for the Cluster, but Fleet is stopped by an error; what is there is from before (%s)", deployed.State)
+	case e.trace.Verdict == Blocked:
+		e.say("the Bundle is for the Cluster, but Fleet is stopped by an error and deploys nothing new")
+	case deployed != nil && e.isFinal():
+		e.say("the Bundle is not for the Cluster, and Fleet is about to remove it")
+	case deployed != nil:
+		e.say("the Bundle is not for the Cluster any more, but Fleet has not looked again: it is still there (%s)", deployed.State)
+		e.trace.Do = "Fleet looks again when the Bundle or a Fleet Cluster changes, not when a mapping, group or Namespace does; Muster sees to its own mappings. To have it look now: " +
+			fmt.Sprintf("kubectl annotate bundles.fleet.cattle.io -n %s %s looked-at=\"$(date +%%s)\" --overwrite", e.Bundle.Namespace, e.Bundle.Name)
+	default:
+		e.say("the Bundle is not for the Cluster, and is not there")
+	}
+}
+
+// isFinal reports whether what was decided follows by itself.
+func (e *explainer) isFinal() bool {
+	return e.trace.FailedStep == StepBundle || e.trace.FailedStep == StepCluster
+}
+
+func (e *explainer) say(format string, args ...any) {
+	e.trace.Conclusion = fmt.Sprintf(format, args...)
+}
+
+// adviseMissing returns why Fleet may not have made a deployment that is due.
+func (e *explainer) adviseMissing() string {
+	status := &e.Found.Status
+	for _, condition := range status.Conditions {
+		if condition.Type == "Ready" && condition.Status == "False" && condition.Reason == "Error" {
+			return "Fleet says of the Bundle: " + condition.Message
+		}
+	}
+	switch {
+	case status.MaxUnavailablePartitions < status.UnavailablePartitions:
+		return fmt.Sprintf("its rollout waits: %d partitions are unavailable, and %d may be", status.UnavailablePartitions, status.MaxUnavailablePartitions)
+	case e.Found.Spec.RolloutStrategy != nil && len(e.Found.Spec.RolloutStrategy.Partitions) > 0:
+		return "its rolloutStrategy has partitions of its own: a Cluster in none of them gets nothing"
+	default:
+		return "it is Fleet's turn; if this stays, its controller does not run, or has not looked since a mapping or group was made: it looks when the Bundle or a Fleet Cluster changes"
+	}
+}
+
+// clean makes all that others wrote fit to be shown.
+func (e *explainer) clean() {
+	t := e.trace
+	for _, text := range []*string{&t.Bundle, &t.Cluster, &t.Conclusion, &t.Do} {
+		*text = view.Text(*text)
+	}
+	for i := range t.Steps {
+		t.Steps[i].Message = view.Text(t.Steps[i].Message)
+		for j := range t.Steps[i].Details {
+			t.Steps[i].Details[j] = view.Text(strings.TrimSpace(t.Steps[i].Details[j]))
+		}
+	}
+	if t.Deployed != nil {
+		for _, text := range []*string{&t.Deployed.Namespace, &t.Deployed.Name, &t.Deployed.State} {
+			*text = view.Text(*text)
+		}
+	}
+}

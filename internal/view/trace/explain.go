@@ -1,0 +1,304 @@
+package trace
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/view"
+	"github.com/muster-fleet/muster/internal/view/targets"
+)
+
+// Explain explains a decision.
+func Explain(in *Input) *Trace {
+	e := &explainer{Input: in, trace: &Trace{Bundle: in.Bundle.String(), Cluster: in.Cluster.String(), Verdict: Targeted}}
+	for _, step := range []func() (more bool){e.bundle, e.cluster, e.namespace, e.target, e.allowed, e.values, e.fleetNamespace} {
+		if !step() {
+			break
+		}
+	}
+	e.deployment()
+	e.conclude()
+	e.clean()
+	return e.trace
+}
+
+type explainer struct {
+	*Input
+	trace *Trace
+	match *targets.Match
+}
+
+func (e *explainer) add(name string, result Result, details []string, format string, args ...any) {
+	e.trace.Steps = append(e.trace.Steps, Step{name, result, fmt.Sprintf(format, args...), details})
+	if result == Failed && e.trace.FailedStep == "" {
+		e.trace.FailedStep = name
+	}
+}
+
+func (e *explainer) passed(name string, details []string, format string, args ...any) bool {
+	e.add(name, Passed, details, format, args...)
+	return true
+}
+
+func (e *explainer) failed(name string, details []string, format string, args ...any) bool {
+	e.add(name, Failed, details, format, args...)
+	e.trace.Verdict = NotTargeted
+	return false
+}
+
+func (e *explainer) unknown(name string, kind view.Kind) bool {
+	e.add(name, Unknown, nil, "%s: %s", kind.Plural(), e.Unread[kind])
+	e.trace.Verdict = Undecided
+	return false
+}
+
+func (e *explainer) bundle() bool {
+	switch {
+	case e.Found == nil && e.Unread[view.Bundle] != "":
+		return e.unknown(StepBundle, view.Bundle)
+	case e.Found == nil:
+		e.trace.Do = "look for its name: kubectl get bundles.fleet.cattle.io -A; a HelmOp or GitRepo makes it only when its chart or repository can be read"
+		return e.failed(StepBundle, nil, "there is no Bundle %s", e.Bundle)
+	case !e.Found.DeletionTimestamp.IsZero():
+		return e.failed(StepBundle, nil, "Bundle %s is being deleted", e.Bundle)
+	}
+	source := ""
+	if made := view.SourceOf(e.Found.Labels); made != "" {
+		source = ", which " + made + " made"
+	}
+	return e.passed(StepBundle, nil, "Bundle %s exists%s", e.Bundle, source)
+}
+
+func (e *explainer) cluster() bool {
+	fleetName := ""
+	if e.Fleet != nil && e.Fleet.Name != e.Cluster.Name {
+		fleetName = fmt.Sprintf(" as %q", e.Fleet.Name)
+	}
+	switch {
+	case e.Fleet != nil:
+		var details []string
+		if e.Judged != nil && e.Judged.State != view.Ready {
+			details = append(details, strings.TrimSuffix(fmt.Sprintf("its state is %s: %s", e.Judged.Reason, e.Judged.Message), ": "))
+		}
+		return e.passed(StepCluster, details, "Cluster %s is in Fleet%s", e.Cluster, fleetName)
+	case e.Unread[view.FleetCluster] != "" && !e.isReportedMissing():
+		return e.unknown(StepCluster, view.FleetCluster)
+	case e.CAPI == nil && e.Unread[view.Cluster] != "":
+		return e.unknown(StepCluster, view.Cluster)
+	case e.CAPI == nil:
+		e.trace.Do = "look for its name: kubectl muster tree"
+		return e.failed(StepCluster, nil, "there is no Cluster %s, neither in Cluster API nor in Fleet", e.Cluster)
+	}
+	why := "it has no Fleet Cluster"
+	if e.Judged != nil {
+		e.trace.Do = view.TurnOf(e.Judged.Turn, e.Judged.Do)
+		why = strings.TrimSuffix(e.Judged.Reason+": "+e.Judged.Message, ": ")
+	}
+	return e.failed(StepCluster, nil, "Cluster %s is not in Fleet: %s", e.Cluster, why)
+}
+
+// isReportedMissing reports whether the Cluster itself says that it is not in Fleet.
+func (e *explainer) isReportedMissing() bool {
+	return e.CAPI != nil && e.CAPI.Imported != nil && e.CAPI.Imported.Status == "False"
+}
+
+func (e *explainer) namespace() bool {
+	namespace := e.Fleet.Namespace
+	reach := targets.ReachOf(e.Found, namespace, e.namespaceLabels(namespace), e.Mappings)
+	switch {
+	case reach.Own:
+		return e.passed(StepNamespace, nil, "both are in namespace %s", namespace)
+	case reach.Reaches():
+		return e.passed(StepNamespace, nil, "BundleNamespaceMapping %s of namespace %s leads to namespace %s", strings.Join(reach.Through, ", "), e.Bundle.Namespace, namespace)
+	case e.Unread[view.Mapping] != "":
+		return e.unknown(StepNamespace, view.Mapping)
+	case e.Unread[view.Namespace] != "" && len(reach.Others) > 0:
+		return e.unknown(StepNamespace, view.Namespace)
+	}
+	details := refusals("mapping", reach.Others)
+	if len(details) == 0 {
+		details = []string{fmt.Sprintf("namespace %s has no BundleNamespaceMapping", e.Bundle.Namespace)}
+	}
+	e.trace.Do = e.adviseMapping()
+	return e.failed(StepNamespace, details, "no BundleNamespaceMapping leads Bundle %s from namespace %s to namespace %s", e.Bundle.Name, e.Bundle.Namespace, namespace)
+}
+
+// namespaceLabels returns what is known of a Namespace, at the least the label that each has.
+func (e *explainer) namespaceLabels(name string) map[string]string {
+	if known := e.Namespaces[name]; known != nil {
+		return known
+	}
+	return map[string]string{"kubernetes.io/metadata.name": name}
+}
+
+// adviseMapping returns how Muster comes to make a mapping.
+func (e *explainer) adviseMapping() string {
+	if e.CAPI != nil && e.CAPI.Class.Namespace == e.Bundle.Namespace {
+		return "Muster makes that mapping while a selected, unpaused Cluster of the namespace uses a class of the other: if this one does, it is Muster's turn, and its log says what keeps it"
+	}
+	class := "no class"
+	if e.CAPI != nil && e.CAPI.Class.Name != "" {
+		class = "class " + e.CAPI.Class.String()
+	}
+	return fmt.Sprintf("Bundles come to a Cluster from its own namespace and from that of its class; this one uses %s: put the Bundle there, or make a mapping by hand", class)
+}
+
+func refusals(what string, all []targets.Refusal) []string {
+	var result []string
+	for _, one := range all {
+		result = append(result, strings.TrimSpace(fmt.Sprintf("%s %s: %s", what, one.Name, one.Why)))
+	}
+	return result
+}
+
+func (e *explainer) target() bool {
+	in, others := targets.GroupsOf(e.Fleet, e.Groups)
+	if e.Unread[view.ClusterGroup] != "" {
+		e.add(StepGroups, Unknown, nil, "%s: %s", view.ClusterGroup.Plural(), e.Unread[view.ClusterGroup])
+	} else {
+		var names []string
+		for _, group := range in {
+			names = append(names, group.Name)
+		}
+		message := "the Fleet Cluster is in no group"
+		if len(names) > 0 {
+			message = "the Fleet Cluster is in " + strings.Join(names, ", ")
+		}
+		e.add(StepGroups, Note, refusals("group", wanted(e.Found, others)), "%s", message)
+	}
+	e.match = targets.MatchOf(e.Found, e.Fleet, in)
+	switch {
+	case e.match.Invalid != nil:
+		e.trace.Do = "correct the Bundle; until then Fleet changes nothing about it"
+		return e.failed(StepTarget, nil, "a target of the Bundle is invalid: %s", e.match.Invalid)
+	case e.match.Target != nil:
+		details := []string{}
+		for _, customization := range e.match.Customizations {
+			details = append(details, fmt.Sprintf("customized by target customization %q", customization.Name))
+		}
+		return e.passed(StepTarget, details, "%s matches", e.match.Name)
+	case e.Unread[view.ClusterGroup] != "":
+		e.trace.Verdict = Undecided
+		e.add(StepTarget, Unknown, refusals("", e.match.Tried), "without the groups no target is known to match")
+		return false
+	}
+	details := refusals("", e.match.Tried)
+	if len(details) == 0 {
+		details = []string{"the Bundle has no targets"}
+	}
+	e.trace.Do = "change the Bundle's targets, or the labels of the Cluster or its ClusterClass, which Muster copies to the Fleet Cluster"
+	return e.failed(StepTarget, details, "no target of the Bundle matches the Cluster")
+}
+
+// wanted returns the groups, of those that the Cluster is not in, that the Bundle names.
+func wanted(bundle *fleetv1.Bundle, others []targets.Refusal) []targets.Refusal {
+	return slices.DeleteFunc(slices.Clone(others), func(group targets.Refusal) bool {
+		return !slices.ContainsFunc(bundle.Spec.Targets, func(target fleetv1.BundleTarget) bool { return target.ClusterGroup == group.Name })
+	})
+}
+
+func (e *explainer) allowed() bool {
+	if e.match.DoNotDeploy == "" {
+		return true // There is nothing to say.
+	}
+	e.trace.Do = "take doNotDeploy out of it, if the Bundle should come"
+	return e.failed(StepAllowed, nil, "%s says doNotDeploy", e.match.DoNotDeploy)
+}
+
+func (e *explainer) values() bool {
+	bundle := e.Found
+	if bundle.Spec.ValuesHash != "" {
+		if e.Unread[BundleValues] != "" {
+			e.add(StepValues, Unknown, nil, "whether its values can be rendered: %s: %s", BundleValues.Plural(), e.Unread[BundleValues])
+			return true // Most can; what Fleet made of it follows.
+		}
+		var err error
+		if bundle, err = targets.WithValues(bundle, e.Values); err != nil {
+			return e.block(nil, "the Secret with its values: %s", err)
+		}
+	}
+	if err := targets.Render(bundle, e.match, e.Fleet); err != nil {
+		e.trace.Do = "correct the Bundle's values, or give the Cluster what they name; until then Fleet changes nothing about this Bundle on any Cluster"
+		return e.block(nil, "the Bundle's values cannot be rendered for this Cluster: %s", err)
+	}
+	blockers, err := e.blockers(bundle)
+	if len(blockers) > 0 {
+		e.trace.Do = "correct the Bundle's values, or give those Clusters what they name: one Cluster without it stops the Bundle for all"
+		return e.block(blockers, "the Bundle's values cannot be rendered for another Cluster, and Fleet then changes nothing about the Bundle on any")
+	}
+	if err != nil {
+		e.add(StepValues, Unknown, nil, "its values can be rendered for this Cluster; whether another stops the Bundle could not be read: %s", err)
+		return true
+	}
+	return e.passed(StepValues, nil, "its values can be rendered")
+}
+
+// blockers returns for which other Clusters the Bundle's values cannot be rendered.
+func (e *explainer) blockers(bundle *fleetv1.Bundle) (result []string, err error) {
+	if e.Others == nil {
+		return nil, nil
+	}
+	err = e.Others(func(other *fleetv1.Cluster) {
+		if other.Namespace == e.Fleet.Namespace && other.Name == e.Fleet.Name ||
+			!targets.ReachOf(bundle, other.Namespace, e.namespaceLabels(other.Namespace), e.Mappings).Reaches() {
+			return
+		}
+		in, _ := targets.GroupsOf(other, e.Groups)
+		match := targets.MatchOf(bundle, other, in)
+		if !match.Deploys() {
+			return
+		}
+		if err := targets.Render(bundle, match, other); err != nil {
+			result = append(result, fmt.Sprintf("Fleet Cluster %s/%s: %s", other.Namespace, other.Name, err))
+		}
+	})
+	slices.Sort(result)
+	return result, err
+}
+
+func (e *explainer) block(details []string, format string, args ...any) bool {
+	e.add(StepValues, Failed, details, format, args...)
+	e.trace.Verdict = Blocked
+	return false
+}
+
+func (e *explainer) fleetNamespace() bool {
+	if e.Fleet.Status.Namespace == "" {
+		e.trace.Do = "it is Fleet's turn: its agent management gives each Fleet Cluster a namespace; does it run?"
+		return e.failed(StepReady, nil, "Fleet has given the Fleet Cluster no namespace yet, so it can deploy nothing to it")
+	}
+	return true
+}
+
+// deployment looks for what Fleet has made.
+func (e *explainer) deployment() {
+	if e.Fleet == nil || e.Fleet.Status.Namespace == "" {
+		return
+	}
+	if e.Unread[view.Deployment] != "" {
+		e.add(StepDeployment, Unknown, nil, "%s: %s", view.Deployment.Plural(), e.Unread[view.Deployment])
+		return
+	}
+	for _, deployment := range e.Deployments {
+		of := types.NamespacedName{Namespace: deployment.Labels[fleetv1.BundleNamespaceLabel], Name: deployment.Labels[fleetv1.BundleLabel]}
+		if deployment.Namespace != e.Fleet.Status.Namespace || of != e.Bundle {
+			continue
+		}
+		cut := view.CutDeployment(deployment)
+		e.trace.Deployed = &Deployed{Namespace: deployment.Namespace, Name: deployment.Name, State: string(cut.State), Message: cut.Message}
+		if cut.Desired > 0 {
+			e.trace.Deployed.Resources = fmt.Sprintf("%d/%d", cut.Ready, cut.Desired)
+		}
+		var details []string
+		for _, trouble := range cut.Troubled {
+			details = append(details, fmt.Sprintf("%s %s: %s", trouble.Kind, strings.TrimPrefix(trouble.Namespace+"/"+trouble.Name, "/"), trouble.Why))
+		}
+		e.add(StepDeployment, Note, details, "%s", strings.TrimSuffix(fmt.Sprintf("Fleet has BundleDeployment %s/%s: %s: %s", deployment.Namespace, deployment.Name, cut.State, cut.Message), ": "))
+		return
+	}
+	e.add(StepDeployment, Note, nil, "Fleet has no BundleDeployment of it in namespace %s", e.Fleet.Status.Namespace)
+}

@@ -1,0 +1,70 @@
+package channels
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+
+	"github.com/muster-fleet/muster/test/fixture"
+)
+
+const crd = "CustomResourceDefinition fleetaddonconfigs.addons.cluster.x-k8s.io"
+
+// way is a way to install, and what its uninstallation leaves of what is shipped.
+type way struct {
+	name, namespace string
+	left            []string
+	// prepare does what the guide takes for done; alongside looks at what only this way
+	// has, before anything runs.
+	prepare, alongside func(*scene)
+}
+
+var ways = []way{
+	{name: "kubectl", namespace: standard},
+	{name: "kustomize", namespace: "fleet-addons"},
+	{name: "helm", namespace: standard, left: []string{"Namespace " + standard, crd}, alongside: helmAlongside},
+	{name: "clusterctl", namespace: standard, left: []string{"Namespace " + standard, crd}, prepare: coreProvider, alongside: clusterctlAlongside},
+	{name: "operator", namespace: standard, left: []string{"Namespace " + standard, crd}, prepare: startOperator},
+}
+
+// Each way to install, by the commands of the guide: the same objects are there, what the
+// Deployments describe imports a Cluster, and what the guide says is left is left.
+func TestWaysToInstall(t *testing.T) {
+	commands, err := fixture.Commands("install.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(commands) != len(ways) {
+		t.Errorf("the guide describes %d ways, of which %d are tested", len(commands), len(ways))
+	}
+	var first map[string]map[string]any
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			g := NewWithT(t)
+			s := newScene(t, w.namespace)
+			do := commands[w.name]
+			if w.prepare != nil {
+				w.prepare(s)
+			}
+			s.sh(do["install"])
+			found := s.installed(g)
+			if first == nil {
+				first = found
+			}
+			if diff := cmp.Diff(first, found); diff != "" {
+				t.Errorf("it installs other objects than the first way (-first +this):\n%s", diff)
+			}
+			if w.alongside != nil {
+				w.alongside(s)
+			}
+			s.sh(do["upgrade"])
+			s.runs()
+			s.sh(do["check"])
+			s.works()
+			s.sh(do["uninstall"])
+			g.Eventually(func(g Gomega) { g.Expect(s.present(g)).To(ConsistOf(w.left)) }).WithTimeout(patience).Should(Succeed())
+			s.isRetained(g)
+		})
+	}
+}
