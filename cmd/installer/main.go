@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	releases, err := helm.New(mgr.GetConfig(), installer.FleetNamespace, ctrl.Log.WithName("helm"))
+	releases, err := releases.New(mgr.GetConfig(), installer.FleetNamespace, ctrl.Log.WithName("helm"))
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func plan(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer)
 	if err != nil {
 		return err
 	}
-	releases, err := helm.New(config, installer.FleetNamespace, logr.Discard())
+	releases, err := releases.New(config, installer.FleetNamespace, logr.Discard())
 	if err != nil {
 		return err
 	}
