@@ -123,7 +123,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	e := &enqueuer{mgr.GetClient()}
-	referred := references.New(mgr.GetClient(), objects, handler.EnqueueRequestsFromMapFunc(e.ofReferred))
+	referred := references.NewReader(mgr.GetClient(), objects, handler.EnqueueRequestsFromMapFunc(e.ofReferred))
 	if err := mgr.Add(referred); err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan even
 
 // setupReleases adds the controller of HelmReleaseProxies. An event enqueues only the releases that it
 // concerns.
-func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *references.Sources, wake chan event.GenericEvent, r *release.Reconciler) error {
+func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *references.Reader, wake chan event.GenericEvent, r *release.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmreleaseproxy").WithOptions(options.controller()).
 		For(&addonsv1.HelmReleaseProxy{}).
 		Watches(&addonsv1.HelmChartProxy{}, handler.EnqueueRequestsFromMapFunc(e.releases), builder.WithPredicates(changed)).
@@ -242,7 +242,7 @@ func isProxyCRD(crd client.Object) bool { return crd.GetName() == proxy.CRDName 
 
 // warm delays the controller until the objects that Clusters refer to are listed, but not for long. Otherwise,
 // after each start, every release would first report that they are being listed.
-type warm struct{ *references.Sources }
+type warm struct{ *references.Reader }
 
 var _ source.SyncingSource = warm{}
 

@@ -39,32 +39,32 @@ const conflictInterval = 100 * time.Millisecond
 // Cluster, then takes one step after another until none is left.
 type clusterReconciler struct {
 	client.Client
-	live     client.Reader // past the cache
-	scopes   *scopeReader
-	applier  *kube.Applier
-	settings *settings.Reader
-	sources  *references.Sources
-	users    *users
-	groups   *groupReconciler
-	mappings *mappingReconciler
-	reporter *reporter
-	digests  *digests
-	mirror   mirror
-	tally    *Tally
+	live       client.Reader // past the cache
+	scopes     *scopeReader
+	applier    *kube.Applier
+	settings   *settings.Reader
+	references *references.Reader
+	users      *users
+	groups     *groupReconciler
+	mappings   *mappingReconciler
+	reporter   *reporter
+	digests    *digests
+	mirror     mirror
+	tally      *Tally
 	// busy serializes Clusters that want the same Fleet Cluster.
 	busy keymutex.KeyMutex
 	// watchFilter limits what is looked at; empty for everything.
 	watchFilter string
 }
 
-func newClusterReconciler(c *common, sources *references.Sources, groups *groupReconciler, mappings *mappingReconciler, tally *Tally) *clusterReconciler {
+func newClusterReconciler(c *common, reader *references.Reader, groups *groupReconciler, mappings *mappingReconciler, tally *Tally) *clusterReconciler {
 	return &clusterReconciler{
 		Client: c.GetClient(), live: c.GetAPIReader(), applier: c.applier, settings: c.settings, users: c.users,
 		scopes: &scopeReader{
 			Reader: c.GetClient(), store: c.store, users: c.users,
 			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
 		},
-		sources: sources, digests: newDigests(c.GetClient(), c.store, sources, c.mirror), mirror: c.mirror,
+		references: reader, digests: newDigests(c.GetClient(), c.store, reader, c.mirror), mirror: c.mirror,
 		groups: groups, mappings: mappings, tally: tally,
 		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.GetEventRecorder("muster-syncer")),
@@ -74,7 +74,7 @@ func newClusterReconciler(c *common, sources *references.Sources, groups *groupR
 // setUp registers what wakes it. Other objects found at startup do not: every Cluster is
 // looked at anyway.
 func (r *clusterReconciler) setUp(c *common) error {
-	if err := c.Add(r.sources); err != nil {
+	if err := c.Add(r.references); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(c).Named("cluster").
@@ -85,7 +85,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(afterStart, fleetClusterNews(c.mirror))).
 		WatchesRawSource(source.Channel(c.missed.Clusters, &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(source.Channel(c.missed.FleetClusters, enqueue(c.events.clusterOfFleetCluster))).
-		WatchesRawSource(r.sources.Source()).
+		WatchesRawSource(r.references.Source()).
 		// Changes that may concern many Clusters at once.
 		WatchesMetadata(references.CRD(), behind(c.events.clustersOfKind), builder.WithPredicates(references.ContractNews)).
 		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
@@ -317,7 +317,7 @@ func (s *scope) orForeign(uid types.UID, err error) (types.UID, error) {
 
 // resolve reads the template values.
 func (r *clusterReconciler) resolve(ctx context.Context, s *scope) (err error) {
-	s.values, err = r.sources.Values(ctx, s.in, s.cluster)
+	s.values, err = r.references.Values(ctx, s.in, s.cluster)
 	if !errors.Is(err, references.ErrUnresolved) {
 		return err
 	}
