@@ -87,7 +87,7 @@ func (o *treeOptions) run(ctx context.Context) error {
 	return o.print(o.Out, graph)
 }
 
-// read returns the picture, with the Bundles that are to be shown.
+// read returns the graph, with the Bundles that are to be shown.
 func (o *treeOptions) read(ctx context.Context, reader client.Reader) (*view.Graph, error) {
 	scope := o.scope()
 	scope.Bundles = o.bundles
@@ -152,7 +152,7 @@ func (o *treeOptions) print(to io.Writer, graph *view.Graph) error {
 // calm is how long changes are gathered before they are shown.
 const calm = 200 * time.Millisecond
 
-// follow shows the picture again whenever it changes.
+// follow shows the graph again whenever it changes.
 func (o *treeOptions) follow(ctx context.Context) error {
 	if o.bundles {
 		return program.Exit(2, errors.New("--watch: the Bundles of all Clusters are not watched; name one Cluster"))

@@ -20,7 +20,7 @@ import (
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 )
 
-// previewing is a Fleet that is looked at and never touched.
+// previewing is a Fleet that is observed and never touched.
 type previewing struct {
 	*reconciler
 	out io.Writer

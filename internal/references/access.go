@@ -109,13 +109,13 @@ func (r *Reader) ask(ctx context.Context, resource schema.GroupResource) (access
 }
 
 // notServed is a version that a CRD declares and that was not served: since when, and when it
-// was last looked for.
+// was last discovered.
 type notServed struct {
 	version     string
 	since, seen time.Time
 }
 
-// unservedFor returns for how long a version is not to be looked for again, however many
+// unservedFor returns for how long a version is not to be discovered again, however many
 // Clusters refer to it.
 func (r *Reader) unservedFor(version schema.GroupVersionKind) time.Duration {
 	r.mu.Lock()

@@ -43,7 +43,7 @@ type world struct {
 	unserved bool
 	unlisted bool
 	asked    int
-	// discovered is how often a version was looked for.
+	// discovered is how often a version was discovered.
 	discovered int
 	// hangs is what the API server gives no answer about until it is closed: a resource, or
 	// discovery.
@@ -145,7 +145,7 @@ type worldMapper struct {
 	*world
 }
 
-// discovery is what hangs while it is looked for a version.
+// discovery is what hangs while a version is discovered.
 const discovery = "discovery"
 
 func (w *world) RESTMapper() meta.RESTMapper { return worldMapper{world: w} }
@@ -406,7 +406,7 @@ func TestReaderAsksAgain(t *testing.T) {
 			if !errors.Is(err, ErrUnresolved) || RetryAfter(err) <= 0 {
 				t.Fatalf("again after %v: %v", RetryAfter(err), err)
 			}
-			// Two questions are one look for it, and one under which other name it may be.
+			// Two questions are one lookup of it, and one under which other name it may be.
 			if got := w.discovered - before; got > 2 {
 				t.Errorf("round %d: discovery was asked %d times", i, got)
 			}

@@ -268,7 +268,7 @@ func (r *clusterReconciler) lock(s *scope, fleetCluster string) {
 	}
 }
 
-// claim looks again at what another Cluster may just have made, and whether the namespace in
+// claim reads again what another Cluster may just have made, and whether the namespace in
 // Fleet and the group that the Cluster needs are free. It keeps others that want the Fleet Cluster out to the end
 // of the reconcile.
 func (r *clusterReconciler) claim(ctx context.Context, s *scope) (err error) {
@@ -290,7 +290,7 @@ func (r *clusterReconciler) claim(ctx context.Context, s *scope) (err error) {
 
 // target makes the group and the mapping through which the Cluster's bundles are targeted,
 // and records their UIDs. The Fleet Cluster carries a hash of them: if one is recreated, the
-// hash changes, and Fleet looks at the bundles again.
+// hash changes, and Fleet works out the bundles again.
 func (r *clusterReconciler) target(ctx context.Context, s *scope) error {
 	group, err := r.groups.ensure(ctx, s.in, s.cluster.Namespace, s.subject.Class)
 	if s.targets.Group, err = s.orForeign(group, err); err != nil {
@@ -356,7 +356,7 @@ func ignoreUnserved(err error) error {
 	return err
 }
 
-// isWatched reports whether an object is ours to look at. Events of other objects lead to
+// isWatched reports whether an object is ours to reconcile. Events of other objects lead to
 // Clusters and classes, too, so a predicate on their own events is not enough.
 func isWatched(object client.Object, filter string) bool {
 	return filter == "" || capilabels.HasWatchLabel(object, filter)
