@@ -45,7 +45,7 @@ wants it so, ▲ needs somebody, ? could not be read.`,
 		Example: `  kubectl muster tree
   kubectl muster tree --problems
   kubectl muster tree team-a/prod -o wide
-  kubectl muster tree -o mermaid --fold=false > picture.md`,
+  kubectl muster tree -o mermaid --fold=false > view.md`,
 		Args:              withUsage(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: o.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -145,7 +145,7 @@ func (o *treeOptions) print(to io.Writer, graph *view.Graph) error {
 		}
 		return draw.Tree(to, graph, style)
 	default:
-		return o.output.print("Picture", draw.DataOf(graph), to)
+		return o.output.print("View", draw.DataOf(graph), to)
 	}
 }
 

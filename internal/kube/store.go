@@ -141,7 +141,7 @@ func (s *Store) Saw(object client.Object, gone bool) {
 	}
 }
 
-// MissedWrites returns, once, the objects that have to be reconciled again although no event will
+// Missed returns, once, the objects that have to be reconciled again although no event will
 // say so. Of some the cache has not shown the last write in time; it never will if the object
 // was gone again before the cache's watch was back, as when a CRD is removed. Of others it
 // showed the deletion before the last write.

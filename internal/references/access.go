@@ -1,4 +1,4 @@
-// Package sources reads what Clusters refer to: control planes and infrastructure, of
+// Package references reads what Clusters refer to: control planes and infrastructure, of
 // kinds that are known only at run time. It owns which kinds are watched, in which
 // version, and whether they may be read.
 package references
