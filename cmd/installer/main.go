@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	releases, err := helm.New(mgr.GetConfig(), installer.FleetNamespace, ctrl.Log.WithName("helm"))
+	releases, err := releases.New(mgr.GetConfig(), installer.FleetNamespace, ctrl.Log.WithName("helm"))
 	if err != nil {
 		return err
 	}

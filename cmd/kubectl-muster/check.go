@@ -107,7 +107,7 @@ func (o *checkOptions) look(ctx context.Context, reader client.Reader) (graph *v
 	return graph, unread, nil
 }
 
-// isFine reports whether nothing of a picture, from which all that is fine was left out,
+// isFine reports whether nothing of a graph, from which all that is fine was left out,
 // needs anybody.
 func isFine(graph *view.Graph) bool { return len(graph.Roots) == 0 }
 

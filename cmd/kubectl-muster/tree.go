@@ -45,7 +45,7 @@ wants it so, ▲ needs action, ? could not be read. -o wide says from whom.`,
 		Example: `  kubectl muster tree
   kubectl muster tree --problems
   kubectl muster tree team-a/prod -o wide
-  kubectl muster tree -o mermaid --fold=false > picture.md`,
+  kubectl muster tree -o mermaid --fold=false > view.md`,
 		Args:              withUsage(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: o.completeNames,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -88,7 +88,7 @@ func (o *treeOptions) run(ctx context.Context) error {
 	return o.print(o.Out, graph)
 }
 
-// read returns the picture, with the Bundles that are to be shown.
+// read returns the graph, with the Bundles that are to be shown.
 func (o *treeOptions) read(ctx context.Context, reader client.Reader) (*view.Graph, error) {
 	scope := o.scope()
 	scope.Bundles = o.bundles
@@ -146,14 +146,14 @@ func (o *treeOptions) print(to io.Writer, graph *view.Graph) error {
 		}
 		return draw.Tree(to, graph, style)
 	default:
-		return o.output.print("Picture", draw.DataOf(graph), to)
+		return o.output.print("View", draw.DataOf(graph), to)
 	}
 }
 
 // calm is how long changes are gathered before they are shown.
 const calm = 200 * time.Millisecond
 
-// follow shows the picture again whenever it changes.
+// follow shows the graph again whenever it changes.
 func (o *treeOptions) follow(ctx context.Context) error {
 	if o.given() {
 		return program.Exit(2, errors.New("--watch: files do not change; this needs a cluster, not -f"))

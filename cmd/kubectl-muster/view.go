@@ -30,7 +30,7 @@ func newView(common *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "view",
 		Short: "Serve the same as a page on this machine, kept up to date",
-		Long: `Serve the picture as a page on this machine, kept up to date, and print its address.
+		Long: `Serve the view as a page on this machine, kept up to date, and print its address.
 
 The page is for you: it has your rights, listens on 127.0.0.1 only, and its address
 holds a random token. It can only be read. It ends with the command (Ctrl-C).`,

@@ -7,15 +7,21 @@ import (
 	"fmt"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
+// Object is an API object, as client.Object of controller-runtime is: this package knows no client.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
 // seal writes the hash of a desired object into its HashAnnotation.
-func seal[T client.Object](object T) T {
+func seal[T Object](object T) T {
 	annotations := object.GetAnnotations()
 	if annotations == nil {
 		annotations = map[string]string{}
@@ -27,7 +33,7 @@ func seal[T client.Object](object T) T {
 
 // summary stands for an object as it is hashed: what is applied, with the hash of its template
 // values, which are most of it, in their place.
-func summary(object client.Object) map[string]any {
+func summary(object Object) map[string]any {
 	fields, err := Configuration(object)
 	if err != nil { // Every field of a desired object has a JSON form.
 		panic(fmt.Sprintf("hashing %T: %v", object, err))
@@ -41,7 +47,7 @@ func summary(object client.Object) map[string]any {
 // Configuration returns a desired object as it is applied: only the fields that are wanted, and
 // none that a newer version of Fleet's Go module adds to the status. Template values are shared
 // with the object.
-func Configuration(want client.Object) (map[string]any, error) {
+func Configuration(want Object) (map[string]any, error) {
 	// Template values are maps already, and most of the object.
 	var values *fleetv1.GenericMap
 	if cluster, ok := want.(*fleetv1.Cluster); ok {

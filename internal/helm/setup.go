@@ -113,7 +113,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return err
 	}
 	e := &enqueuer{mgr.GetClient()}
-	referred := references.New(mgr.GetClient(), objects, mapped(e.ofReferred))
+	referred := references.NewReader(mgr.GetClient(), objects, mapped(e.ofReferred))
 	if err := mgr.Add(referred); err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func setupProxies(mgr ctrl.Manager, options Options, e *enqueuer, read chan even
 
 // setupReleases adds the controller of HelmReleaseProxies. An event enqueues only the releases that it
 // concerns.
-func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *references.Sources, wake chan event.GenericEvent, r *release.Reconciler) error {
+func setupReleases(mgr ctrl.Manager, options Options, e *enqueuer, referred *references.Reader, wake chan event.GenericEvent, r *release.Reconciler) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("helmreleaseproxy").WithOptions(options.controller()).
 		For(&addonsv1.HelmReleaseProxy{}).
 		Watches(&addonsv1.HelmChartProxy{}, mapped(e.of(itself)), builder.WithPredicates(changed)).

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// step is one thing to do, after which everything is looked at again.
+// step is one thing to do, after which everything is observed again.
 type step string
 
 const (
@@ -36,7 +36,7 @@ type plan struct {
 	text    string
 	// conditions are reported when nothing is left to do, and before a step that takes long.
 	installed, configured *metav1.Condition
-	// later is when to look again at the latest; zero leaves it to the usual interval.
+	// later is when to observe again at the latest; zero leaves it to the usual interval.
 	later time.Duration
 }
 

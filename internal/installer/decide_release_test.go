@@ -20,7 +20,7 @@ func planned(spec addonsv1.FleetAddonConfigSpec) addonsv1.FleetAddonConfigSpec {
 	return spec
 }
 
-// decided is what is to come of a sight.
+// decided is what is to come of a state.
 type decided struct {
 	step  step
 	puts  string
@@ -70,7 +70,7 @@ func deployed(crds, fleet string, values map[string]any) state {
 	return state{crds: released(crds, nil), fleet: released(fleet, values)}
 }
 
-// asking is the sight with what a specification asks for. An annotation that is there stays.
+// asking is the state with what a specification asks for. An annotation that is there stays.
 func (s state) asking(t *testing.T, spec addonsv1.FleetAddonConfigSpec) *state {
 	t.Helper()
 	adopt := s.adopt

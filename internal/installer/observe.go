@@ -24,7 +24,7 @@ import (
 	"github.com/muster-fleet/muster/internal/authority"
 )
 
-// observe reads what there is, past all caches: it is looked at seldom, and decided on at once.
+// observe reads what there is, past all caches: it is read seldom, and decided on at once.
 func (r *reconciler) observe(ctx context.Context, config *addonsv1.FleetAddonConfig) (*state, error) {
 	s := &state{wanted: wantedFrom(config), generation: config.Generation, failures: r.failures, writes: r.writes, now: r.now(), kubernetes: r.kubernetes}
 	if s.isNothing() {

@@ -69,7 +69,7 @@ func (r *PreviewedRelease) movement() string {
 	}
 }
 
-// previewing is a Fleet that is looked at and never touched.
+// previewing is a Fleet that is observed and never touched.
 type previewing struct {
 	*reconciler
 	found *Previewed

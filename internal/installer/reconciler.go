@@ -20,7 +20,7 @@ import (
 const (
 	// FieldManager is the field manager of every write but Helm's own.
 	FieldManager = "muster-installer"
-	// pollInterval is how often what no event shows is looked at: releases, settings, and
+	// pollInterval is how often what no event shows is observed: releases, settings, and
 	// what the settings are taken from.
 	pollInterval = 15 * time.Second
 	// conflictInterval is how long to wait for a state that somebody has just written.
@@ -39,7 +39,7 @@ type Options struct {
 	HelmTimeout time.Duration
 }
 
-// reconciler keeps Fleet as the FleetAddonConfig says: it looks, and takes one step after the
+// reconciler keeps Fleet as the FleetAddonConfig says: it observes, and takes one step after the
 // other until none is left.
 type reconciler struct {
 	client.Client
@@ -60,7 +60,7 @@ type reconciler struct {
 	writes   map[step]*written
 	// asks distinguishes what was asked for when they failed.
 	asks string
-	// troubled is since when every look or step has ended in an error; zero if the last did not.
+	// troubled is since when every observation or step has ended in an error; zero if the last did not.
 	troubled time.Time
 	// pending are revisions of releases on which somebody works, by the release.
 	pending map[string]observation
@@ -72,7 +72,7 @@ type observation struct {
 	since time.Time
 }
 
-// Reconcile looks at the FleetAddonConfig, of which there is one.
+// Reconcile reconciles the FleetAddonConfig, of which there is one.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	result, err := r.advance(ctx, req.NamespacedName)
 	switch {
@@ -150,7 +150,7 @@ func (r *reconciler) heed(config *addonsv1.FleetAddonConfig) {
 	clear(r.writes)
 }
 
-// pause is how long nothing needs to be looked at.
+// pause is how long nothing needs to be observed.
 func (r *reconciler) pause(s *state, p *plan) time.Duration {
 	if s.isNothing() {
 		return 0

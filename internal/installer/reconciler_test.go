@@ -86,7 +86,7 @@ func newFixture(t *testing.T, spec addonsv1.FleetAddonConfigSpec, objects ...cli
 	return p
 }
 
-// after looks again a while later, and returns what is told of a condition.
+// after reconciles again a while later, and returns what is told of a condition.
 func (p *fixture) after(wait time.Duration, kind string) metav1.Condition {
 	p.Helper()
 	p.now = p.now.Add(wait)
@@ -112,7 +112,7 @@ func fleetSettings() *corev1.ConfigMap {
 	return object
 }
 
-// Somebody's self-healing is not fought with every time that is looked.
+// Somebody's self-healing is not fought with every time that it is observed.
 func TestSettingsThatAreTakenBack(t *testing.T) {
 	p := newFixture(t, custom(), fleetSettings())
 	p.releases[FleetChart] = foreign(released("0.16.0", nil))

@@ -27,7 +27,7 @@ const (
 type room struct {
 	client.Client
 	live client.Reader
-	// namespace is the installer's own. It is empty where a person looks, with rights of his
+	// namespace is the installer's own. It is empty where a person previews, with rights of his
 	// own, for whom nothing is bound.
 	namespace string
 	// sure is the UID of the namespace in which the rights have been seen: where it is made

@@ -3,8 +3,8 @@
 //
 // What is wanted (wanted.go), whose Fleet is there and what to do next (decide.go), which
 // version it is to be (version.go), and what goes into the chart's values and Fleet's
-// ConfigMap (settings.go) or that of Rancher (gates.go), is pure. The rest looks,
-// takes one step, and looks again. The package does not know Helm: repositories are read by
+// ConfigMap (settings.go) or that of Rancher (gates.go), is pure. The rest observes,
+// takes one step, and observes again. The package does not know Helm: repositories are read by
 // package charts, releases are made by package helm, and the program puts the three together.
 package installer
 
@@ -96,7 +96,7 @@ type hold struct {
 	seen  map[string]time.Time
 }
 
-// begin reports whether nothing has been looked at yet.
+// begin reports whether nothing has been observed yet.
 func (h *hold) begin() bool {
 	was := h.begun
 	h.begun = true

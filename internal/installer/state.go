@@ -117,7 +117,7 @@ type Credentials struct {
 // OpenRepository returns the repository at an address.
 type OpenRepository func(address string, credentials Credentials) (Repository, error)
 
-// state is what there is, as far as it has been looked at.
+// state is what there is, as far as it has been observed.
 type state struct {
 	wanted
 	// generation is that of the FleetAddonConfig.

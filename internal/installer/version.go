@@ -8,7 +8,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 )
 
-// isMetBy reports whether a version is what is asked for, without a look into a repository.
+// isMetBy reports whether a version is what is asked for, without asking a repository.
 // The newest release is what a repository says it is.
 func (i *install) isMetBy(version *semver.Version) bool {
 	switch {

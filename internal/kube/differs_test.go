@@ -222,7 +222,7 @@ func TestTrimCached(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Errorf("observed.Trim (-want +got):\n%s", diff)
+				t.Errorf("Trim (-want +got):\n%s", diff)
 			}
 		})
 	}

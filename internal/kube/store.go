@@ -141,7 +141,7 @@ func (s *Store) Saw(object client.Object, gone bool) {
 	}
 }
 
-// MissedWrites returns, once, the objects that have to be reconciled again although no event will
+// Missed returns, once, the objects that have to be reconciled again although no event will
 // say so. Of some the cache has not shown the last write in time; it never will if the object
 // was gone again before the cache's watch was back, as when a CRD is removed. Of others it
 // showed the deletion before the last write.
@@ -218,7 +218,7 @@ func NewMissedWrites(store *Store) *MissedWrites {
 	return &MissedWrites{store, channel(), channel(), channel(), channel()}
 }
 
-// Start looks until the context ends. It is a manager's Runnable.
+// Start checks until the context ends. It is a manager's Runnable.
 func (u *MissedWrites) Start(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		for _, object := range u.store.Missed() {
@@ -247,7 +247,7 @@ func (u *MissedWrites) of(object client.Object) chan event.GenericEvent {
 }
 
 // News passes all events but updates that change nothing of what is cached here. A resync
-// passes: its purpose is to look again.
+// passes: its purpose is to reconcile again.
 var News = predicate.Funcs{UpdateFunc: func(update event.UpdateEvent) bool {
 	return update.ObjectOld.GetResourceVersion() == update.ObjectNew.GetResourceVersion() || isNews(update.ObjectOld, update.ObjectNew)
 }}

@@ -1,4 +1,4 @@
-// Package sources reads what Clusters refer to: control planes and infrastructure, of
+// Package references reads what Clusters refer to: control planes and infrastructure, of
 // kinds that are known only at run time. It owns which kinds are watched, in which
 // version, and whether they may be read.
 package references
@@ -34,21 +34,21 @@ type access struct {
 // mayRead asks, once per kind, whether our ServiceAccount may read it. Without the question a
 // refused watch would be retried forever, and no user would know why. About a refusal it asks
 // again once in accessInterval, however many Clusters refer to the kind.
-func (s *Sources) mayRead(ctx context.Context, field string, kind schema.GroupKind) error {
+func (r *Reader) mayRead(ctx context.Context, field string, kind schema.GroupKind) error {
 	resource := resourceOf(kind)
-	s.mu.Lock()
-	known, ok := s.access[resource]
-	s.mu.Unlock()
-	if !ok || s.isDue(known) {
+	r.mu.Lock()
+	known, ok := r.access[resource]
+	r.mu.Unlock()
+	if !ok || r.isDue(known) {
 		var err error
-		if known, err = s.answer(ctx, resource); err != nil {
+		if known, err = r.answer(ctx, resource); err != nil {
 			return err
 		}
 	}
 	if !known.allowed {
 		err := fmt.Errorf("%s: the syncer may not read %s; give it a ClusterRole with get, list and watch on them, labelled %s: \"true\"",
 			field, resource, aggregationLabel)
-		return &unresolvedError{&retryError{err, max(firstRetry, known.until.Sub(s.now()))}}
+		return &unresolvedError{&retryError{err, max(firstRetry, known.until.Sub(r.now()))}}
 	}
 	return nil
 }
@@ -60,24 +60,24 @@ func resourceOf(kind schema.GroupKind) schema.GroupResource {
 
 // answer returns what the API server says of a kind, unless that is known already. Concurrent
 // callers wait for the same answer, each as long as its context lasts; no other caller waits.
-func (s *Sources) answer(ctx context.Context, resource schema.GroupResource) (access, error) {
-	answered := s.questions.DoChan("access "+resource.String(), func() (any, error) {
-		s.mu.Lock()
-		known, ok := s.access[resource]
-		s.mu.Unlock()
-		if ok && !s.isDue(known) {
+func (r *Reader) answer(ctx context.Context, resource schema.GroupResource) (access, error) {
+	answered := r.questions.DoChan("access "+resource.String(), func() (any, error) {
+		r.mu.Lock()
+		known, ok := r.access[resource]
+		r.mu.Unlock()
+		if ok && !r.isDue(known) {
 			return known, nil
 		}
 		// The first caller's context may end before the others'.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerPatience)
 		defer cancel()
-		answer, err := s.ask(ctx, resource)
+		answer, err := r.ask(ctx, resource)
 		if err != nil {
 			return nil, err
 		}
-		s.mu.Lock()
-		s.access[resource] = answer
-		s.mu.Unlock()
+		r.mu.Lock()
+		r.access[resource] = answer
+		r.mu.Unlock()
 		return answer, nil
 	})
 	select {
@@ -92,15 +92,15 @@ func (s *Sources) answer(ctx context.Context, resource schema.GroupResource) (ac
 }
 
 // isDue reports whether a refusal is to be asked about again.
-func (s *Sources) isDue(known access) bool { return !known.allowed && !s.now().Before(known.until) }
+func (r *Reader) isDue(known access) bool { return !known.allowed && !r.now().Before(known.until) }
 
-func (s *Sources) ask(ctx context.Context, resource schema.GroupResource) (access, error) {
-	answer := access{allowed: true, until: s.now().Add(accessInterval)}
+func (r *Reader) ask(ctx context.Context, resource schema.GroupResource) (access, error) {
+	answer := access{allowed: true, until: r.now().Add(accessInterval)}
 	for _, verb := range []string{"get", "list", "watch"} {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: resource.Group, Resource: resource.Resource, Verb: verb},
 		}}
-		if err := s.Create(ctx, review); err != nil {
+		if err := r.Create(ctx, review); err != nil {
 			return access{}, fmt.Errorf("asking whether %s may be read: %w", resource, err)
 		}
 		answer.allowed = answer.allowed && review.Status.Allowed
@@ -109,75 +109,75 @@ func (s *Sources) ask(ctx context.Context, resource schema.GroupResource) (acces
 }
 
 // notServed is a version that a CRD declares and that was not served: since when, and when it
-// was last looked for.
+// was last discovered.
 type notServed struct {
 	version     string
 	since, seen time.Time
 }
 
-// unservedFor returns for how long a version is not to be looked for again, however many
+// unservedFor returns for how long a version is not to be discovered again, however many
 // Clusters refer to it.
-func (s *Sources) unservedFor(version schema.GroupVersionKind) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	noted := s.unserved[resourceOf(version.GroupKind())]
+func (r *Reader) unservedFor(version schema.GroupVersionKind) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	noted := r.unserved[resourceOf(version.GroupKind())]
 	if noted.version != version.Version {
 		return 0
 	}
-	return noted.seen.Add(backoff(noted.seen.Sub(noted.since))).Sub(s.now())
+	return noted.seen.Add(backoff(noted.seen.Sub(noted.since))).Sub(r.now())
 }
 
 // noteUnserved notes that a version was not served, and returns after which time to look for
 // it again.
-func (s *Sources) noteUnserved(version schema.GroupVersionKind) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	noted := s.unserved[resourceOf(version.GroupKind())]
+func (r *Reader) noteUnserved(version schema.GroupVersionKind) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	noted := r.unserved[resourceOf(version.GroupKind())]
 	if noted.version != version.Version {
-		noted = notServed{version: version.Version, since: s.now()}
+		noted = notServed{version: version.Version, since: r.now()}
 	}
-	noted.seen = s.now()
-	s.unserved[resourceOf(version.GroupKind())] = noted
+	noted.seen = r.now()
+	r.unserved[resourceOf(version.GroupKind())] = noted
 	return backoff(noted.seen.Sub(noted.since))
 }
 
-func (s *Sources) forgetUnserved(kind schema.GroupKind) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.unserved, resourceOf(kind))
+func (r *Reader) forgetUnserved(kind schema.GroupKind) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.unserved, resourceOf(kind))
 }
 
 // sweep forgets what is known of kinds whose CRD is gone, also if no Cluster refers to them any
 // more.
-func (s *Sources) sweep(ctx context.Context) {
-	for _, kind := range s.kinds.list() {
-		s.forgetUndeclared(ctx, kind)
+func (r *Reader) sweep(ctx context.Context) {
+	for _, kind := range r.kinds.list() {
+		r.forgetUndeclared(ctx, kind)
 	}
 }
 
 // isWithoutCRD reports whether a kind is known to have no CRD.
-func (s *Sources) isWithoutCRD(ctx context.Context, resource schema.GroupResource) bool {
-	return apierrors.IsNotFound(s.readCRD(ctx, resource))
+func (r *Reader) isWithoutCRD(ctx context.Context, resource schema.GroupResource) bool {
+	return apierrors.IsNotFound(r.readCRD(ctx, resource))
 }
 
 // readCRD looks for the CRD of a kind in the cache.
-func (s *Sources) readCRD(ctx context.Context, resource schema.GroupResource) error {
-	return s.Get(ctx, client.ObjectKey{Name: resource.String()}, CRD())
+func (r *Reader) readCRD(ctx context.Context, resource schema.GroupResource) error {
+	return r.Get(ctx, client.ObjectKey{Name: resource.String()}, CRD())
 }
 
 // forgetUndeclared forgets what is known of a kind that has no CRD: anyone can refer to kinds
 // that do not exist. When the CRD appears, its watch brings back the Clusters that refer to
 // it.
-func (s *Sources) forgetUndeclared(ctx context.Context, group schema.GroupKind) {
+func (r *Reader) forgetUndeclared(ctx context.Context, group schema.GroupKind) {
 	resource := resourceOf(group)
 	// Checked again while nothing reads the kind: what reads it later was brought back by the
 	// CRD.
-	s.kinds.drop(ctx, group, func(*kind) bool { return s.isWithoutCRD(ctx, resource) })
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.isWithoutCRD(ctx, resource) {
-		delete(s.access, resource)
-		delete(s.unserved, resource)
+	r.kinds.drop(ctx, group, func(*kind) bool { return r.isWithoutCRD(ctx, resource) })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.isWithoutCRD(ctx, resource) {
+		delete(r.access, resource)
+		delete(r.unserved, resource)
 	}
 }
 

@@ -77,10 +77,10 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
-// Sources reads the objects that a Cluster refers to, from a cache that starts to
+// Reader reads the objects that a Cluster refers to, from a cache that starts to
 // watch each kind before it is first read. A change of such an object, or of the version
 // it is read in, brings its Cluster back without any other event.
-type Sources struct {
+type Reader struct {
 	client.Client
 	kinds *kinds
 	now   func() time.Time
@@ -97,12 +97,12 @@ type Sources struct {
 	unserved map[schema.GroupResource]notServed
 }
 
-// New returns Sources that read the objects that Clusters refer to from a cache of their own,
+// NewReader returns a Reader that reads the objects that Clusters refer to from a cache of their own,
 // and all others from the one behind the client. A controller starts only when the whole
 // cache of what it watches is filled: a kind that a conversion webhook keeps from being
 // listed must not be in that one. The handler gets the objects' events.
-func New(cached client.Client, objects cache.Cache, events handler.EventHandler) *Sources {
-	return &Sources{
+func NewReader(cached client.Client, objects cache.Cache, events handler.EventHandler) *Reader {
+	return &Reader{
 		Client: split{cached, objects}, kinds: newKinds(objects, events), now: time.Now, warmPatience: warmPatience,
 		access: map[schema.GroupResource]access{}, unserved: map[schema.GroupResource]notServed{},
 	}
@@ -115,29 +115,29 @@ type split struct {
 }
 
 // Get reads an object.
-func (s split) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+func (r split) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
 	if _, ok := object.(*unstructured.Unstructured); ok {
-		return s.objects.Get(ctx, key, object, options...)
+		return r.objects.Get(ctx, key, object, options...)
 	}
-	return s.Client.Get(ctx, key, object, options...)
+	return r.Client.Get(ctx, key, object, options...)
 }
 
 // Source is a source of the controller that reconciles Clusters: the events of the objects
 // they refer to go into its queue.
-func (s *Sources) Source() source.Source {
-	return source.Func(s.kinds.start)
+func (r *Reader) Source() source.Source {
+	return source.Func(r.kinds.start)
 }
 
 // Start forgets kinds that are gone, until the context ends. It is a manager's Runnable.
-func (s *Sources) Start(ctx context.Context) error {
-	wait.UntilWithContext(ctx, s.sweep, sweepInterval)
+func (r *Reader) Start(ctx context.Context) error {
+	wait.UntilWithContext(ctx, r.sweep, sweepInterval)
 	return nil
 }
 
 // Values returns the template values of a Cluster. An error that is ErrUnresolved
 // says which reference is missing and what to do about it.
-func (s *Sources) Values(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (map[string]any, error) {
-	controlPlane, infrastructure, err := s.Objects(ctx, cluster)
+func (r *Reader) Values(ctx context.Context, in settings.Settings, cluster *clusterv1.Cluster) (map[string]any, error) {
+	controlPlane, infrastructure, err := r.Objects(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -151,30 +151,30 @@ func (s *Sources) Values(ctx context.Context, in settings.Settings, cluster *clu
 
 // Objects returns the control plane and the infrastructure cluster that a Cluster refers
 // to; nil where it refers to none. Errors are as those of Values.
-func (s *Sources) Objects(ctx context.Context, cluster *clusterv1.Cluster) (controlPlane, infrastructure map[string]any, err error) {
-	controlPlane, err = s.resolve(ctx, cluster, "spec.controlPlaneRef", cluster.Spec.ControlPlaneRef)
+func (r *Reader) Objects(ctx context.Context, cluster *clusterv1.Cluster) (controlPlane, infrastructure map[string]any, err error) {
+	controlPlane, err = r.resolve(ctx, cluster, "spec.controlPlaneRef", cluster.Spec.ControlPlaneRef)
 	if err != nil && !errors.Is(err, ErrListing) {
 		return nil, nil, err
 	}
 	// Both kinds are listed at the same time.
-	infrastructure, other := s.resolve(ctx, cluster, "spec.infrastructureRef", cluster.Spec.InfrastructureRef)
+	infrastructure, other := r.resolve(ctx, cluster, "spec.infrastructureRef", cluster.Spec.InfrastructureRef)
 	return controlPlane, infrastructure, cmp.Or(err, other)
 }
 
-func (s *Sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field string, ref clusterv1.ContractVersionedObjectReference) (map[string]any, error) {
+func (r *Reader) resolve(ctx context.Context, cluster *clusterv1.Cluster, field string, ref clusterv1.ContractVersionedObjectReference) (map[string]any, error) {
 	if !ref.IsDefined() {
 		return nil, nil
 	}
 	var object *unstructured.Unstructured
 	err := errDropped
 	for errors.Is(err, errDropped) {
-		if err = s.isDeclared(ctx, ref.GroupKind()); err != nil {
+		if err = r.isDeclared(ctx, ref.GroupKind()); err != nil {
 			break // Nothing is asked about it.
 		}
-		if err := s.mayRead(ctx, field, ref.GroupKind()); err != nil {
+		if err := r.mayRead(ctx, field, ref.GroupKind()); err != nil {
 			return nil, err
 		}
-		object, err = s.find(ctx, cluster, ref)
+		object, err = r.find(ctx, cluster, ref)
 	}
 	switch {
 	case errors.Is(err, ErrListing):
@@ -188,12 +188,12 @@ func (s *Sources) resolve(ctx context.Context, cluster *clusterv1.Cluster, field
 }
 
 // isDeclared returns an errUndeclared for a kind without a CRD, about which nothing is kept.
-func (s *Sources) isDeclared(ctx context.Context, kind schema.GroupKind) error {
+func (r *Reader) isDeclared(ctx context.Context, kind schema.GroupKind) error {
 	resource := resourceOf(kind)
-	err := s.readCRD(ctx, resource)
+	err := r.readCRD(ctx, resource)
 	switch {
 	case apierrors.IsNotFound(err):
-		s.forgetUndeclared(ctx, kind)
+		r.forgetUndeclared(ctx, kind)
 		return fmt.Errorf("%w: CustomResourceDefinition %q not found; install the provider that it belongs to, or correct the reference", errUndeclared, resource)
 	case err != nil:
 		return fmt.Errorf("reading CustomResourceDefinition %q: %w", resource, err)
@@ -202,16 +202,16 @@ func (s *Sources) isDeclared(ctx context.Context, kind schema.GroupKind) error {
 }
 
 // find looks for the object that a Cluster refers to.
-func (s *Sources) find(ctx context.Context, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
-	known := s.kinds.of(ref.GroupKind())
-	object, err := s.read(ctx, known, cluster, ref)
+func (r *Reader) find(ctx context.Context, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
+	known := r.kinds.of(ref.GroupKind())
+	object, err := r.read(ctx, known, cluster, ref)
 	for errors.Is(err, errMoved) {
-		if err = s.follow(ctx, known, ref); err == nil {
-			object, err = s.read(ctx, known, cluster, ref)
+		if err = r.follow(ctx, known, ref); err == nil {
+			object, err = r.read(ctx, known, cluster, ref)
 		}
 	}
 	if errors.Is(err, errMisnamed) {
-		s.kinds.drop(ctx, ref.GroupKind(), func(kind *kind) bool { return kind.watched.Empty() })
+		r.kinds.drop(ctx, ref.GroupKind(), func(kind *kind) bool { return kind.watched.Empty() })
 	}
 	return object, err
 }
@@ -230,20 +230,20 @@ func isAwaited(err error) bool { return apierrors.IsNotFound(err) || errors.Is(e
 
 // read reads an object if its kind is watched in the version it is to be read in, and
 // returns errMoved if not.
-func (s *Sources) read(ctx context.Context, kind *kind, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
+func (r *Reader) read(ctx context.Context, kind *kind, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference) (*unstructured.Unstructured, error) {
 	kind.mu.RLock()
 	defer kind.mu.RUnlock()
 	if kind.dropped {
 		return nil, errDropped
 	}
-	reader := &declared{Reader: s.Client, get: func(key client.ObjectKey, object *unstructured.Unstructured) error {
+	reader := &declared{Reader: r.Client, get: func(key client.ObjectKey, object *unstructured.Unstructured) error {
 		if object.GroupVersionKind() != kind.watched {
 			return errMoved
 		}
-		if err := kind.isReadable(s.now()); err != nil {
+		if err := kind.isReadable(r.now()); err != nil {
 			return err
 		}
-		return s.Get(ctx, key, object)
+		return r.Get(ctx, key, object)
 	}}
 	object, err := external.GetObjectFromContractVersionedRef(ctx, reader, ref, cluster.Namespace)
 	if err == nil || !reader.isUndeclared() {
@@ -252,40 +252,40 @@ func (s *Sources) read(ctx context.Context, kind *kind, cluster *clusterv1.Clust
 	if !kind.watched.Empty() {
 		return nil, errMoved
 	}
-	s.forgetUnserved(ref.GroupKind())
+	r.forgetUnserved(ref.GroupKind())
 	return nil, fmt.Errorf("%w: %w", errUndeclared, err)
 }
 
 // follow watches a kind in the version that its CRD declares now. Nothing reads the kind
 // meanwhile, and what reads it later knows no older CRD.
-func (s *Sources) follow(ctx context.Context, kind *kind, ref clusterv1.ContractVersionedObjectReference) error {
+func (r *Reader) follow(ctx context.Context, kind *kind, ref clusterv1.ContractVersionedObjectReference) error {
 	kind.mu.Lock()
 	defer kind.mu.Unlock()
 	if kind.dropped {
 		return errDropped
 	}
 	var version schema.GroupVersionKind
-	reader := &declared{Reader: s.Client, get: func(_ client.ObjectKey, object *unstructured.Unstructured) error {
+	reader := &declared{Reader: r.Client, get: func(_ client.ObjectKey, object *unstructured.Unstructured) error {
 		version = object.GroupVersionKind()
 		return nil
 	}}
 	if _, err := external.GetObjectFromContractVersionedRef(ctx, reader, ref, ""); err != nil && !reader.isUndeclared() {
 		return err
 	}
-	if after := s.unservedFor(version); after > 0 {
+	if after := r.unservedFor(version); after > 0 {
 		return &retryError{fmt.Errorf("%s is not served yet", version), after}
 	}
-	err := s.kinds.move(ctx, kind, version, s.now())
+	err := r.kinds.move(ctx, kind, version, r.now())
 	if !kube.IsUnserved(err) {
-		s.forgetUnserved(ref.GroupKind())
+		r.forgetUnserved(ref.GroupKind())
 		return err
 	}
 	// What is not served under this name may be under another: looking for it would never
 	// end, and there are many ways to write a kind.
-	if served, other := s.RESTMapper().KindFor(resourceOf(ref.GroupKind()).WithVersion(version.Version)); other == nil && served.Kind != version.Kind {
+	if served, other := r.RESTMapper().KindFor(resourceOf(ref.GroupKind()).WithVersion(version.Version)); other == nil && served.Kind != version.Kind {
 		return fmt.Errorf("%w: %s is of kind %q, not %q; correct the reference", errMisnamed, resourceOf(ref.GroupKind()), served.Kind, version.Kind)
 	}
-	return &retryError{err, s.noteUnserved(version)}
+	return &retryError{err, r.noteUnserved(version)}
 }
 
 // declared reads a CRD's metadata, and hands over the object that is then to be read in
@@ -316,26 +316,26 @@ func (d *declared) isUndeclared() bool {
 
 // Digest writes what Values would read of the objects that a Cluster refers to, as it is
 // cached, and reports whether all of it could be read.
-func (s *Sources) Digest(ctx context.Context, cluster *clusterv1.Cluster, digest io.Writer) bool {
+func (r *Reader) Digest(ctx context.Context, cluster *clusterv1.Cluster, digest io.Writer) bool {
 	for _, ref := range referencesOf(cluster) {
-		kind := s.kinds.known(ref.GroupKind())
-		if kind == nil || !s.digest(ctx, kind, cluster, ref, digest) {
+		kind := r.kinds.known(ref.GroupKind())
+		if kind == nil || !r.digest(ctx, kind, cluster, ref, digest) {
 			return false
 		}
 	}
 	return true
 }
 
-func (s *Sources) digest(ctx context.Context, kind *kind, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference, digest io.Writer) bool {
+func (r *Reader) digest(ctx context.Context, kind *kind, cluster *clusterv1.Cluster, ref clusterv1.ContractVersionedObjectReference, digest io.Writer) bool {
 	kind.mu.RLock()
 	defer kind.mu.RUnlock()
 	crd := CRD()
 	// A cached read waits for the first list, which may never come.
-	if kind.watched.Empty() || !kind.isListed() || s.Get(ctx, client.ObjectKey{Name: contract.CalculateCRDName(ref.APIGroup, ref.Kind)}, crd, client.UnsafeDisableDeepCopy) != nil {
+	if kind.watched.Empty() || !kind.isListed() || r.Get(ctx, client.ObjectKey{Name: contract.CalculateCRDName(ref.APIGroup, ref.Kind)}, crd, client.UnsafeDisableDeepCopy) != nil {
 		return false
 	}
 	object := ofKind(kind.watched)
-	if s.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: ref.Name}, object, client.UnsafeDisableDeepCopy) != nil {
+	if r.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: ref.Name}, object, client.UnsafeDisableDeepCopy) != nil {
 		return false
 	}
 	// The CRD says in which version the object is to be read.

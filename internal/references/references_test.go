@@ -43,7 +43,7 @@ type world struct {
 	unserved bool
 	unlisted bool
 	asked    int
-	// discovered is how often a version was looked for.
+	// discovered is how often a version was discovered.
 	discovered int
 	// hangs is what the API server gives no answer about until it is closed: a resource, or
 	// discovery.
@@ -62,8 +62,8 @@ func newWorld() *world {
 	return &world{contract: "v1beta1", exists: true, informers: map[string]toolscache.ResourceEventHandler{}}
 }
 
-func (w *world) sources() *Sources {
-	return New(w, w, handler.Funcs{})
+func (w *world) reader() *Reader {
+	return NewReader(w, w, handler.Funcs{})
 }
 
 func (w *world) Get(_ context.Context, key client.ObjectKey, object client.Object, _ ...client.GetOption) error {
@@ -145,7 +145,7 @@ type worldMapper struct {
 	*world
 }
 
-// discovery is what hangs while it is looked for a version.
+// discovery is what hangs while a version is discovered.
 const discovery = "discovery"
 
 func (w *world) RESTMapper() meta.RESTMapper { return worldMapper{world: w} }
@@ -226,8 +226,8 @@ func referringCluster() *clusterv1.Cluster {
 	return cluster
 }
 
-func (s *Sources) readValues(ctx context.Context) (string, error) {
-	values, err := s.Values(ctx, settings.Default(), referringCluster())
+func (r *Reader) readValues(ctx context.Context) (string, error) {
+	values, err := r.Values(ctx, settings.Default(), referringCluster())
 	if err != nil {
 		return "", err
 	}
@@ -236,9 +236,9 @@ func (s *Sources) readValues(ctx context.Context) (string, error) {
 }
 
 // A kind is watched before it is read, in the version its CRD declares, and in no other.
-func TestSourcesFollowTheContract(t *testing.T) {
+func TestReaderFollowsTheContract(t *testing.T) {
 	w := newWorld()
-	s := w.sources()
+	r := w.reader()
 	for _, step := range []struct {
 		contract string
 		log      []string
@@ -252,7 +252,7 @@ func TestSourcesFollowTheContract(t *testing.T) {
 		{"v1beta1", []string{"stop v1beta2", "start v1beta1", "watch v1beta1", "read v1beta1"}},
 	} {
 		w.contract, w.log = step.contract, nil
-		if _, err := s.readValues(t.Context()); (err != nil) != (step.contract == "") {
+		if _, err := r.readValues(t.Context()); (err != nil) != (step.contract == "") {
 			t.Errorf("contract %q: %v", step.contract, err)
 		}
 		if !slices.Equal(w.log, step.log) {
@@ -262,14 +262,14 @@ func TestSourcesFollowTheContract(t *testing.T) {
 }
 
 // Whoever reads while the CRD changes starts nothing anew that was stopped.
-func TestSourcesFollowTheContractWhileOthersRead(t *testing.T) {
+func TestReaderFollowsTheContractWhileOthersRead(t *testing.T) {
 	w := newWorld()
-	s := w.sources()
+	r := w.reader()
 	var readers sync.WaitGroup
 	for range 8 {
 		readers.Go(func() {
 			for range 200 {
-				if _, err := s.readValues(t.Context()); err != nil {
+				if _, err := r.readValues(t.Context()); err != nil {
 					t.Error(err)
 				}
 			}
@@ -282,7 +282,7 @@ func TestSourcesFollowTheContractWhileOthersRead(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	readers.Wait()
-	if version, err := s.readValues(t.Context()); err != nil || version != w.contract {
+	if version, err := r.readValues(t.Context()); err != nil || version != w.contract {
 		t.Errorf("read at %s (%v), want %s", version, err, w.contract)
 	}
 	if running := slices.Collect(maps.Keys(w.informers)); !slices.Equal(running, []string{w.contract}) {
@@ -313,9 +313,9 @@ func TestRetryAfter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
 			test.change(w)
-			s, now := w.sources(), time.Now()
-			s.now = func() time.Time { return now }
-			_, err := s.readValues(t.Context())
+			r, now := w.reader(), time.Now()
+			r.now = func() time.Time { return now }
+			_, err := r.readValues(t.Context())
 			if !errors.Is(err, ErrUnresolved) || !strings.Contains(err.Error(), test.words) {
 				t.Errorf("got %v, want what says %q", err, test.words)
 			}
@@ -327,20 +327,20 @@ func TestRetryAfter(t *testing.T) {
 	t.Run("not listed", func(t *testing.T) {
 		w := newWorld()
 		w.unlisted = true
-		s := w.sources()
+		r := w.reader()
 		begun := time.Now()
 		now := begun
-		s.now = func() time.Time { return now }
+		r.now = func() time.Time { return now }
 		for waited, after := range map[time.Duration]time.Duration{0: firstRetry, 3 * time.Second: 3 * time.Second, time.Minute: lastRetry} {
 			w.unlisted, now = true, begun
-			_, _ = s.readValues(t.Context())
+			_, _ = r.readValues(t.Context())
 			now = begun.Add(waited)
-			if _, err := s.readValues(t.Context()); !errors.Is(err, ErrListing) || RetryAfter(err) != after {
+			if _, err := r.readValues(t.Context()); !errors.Is(err, ErrListing) || RetryAfter(err) != after {
 				t.Errorf("after %v: %v, again after %v", waited, err, RetryAfter(err))
 			}
 		}
 		now = begun.Add(listPatience + time.Second)
-		if _, err := s.readValues(t.Context()); !errors.Is(err, ErrUnresolved) || RetryAfter(err) != lastRetry || !strings.Contains(err.Error(), "has not listed Thing.infrastructure.cluster.x-k8s.io in 2m0s") {
+		if _, err := r.readValues(t.Context()); !errors.Is(err, ErrUnresolved) || RetryAfter(err) != lastRetry || !strings.Contains(err.Error(), "has not listed Thing.infrastructure.cluster.x-k8s.io in 2m0s") {
 			t.Errorf("when patience is over: %v, again after %v", err, RetryAfter(err))
 		}
 	})
@@ -348,7 +348,7 @@ func TestRetryAfter(t *testing.T) {
 		cluster := referringCluster()
 		cluster.Spec.Topology.Variables = []clusterv1.ClusterVariable{{Name: "x"}}
 		cluster.Spec.Topology.Variables[0].Value.Raw = []byte("{")
-		if _, err := newWorld().sources().Values(t.Context(), settings.Default(), cluster); !errors.Is(err, ErrUnresolved) || RetryAfter(err) != 0 {
+		if _, err := newWorld().reader().Values(t.Context(), settings.Default(), cluster); !errors.Is(err, ErrUnresolved) || RetryAfter(err) != 0 {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -358,55 +358,55 @@ func TestRetryAfter(t *testing.T) {
 }
 
 // What ends without an event is asked about once for all Clusters, and not all the time.
-func TestSourcesAskAgain(t *testing.T) {
+func TestReaderAsksAgain(t *testing.T) {
 	const questions = 3 // get, list, watch
-	begin := func(change func(*world)) (w *world, s *Sources, wait func(time.Duration)) {
+	begin := func(change func(*world)) (w *world, r *Reader, wait func(time.Duration)) {
 		w = newWorld()
 		change(w)
-		s = w.sources()
+		r = w.reader()
 		now := time.Now()
-		s.now = func() time.Time { return now }
-		return w, s, func(passed time.Duration) { now = now.Add(passed) }
+		r.now = func() time.Time { return now }
+		return w, r, func(passed time.Duration) { now = now.Add(passed) }
 	}
-	reads := func(s *Sources) (err error) {
+	reads := func(r *Reader) (err error) {
 		for range 5 { // As many Clusters.
-			_, err = s.readValues(t.Context())
+			_, err = r.readValues(t.Context())
 		}
 		return err
 	}
 	t.Run("access", func(t *testing.T) {
-		w, s, wait := begin(func(w *world) { w.refused = true })
+		w, r, wait := begin(func(w *world) { w.refused = true })
 		for minute := range 3 {
-			err := reads(s)
+			err := reads(r)
 			if !errors.Is(err, ErrUnresolved) || w.asked != (minute+1)*questions {
 				t.Errorf("minute %d: asked %d times: %v", minute, w.asked, err)
 			}
 			wait(RetryAfter(err))
 		}
 		w.refused = false
-		if err := reads(s); err != nil || w.asked != 4*questions {
+		if err := reads(r); err != nil || w.asked != 4*questions {
 			t.Errorf("asked %d times: %v", w.asked, err)
 		}
 	})
 	t.Run("access that was refused to a standby", func(t *testing.T) {
-		w, s, wait := begin(func(w *world) { w.refused = true })
-		_ = reads(s)
+		w, r, wait := begin(func(w *world) { w.refused = true })
+		_ = reads(r)
 		wait(time.Hour)
 		w.refused = false
-		if err := reads(s); err != nil {
+		if err := reads(r); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Run("a version that is not served", func(t *testing.T) {
-		w, s, wait := begin(func(w *world) { w.unserved = true })
+		w, r, wait := begin(func(w *world) { w.unserved = true })
 		var waited time.Duration
 		for i := range 100 {
 			before := w.discovered
-			err := reads(s)
+			err := reads(r)
 			if !errors.Is(err, ErrUnresolved) || RetryAfter(err) <= 0 {
 				t.Fatalf("again after %v: %v", RetryAfter(err), err)
 			}
-			// Two questions are one look for it, and one under which other name it may be.
+			// Two questions are one lookup of it, and one under which other name it may be.
 			if got := w.discovered - before; got > 2 {
 				t.Errorf("round %d: discovery was asked %d times", i, got)
 			}
@@ -417,16 +417,16 @@ func TestSourcesAskAgain(t *testing.T) {
 			t.Errorf("100 rounds took %v", waited)
 		}
 		w.unserved = false
-		if version, err := s.readValues(t.Context()); version != "v1beta1" || len(s.unserved) != 0 {
-			t.Errorf("read %q (%v), remembers %v", version, err, s.unserved)
+		if version, err := r.readValues(t.Context()); version != "v1beta1" || len(r.unserved) != 0 {
+			t.Errorf("read %q (%v), remembers %v", version, err, r.unserved)
 		}
 	})
 	t.Run("a version that is not declared any more", func(t *testing.T) {
-		w, s, _ := begin(func(w *world) { w.unserved = true })
-		_ = reads(s)
+		w, r, _ := begin(func(w *world) { w.unserved = true })
+		_ = reads(r)
 		w.contract = ""
-		if err := reads(s); RetryAfter(err) != 0 || len(s.unserved) != 0 {
-			t.Errorf("again after %v: %v; remembers %v", RetryAfter(err), err, s.unserved)
+		if err := reads(r); RetryAfter(err) != 0 || len(r.unserved) != 0 {
+			t.Errorf("again after %v: %v; remembers %v", RetryAfter(err), err, r.unserved)
 		}
 	})
 }
@@ -458,45 +458,45 @@ func eventually(t *testing.T, what string, holds func() bool) {
 }
 
 // One question that is not answered holds up who wants to know that, and nobody else.
-func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
+func TestReaderWaitsForNobodyElsesAnswer(t *testing.T) {
 	referringTo := func(kind string) *clusterv1.Cluster {
 		cluster := referringCluster()
 		cluster.Spec.InfrastructureRef.Kind = kind
 		return cluster
 	}
-	begin := func(change func(*world)) (w *world, s *Sources, answer func()) {
+	begin := func(change func(*world)) (w *world, r *Reader, answer func()) {
 		w = newWorld()
 		change(w)
 		w.clusters = []clusterv1.Cluster{*referringCluster()}
 		end := make(chan struct{})
 		answer = sync.OnceFunc(func() { close(end) })
-		s = w.sources()
+		r = w.reader()
 		w.hangs = map[string]chan struct{}{"things": end, discovery: end}
-		return w, s, answer
+		return w, r, answer
 	}
 	t.Run("when a kind is asked about for the first time", func(t *testing.T) {
-		w, s, answer := begin(func(*world) {})
+		w, r, answer := begin(func(*world) {})
 		delete(w.hangs, discovery)
 		var reading sync.WaitGroup
 		defer reading.Wait()
 		defer answer()
 		for range 3 {
 			reading.Go(func() {
-				if version, err := s.readValues(t.Context()); version != "v1beta1" {
+				if version, err := r.readValues(t.Context()); version != "v1beta1" {
 					t.Errorf("read %q (%v)", version, err)
 				}
 			})
 		}
 		eventually(t, "asked", func() bool { return w.questions() == 1 })
 		within(t, "a Cluster of another kind", func() {
-			if _, err := s.Values(t.Context(), settings.Default(), referringTo("Other")); err != nil {
+			if _, err := r.Values(t.Context(), settings.Default(), referringTo("Other")); err != nil {
 				t.Error(err)
 			}
 		})
 		within(t, "one who has no time", func() {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			if _, err := s.readValues(ctx); !errors.Is(err, context.Canceled) {
+			if _, err := r.readValues(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -510,16 +510,16 @@ func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
 		}
 	})
 	t.Run("when who asked first goes", func(t *testing.T) {
-		w, s, answer := begin(func(*world) {})
+		w, r, answer := begin(func(*world) {})
 		delete(w.hangs, discovery)
 		ctx, cancel := context.WithCancel(t.Context())
 		var reading sync.WaitGroup
 		defer reading.Wait()
 		defer answer()
-		reading.Go(func() { _, _ = s.readValues(ctx) })
+		reading.Go(func() { _, _ = r.readValues(ctx) })
 		eventually(t, "asked", func() bool { return w.questions() == 1 })
 		reading.Go(func() {
-			if version, err := s.readValues(t.Context()); version != "v1beta1" {
+			if version, err := r.readValues(t.Context()); version != "v1beta1" {
 				t.Errorf("read %q (%v)", version, err)
 			}
 		})
@@ -532,31 +532,31 @@ func TestSourcesWaitForNobodyElsesAnswer(t *testing.T) {
 
 // Whoever may make Clusters can refer to kinds that nobody has ever heard of, as many as
 // he likes, and spell those that are there in many ways.
-func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
-	read := func(s *Sources, group, kind string) error {
+func TestReaderRetainsNothingOfInventedKinds(t *testing.T) {
+	read := func(r *Reader, group, kind string) error {
 		cluster := referringCluster()
 		cluster.Spec.InfrastructureRef.APIGroup, cluster.Spec.InfrastructureRef.Kind = group, kind
-		_, err := s.Values(t.Context(), settings.Default(), cluster)
+		_, err := r.Values(t.Context(), settings.Default(), cluster)
 		return err
 	}
-	wantCached := func(t *testing.T, s *Sources, want int) {
+	wantCached := func(t *testing.T, r *Reader, want int) {
 		t.Helper()
-		for what, cached := range map[string]int{"access": len(s.access), "kinds": len(s.kinds.all)} {
+		for what, cached := range map[string]int{"access": len(r.access), "kinds": len(r.kinds.all)} {
 			if cached != want {
 				t.Errorf("%s: %d entries, want %d", what, cached, want)
 			}
 		}
-		if len(s.unserved) != 0 {
-			t.Errorf("unserved: %v", s.unserved)
+		if len(r.unserved) != 0 {
+			t.Errorf("unserved: %v", r.unserved)
 		}
 	}
 	t.Run("without a CRD", func(t *testing.T) {
 		w := newWorld()
 		w.noCRD, w.refused = true, true
 		w.clusters = []clusterv1.Cluster{*referringCluster()}
-		s := w.sources()
+		r := w.reader()
 		for i := range 1500 {
-			err := read(s, "evil.example", fmt.Sprintf("K%d", i))
+			err := read(r, "evil.example", fmt.Sprintf("K%d", i))
 			if !errors.Is(err, errUndeclared) || RetryAfter(err) != 0 {
 				t.Fatalf("got %v", err)
 			}
@@ -564,48 +564,48 @@ func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
 				t.Fatalf("got %v, want what says %s", err, want)
 			}
 		}
-		s.sweep(t.Context())
+		r.sweep(t.Context())
 		if w.asked != 0 {
 			t.Errorf("asked %d times about kinds that are not there", w.asked)
 		}
-		wantCached(t, s, 0)
+		wantCached(t, r, 0)
 	})
 	t.Run("spelled in other ways", func(t *testing.T) {
 		w := newWorld()
-		s := w.sources()
+		r := w.reader()
 		for range 2 {
 			for _, kind := range []string{"THING", "tHING", "Thing", "ThInG"} {
-				if err := read(s, things.Group, kind); (kind == things.Kind) != (err == nil) {
+				if err := read(r, things.Group, kind); (kind == things.Kind) != (err == nil) {
 					t.Errorf("%s: %v", kind, err)
 				} else if err != nil && (RetryAfter(err) != 0 || !strings.Contains(err.Error(), `is of kind "Thing", not "`+kind)) {
 					t.Errorf("%s: %v", kind, err)
 				}
 			}
 		}
-		wantCached(t, s, 1)
+		wantCached(t, r, 1)
 		if want := []string{"start v1beta1", "watch v1beta1", "read v1beta1", "read v1beta1"}; !slices.Equal(w.log, want) {
 			t.Errorf("%q, want %q", w.log, want)
 		}
 	})
-	for name, notice := range map[string]func(*Sources){
-		"whose CRD goes":                     func(s *Sources) { _ = read(s, things.Group, things.Kind) },
-		"whose CRD goes after the last user": func(s *Sources) { s.sweep(t.Context()) },
+	for name, notice := range map[string]func(*Reader){
+		"whose CRD goes":                     func(r *Reader) { _ = read(r, things.Group, things.Kind) },
+		"whose CRD goes after the last user": func(r *Reader) { r.sweep(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld()
-			s := w.sources()
-			if err := read(s, things.Group, things.Kind); err != nil {
+			r := w.reader()
+			if err := read(r, things.Group, things.Kind); err != nil {
 				t.Fatal(err)
 			}
-			wantCached(t, s, 1)
+			wantCached(t, r, 1)
 			w.noCRD = true
-			notice(s)
-			wantCached(t, s, 0)
+			notice(r)
+			wantCached(t, r, 0)
 			if len(w.informers) != 0 {
 				t.Errorf("watched: %v", w.informers)
 			}
 			w.noCRD, w.log = false, nil
-			if err := read(s, things.Group, things.Kind); err != nil || !slices.Contains(w.log, "watch v1beta1") {
+			if err := read(r, things.Group, things.Kind); err != nil || !slices.Contains(w.log, "watch v1beta1") {
 				t.Errorf("when it is back: %v, %q", err, w.log)
 			}
 		})
@@ -613,15 +613,15 @@ func TestSourcesKeepNothingOfInventedKinds(t *testing.T) {
 }
 
 // A CRD that goes and comes back while others read leaves one watch.
-func TestSourcesDropAKindWhileOthersRead(t *testing.T) {
+func TestReaderDropsAKindWhileOthersRead(t *testing.T) {
 	w := newWorld()
-	s := w.sources()
+	r := w.reader()
 	var others sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())
 	for range 8 {
 		others.Go(func() {
 			for range 300 {
-				if _, err := s.readValues(t.Context()); err != nil && !errors.Is(err, errUndeclared) {
+				if _, err := r.readValues(t.Context()); err != nil && !errors.Is(err, errUndeclared) {
 					t.Error(err)
 				}
 			}
@@ -631,7 +631,7 @@ func TestSourcesDropAKindWhileOthersRead(t *testing.T) {
 	go func() {
 		defer close(sweeping)
 		for ctx.Err() == nil {
-			s.sweep(t.Context())
+			r.sweep(t.Context())
 		}
 	}()
 	for i := range 50 {
@@ -643,7 +643,7 @@ func TestSourcesDropAKindWhileOthersRead(t *testing.T) {
 	others.Wait()
 	stop()
 	<-sweeping
-	if version, err := s.readValues(t.Context()); version != "v1beta1" {
+	if version, err := r.readValues(t.Context()); version != "v1beta1" {
 		t.Errorf("read %q (%v)", version, err)
 	}
 	watches := 0

@@ -27,9 +27,9 @@ const (
 // for long. Call it before any controller starts, in every replica: a start then looks at
 // each Cluster once, and a standby that takes over lists nothing. Clusters that refer to a
 // kind that is not listed by then are put aside until it is.
-func (s *Sources) Warm(ctx context.Context, isWatched func(client.Object) bool) error {
+func (r *Reader) Warm(ctx context.Context, isWatched func(client.Object) bool) error {
 	var clusters clusterv1.ClusterList
-	if err := s.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.List(ctx, &clusters, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing Clusters: %w", err)
 	}
 	references := map[schema.GroupKind]clusterv1.ContractVersionedObjectReference{}
@@ -41,13 +41,13 @@ func (s *Sources) Warm(ctx context.Context, isWatched func(client.Object) bool) 
 			references[reference.GroupKind()] = reference
 		}
 	}
-	patience, cancel := context.WithTimeout(ctx, s.warmPatience)
+	patience, cancel := context.WithTimeout(ctx, r.warmPatience)
 	defer cancel()
 	asked := make(chan struct{})
 	go func() { // Not every question has a deadline.
 		defer close(asked)
 		for kind, reference := range references {
-			if err := s.watch(patience, reference); err != nil {
+			if err := r.watch(patience, reference); err != nil {
 				// Its Clusters say so, and are reconciled again when it is over.
 				ctrl.LoggerFrom(ctx).Info("A kind that Clusters refer to cannot be read yet", "kind", kind.String(), "reason", err.Error())
 			}
@@ -58,30 +58,30 @@ func (s *Sources) Warm(ctx context.Context, isWatched func(client.Object) bool) 
 	case <-patience.Done():
 	}
 	if err := wait.PollUntilContextCancel(patience, warmInterval, true, func(context.Context) (bool, error) {
-		return len(s.kinds.unlisted()) == 0, nil
+		return len(r.kinds.unlisted()) == 0, nil
 	}); err == nil {
 		return nil
 	}
-	for _, late := range s.kinds.unlisted() {
+	for _, late := range r.kinds.unlisted() {
 		ctrl.LoggerFrom(ctx).Info("A kind that Clusters refer to is not listed yet; others do not wait for it", "kind", late.String())
 	}
 	return nil
 }
 
 // watch watches the kind of a reference, if it may be read.
-func (s *Sources) watch(ctx context.Context, reference clusterv1.ContractVersionedObjectReference) error {
+func (r *Reader) watch(ctx context.Context, reference clusterv1.ContractVersionedObjectReference) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := s.isDeclared(ctx, reference.GroupKind()); err != nil {
+	if err := r.isDeclared(ctx, reference.GroupKind()); err != nil {
 		return err
 	}
-	if err := s.mayRead(ctx, "references of Clusters", reference.GroupKind()); err != nil {
+	if err := r.mayRead(ctx, "references of Clusters", reference.GroupKind()); err != nil {
 		return err
 	}
-	err := s.follow(ctx, s.kinds.of(reference.GroupKind()), reference)
+	err := r.follow(ctx, r.kinds.of(reference.GroupKind()), reference)
 	if errors.Is(err, errMisnamed) {
-		s.kinds.drop(ctx, reference.GroupKind(), func(kind *kind) bool { return kind.watched.Empty() })
+		r.kinds.drop(ctx, reference.GroupKind(), func(kind *kind) bool { return kind.watched.Empty() })
 	}
 	return err
 }

@@ -18,15 +18,15 @@ func everything(client.Object) bool { return true }
 func TestWarm(t *testing.T) {
 	w := newWorld()
 	w.clusters = []clusterv1.Cluster{*referringCluster()}
-	s := w.sources()
-	if err := s.Warm(t.Context(), everything); err != nil {
+	r := w.reader()
+	if err := r.Warm(t.Context(), everything); err != nil {
 		t.Fatal(err)
 	}
 	if w.informers["v1beta1"] == nil {
 		t.Fatal("the kind is not watched")
 	}
 	asked := w.questions()
-	if got, err := s.readValues(t.Context()); got != "v1beta1" || err != nil {
+	if got, err := r.readValues(t.Context()); got != "v1beta1" || err != nil {
 		t.Errorf("got %q, %v", got, err)
 	}
 	if w.questions() != asked {
@@ -37,7 +37,7 @@ func TestWarm(t *testing.T) {
 func TestWarmKeepsToWhatIsWatched(t *testing.T) {
 	w := newWorld()
 	w.clusters = []clusterv1.Cluster{*referringCluster()}
-	if err := w.sources().Warm(t.Context(), func(client.Object) bool { return false }); err != nil {
+	if err := w.reader().Warm(t.Context(), func(client.Object) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
 	if len(w.informers) > 0 {
@@ -57,10 +57,10 @@ func TestWarmIsNotForever(t *testing.T) {
 			w := newWorld()
 			w.clusters = []clusterv1.Cluster{*referringCluster()}
 			change(w)
-			s := w.sources()
-			s.warmPatience = 100 * time.Millisecond
+			r := w.reader()
+			r.warmPatience = 100 * time.Millisecond
 			within(t, "Warm", func() {
-				if err := s.Warm(t.Context(), everything); err != nil {
+				if err := r.Warm(t.Context(), everything); err != nil {
 					t.Error(err)
 				}
 			})
@@ -73,7 +73,7 @@ func TestWarmIsNotForever(t *testing.T) {
 			w.mu.Unlock()
 			within(t, "a look", func() {
 				for {
-					if _, err := s.readValues(t.Context()); err == nil {
+					if _, err := r.readValues(t.Context()); err == nil {
 						return
 					}
 					time.Sleep(10 * time.Millisecond)
@@ -83,7 +83,7 @@ func TestWarmIsNotForever(t *testing.T) {
 	}
 	w := newWorld()
 	w.unlisted = true
-	if _, err := w.sources().Values(t.Context(), settings.Default(), referringCluster()); !errors.Is(err, ErrListing) {
+	if _, err := w.reader().Values(t.Context(), settings.Default(), referringCluster()); !errors.Is(err, ErrListing) {
 		t.Errorf("a look returns %v", err)
 	}
 }
@@ -91,19 +91,19 @@ func TestWarmIsNotForever(t *testing.T) {
 // The digest of what a Cluster refers to follows its content, and waits for nothing.
 func TestDigest(t *testing.T) {
 	w := newWorld()
-	s := w.sources()
+	r := w.reader()
 	seed := maphash.MakeSeed()
 	digest := func() (uint64, bool) {
 		var hash maphash.Hash
 		hash.SetSeed(seed)
-		ok := s.Digest(t.Context(), referringCluster(), &hash)
+		ok := r.Digest(t.Context(), referringCluster(), &hash)
 		return hash.Sum64(), ok
 	}
 	if _, ok := digest(); ok {
 		t.Error("there is one of a kind that nobody has read")
 	}
 	w.unlisted = true
-	if _, err := s.readValues(t.Context()); !errors.Is(err, ErrListing) {
+	if _, err := r.readValues(t.Context()); !errors.Is(err, ErrListing) {
 		t.Fatal(err)
 	}
 	if _, ok := digest(); ok {
@@ -112,7 +112,7 @@ func TestDigest(t *testing.T) {
 	w.mu.Lock()
 	w.unlisted = false
 	w.mu.Unlock()
-	if _, err := s.readValues(t.Context()); err != nil {
+	if _, err := r.readValues(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	first, ok := digest()

@@ -186,7 +186,7 @@ func (s *scope) next() (step, outcome) {
 }
 
 // nextOfSecret is next for a Cluster that is registered or can be. Fleet keeps a credential
-// for 40 minutes, so whatever can keep a manifest from being issued is looked at before
+// for 40 minutes, so whatever can keep a manifest from being issued is checked before
 // there is one.
 func (s *scope) nextOfSecret() (step, outcome) {
 	switch {
@@ -340,7 +340,7 @@ func (s *scope) beingRegistered() *fleetv1.ClusterRegistration {
 	return nil
 }
 
-// pollOf returns how often a registration that Fleet has not granted is looked at. An event shows
+// pollOf returns how often a registration that Fleet has not granted is checked. An event shows
 // when it has: this is for what passes without one, and Fleet may be away for long.
 func (s *scope) pollOf(registration *fleetv1.ClusterRegistration) time.Duration {
 	if s.now.Sub(registration.CreationTimestamp.Time) < credentialTimeout {

@@ -242,7 +242,7 @@ type observedClientID struct {
 	since    time.Time
 }
 
-// since returns when the clientID that a Cluster's Fleet Cluster has now was first looked at.
+// since returns when the clientID that a Cluster's Fleet Cluster has now was first observed.
 func (s *observedClientIDs) since(cluster types.NamespacedName, fleet *fleetv1.Cluster, now time.Time) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

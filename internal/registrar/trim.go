@@ -16,7 +16,7 @@ const maxAgent = 128 << 10
 
 // trim is a cache transform: it keeps the fields that the registrar reads, and bounds each, so
 // that thousands of Clusters fit in little memory, and a change of any other field wakes nobody
-// (see observed.News). Its input may be trimmed already.
+// (see kube.News). Its input may be trimmed already.
 func trim(object any) (any, error) {
 	accessor, ok := object.(client.Object)
 	if !ok {

@@ -39,32 +39,32 @@ const conflictInterval = 100 * time.Millisecond
 // Cluster, then takes one step after another until none is left.
 type clusterReconciler struct {
 	client.Client
-	live     client.Reader // past the cache
-	scopes   *scopeReader
-	applier  *kube.Applier
-	settings *settings.Reader
-	sources  *references.Sources
-	users    *users
-	groups   *groupReconciler
-	mappings *mappingReconciler
-	reporter *reporter
-	digests  *digests
-	mirror   mirror
-	tally    *Tally
+	live       client.Reader // past the cache
+	scopes     *scopeReader
+	applier    *kube.Applier
+	settings   *settings.Reader
+	references *references.Reader
+	users      *users
+	groups     *groupReconciler
+	mappings   *mappingReconciler
+	reporter   *reporter
+	digests    *digests
+	mirror     mirror
+	tally      *Tally
 	// busy serializes Clusters that want the same Fleet Cluster.
 	busy keymutex.KeyMutex
 	// watchFilter limits what is looked at; empty for everything.
 	watchFilter string
 }
 
-func newClusterReconciler(c *common, sources *references.Sources, groups *groupReconciler, mappings *mappingReconciler, tally *Tally) *clusterReconciler {
+func newClusterReconciler(c *common, reader *references.Reader, groups *groupReconciler, mappings *mappingReconciler, tally *Tally) *clusterReconciler {
 	return &clusterReconciler{
 		Client: c.GetClient(), live: c.GetAPIReader(), applier: c.applier, settings: c.settings, users: c.users,
 		scopes: &scopeReader{
 			Reader: c.GetClient(), store: c.store, users: c.users,
 			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
 		},
-		sources: sources, digests: newDigests(c.GetClient(), c.store, sources, c.mirror), mirror: c.mirror,
+		references: reader, digests: newDigests(c.GetClient(), c.store, reader, c.mirror), mirror: c.mirror,
 		groups: groups, mappings: mappings, tally: tally,
 		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.GetEventRecorder("muster-syncer")),
@@ -74,7 +74,7 @@ func newClusterReconciler(c *common, sources *references.Sources, groups *groupR
 // setUp registers what wakes it. Other objects found at startup do not: every Cluster is
 // looked at anyway.
 func (r *clusterReconciler) setUp(c *common) error {
-	if err := c.Add(r.sources); err != nil {
+	if err := c.Add(r.references); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(c).Named("cluster").
@@ -85,7 +85,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(afterStart, fleetClusterNews(c.mirror))).
 		WatchesRawSource(source.Channel(c.missed.Clusters, &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(source.Channel(c.missed.FleetClusters, enqueue(c.events.clusterOfFleetCluster))).
-		WatchesRawSource(r.sources.Source()).
+		WatchesRawSource(r.references.Source()).
 		// Changes that may concern many Clusters at once.
 		WatchesMetadata(references.CRD(), behind(c.events.clustersOfKind), builder.WithPredicates(references.ContractNews)).
 		WatchesMetadata(newClass(), behind(c.events.clustersOfClass), builder.WithPredicates(afterStart, labelsOrExistence)).
@@ -268,7 +268,7 @@ func (r *clusterReconciler) lock(s *scope, fleetCluster string) {
 	}
 }
 
-// claim looks again at what another Cluster may just have made, and whether the namespace in
+// claim reads again what another Cluster may just have made, and whether the namespace in
 // Fleet and the group that the Cluster needs are free. It keeps others that want the Fleet Cluster out to the end
 // of the reconcile.
 func (r *clusterReconciler) claim(ctx context.Context, s *scope) (err error) {
@@ -290,7 +290,7 @@ func (r *clusterReconciler) claim(ctx context.Context, s *scope) (err error) {
 
 // target makes the group and the mapping through which the Cluster's bundles are targeted,
 // and records their UIDs. The Fleet Cluster carries a hash of them: if one is recreated, the
-// hash changes, and Fleet looks at the bundles again.
+// hash changes, and Fleet works out the bundles again.
 func (r *clusterReconciler) target(ctx context.Context, s *scope) error {
 	group, err := r.groups.ensure(ctx, s.in, s.cluster.Namespace, s.subject.Class)
 	if s.targets.Group, err = s.orForeign(group, err); err != nil {
@@ -317,7 +317,7 @@ func (s *scope) orForeign(uid types.UID, err error) (types.UID, error) {
 
 // resolve reads the template values.
 func (r *clusterReconciler) resolve(ctx context.Context, s *scope) (err error) {
-	s.values, err = r.sources.Values(ctx, s.in, s.cluster)
+	s.values, err = r.references.Values(ctx, s.in, s.cluster)
 	if !errors.Is(err, references.ErrUnresolved) {
 		return err
 	}
@@ -356,7 +356,7 @@ func ignoreUnserved(err error) error {
 	return err
 }
 
-// isWatched reports whether an object is ours to look at. Events of other objects lead to
+// isWatched reports whether an object is ours to reconcile. Events of other objects lead to
 // Clusters and classes, too, so a predicate on their own events is not enough.
 func isWatched(object client.Object, filter string) bool {
 	return filter == "" || capilabels.HasWatchLabel(object, filter)

@@ -199,7 +199,7 @@ func (r *configReconciler) count(ctx context.Context) error {
 			waiting++
 		}
 	}
-	// While the import is off, or cannot be, nobody looks, and nothing will change.
+	// While the import is off, or cannot be, nothing is reconciled, and nothing will change.
 	r.counted = r.tally.Len() >= waiting || !current.Cluster.Enabled
 	return nil
 }

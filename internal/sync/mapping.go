@@ -39,7 +39,7 @@ const (
 	// retireInterval is how often, at most, we check whether Fleet has dropped what was
 	// deployed through a mapping, whatever wakes us.
 	retireInterval = time.Second
-	// retirePatience bounds how long a mapping waits for that. Fleet looks at every
+	// retirePatience bounds how long a mapping waits for that. Fleet reconciles every
 	// Bundle when it starts, so a Fleet that is down may safely be left behind.
 	retirePatience = time.Minute
 	// listPage is how many BundleDeployments are listed at a time.
@@ -70,7 +70,7 @@ type mappingReconciler struct {
 type retirement struct {
 	began, next time.Time
 	attempts    int
-	// refused means that Fleet could not be made to look at some Bundle. Then the looks become rarer.
+	// refused means that Fleet could not be made to work out some Bundle. Then the attempts become rarer.
 	refused bool
 }
 
@@ -162,7 +162,7 @@ func (r *mappingReconciler) write(ctx context.Context, in settings.Settings, key
 	return r.Keep(ctx, desired.Mapping(key.Namespace, key.Name), in.Cluster.PatchResource || found && isRetired(&mapping))
 }
 
-// retire removes a mapping for good: first it maps nothing, then Fleet is made to look again
+// retire removes a mapping for good: first it maps nothing, then Fleet is made to work it out again
 // at each Bundle that was deployed through it, and when nothing of that is left the mapping
 // is deleted. It can be interrupted anywhere: the mapping records that work is left.
 func (r *mappingReconciler) retire(ctx context.Context, mapping *fleetv1.BundleNamespaceMapping) (ctrl.Result, error) {
@@ -284,7 +284,7 @@ func (r *mappingReconciler) retirement(key types.NamespacedName) retirement {
 	return state
 }
 
-// attempted notes a look, and returns when the next is due.
+// attempted notes an attempt, and returns when the next is due.
 func (r *mappingReconciler) attempted(key types.NamespacedName, state retirement) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,7 +17,7 @@ const (
 	presenceInterval = 10 * time.Second
 	// presenceTimeout is how long the answer may take.
 	presenceTimeout = 5 * time.Second
-	// waitingInterval is how often a Cluster whose agent has not checked in is looked at: the
+	// waitingInterval is how often a Cluster whose agent has not checked in is reconciled: the
 	// registrar may be gone.
 	waitingInterval = time.Minute
 	// leftoverInterval is how often we check whether Fleet has removed a namespace.

@@ -113,7 +113,7 @@ func (s *scope) agentNamespace() string {
 	switch {
 	case !s.byAgent && !s.isTurning(), !s.has(), s.fleet.Status.Agent.LastSeen.IsZero():
 		return asked
-	case s.waits(): // Whether it is this Cluster's that calls is not known yet.
+	case s.waits(): // Whether this Cluster's agent has checked in is not known yet.
 		return cmp.Or(s.fleet.Spec.AgentNamespace, s.fleet.Status.Agent.Namespace, asked)
 	default:
 		return cmp.Or(s.fleet.Status.Agent.Namespace, asked)

@@ -73,7 +73,7 @@ func (g *Gate) Start(ctx context.Context) error {
 }
 
 // missing names the required kinds that are not served, or returns "". A kind may go while Muster
-// runs, with all its objects. The mapper never forgets a kind, so look reads the CRDs, too.
+// runs, with all its objects. The mapper never forgets a kind, so missing reads the CRDs, too.
 func (g *Gate) missing(ctx context.Context) (string, error) {
 	var missing []string
 	for name, kind := range required {

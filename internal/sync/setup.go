@@ -107,8 +107,8 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	if err != nil {
 		return err
 	}
-	sources := references.New(mgr.GetClient(), objects, behindIfMany(c.events.clustersReferringTo))
-	if err := sources.Warm(ctx, func(cluster client.Object) bool { return isWatched(cluster, options.WatchFilter) }); err != nil {
+	reader := references.NewReader(mgr.GetClient(), objects, behindIfMany(c.events.clustersReferringTo))
+	if err := reader.Warm(ctx, func(cluster client.Object) bool { return isWatched(cluster, options.WatchFilter) }); err != nil {
 		return err
 	}
 	groups, mappings := newGroupReconciler(c), newMappingReconciler(c)
@@ -116,7 +116,7 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 		groups, mappings,
 		&namespaceReconciler{Client: mgr.GetClient(), users: c.users, settings: c.settings},
 		&classReconciler{mgr.GetClient()},
-		newClusterReconciler(c, sources, groups, mappings, tally),
+		newClusterReconciler(c, reader, groups, mappings, tally),
 	} {
 		if err := reconciler.setUp(c); err != nil {
 			return fmt.Errorf("setting up %T: %w", reconciler, err)

@@ -27,10 +27,10 @@ import (
 // write of each import.
 type digests struct {
 	client.Reader
-	store   *kube.Store
-	sources *references.Sources
-	mirror  mirror
-	seed    maphash.Seed
+	store      *kube.Store
+	references *references.Reader
+	mirror     mirror
+	seed       maphash.Seed
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]uint64
@@ -44,8 +44,8 @@ type digest struct {
 	untilStale time.Duration
 }
 
-func newDigests(cache client.Reader, store *kube.Store, sources *references.Sources, mirror mirror) *digests {
-	return &digests{Reader: cache, store: store, sources: sources, mirror: mirror, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
+func newDigests(cache client.Reader, store *kube.Store, reader *references.Reader, mirror mirror) *digests {
+	return &digests{Reader: cache, store: store, references: reader, mirror: mirror, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
 }
 
 // of returns the digest of what a reconcile of a Cluster would read now, and whether it equals that
@@ -115,7 +115,7 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	}
 	var hash maphash.Hash
 	hash.SetSeed(d.seed)
-	if !d.sources.Digest(ctx, cluster, &hash) {
+	if !d.references.Digest(ctx, cluster, &hash) {
 		return digest{}
 	}
 	pinned := types.NamespacedName{Namespace: cluster.Namespace, Name: stamp.PinOf(cluster.Annotations).ClusterName}

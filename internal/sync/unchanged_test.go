@@ -113,14 +113,14 @@ func (s *server) reconciler() *clusterReconciler {
 	store := kube.NewStore(s, s.Scheme())
 	applier := &kube.Applier{Client: s.WithWatch, Live: s.direct, Store: store}
 	users, in := newUsers(s, store), settings.NewReader(s)
-	sources := references.New(s, listed{&informertest.FakeInformers{Scheme: s.Scheme()}, s}, handler.Funcs{})
+	reader := references.NewReader(s, listed{&informertest.FakeInformers{Scheme: s.Scheme()}, s}, handler.Funcs{})
 	reflects := mirror{staleAfter: stamp.DefaultStaleAfter, now: time.Now}
 	return &clusterReconciler{
-		Client: s.WithWatch, live: s.direct, applier: applier, settings: in, users: users, sources: sources,
+		Client: s.WithWatch, live: s.direct, applier: applier, settings: in, users: users, references: reader,
 		scopes:   &scopeReader{Reader: s, store: store, users: users, registrar: newPresence(s.direct, "muster-system", stamp.RegistrarLease)},
 		groups:   &groupReconciler{Reader: s, Applier: applier, users: users, settings: in, busy: keymutex.NewHashed(1)},
 		mappings: &mappingReconciler{Reader: s, Applier: applier, live: s.direct, users: users, settings: in, busy: keymutex.NewHashed(2), retiring: map[types.NamespacedName]retirement{}},
-		reporter: newReporter(s.WithWatch, store, events.NewFakeRecorder(100)), digests: newDigests(s, store, sources, reflects), mirror: reflects,
+		reporter: newReporter(s.WithWatch, store, events.NewFakeRecorder(100)), digests: newDigests(s, store, reader, reflects), mirror: reflects,
 		tally: NewTally(), busy: keymutex.NewHashed(1),
 	}
 }
@@ -160,7 +160,7 @@ func newScene(t *testing.T, class, classNamespace string, change func(*clusterv1
 		&clusterv1.ClusterClass{ObjectMeta: named("team", "standard")}, &clusterv1.ClusterClass{ObjectMeta: named("classes", "standard")},
 		crd("kubeadmcontrolplanes.controlplane.cluster.x-k8s.io"), crd("devclusters.infrastructure.cluster.x-k8s.io"))
 	result := &scene{s, s.reconciler(), client.ObjectKeyFromObject(cluster)}
-	if err := result.sources.Warm(t.Context(), func(client.Object) bool { return true }); err != nil {
+	if err := result.references.Warm(t.Context(), func(client.Object) bool { return true }); err != nil {
 		t.Fatal(err)
 	}
 	result.reconcile(t) // It is stamped, and waits for its control plane.

@@ -35,7 +35,7 @@ type users struct {
 
 	mu sync.Mutex
 	// known is, for each question, a Cluster that was the answer when it was asked last.
-	// Thousands may be the answer, and each event asks: looking at one is enough.
+	// Thousands may be the answer, and each event asks: reading one is enough.
 	known map[question]string
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Build returns the picture of what exists.
+// Build returns the graph of what exists.
 func Build(objects *Objects) *Graph {
 	b := &builder{Objects: objects, graph: &Graph{Counts: map[State]int{}}, classes: map[types.NamespacedName]*Node{}, namespaces: map[string]*Node{}}
 	current, err := settings.From(objects.Config)

@@ -13,7 +13,7 @@ const Folded Kind = "Folded"
 // rather than folded alone.
 const keep = 3
 
-// Choice is a part of a picture.
+// Choice is a part of a graph.
 type Choice struct {
 	// Name is a ClusterClass or a Cluster: its name, or its namespace and name, with "class/"
 	// or "cluster/" before it where that is not clear. Empty stands for everything.
@@ -24,7 +24,7 @@ type Choice struct {
 	Fold bool
 }
 
-// Choose returns a part of a picture. The error says that there is nothing of that name.
+// Choose returns a part of a graph. The error says that there is nothing of that name.
 func (g *Graph) Choose(choice Choice) (*Graph, error) {
 	result := &Graph{Counts: g.Counts, Notes: g.Notes}
 	for _, root := range g.Roots {

@@ -51,7 +51,7 @@ func (s State) rank() int {
 	return len(States)
 }
 
-// isFine reports whether nobody has to look: it is as it should be, or as somebody wants it.
+// isFine reports whether nobody has to act: it is as it should be, or as somebody wants it.
 func (s State) isFine() bool { return s == Ready || s == Inactive }
 
 // Kind is the kind of a node, and of what is read.
@@ -86,7 +86,7 @@ func (k Kind) Plural() string {
 	}
 }
 
-// Node is one thing in the picture.
+// Node is one thing in the graph.
 type Node struct {
 	ID        string `json:"id"`
 	Kind      Kind   `json:"kind"`
@@ -153,14 +153,14 @@ type Edge struct {
 	To   string `json:"to"`
 }
 
-// Graph is the picture: a forest of classes, below each its namespaces, below these
+// Graph is a forest of classes, below each its namespaces, below these
 // Clusters, and below these the Bundles that were asked for.
 type Graph struct {
 	// Roots are the classes, then what has none.
 	Roots []*Node
 	// Counts are how many Clusters are in each state.
 	Counts map[State]int
-	// Notes say what is missing in the picture, and why.
+	// Notes say what is missing in the graph, and why.
 	Notes []string
 }
 

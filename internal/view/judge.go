@@ -19,7 +19,7 @@ type verdict struct {
 	reason, message string
 }
 
-// Reasons that the picture gives itself. The others are those of FleetImported and Fleet's
+// Reasons that the graph gives itself. The others are those of FleetImported and Fleet's
 // states of Bundles.
 const (
 	reasonReady         = "Ready"
@@ -36,7 +36,7 @@ const (
 	reasonMappingRetire = "MappingRetired"
 )
 
-// Reasons of FleetImported that the picture distinguishes.
+// Reasons of FleetImported that the graph distinguishes.
 const (
 	importedPaused     = "Paused"
 	importedDeselected = "Deselected"

@@ -16,7 +16,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Objects are what exists, cut down to what the picture shows: there may be ten thousand
+// Objects are what exists, cut down to what the graph shows: there may be ten thousand
 // Clusters.
 type Objects struct {
 	// Now is the time from which ages are counted.

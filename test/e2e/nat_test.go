@@ -271,7 +271,7 @@ func registrations(g Gomega) []fleetv1.ClusterRegistration {
 }
 
 // testTurning: the management side is told to install the agent, and cannot. The agent that
-// calls goes on, and so does its manifest; back again, nothing has changed for it.
+// checks in goes on, and so does its manifest; back again, nothing has changed for it.
 func testTurning(t *testing.T, token, clientID string) {
 	g := NewWithT(t)
 	registered := registrations(g)

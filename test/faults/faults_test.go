@@ -1,5 +1,5 @@
-// Package faults lets things break under a running Muster at random moments, and demands that it
-// comes out as if nothing had been.
+// Package faults is a chaos test: it breaks things under a running Muster at random moments, and
+// demands that Muster ends as if nothing had happened.
 //
 // A run has namespaces of its own. People (see people_test.go) create Clusters there,
 // initialize, relabel, rebase and delete them, change control-plane objects, classes and

@@ -222,7 +222,7 @@ func isInitialized(cluster *clusterv1.Cluster) bool {
 }
 
 func rebase(ctx context.Context, p *person, cluster *clusterv1.Cluster) {
-	// One that calls waits with its first class for what that makes, but is in Fleet if it had none.
+	// One that registers itself waits with its first class for what that makes, but is in Fleet if it had none.
 	if p.agentInitiated && !isInitialized(cluster) {
 		return
 	}

@@ -94,7 +94,7 @@ func (w *world) expected() oracle.State {
 	if !w.agentInitiated {
 		return oracle.Converge(wishes)
 	}
-	// Fleet answers whoever asks, and whose manifest is there calls.
+	// Fleet answers whoever asks, and whose manifest is there checks in.
 	wishes.AgentInitiated.Registrar, wishes.AgentInitiated.Server = true, fleetServer
 	return oracle.FleetAnswers(wishes, tokenOf)
 }

@@ -1,6 +1,6 @@
-// Package oracle says, from the contract and from nothing else, what Muster has to
-// make of any state of a management cluster. It shares no code with what it judges:
-// every name, key and default is spelled out once more.
+// Package oracle is the model: it computes, from the contract and from nothing else, what
+// Muster has to make of any state of a management cluster. It shares no code with what it
+// judges: every name, key and default is spelled out once more.
 //
 // Converge is the whole of it: given everything that Muster reads and writes, it
 // returns the same at the moment Muster comes to rest, if nobody else does anything.

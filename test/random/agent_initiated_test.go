@@ -289,7 +289,7 @@ func (r *run) grant(asked *fleetv1.ClusterRegistration, fleet *fleetv1.Cluster) 
 }
 
 // fleetInstalls plays Fleet, which has installed an agent through the kubeconfig: it registers
-// itself, and calls.
+// itself, and checks in.
 func fleetInstalls(r *run, step Step) (bool, error) {
 	if _, err := fleetDeploys(r, Step{Cluster: step.Cluster, Kind: "Namespace"}); err != nil {
 		return false, err

@@ -1,5 +1,5 @@
-// Package random plays everything that can happen to Muster, in any order, on a real
-// API server, and compares what Muster makes of it with package oracle.
+// Package random is a simulation: it plays everything that can happen to Muster, in any
+// order, on a real API server, and compares what Muster makes of it with package oracle.
 //
 // A run is drawn from a seed. Each of its steps is written down and stands for
 // itself: a step whose object does not exist does nothing. So any part of a run can

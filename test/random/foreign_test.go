@@ -117,7 +117,7 @@ var foreignSpecs = map[string][]string{
 
 func foreignSpec(r *run, step Step) (bool, error) {
 	object := r.target(step)
-	// A clientID that an agent calls with stays as it is: there is nothing to put back that
+	// A clientID that an agent registered with stays as it is: there is nothing to put back that
 	// anybody could know.
 	if fleet, ok := object.(*fleetv1.Cluster); ok && fleet.Spec.KubeConfigSecret == "" && strings.Contains(step.Value, "clientID") {
 		return false, nil

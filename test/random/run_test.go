@@ -187,7 +187,7 @@ func (r *run) createsOnly() bool {
 }
 
 // between waits, between two changes of one step, if it matters when objects are made: a Cluster whose
-// agent calls is in Fleet before it refers to anything.
+// agent registers itself is in Fleet before it refers to anything.
 func (r *run) between() error {
 	if r.isUp(syncerProcess) && r.createsOnly() {
 		return r.quiet()

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -90,7 +89,7 @@ func ChartOf(bundle *fleetv1.Bundle) (Chart, bool) {
 func NewBundle(proxy *addonsv1.HelmChartProxy, namespace, name string, chart Chart, credentials string) *fleetv1.Bundle {
 	bundle := &fleetv1.Bundle{
 		TypeMeta:   metav1.TypeMeta{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Bundle"},
-		ObjectMeta: Meta(client.ObjectKeyFromObject(proxy), namespace, name),
+		ObjectMeta: Meta(Key{Namespace: proxy.Namespace, Name: proxy.Name}, namespace, name),
 	}
 	spec := &bundle.Spec
 	spec.DefaultNamespace = ReleaseNamespace(proxy)
@@ -203,7 +202,7 @@ func TargetOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy
 		target.Helm.ReleaseName = release.Spec.ReleaseName
 	}
 	if record.Digest != "" {
-		name := ValuesName(client.ObjectKeyFromObject(proxy), release.Spec.ClusterRef.Namespace, record.FleetCluster, record.Revision)
+		name := ValuesName(Key{Namespace: proxy.Namespace, Name: proxy.Name}, release.Spec.ClusterRef.Namespace, record.FleetCluster, record.Revision)
 		target.Helm.ValuesFrom = valuesFrom(record, name)
 		target.DownstreamResources = []fleetv1.DownstreamResource{{Kind: record.kind(), Name: name}}
 	}

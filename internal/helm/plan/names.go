@@ -15,7 +15,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
@@ -88,7 +87,7 @@ func BundleName(proxy *addonsv1.HelmChartProxy, cluster Key, shard int) string {
 	if IsInstallOnce(proxy) {
 		only = cluster.Name
 	}
-	identity := strings.Join([]string{readable(client.ObjectKeyFromObject(proxy), cluster.Namespace), ReleaseNamespace(proxy), ReleaseName(proxy), only}, "/")
+	identity := strings.Join([]string{readable(Key{Namespace: proxy.Namespace, Name: proxy.Name}, cluster.Namespace), ReleaseNamespace(proxy), ReleaseName(proxy), only}, "/")
 	first := prefix + stamp.Label(identity, longestName-len(prefix)-longestShard)
 	if shard == 0 {
 		return first

@@ -5,7 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/muster-fleet/muster/internal/desired"
 )
 
 // Layer is a layer of values: Helm merges the later ones over the earlier ones.
@@ -18,7 +19,7 @@ type Layer struct {
 func (l Layer) MarshalJSON() ([]byte, error) { return json.Marshal([]any{l.Key, l.Data}) }
 
 // ValuesObject returns the object with a Cluster's values, as the record says, without an owner.
-func ValuesObject(proxy Key, namespace string, record Record, layers []Layer) client.Object {
+func ValuesObject(proxy Key, namespace string, record Record, layers []Layer) desired.Object {
 	meta := Meta(proxy, namespace, ValuesName(proxy, namespace, record.FleetCluster, record.Revision))
 	data, text := map[string][]byte{}, map[string]string{}
 	for _, its := range layers {

@@ -30,7 +30,7 @@ type Sources interface {
 	Digest(ctx context.Context, cluster *clusterv1.Cluster, digest io.Writer) bool
 }
 
-var _ Sources = (*references.Sources)(nil)
+var _ Sources = (*references.Reader)(nil)
 
 // Renderer renders the values template of a HelmChartProxy in this namespace.
 type Renderer interface {

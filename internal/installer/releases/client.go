@@ -1,6 +1,6 @@
-// Package helm makes and changes Fleet's releases with Helm's library, so that Helm's own
+// Package releases makes and changes Fleet's releases with Helm's library, so that Helm's own
 // commands find what they know.
-package helm
+package releases
 
 import (
 	"context"

@@ -11,7 +11,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view/trace"
 )
 
-// complete returns a picture in which what is missing, and why, is a node, too.
+// complete returns a graph in which what is missing, and why, is a node, too.
 func complete(graph *view.Graph) *view.Graph {
 	result := &view.Graph{Roots: slices.Clone(graph.Roots), Counts: graph.Counts}
 	add := func(text string, state view.State) {
@@ -74,7 +74,7 @@ var fills = map[view.State]string{
 	view.Ready: "#d9f2d9", view.Waiting: "#dbe9ff", view.Problem: "#ffd9d9", view.Unknown: "#fff2cc", view.Inactive: "#eeeeee",
 }
 
-// Mermaid writes a picture for Mermaid, which Markdown on many sites shows.
+// Mermaid writes a graph for Mermaid, which Markdown on many sites shows.
 func Mermaid(to io.Writer, graph *view.Graph) error {
 	out := &strings.Builder{}
 	out.WriteString("flowchart LR\n")
@@ -168,7 +168,7 @@ func Survey(to io.Writer, survey *trace.Survey, style Style) error {
 	return err
 }
 
-// Chain makes a picture of a trace, each step below the one before.
+// Chain makes a graph of a trace, each step below the one before.
 func Chain(traced *trace.Trace) *view.Graph {
 	root := &view.Node{ID: "bundle", Name: "Bundle " + traced.Bundle, State: view.Ready}
 	last := root

@@ -1,4 +1,4 @@
-// Package draw writes pictures and traces: as trees for terminals, as JSON and YAML for
+// Package draw writes graphs and traces: as trees for terminals, as JSON and YAML for
 // programs, as Mermaid for documents. It decides nothing.
 package draw
 
@@ -31,7 +31,7 @@ type line struct {
 	free string
 }
 
-// Tree writes a picture as a tree.
+// Tree writes a graph as a tree.
 func Tree(to io.Writer, graph *view.Graph, style Style) error {
 	var lines []line
 	for _, root := range graph.Roots {
@@ -282,7 +282,7 @@ func paint(text string, l line, style Style) string {
 	return before + "\x1b[" + colors[l.state] + "m" + l.sign + "\x1b[0m" + after
 }
 
-// Data is a picture for programs.
+// Data is a graph for programs.
 type Data struct {
 	Counts map[view.State]int `json:"counts"`
 	Notes  []string           `json:"notes"`
@@ -290,7 +290,7 @@ type Data struct {
 	Edges  []view.Edge        `json:"edges"`
 }
 
-// DataOf returns a picture for programs.
+// DataOf returns a graph for programs.
 func DataOf(graph *view.Graph) Data {
 	result := Data{Counts: graph.Counts, Notes: graph.Notes}
 	if result.Notes == nil {

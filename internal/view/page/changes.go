@@ -13,7 +13,7 @@ import (
 const (
 	// calm is how long changes are gathered before they are shown.
 	calm = 200 * time.Millisecond
-	// tick is how often the picture is made anew without a change: agents fall silent
+	// tick is how often the graph is made anew without a change: agents fall silent
 	// without one.
 	tick = 10 * time.Second
 )
@@ -59,7 +59,7 @@ func (g *given) take() []*shown {
 	return pages
 }
 
-// keep makes the picture anew after changes, and sends readers what differs. It begins with
+// keep makes the graph anew after changes, and sends readers what differs. It begins with
 // what the first reader was given.
 func (s *Server) keep(ctx context.Context) {
 	var last *shown

@@ -1,4 +1,4 @@
-// Package page serves a picture as a web page to the person who asked for it, on their own
+// Package page serves a graph as a web page to the person who asked for it, on their own
 // machine. It is thin over package view: HTML is made here, and decisions are not. It can
 // only be read.
 package page
@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Source is where the picture comes from.
+// Source is where the graph comes from.
 type Source interface {
 	// Snapshot returns what there is now.
 	Snapshot() *view.Objects

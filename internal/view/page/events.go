@@ -36,7 +36,7 @@ func (s stream) send(number int, changes []change) {
 const unnumbered = -1
 
 // events sends changes for as long as somebody reads: those of the overview, and those of
-// the Cluster that is looked at.
+// the Cluster that is shown.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	flusher, ok := w.(http.Flusher)
 	if !ok {

@@ -153,7 +153,7 @@ func TestBackAndForth(t *testing.T) {
 }
 
 // TestImportedWhileWatched follows the Bundles of a Cluster that is imported only when
-// somebody is looking at it.
+// somebody is watching it.
 func TestImportedWhileWatched(t *testing.T) {
 	s := serveCrowd(t, 3)
 	key := crowdKey(0, 1)

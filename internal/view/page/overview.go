@@ -199,7 +199,7 @@ func (d *detail) Trace(bundle *view.Node) string {
 
 func (s *Server) page(w http.ResponseWriter, r *http.Request, selected string) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	// Bit by bit: the browser fetches the style while the picture is made, and paints what is
+	// Bit by bit: the browser fetches the style while the graph is made, and paints what is
 	// at the top while ten thousand cells are still to come. The only error is that of a
 	// reader who has gone.
 	_ = pages.ExecuteTemplate(w, "start", &overview{Title: s.title, Base: s.base})

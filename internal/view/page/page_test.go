@@ -72,7 +72,7 @@ func (a asked) Snapshot() *view.Objects {
 	return a.crowd.Snapshot()
 }
 
-// TestStyleComesFirst has the browser know of the style before the picture is made.
+// TestStyleComesFirst has the browser know of the style before the graph is made.
 func TestStyleComesFirst(t *testing.T) {
 	c := newCrowd(1, 1)
 	written := &pieces{ResponseWriter: httptest.NewRecorder()}

@@ -1,5 +1,5 @@
-// Package source reads what a picture is made of: from an API server, once or for as long
-// as somebody looks, and from files. It has the rights of the person who looks: what may not
+// Package source reads what a graph is made of: from an API server, once or for as long
+// as somebody watches, and from files. It has the rights of the person who asks: what may not
 // be read is noted, and the rest is shown.
 package source
 
@@ -22,7 +22,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// feed is a kind that a picture is made of.
+// feed is a kind that a graph is made of.
 type feed struct {
 	kind view.Kind
 	list client.ObjectList
@@ -37,7 +37,7 @@ type feed struct {
 	drop func(*view.Objects, types.NamespacedName)
 }
 
-// feeds are all of them. A Bundle is none: its resources are large, and what the picture
+// feeds are all of them. A Bundle is none: its resources are large, and what the graph
 // shows of it is on its BundleDeployments.
 func feeds() []feed {
 	return []feed{

@@ -23,14 +23,14 @@ import (
 )
 
 // File is a client.Reader on the objects of files, as kubectl get -o yaml writes them: a
-// bug report can be looked at without its cluster.
+// bug report can be examined without its cluster.
 type File struct {
 	scheme *runtime.Scheme
 	byKind map[schema.GroupKind][]*manifests.Object
 	now    time.Time
 }
 
-// Open reads files. It fails on a file that cannot be read to the end: half a picture
+// Open reads files. It fails on a file that cannot be read to the end: half a graph
 // would pass for the whole.
 func Open(scheme *runtime.Scheme, paths []string, stdin io.Reader) (*File, error) {
 	objects, problems := manifests.Read(paths, stdin)

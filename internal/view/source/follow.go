@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Follower keeps what a picture is made of up to date: each kind is listed once and then
+// Follower keeps what a graph is made of up to date: each kind is listed once and then
 // watched.
 type Follower struct {
 	client client.WithWatch
@@ -26,7 +26,7 @@ type Follower struct {
 
 	mu      sync.Mutex
 	objects *view.Objects
-	// unreadBeyond is what could not be read beyond the namespace that is looked at. It is apart
+	// unreadBeyond is what could not be read beyond the namespace that is shown. It is apart
 	// from what could not be read in it: each goes when it is read itself.
 	unreadBeyond map[view.Kind]string
 	changed      chan struct{}

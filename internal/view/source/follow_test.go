@@ -29,7 +29,7 @@ type server struct {
 	mu             sync.Mutex
 	lists, watches int // of Clusters
 	clusters       []clusterv1.Cluster
-	mappings       []fleetv1.BundleNamespaceMapping // of the namespace that is looked at
+	mappings       []fleetv1.BundleNamespaceMapping // of the namespace that is shown
 	// get and watch answer for what they say.
 	get   func(key types.NamespacedName) error
 	watch func(ctx context.Context, list client.ObjectList) (watch.Interface, error)
@@ -226,7 +226,7 @@ func TestFollowNamespace(t *testing.T) {
 }
 
 // TestFollowBeyond loses sight of what lies beyond the namespace, and gets it back: the note
-// goes with the next look that works, and not with a list of the namespace itself.
+// goes with the next read that works, and not with a list of the namespace itself.
 func TestFollowBeyond(t *testing.T) {
 	class := types.NamespacedName{Namespace: "classes", Name: "standard"}
 	leads := types.NamespacedName{Namespace: "classes", Name: "team-a"}

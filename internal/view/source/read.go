@@ -16,9 +16,9 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Scope is what is looked at.
+// Scope is what is shown.
 type Scope struct {
-	// Namespace is the only one whose Clusters are looked at; all if empty.
+	// Namespace is the only one whose Clusters are shown; all if empty.
 	Namespace string
 	// Bundles has what is on each Cluster read, too.
 	Bundles bool
@@ -35,7 +35,7 @@ func now(reader client.Reader) time.Time {
 	return time.Now()
 }
 
-// Read reads what a picture is made of, once.
+// Read reads what a graph is made of, once.
 func Read(ctx context.Context, reader client.Reader, scope Scope) (*view.Objects, error) {
 	objects := view.NewObjects()
 	objects.Now = now(reader)
@@ -86,7 +86,7 @@ func (f feed) within(scope Scope) []client.ListOption {
 	return []client.ListOption{client.InNamespace(scope.Namespace)}
 }
 
-// beyond reads what lies in other namespaces than the one that is looked at: the classes
+// beyond reads what lies in other namespaces than the one that is shown: the classes
 // that its Clusters name, and the mappings that lead there.
 func beyond(ctx context.Context, reader client.Reader, scope Scope, objects *view.Objects) error {
 	if scope.Namespace == "" {

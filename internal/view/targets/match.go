@@ -60,7 +60,7 @@ func MatchOf(bundle *fleetv1.Bundle, cluster *fleetv1.Cluster, groups []*fleetv1
 			continue
 		}
 		if result.Target != nil {
-			continue // The rest is only looked at for selectors that cannot be used.
+			continue // The rest is only read for selectors that cannot be used.
 		}
 		if why := unmatched(wants, restrictions, subjects); why != "" {
 			result.Tried = append(result.Tried, Refusal{nameOf(target, i), why})
@@ -107,7 +107,7 @@ type subject struct {
 }
 
 // subjectsOf returns a Cluster as a member of each of its groups: a target and its
-// restriction must match by the same group. A Cluster in groups is not looked at without.
+// restriction must match by the same group. A Cluster in groups is not matched without.
 func subjectsOf(cluster *fleetv1.Cluster, groups []*fleetv1.ClusterGroup) []subject {
 	if len(groups) == 0 {
 		return []subject{{name: cluster.Name, labels: cluster.Labels}}

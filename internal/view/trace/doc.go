@@ -16,7 +16,7 @@ type Input struct {
 	Found *fleetv1.Bundle
 	// Values are the data of the Secret with the Bundle's values, if it has one.
 	Values map[string][]byte
-	// CAPI is the CAPI Cluster and Judged its node in the picture; nil if there is none.
+	// CAPI is the CAPI Cluster and Judged its node in the graph; nil if there is none.
 	CAPI   *view.CAPICluster
 	Judged *view.Node
 	// Fleet is the Fleet Cluster; nil if there is none.
