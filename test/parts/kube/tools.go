@@ -1,6 +1,8 @@
 //go:build tools
 
-// Package parts pins etcd and the Kubernetes programs that the local stack builds.
+// Package parts pins etcd and the Kubernetes programs that the local stack builds. Other modules have the versions
+// that the controllers' module has (but for CEL, which decides what the API server accepts): so Go compiles once what
+// both use.
 package parts
 
 import (
