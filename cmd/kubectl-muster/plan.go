@@ -55,7 +55,7 @@ func (o *planOptions) run(ctx context.Context) error {
 	if err != nil {
 		return program.Exit(2, err)
 	}
-	releases, err := helm.New(config, installer.FleetNamespace, logr.Discard())
+	releases, err := releases.New(config, installer.FleetNamespace, logr.Discard())
 	if err != nil {
 		return program.Exit(2, err)
 	}
