@@ -121,7 +121,11 @@ func (s *story) showTree() {
 	for _, c := range clusters {
 		unreal = append(unreal, c.String())
 	}
-	fmt.Printf("   The Clusters %s exist in memory only. No agent can run there, so they stay\n   at WaitCheckIn and \"agent never\"; real ones report within a minute, as %s/%s did.\n", strings.Join(unreal, ", "), team, edge)
+	fmt.Printf(`
+   WaitCheckIn is no error: Fleet's agent has not reported yet. It can take agentCheckinInterval, 15 minutes,
+   until an agent reports. Those of %s/%s and team/prod have applied their Bundles already. %s
+   exist in memory only: no agent can run there, so they stay like this.
+`, team, edge, strings.Join(unreal, ", "))
 }
 
 // watchdog runs the page until the stack is no more, or begins to stop: an API server that is to end waits
