@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/pager"
 	"github.com/muster-fleet/muster/internal/settings"
 )
 
@@ -126,6 +126,6 @@ func metadataList(kind schema.GroupVersionKind) *metav1.PartialObjectMetadataLis
 
 // all lists everything.
 func all[L client.ObjectList](ctx context.Context, reader client.Reader, empty L, each func(L)) error {
-	_, err := kube.EachPage(ctx, reader, empty, each)
+	_, err := pager.Each(ctx, reader, empty, each)
 	return err
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/proxy"
 	"github.com/muster-fleet/muster/internal/helm/release"
 	"github.com/muster-fleet/muster/internal/helm/store"
-	"github.com/muster-fleet/muster/internal/references"
+	"github.com/muster-fleet/muster/internal/kube/references"
 )
 
 const (

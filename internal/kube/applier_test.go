@@ -17,8 +17,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // server plays the API server for one kind of request at a time.

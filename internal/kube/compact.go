@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
-	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // compacted is the only field, beside type and identity, that Compact leaves: the rest of the

@@ -10,7 +10,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
-	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // controlPlane returns what an API server returns of a control plane with that many

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/json"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/manifests"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // inputs are the objects to render from, sorted by what they are for.

@@ -12,10 +12,10 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/manifests"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // Result is what manifests lead to.

@@ -25,11 +25,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/kube/references"
 	"github.com/muster-fleet/muster/internal/metrics"
-	"github.com/muster-fleet/muster/internal/references"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // Conditions on the FleetAddonConfig.

@@ -18,10 +18,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
-	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
 	"github.com/muster-fleet/muster/internal/stamp"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // groupReconciler keeps ClusterGroups: one for each ClusterClass, under its name,

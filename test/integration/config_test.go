@@ -274,7 +274,7 @@ func TestConfigIsExplained(t *testing.T) {
 	out, err := env.Kubectl(ctx, "explain", "fleetaddonconfig.spec.cluster")
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, part := range []string{
-		"GROUP:      addons.cluster.x-k8s.io", "KIND:       FleetAddonConfig", "cluster says which CAPI Clusters are imported into Fleet",
+		"GROUP:      addons.cluster.x-k8s.io", "KIND:       FleetAddonConfig", "cluster specifies which CAPI Clusters are imported into Fleet",
 		"selector\t<Object>", "selector limits the import to CAPI Clusters with matching labels",
 		"naming\t<Object>", "A change affects Clusters imported afterwards only", "enum: Keep, Delete",
 	} {

@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/muster-fleet/muster/internal/desired"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // Layer is a layer of values: Helm merges the later ones over the earlier ones.

@@ -12,7 +12,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/pager"
 	"github.com/muster-fleet/muster/internal/view"
 )
 
@@ -73,7 +73,7 @@ func note(objects *view.Objects, feed feed, err error) error {
 
 // read lists a feed into objects, and returns the version of the list.
 func (f feed) read(ctx context.Context, reader client.Reader, scope Scope, objects *view.Objects) (version string, err error) {
-	last, err := kube.EachPage(ctx, reader, f.list, func(list client.ObjectList) {
+	last, err := pager.Each(ctx, reader, f.list, func(list client.ObjectList) {
 		each(list, func(object client.Object) { f.put(objects, object) })
 	}, f.within(scope)...)
 	return last.GetResourceVersion(), err
@@ -152,7 +152,7 @@ func BundlesOf(ctx context.Context, reader client.Reader, fleetNamespace string,
 }
 
 func bundles(ctx context.Context, reader client.Reader, objects *view.Objects, options ...client.ListOption) error {
-	_, err := kube.EachPage(ctx, reader, &fleetv1.BundleDeploymentList{}, func(list *fleetv1.BundleDeploymentList) {
+	_, err := pager.Each(ctx, reader, &fleetv1.BundleDeploymentList{}, func(list *fleetv1.BundleDeploymentList) {
 		for i := range list.Items {
 			namespace := list.Items[i].Namespace
 			objects.Deployments[namespace] = append(objects.Deployments[namespace], view.CutDeployment(&list.Items[i]))

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/kube"
+	"github.com/muster-fleet/muster/internal/pager"
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/internal/view/trace"
 )
@@ -60,7 +60,7 @@ func Survey(ctx context.Context, reader client.Reader, scope Scope, namespace, b
 		result.Add(trace.Explain(&in))
 	}
 	inFleet, others := subjects(objects)
-	_, err = kube.EachPage(ctx, reader, &fleetv1.ClusterList{}, func(list *fleetv1.ClusterList) {
+	_, err = pager.Each(ctx, reader, &fleetv1.ClusterList{}, func(list *fleetv1.ClusterList) {
 		for i := range list.Items {
 			if of, found := inFleet[client.ObjectKeyFromObject(&list.Items[i])]; found {
 				explain(of, &list.Items[i])

@@ -17,8 +17,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/manifests"
+	"github.com/muster-fleet/muster/internal/pager"
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/internal/view/targets"
 	"github.com/muster-fleet/muster/internal/view/trace"
@@ -213,7 +213,7 @@ func (t *tracing) bundle(ctx context.Context, name string, near ...string) error
 func (t *tracing) namespaces(ctx context.Context) error {
 	list := metadataList(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
 	delete(t.in.Unread, view.Namespace)
-	_, err := kube.EachPage(ctx, t.reader, list, func(list *metav1.PartialObjectMetadataList) {
+	_, err := pager.Each(ctx, t.reader, list, func(list *metav1.PartialObjectMetadataList) {
 		for i := range list.Items {
 			t.in.Namespaces[list.Items[i].Name] = list.Items[i].Labels
 		}
@@ -223,7 +223,7 @@ func (t *tracing) namespaces(ctx context.Context) error {
 
 func (t *tracing) mappings(ctx context.Context) error {
 	delete(t.in.Unread, view.Mapping)
-	_, err := kube.EachPage(ctx, t.reader, &fleetv1.BundleNamespaceMappingList{}, func(list *fleetv1.BundleNamespaceMappingList) {
+	_, err := pager.Each(ctx, t.reader, &fleetv1.BundleNamespaceMappingList{}, func(list *fleetv1.BundleNamespaceMappingList) {
 		for i := range list.Items {
 			t.in.Mappings = append(t.in.Mappings, &list.Items[i])
 		}
@@ -278,7 +278,7 @@ func (t *tracing) groups(ctx context.Context) error {
 
 // groupsIn reads the groups of a namespace, or of all if it is empty.
 func (t *tracing) groupsIn(ctx context.Context, namespace string) error {
-	_, err := kube.EachPage(ctx, t.reader, &fleetv1.ClusterGroupList{}, func(list *fleetv1.ClusterGroupList) {
+	_, err := pager.Each(ctx, t.reader, &fleetv1.ClusterGroupList{}, func(list *fleetv1.ClusterGroupList) {
 		for i := range list.Items {
 			t.in.Groups = append(t.in.Groups, &list.Items[i])
 		}
@@ -299,7 +299,7 @@ func (t *tracing) deployments(ctx context.Context) error {
 }
 
 func (t *tracing) deploymentsBy(ctx context.Context, visit func(*fleetv1.BundleDeployment), options ...client.ListOption) error {
-	_, err := kube.EachPage(ctx, t.reader, &fleetv1.BundleDeploymentList{}, func(list *fleetv1.BundleDeploymentList) {
+	_, err := pager.Each(ctx, t.reader, &fleetv1.BundleDeploymentList{}, func(list *fleetv1.BundleDeploymentList) {
 		for i := range list.Items {
 			visit(&list.Items[i])
 		}
@@ -329,7 +329,7 @@ func needsOthers(bundle *fleetv1.Bundle) bool {
 // others visits the Fleet Clusters of all namespaces that the Bundle reaches.
 func (t *tracing) others(ctx context.Context, visit func(*fleetv1.Cluster)) error {
 	for _, namespace := range t.reached() {
-		_, err := kube.EachPage(ctx, t.reader, &fleetv1.ClusterList{}, func(list *fleetv1.ClusterList) {
+		_, err := pager.Each(ctx, t.reader, &fleetv1.ClusterList{}, func(list *fleetv1.ClusterList) {
 			for i := range list.Items {
 				visit(&list.Items[i])
 			}

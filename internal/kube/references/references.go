@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"github.com/muster-fleet/muster/internal/desired"
 	"github.com/muster-fleet/muster/internal/kube"
 	"github.com/muster-fleet/muster/internal/settings"
+	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
 // ErrUnresolved marks an error that means that a reference of the Cluster cannot be read now.

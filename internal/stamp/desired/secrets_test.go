@@ -316,7 +316,7 @@ func TestTheDefaultExclusionsCanBeExtended(t *testing.T) {
 
 func readableResources(t *testing.T) map[schema.GroupResource]bool {
 	t.Helper()
-	manifest, err := os.ReadFile("../../manifests/rbac/syncer_template_values.yaml")
+	manifest, err := os.ReadFile("../../../manifests/rbac/syncer_template_values.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
