@@ -12,8 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/muster-fleet/muster/internal/redirect"
 )
 
 // slow limits the time until a repository begins to answer.
@@ -75,7 +73,7 @@ func (c *Client) connect(namespace string, access Access) (*http.Client, error) 
 		}
 		transport.TLSClientConfig.RootCAs = pool
 	}
-	return &http.Client{Transport: &guarded{transport, c, namespace}, CheckRedirect: redirect.Check}, nil
+	return &http.Client{Transport: &guarded{transport, c, namespace}, CheckRedirect: checkRedirect}, nil
 }
 
 // refuse checks the address of each connection, after names are resolved. Behind an HTTP proxy of the

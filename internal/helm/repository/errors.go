@@ -11,8 +11,6 @@ import (
 
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/errcode"
-
-	"github.com/muster-fleet/muster/internal/redirect"
 )
 
 // Reason classifies an error; empty if trying again may help.
@@ -57,7 +55,7 @@ func ReasonOf(err error) Reason {
 func shown(at string, err error) error {
 	var (
 		own          *problem
-		refused      redirect.RefusedError
+		refused      redirectError
 		answer       *errcode.ErrorResponse
 		verification *tls.CertificateVerificationError
 		connection   *net.OpError

@@ -10,7 +10,6 @@ import (
 	"net/url"
 
 	"github.com/muster-fleet/muster/internal/helm/worker"
-	"github.com/muster-fleet/muster/internal/redirect"
 )
 
 // website is a repository with an index.
@@ -71,7 +70,7 @@ func (w *website) open(ctx context.Context, version string) (*download, error) {
 	case at.Scheme != "https" && !w.AllowHTTP:
 		return nil, failf(Invalid, "the index of %s leads to %s, which is not https", index, bare(at.String()))
 	// An agent sends its credentials to any URL in the index.
-	case w.request.byAgents && !w.request.Access.isAnonymous() && !redirect.IsSameOrigin(w.base, at):
+	case w.request.byAgents && !w.request.Access.isAnonymous() && !isSameOrigin(w.base, at):
 		return nil, failf(Invalid, "the index of %s leads to %s, where credentials must not go", index, bare(at.String()))
 	}
 	its, err := w.get(ctx, at)
@@ -88,7 +87,7 @@ func (w *website) get(ctx context.Context, at *url.URL) (*download, error) {
 		return nil, failf(Invalid, "the URL of the repository cannot be used")
 	}
 	request.Header.Set("User-Agent", w.UserAgent)
-	access, isOwn := &w.request.Access, redirect.IsSameOrigin(w.base, at)
+	access, isOwn := &w.request.Access, isSameOrigin(w.base, at)
 	switch {
 	case isOwn && access.Token != "":
 		request.Header.Set("Authorization", "Bearer "+access.Token)

@@ -1,4 +1,4 @@
-package redirect
+package repository
 
 import (
 	"io"
@@ -21,7 +21,7 @@ func (r redirected) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-func TestCheck(t *testing.T) {
+func TestCheckRedirect(t *testing.T) {
 	const from = "https://a.example.com/x"
 	for to, want := range map[string]string{
 		"https://a.example.com/y":                 "secret",
@@ -31,7 +31,7 @@ func TestCheck(t *testing.T) {
 		"https://b.example.com/y":                 "",
 		"http://a.example.com/y?signature=hidden": "refused",
 	} {
-		client := &http.Client{Transport: redirected{from: to}, CheckRedirect: Check}
+		client := &http.Client{Transport: redirected{from: to}, CheckRedirect: checkRedirect}
 		request, err := http.NewRequest(http.MethodGet, from, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -52,7 +52,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s was sent %q, want %q", to, sent, want)
 		}
 	}
-	client := &http.Client{Transport: redirected{from: from}, CheckRedirect: Check}
+	client := &http.Client{Transport: redirected{from: from}, CheckRedirect: checkRedirect}
 	if _, err := client.Get(from); err == nil {
 		t.Error("it is redirected for ever")
 	}
@@ -66,7 +66,7 @@ func TestIsSameOrigin(t *testing.T) {
 		}
 		return its
 	}
-	if !IsSameOrigin(parse("https://a"), parse("HTTPS://A:443/b")) || IsSameOrigin(parse("https://a"), parse("http://a")) || IsSameOrigin(parse("https://a"), parse("https://a:80")) {
+	if !isSameOrigin(parse("https://a"), parse("HTTPS://A:443/b")) || isSameOrigin(parse("https://a"), parse("http://a")) || isSameOrigin(parse("https://a"), parse("https://a:80")) {
 		t.Error("origins are mixed up")
 	}
 }
