@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Helm's library is larger than the rest of Muster. Nobody pays for it but who installs charts,
-// who reads them, and who shows what installing them would change.
+// Helm's library is larger than the rest of Muster. Only the programs that install charts, read charts or preview
+// an installation link it.
 func TestOthersDoNotLinkHelm(t *testing.T) {
 	programs, err := os.ReadDir("..")
 	if err != nil {

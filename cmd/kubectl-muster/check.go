@@ -68,7 +68,7 @@ func (o *checkOptions) run(ctx context.Context) error {
 	}
 	deadline := time.Now().Add(o.timeout)
 	for {
-		graph, unread, err := o.look(ctx, reader)
+		graph, unread, err := o.observe(ctx, reader)
 		switch {
 		case err == nil && unread == nil && isFine(graph):
 			return o.report(graph, nil)
@@ -88,8 +88,8 @@ func (o *checkOptions) run(ctx context.Context) error {
 	}
 }
 
-// look returns what is not as it should be, and an error if that may not be all.
-func (o *checkOptions) look(ctx context.Context, reader client.Reader) (graph *view.Graph, unread, err error) {
+// observe returns the graph without the healthy part. Unread is an error about objects that could not be read.
+func (o *checkOptions) observe(ctx context.Context, reader client.Reader) (graph *view.Graph, unread, err error) {
 	objects, err := source.Read(ctx, reader, o.scope())
 	if err != nil {
 		return nil, nil, err
@@ -102,16 +102,15 @@ func (o *checkOptions) look(ctx context.Context, reader client.Reader) (graph *v
 	}
 	graph, err = view.Build(objects).Choose(view.Choice{Name: o.name, Fold: o.fold, Problems: true})
 	if err != nil {
-		return nil, nil, errors.Join(unread, err) // What is not seen may be what could not be read.
+		return nil, nil, errors.Join(unread, err) // The object may be among those that could not be read.
 	}
 	return graph, unread, nil
 }
 
-// isFine reports whether nothing of a graph, from which all that is fine was left out,
-// needs anybody.
+// isFine reports whether a graph without its healthy part needs no action.
 func isFine(graph *view.Graph) bool { return len(graph.Roots) == 0 }
 
-// troubles counts what is not as it should be by its reason.
+// troubles counts the unhealthy nodes by reason.
 func troubles(graph *view.Graph) string {
 	counts := map[string]int{}
 	graph.Walk(func(node, _ *view.Node) {

@@ -12,8 +12,7 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// TestCheckExitCodes holds what a script goes by. A name that nobody has is no Cluster that
-// is as it should be.
+// TestCheckExitCodes compares the exit codes. A Cluster that does not exist is not healthy.
 func TestCheckExitCodes(t *testing.T) {
 	for name, test := range map[string]struct {
 		state string

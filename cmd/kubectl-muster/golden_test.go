@@ -98,7 +98,7 @@ func stateFile(t *testing.T, name string) string {
 	return file
 }
 
-// fed runs a command with a standard input, and returns what it prints and its error.
+// fed runs a command with a standard input, and returns its output and its error.
 func fed(t *testing.T, stdin string, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errOut bytes.Buffer
@@ -145,7 +145,7 @@ func (a *archive) addOutputs(run func(args ...string) string, traced [2]string, 
 	}
 }
 
-// TestStates holds what is shown of each recorded state.
+// TestStates compares the output for each recorded state.
 func TestStates(t *testing.T) {
 	for _, state := range states() {
 		t.Run(state.name, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestSurvey holds what is said of a Bundle on all Clusters of each recorded state.
+// TestSurvey compares the summary of a Bundle on all Clusters for each recorded state.
 func TestSurvey(t *testing.T) {
 	var a archive
 	for _, state := range states() {

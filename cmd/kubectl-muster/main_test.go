@@ -38,7 +38,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestUsage holds that wrong arguments exit with 2, and are told from what was found.
+// TestUsage checks that wrong arguments exit with 2, which differs from the exit code for findings.
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"typo"}, {"tree", "a", "b"}, {"trace"}, {"trace", "a", "b", "c"}, {"trace", "cni", "-o", "mermaid"}, {"tree", "--none"}, {"view", "a"}, {"audit", "a"}, {"audit", "-o", "typo"},

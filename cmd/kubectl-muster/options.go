@@ -71,7 +71,7 @@ func (o *options) addPictureTo(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&o.everywhere, "all-namespaces", "A", false, "Look at all namespaces, which is the default unless -n is given.")
 }
 
-// scope returns which Clusters are looked at.
+// scope returns the selection of Clusters.
 func (o *options) scope() source.Scope {
 	if o.everywhere {
 		return source.Scope{}
@@ -79,7 +79,7 @@ func (o *options) scope() source.Scope {
 	return source.Scope{Namespace: *o.flags.Namespace}
 }
 
-// namespace returns the namespace in which a name without one is looked for first.
+// namespace returns the namespace to search first for a name without one.
 func (o *options) namespace() string {
 	if o.given() {
 		return *o.flags.Namespace
@@ -189,7 +189,7 @@ func (o *options) completeClusters(cmd *cobra.Command, args []string, _ string) 
 	return o.names(cmd, clusterv1.GroupVersion.WithKind("ClusterList")), cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeTrace completes the name of a Bundle, then that of a Cluster.
+// completeTrace completes the name of a Bundle, then the name of a Cluster.
 func (o *traceOptions) completeTrace(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		return o.names(cmd, fleetv1.SchemeGroupVersion.WithKind("BundleList")), cobra.ShellCompDirectiveNoFileComp
@@ -197,8 +197,7 @@ func (o *traceOptions) completeTrace(cmd *cobra.Command, args []string, _ string
 	return o.completeClusters(cmd, args[1:], "")
 }
 
-// names lists objects for a completion, which must not take long, and has nobody to tell
-// of an error.
+// names lists objects for a completion, which must be fast and cannot report an error.
 func (o *options) names(cmd *cobra.Command, kind schema.GroupVersionKind) []string {
 	reader, err := o.reader()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 type output struct {
 	*options
 	format string
-	// own are the formats beside kubectl's.
+	// own are the formats that kubectl does not have.
 	own []string
 }
 
@@ -37,7 +37,7 @@ func (o *output) addTo(cmd *cobra.Command) {
 // isOwn reports whether the format is one that the command writes itself.
 func (o *output) isOwn() bool { return slices.Contains(o.own, o.format) }
 
-// check fails for a format that nobody knows, before anything is read.
+// check fails for an unknown format, before the command reads anything.
 func (o *output) check() error {
 	if o.isOwn() {
 		return nil

@@ -22,8 +22,8 @@ import (
 	"github.com/muster-fleet/muster/internal/view/source"
 )
 
-// forbidding is an API server that lets somebody see only what is in one namespace, and
-// not how Fleet is set up.
+// forbidding is an API server for a user with rights in one namespace only, and none to read how Fleet is set
+// up.
 type forbidding struct {
 	client.Reader
 	hidden func(list client.ObjectList) bool
@@ -39,8 +39,8 @@ func (f forbidding) List(ctx context.Context, list client.ObjectList, options ..
 // still has the clock of the file.
 func (f forbidding) Now() time.Time { return noon }
 
-// through runs a command with something between it and the file that it reads, and returns
-// what it prints, its error included.
+// through runs a command with a reader between it and its file, and returns the output and the error in one
+// text.
 func through(t *testing.T, between func(client.Reader) client.Reader, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -54,8 +54,8 @@ func through(t *testing.T, between func(client.Reader) client.Reader, args ...st
 	return out.String()
 }
 
-// TestRightsMissing holds what is shown to somebody who may not see everything: what can be
-// seen, and a line for what can not.
+// TestRightsMissing compares the output for a user who may not read all objects: the objects that the user may
+// read, and a line for each kind that the user may not read.
 func TestRightsMissing(t *testing.T) {
 	file := stateFile(t, "cross-namespace")
 	for name, hidden := range map[string]func(client.ObjectList) bool{
@@ -80,7 +80,7 @@ func TestRightsMissing(t *testing.T) {
 	}
 }
 
-// TestTenThousand holds what is shown of many Clusters.
+// TestTenThousand compares the output for many Clusters.
 func TestTenThousand(t *testing.T) {
 	w := newWorld()
 	for i := range 10_000 {

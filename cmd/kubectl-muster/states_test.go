@@ -19,13 +19,13 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp/desired"
 )
 
-// noon is when the states are looked at: the latest time in them.
+// noon is the latest time in the states, and the current time for the commands.
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(noon.Add(-d)) }
 
-// world is a management cluster as it would be without anything wrong. Its groups,
-// mappings and Fleet Clusters are those that the syncer makes.
+// world is a healthy management cluster. It has the groups, mappings and Fleet Clusters that the syncer
+// creates.
 type world struct {
 	objects []client.Object
 	config  *addonsv1.FleetAddonConfig
@@ -76,7 +76,7 @@ func find[T client.Object](w *world, name string) T {
 	panic("no " + name)
 }
 
-// cluster adds a Cluster with what Muster makes of it.
+// cluster adds a Cluster and the objects that Muster creates for it.
 func (w *world) cluster(namespace, name string, class types.NamespacedName) (*clusterv1.Cluster, *fleetv1.Cluster) {
 	cluster := &clusterv1.Cluster{}
 	cluster.Namespace, cluster.Name, cluster.UID = namespace, name, types.UID(namespace+"-"+name)
@@ -166,8 +166,7 @@ type state struct {
 	make func(*world)
 	// trace is the Bundle and the Cluster of which this state is typical.
 	trace [2]string
-	// verdict and step are what is known of the outcome before anything is written: the
-	// verdict, and the first step that fails.
+	// verdict is the expected verdict, and step the first step that fails. Both are written by hand.
 	verdict, step string
 }
 
@@ -312,5 +311,5 @@ func states() []state {
 	}
 }
 
-// hostileText is what somebody may write who wants more than to be read.
+// hostileText is text by an attacker.
 const hostileText = "\x1b[2J\x1b]0;owned\x07<script>alert(1)</script> \"quoted\" 'so' `so` \\ | ]; end\n\u202egnp.exe\u009b31m -->|x| &amp; ${x} #quot; \x00"

@@ -88,7 +88,7 @@ func (o *treeOptions) run(ctx context.Context) error {
 	return o.print(o.Out, graph)
 }
 
-// read returns the graph, with the Bundles that are to be shown.
+// read returns the graph, with the Bundles to show.
 func (o *treeOptions) read(ctx context.Context, reader client.Reader) (*view.Graph, error) {
 	scope := o.scope()
 	scope.Bundles = o.bundles
@@ -100,8 +100,7 @@ func (o *treeOptions) read(ctx context.Context, reader client.Reader) (*view.Gra
 	return o.build(ctx, reader, objects)
 }
 
-// build returns what is chosen of the objects. Of a Cluster that is named, the Bundles are
-// read, too.
+// build returns the selected part of the graph. For a Cluster that the user names, it also reads the Bundles.
 func (o *treeOptions) build(ctx context.Context, reader client.Reader, objects *view.Objects) (*view.Graph, error) {
 	choice := view.Choice{Name: o.name, Problems: o.problems, Fold: o.fold && o.output.isOwn()}
 	graph, err := view.Build(objects).Choose(choice)

@@ -46,7 +46,7 @@ holds a random token. It can only be read. It ends with the command (Ctrl-C).`,
 
 func (o *viewOptions) run(ctx context.Context) error {
 	if os.Getenv("GOGC") == "" {
-		// It stands beside other things for hours, with little to do.
+		// It runs for hours on the user's machine, mostly idle.
 		debug.SetGCPercent(40)
 	}
 	from, title, err := o.source(ctx)

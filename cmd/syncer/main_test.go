@@ -13,7 +13,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// What was a command for people must not start a second syncer.
+// A former command such as `syncer audit` must not start a second syncer.
 func TestArguments(t *testing.T) {
 	if err := run(t.Context(), []string{"audit"}); err == nil || errors.Is(err, program.ErrAnswered) {
 		t.Errorf("the error is %v", err)

@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string) error {
 
 const (
 	namespaceVariable = "POD_NAMESPACE"
-	// namespaceFile is where a pod finds its namespace beside its token.
+	// namespaceFile holds the namespace of a pod.
 	namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 )
 

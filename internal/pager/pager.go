@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// size is how many objects are asked for at once.
+	// size is the number of objects in a page.
 	size = 500
-	// timeout is how long all pages together may take.
+	// timeout is the maximum time for all pages together.
 	timeout = 5 * time.Minute
 )
 
-// Each lists everything that the options leave, a page at a time, and returns the last page:
-// its resource version is that of the whole. A list that expires halfway is an
-// error: the half would pass for the whole.
+// Each lists all objects that match the options, a page at a time, and returns the last page, which has the
+// resource version of the whole list. A list that expires halfway is an error: callers would take the half for
+// the whole.
 func Each[L client.ObjectList](ctx context.Context, reader client.Reader, empty L, each func(L), options ...client.ListOption) (L, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
