@@ -37,6 +37,7 @@ func TestTurns(t *testing.T) {
 		synctest.Wait()
 		places.Release("a", 1)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if order != "bcacaaa" || !places.all.TryAcquire(1) {
 			t.Errorf("%s", order)
 		}
