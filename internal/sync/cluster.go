@@ -39,18 +39,18 @@ const conflictInterval = 100 * time.Millisecond
 // Cluster, then takes one step after another until none is left.
 type clusterReconciler struct {
 	client.Client
-	live       client.Reader // past the cache
-	scopes     *scopeReader
-	applier    *kube.Applier
-	settings   *settings.Reader
-	references *references.Reader
-	users      *users
-	groups     *groupReconciler
-	mappings   *mappingReconciler
-	reporter   *reporter
-	digests    *digests
-	mirror     mirror
-	tally      *Tally
+	live         client.Reader // past the cache
+	scopes       *scopeReader
+	applier      *kube.Applier
+	settings     *settings.Reader
+	references   *references.Reader
+	users        *users
+	groups       *groupReconciler
+	mappings     *mappingReconciler
+	reporter     *reporter
+	digests      *digests
+	bundlesReady bundlesReady
+	tally        *Tally
 	// busy serializes Clusters that want the same Fleet Cluster.
 	busy keymutex.KeyMutex
 	// watchFilter limits what is looked at; empty for everything.
@@ -64,7 +64,7 @@ func newClusterReconciler(c *common, reader *references.Reader, groups *groupRec
 			Reader: c.GetClient(), store: c.store, users: c.users,
 			registrar: newPresence(c.GetAPIReader(), os.Getenv("POD_NAMESPACE"), stamp.RegistrarLease),
 		},
-		references: reader, digests: newDigests(c.GetClient(), c.store, reader, c.mirror), mirror: c.mirror,
+		references: reader, digests: newDigests(c.GetClient(), c.store, reader, c.bundlesReady), bundlesReady: c.bundlesReady,
 		groups: groups, mappings: mappings, tally: tally,
 		busy: keymutex.NewHashed(256), watchFilter: c.WatchFilter,
 		reporter: newReporter(c.GetClient(), c.store, c.GetEventRecorder("muster-syncer")),
@@ -82,7 +82,7 @@ func (r *clusterReconciler) setUp(c *common) error {
 		For(&clusterv1.Cluster{}, builder.WithPredicates(watched(c.WatchFilter), kube.News)).
 		Watches(&clusterv1.Cluster{}, enqueueAt(itself, unimportedPriority), builder.WithPredicates(watched(c.WatchFilter), unimported)).
 		Watches(&clusterv1.Cluster{}, enqueue(c.events.rivals), builder.WithPredicates(removed)).
-		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(afterStart, fleetClusterNews(c.mirror))).
+		Watches(&fleetv1.Cluster{}, enqueue(c.events.clusterOfFleetCluster), builder.WithPredicates(afterStart, fleetClusterNews(c.bundlesReady))).
 		WatchesRawSource(source.Channel(c.missed.Clusters, &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(source.Channel(c.missed.FleetClusters, enqueue(c.events.clusterOfFleetCluster))).
 		WatchesRawSource(r.references.Source()).
@@ -169,7 +169,7 @@ func (r *clusterReconciler) reconcile(ctx context.Context, req ctrl.Request, clu
 	}
 	isConverged := err == nil && s != nil && s.isConverged(result)
 	if s != nil {
-		cluster, result = s.cluster, r.mirror.of(s, result)
+		cluster, result = s.cluster, r.bundlesReady.of(s, result)
 	}
 	if result.state == "" && result.isNothing() {
 		return ctrl.Result{}, err // It is none of our business.

@@ -351,14 +351,14 @@ var specOrLabels = predicate.Or[client.Object](labelsOrExistence, predicate.Gene
 // fleetClusterNews passes what concerns a Fleet Cluster's CAPI Cluster: any change but to a
 // status that is not mirrored. Of heartbeats it passes the first, and the first for long; and
 // all of agents that register themselves, because what their Cluster waits for may be any.
-func fleetClusterNews(m mirror) predicate.Predicate {
+func fleetClusterNews(m bundlesReady) predicate.Predicate {
 	return predicate.Or[client.Object](specOrLabels, predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, after := e.ObjectOld.(*fleetv1.Cluster), e.ObjectNew.(*fleetv1.Cluster)
 			seen, now := before.Status.Agent.LastSeen, after.Status.Agent.LastSeen
-			return m.bundlesReady(before) != m.bundlesReady(after) ||
+			return m.condition(before) != m.condition(after) ||
 				before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
 				seen.IsZero() != now.IsZero() || after.Spec.KubeConfigSecret == "" && !seen.Equal(&now) ||
 				!equality.Semantic.DeepEqual(before.OwnerReferences, after.OwnerReferences)

@@ -75,13 +75,13 @@ func (everywhere) NeedLeaderElection() bool { return false }
 type common struct {
 	ctrl.Manager
 	Options
-	store    *kube.Store
-	missed   *kube.MissedWrites
-	applier  *kube.Applier
-	settings *settings.Reader
-	users    *users
-	events   *enqueuer
-	mirror   mirror
+	store        *kube.Store
+	missed       *kube.MissedWrites
+	applier      *kube.Applier
+	settings     *settings.Reader
+	users        *users
+	events       *enqueuer
+	bundlesReady bundlesReady
 }
 
 func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, tally *Tally) error {
@@ -91,10 +91,10 @@ func setupReconcilers(ctx context.Context, mgr ctrl.Manager, options Options, ta
 	store := kube.NewStore(mgr.GetClient(), mgr.GetScheme())
 	c := &common{
 		Manager: mgr, Options: options, store: store, missed: kube.NewMissedWrites(store),
-		applier:  &kube.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
-		settings: settings.NewReader(mgr.GetClient()),
-		users:    newUsers(mgr.GetClient(), store),
-		mirror:   mirror{staleAfter: options.StaleAfter, now: time.Now},
+		applier:      &kube.Applier{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Store: store},
+		settings:     settings.NewReader(mgr.GetClient()),
+		users:        newUsers(mgr.GetClient(), store),
+		bundlesReady: bundlesReady{staleAfter: options.StaleAfter, now: time.Now},
 	}
 	c.events = &enqueuer{Reader: mgr.GetClient(), settings: c.settings}
 	if err := forgetSeen(ctx, mgr, store); err != nil {

@@ -126,7 +126,7 @@ func (m met) play(t *testing.T) (steps []step, result outcome) {
 	for {
 		next, result := s.next()
 		if next == rest {
-			result = mirror{staleAfter: time.Hour, now: func() time.Time { return born.Add(3 * time.Hour) }}.of(s, result)
+			result = bundlesReady{staleAfter: time.Hour, now: func() time.Time { return born.Add(3 * time.Hour) }}.of(s, result)
 			isMirrored := meta.FindStatusCondition(result.conditions, BundlesReadyCondition) != nil
 			if isItsOwn := s.has() && (s.isClaimed() || s.selected && !m.retained && !m.deleted); isMirrored != isItsOwn {
 				t.Errorf("%+v, fleet %+v: mirrored: %v, after %v", m, m.fleet, isMirrored, steps)

@@ -27,10 +27,10 @@ import (
 // write of each import.
 type digests struct {
 	client.Reader
-	store      *kube.Store
-	references *references.Reader
-	mirror     mirror
-	seed       maphash.Seed
+	store        *kube.Store
+	references   *references.Reader
+	bundlesReady bundlesReady
+	seed         maphash.Seed
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]uint64
@@ -44,8 +44,8 @@ type digest struct {
 	untilStale time.Duration
 }
 
-func newDigests(cache client.Reader, store *kube.Store, reader *references.Reader, mirror mirror) *digests {
-	return &digests{Reader: cache, store: store, references: reader, mirror: mirror, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
+func newDigests(cache client.Reader, store *kube.Store, reader *references.Reader, bundlesReady bundlesReady) *digests {
+	return &digests{Reader: cache, store: store, references: reader, bundlesReady: bundlesReady, seed: maphash.MakeSeed(), known: map[types.NamespacedName]uint64{}}
 }
 
 // of returns the digest of what a reconcile of a Cluster would read now, and whether it equals that
@@ -139,8 +139,8 @@ func (d *digests) sum(ctx context.Context, in *settings.InForce, cluster *cluste
 	}
 	fleet := *made.fleet
 	fleet.TypeMeta, fleet.ResourceVersion = metav1.TypeMeta{}, ""
-	mirrored := d.mirror.bundlesReady(&fleet)
-	result.untilStale = d.mirror.untilStale(&fleet)
+	mirrored := d.bundlesReady.condition(&fleet)
+	result.untilStale = d.bundlesReady.untilStale(&fleet)
 	fleet.Status.Agent.LastSeen = metav1.Time{} // A heartbeat changes nothing, unless it is the first for long.
 	if err := encoder.Encode([]any{reported, &fleet, mirrored, made.targets}); err != nil {
 		return digest{}

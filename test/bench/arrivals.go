@@ -48,7 +48,7 @@ func (s *session) measureArrivals(ctx context.Context, g, newcomers *generator) 
 	suffixes := []string{"-renamed", ""}
 	configured, configChanges, err := take(count, func(ctx context.Context) error {
 		suffixes[0], suffixes[1] = suffixes[1], suffixes[0]
-		return s.renameAndLook(ctx, suffixes[1], g.next)
+		return s.renameAndReconcile(ctx, suffixes[1], g.next)
 	})
 	if err != nil {
 		return err
@@ -98,8 +98,8 @@ func (s *session) importWhile(ctx context.Context, g *generator, from, to int, a
 	return result, rounds, s.quiet(ctx)
 }
 
-// renameAndLook renames, and waits for n reconciles. It does not wait for quiet: new imports go on.
-func (s *session) renameAndLook(ctx context.Context, suffix string, n int) error {
+// renameAndReconcile renames, and waits for n reconciles. It does not wait for quiet: new imports go on.
+func (s *session) renameAndReconcile(ctx context.Context, suffix string, n int) error {
 	before, err := s.counts(ctx)
 	if err != nil {
 		return err
@@ -109,6 +109,6 @@ func (s *session) renameAndLook(ctx context.Context, suffix string, n int) error
 	}
 	return wait.PollUntilContextTimeout(ctx, 250*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		now, err := s.counts(ctx)
-		return now.looks-before.looks >= n, err
+		return now.reconciles-before.reconciles >= n, err
 	})
 }

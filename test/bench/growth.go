@@ -247,7 +247,7 @@ func (s *session) measureUnchanged(ctx context.Context, g *generator, least leas
 		if err != nil {
 			return err
 		}
-		p, err := s.duringLooks(ctx, before.looks+g.next, func(*phase) error { return s.rename(ctx, suffix) })
+		p, err := s.duringReconciles(ctx, before.reconciles+g.next, func(*phase) error { return s.rename(ctx, suffix) })
 		if err != nil {
 			return err
 		}

@@ -19,7 +19,7 @@ import (
 )
 
 // playedFleet does what Fleet and its agents do with Bundles for HelmChartProxies, as far as
-// muster-helm looks at it: it takes Bundles over, and deploys to each target at once.
+// muster-helm reconciles at it: it takes Bundles over, and deploys to each target at once.
 type playedFleet struct {
 	admin client.Client
 	cache cache.Cache

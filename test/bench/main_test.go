@@ -98,7 +98,7 @@ muster_clusters{state="imported"} 4998
 muster_clusters{state="pending"} 2
 muster_clusters_by_reason{reason="Imported"} 4998
 `)
-	if want := (counts{looks: 5501, imported: 4998}); err != nil || got != want {
+	if want := (counts{reconciles: 5501, imported: 4998}); err != nil || got != want {
 		t.Errorf("got %+v (%v), want %+v", got, err, want)
 	}
 }

@@ -82,7 +82,7 @@ func (p *phase) quiet(ctx context.Context) error {
 		return err
 	}
 	deadline := time.Now().Add(patience)
-	for looks := 0; looks < enough; {
+	for reconciles := 0; reconciles < enough; {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%s is not quiet after %s: %s", p.process, patience, p.requests)
 		}
@@ -97,8 +97,8 @@ func (p *phase) quiet(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if looks++; news > 0 || now-last > idle {
-			looks = 0
+		if reconciles++; news > 0 || now-last > idle {
+			reconciles = 0
 		}
 		last = now
 	}

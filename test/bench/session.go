@@ -160,20 +160,20 @@ func (s *session) restartSyncer(ctx context.Context, n int) (*phase, error) {
 	if err := s.env.Stop(ctx, syncer); err != nil {
 		return nil, err
 	}
-	return s.duringLooks(ctx, n, func(*phase) error { return s.env.Start(ctx, syncer) })
+	return s.duringReconciles(ctx, n, func(*phase) error { return s.env.Start(ctx, syncer) })
 }
 
-// duringLooks measures the syncer while something happens, and until it has reconciled Clusters so often
+// duringReconciles measures the syncer while something happens, and until it has reconciled Clusters so often
 // since it started and is quiet.
-func (s *session) duringLooks(ctx context.Context, looks int, happens func(*phase) error) (*phase, error) {
+func (s *session) duringReconciles(ctx context.Context, reconciles int, happens func(*phase) error) (*phase, error) {
 	p, err := s.during(ctx, syncer, happens)
 	for err == nil {
 		now, err := s.counts(ctx) // Once it is quiet: this costs it something.
-		if err != nil || now.looks >= looks {
+		if err != nil || now.reconciles >= reconciles {
 			return p, err
 		}
 		if time.Since(p.start) > patience {
-			return p, fmt.Errorf("the syncer has reconciled Clusters %d times, not %d", now.looks, looks)
+			return p, fmt.Errorf("the syncer has reconciled Clusters %d times, not %d", now.reconciles, reconciles)
 		}
 		if err := p.quiet(ctx); err != nil {
 			return p, err
@@ -190,8 +190,8 @@ func (s *session) quiet(ctx context.Context) error {
 
 // counts are what the syncer has counted since it started.
 type counts struct {
-	// looks are its reconciles of Clusters.
-	looks int
+	// reconciles are its reconciles of Clusters.
+	reconciles int
 	// imported is muster_clusters{state="imported"}: Clusters whose reconcile has completed.
 	imported int
 }
@@ -219,8 +219,8 @@ func countsIn(text string) (counts, error) {
 		return func(labels map[string]string) bool { return labels[key] == value }
 	}
 	return counts{
-		looks:    int(snapshot.Sum(reconciles, having("controller", "cluster"))),
-		imported: int(snapshot.Sum(clusters, having("state", "imported"))),
+		reconciles: int(snapshot.Sum(reconciles, having("controller", "cluster"))),
+		imported:   int(snapshot.Sum(clusters, having("state", "imported"))),
 	}, err
 }
 
@@ -245,10 +245,10 @@ func (s *session) cpu(name string) (time.Duration, error) {
 // atRest waits until a program does next to nothing and holds no less than before: Go gives memory back
 // some time after it was used.
 func (s *session) atRest(ctx context.Context, process string) (usage.Memory, error) {
-	const look, looks, idle, hardly = 5 * time.Second, 24, 100 * time.Millisecond, 0.01
+	const look, reconciles, idle, hardly = 5 * time.Second, 24, 100 * time.Millisecond, 0.01
 	var before usage.Memory
 	var used time.Duration
-	for range looks {
+	for range reconciles {
 		if err := sleep(ctx, look); err != nil {
 			return before, err
 		}

@@ -207,14 +207,14 @@ func (s *State) releaseProxy(in settings) {
 		switch {
 		case retained && !isKnown(cluster, fleet): // None of our business.
 		case fleet != nil && (retained || meta.FindStatusCondition(cluster.Status.Conditions, importedCondition) != nil):
-			meta.SetStatusCondition(&cluster.Status.Conditions, mirrored(fleet))
+			meta.SetStatusCondition(&cluster.Status.Conditions, bundlesReadyOf(fleet))
 		default:
 			meta.RemoveStatusCondition(&cluster.Status.Conditions, bundlesCondition)
 		}
 	}
 }
 
-func mirrored(fleet *fleetv1.Cluster) metav1.Condition {
+func bundlesReadyOf(fleet *fleetv1.Cluster) metav1.Condition {
 	result := metav1.Condition{Type: bundlesCondition, Status: metav1.ConditionUnknown, Reason: "WaitingForFleet"}
 	for _, condition := range fleet.Status.Conditions {
 		switch {

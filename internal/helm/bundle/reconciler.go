@@ -111,7 +111,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (again time.Durati
 	if err != nil {
 		return 0, err
 	}
-	if isTurnedAway && !s.isFrozen() && (again == 0 || again > inputs.PollInterval) {
+	if isTurnedAway && !s.isInstalledOnce() && (again == 0 || again > inputs.PollInterval) {
 		again = inputs.PollInterval // Some changes that make it a target enqueue no Bundle.
 	}
 	switch {
@@ -209,12 +209,12 @@ func owners(have *fleetv1.Bundle, releases []addonsv1.HelmReleaseProxy) map[plan
 // incomplete, or do not apply to its releases. Without releases, the only Clusters left may be on the move.
 func (s *scope) isRetained() bool {
 	isOutdated := func(its *addonsv1.HelmReleaseProxy) bool { return proxy.IsOutdated(s.of, its) }
-	return s.in.Incomplete || len(s.releases) == 0 || s.isFrozen() || slices.ContainsFunc(s.releases, isOutdated)
+	return s.in.Incomplete || len(s.releases) == 0 || s.isInstalledOnce() || slices.ContainsFunc(s.releases, isOutdated)
 }
 
-// isFrozen reports whether a Bundle holds an InstallOnce release that is already installed.
-func (s *scope) isFrozen() bool {
-	return slices.ContainsFunc(s.releases, func(its *addonsv1.HelmReleaseProxy) bool { return plan.IsFrozen(s.of, its) })
+// isInstalledOnce reports whether a Bundle holds an InstallOnce release that is already installed.
+func (s *scope) isInstalledOnce() bool {
+	return slices.ContainsFunc(s.releases, func(its *addonsv1.HelmReleaseProxy) bool { return plan.IsInstalledOnce(s.of, its) })
 }
 
 // retain updates only the targets, and removes only targets whose Clusters are no longer selected. It pauses a
@@ -224,7 +224,7 @@ func (r *Reconciler) retain(ctx context.Context, s *scope, targets []fleetv1.Bun
 		return nil
 	}
 	return r.UpdateBundle(ctx, s.have, func(its *fleetv1.Bundle) {
-		if !s.isFrozen() {
+		if !s.isInstalledOnce() {
 			its.Spec.Targets = targets
 			return
 		}

@@ -90,7 +90,7 @@ func (r *Reconciler) target(ctx context.Context, s *scope, release *addonsv1.Hel
 	if target.ClusterName == "" || isDeleted && s.have == nil {
 		return nil, nil
 	}
-	if last != nil && !plan.IsFrozen(s.of, release) { // A new Fleet Cluster of that name would get the release.
+	if last != nil && !plan.IsInstalledOnce(s.of, release) { // A new Fleet Cluster of that name would get the release.
 		if fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: s.key.Namespace, Name: target.ClusterName}); err != nil || fleet == nil {
 			return nil, err
 		}

@@ -113,10 +113,10 @@ func IsInstallOnce(proxy *addonsv1.HelmChartProxy) bool {
 	return proxy.Spec.ReconcileStrategy == addonsv1.ReconcileStrategyInstallOnce
 }
 
-// IsFrozen reports whether an InstallOnce release is already installed, by Muster or by
+// IsInstalledOnce reports whether an InstallOnce release is already installed, by Muster or by
 // cluster-api-addon-provider-helm. The annotation of the latter is not enough: a user could forge it to keep a
 // Cluster without the release.
-func IsFrozen(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
+func IsInstalledOnce(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
 	record := RecordOf(release)
 	return IsInstallOnce(proxy) && (record.Installed || record.FleetCluster == "" &&
 		release.Annotations[addonsv1.ReleaseInstalledAnnotation] == "true" && release.Status.Status == Deployed && release.Status.Revision > 0)

@@ -138,7 +138,7 @@ func TestIsFrozen(t *testing.T) {
 		if test.change != nil {
 			test.change(its)
 		}
-		if got := IsFrozen(test.proxy, its); got != test.want {
+		if got := IsInstalledOnce(test.proxy, its); got != test.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}

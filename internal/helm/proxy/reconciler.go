@@ -195,7 +195,7 @@ func Concerns(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy
 // IsOutdated reports whether a HelmChartProxy no longer asks for the release of a HelmReleaseProxy. Muster
 // uninstalls it before it installs the new one. A frozen release is never outdated.
 func IsOutdated(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
-	if plan.IsFrozen(proxy, release) {
+	if plan.IsInstalledOnce(proxy, release) {
 		return false
 	}
 	return release.Spec.ReleaseNamespace != plan.ReleaseNamespace(proxy) ||

@@ -146,7 +146,7 @@ func wantedRelease(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster pl
 			Credentials: spec.Credentials, TLSConfig: spec.TLSConfig,
 		},
 	}
-	if have != nil && plan.IsFrozen(proxy, have) {
+	if have != nil && plan.IsInstalledOnce(proxy, have) {
 		release.Spec = have.Spec // A frozen release no longer follows the HelmChartProxy.
 		release.Spec.Values = "" // CAAPH wrote them, and they may contain secrets.
 	} else if have != nil {

@@ -72,8 +72,8 @@ func (s *scope) retryAfter(delay time.Duration) {
 	}
 }
 
-// isFrozen reports whether the release is InstallOnce and already installed.
-func (s *scope) isFrozen() bool { return plan.IsInstallOnce(s.proxy) && s.record.Installed }
+// isInstalledOnce reports whether the release is InstallOnce and already installed.
+func (s *scope) isInstalledOnce() bool { return plan.IsInstallOnce(s.proxy) && s.record.Installed }
 
 // Reconcile reconciles one HelmReleaseProxy.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
@@ -129,7 +129,7 @@ func (r *Reconciler) reconcile(ctx context.Context, s *scope) (err error) {
 	}
 	before := s.record
 	s.record.Leaving, s.record.Until = "", nil
-	s.record.Installed = s.record.Installed || plan.IsFrozen(s.proxy, s.release)
+	s.record.Installed = s.record.Installed || plan.IsInstalledOnce(s.proxy, s.release)
 	if isMadeAnew, err := r.find(ctx, s); isMadeAnew || err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (r *Reconciler) findBundle(ctx context.Context, s *scope) (err error) {
 func (r *Reconciler) setRecord(ctx context.Context, s *scope) error {
 	want := s.release.DeepCopy()
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, plan.RecordAnnotation, s.record.String())
-	if s.isFrozen() { // CAAPH, if it comes back, leaves it alone.
+	if s.isInstalledOnce() { // CAAPH, if it comes back, leaves it alone.
 		metav1.SetMetaDataAnnotation(&want.ObjectMeta, addonsv1.ReleaseInstalledAnnotation, "true")
 	}
 	return client.IgnoreNotFound(r.Change(ctx, s.release, want, store.Unchanged))
@@ -215,7 +215,7 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 	case !isOwn:
 		s.fail(addonsv1.GetClusterFailedReason, notInFleet)
 	case s.record.FleetCluster == "":
-		if !capiannotations.IsPaused(s.cluster, s.cluster) && !s.isFrozen() { // A paused Cluster gets nothing new.
+		if !capiannotations.IsPaused(s.cluster, s.cluster) && !s.isInstalledOnce() { // A paused Cluster gets nothing new.
 			s.record.FleetCluster = pin.ClusterName
 		}
 	case s.record.FleetCluster != pin.ClusterName:
@@ -231,7 +231,7 @@ func (r *Reconciler) find(ctx context.Context, s *scope) (isMadeAnew bool, err e
 // may return to Fleet under another name, and another Cluster may get the old name.
 func (r *Reconciler) forgetGone(ctx context.Context, s *scope, of plan.Of) error {
 	last := s.record
-	if last.FleetCluster == "" || s.isFrozen() || last.Of == nil || *last.Of != of {
+	if last.FleetCluster == "" || s.isInstalledOnce() || last.Of == nil || *last.Of != of {
 		return nil
 	}
 	fleet, err := r.FleetCluster(ctx, plan.Key{Namespace: s.cluster.Namespace, Name: last.FleetCluster})
@@ -248,7 +248,7 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 	metav1.SetMetaDataAnnotation(&current.ObjectMeta, plan.RecordAnnotation, s.record.String())
 	// CAAPH installed the release, it was moved here, or a user deleted the Bundle: it stays installed.
 	once := plan.Release{Ready: true, Deployed: true, Status: plan.Deployed, Reason: plan.ReadyReason, Revision: max(1, s.release.Status.Revision)}
-	if s.isFrozen() && (s.record.FleetCluster == "" || s.bundle == nil) {
+	if s.isInstalledOnce() && (s.record.FleetCluster == "" || s.bundle == nil) {
 		return once
 	}
 	target, isTarget := plan.TargetOf(s.proxy, current)
@@ -256,11 +256,11 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 		return plan.Observe(nil, plan.Wanted{})
 	}
 	wanted := plan.Wanted{Content: s.bundle.Labels[plan.ContentLabel], Target: target, Secretive: s.record.Secretive}
-	if !s.inputs.Incomplete && !s.isFrozen() {
+	if !s.inputs.Incomplete && !s.isInstalledOnce() {
 		wanted.Content = s.content()
 	}
 	observed := plan.Observe(s.deployment, wanted)
-	if s.isFrozen() && !observed.Deployed { // Its Fleet Cluster was made anew; agents ignore a paused Bundle.
+	if s.isInstalledOnce() && !observed.Deployed { // Its Fleet Cluster was made anew; agents ignore a paused Bundle.
 		return once
 	}
 	var wait time.Duration

@@ -152,7 +152,7 @@ func (r *Reconciler) isCurrent(ctx context.Context, s *scope, last written) bool
 
 // isRetained reports whether the release keeps its current values.
 func (s *scope) isRetained() bool {
-	return s.inputs.Incomplete || s.trouble != (plan.Trouble{}) || s.record.FleetCluster == "" || s.isFrozen() || proxy.IsOutdated(s.proxy, s.release) || capiannotations.IsPaused(s.cluster, s.cluster)
+	return s.inputs.Incomplete || s.trouble != (plan.Trouble{}) || s.record.FleetCluster == "" || s.isInstalledOnce() || proxy.IsOutdated(s.proxy, s.release) || capiannotations.IsPaused(s.cluster, s.cluster)
 }
 
 func (s *scope) key(record plan.Record) plan.Key {

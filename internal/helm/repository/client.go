@@ -25,11 +25,11 @@ import (
 )
 
 const (
-	// patience limits the time for one answer.
-	patience = 90 * time.Second
-	// sore is how long a failure stays the answer: a little less than the time until a HelmChartProxy
+	// requestTimeout limits the time for one answer.
+	requestTimeout = 90 * time.Second
+	// failureTTL is how long a failure stays the answer: a little less than the time until a HelmChartProxy
 	// asks again.
-	sore = 25 * time.Second
+	failureTTL = 25 * time.Second
 	// embeddable limits the archives to unpack: the files of a larger one fit into no Bundle.
 	embeddable = 8 << 20
 	// keptCharts and keptLists limit the bytes of the caches.
@@ -263,7 +263,7 @@ func (c *Client) find(ctx context.Context, request Request, wanted string) (work
 	entries, err := c.entries(ctx, request, c.Interval)
 	found, isFound := choose(entries, wanted)
 	if !isFound && (err == nil || ReasonOf(err) == NoChart) {
-		entries, err = c.entries(ctx, request, min(c.Interval, sore))
+		entries, err = c.entries(ctx, request, min(c.Interval, failureTTL))
 		found, isFound = choose(entries, wanted)
 	}
 	if err == nil && !isFound {
@@ -294,7 +294,7 @@ func choose(entries []worker.Entry, wanted string) (best worker.Entry, isFound b
 func once[T any](ctx context.Context, c *Client, namespace, key string, do func(context.Context) (T, error)) (none T, err error) {
 	own := namespace + " " + key
 	for _, flight := range []string{key, own} {
-		if failed, age, isKnown := c.failures.get(own, c.now()); isKnown && age < sore {
+		if failed, age, isKnown := c.failures.get(own, c.now()); isKnown && age < failureTTL {
 			return none, failed
 		}
 		done := c.flights.DoChan(flight, func() (result any, err error) {
@@ -306,7 +306,7 @@ func once[T any](ctx context.Context, c *Client, namespace, key string, do func(
 					c.failures.put(own, err, 1, c.now())
 				}
 			}()
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 			defer cancel()
 			return do(ctx)
 		})

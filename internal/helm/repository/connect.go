@@ -107,7 +107,7 @@ func (g *guarded) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, failf(Invalid, "%s is not reached by https", request.URL.Host)
 	}
 	host := g.namespace + " host " + request.URL.Host
-	if err, age, isKnown := g.failures.get(host, g.now()); isKnown && age < sore {
+	if err, age, isKnown := g.failures.get(host, g.now()); isKnown && age < failureTTL {
 		return nil, err
 	}
 	response, err := g.RoundTripper.RoundTrip(request)

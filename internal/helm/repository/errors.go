@@ -75,7 +75,7 @@ func shown(at string, err error) error {
 	case errors.As(err, &verification):
 		return failf(Untrusted, "%s: %s", at, verification)
 	case errors.Is(err, context.DeadlineExceeded):
-		return failf("", "%s took longer than %s", at, patience)
+		return failf("", "%s took longer than %s", at, requestTimeout)
 	case errors.As(err, &name):
 		return failf("", "%s: %s", at, name)
 	case errors.As(err, &connection):

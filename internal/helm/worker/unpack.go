@@ -53,7 +53,7 @@ func unpacked(archive io.Reader) (*chart.Chart, error) {
 		return nil, &chart.TooLargeError{Size: size}
 	}
 	made.Digest = chart.DigestOf(made.Resources)
-	look(loaded, made)
+	findHooks(loaded, made)
 	return made, nil
 }
 
@@ -77,8 +77,8 @@ var (
 	noWait = regexp.MustCompile(`^[ "']*((test(-success|-failure)?|(pre|post)-(delete|rollback))[ ,]*)+["'\s]*$`)
 )
 
-// look notes the hooks in the templates of a chart and its subcharts, enabled or not.
-func look(at *chartv2.Chart, found *chart.Chart) {
+// findHooks notes the hooks in the templates of a chart and its subcharts, enabled or not.
+func findHooks(at *chartv2.Chart, found *chart.Chart) {
 	for _, file := range at.Templates {
 		for _, match := range hook.FindAllSubmatch(file.Data, -1) {
 			found.HasHooks = found.HasHooks || !noWait.Match(match[1])
@@ -86,6 +86,6 @@ func look(at *chartv2.Chart, found *chart.Chart) {
 		}
 	}
 	for _, dependency := range at.Dependencies() {
-		look(dependency, found)
+		findHooks(dependency, found)
 	}
 }

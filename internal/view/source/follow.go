@@ -70,7 +70,7 @@ func Follow(ctx context.Context, from client.WithWatch, scope Scope) (*Follower,
 		if err := f.readBeyond(ctx); err != nil {
 			return nil, err
 		}
-		go f.revisit(ctx)
+		go f.poll(ctx)
 	}
 	close(failed)
 	var errs []error
@@ -202,8 +202,8 @@ func (f *Follower) watch(ctx context.Context, feed feed, version string) (string
 	return version, nil
 }
 
-// revisit reads again, now and then, what lies beyond the namespace and is not watched.
-func (f *Follower) revisit(ctx context.Context) {
+// poll reads again, now and then, what lies beyond the namespace and is not watched.
+func (f *Follower) poll(ctx context.Context) {
 	since := time.Now()
 	for {
 		select {

@@ -12,8 +12,8 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// mirror makes BundlesReadyCondition from a Fleet Cluster's Ready.
-type mirror struct {
+// bundlesReady makes BundlesReadyCondition from a Fleet Cluster's Ready.
+type bundlesReady struct {
 	// staleAfter is how long an agent may be silent before what Fleet says of its cluster no
 	// longer counts.
 	staleAfter time.Duration
@@ -23,17 +23,17 @@ type mirror struct {
 // of adds the mirrored condition to the outcome of a reconcile, if the Cluster has a Fleet Cluster.
 // The next reconcile is due when the agent has been silent for too long: heartbeats alone trigger
 // none.
-func (m mirror) of(s *scope, result outcome) outcome {
+func (m bundlesReady) of(s *scope, result outcome) outcome {
 	if !s.has() || result.isNothing() {
 		return result
 	}
-	result.conditions = append(result.conditions, m.bundlesReady(s.fleet))
+	result.conditions = append(result.conditions, m.condition(s.fleet))
 	return result.again(sooner(result.after, m.untilStale(s.fleet)))
 }
 
 // untilStale returns how long the agent of a Fleet Cluster may stay silent from now on; zero if
 // it is stale, or has never checked in.
-func (m mirror) untilStale(live *fleetv1.Cluster) time.Duration {
+func (m bundlesReady) untilStale(live *fleetv1.Cluster) time.Duration {
 	if live.Status.Agent.LastSeen.IsZero() {
 		return 0
 	}
@@ -41,11 +41,11 @@ func (m mirror) untilStale(live *fleetv1.Cluster) time.Duration {
 }
 
 // isStale reports whether the agent of a Fleet Cluster has checked in, and not for too long.
-func (m mirror) isStale(live *fleetv1.Cluster) bool {
+func (m bundlesReady) isStale(live *fleetv1.Cluster) bool {
 	return !live.Status.Agent.LastSeen.IsZero() && m.untilStale(live) == 0
 }
 
-func (m mirror) bundlesReady(live *fleetv1.Cluster) metav1.Condition {
+func (m bundlesReady) condition(live *fleetv1.Cluster) metav1.Condition {
 	if m.isStale(live) {
 		return metav1.Condition{
 			Type: BundlesReadyCondition, Status: metav1.ConditionUnknown, Reason: stamp.AgentStale,

@@ -25,10 +25,10 @@ func seenAt(after time.Duration, status corev1.ConditionStatus, message string) 
 	return live
 }
 
-func TestMirror(t *testing.T) {
+func TestBundlesReady(t *testing.T) {
 	const stale = "Fleet's agent has not reported for more than 30m0s, by the cluster's own clock; look at that clock, at the fleet-agent on the cluster, and at its way to the management cluster"
 	// The agent may be silent for half an hour, and it is 2:00.
-	m := mirror{staleAfter: 30 * time.Minute, now: func() time.Time { return born.Add(2 * time.Hour) }}
+	m := bundlesReady{staleAfter: 30 * time.Minute, now: func() time.Time { return born.Add(2 * time.Hour) }}
 	for name, test := range map[string]struct {
 		live            *fleetv1.Cluster
 		status          metav1.ConditionStatus
@@ -36,7 +36,7 @@ func TestMirror(t *testing.T) {
 		untilStale      time.Duration
 	}{
 		"nothing is said yet":              {seenAt(0, "", ""), "Unknown", "WaitingForFleet", "Fleet has not reported on the Cluster's bundles yet", 0},
-		"never called":                     {seenAt(0, "False", "WaitCheckIn"), "False", "BundlesNotReady", "WaitCheckIn", 0},
+		"never checked in":                 {seenAt(0, "False", "WaitCheckIn"), "False", "BundlesNotReady", "WaitCheckIn", 0},
 		"ready":                            {seenAt(2*time.Hour, "True", ""), "True", "BundlesReady", "", 30 * time.Minute},
 		"not ready":                        {seenAt(2*time.Hour-time.Minute, "False", "NotReady(1)"), "False", "BundlesNotReady", "NotReady(1)", 29 * time.Minute},
 		"silent, a second short":           {seenAt(90*time.Minute+time.Second, "True", ""), "True", "BundlesReady", "", time.Second},
@@ -45,7 +45,7 @@ func TestMirror(t *testing.T) {
 		"its clock is ahead":               {seenAt(3*time.Hour, "True", ""), "True", "BundlesReady", "", 90 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := m.bundlesReady(test.live)
+			got := m.condition(test.live)
 			if got.Status != test.status || got.Reason != test.reason || got.Message != test.message {
 				t.Errorf("got %s, %s, %q", got.Status, got.Reason, got.Message)
 			}
@@ -59,7 +59,7 @@ func TestMirror(t *testing.T) {
 // Thousands of agents call every few minutes: of their heartbeats, only those count that change
 // what is said.
 func TestHeartbeatsThatWake(t *testing.T) {
-	news := fleetClusterNews(mirror{staleAfter: 30 * time.Minute, now: func() time.Time { return born.Add(2 * time.Hour) }})
+	news := fleetClusterNews(bundlesReady{staleAfter: 30 * time.Minute, now: func() time.Time { return born.Add(2 * time.Hour) }})
 	for name, test := range map[string]struct {
 		before, after time.Duration
 		wakes         bool
