@@ -247,6 +247,10 @@ func TestHelmToken(t *testing.T) {
 		maps.Copy(object["metadata"].(map[string]any), metadata)
 		return object
 	}
+	handing := func(name string) map[string]any {
+		return map[string]any{"spec": map[string]any{"targets": []any{map[string]any{
+			"clusterName": "one", "downstreamResources": []any{map[string]any{"kind": "Secret", "name": name}}}}}}
+	}
 	configMap := func(name string, labels map[string]any, annotation string) map[string]any {
 		return of(configMaps, name, labels, map[string]any{"annotations": map[string]any{annotation: "any"}}, nil)
 	}
@@ -306,14 +310,18 @@ func TestHelmToken(t *testing.T) {
 		"a Bundle with its annotation":        {patch, bundles, of(bundles, "hcp-there", own(), map[string]any{"annotations": map[string]any{ourAnnotation: "any"}}, nil), ""},
 		"a Bundle with another annotation":    {patch, bundles, of(bundles, "hcp-there", own(), map[string]any{"annotations": map[string]any{"example.com/annotation": "any"}}, nil), "may change no finalizers"},
 		"a Bundle with a label of Fleet's":    {create, bundles, of(bundles, "hcp-another", own("fleet.cattle.io/repo-name"), nil, nil), "may change no finalizers"},
-		"a Bundle that never ends":            {patch, bundles, of(bundles, "hcp-there", own(), map[string]any{"finalizers": []any{"example.com/finalizer"}}, nil), "may change no finalizers"},
-		"a release":                           {create, releases, release("another", ourFinalizer, "HelmChartProxy", "Cluster"), ""},
-		"a release that never ends":           {create, releases, release("another", "example.com/finalizer", "HelmChartProxy", "Cluster"), "no other finalizer"},
-		"a release that others finalize":      {patch, releases, release("there", "example.com/finalizer", "HelmChartProxy", "Cluster"), ""},
-		"a release that others finalized":     {patch, releases, of(releases, "there", nil, map[string]any{"finalizers": []any{}}, nil), "no other finalizer"},
-		"a release that others edited":        {patch, releases, release("edited", "example.com/finalizer", "HelmReleaseProxy", "Secret"), ""},
-		"a release of something else":         {create, releases, release("another", ourFinalizer, "HelmReleaseProxy", "Cluster"), "only HelmChartProxies owners"},
-		"a release on something else":         {create, releases, release("another", ourFinalizer, "HelmChartProxy", "Secret"), "only Clusters"},
+		"a Bundle with values":                {patch, bundles, of(bundles, "hcp-there", own(), nil, handing("hcp-there.for.one")), ""},
+		"a Bundle that hands a Secret out":    {patch, bundles, of(bundles, "hcp-there", own(), nil, handing("cloud-credentials")), "may have Fleet copy only objects"},
+		"a Secret for all its targets": {patch, bundles, of(bundles, "hcp-there", own(), nil, map[string]any{"spec": map[string]any{
+			"downstreamResources": []any{map[string]any{"kind": "Secret", "name": "hcp-there.for.one"}}}}), "may have Fleet copy only objects"},
+		"a Bundle that never ends":        {patch, bundles, of(bundles, "hcp-there", own(), map[string]any{"finalizers": []any{"example.com/finalizer"}}, nil), "may change no finalizers"},
+		"a release":                       {create, releases, release("another", ourFinalizer, "HelmChartProxy", "Cluster"), ""},
+		"a release that never ends":       {create, releases, release("another", "example.com/finalizer", "HelmChartProxy", "Cluster"), "no other finalizer"},
+		"a release that others finalize":  {patch, releases, release("there", "example.com/finalizer", "HelmChartProxy", "Cluster"), ""},
+		"a release that others finalized": {patch, releases, of(releases, "there", nil, map[string]any{"finalizers": []any{}}, nil), "no other finalizer"},
+		"a release that others edited":    {patch, releases, release("edited", "example.com/finalizer", "HelmReleaseProxy", "Secret"), ""},
+		"a release of something else":     {create, releases, release("another", ourFinalizer, "HelmReleaseProxy", "Cluster"), "only HelmChartProxies owners"},
+		"a release on something else":     {create, releases, release("another", ourFinalizer, "HelmChartProxy", "Secret"), "only Clusters"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -105,6 +105,8 @@ type entry struct {
 	inputs     *Inputs
 	generation int64
 	isReading  bool
+	// stop ends the wait for a slot, which holds the HelmChartProxy in memory.
+	stop context.CancelFunc
 	// acted is the digest of the inputs at the last wake-up of the releases; hasChanged says that it was another one
 	// before.
 	acted      string
@@ -133,7 +135,8 @@ func (r *Reader) Get(proxy *addonsv1.HelmChartProxy) (in *Inputs, again time.Dur
 	key := client.ObjectKeyFromObject(proxy)
 	its := r.all[key]
 	if its == nil || its.proxy != proxy.UID {
-		its = &entry{proxy: proxy.UID}
+		r.forget(key)
+		its = &entry{proxy: proxy.UID, stop: func() {}}
 		r.all[key] = its
 	}
 	if its.inputs == nil || its.generation != proxy.Generation {
@@ -146,14 +149,18 @@ func (r *Reader) Get(proxy *addonsv1.HelmChartProxy) (in *Inputs, again time.Dur
 	}
 	if !its.isReading {
 		its.isReading = true
-		go r.refresh(proxy.DeepCopy())
+		waiting, stop := context.WithCancel(context.Background())
+		its.stop = stop
+		go r.refresh(waiting, proxy.DeepCopy())
 	}
 	return in, PollInterval, err
 }
 
-// refresh reads the inputs of a HelmChartProxy, and then wakes it.
-func (r *Reader) refresh(proxy *addonsv1.HelmChartProxy) {
-	_ = r.slots.Wait(context.Background(), proxy.Namespace) // It ends.
+// refresh reads the inputs of a HelmChartProxy, and then wakes it. Waiting ends if the HelmChartProxy goes before its turn.
+func (r *Reader) refresh(waiting context.Context, proxy *addonsv1.HelmChartProxy) {
+	if r.slots.Wait(waiting, proxy.Namespace) != nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), readPatience)
 	in := r.read(ctx, proxy)
 	cancel()
@@ -221,6 +228,13 @@ func (r *Reader) WithoutChart() int {
 func (r *Reader) Forget(proxy plan.Key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.forget(proxy)
+}
+
+func (r *Reader) forget(proxy plan.Key) {
+	if its := r.all[proxy]; its != nil {
+		its.stop()
+	}
 	delete(r.all, proxy)
 }
 

@@ -7,9 +7,11 @@ import (
 	"slices"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
@@ -54,9 +56,15 @@ func (r *Reconciler) removeBundles(ctx context.Context, proxy *addonsv1.HelmChar
 		case len(bundle.Spec.Targets) == 0:
 			errs = append(errs, r.Remove(ctx, bundle))
 		default:
-			errs = append(errs, r.UpdateBundle(ctx, bundle, func(its *fleetv1.Bundle) {
+			err := r.UpdateBundle(ctx, bundle, func(its *fleetv1.Bundle) {
 				metav1.SetMetaDataAnnotation(&its.ObjectMeta, plan.DeletedAnnotation, "true")
-			}))
+			})
+			if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err) {
+				// A Bundle that others have changed, or forged in their own namespace, must not hold the HelmChartProxy.
+				log.FromContext(ctx).Error(err, "Left a Bundle of a deleted HelmChartProxy alone", "bundle", client.ObjectKeyFromObject(bundle))
+				err = nil
+			}
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

@@ -2,17 +2,21 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/inputs"
@@ -153,5 +157,35 @@ func TestMovedClustersKeepTheirBundle(t *testing.T) {
 		if err := r.Get(t.Context(), client.ObjectKeyFromObject(of), deleted); err != nil || len(deleted.Finalizers) > 0 {
 			t.Errorf("%s: the HelmChartProxy has %v (%v)", name, deleted.Finalizers, err)
 		}
+	}
+}
+
+// A Bundle in another namespace, which its author can forge so that the policy refuses the mark, does not hold a
+// HelmChartProxy.
+func TestForgedBundlesHoldNothing(t *testing.T) {
+	of, objects := edited()
+	forged := plan.NewBundle(of, "evil", "hcp-evil", plan.Chart{Source: plan.SourceOf(of), Version: "1.0.0"}, "")
+	forged.Finalizers = []string{"example.com/evil"}
+	forged.Spec.Targets = []fleetv1.BundleTarget{{ClusterSelector: &metav1.LabelSelector{}}}
+	r := reconcilerOf(t, of.DeepCopy(), append(objects, forged)...)
+	refusing := interceptor.NewClient(r.Client.(client.WithWatch), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if object.GetNamespace() == "evil" {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "bundles"}, object.GetName(), errors.New("may target clusters by clusterName only"))
+			}
+			return c.Patch(ctx, object, patch, options...)
+		},
+	})
+	r.Store = store.New(refusing, refusing, "muster", clock.RealClock{})
+	deleted := &addonsv1.HelmChartProxy{}
+	if err := r.Get(t.Context(), client.ObjectKeyFromObject(of), deleted); err != nil {
+		t.Fatal(err)
+	}
+	deleted.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	if err := r.finalize(t.Context(), deleted, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Get(t.Context(), client.ObjectKeyFromObject(of), deleted); err != nil || len(deleted.Finalizers) > 0 {
+		t.Errorf("the HelmChartProxy has %v (%v)", deleted.Finalizers, err)
 	}
 }

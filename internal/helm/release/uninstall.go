@@ -99,8 +99,13 @@ func (r *Reconciler) empty(ctx context.Context, s *scope) (bool, error) {
 	case plan.MustBeEmptied(s.record, s.bundle, s.deployment):
 		s.record.Leaving, s.record.Until = plan.Emptied, ptr.To(metav1.NewTime(r.Now().Add(emptyPatience)))
 	case s.record.Leaving == plan.Emptied:
-		if s.deployment != nil && s.deployment.Status.Release == "" && s.record.Until != nil && r.Now().Before(s.record.Until.Time) {
-			s.again = s.record.Until.Sub(r.Now())
+		until := r.Now().Add(emptyPatience)
+		if s.record.Until == nil || s.record.Until.After(until) { // Written by others, or by an earlier version.
+			s.record.Until = ptr.To(metav1.NewTime(until))
+			break
+		}
+		if left := s.record.Until.Sub(r.Now()); s.deployment != nil && s.deployment.Status.Release == "" && left > 0 {
+			s.again = left
 			return true, nil
 		}
 		s.record.Leaving = plan.Withdrawn
