@@ -389,7 +389,8 @@ func nothingRefused(s *stack.Stack) error {
 	return fixture.NothingRefused(s, "muster-system", []string{webhookProcess, syncerProcess}, func(e stack.AuditEvent) bool {
 		isCA := e.User == stack.ServiceAccount("muster-system", webhookProcess) && e.Verb == "get" && (e.Resource == "configmaps" || e.Resource == "secrets")
 		_, onPurpose := provoked.Load(e.Namespace)
-		return e.UserAgent == thiefAgent || isCA || onPurpose
+		_, isGone := provoked.Load(e.Resource)
+		return e.UserAgent == thiefAgent || isCA || onPurpose || isGone
 	})
 }
 

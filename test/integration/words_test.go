@@ -442,7 +442,7 @@ func knows(g Gomega, subject rbacv1.Subject, namespace string, rules ...rbacv1.P
 	}
 }
 
-// provoked are the namespaces in which Muster was refused on purpose.
+// provoked are the namespaces, and the plural names of kinds, for which Muster was refused on purpose.
 var provoked sync.Map
 
 // deny has the API server refuse every update of a kind of Fleet's objects in the namespace of
