@@ -15,8 +15,8 @@ import (
 func newAgentManifest(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "agent-manifest CLUSTER",
-		Short: "Print what to apply to a cluster whose Fleet agent calls by itself",
-		Long: `Print the manifest that lets the Fleet agent of a cluster call by itself.
+		Short: "Print what to apply to a cluster whose Fleet agent registers itself",
+		Long: `Print the manifest with which the Fleet agent of a cluster registers itself.
 
 A Cluster is NAME, in the namespace of -n or of the kubeconfig, or NAMESPACE/NAME. The
 manifest holds a credential of that cluster: you must be allowed to get its Secret. Nothing

@@ -17,6 +17,9 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/listtype"
 	schemaobjectmeta "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
@@ -95,6 +98,7 @@ func Validate(ctx context.Context, kind schema.GroupVersionKind, raw []byte) (fi
 	defaulting.PruneNonNullableNullsWithoutDefaults(object, r.structural)
 	problems := validation.ValidateCustomResource(nil, object, r.schema)
 	problems = append(problems, schemaobjectmeta.Validate(nil, object, r.structural, false)...)
+	problems = append(problems, validateMetadata(object)...)
 	problems = append(problems, listtype.ValidateListSetsAndMaps(nil, r.structural, object)...)
 	if !slices.ContainsFunc(problems, blocksRules) {
 		broken, _ := r.cel.Validate(ctx, nil, r.structural, object, nil, celconfig.RuntimeCELCostBudget)
@@ -110,4 +114,28 @@ func blocksRules(err *field.Error) bool {
 		return true
 	}
 	return false
+}
+
+// validateMetadata returns the errors in an object's own metadata. In manifests, a missing namespace is one that kubectl
+// adds.
+func validateMetadata(object map[string]any) field.ErrorList {
+	its, path := unstructured.Unstructured{Object: object}, field.NewPath("metadata")
+	var problems field.ErrorList
+	invalid := func(name, value string, messages []string) {
+		for _, message := range messages {
+			problems = append(problems, field.Invalid(path.Child(name), value, message))
+		}
+	}
+	switch {
+	case its.GetName() != "":
+		invalid("name", its.GetName(), apivalidation.NameIsDNSSubdomain(its.GetName(), false))
+	case its.GetGenerateName() != "":
+		invalid("generateName", its.GetGenerateName(), apivalidation.NameIsDNSSubdomain(its.GetGenerateName(), true))
+	default:
+		problems = append(problems, field.Required(path.Child("name"), "name or generateName is required"))
+	}
+	if its.GetNamespace() != "" {
+		invalid("namespace", its.GetNamespace(), apivalidation.ValidateNamespaceName(its.GetNamespace(), false))
+	}
+	return append(problems, metav1validation.ValidateLabels(its.GetLabels(), path.Child("labels"))...)
 }
