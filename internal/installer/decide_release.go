@@ -12,15 +12,14 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// abandoned is for how long nothing may come of what somebody else's Helm is doing until it is
-// taken for dead: hooks, and those who wait for them, may take long.
+// abandoned is how long another Helm client may work on a release before the installer considers that client
+// dead. It is long, because hooks may take long.
 const abandoned = time.Hour
 
-// busyInterval is how often is looked whether somebody else's Helm has finished.
+// busyInterval is how often the installer checks whether another Helm client has finished.
 const busyInterval = 5 * time.Second
 
-// throughReleases brings releases of ours, or those that are handed over, to where they are
-// to be.
+// throughReleases plans the next step for the installer's own releases, and for releases that it takes over.
 func (s *state) throughReleases() plan {
 	if s.install == nil && s.fleet == nil {
 		return plan{configured: configuredIs(false, ReasonFleetMissing, "Fleet is not installed; install it, or set spec.install")}

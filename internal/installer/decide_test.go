@@ -197,7 +197,7 @@ func TestNextAfterFailure(t *testing.T) {
 
 var errTest = errors.New("out of reach")
 
-// What can be set up beside somebody else's release, and what is said of the rest.
+// The installer applies some settings next to a foreign release, and reports the others.
 func TestBeside(t *testing.T) {
 	theirs := func(settings *corev1.ConfigMap) state {
 		return state{server: here016, fleet: foreign(released("0.16.0", nil)), crds: foreign(released("0.16.0", nil)), settings: settings}

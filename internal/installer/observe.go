@@ -119,8 +119,8 @@ func (r *reconciler) find(ctx context.Context, name string, now time.Time) (*Rel
 	return found, nil
 }
 
-// observeServer finds where agents are to call, if it is asked for, or if Fleet is to be
-// installed and would otherwise have nothing to tell them.
+// observeServer determines the address at which agents reach the API server. It does so if the FleetAddonConfig
+// asks for it, or if the installer installs Fleet, which otherwise has no address for agents.
 func (r *reconciler) observeServer(ctx context.Context, s *state) error {
 	in := s.wanted.server
 	if s.rancher {
@@ -275,10 +275,10 @@ func (r *reconciler) observeGates(ctx context.Context, s *state) error {
 // whatever else changes.
 type lookups struct {
 	interval time.Duration
-	// of is what was asked for last, due when it is asked for again.
+	// of identifies the last request. Due is the time of the next one.
 	of  string
 	due time.Time
-	// generation is that of the FleetAddonConfig that it was asked for.
+	// generation is the generation of the FleetAddonConfig at the last request.
 	generation int64
 	answer     offered
 	backoff    workqueue.TypedRateLimiter[string]
@@ -290,8 +290,8 @@ func newLookups(interval time.Duration) *lookups {
 
 func (i *install) lookup() string { return fmt.Sprint(i.repository, " ", i.secret, " ", i.text) }
 
-// known returns what is known of a repository, nil if it is to be asked. Who changes anything
-// while it cannot be read wants it to be tried.
+// known returns the last answer of a repository; nil if the installer must ask again, as after a change of the
+// FleetAddonConfig while the repository could not be read.
 func (l *lookups) known(in *install, generation int64, now time.Time) *offered {
 	isTried := l.answer.err != nil && l.generation != generation
 	if l.of != in.lookup() || !now.Before(l.due) || isTried {

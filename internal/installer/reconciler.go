@@ -58,7 +58,7 @@ type reconciler struct {
 	lookups  *lookups
 	failures map[string]*failure
 	writes   map[step]*written
-	// asks distinguishes what was asked for when they failed.
+	// asks identifies the settings with which they failed.
 	asks string
 	// troubled is since when every observation or step has ended in an error; zero if the last did not.
 	troubled time.Time

@@ -1,11 +1,11 @@
 // Package installer keeps Fleet itself as the FleetAddonConfig says: its charts, as Helm
 // releases that Helm's own commands understand, and its settings.
 //
-// What is wanted (wanted.go), whose Fleet is there and what to do next (decide.go), which
-// version it is to be (version.go), and what goes into the chart's values and Fleet's
-// ConfigMap (settings.go) or that of Rancher (gates.go), is pure. The rest observes,
-// takes one step, and observes again. The package does not know Helm: repositories are read by
-// package charts, releases are made by package helm, and the program puts the three together.
+// Pure functions decide what the FleetAddonConfig asks for (wanted.go), who owns the installed Fleet and which step is
+// next (decide.go), the version (version.go), the values of the chart and Fleet's ConfigMap (settings.go), and the
+// ConfigMap of Rancher (gates.go). The rest observes, takes one step, and observes again. The package does not know
+// Helm: internal/helm/repository reads repositories, internal/installer/releases installs releases, and the program
+// puts the three together.
 package installer
 
 import (

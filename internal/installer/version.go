@@ -8,8 +8,8 @@ import (
 	"github.com/Masterminds/semver/v3"
 )
 
-// isMetBy reports whether a version is what is asked for, without asking a repository.
-// The newest release is what a repository says it is.
+// isMetBy reports whether a version satisfies the FleetAddonConfig, without asking a repository. Only a repository
+// knows the newest release, so any version satisfies a request for that.
 func (i *install) isMetBy(version *semver.Version) bool {
 	switch {
 	case version == nil, i.invalid != nil:
@@ -23,7 +23,7 @@ func (i *install) isMetBy(version *semver.Version) bool {
 	}
 }
 
-// follows reports whether newer versions may come up for what is asked for.
+// follows reports whether the FleetAddonConfig allows newer versions.
 func (i *install) follows() bool { return i.exact == nil }
 
 // choose returns the version to install of those that a repository offers.
@@ -44,7 +44,7 @@ func (i *install) choose(offers []Offer) (*semver.Version, *Problem) {
 		i.repository, i.describe(), FleetChart, CRDChart, listed(offers))}
 }
 
-// describe names what is asked for.
+// describe returns a description of the requested version.
 func (i *install) describe() string {
 	switch {
 	case i.exact != nil:

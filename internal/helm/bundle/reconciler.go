@@ -218,7 +218,7 @@ func (s *scope) isInstalledOnce() bool {
 }
 
 // retain updates only the targets, and removes only targets whose Clusters are no longer selected. It pauses a
-// frozen Bundle, which agents respect.
+// Bundle whose InstallOnce release is installed, which agents respect.
 func (r *Reconciler) retain(ctx context.Context, s *scope, targets []fleetv1.BundleTarget) error {
 	if s.have == nil {
 		return nil

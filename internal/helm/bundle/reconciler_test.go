@@ -222,7 +222,7 @@ func TestOrphans(t *testing.T) {
 }
 
 // The target of an outdated release stays unchanged until its HelmReleaseProxy is deleted. A target whose Fleet
-// Cluster is gone goes, unless its release is frozen.
+// Cluster is gone goes, unless its release is installed once.
 func TestOldTarget(t *testing.T) {
 	of, cluster := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
 	once, renamed := of.DeepCopy(), of.DeepCopy()
@@ -234,9 +234,9 @@ func TestOldTarget(t *testing.T) {
 		objects []client.Object
 		stays   bool
 	}{
-		"of another release":             {renamed, []client.Object{fleet}, true},
-		"its Fleet Cluster is gone":      {of, nil, false},
-		"that is gone, and it is frozen": {once, nil, true},
+		"of another release":                     {renamed, []client.Object{fleet}, true},
+		"its Fleet Cluster is gone":              {of, nil, false},
+		"that is gone, and it is installed once": {once, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			release := releaseOf(of, cluster, plan.BundleName(of, cluster, 0), plan.Record{FleetCluster: "one", Installed: true, Sync: 1})

@@ -193,7 +193,7 @@ func Concerns(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy
 }
 
 // IsOutdated reports whether a HelmChartProxy no longer asks for the release of a HelmReleaseProxy. Muster
-// uninstalls it before it installs the new one. A frozen release is never outdated.
+// uninstalls it before it installs the new one. An installed InstallOnce release is never outdated.
 func IsOutdated(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) bool {
 	if plan.IsInstalledOnce(proxy, release) {
 		return false

@@ -19,8 +19,8 @@ import (
 	"github.com/muster-fleet/muster/internal/program"
 )
 
-// An outdated release goes as soon as the chart of the next one is available, and not earlier; a frozen release
-// never goes.
+// An outdated release goes as soon as the chart of the next one is available, and not earlier; an installed
+// InstallOnce release never goes.
 func TestRenamed(t *testing.T) {
 	scheme, err := program.Scheme()
 	if err != nil {

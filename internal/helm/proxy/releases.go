@@ -126,7 +126,7 @@ func (r *Reconciler) createRelease(ctx context.Context, proxy *addonsv1.HelmChar
 }
 
 // wantedRelease returns the HelmReleaseProxy for a Cluster. While the inputs are incomplete, it keeps the
-// chart's version; a frozen release stays as it is.
+// chart's version; an installed InstallOnce release stays as it is.
 func wantedRelease(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster plan.Key, have *addonsv1.HelmReleaseProxy) *addonsv1.HelmReleaseProxy {
 	spec, key := &proxy.Spec, client.ObjectKeyFromObject(proxy)
 	clusterLabel, _ := stamp.LabelValue(cluster.Name)
@@ -147,7 +147,7 @@ func wantedRelease(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, cluster pl
 		},
 	}
 	if have != nil && plan.IsInstalledOnce(proxy, have) {
-		release.Spec = have.Spec // A frozen release no longer follows the HelmChartProxy.
+		release.Spec = have.Spec // An installed InstallOnce release no longer follows the HelmChartProxy.
 		release.Spec.Values = "" // CAAPH wrote them, and they may contain secrets.
 	} else if have != nil {
 		if in.Chart.Version == "" {

@@ -107,7 +107,7 @@ func (w *world) write(t *testing.T, record plan.Record, template string, change 
 }
 
 // A release whose Fleet Cluster is gone loses its record, but not after a move, before the Fleet Cluster
-// exists, and not if it is frozen.
+// exists, and not if it is installed once.
 func TestFleetClusterIsGone(t *testing.T) {
 	of := plan.Of{Cluster: "one", Release: "web-one"}
 	for name, test := range map[string]struct {
