@@ -254,6 +254,7 @@ func TestOneFleetNamespaceForTwo(t *testing.T) {
 func TestNoFleetNamespaceOfAnotherForLatecomers(t *testing.T) {
 	g := NewWithT(t)
 	configureCluster(t, g, "{selector: {matchLabels: {fleet: \"yes\"}}}")
+	configObserved(g)
 	for name, attack := range map[string]func(g Gomega, attacker *clusterv1.Cluster){
 		"late-selected": func(g Gomega, attacker *clusterv1.Cluster) {
 			attacker.Labels = nil

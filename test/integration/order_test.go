@@ -85,6 +85,7 @@ func stampedAtStart(t *testing.T, g Gomega, scenes []scene, settings string) {
 
 func stampedWhenSelected(t *testing.T, g Gomega, scenes []scene, settings string) {
 	configureCluster(t, g, "{"+settings+", namespaceSelector: {matchLabels: {selected: "+scenes[0].namespace+"}}}")
+	configObserved(g)
 	g.Eventually(func(g Gomega) { // The webhook may still have the settings of before.
 		cluster := scenes[0].cluster("one")
 		g.Expect(admin.Create(ctx, cluster, client.DryRunAll)).To(Succeed())

@@ -102,6 +102,7 @@ func TestForgedPinClaimsNothing(t *testing.T) {
 	g := NewWithT(t)
 	s := newScene(t, g)
 	configureCluster(t, g, `{namespaceSelector: {matchLabels: {import: "yes"}}}`)
+	configObserved(g)
 	grant(t, g, s.namespace, "mallory", may("cluster.x-k8s.io", "clusters", "*"))
 	g.Eventually(func(g Gomega) { // Until the webhook has seen the settings.
 		probe := s.cluster("probe")

@@ -356,6 +356,15 @@ func readConfig(g Gomega) *addonsv1.FleetAddonConfig {
 	return get(g, &addonsv1.FleetAddonConfig{}, "", addonsv1.FleetAddonConfigName)
 }
 
+// configObserved waits until the syncer has read the FleetAddonConfig, before which it selects Clusters
+// as the settings of the test before said.
+func configObserved(g Gomega) {
+	g.Eventually(func(g Gomega) {
+		config := readConfig(g)
+		g.Expect(config.Status.ObservedGeneration).To(Equal(config.Generation), "the syncer has not read the FleetAddonConfig")
+	}).Should(Succeed())
+}
+
 func stop(t *testing.T, g Gomega, process string) (restart func()) {
 	t.Helper()
 	g.Expect(env.Stop(ctx, process)).To(Succeed())
