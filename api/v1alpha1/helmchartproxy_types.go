@@ -132,8 +132,8 @@ type HelmChartProxySpec struct {
 	// +optional
 	CorrectDrift *bool `json:"correctDrift,omitempty"`
 
-	// Rollout specifies how many Clusters may be without a working release while a change is
-	// rolled out. If it is not set, all at once.
+	// Rollout specifies in which order Clusters get a change, and when. If it is not set, all get it
+	// at once.
 	// +optional
 	Rollout *RolloutStrategy `json:"rollout,omitempty"`
 }
@@ -171,14 +171,77 @@ type ValuesReference struct {
 	Optional bool `json:"optional,omitempty"`
 }
 
-// RolloutStrategy specifies how a change is rolled out.
+// RolloutStrategy specifies how a change of the chart, its version, the options or the values is rolled
+// out. It does not concern the first installation on a Cluster.
 type RolloutStrategy struct {
-	// MaxUnavailable is how many Clusters, as a number or a percentage, may be without a
-	// working release while a change is rolled out.
+	// MaxUnavailable is how many Clusters of a stage, as a number or a percentage, may be without a
+	// working release while a change is rolled out. A percentage is rounded up. If it is not set, all.
 	// +kubebuilder:validation:XIntOrString
 	// +optional
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
+	// Stages get a change one after another: a stage gets it once every Cluster of the stages before
+	// has it, ready for their soak time. Clusters that no stage selects get it last.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Stages []RolloutStage `json:"stages,omitempty"`
+	// OfflineAfter is how long Fleet's agent on a Cluster may be silent, before a rollout goes on
+	// without that Cluster. It must be longer than the interval at which agents check in, which is 15
+	// minutes unless Fleet is configured otherwise. The default is 30 minutes.
+	// +optional
+	OfflineAfter *metav1.Duration `json:"offlineAfter,omitempty"`
 }
+
+// RolloutStage is a group of Clusters that get a change at the same time.
+type RolloutStage struct {
+	// Name is the name of the stage.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// ClusterSelector selects the Clusters of the stage by their labels, among the Clusters that no
+	// stage before has.
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || size(self.matchLabels) <= 64",message="must have at most 64 labels; select by fewer",fieldPath=".matchLabels"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || size(self.matchExpressions) <= 64",message="must have at most 64 expressions; select by fewer",fieldPath=".matchExpressions"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.map(e, has(e.values) ? size(e.values) : 0).sum() <= 1024",message="must have at most 1024 values in all; select by a label that the objects share",fieldPath=".matchExpressions"
+	// +optional
+	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
+	// Percent is the size of the stage, as a percentage of all selected Clusters, rounded up. The
+	// Clusters are chosen by a hash of their names, among those that no stage before has. Set
+	// either this or clusterSelector.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	Percent *int32 `json:"percent,omitempty"`
+	// MaxUnavailable replaces spec.rollout.maxUnavailable for this stage.
+	// +kubebuilder:validation:XIntOrString
+	// +optional
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
+	// Soak is how long every Cluster of the stage must have been ready with the change, before the
+	// next stage gets it.
+	// +optional
+	Soak *metav1.Duration `json:"soak,omitempty"`
+	// Approval specifies whether the stage begins by itself, which is the default, or waits until
+	// somebody with the verb promote on the HelmChartProxy approves exactly this change.
+	// +kubebuilder:validation:Enum=Automatic;Manual
+	// +optional
+	Approval RolloutApproval `json:"approval,omitempty"`
+	// MaxFailing is on how many Clusters of the stage the change may fail. If it fails on more, the
+	// rollout is halted. The default is 0.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	MaxFailing *int32 `json:"maxFailing,omitempty"`
+}
+
+// RolloutApproval specifies who begins a stage.
+type RolloutApproval string
+
+// The approvals.
+const (
+	RolloutApprovalAutomatic RolloutApproval = "Automatic"
+	RolloutApprovalManual    RolloutApproval = "Manual"
+)
 
 // Credentials name the credentials of a repository.
 type Credentials struct {
@@ -212,7 +275,70 @@ type HelmChartProxyStatus struct {
 	// ObservedGeneration is the generation that the rest of the status is of.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Rollout is the state of the rollout; not set without spec.rollout.
+	// +optional
+	Rollout *RolloutStatus `json:"rollout,omitempty"`
 }
+
+// RolloutStatus is the state of a rollout.
+type RolloutStatus struct {
+	// Stage is the stage that is waited for; empty for the Clusters that no stage selects, and once the
+	// rollout is complete.
+	// +optional
+	Stage string `json:"stage,omitempty"`
+	// Stages are the stages, and last the Clusters that no stage selects, if there are any.
+	// +optional
+	Stages []RolloutStageStatus `json:"stages,omitempty"`
+	// Approval is the hash of the changes that a stage waits to have approved; empty if none does.
+	// +optional
+	Approval string `json:"approval,omitempty"`
+}
+
+// RolloutStageStatus is the state of a stage.
+type RolloutStageStatus struct {
+	// Name is the name of the stage; empty for the Clusters that no stage selects.
+	// +optional
+	Name string `json:"name,omitempty"`
+	// Clusters is the number of Clusters in the stage.
+	Clusters int `json:"clusters"`
+	// Updated is how many of them have been ready with the wanted state.
+	Updated int `json:"updated"`
+	// Held is how many of them wait for their turn.
+	// +optional
+	Held int `json:"held,omitempty"`
+	// Failing is on how many of them the change fails.
+	// +optional
+	Failing int `json:"failing,omitempty"`
+	// Offline is how many of them the rollout goes on without, since their agents are silent.
+	// +optional
+	Offline int `json:"offline,omitempty"`
+}
+
+// Keys of annotations on HelmChartProxies by which people act on a rollout. Setting them needs the verb
+// promote on the HelmChartProxy.
+const (
+	// RolloutApprovedAnnotation approves the changes whose hash is its value: see status.rollout.approval.
+	RolloutApprovedAnnotation = "fleet.addons.cluster.x-k8s.io/rollout-approved"
+	// RolloutRetryAnnotation lets a halted rollout go on: regressions before this time, in RFC 3339, no
+	// longer count.
+	RolloutRetryAnnotation = "fleet.addons.cluster.x-k8s.io/rollout-retry"
+)
+
+// The condition of rollouts, and its reasons.
+const (
+	// RolloutCompletedCondition reports whether every Cluster has what the HelmChartProxy asks for.
+	RolloutCompletedCondition = "RolloutCompleted"
+	// RolloutCompletedReason means that every Cluster has it.
+	RolloutCompletedReason = "Completed"
+	// RolloutProgressingReason means that a stage is getting a change.
+	RolloutProgressingReason = "Progressing"
+	// RolloutSoakingReason means that a stage has been ready for less than its soak time.
+	RolloutSoakingReason = "Soaking"
+	// RolloutWaitingForApprovalReason means that a stage waits for approval.
+	RolloutWaitingForApprovalReason = "WaitingForApproval"
+	// RolloutHaltedReason means that a change has failed, and that no more Clusters get it.
+	RolloutHaltedReason = "Halted"
+)
 
 // Conditions and reasons of HelmChartProxies.
 const (

@@ -1,0 +1,245 @@
+// Package rollout decides which releases of a HelmChartProxy may take a change over next. It is pure: it knows the
+// stages, what is known of each release, and the time.
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Stage is a group of Clusters that get a change at the same time.
+type Stage struct {
+	// Name is empty for the Clusters that no stage selects.
+	Name string
+	// MaxUnavailable is how many Clusters may be without a working release because of the rollout; at least 1.
+	MaxUnavailable int
+	// Soak is how long each Cluster must have been ready before the next stage begins.
+	Soak time.Duration
+	// Manual says that each change needs to be approved.
+	Manual bool
+	// MaxFailing is on how many Clusters a change may fail.
+	MaxFailing int
+}
+
+// Target is what is known of a release.
+type Target struct {
+	Cluster types.NamespacedName
+	// Stage is the index of its stage.
+	Stage int
+	// Unknown says that the release may have a change that it has not reported yet.
+	Unknown bool
+	// Pending is the hash of the change that the release waits for; empty if it has the wanted state.
+	Pending string
+	// Approved is the hash of the change that somebody approved last, and Granted of the change that the release may
+	// take over.
+	Approved, Granted string
+	// Ready is since when the release has been ready with the state that it has; zero if it has not been.
+	Ready time.Time
+	// Available says that the release works, whatever state it has.
+	Available bool
+	// Failed says that the release could not take the wanted state over.
+	Failed bool
+	// Regressed says that the release ceased to be ready while its stage was soaking.
+	Regressed bool
+	// Offline says that the agent is silent.
+	Offline bool
+	// Aside says that the release has no part in the rollout: it is not installed yet, its Cluster is paused, leaves, or
+	// is not in Fleet.
+	Aside bool
+}
+
+// isHeld reports whether the release waits for its turn.
+func (t Target) isHeld() bool { return t.Pending != "" && t.Granted != t.Pending }
+
+// isMoving reports whether the release may take the wanted state over, and has not been ready with it.
+func (t Target) isMoving() bool { return !t.isHeld() && (t.Pending != "" || t.Ready.IsZero()) }
+
+// isFailing reports whether the wanted state fails. A release that waits for another state may have failed with the
+// last one, which says nothing about the next.
+func (t Target) isFailing() bool { return !t.Offline && t.Pending == "" && (t.Failed || t.Regressed) }
+
+// isUnavailable reports whether the release counts as without a working release.
+func (t Target) isUnavailable() bool { return !t.Offline && (t.isMoving() || !t.Available) }
+
+// Reason says what a rollout waits for.
+type Reason int
+
+// The reasons.
+const (
+	Completed Reason = iota
+	Progressing
+	Soaking
+	WaitingForApproval
+	Halted
+)
+
+// Count is the state of a stage.
+type Count struct{ Clusters, Updated, Held, Failing, Offline int }
+
+// Decision is what happens next.
+type Decision struct {
+	// Move are the releases that may take over the change that they wait for.
+	Move []types.NamespacedName
+	// Approve are the releases whose change somebody has just approved. The caller notes that for all of them before any
+	// release moves.
+	Approve []types.NamespacedName
+	// Stage is the index of the stage that the rollout waits for, Reason why, and Message the details.
+	Stage   int
+	Reason  Reason
+	Message string
+	// Approval is the hash of the changes that wait for approval.
+	Approval string
+	// Again is the time until a soak time ends; zero for none.
+	Again  time.Duration
+	Counts []Count
+}
+
+// Next decides what happens next. Approval is the hash of the changes that somebody approves, and hash makes one.
+//
+// A stage begins once each release of the stages before has the state that it wants now, and has been ready with it for
+// the soak time. So a new change during a rollout begins at the first stage, and releases that have it already count.
+func Next(stages []Stage, targets []Target, approval string, hash func(parts []string) string, now time.Time) Decision {
+	members := make([][]Target, len(stages))
+	d := Decision{Counts: make([]Count, len(stages))}
+	for _, its := range targets {
+		d.Counts[its.Stage].Clusters++
+		if !its.Aside {
+			members[its.Stage] = append(members[its.Stage], its)
+		}
+	}
+	for i := range stages {
+		slices.SortFunc(members[i], func(a, b Target) int { return cmp.Compare(a.Cluster.String(), b.Cluster.String()) })
+		d.Counts[i].add(members[i])
+	}
+	for i, stage := range stages {
+		if isUnderWay(targets) && isHalted(stage, members[i]) {
+			d.Stage, d.Reason, d.Message = i, Halted, haltedMessage(stage, members[i])
+			return d
+		}
+	}
+	for i, stage := range stages {
+		if !d.step(i, stage, members[i], approval, hash, now) {
+			return d
+		}
+	}
+	return d
+}
+
+// isUnderWay reports whether any release has still to get the state that it wants.
+func isUnderWay(targets []Target) bool {
+	return slices.ContainsFunc(targets, func(t Target) bool { return !t.Aside && !t.Offline && (t.Pending != "" || t.Ready.IsZero()) })
+}
+
+func isHalted(stage Stage, members []Target) bool {
+	return count(members, Target.isFailing) > stage.MaxFailing || slices.ContainsFunc(members, func(t Target) bool { return t.isFailing() && t.Regressed })
+}
+
+func haltedMessage(stage Stage, members []Target) string {
+	if count(members, Target.isFailing) > stage.MaxFailing {
+		return "the change fails on " + names(members, Target.isFailing)
+	}
+	return "no longer ready while its stage was soaking: " + names(members, func(t Target) bool { return t.isFailing() && t.Regressed })
+}
+
+// step decides about one stage, and reports whether the next one may begin.
+func (d *Decision) step(i int, stage Stage, members []Target, approval string, hash func([]string) string, now time.Time) (isDone bool) {
+	isHeld := func(t Target) bool { return t.isHeld() && !t.Unknown }
+	d.Stage, d.Reason = i, Progressing
+	if stage.Manual && slices.ContainsFunc(members, isHeld) {
+		parts := []string{stage.Name}
+		for _, its := range members {
+			if isHeld(its) {
+				parts = append(parts, its.Cluster.String(), its.Pending)
+			}
+		}
+		isLacking := func(t Target) bool { return isHeld(t) && t.Approved != t.Pending }
+		its := hash(parts)
+		switch lacking := clusters(members, isLacking); {
+		case len(lacking) == 0:
+		case approval == its:
+			d.Approve = lacking
+			return false
+		case !slices.ContainsFunc(members, func(t Target) bool { return t.isHeld() && t.Approved == t.Pending || t.isMoving() && !t.Offline }):
+			d.Reason, d.Approval = WaitingForApproval, its
+			d.Message = "approve the change for " + names(members, isLacking)
+		}
+	}
+	d.move(stage, members, isHeld)
+	var left time.Duration
+	isWaitedFor := func(t Target) bool { return !t.Offline && (t.Unknown || t.Pending != "" || t.Ready.IsZero()) }
+	for _, its := range members {
+		if !its.Offline && !isWaitedFor(its) {
+			left = max(left, its.Ready.Add(stage.Soak).Sub(now))
+		}
+	}
+	switch {
+	case slices.ContainsFunc(members, isWaitedFor):
+		if d.Reason == Progressing {
+			d.Message = "waits for " + names(members, isWaitedFor)
+		}
+		return false
+	case left > 0:
+		d.Reason, d.Message, d.Again = Soaking, "every Cluster must be ready for "+stage.Soak.String(), left
+		return false
+	}
+	d.Stage, d.Reason, d.Message = 0, Completed, ""
+	return true
+}
+
+// move lets releases of a stage take their changes over. A release that does not work, or whose agent is silent, makes no
+// further Cluster unavailable.
+func (d *Decision) move(stage Stage, members []Target, isHeld func(Target) bool) {
+	unavailable := count(members, Target.isUnavailable)
+	for _, isFree := range []bool{true, false} {
+		for _, its := range members {
+			if !isHeld(its) || stage.Manual && its.Approved != its.Pending || isFree != (its.Offline || !its.Available) {
+				continue
+			}
+			if !isFree {
+				if unavailable >= stage.MaxUnavailable {
+					return
+				}
+				unavailable++
+			}
+			d.Move = append(d.Move, its.Cluster)
+		}
+	}
+}
+
+func (c *Count) add(members []Target) {
+	c.Held, c.Failing = count(members, Target.isHeld), count(members, Target.isFailing)
+	c.Offline = count(members, func(t Target) bool { return t.Offline })
+	c.Updated = count(members, func(t Target) bool { return t.Pending == "" && !t.Ready.IsZero() })
+}
+
+func count(all []Target, is func(Target) bool) int { return len(clusters(all, is)) }
+
+func clusters(all []Target, is func(Target) bool) []types.NamespacedName {
+	var result []types.NamespacedName
+	for _, its := range all {
+		if is(its) {
+			result = append(result, its.Cluster)
+		}
+	}
+	return result
+}
+
+// named is how many Clusters a message names.
+const named = 5
+
+func names(all []Target, is func(Target) bool) string {
+	var parts []string
+	found := clusters(all, is)
+	for _, its := range found[:min(named, len(found))] {
+		parts = append(parts, its.String())
+	}
+	if left := len(found) - named; left > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", left))
+	}
+	return strings.Join(parts, ", ")
+}
