@@ -204,7 +204,6 @@ type RolloutStage struct {
 	// stage before has.
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || size(self.matchLabels) <= 64",message="must have at most 64 labels; select by fewer",fieldPath=".matchLabels"
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || size(self.matchExpressions) <= 64",message="must have at most 64 expressions; select by fewer",fieldPath=".matchExpressions"
-	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.map(e, has(e.values) ? size(e.values) : 0).sum() <= 1024",message="must have at most 1024 values in all; select by a label that the objects share",fieldPath=".matchExpressions"
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 	// Percent is the size of the stage, as a percentage of all selected Clusters, rounded up. The

@@ -91,10 +91,10 @@ func (everywhere) NeedLeaderElection() bool { return false }
 
 // Setup adds the program to a manager.
 func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	releases := map[string]client.IndexerFunc{proxy.ByProxy: proxy.Index, bundle.ByBundle: bundle.Index, byCluster: clusterIndex, release.ByTarget: release.TargetIndex}
+	indexes := map[string]client.IndexerFunc{proxy.ByProxy: proxy.Index, bundle.ByBundle: bundle.Index, byCluster: clusterIndex, release.ByTarget: release.TargetIndex}
 	clusters := map[string]client.IndexerFunc{references.ByReference: references.References, references.ByKind: references.Kinds}
-	for of, indexes := range map[client.Object]map[string]client.IndexerFunc{&addonsv1.HelmReleaseProxy{}: releases, &clusterv1.Cluster{}: clusters} {
-		for name, values := range indexes {
+	for of, its := range map[client.Object]map[string]client.IndexerFunc{&addonsv1.HelmReleaseProxy{}: indexes, &clusterv1.Cluster{}: clusters} {
+		for name, values := range its {
 			if err := mgr.GetFieldIndexer().IndexField(ctx, of, name, values); err != nil {
 				return fmt.Errorf("adding index %s: %w", name, err)
 			}
@@ -134,8 +134,13 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 		return fmt.Errorf("registering metrics: %w", err)
 	}
 
+	releases := &release.Reconciler{
+		Turns: release.NewTurns(max(1, options.Concurrency/2)),
+		Store: writes, Inputs: reader, Managed: managed, Settings: settings.NewReader(mgr.GetClient()), Sources: referred, Renderer: pool,
+		Recorder: recorder, Now: time.Now,
+	}
 	if err := setupProxies(mgr, options, e, read, &proxy.Reconciler{
-		Store: writes, Inputs: reader, Managed: managed, Failures: failures, Recorder: recorder, Now: time.Now,
+		Store: writes, Inputs: reader, Managed: managed, Failures: failures, Recorder: recorder, Now: time.Now, Knows: releases.Knows,
 		Wake: func(key plan.Key) {
 			wakeReleases <- eventOf(key)
 			wakeBundles <- eventOf(key)
@@ -143,11 +148,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}); err != nil {
 		return err
 	}
-	if err := setupReleases(mgr, options, e, referred, wakeReleases, &release.Reconciler{
-		Turns: release.NewTurns(max(1, options.Concurrency/2)),
-		Store: writes, Inputs: reader, Managed: managed, Settings: settings.NewReader(mgr.GetClient()), Sources: referred, Renderer: pool,
-		Recorder: recorder, Now: time.Now,
-	}); err != nil {
+	if err := setupReleases(mgr, options, e, referred, wakeReleases, releases); err != nil {
 		return err
 	}
 	return setupBundles(mgr, options, e, wakeBundles, &bundle.Reconciler{

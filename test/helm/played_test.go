@@ -88,6 +88,9 @@ func (p *player) notice(ctx context.Context, event watch.Event, wait *sync.WaitG
 			p.isUnnamed(ctx, its.Name)
 		}
 	case *fleetv1.BundleDeployment:
+		if clusterOf(its) == "" { // It keeps a Content.
+			return
+		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		key := client.ObjectKeyFromObject(its)

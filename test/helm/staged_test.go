@@ -196,7 +196,7 @@ func (s staged) testBad(t *testing.T) {
 	g.Eventually(func(g Gomega) { g.Expect(s.p.have("-bad")).To(HaveLen(bound)) }).Should(Succeed())
 	g.Consistently(func(g Gomega) { g.Expect(s.p.have("-third")).To(HaveLen(clusters - bound)) }).WithTimeout(10 * time.Second).Should(Succeed())
 	g.Eventually(func(g Gomega) {
-		g.Expect(told(s.proxy(g))).To(ContainSubstring("the rollout has not reached the Cluster yet"))
+		g.Expect(told(s.proxy(g))).To(ContainSubstring("the release waits for its turn in the rollout"))
 	}).Should(Succeed())
 	s.template(g, `who: {{ .Cluster.metadata.name }}-good`)
 	s.reaches(g, clusters, "shared: two", "-good")

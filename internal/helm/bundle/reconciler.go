@@ -226,6 +226,9 @@ func (r *Reconciler) retain(ctx context.Context, s *scope, targets []fleetv1.Bun
 	return r.UpdateBundle(ctx, s.have, func(its *fleetv1.Bundle) {
 		if !s.isInstalledOnce() {
 			its.Spec.Targets = targets
+			if s.of != nil { // Else nobody knows what waits.
+				its.Spec.RolloutStrategy = s.strategy(targets, its.Labels[plan.ContentLabel])
+			}
 			return
 		}
 		its.Spec.Paused = len(targets) > 0
@@ -242,7 +245,11 @@ func (r *Reconciler) put(ctx context.Context, s *scope, targets []fleetv1.Bundle
 		return r.retain(ctx, s, targets)
 	}
 	want := plan.NewBundle(s.of, s.key.Namespace, s.key.Name, s.in.Chart, s.in.CredentialsDigest())
-	if s.have != nil && s.have.Labels[plan.ContentLabel] != want.Labels[plan.ContentLabel] && r.hasUnseen(s) {
+	content := want.Labels[plan.ContentLabel]
+	switch isNew := s.have != nil && s.have.Labels[plan.ContentLabel] != content; {
+	case isNew && s.isHeld(content):
+		return r.retain(ctx, s, targets)
+	case isNew && r.hasUnseen(s):
 		left := slices.DeleteFunc(slices.Clone(s.have.Spec.Targets), func(its fleetv1.BundleTarget) bool {
 			return !slices.ContainsFunc(targets, func(target fleetv1.BundleTarget) bool { return target.ClusterName == its.ClusterName })
 		})
@@ -262,6 +269,10 @@ func (r *Reconciler) put(ctx context.Context, s *scope, targets []fleetv1.Bundle
 	if err := r.putCredentials(ctx, s); err != nil {
 		return err
 	}
+	strategy := s.strategy(targets, content)
+	if err := r.keepContents(ctx, s, strategy); err != nil {
+		return err
+	}
 	// Afterwards, nobody would know the name of the last Secret. Agents have copies of it.
 	if last := credentialsOf(s.have); last != "" && last != credentialsOf(want) {
 		if err := r.RemoveSecret(ctx, client.ObjectKeyFromObject(s.of), plan.Key{Namespace: s.key.Namespace, Name: last}, plan.CredentialsSecretType); err != nil {
@@ -275,7 +286,7 @@ func (r *Reconciler) put(ctx context.Context, s *scope, targets []fleetv1.Bundle
 			files = its.Spec.Resources
 		}
 		its.Spec = want.Spec
-		its.Spec.Targets, its.Spec.Resources = targets, files
+		its.Spec.Targets, its.Spec.Resources, its.Spec.RolloutStrategy = targets, files, strategy
 	})
 }
 
@@ -283,7 +294,11 @@ func (r *Reconciler) put(ctx context.Context, s *scope, targets []fleetv1.Bundle
 // be deployed first, and then again with the new ones.
 func (r *Reconciler) hasUnseen(s *scope) bool {
 	return slices.ContainsFunc(s.releases, func(its *addonsv1.HelmReleaseProxy) bool {
-		return its.DeletionTimestamp.IsZero() && !r.Inputs.HasSeen(client.ObjectKeyFromObject(its), s.in)
+		hasSeen := r.Inputs.HasSeen
+		if plan.IsStaged(s.of) {
+			hasSeen = r.Inputs.HasReported // It may have to be held, however long it takes.
+		}
+		return its.DeletionTimestamp.IsZero() && !hasSeen(client.ObjectKeyFromObject(its), s.in)
 	})
 }
 

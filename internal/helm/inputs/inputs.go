@@ -204,8 +204,13 @@ func (r *Reader) Saw(release plan.Key, in *Inputs) { r.seen.Store(release, in.Di
 
 // HasSeen reports whether a release has taken the inputs over, or had seenPatience to do so.
 func (r *Reader) HasSeen(release plan.Key, in *Inputs) bool {
+	return r.HasReported(release, in) || r.Now().Sub(in.since) > seenPatience
+}
+
+// HasReported reports whether a release has taken the inputs over.
+func (r *Reader) HasReported(release plan.Key, in *Inputs) bool {
 	seen, _ := r.seen.Load(release)
-	return seen == in.Digest || r.Now().Sub(in.since) > seenPatience
+	return seen == in.Digest
 }
 
 // ForgetRelease drops the state of a release.

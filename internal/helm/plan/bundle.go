@@ -99,9 +99,6 @@ func NewBundle(proxy *addonsv1.HelmChartProxy, namespace, name string, chart Cha
 	if ptr.Deref(proxy.Spec.CorrectDrift, false) {
 		spec.CorrectDrift = &fleetv1.CorrectDrift{Enabled: true}
 	}
-	if proxy.Spec.Rollout != nil && proxy.Spec.Rollout.MaxUnavailable != nil {
-		spec.RolloutStrategy = &fleetv1.RolloutStrategy{MaxUnavailable: proxy.Spec.Rollout.MaxUnavailable}
-	}
 	if chart.Agent {
 		byAgents(proxy, bundle, chart.Version)
 	}
@@ -185,10 +182,36 @@ func Waits(proxy *addonsv1.HelmChartProxy) bool {
 	return proxy.Spec.Options.Wait || proxy.Spec.Options.Atomic
 }
 
-// HasValues reports whether releases have values of their own.
+// HasValues reports whether releases have values of their own. In a rollout each has: the name of their object shows
+// whether Fleet has taken a change over for a Cluster.
 func HasValues(proxy *addonsv1.HelmChartProxy) bool {
-	return proxy.Spec.ValuesTemplate != "" || len(proxy.Spec.ValuesFrom) > 0
+	return proxy.Spec.ValuesTemplate != "" || len(proxy.Spec.ValuesFrom) > 0 || IsStaged(proxy)
 }
+
+// NoValues are the values of a release without any. Fleet would let Helm keep the last ones for an empty object.
+const NoValues = "global: {}\n"
+
+// StrategyFor returns the rollout strategy with which Fleet updates only some targets of a Bundle, and leaves the
+// BundleDeployments of all others as they are; nil if it may update all. Fleet updates the targets that a partition
+// lists, all in one pass, and also creates BundleDeployments only for those (promotion.md, rows A, E and F).
+func StrategyFor(targets []fleetv1.BundleTarget, isHeld func(fleetCluster string) bool) *fleetv1.RolloutStrategy {
+	var listed []fleetv1.Partition
+	for _, target := range targets {
+		if !isHeld(target.ClusterName) {
+			listed = append(listed, fleetv1.Partition{Name: target.ClusterName, ClusterName: target.ClusterName})
+		}
+	}
+	switch {
+	case len(listed) == len(targets):
+		return nil
+	case len(listed) == 0: // Without any partition, Fleet updates all targets.
+		listed = append(listed, fleetv1.Partition{Name: nobody, ClusterName: nobody})
+	}
+	return &fleetv1.RolloutStrategy{Partitions: listed}
+}
+
+// nobody is the name of no Fleet Cluster: names have no slash.
+const nobody = "muster/nobody"
 
 // TargetOf returns the target for a release; false if its values are not written yet.
 func TargetOf(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy) (fleetv1.BundleTarget, bool) {
@@ -278,4 +301,15 @@ func JSON(value any) string {
 		panic(err)
 	}
 	return string(data)
+}
+
+// KeepsLabel on a BundleDeployment of Muster names the Bundle for whose Clusters it keeps a Content.
+const KeepsLabel = "keeps-content-of." + stamp.Domain
+
+// Keeper returns a BundleDeployment that deploys nothing, and keeps a Content from being deleted.
+func Keeper(proxy, bundle Key, content string) *fleetv1.BundleDeployment {
+	keeper := &fleetv1.BundleDeployment{ObjectMeta: Meta(proxy, bundle.Namespace, bundle.Name+".keeps-"+stamp.Label("/"+content, onlyHash))}
+	keeper.Labels[KeepsLabel], keeper.Labels[fleetv1.ContentNameLabel] = bundle.Name, content
+	keeper.Spec.Paused = true
+	return keeper
 }

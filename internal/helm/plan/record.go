@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
@@ -54,6 +55,59 @@ type Record struct {
 	Until *metav1.Time `json:"until,omitempty"`
 	// Retry is the next retry.
 	Retry *Retry `json:"retry,omitempty"`
+	// Rollout is the part of the release in rollouts; nil without spec.rollout.
+	Rollout *Rollout `json:"rollout,omitempty"`
+}
+
+// Rollout is what a release has taken over in rollouts, and what it waits for.
+type Rollout struct {
+	// Content is the ContentLabel of what the release may have; with it, its values.
+	Content string `json:"content,omitempty"`
+	// Pending is the hash of the content and the values that the release waits for; empty if it has the wanted ones.
+	Pending string `json:"pending,omitempty"`
+	// Ready is since when the release has been ready with what it has.
+	Ready *metav1.Time `json:"ready,omitempty"`
+	// Failed says that the agent could not deploy what it has.
+	Failed bool `json:"failed,omitempty"`
+	// Regression is when the release ceased to be ready.
+	Regression *Regression `json:"regression,omitempty"`
+}
+
+// Regression is when a release ceased to be ready, and how long it had been.
+type Regression struct {
+	At    metav1.Time     `json:"at"`
+	After metav1.Duration `json:"after"`
+}
+
+// GrantedAnnotation on a HelmReleaseProxy is the hash of the change that the rollout lets the release take over, and
+// addonsv1.RolloutApprovedAnnotation of the change that somebody has approved for it.
+const GrantedAnnotation = stamp.Domain + "/rollout-granted"
+
+// Holds reports whether an installed release waits for another content than the one of a Bundle, or has yet to report
+// what it has.
+func Holds(release *addonsv1.HelmReleaseProxy, content string) bool {
+	record := RecordOf(release)
+	return record.Installed && (record.Rollout == nil || record.Rollout.Content != content)
+}
+
+// After returns what follows from the observed state of the release. Nobody asks about a release that has been ready for
+// longer than the longest soak time.
+func (r Rollout) After(release Release, longest time.Duration, now time.Time) *Rollout {
+	switch {
+	case r.Pending != "":
+	case release.Healthy && r.Ready == nil:
+		r.Ready, r.Failed = later(now, 0), false
+	case !release.Healthy && r.Ready != nil && now.Sub(r.Ready.Time) < longest:
+		after := metav1.Duration{Duration: now.Sub(r.Ready.Time).Truncate(time.Second)}
+		if r.Regression == nil || after.Duration < r.Regression.After.Duration {
+			r.Regression = &Regression{At: *later(now, 0), After: after}
+		}
+		r.Ready = nil
+	}
+	if r.Pending == "" && r.Ready == nil {
+		r.Failed = r.Failed || release.Failed
+	}
+	return &r
 }
 
 // If Helm refuses to install a release, a copy of its values stays on the cluster: Fleet's agent removes copies

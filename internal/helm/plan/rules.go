@@ -87,9 +87,7 @@ func Validate(proxy *addonsv1.HelmChartProxy) field.ErrorList {
 		}
 	}
 	errs = append(errs, validateOptions(path.Child("options"), &spec.Options)...)
-	if spec.Rollout != nil && spec.Rollout.MaxUnavailable != nil && !percentOrCount.MatchString(spec.Rollout.MaxUnavailable.String()) {
-		errs = append(errs, field.Invalid(path.Child("rollout", "maxUnavailable"), spec.Rollout.MaxUnavailable.String(), "must be a number of at least 1, or a percentage such as 25%"))
-	}
+	errs = append(errs, validateRollout(path.Child("rollout"), spec.Rollout)...)
 	return errs
 }
 

@@ -51,8 +51,8 @@ type Release struct {
 	Failed, GivenUp, Refused bool
 	// Since is the time of the first failure, where the agent retries by itself.
 	Since time.Time
-	// Deployed says that the agent has deployed the current target.
-	Deployed bool
+	// Deployed says that the agent has deployed the current target, and Healthy that its resources are ready, too.
+	Deployed, Healthy bool
 }
 
 // Wanted is the content and the target that a BundleDeployment must show.
@@ -114,6 +114,7 @@ func Observe(deployment *fleetv1.BundleDeployment, wanted Wanted) Release {
 	// Helm has returned. With wait, all resources were ready then; without it, Ready follows Helm, as with
 	// cluster-api-addon-provider-helm.
 	release.Ready, release.Deployed, release.Status, release.Reason = true, true, Deployed, ReadyReason
+	release.Healthy = status.Ready
 	if !status.NonModified {
 		release.Message = "others have changed deployed objects"
 	}

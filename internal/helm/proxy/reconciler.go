@@ -45,7 +45,10 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	Now      func() time.Time
 	// Wake enqueues the HelmReleaseProxies and Bundles of a HelmChartProxy after a change of their inputs.
-	Wake func(proxy plan.Key)
+	Wake  func(proxy plan.Key)
+	Knows Knows
+
+	checkIns checkIns
 }
 
 // Reconcile reconciles one HelmChartProxy.
@@ -102,6 +105,11 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	var failed error
 	if in.Selector != nil {
 		failed = r.selectClusters(ctx, proxy, in, &now)
+	}
+	if plan.IsStaged(proxy) && now.isSelectionKnown && failed == nil && !in.Incomplete {
+		var soon time.Duration
+		soon, failed = r.rollOut(ctx, proxy, in, &now)
+		again = soonest(again, soon)
 	}
 	if trouble, err := r.untaken(ctx, now.releases); err != nil {
 		return ctrl.Result{}, err

@@ -14,6 +14,7 @@ import (
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
 	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/rollout"
 	"github.com/muster-fleet/muster/internal/helm/store"
 	"github.com/muster-fleet/muster/internal/message"
 	"github.com/muster-fleet/muster/internal/view"
@@ -26,6 +27,8 @@ type state struct {
 	clusters         []*clusterv1.Cluster
 	releases         []*addonsv1.HelmReleaseProxy
 	isSelectionKnown bool
+	// rollout is the state of the rollout; nil without one, or if it is not known.
+	rollout *rollout.Decision
 }
 
 func (s *state) fail(reason string, err error) {
@@ -47,6 +50,15 @@ func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy
 	}
 	if status.MatchingClusters == nil { // The CRD demands it.
 		status.MatchingClusters = []corev1.ObjectReference{}
+	}
+	switch {
+	case now.rollout != nil:
+		var completed metav1.Condition
+		status.Rollout, completed = plan.RolloutStatus(before, now.rollout)
+		conditions = append(conditions, completed)
+	case !plan.IsStaged(before):
+		status.Rollout = nil
+		meta.RemoveStatusCondition(&status.Conditions, addonsv1.RolloutCompletedCondition)
 	}
 	SetConditions(&status.Conditions, before.Generation, conditions, r.Now())
 	meta.RemoveStatusCondition(&status.Conditions, addonsv1.NotManagedCondition)
@@ -94,8 +106,9 @@ func matching(clusters []*clusterv1.Cluster) (all []corev1.ObjectReference, left
 	return all, 0
 }
 
-// announce records an event if the status or reason of Ready has changed.
+// announce records events if the status or reason of Ready has changed, or the stage or reason of a rollout.
 func (r *Reconciler) announce(before, after *addonsv1.HelmChartProxy) {
+	r.announceRollout(before, after)
 	was := meta.FindStatusCondition(before.Status.Conditions, addonsv1.ReadyCondition)
 	is := meta.FindStatusCondition(after.Status.Conditions, addonsv1.ReadyCondition)
 	if was != nil && was.Status == is.Status && was.Reason == is.Reason {
@@ -110,4 +123,20 @@ func (r *Reconciler) announce(before, after *addonsv1.HelmChartProxy) {
 		return // It is in progress.
 	}
 	r.Recorder.Eventf(after, nil, kind, is.Reason, "Deploy", "%s", message.Short(text, message.Note))
+}
+
+func (r *Reconciler) announceRollout(before, after *addonsv1.HelmChartProxy) {
+	is := meta.FindStatusCondition(after.Status.Conditions, addonsv1.RolloutCompletedCondition)
+	was := meta.FindStatusCondition(before.Status.Conditions, addonsv1.RolloutCompletedCondition)
+	if is == nil || was == nil || was.Reason == is.Reason && (is.Status == metav1.ConditionTrue || before.Status.Rollout != nil && before.Status.Rollout.Stage == after.Status.Rollout.Stage) {
+		return
+	}
+	kind, text := corev1.EventTypeNormal, "every Cluster has the wanted state"
+	switch {
+	case is.Reason == addonsv1.RolloutHaltedReason:
+		kind, text = corev1.EventTypeWarning, is.Message
+	case is.Status != metav1.ConditionTrue:
+		text = is.Message
+	}
+	r.Recorder.Eventf(after, nil, kind, "Rollout"+is.Reason, "RollOut", "%s", message.Short(text, message.Note))
 }

@@ -256,7 +256,12 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 		return plan.Observe(nil, plan.Wanted{})
 	}
 	wanted := plan.Wanted{Content: s.bundle.Labels[plan.ContentLabel], Target: target, Secretive: s.record.Secretive}
-	if !s.inputs.Incomplete && !s.isInstalledOnce() {
+	switch its := s.record.Rollout; {
+	case its != nil && its.Pending == "":
+		wanted.Content = its.Content
+	case its != nil && s.deployment != nil: // Fleet labels the BundleDeployment with the new content already.
+		wanted.Content = s.deployment.Labels[plan.ContentLabel]
+	case !s.inputs.Incomplete && !s.isInstalledOnce():
 		wanted.Content = s.content()
 	}
 	observed := plan.Observe(s.deployment, wanted)
@@ -265,6 +270,9 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 	}
 	var wait time.Duration
 	s.record, wait = s.record.After(observed, wanted.Content+" "+s.record.Digest, r.Now())
+	if s.record.Rollout != nil {
+		s.record.Rollout = s.record.Rollout.After(observed, plan.LongestSoak(s.proxy), r.Now())
+	}
 	s.retryAfter(wait)
 	return observed
 }

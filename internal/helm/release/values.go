@@ -47,11 +47,13 @@ type written struct {
 	// failed is the error of the rendering, and at the time of all this.
 	failed error
 	at     time.Time
+	// isHeld says that the values were not written: the release waits for its turn in the rollout.
+	isHeld bool
 }
 
 // isOf reports whether the values that the record names were written, for the Bundle of now.
 func (w written) isOf(s *scope) bool {
-	return w.failed == nil && w.digest == s.record.Digest && w.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID
+	return w.failed == nil && !w.isHeld && w.digest == s.record.Digest && w.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID
 }
 
 // checkInterval is how often a release repeats, without an event, the write of a Secret, which a user may have
@@ -75,6 +77,7 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	if s.bundle == nil || s.isRetained() {
 		return nil // The Bundle owns the values; its creation triggers the next reconcile.
 	}
+	s.joinRollout()
 	if !plan.HasValues(s.proxy) {
 		if s.record.Digest != "" { // The release had values before.
 			s.record.Digest, s.record.Keys, s.record.Secret, s.record.Stale = "", nil, false, s.record.Stale || s.record.Secret
@@ -85,6 +88,11 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	last := r.last(s)
 	if from == 0 || last.from != from {
 		last = written{}
+	}
+	if last.isHeld {
+		if isHeld, err := r.isHeld(ctx, s, last.digest); isHeld || err != nil {
+			return err
+		}
 	}
 	if r.isCurrent(ctx, s, last) {
 		return nil
@@ -99,6 +107,13 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	}
 	digest, err := r.Digest(ctx, []any{layers, s.inputs.Secret})
 	if err != nil {
+		return err
+	}
+	if last.isHeld { // Its turn has come for the values of these sources; an unsteady template has others now.
+		return r.put(ctx, s, s.next(layers, digest), layers, from)
+	}
+	if isHeld, err := r.isHeld(ctx, s, digest); isHeld || err != nil {
+		r.rendered.Store(client.ObjectKeyFromObject(s.release), written{from: from, digest: digest, at: r.Now(), isHeld: true})
 		return err
 	}
 	if last.isOf(s) && digest != last.digest {
@@ -125,6 +140,7 @@ func (r *Reconciler) put(ctx context.Context, s *scope, record plan.Record, laye
 	}
 	record.Secretive, record.Bundle = record.Secretive || record.Secret, s.bundle.UID
 	s.record = record
+	s.takeOver()
 	r.rendered.Store(client.ObjectKeyFromObject(s.release), written{
 		from: from, digest: record.Digest, object: store.ObjectDigest(object), bundle: s.bundle.UID, at: r.Now(),
 	})
@@ -147,7 +163,7 @@ func (r *Reconciler) isCurrent(ctx context.Context, s *scope, last written) bool
 		s.fail(addonsv1.ValueParsingFailedReason, last.failed.Error())
 		return true
 	}
-	return last.isOf(s) && r.IsIntact(ctx, s.key(s.record), s.record.Secret, last.object)
+	return last.isOf(s) && s.hasContent() && r.IsIntact(ctx, s.key(s.record), s.record.Secret, last.object)
 }
 
 // isRetained reports whether the release keeps its current values.
@@ -167,7 +183,7 @@ func (s *scope) next(layers []plan.Layer, digest string) plan.Record {
 	for _, layer := range layers {
 		record.Keys = append(record.Keys, layer.Key)
 	}
-	if digest == record.Digest {
+	if digest == record.Digest && s.hasContent() {
 		return record
 	}
 	if record.Digest != "" {
@@ -202,6 +218,9 @@ func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error)
 	layers := slices.Clone(s.inputs.Layers)
 	if s.proxy.Spec.ValuesTemplate == "" && len(layers) > 0 {
 		return layers, nil
+	}
+	if s.proxy.Spec.ValuesTemplate == "" {
+		return append(layers, plan.Layer{Key: plan.ValuesKey, Data: []byte(plan.NoValues)}), nil
 	}
 	rendered, err := r.renderTemplate(ctx, s)
 	switch {

@@ -42,8 +42,9 @@ type Target struct {
 	Ready time.Time
 	// Available says that the release works, whatever state it has.
 	Available bool
-	// Failed says that the release could not take the wanted state over.
-	Failed bool
+	// Failed says that the release could not take the wanted state over, and Blocked that nobody can make that state, so
+	// that the release keeps the last one: its values do not render.
+	Failed, Blocked bool
 	// Regressed says that the release ceased to be ready while its stage was soaking.
 	Regressed bool
 	// Offline says that the agent is silent.
@@ -57,11 +58,13 @@ type Target struct {
 func (t Target) isHeld() bool { return t.Pending != "" && t.Granted != t.Pending }
 
 // isMoving reports whether the release may take the wanted state over, and has not been ready with it.
-func (t Target) isMoving() bool { return !t.isHeld() && (t.Pending != "" || t.Ready.IsZero()) }
+func (t Target) isMoving() bool { return !t.isHeld() && !t.Blocked && (t.Pending != "" || t.Ready.IsZero()) }
 
 // isFailing reports whether the wanted state fails. A release that waits for another state may have failed with the
 // last one, which says nothing about the next.
-func (t Target) isFailing() bool { return !t.Offline && t.Pending == "" && (t.Failed || t.Regressed) }
+func (t Target) isFailing() bool {
+	return !t.Offline && (t.Blocked || t.Pending == "" && (t.Failed || t.Regressed))
+}
 
 // isUnavailable reports whether the release counts as without a working release.
 func (t Target) isUnavailable() bool { return !t.Offline && (t.isMoving() || !t.Available) }
@@ -132,7 +135,7 @@ func Next(stages []Stage, targets []Target, approval string, hash func(parts []s
 
 // isUnderWay reports whether any release has still to get the state that it wants.
 func isUnderWay(targets []Target) bool {
-	return slices.ContainsFunc(targets, func(t Target) bool { return !t.Aside && !t.Offline && (t.Pending != "" || t.Ready.IsZero()) })
+	return slices.ContainsFunc(targets, func(t Target) bool { return !t.Aside && !t.Offline && (t.Blocked || t.Pending != "" || t.Ready.IsZero()) })
 }
 
 func isHalted(stage Stage, members []Target) bool {
@@ -148,7 +151,7 @@ func haltedMessage(stage Stage, members []Target) string {
 
 // step decides about one stage, and reports whether the next one may begin.
 func (d *Decision) step(i int, stage Stage, members []Target, approval string, hash func([]string) string, now time.Time) (isDone bool) {
-	isHeld := func(t Target) bool { return t.isHeld() && !t.Unknown }
+	isHeld := func(t Target) bool { return t.isHeld() && !t.Unknown && !t.Blocked }
 	d.Stage, d.Reason = i, Progressing
 	if stage.Manual && slices.ContainsFunc(members, isHeld) {
 		parts := []string{stage.Name}
@@ -171,7 +174,7 @@ func (d *Decision) step(i int, stage Stage, members []Target, approval string, h
 	}
 	d.move(stage, members, isHeld)
 	var left time.Duration
-	isWaitedFor := func(t Target) bool { return !t.Offline && (t.Unknown || t.Pending != "" || t.Ready.IsZero()) }
+	isWaitedFor := func(t Target) bool { return !t.Offline && (t.Unknown || t.Blocked || t.Pending != "" || t.Ready.IsZero()) }
 	for _, its := range members {
 		if !its.Offline && !isWaitedFor(its) {
 			left = max(left, its.Ready.Add(stage.Soak).Sub(now))
@@ -214,7 +217,7 @@ func (d *Decision) move(stage Stage, members []Target, isHeld func(Target) bool)
 func (c *Count) add(members []Target) {
 	c.Held, c.Failing = count(members, Target.isHeld), count(members, Target.isFailing)
 	c.Offline = count(members, func(t Target) bool { return t.Offline })
-	c.Updated = count(members, func(t Target) bool { return t.Pending == "" && !t.Ready.IsZero() })
+	c.Updated = count(members, func(t Target) bool { return !t.Blocked && t.Pending == "" && !t.Ready.IsZero() })
 }
 
 func count(all []Target, is func(Target) bool) int { return len(clusters(all, is)) }

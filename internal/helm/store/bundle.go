@@ -34,10 +34,11 @@ func (s *Store) UpdateBundle(ctx context.Context, have *fleetv1.Bundle, change f
 	return client.IgnoreNotFound(s.Change(ctx, have, want))
 }
 
-// targetChanges returns a JSON patch if some targets differ and nothing else: a merge patch would send all targets.
+// targetChanges returns a JSON patch if some targets differ, the rollout strategy, and nothing else: a merge patch would
+// send all targets.
 func targetChanges(have, want *fleetv1.Bundle) client.Patch {
 	rest := *want
-	rest.Spec.Targets = have.Spec.Targets
+	rest.Spec.Targets, rest.Spec.RolloutStrategy = have.Spec.Targets, have.Spec.RolloutStrategy
 	if len(want.Spec.Targets) != len(have.Spec.Targets) || !equality.Semantic.DeepEqual(have, &rest) {
 		return nil
 	}
@@ -50,6 +51,13 @@ func targetChanges(have, want *fleetv1.Bundle) client.Patch {
 		if !equality.Semantic.DeepEqual(target, have.Spec.Targets[i]) {
 			patch = append(patch, operation{Op: "replace", Path: fmt.Sprintf("/spec/targets/%d", i), Value: target})
 		}
+	}
+	switch strategy := want.Spec.RolloutStrategy; {
+	case equality.Semantic.DeepEqual(strategy, have.Spec.RolloutStrategy):
+	case strategy == nil:
+		patch = append(patch, operation{Op: "remove", Path: "/spec/rolloutStrategy"})
+	default:
+		patch = append(patch, operation{Op: "add", Path: "/spec/rolloutStrategy", Value: strategy})
 	}
 	if len(patch) == 1 {
 		return nil

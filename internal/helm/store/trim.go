@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
@@ -104,6 +105,9 @@ func trimBundle(bundle *fleetv1.Bundle) {
 	}
 	rest := *spec
 	rest.Targets = nil
+	if its := spec.RolloutStrategy; its != nil && len(its.Partitions) <= 2*plan.MaxTargets && !slices.ContainsFunc(its.Partitions, isForeign) {
+		rest.RolloutStrategy = nil
+	}
 	if content, err := json.Marshal(rest); err != nil || count(content, "{")+count(content, "[")+count(content, ",") > mostSyntax {
 		*spec, isCut = fleetv1.BundleSpec{Targets: spec.Targets, Paused: spec.Paused}, true
 	}
@@ -115,6 +119,11 @@ func trimBundle(bundle *fleetv1.Bundle) {
 	}
 	status := bundle.Status
 	bundle.Status = fleetv1.BundleStatus{ObservedGeneration: status.ObservedGeneration}
+}
+
+// isForeign reports whether a partition has more than those of Muster's Bundles.
+func isForeign(its fleetv1.Partition) bool {
+	return !equality.Semantic.DeepEqual(its, fleetv1.Partition{Name: its.Name, ClusterName: its.ClusterName})
 }
 
 func count(content []byte, of string) int { return bytes.Count(content, []byte(of)) }

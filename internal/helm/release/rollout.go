@@ -1,0 +1,86 @@
+package release
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/inputs"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+)
+
+// In a rollout, an installed release takes a change of its content or its values over only when its HelmReleaseProxy
+// has the hash of exactly that change as GrantedAnnotation. Until then, it keeps its values: agents copy changed values
+// at once, whatever Fleet's rollout strategy says (promotion.md, trap 2).
+
+// joinRollout begins the record of rollouts for a release, or ends it. Until a release is installed, it has what its
+// Bundle has.
+func (s *scope) joinRollout() {
+	switch content := s.bundle.Labels[plan.ContentLabel]; {
+	case !plan.IsStaged(s.proxy):
+		s.record.Rollout = nil
+	case s.record.Rollout == nil:
+		s.record.Rollout = &plan.Rollout{Content: content}
+	case !s.record.Installed && s.record.Rollout.Content != content:
+		s.record.Rollout = &plan.Rollout{Content: content}
+	}
+}
+
+// hasContent reports whether the release has the wanted content, as far as it matters for its values.
+func (s *scope) hasContent() bool {
+	return s.record.Rollout == nil || !s.record.Installed || s.record.Rollout.Content == s.content()
+}
+
+// isHeld reports whether the release has to wait for its turn with these values, and notes that in the record.
+func (r *Reconciler) isHeld(ctx context.Context, s *scope, digest string) (bool, error) {
+	if s.record.Rollout == nil || !s.record.Installed {
+		return false, nil
+	}
+	its := *s.record.Rollout
+	its.Pending = ""
+	if digest != s.record.Digest || !s.hasContent() {
+		its.Pending = plan.Digest([]byte(s.content() + " " + digest))
+	}
+	s.record.Rollout = &its
+	if its.Pending == "" || s.release.Annotations[plan.GrantedAnnotation] == its.Pending {
+		return false, nil
+	}
+	if isLost, err := r.isLost(ctx, s); isLost || err != nil {
+		return false, err
+	}
+	s.fail(addonsv1.HelmReleaseProxySpecsUpdatingReason, "the release waits for its turn in the rollout")
+	return true, nil
+}
+
+// isLost reports whether somebody has deleted the values that the release has. Fleet works on no target of a Bundle
+// while one names values that do not exist, and nobody can render the old ones any more.
+func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
+	if s.record.Digest == "" || s.record.Secret { // The program may not read Secrets.
+		return false, nil
+	}
+	err := r.Get(ctx, s.key(s.record), &corev1.ConfigMap{}, client.UnsafeDisableDeepCopy)
+	if apierrors.IsNotFound(err) {
+		err = r.Live.Get(ctx, s.key(s.record), &corev1.ConfigMap{})
+	}
+	return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+}
+
+// takeOver notes that the release has the wanted content with the values that were just written.
+func (s *scope) takeOver() {
+	if s.record.Rollout != nil && s.record.Installed {
+		if its := *s.record.Rollout; its.Pending != "" {
+			s.record.Rollout = &plan.Rollout{Content: s.content()}
+		}
+	}
+}
+
+// Knows reports whether the release has rendered its values from what its sources hold now.
+func (r *Reconciler) Knows(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster) bool {
+	s := &scope{proxy: of, release: release, inputs: in, cluster: cluster}
+	from := r.digestOfSources(ctx, s)
+	return from != 0 && r.last(s).from == from
+}
