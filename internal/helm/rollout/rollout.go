@@ -118,7 +118,7 @@ func Next(stages []Stage, targets []Target, approval string, hash func(parts []s
 	}
 	for i, stage := range stages {
 		if isUnderWay(targets) && isHalted(stage, members[i]) {
-			d.Stage, d.Reason, d.Message = i, Halted, haltedMessage(stage, members[i])
+			d.Stage, d.Reason, d.Message = i, Halted, haltedMessage(members[i])
 			return d
 		}
 	}
@@ -139,11 +139,17 @@ func isHalted(stage Stage, members []Target) bool {
 	return count(members, Target.isFailing) > stage.MaxFailing || slices.ContainsFunc(members, func(t Target) bool { return t.isFailing() && t.Regressed })
 }
 
-func haltedMessage(stage Stage, members []Target) string {
-	if count(members, Target.isFailing) > stage.MaxFailing {
-		return "the change fails on " + names(members, Target.isFailing)
+func haltedMessage(members []Target) string {
+	isRegressed := func(t Target) bool { return t.isFailing() && t.Regressed }
+	isFailed := func(t Target) bool { return t.isFailing() && !t.Regressed }
+	var parts []string
+	if found := names(members, isFailed); found != "" {
+		parts = append(parts, "the change fails on "+found)
 	}
-	return "no longer ready while its stage was soaking: " + names(members, func(t Target) bool { return t.isFailing() && t.Regressed })
+	if found := names(members, isRegressed); found != "" {
+		parts = append(parts, "no longer ready while its stage was soaking: "+found)
+	}
+	return strings.Join(parts, "; ")
 }
 
 // step decides about one stage, and reports whether the next one may begin.

@@ -128,6 +128,11 @@ func TestNext(t *testing.T) {
 			want: Decision{Reason: Halted, Message: "the change fails on ns/a, ns/b"}},
 		"a regression halts, however many may fail": {stages: []Stage{tolerant, rest}, targets: []Target{moving(0, "a", regressed), held(0, "b"), held(1, "c")},
 			want: Decision{Reason: Halted, Message: "no longer ready while its stage was soaking: ns/a"}},
+		"a failure and a regression are both named": {stages: []Stage{tolerant},
+			targets: []Target{moving(0, "a", regressed), moving(0, "b", failed), held(0, "c")},
+			want:    Decision{Reason: Halted, Message: "the change fails on ns/b; no longer ready while its stage was soaking: ns/a"}},
+		"a regression halts until somebody asks for a retry": {targets: []Target{updated(0, "a", long, regressed), held(1, "b")},
+			want: Decision{Reason: Halted, Message: "no longer ready while its stage was soaking: ns/a"}},
 		"after a retry it goes on": {targets: []Target{updated(0, "a", long), held(1, "b")},
 			move: "b", want: Decision{Stage: 1, Reason: Progressing, Message: "waits for ns/b"}},
 		"after a retry a Cluster that is not ready is waited for": {targets: []Target{moving(0, "a"), held(1, "b")},
@@ -159,6 +164,8 @@ func TestNext(t *testing.T) {
 			move: "a", want: Decision{Reason: Progressing, Message: "waits for ns/a, ns/b"}},
 		"approval does not open a gate": {stages: []Stage{rest, manual}, targets: []Target{moving(0, "a"), held(1, "b", approved)}, approval: "prod ns/b v2",
 			want: Decision{Reason: Progressing, Message: "waits for ns/a"}},
+		"nothing is approved once halted": {stages: []Stage{rest, manual}, targets: []Target{updated(0, "a", 0, regressed), held(1, "b")}, approval: "prod ns/b v2",
+			want: Decision{Reason: Halted, Message: "no longer ready while its stage was soaking: ns/a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.stages == nil {
