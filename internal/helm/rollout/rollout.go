@@ -130,9 +130,11 @@ func Next(stages []Stage, targets []Target, approval string, hash func(parts []s
 	return d
 }
 
-// isUnderWay reports whether any release has still to get the state that it wants.
+// isUnderWay reports whether any release has still to get the state that it wants. An offline one counts if it could move.
 func isUnderWay(targets []Target) bool {
-	return slices.ContainsFunc(targets, func(t Target) bool { return !t.Aside && !t.Offline && (t.Pending != "" || t.Ready.IsZero()) })
+	return slices.ContainsFunc(targets, func(t Target) bool {
+		return !t.Aside && (t.isHeld() || !t.Offline && (t.Pending != "" || t.Ready.IsZero()))
+	})
 }
 
 func isHalted(stage Stage, members []Target) bool {

@@ -139,6 +139,8 @@ func TestNext(t *testing.T) {
 			want: Decision{Reason: Progressing, Message: "waits for ns/a"}},
 		"what has the change already is not halted by a later failure": {targets: []Target{updated(0, "a", long, failed), updated(1, "b", long)},
 			want: Decision{Reason: Completed}},
+		"nothing moves once halted, not even an offline Cluster": {targets: []Target{updated(0, "a", long, regressed), held(1, "b", offline)},
+			want: Decision{Reason: Halted, Message: "no longer ready while its stage was soaking: ns/a"}},
 		"after a new change it goes on, and at the first stage": {targets: []Target{held(0, "a", failed, down, pending("v3")), held(1, "b", failed, pending("v3"))},
 			move: "a", want: Decision{Reason: Progressing, Message: "waits for ns/a"}},
 		"a new change during a rollout begins at the first stage": {targets: []Target{granted(0, "a", pending("v3")), granted(1, "b", pending("v3")), held(1, "c", pending("v3"))},
