@@ -172,6 +172,7 @@ func (d *Decision) step(i int, stage Stage, members []Target, approval string, h
 		case approval == its:
 			d.Approve = lacking
 			return false
+		case !slices.ContainsFunc(members, func(t Target) bool { return isLacking(t) && !t.Offline }): // None is waited for.
 		case !slices.ContainsFunc(members, func(t Target) bool { return t.isHeld() && t.Approved == t.Pending || t.isMoving() && !t.Offline }):
 			d.Reason, d.Approval = WaitingForApproval, its
 			d.Message = "approve the change for " + names(members, isLacking)

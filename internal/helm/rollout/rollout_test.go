@@ -168,6 +168,8 @@ func TestNext(t *testing.T) {
 			want: Decision{Reason: Progressing, Message: "waits for ns/a"}},
 		"nothing is approved once halted": {stages: []Stage{rest, manual}, targets: []Target{updated(0, "a", 0, regressed), held(1, "b")}, approval: "prod ns/b v2",
 			want: Decision{Reason: Halted, Message: "no longer ready while its stage was soaking: ns/a"}},
+		"an offline Cluster needs approval, and does not block": {stages: []Stage{manual, rest}, targets: []Target{held(0, "a", offline), held(1, "b")},
+			move: "b", want: Decision{Stage: 1, Reason: Progressing, Message: "waits for ns/b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.stages == nil {
