@@ -166,6 +166,9 @@ func (d *Decision) step(i int, stage Stage, members []Target, approval string, h
 			}
 		}
 		isLacking := func(t Target) bool { return isHeld(t) && t.Approved != t.Pending }
+		isGoing := func(t Target) bool { // Until they are gone, the hash changes. That may never happen to an offline one.
+			return t.isHeld() && t.Approved == t.Pending && !(t.Unknown && t.Offline) || t.isMoving() && !t.Offline
+		}
 		its := hash(parts)
 		switch lacking := clusters(members, isLacking); {
 		case len(lacking) == 0:
@@ -173,7 +176,7 @@ func (d *Decision) step(i int, stage Stage, members []Target, approval string, h
 			d.Approve = lacking
 			return false
 		case !slices.ContainsFunc(members, func(t Target) bool { return isLacking(t) && !t.Offline }): // None is waited for.
-		case !slices.ContainsFunc(members, func(t Target) bool { return t.isHeld() && t.Approved == t.Pending || t.isMoving() && !t.Offline }):
+		case !slices.ContainsFunc(members, isGoing):
 			d.Reason, d.Approval = WaitingForApproval, its
 			d.Message = "approve the change for " + names(members, isLacking)
 		}

@@ -168,6 +168,9 @@ func TestNext(t *testing.T) {
 			want: Decision{Reason: Progressing, Message: "waits for ns/a"}},
 		"nothing is approved once halted": {stages: []Stage{rest, manual}, targets: []Target{updated(0, "a", 0, regressed), held(1, "b")}, approval: "prod ns/b v2",
 			want: Decision{Reason: Halted, Message: "no longer ready while its stage was soaking: ns/a"}},
+		"an offline Cluster with an unreported change does not keep others from approval": {stages: []Stage{manual},
+			targets: []Target{held(0, "a", offline, unknown, approved), held(0, "b")},
+			want:    Decision{Reason: WaitingForApproval, Message: "approve the change for ns/b", Approval: "prod ns/b v2"}},
 		"an offline Cluster needs approval, and does not block": {stages: []Stage{manual, rest}, targets: []Target{held(0, "a", offline), held(1, "b")},
 			move: "b", want: Decision{Stage: 1, Reason: Progressing, Message: "waits for ns/b"}},
 	} {
