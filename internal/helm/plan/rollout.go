@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -74,7 +75,7 @@ func RolloutStatus(proxy *addonsv1.HelmChartProxy, decision *rollout.Decision) (
 		message = fmt.Sprintf("%s, %d of %d updated: %s", name, count.Updated, count.Clusters, message)
 	}
 	if offline > 0 {
-		message += fmt.Sprintf(" (%d offline)", offline)
+		message = strings.TrimSpace(fmt.Sprintf("%s (%d offline: %s)", message, offline, decision.Offline))
 	}
 	return status, condition(addonsv1.RolloutCompletedCondition, isCompleted, rolloutReasons[decision.Reason], message)
 }

@@ -176,6 +176,11 @@ func (r *Reconciler) findBundle(ctx context.Context, s *scope) (err error) {
 func (r *Reconciler) setRecord(ctx context.Context, s *scope) error {
 	want := s.release.DeepCopy()
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, plan.RecordAnnotation, s.record.String())
+	for _, key := range []string{plan.GrantedAnnotation, addonsv1.RolloutApprovedAnnotation} {
+		if its := s.record.Rollout; its == nil || its.Pending != want.Annotations[key] { // It must not count if the same change comes back.
+			delete(want.Annotations, key)
+		}
+	}
 	if s.isInstalledOnce() { // CAAPH, if it comes back, leaves it alone.
 		metav1.SetMetaDataAnnotation(&want.ObjectMeta, addonsv1.ReleaseInstalledAnnotation, "true")
 	}

@@ -38,7 +38,8 @@ type Target struct {
 	// Approved is the hash of the change that somebody approved last, and Granted of the change that the release may
 	// take over.
 	Approved, Granted string
-	// Ready is since when the release has been ready with the state that it has; zero if it has not been.
+	// Ready is since when the release has been ready with the state that it has; zero if it has not been, or ceased to be
+	// while its stage was soaking.
 	Ready time.Time
 	// Available says that the release works, whatever state it has.
 	Available bool
@@ -58,12 +59,14 @@ type Target struct {
 func (t Target) isHeld() bool { return t.Pending != "" && t.Granted != t.Pending }
 
 // isMoving reports whether the release may take the wanted state over, and has not been ready with it.
-func (t Target) isMoving() bool { return !t.isHeld() && !t.Blocked && (t.Pending != "" || t.Ready.IsZero()) }
+func (t Target) isMoving() bool {
+	return !t.isHeld() && !t.Blocked && (t.Pending != "" || t.Ready.IsZero())
+}
 
 // isFailing reports whether the wanted state fails. A release that waits for another state may have failed with the
 // last one, which says nothing about the next.
 func (t Target) isFailing() bool {
-	return !t.Offline && (t.Blocked || t.Pending == "" && (t.Failed || t.Regressed))
+	return t.Blocked || t.Pending == "" && (t.Failed || t.Regressed) // What failed may be why the agent is silent.
 }
 
 // isUnavailable reports whether the release counts as without a working release.
@@ -100,6 +103,8 @@ type Decision struct {
 	// Again is the time until a soak time ends; zero for none.
 	Again  time.Duration
 	Counts []Count
+	// Offline names Clusters that the rollout goes on without.
+	Offline string
 }
 
 // Next decides what happens next. Approval is the hash of the changes that somebody approves, and hash makes one.
@@ -119,38 +124,48 @@ func Next(stages []Stage, targets []Target, approval string, hash func(parts []s
 		slices.SortFunc(members[i], func(a, b Target) int { return cmp.Compare(a.Cluster.String(), b.Cluster.String()) })
 		d.Counts[i].add(members[i])
 	}
+	d.Offline = names(slices.Concat(members...), func(t Target) bool { return t.Offline })
+	isUnderWay := isUnderWay(targets)
 	for i, stage := range stages {
-		if isUnderWay(targets) && isHalted(stage, members[i]) {
-			d.Stage, d.Reason, d.Message = i, Halted, haltedMessage(stage, members[i])
+		if isUnderWay && isHalted(stage, members[i]) {
+			d.Stage, d.Reason, d.Message = i, Halted, haltedMessage(members[i])
 			return d
 		}
 	}
 	for i, stage := range stages {
-		if !d.step(i, stage, members[i], approval, hash, now) {
+		if !d.step(i, stage, members[i], isUnderWay, approval, hash, now) {
 			return d
 		}
 	}
 	return d
 }
 
-// isUnderWay reports whether any release has still to get the state that it wants.
+// isUnderWay reports whether any release has still to get the state that it wants. An offline one counts if it could move.
 func isUnderWay(targets []Target) bool {
-	return slices.ContainsFunc(targets, func(t Target) bool { return !t.Aside && !t.Offline && (t.Blocked || t.Pending != "" || t.Ready.IsZero()) })
+	return slices.ContainsFunc(targets, func(t Target) bool {
+		return !t.Aside && (t.isHeld() || !t.Offline && (t.Blocked || t.Pending != "" || t.Ready.IsZero()))
+	})
 }
 
 func isHalted(stage Stage, members []Target) bool {
 	return count(members, Target.isFailing) > stage.MaxFailing || slices.ContainsFunc(members, func(t Target) bool { return t.isFailing() && t.Regressed })
 }
 
-func haltedMessage(stage Stage, members []Target) string {
-	if count(members, Target.isFailing) > stage.MaxFailing {
-		return "the change fails on " + names(members, Target.isFailing)
+func haltedMessage(members []Target) string {
+	isRegressed := func(t Target) bool { return t.isFailing() && t.Regressed }
+	isFailed := func(t Target) bool { return t.isFailing() && !t.Regressed }
+	var parts []string
+	if found := names(members, isFailed); found != "" {
+		parts = append(parts, "the change fails on "+found)
 	}
-	return "no longer ready while its stage was soaking: " + names(members, func(t Target) bool { return t.isFailing() && t.Regressed })
+	if found := names(members, isRegressed); found != "" {
+		parts = append(parts, "no longer ready while its stage was soaking: "+found)
+	}
+	return strings.Join(parts, "; ")
 }
 
 // step decides about one stage, and reports whether the next one may begin.
-func (d *Decision) step(i int, stage Stage, members []Target, approval string, hash func([]string) string, now time.Time) (isDone bool) {
+func (d *Decision) step(i int, stage Stage, members []Target, isUnderWay bool, approval string, hash func([]string) string, now time.Time) (isDone bool) {
 	isHeld := func(t Target) bool { return t.isHeld() && !t.Unknown && !t.Blocked }
 	d.Stage, d.Reason = i, Progressing
 	if stage.Manual && slices.ContainsFunc(members, isHeld) {
@@ -161,20 +176,27 @@ func (d *Decision) step(i int, stage Stage, members []Target, approval string, h
 			}
 		}
 		isLacking := func(t Target) bool { return isHeld(t) && t.Approved != t.Pending }
+		isGoing := func(t Target) bool { // Until they are gone, the hash changes. That may never happen to an offline one.
+			return t.isHeld() && t.Approved == t.Pending && !(t.Unknown && t.Offline) || t.isMoving() && !t.Offline && !t.isFailing()
+		}
 		its := hash(parts)
 		switch lacking := clusters(members, isLacking); {
 		case len(lacking) == 0:
 		case approval == its:
 			d.Approve = lacking
 			return false
-		case !slices.ContainsFunc(members, func(t Target) bool { return t.isHeld() && t.Approved == t.Pending || t.isMoving() && !t.Offline }):
+		case !slices.ContainsFunc(members, func(t Target) bool { return isLacking(t) && !t.Offline }): // None is waited for.
+		case slices.ContainsFunc(members, func(t Target) bool { return t.Unknown && !t.Offline }): // The hash may change.
+		case !slices.ContainsFunc(members, isGoing):
 			d.Reason, d.Approval = WaitingForApproval, its
 			d.Message = "approve the change for " + names(members, isLacking)
 		}
 	}
 	d.move(stage, members, isHeld)
 	var left time.Duration
-	isWaitedFor := func(t Target) bool { return !t.Offline && (t.Unknown || t.Blocked || t.Pending != "" || t.Ready.IsZero()) }
+	isWaitedFor := func(t Target) bool { // What ceases to work later is no part of a rollout that is complete.
+		return !t.Offline && (t.Unknown || t.Blocked || t.Pending != "" || t.Ready.IsZero() || isUnderWay && !t.Available)
+	}
 	for _, its := range members {
 		if !its.Offline && !isWaitedFor(its) {
 			left = max(left, its.Ready.Add(stage.Soak).Sub(now))
