@@ -256,12 +256,14 @@ func TestRollout(t *testing.T) {
 	// deployments returns how many Clusters the rollout has reached, and how many still wait.
 	deployments := func(g Gomega) (reached, waiting int) {
 		out, err := env.Kubectl(ctx, "get", "bundledeployments.fleet.cattle.io", "-A", "-l", "helmchartproxy-name.fleet.addons.cluster.x-k8s.io=rolled",
-			"-o", `jsonpath={range .items[*]}{.spec.deploymentID} {.spec.stagedDeploymentID} {"\n"}{end}`)
+			"-o", `jsonpath={range .items[*]}{.spec.deploymentID} {.metadata.labels.fleet\.cattle\.io/content-name}{"\n"}{end}`)
 		g.Expect(err).NotTo(HaveOccurred())
 		for line := range strings.Lines(out) {
-			if ids := strings.Fields(line); ids[0] == ids[1] {
+			switch ids := strings.Fields(line); {
+			case len(ids) < 2: // It keeps the Content of the others.
+			case strings.HasPrefix(ids[0], ids[1]+":"):
 				reached++
-			} else {
+			default:
 				waiting++
 			}
 		}
@@ -278,7 +280,7 @@ func TestRollout(t *testing.T) {
 			_, waiting := deployments(g)
 			g.Expect(waiting).To(Equal(1))
 		}).WithTimeout(15 * time.Second).Should(Succeed())
-		g.Expect(told(proxy(g, "rolled"))).To(ContainSubstring("the rollout has not reached the Cluster yet"))
+		g.Expect(told(proxy(g, "rolled"))).To(ContainSubstring("the release waits for its turn in the rollout"))
 		for _, its := range []cluster{one, two} {
 			g.Expect(its.data(g, "rolled", "rolled-values", "version")).To(Equal("1.0.0"))
 		}
