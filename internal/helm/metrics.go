@@ -19,6 +19,8 @@ var (
 		"HelmChartProxies by the reason of their condition Ready, without those that are paused or not managed.", []string{"reason"}, nil)
 	releasesByReason = prometheus.NewDesc("muster_helmreleases_by_reason",
 		"HelmReleaseProxies by the reason of ClusterAvailable if something keeps the release from Fleet, or else of HelmReleaseReady.", []string{"reason"}, nil)
+	rolloutsByReason = prometheus.NewDesc("muster_helmchartproxies_rollouts_by_reason",
+		"HelmChartProxies with spec.rollout by the reason of their condition RolloutCompleted, without those that are paused.", []string{"reason"}, nil)
 	withoutChart = prometheus.NewDesc("muster_helmchartproxies_without_chart",
 		"HelmChartProxies whose repository did not return the chart, or the versions to choose from, at the last attempt.", nil, nil)
 )
@@ -37,16 +39,21 @@ var _ prometheus.Collector = (*collector)(nil)
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	to <- proxiesByReason
 	to <- releasesByReason
+	to <- rolloutsByReason
 	to <- withoutChart
 }
 
-// releaseReasons and proxyReasons have a series from the beginning, so that the first occurrence counts as an
+// releaseReasons, rolloutReasons and proxyReasons have a series from the beginning, so that the first occurrence counts as an
 // increase.
 var (
 	releaseReasons = []string{
 		plan.ReadyReason, addonsv1.PreparingToHelmInstallReason, addonsv1.HelmReleasePendingReason, addonsv1.HelmInstallOrUpgradeFailedReason,
 		addonsv1.GetClusterFailedReason, addonsv1.ValueParsingFailedReason, addonsv1.HelmReleaseProxySpecsUpdatingReason,
 		addonsv1.HelmReleaseProxyCreationFailedReason, addonsv1.HelmReleaseProxyReinstallingReason,
+	}
+	rolloutReasons = []string{
+		addonsv1.RolloutCompletedReason, addonsv1.RolloutProgressingReason, addonsv1.RolloutSoakingReason,
+		addonsv1.RolloutWaitingForApprovalReason, addonsv1.RolloutHaltedReason,
 	}
 	proxyReasons = append([]string{addonsv1.ClusterSelectionFailedReason, proxy.AnotherController}, releaseReasons...)
 )
@@ -64,14 +71,18 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	if c.List(ctx, &proxies, client.UnsafeDisableDeepCopy) != nil || c.List(ctx, &releases, client.UnsafeDisableDeepCopy) != nil {
 		return // The caches are not filled yet.
 	}
-	counts := map[string]int{}
+	counts, rollouts := map[string]int{}, map[string]int{}
 	for i := range proxies.Items {
 		its := &proxies.Items[i]
 		ready := meta.FindStatusCondition(its.Status.Conditions, addonsv1.ReadyCondition)
 		if ready != nil && !proxy.IsPaused(its) && meta.FindStatusCondition(its.Status.Conditions, addonsv1.NotManagedCondition) == nil {
 			counts[ready.Reason]++
+			if completed := meta.FindStatusCondition(its.Status.Conditions, addonsv1.RolloutCompletedCondition); completed != nil {
+				rollouts[completed.Reason]++
+			}
 		}
 	}
+	report(to, rolloutsByReason, rolloutReasons, rollouts)
 	report(to, proxiesByReason, proxyReasons, counts)
 	counts = map[string]int{}
 	for i := range releases.Items {

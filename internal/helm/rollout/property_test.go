@@ -325,7 +325,9 @@ func checkStage(stage Stage, facts []fact, d Decision, isOpen, isReached bool) e
 		return fmt.Errorf("should soak: %t", isSteady)
 	case count(func(f fact) bool { return isLacking(f) && !f.Offline }) > 0 && d.Reason != WaitingForApproval &&
 		count(func(f fact) bool { return f.Unknown && !f.Offline }) == 0 &&
-		count(func(f fact) bool { return f.busy && (f.Pending != "" || !f.Failed && !f.Regressed) || f.waits && f.isApproved && (!f.Unknown || !f.Offline) }) == 0:
+		count(func(f fact) bool {
+			return f.busy && (f.Pending != "" || !f.Failed && !f.Regressed) || f.waits && f.isApproved && (!f.Unknown || !f.Offline)
+		}) == 0:
 		return errors.New("nothing but approval lacks")
 	}
 	return nil

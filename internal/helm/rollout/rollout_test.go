@@ -177,7 +177,7 @@ func TestNext(t *testing.T) {
 			want: Decision{Reason: Halted, Message: "the change fails on ns/a"}},
 		"a release that cannot be rendered keeps what it has, and takes no room": {stages: []Stage{{MaxUnavailable: 1, MaxFailing: 1}},
 			targets: []Target{{Cluster: inNS("a"), Blocked: true, Available: true, Ready: now}, held(0, "b")}, move: "b",
-			want:    Decision{Reason: Progressing, Message: "waits for ns/a, ns/b"}},
+			want: Decision{Reason: Progressing, Message: "waits for ns/a, ns/b"}},
 		"what no longer works closes the gate": {targets: []Target{{Cluster: inNS("a"), Ready: now.Add(-2 * time.Hour)}, held(1, "b")},
 			want: Decision{Reason: Progressing, Message: "waits for ns/a"}},
 		"an offline Cluster needs approval, and does not block": {stages: []Stage{manual, rest}, targets: []Target{held(0, "a", offline), held(1, "b")},
