@@ -169,7 +169,7 @@ test-monitoring: ## Test alerts and dashboard with Prometheus's own engine
 	cd test/monitoring && $(TEST) -timeout=10m ./...
 
 .PHONY: test-differential
-test-differential: ## Compare whom bundles are for with Fleet's own code, on random cases
+test-differential: ## Compare whom bundles are for, and how they roll out, with Fleet's own code
 	$(TEST) -timeout=15m ./test/differential/...
 
 .PHONY: test-page

@@ -33,7 +33,11 @@ func newCheck(common *options) *cobra.Command {
 
 Exit codes: 0 all are, or are kept as they are because somebody wants it so; 1 some
 are not, and are shown; 2 it cannot be said: wrong arguments, nothing of that name, no
-answer, or rights that are missing.`,
+answer, or rights that are missing.
+
+Without a name, it also warns of Bundles whose rolloutStrategy has partitions that do not
+gate: Fleet does not wait for one, never updates it, or leaves Clusters out. A warning says
+what to write instead, and does not change the exit code.`,
 		Example: `  kubectl muster check
   kubectl muster check team-a/prod --wait --timeout=15m`,
 		Args:              withUsage(cobra.MaximumNArgs(1)),
@@ -71,14 +75,14 @@ func (o *checkOptions) run(ctx context.Context) error {
 		graph, unread, err := o.observe(ctx, reader)
 		switch {
 		case err == nil && unread == nil && isFine(graph):
-			return o.report(graph, nil)
+			return o.report(ctx, reader, graph, nil)
 		case err != nil && !o.wait:
 			return program.Exit(2, err)
 		case !o.wait || time.Now().After(deadline):
 			if err != nil {
 				return program.Exit(2, err)
 			}
-			return o.report(graph, unread)
+			return o.report(ctx, reader, graph, unread)
 		}
 		select {
 		case <-ctx.Done():
@@ -125,8 +129,26 @@ func troubles(graph *view.Graph) string {
 	return strings.Join(parts, ", ")
 }
 
-func (o *checkOptions) report(graph *view.Graph, unread error) error {
+// warn adds the warnings about Bundles. If the user names a class or a Cluster, only that matters.
+func (o *checkOptions) warn(ctx context.Context, reader client.Reader, graph *view.Graph) error {
+	if o.name != "" {
+		return nil
+	}
+	warnings, notes, err := source.Rollouts(ctx, reader, o.scope())
+	if err != nil {
+		return err
+	}
+	graph.Warnings = warnings
+	graph.Notes = append(slices.Clone(graph.Notes), notes...)
+	return nil
+}
+
+// report prints the graph, with the warnings, which are not looked for while it waits.
+func (o *checkOptions) report(ctx context.Context, reader client.Reader, graph *view.Graph, unread error) error {
 	if !o.quiet {
+		if err := o.warn(ctx, reader, graph); err != nil {
+			return program.Exit(2, errors.Join(unread, err))
+		}
 		if err := o.print(o.Out, graph); err != nil {
 			return err
 		}

@@ -2,13 +2,23 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/muster-fleet/muster/internal/helm/plan"
 	"github.com/muster-fleet/muster/internal/program"
 )
 
@@ -78,5 +88,91 @@ func TestCheckWaitsForACluster(t *testing.T) {
 		"check", "classes/dev", "--wait", "--quiet", "-f", stateFile(t, "healthy"))
 	if out != "" || looks != 2 {
 		t.Errorf("after %d looks: %s", looks, out)
+	}
+}
+
+// partitioned adds Bundles with partitions, a row of the documentation each, for dev, prod and edge.
+func partitioned(w *world) {
+	for _, name := range []string{"prod", "edge"} {
+		w.cluster("team-a", name, standard)
+	}
+	w.cluster("classes", "dev", standard)
+	dev := fleetv1.Partition{Name: "dev", ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "dev"}}}
+	rest := fleetv1.Partition{Name: "rest", ClusterSelector: &metav1.LabelSelector{}}
+	limited := func(partition fleetv1.Partition, limit int32) fleetv1.Partition {
+		partition.MaxUnavailable = ptr.To(intstr.FromInt32(limit))
+		return partition
+	}
+	for name, partitions := range map[string][]fleetv1.Partition{
+		"a-default": {dev, rest}, "b-small": {limited(dev, 1), rest}, "c-zero": {limited(dev, 0), rest}, "f-left-out": {dev, {Name: "edge", ClusterName: "edge", MaxUnavailable: ptr.To(intstr.FromInt32(1))}},
+		"gated": {dev, limited(dev, 0), rest}, "plain": nil,
+	} {
+		bundle := w.bundle(name)
+		bundle.Spec.RolloutStrategy = &fleetv1.RolloutStrategy{Partitions: partitions}
+		switch name {
+		case "a-default":
+			bundle.Labels = map[string]string{fleetv1.RepoLabel: "apps"}
+		case "b-small":
+			bundle.Labels = nil
+		}
+	}
+	for _, labels := range []map[string]string{plan.Labels(types.NamespacedName{Namespace: "classes", Name: "cni"}), {"objectset.rio.cattle.io/hash": "1"}} {
+		ours := w.bundle(fmt.Sprintf("hcp-%d", len(labels)))
+		ours.Labels, ours.Spec.RolloutStrategy = labels, &fleetv1.RolloutStrategy{Partitions: []fleetv1.Partition{dev}}
+	}
+}
+
+// partitionedFile writes these objects to a file.
+func partitionedFile(t *testing.T) string {
+	t.Helper()
+	w := newWorld()
+	partitioned(w)
+	var objects []client.Object
+	seen := map[string]bool{} // Groups and mappings were added with each Cluster.
+	for _, object := range w.objects {
+		if key := fmt.Sprintf("%T %s/%s", object, object.GetNamespace(), object.GetName()); !seen[key] {
+			objects, seen[key] = append(objects, object), true
+		}
+	}
+	slices.SortFunc(objects, func(a, b client.Object) int { return strings.Compare(a.GetName(), b.GetName()) })
+	file := filepath.Join(t.TempDir(), "partitioned.yaml")
+	if err := os.WriteFile(file, recorded(t, objects), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestCheckPartitions compares the warnings about partitions. They do not change the exit code.
+func TestCheckPartitions(t *testing.T) {
+	file := partitionedFile(t)
+	var a archive
+	for _, args := range [][]string{{"check"}, {"check", "-o", "wide"}, {"check", "-o", "json"}, {"check", "-n", "classes"}, {"check", "-n", "team-a"}, {"check", "classes/dev"}, {"check", "--quiet"}} {
+		a.add(strings.Join(args, " "), must(t, append(args, "-f", file)...))
+	}
+	a.add("tree", must(t, "tree", "-f", file))
+	for _, hidden := range []client.ObjectList{&fleetv1.BundleList{}, &fleetv1.ClusterGroupList{}, &fleetv1.BundleNamespaceMappingList{}, &metav1.PartialObjectMetadataList{}} {
+		isHidden := func(list client.ObjectList) bool { return fmt.Sprintf("%T", list) == fmt.Sprintf("%T", hidden) }
+		a.add(fmt.Sprintf("check without %T", hidden), through(t, func(reader client.Reader) client.Reader { return forbidding{reader, isHidden} }, "check", "-f", file))
+	}
+	same := func(reader client.Reader) client.Reader { return reader }
+	a.add("check without Bundles in the file", through(t, same, "check", "-f", stateFile(t, "fleet-absent")))
+	a.golden(t, "check-partitions")
+}
+
+// TestCheckReadsNoMore reads the Clusters that Bundles are for only if a Bundle has partitions.
+func TestCheckReadsNoMore(t *testing.T) {
+	count := func(file string, args ...string) (lists int) {
+		through(t, func(reader client.Reader) client.Reader {
+			return forbidding{reader, func(client.ObjectList) bool { lists++; return false }}
+		}, append(args, "-f", file)...)
+		return lists
+	}
+	file := stateFile(t, "healthy")
+	tree := count(file, "tree")
+	if check, quiet, named := count(file, "check"), count(file, "check", "-q"), count(file, "check", "classes/dev"); check != tree+1 || quiet != tree || named != tree {
+		t.Errorf("lists: %d for tree, %d for check, %d for check --quiet, %d for check CLUSTER", tree, check, quiet, named)
+	}
+	if check := count(partitionedFile(t), "check"); check != tree+5 {
+		t.Errorf("lists: %d for tree, %d for check", tree, check)
 	}
 }

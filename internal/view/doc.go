@@ -162,6 +162,8 @@ type Graph struct {
 	Counts map[State]int
 	// Notes say what is missing in the graph, and why.
 	Notes []string
+	// Warnings are about Bundles, on whichever Clusters these are: what will go wrong, and what to write instead.
+	Warnings []*Node
 }
 
 // Total returns the number of Clusters.

@@ -1,4 +1,4 @@
-// Package differential compares package targets with Fleet's own code, which the program in
+// Package differential compares the packages targets and rollout with Fleet's own code, which the program in
 // testdata/fleet calls, on cases drawn at random.
 package differential
 
@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/internal/view/rollout"
 	"github.com/muster-fleet/muster/internal/view/targets"
 )
 
@@ -26,11 +27,14 @@ type question struct {
 	Groups     []*fleetv1.ClusterGroup
 	Mappings   []*fleetv1.BundleNamespaceMapping
 	Namespaces []*corev1.Namespace
+	States     []rollout.State
 }
 
 type answer struct {
-	Targets []string
-	Error   string
+	Targets      []string
+	Error        string
+	Moved        []string
+	RolloutError string
 }
 
 // drawer draws questions. There is little to choose from, so that much of it matches.
@@ -167,6 +171,26 @@ func ask(q *question) answer {
 		}
 		result.Targets = append(result.Targets, cluster.Namespace+"/"+cluster.Name)
 	}
+	if indexed := askIndex(q); !slices.Equal(indexed, slices.Sorted(slices.Values(result.Targets))) {
+		return answer{Error: fmt.Sprintf("by the index it is for %v", indexed)}
+	}
+	return result
+}
+
+// askIndex answers a question by the index for many Bundles.
+func askIndex(q *question) (result []string) {
+	namespaces := map[string]map[string]string{}
+	for _, namespace := range q.Namespaces {
+		namespaces[namespace.Name] = namespace.Labels
+	}
+	members, err := targets.NewIndex(q.Clusters, q.Groups, q.Mappings, namespaces).MembersOf(q.Bundle)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, member := range members {
+		result = append(result, member.String())
+	}
+	slices.Sort(result)
 	return result
 }
 
@@ -174,7 +198,15 @@ func ask(q *question) answer {
 // packages below Fleet's module path may import its internal packages: for this build the
 // module has such a path.
 func buildFleet(t *testing.T) string {
-	dir := t.TempDir()
+	t.Helper()
+	if fleetProgram != "" {
+		return fleetProgram
+	}
+	dir, err := os.MkdirTemp("", "fleet-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	built = dir
 	if err := os.CopyFS(dir, os.DirFS("../parts/controllers")); err != nil {
 		t.Fatal(err)
 	}
@@ -187,39 +219,59 @@ func buildFleet(t *testing.T) string {
 			t.Fatalf("go %v: %v: %s", args, err, out)
 		}
 	}
+	fleetProgram = program
 	return program
 }
 
-// TestAgainstFleet compares both on thousands of cases.
-func TestAgainstFleet(t *testing.T) {
-	const cases = 4000
-	program := buildFleet(t)
-	d := drawer{rand.New(rand.NewPCG(15, 1))}
-	var asked []*question
-	var in bytes.Buffer
-	for range cases {
-		q := d.question()
-		asked = append(asked, q)
+// fleetProgram is the program, built once for all tests, in the folder built.
+var fleetProgram, built string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built != "" {
+		_ = os.RemoveAll(built)
+	}
+	os.Exit(code)
+}
+
+// askFleet has Fleet's code answer.
+func askFleet(t *testing.T, program string, asked []*question) []answer {
+	t.Helper()
+	var in, stderr bytes.Buffer
+	for _, q := range asked {
 		if err := json.NewEncoder(&in).Encode(q); err != nil {
 			t.Fatal(err)
 		}
 	}
 	fleet := exec.Command(program)
-	fleet.Stdin = &in
-	var stderr bytes.Buffer
-	fleet.Stderr = &stderr
+	fleet.Stdin, fleet.Stderr = &in, &stderr
 	out, err := fleet.Output()
 	if err != nil {
 		t.Fatalf("%v: %s", err, &stderr)
 	}
+	result := make([]answer, len(asked))
 	answers := json.NewDecoder(bytes.NewReader(out))
-	with, without, failed, wrong := 0, 0, 0, 0
-	for i, q := range asked {
-		var want answer
-		if err := answers.Decode(&want); err != nil {
+	for i := range result {
+		if err := answers.Decode(&result[i]); err != nil {
 			t.Fatal(err)
 		}
-		got := ask(q)
+	}
+	return result
+}
+
+// TestAgainstFleet compares both on thousands of cases.
+func TestAgainstFleet(t *testing.T) {
+	const cases = 4000
+	fleet := buildFleet(t)
+	d := drawer{rand.New(rand.NewPCG(15, 1))}
+	var asked []*question
+	for range cases {
+		asked = append(asked, d.question())
+	}
+	answers := askFleet(t, fleet, asked)
+	with, without, failed, wrong := 0, 0, 0, 0
+	for i, q := range asked {
+		want, got := answers[i], ask(q)
 		slices.Sort(want.Targets)
 		slices.Sort(got.Targets)
 		switch {

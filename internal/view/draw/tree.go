@@ -43,11 +43,23 @@ func Tree(to io.Writer, graph *view.Graph, style Style) error {
 	if len(lines) == 0 {
 		out.WriteString(nothing(graph) + "\n")
 	}
+	for _, warning := range graph.Warnings {
+		out.WriteString(warningText(warning))
+	}
 	for _, note := range graph.Notes {
 		out.WriteString(fit("note: "+note, style.Width) + "\n")
 	}
 	_, err := io.WriteString(to, out.String())
 	return err
+}
+
+// warningText is not cut to a width: its end is what to write.
+func warningText(warning *view.Node) string {
+	source := warning.Fact(view.FactSource)
+	if source != "" {
+		source = " (" + source + ")"
+	}
+	return fmt.Sprintf("warning: Bundle %s%s: %s: %s\n  → %s\n", warning.Key(), source, warning.Reason, warning.Message, warning.Do)
 }
 
 func nothing(graph *view.Graph) string {
@@ -286,13 +298,15 @@ func paint(text string, l line, style Style) string {
 type Data struct {
 	Counts map[view.State]int `json:"counts"`
 	Notes  []string           `json:"notes"`
-	Nodes  []*view.Node       `json:"nodes"`
-	Edges  []view.Edge        `json:"edges"`
+	// Warnings are those of `check`, which alone looks for them.
+	Warnings []*view.Node `json:"warnings,omitempty"`
+	Nodes    []*view.Node `json:"nodes"`
+	Edges    []view.Edge  `json:"edges"`
 }
 
 // DataOf returns a graph for programs.
 func DataOf(graph *view.Graph) Data {
-	result := Data{Counts: graph.Counts, Notes: graph.Notes}
+	result := Data{Counts: graph.Counts, Notes: graph.Notes, Warnings: graph.Warnings}
 	if result.Notes == nil {
 		result.Notes = []string{}
 	}

@@ -31,44 +31,67 @@ type Match struct {
 // Deploys reports whether the Bundle is for the Cluster.
 func (m *Match) Deploys() bool { return m.Invalid == nil && m.Target != nil && m.DoNotDeploy == "" }
 
-// MatchOf matches the targets of a Bundle with a Cluster that is in these groups.
-func MatchOf(bundle *fleetv1.Bundle, cluster *fleetv1.Cluster, groups []*fleetv1.ClusterGroup) *Match {
-	result := &Match{}
-	subjects := subjectsOf(cluster, groups)
+// Matcher holds the targets of a Bundle with their selectors parsed, to match many Clusters.
+type Matcher struct {
+	bundle       *fleetv1.Bundle
+	wants        []criteria
+	restrictions []criteria
+	// customizations is how many of the targets, the first ones, only customize options.
+	customizations int
+}
+
+// NewMatcher parses the targets of a Bundle. The error names the one that cannot be used.
+func NewMatcher(bundle *fleetv1.Bundle) (*Matcher, error) {
 	restrictions, err := restrictionsOf(bundle)
 	if err != nil {
-		result.Invalid = err
-		return result
+		return nil, err
 	}
-	customizations := 0
+	result := &Matcher{bundle: bundle, restrictions: restrictions}
 	if len(restrictions) > 0 {
 		// What fleet.yaml customizes comes first, then the targets of the GitRepo, each of
 		// which is a restriction, too.
-		customizations = max(0, len(bundle.Spec.Targets)-len(restrictions))
+		result.customizations = max(0, len(bundle.Spec.Targets)-len(restrictions))
 	}
 	for i := range bundle.Spec.Targets {
 		target := &bundle.Spec.Targets[i]
 		wants, err := criteriaOf(target.ClusterName, target.ClusterGroup, target.ClusterGroupSelector, target.ClusterSelector)
 		if err != nil {
-			result.Invalid = fmt.Errorf("%s: %w", nameOf(target, i), err)
-			return result
+			return nil, fmt.Errorf("%s: %w", nameOf(target, i), err)
 		}
-		if i < customizations {
+		result.wants = append(result.wants, wants)
+	}
+	return result, nil
+}
+
+// MatchOf matches the targets of a Bundle with a Cluster that is in these groups.
+func MatchOf(bundle *fleetv1.Bundle, cluster *fleetv1.Cluster, groups []*fleetv1.ClusterGroup) *Match {
+	matcher, err := NewMatcher(bundle)
+	if err != nil {
+		return &Match{Invalid: err}
+	}
+	return matcher.match(subjectsOf(cluster, groups), true)
+}
+
+// match matches the targets with a Cluster. Only with explain it says why a target does not match.
+func (m *Matcher) match(subjects []subject, explain bool) *Match {
+	result := &Match{}
+	for i, wants := range m.wants {
+		target := &m.bundle.Spec.Targets[i]
+		if i < m.customizations {
 			if wants.matchesAny(subjects) {
 				result.Customizations = append(result.Customizations, target)
 			}
 			continue
 		}
-		if result.Target != nil {
-			continue // The rest is only read for selectors that cannot be used.
-		}
-		if why := unmatched(wants, restrictions, subjects); why != "" {
-			result.Tried = append(result.Tried, Refusal{nameOf(target, i), why})
-		} else {
+		if wants.isMet(m.restrictions, subjects) {
 			result.Target, result.Name = target, nameOf(target, i)
+			break
+		}
+		if explain {
+			result.Tried = append(result.Tried, Refusal{nameOf(target, i), unmatched(wants, subjects)})
 		}
 	}
-	result.resolve(bundle.Spec.TargetCustomizationMode)
+	result.resolve(m.bundle.Spec.TargetCustomizationMode)
 	return result
 }
 
@@ -216,19 +239,19 @@ func restrictionsOf(bundle *fleetv1.Bundle) ([]criteria, error) {
 	return result, nil
 }
 
-// unmatched returns why a target does not match a Cluster, or "".
-func unmatched(wants criteria, restrictions []criteria, subjects []subject) string {
-	restricted := false
+// isMet reports whether one of the subjects satisfies a target, and with it a restriction, if there are any.
+func (c criteria) isMet(restrictions []criteria, subjects []subject) bool {
 	for _, s := range subjects {
-		if !wants.matches(s) {
-			continue
+		if c.matches(s) && !isRestricted(restrictions, s) {
+			return true
 		}
-		if !isRestricted(restrictions, s) {
-			return ""
-		}
-		restricted = true
 	}
-	if restricted {
+	return false
+}
+
+// unmatched returns why a target does not match a Cluster.
+func unmatched(wants criteria, subjects []subject) string {
+	if wants.matchesAny(subjects) {
 		return "it matches, but no target restriction does; those are the targets of the GitRepo that made the Bundle"
 	}
 	if len(wants) == 0 {

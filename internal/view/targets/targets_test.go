@@ -189,3 +189,51 @@ func TestRender(t *testing.T) {
 		})
 	}
 }
+
+// TestIndex finds the Clusters of a Bundle in its own namespace and in those to which a mapping leads.
+func TestIndex(t *testing.T) {
+	at := func(namespace, name, env string) *fleetv1.Cluster {
+		result := &fleetv1.Cluster{}
+		result.Namespace, result.Name, result.Labels = namespace, name, map[string]string{"env": env}
+		return result
+	}
+	clusters := []*fleetv1.Cluster{at("team", "z", "prod"), at("team", "a", "dev"), at("classes", "b", "prod"), at("other", "c", "prod")}
+	groups := []*fleetv1.ClusterGroup{group("prod", nil, selector("env", "prod")), group("none", nil, nil), group("broken", nil, selector("!", ""))}
+	mapping := &fleetv1.BundleNamespaceMapping{BundleSelector: selector("tier", "base"), NamespaceSelector: selector("kubernetes.io/metadata.name", "team")}
+	mapping.Namespace = "classes"
+	retired := &fleetv1.BundleNamespaceMapping{}
+	retired.Namespace = "classes"
+	index := NewIndex(clusters, groups, []*fleetv1.BundleNamespaceMapping{mapping, retired}, nil)
+	for name, test := range map[string]struct {
+		tier, group string
+		want        string
+	}{
+		"mapped":               {"base", "", "team/a classes/b team/z"},
+		"not mapped":           {"top", "", "classes/b"},
+		"in a group":           {"base", "prod", "team/z"},
+		"in none":              {"base", "none", ""},
+		"in one that is wrong": {"base", "broken", ""},
+	} {
+		bundle := &fleetv1.Bundle{}
+		bundle.Namespace, bundle.Labels = "classes", map[string]string{"tier": test.tier}
+		target := fleetv1.BundleTarget{ClusterGroup: test.group}
+		if test.group == "" {
+			target.ClusterSelector = &metav1.LabelSelector{}
+		}
+		bundle.Spec.Targets = []fleetv1.BundleTarget{target}
+		members, err := index.MembersOf(bundle)
+		var got []string
+		for _, member := range members {
+			got = append(got, member.String())
+		}
+		if err != nil || strings.Join(got, " ") != test.want {
+			t.Errorf("%s: got %v, %v, want %s", name, got, err, test.want)
+		}
+		if index.IsMapped(bundle) != (test.tier == "base") || UsesGroups(bundle) != (test.group != "") {
+			t.Errorf("%s: IsMapped is %v, UsesGroups is %v", name, index.IsMapped(bundle), UsesGroups(bundle))
+		}
+	}
+	if index.IsAlone("classes") || !NewIndex(clusters[:2], nil, nil, nil).IsAlone("team") || NewIndex(clusters[:2], nil, nil, nil).IsAlone("classes") {
+		t.Error("IsAlone is wrong")
+	}
+}

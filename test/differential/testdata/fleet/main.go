@@ -27,12 +27,17 @@ type question struct {
 	Groups     []fleetv1.ClusterGroup
 	Mappings   []fleetv1.BundleNamespaceMapping
 	Namespaces []corev1.Namespace
+	// States are the numbers of package rollout for how far each Cluster is with an upgrade.
+	States []int
 }
 
 type answer struct {
 	// Targets are the Clusters that the Bundle is for, Error why it is for none.
 	Targets []string
 	Error   string
+	// Moved are the Clusters that have the new version after a step of its rollout, RolloutError why there is none.
+	Moved        []string
+	RolloutError string
 }
 
 func main() {
@@ -71,9 +76,50 @@ func ask(scheme *runtime.Scheme, q *question) answer {
 	if err != nil {
 		return answer{Error: err.Error()}
 	}
-	result := answer{Targets: []string{}}
+	result := answer{Targets: []string{}, Moved: []string{}}
 	for _, t := range targets {
 		result.Targets = append(result.Targets, t.Cluster.Namespace+"/"+t.Cluster.Name)
 	}
+	if err := step(q, targets); err != nil {
+		result.RolloutError = err.Error()
+		return result
+	}
+	for _, t := range targets {
+		if t.Deployment != nil && t.Deployment.Spec.DeploymentID == t.DeploymentID {
+			result.Moved = append(result.Moved, t.Cluster.Namespace+"/"+t.Cluster.Name)
+		}
+	}
 	return result
+}
+
+// step has Fleet look at the Bundle once, as its reconciler does.
+func step(q *question, targets []*target.Target) error {
+	states := map[string]int{}
+	for i := range q.States {
+		states[q.Clusters[i].Namespace+"/"+q.Clusters[i].Name] = q.States[i]
+	}
+	for _, t := range targets {
+		state, known := states[t.Cluster.Namespace+"/"+t.Cluster.Name]
+		if !known {
+			continue // It is new.
+		}
+		id := "old"
+		if isMoved := state >= 2; isMoved {
+			id = t.DeploymentID
+		}
+		t.Deployment = &fleetv1.BundleDeployment{}
+		t.Deployment.Spec.DeploymentID, t.Deployment.Spec.StagedDeploymentID, t.Deployment.Status.AppliedDeploymentID = id, id, id
+		if isReady := state == 0 || state == 3; isReady {
+			t.Deployment.Status.Ready = true
+		} else if len(t.Cluster.Name)%2 == 0 {
+			t.Deployment.Status.AppliedDeploymentID = "older" // Not applied and not ready are the same to Fleet.
+			t.Deployment.Status.Ready = true
+		}
+	}
+	status := &fleetv1.BundleStatus{Unavailable: target.Unavailable(targets)}
+	var err error
+	if status.MaxUnavailable, err = target.MaxUnavailable(targets); err != nil {
+		return err
+	}
+	return target.UpdatePartitions(status, targets)
 }
