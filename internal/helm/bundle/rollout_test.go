@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -29,6 +30,7 @@ func TestHeldReleases(t *testing.T) {
 		return plan.Record{FleetCluster: cluster, Digest: "x", Keys: []string{"values.yaml"}, Installed: true, Rollout: &plan.Rollout{Content: content}}
 	}
 	have := plan.NewBundle(of, "team", name, plan.Chart{Version: "1.0.0", Agent: true}, "")
+	have.Generation = 1
 	objects := []client.Object{have}
 	for _, cluster := range []string{"one", "two"} {
 		have.Spec.Targets = append(have.Spec.Targets, fleetv1.BundleTarget{Name: cluster, ClusterName: cluster})
@@ -50,7 +52,10 @@ func TestHeldReleases(t *testing.T) {
 		if err := r.Get(t.Context(), bundleKey, its); err != nil {
 			t.Fatal(err)
 		}
-		_ = r.put(t.Context(), &scope{bundleKey, its, of, in, []*addonsv1.HelmReleaseProxy{one, two}}, its.Spec.Targets)
+		err := r.put(t.Context(), &scope{bundleKey, its, of, in, []*addonsv1.HelmReleaseProxy{one, two}}, its.Spec.Targets)
+		if err != nil && !errors.Is(err, errUnseen) {
+			t.Error(err)
+		}
 		var all fleetv1.BundleDeploymentList
 		if err := r.List(t.Context(), &all, client.InNamespace("team")); err != nil {
 			t.Fatal(err)
@@ -84,19 +89,23 @@ func TestHeldReleases(t *testing.T) {
 		r.Inputs.Saw(client.ObjectKeyFromObject(its), in)
 	}
 	expect("2.0.0", []string{"one"}, []string{"s-old"})
-	joined := plan.Record{FleetCluster: "two", Digest: "x", Keys: []string{"values.yaml"}, Rollout: &plan.Rollout{Content: content("1.0.0")}}
-	two = releaseOf(of, plan.Key{Namespace: "team", Name: "two"}, name, joined)
-	expect("2.0.0", nil, []string{"s-old"}) // One that is not installed is not held; its BundleDeployment still names the Content.
-	for _, cluster := range []string{"one", "two"} {
+	taken := func(cluster, deploymentID string) { // Fleet labels each BundleDeployment with the newest Content.
 		deployment := &fleetv1.BundleDeployment{}
 		if err := r.Get(t.Context(), plan.Key{Namespace: stamp.FleetNamespace("team", cluster), Name: name}, deployment); err != nil {
 			t.Fatal(err)
 		}
-		deployment.Labels[fleetv1.ContentNameLabel], deployment.Spec.DeploymentID = "s-new", "s-new:options"
+		deployment.Labels[fleetv1.ContentNameLabel], deployment.Spec.DeploymentID = "s-new", deploymentID
 		if err := r.Update(t.Context(), deployment); err != nil {
 			t.Fatal(err)
 		}
 	}
+	taken("one", "s-new:options")
+	taken("two", "s-old:options")
+	expect("2.0.0", []string{"one"}, []string{"s-old"})
+	joined := plan.Record{FleetCluster: "two", Digest: "x", Keys: []string{"values.yaml"}, Rollout: &plan.Rollout{Content: content("1.0.0")}}
+	two = releaseOf(of, plan.Key{Namespace: "team", Name: "two"}, name, joined)
+	expect("2.0.0", nil, []string{"s-old"}) // One that is not installed is not held; its BundleDeployment still names the Content.
+	taken("two", "s-new:options")
 	expect("2.0.0", nil, nil)
 }
 
