@@ -253,7 +253,7 @@ func (r *Reconciler) put(ctx context.Context, s *scope, targets []fleetv1.Bundle
 		left := slices.DeleteFunc(slices.Clone(s.have.Spec.Targets), func(its fleetv1.BundleTarget) bool {
 			return !slices.ContainsFunc(targets, func(target fleetv1.BundleTarget) bool { return target.ClusterName == its.ClusterName })
 		})
-		return cmp.Or(r.retain(ctx, s, left), errUnseen)
+		return cmp.Or(r.UpdateBundle(ctx, s.have, func(its *fleetv1.Bundle) { its.Spec.Targets = left }), errUnseen)
 	}
 	var files []fleetv1.BundleResource
 	if !s.in.Chart.Agent && (s.have == nil || store.FilesDigest(s.have) != s.in.Chart.Digest) {
