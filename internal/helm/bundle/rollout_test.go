@@ -82,12 +82,17 @@ func TestHeldReleases(t *testing.T) {
 			t.Errorf("chart %s, partitions %v, kept %v; want %s, %v, %v", version, listed, kept, wantVersion, wantListed, wantKept)
 		}
 	}
+	report := func() {
+		for _, its := range []*addonsv1.HelmReleaseProxy{one, two} {
+			r.Inputs.Saw(client.ObjectKeyFromObject(its), in)
+		}
+	}
+	report()
 	expect("1.0.0", nil, nil) // None may move.
+	in.Digest = "others"
 	one = releaseOf(of, key, name, record("one", content("2.0.0")))
 	expect("1.0.0", nil, nil) // The other one has not reported what it has, for however long.
-	for _, its := range []*addonsv1.HelmReleaseProxy{one, two} {
-		r.Inputs.Saw(client.ObjectKeyFromObject(its), in)
-	}
+	report()
 	expect("2.0.0", []string{"one"}, []string{"s-old"})
 	taken := func(cluster, deploymentID string) { // Fleet labels each BundleDeployment with the newest Content.
 		deployment := &fleetv1.BundleDeployment{}
