@@ -155,6 +155,7 @@ func (s staged) test(t *testing.T, download string) {
 	t.Run("those of one Cluster: its alone are written", s.testOne)
 	t.Run("some that never become ready reach no more Clusters than may be unavailable", s.testBad)
 	t.Run("a Cluster whose template fails keeps what it has", s.testFailing)
+	t.Run("a silent agent blocks no rollout", s.testOffline)
 	t.Run("nothing is left that nobody reads", s.testLeft)
 	t.Run("deleted: nothing is left", s.testDeleted)
 }
@@ -213,6 +214,38 @@ func (s staged) testFailing(t *testing.T) {
 	s.template(g, `who: {{ .Cluster.metadata.name }}-sixth`)
 	s.reaches(g, clusters, "shared: two", "-sixth")
 	s.p.bounded(g)
+}
+
+// testOffline makes c0 the canary, together with c1, and its agent silent: a change that c0 never takes over reaches all
+// others, the canary first.
+func (s staged) testOffline(t *testing.T) {
+	g := NewWithT(t)
+	silent := func(since time.Time) {
+		patch := fmt.Sprintf(`{"status":{"agent":{"lastSeen":%q}}}`, since.UTC().Format(time.RFC3339))
+		_, err := env.Kubectl(ctx, "-n", rolling, "patch", "clusters.fleet.cattle.io", "c0", "--subresource=status", "--type=merge", "-p", patch)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	s.p.begin(g)
+	for _, name := range []string{"c0", "c1"} {
+		cluster{rolling, name}.label(g, "canary=yes")
+	}
+	silent(time.Now().Add(-time.Hour))
+	s.patch(g, `{"spec":{"rollout":{"offlineAfter":"10m","stages":[{"name":"canary","clusterSelector":{"matchLabels":{"canary":"yes"}}}]}}}`)
+	s.template(g, `who: {{ .Cluster.metadata.name }}-{{ if eq .Cluster.metadata.name "c0" }}bad{{ else }}seventh{{ end }}`)
+	g.Eventually(func(g Gomega) {
+		g.Expect(s.p.have("-seventh")).To(HaveLen(clusters - 1))
+		its := s.proxy(g)
+		g.Expect(its.Status.ObservedGeneration).To(Equal(its.Generation))
+		completed := meta.FindStatusCondition(its.Status.Conditions, "RolloutCompleted")
+		g.Expect(string(completed.Status)+" "+completed.Message).To(Equal("True (1 offline: rolling/c0)"), told(its))
+	}).Should(Succeed())
+	s.template(g, `who: {{ .Cluster.metadata.name }}-eighth`)
+	silent(time.Now())
+	s.reaches(g, clusters, "-eighth")
+	g.Eventually(func(g Gomega) {
+		g.Expect(meta.IsStatusConditionTrue(s.proxy(g).Status.Conditions, "RolloutCompleted")).To(BeTrue(), told(s.proxy(g)))
+	}).Should(Succeed())
+	s.patch(g, fmt.Sprintf(`{"spec":{"rollout":{"offlineAfter":null,"stages":null,"maxUnavailable":%d}}}`, bound))
 }
 
 func (s staged) testLeft(t *testing.T) {

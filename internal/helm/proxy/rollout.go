@@ -67,13 +67,14 @@ func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy
 		if isWaiting && !target.Unknown && !target.Aside { // Its values may have changed with those of the others.
 			target.Unknown = !r.Knows(ctx, proxy, in, release, all[cluster])
 		}
-		if isWaiting && !target.Aside && (target.Ready.IsZero() || target.Pending != "") {
-			silent, err := r.silence(ctx, release)
+		if !target.Aside && (target.Pending == "" && target.Ready.IsZero() || target.Pending != "" && target.Granted == target.Pending) {
+			seen, err := r.lastSeen(ctx, release)
 			if err != nil {
 				return 0, err
 			}
+			silent := r.Now().Sub(seen)
 			if target.Offline = silent > offlineAfter; !target.Offline {
-				again = soonest(again, offlineAfter-silent+time.Second)
+				again = soonest(again, max(offlineAfter-silent, askAgain))
 			}
 		}
 		targets = append(targets, target)
@@ -139,36 +140,38 @@ type checkIns struct {
 
 type checkIn struct{ asked, seen time.Time }
 
-// askAgain is how often the program asks when an agent was seen last.
+// askAgain is how often the program asks when the agent of a Cluster was seen last that a rollout waits for.
 const askAgain = time.Minute
 
-// silence returns how long the agent of a release has been silent. Check-ins trigger no event: the cache has only the
-// metadata of Fleet Clusters.
-func (r *Reconciler) silence(ctx context.Context, release *addonsv1.HelmReleaseProxy) (time.Duration, error) {
+// lastSeen returns when the agent of a release was seen last. Check-ins trigger no event: the cache has only the metadata
+// of Fleet Clusters.
+func (r *Reconciler) lastSeen(ctx context.Context, release *addonsv1.HelmReleaseProxy) (time.Time, error) {
 	key := plan.Key{Namespace: release.Spec.ClusterRef.Namespace, Name: plan.RecordOf(release).FleetCluster}
 	r.checkIns.mu.Lock()
-	its := r.checkIns.all[key]
+	its, now := r.checkIns.all[key], r.Now()
 	r.checkIns.mu.Unlock()
-	if now := r.Now(); now.Sub(its.asked) >= askAgain {
-		fleet := &fleetv1.Cluster{}
-		if err := r.Live.Get(ctx, key, fleet); client.IgnoreNotFound(err) != nil {
-			return 0, fmt.Errorf("reading Fleet Cluster %s: %w", key, err)
-		} else if apierrors.IsNotFound(err) {
-			return 0, nil
-		}
-		its = checkIn{asked: now, seen: fleet.Status.Agent.LastSeen.Time}
-		r.checkIns.mu.Lock()
-		if r.checkIns.all == nil {
-			r.checkIns.all = map[plan.Key]checkIn{}
-		}
-		r.checkIns.all[key] = its
-		r.checkIns.mu.Unlock()
+	if now.Sub(its.asked) < askAgain {
+		return its.seen, nil
 	}
-	if its.seen.IsZero() { // Its release is installed, so the agent was there; Fleet has not noted yet when.
-		return 0, nil
+	fleet := &fleetv1.Cluster{}
+	if err := r.Live.Get(ctx, key, fleet); err != nil && !apierrors.IsNotFound(err) {
+		return now, fmt.Errorf("reading Fleet Cluster %s: %w", key, err)
 	}
-	return r.Now().Sub(its.seen), nil
+	seen := fleet.Status.Agent.LastSeen.Time
+	if seen.IsZero() { // Its release is installed, so the agent was there; Fleet has not noted yet when.
+		return now, nil
+	}
+	r.checkIns.mu.Lock()
+	defer r.checkIns.mu.Unlock()
+	if len(r.checkIns.all) >= mostCheckIns || r.checkIns.all == nil {
+		r.checkIns.all = map[plan.Key]checkIn{}
+	}
+	r.checkIns.all[key] = checkIn{asked: now, seen: seen}
+	return seen, nil
 }
+
+// mostCheckIns bounds the memory for Clusters that a rollout no longer waits for.
+const mostCheckIns = 1000
 
 func hashOf(parts []string) string { return plan.Digest([]byte(plan.JSON(parts))) }
 
