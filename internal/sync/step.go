@@ -133,9 +133,9 @@ func (s *scope) first(wanted step) step {
 // isNew reports whether the Cluster is not in Fleet yet.
 func (s *scope) isNew() bool { return s.fleet == nil || s.relation == stamp.Orphan }
 
-// isTurning reports whether Fleet is to install the agent of a Cluster whose agent was to register itself by
-// itself, and has to wait for the control plane. Named now, the kubeconfig would be missing, and
-// Fleet would look for it at intervals of up to 10 minutes.
+// isTurning reports whether Fleet shall install the agent of a Cluster whose agent was to register itself,
+// and has to wait for the control plane. If the Fleet Cluster named the kubeconfig now, it would be missing,
+// and Fleet would look for it at intervals of up to 10 minutes.
 func (s *scope) isTurning() bool {
 	return !s.byAgent && s.has() && s.fleet.Spec.KubeConfigSecret == "" && !s.isInitialized()
 }
@@ -144,7 +144,7 @@ func (s *scope) isInitialized() bool {
 	return ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false)
 }
 
-// retained reports that the agent does not go where the FleetAddonConfig wants it; empty if it does.
+// agentNote says that the agent does not go where the FleetAddonConfig wants it; empty if it does.
 func (s *scope) agentNote() string {
 	runs, asked := s.agentNamespace(), s.in.Cluster.AgentNamespace
 	if runs == asked {

@@ -108,7 +108,7 @@ func testAgentBundle(t *testing.T) {
 	}
 	g.Eventually(func(g Gomega) { g.Expect(targets(g)).To(BeNumerically(">=", 1)) }).Should(Succeed())
 	// Fleet looks at it again, now that everything is there.
-	kubectl(g, "-n", classNamespace, "annotate", "bundles.fleet.cattle.io", "fleet-agent-one", "look=again")
+	kubectl(g, "-n", classNamespace, "annotate", "bundles.fleet.cattle.io", "fleet-agent-one", "reconcile-at=now")
 	g.Consistently(targets).WithTimeout(3 * time.Second).Should(Equal(1))
 }
 

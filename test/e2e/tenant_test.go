@@ -120,7 +120,7 @@ func withoutPolicies(t *testing.T, g Gomega) {
 
 // touchBundle makes Fleet work out the targets of the platform's bundle again.
 func touchBundle(g Gomega) {
-	kubectl(g, "-n", platform, "annotate", "--overwrite", "bundles.fleet.cattle.io", baseline, "look="+time.Now().Format("150405.000"))
+	kubectl(g, "-n", platform, "annotate", "--overwrite", "bundles.fleet.cattle.io", baseline, "reconcile-at="+time.Now().Format("150405.000"))
 }
 
 // nothingClaimed checks that no Cluster of the namespace was taken in.

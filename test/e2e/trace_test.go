@@ -132,7 +132,7 @@ spec:
 		// As trace advises: a Cluster may bring a mapping for Bundles that do not want the Cluster
 		// itself, and Fleet looks at those only when they change.
 		for _, namespace := range []string{traceLib, "trace-a"} {
-			kubectl(g, "-n", namespace, "annotate", "--overwrite", "bundles.fleet.cattle.io", "--all", "looked-at="+time.Now().Format("150405.000"))
+			kubectl(g, "-n", namespace, "annotate", "--overwrite", "bundles.fleet.cattle.io", "--all", "reconcile-at="+time.Now().Format("150405.000"))
 		}
 		counts := map[string]int{}
 		all := append(slices.Clone(clusters), &tracedCluster{namespace: "trace-a", name: "absent"})

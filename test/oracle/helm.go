@@ -70,8 +70,6 @@ type Carrier struct {
 	Download                                string
 	Chart, Version, ReleaseName, ReleasedIn string
 	CorrectDrift                            bool
-	// MaxUnavailable is on how many Clusters a change may be under way.
-	MaxUnavailable string
 	// Once means that what is installed stays, whatever comes of the carrier, and Paused that Fleet leaves it alone.
 	Once, Paused bool
 	// Targets are the values by Fleet Cluster.
@@ -283,9 +281,6 @@ func (s *State) wanted(proxy *addonsv1.HelmChartProxy) (carrier *Carrier, shared
 	}
 	if proxy.Spec.Download == addonsv1.DownloadAgent {
 		carrier.Download = "Agent"
-	}
-	if proxy.Spec.Rollout != nil {
-		carrier.MaxUnavailable = proxy.Spec.Rollout.MaxUnavailable.String()
 	}
 	shared, readable := s.sharedValues(proxy)
 	return carrier, shared, carrier.Version == "" || !readable || s.Helm.Down && !s.isAtHand(proxy)

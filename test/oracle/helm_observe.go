@@ -171,9 +171,6 @@ func (l *helmObservation) bundle(bundle *fleetv1.Bundle) {
 		Download: "Manager", ReleaseName: spec.Helm.ReleaseName, ReleasedIn: spec.DefaultNamespace, Targets: map[string]any{}, UID: bundle.UID,
 		CorrectDrift: spec.CorrectDrift != nil && spec.CorrectDrift.Enabled, Once: spec.KeepResources, Paused: spec.Paused,
 	}
-	if spec.RolloutStrategy != nil {
-		carrier.MaxUnavailable = spec.RolloutStrategy.MaxUnavailable.String()
-	}
 	for _, resource := range spec.Resources {
 		if resource.Name == "Chart.yaml" {
 			var chart struct{ Name, Version string }

@@ -132,6 +132,52 @@ func deploy(bundle *fleetv1.Bundle, target *fleetv1.BundleTarget) error {
 	return admin.Status().Patch(ctx, its, client.MergeFrom(before))
 }
 
+// fleetRollsOut plays Fleet and its agents where a rollout waits for them: what is installed follows its Bundle, unless the
+// Bundle's partitions leave it out.
+func (r *run) fleetRollsOut() error {
+	var bundles fleetv1.BundleList
+	if err := admin.List(ctx, &bundles); err != nil {
+		return err
+	}
+	for i := range bundles.Items {
+		bundle := &bundles.Items[i]
+		of, _ := oracle.MadeFor(bundle)
+		if proxy := r.state.Helm.Proxies[of]; proxy == nil || proxy.Spec.Rollout == nil || !bundle.DeletionTimestamp.IsZero() {
+			continue
+		}
+		for j := range bundle.Spec.Targets {
+			target := &bundle.Spec.Targets[j]
+			its := &fleetv1.BundleDeployment{}
+			key := client.ObjectKey{Namespace: oracle.FleetNamespace(oracle.Key{Namespace: bundle.Namespace, Name: target.ClusterName}), Name: bundle.Name}
+			if err := admin.Get(ctx, key, its); client.IgnoreNotFound(err) != nil {
+				return err
+			} else if err != nil || isCurrent(its, bundle, target) || isLeftOut(bundle, target) {
+				continue
+			}
+			if err := deploy(bundle, target); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func isCurrent(its *fleetv1.BundleDeployment, bundle *fleetv1.Bundle, target *fleetv1.BundleTarget) bool {
+	return !its.DeletionTimestamp.IsZero() || maps.Equal(its.Labels, merged(its.Labels, bundle.Labels)) &&
+		slices.Equal(its.Spec.Options.DownstreamResources, target.DownstreamResources) && its.Spec.Options.ForceSyncGeneration == target.ForceSyncGeneration
+}
+
+func merged(a, b map[string]string) map[string]string {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}
+
+func isLeftOut(bundle *fleetv1.Bundle, target *fleetv1.BundleTarget) bool {
+	strategy := bundle.Spec.RolloutStrategy
+	return strategy != nil && !slices.ContainsFunc(strategy.Partitions, func(its fleetv1.Partition) bool { return its.ClusterName == target.ClusterName })
+}
+
 // fleetWithdraws plays Fleet, which takes away what no Bundle targets any more.
 func (r *run) fleetWithdraws() error {
 	return r.withdraw(func(bundle *fleetv1.Bundle, fleetCluster string) bool { return !oracle.IsTarget(bundle, fleetCluster) })

@@ -223,7 +223,7 @@ func (r *run) quiet() error {
 	want := oracle.View(converged)
 	deadline := time.Now().Add(r.patience)
 	for calmSince := (time.Time{}); ; {
-		if err := r.fleetWithdraws(); err != nil {
+		if err := cmp.Or(r.fleetWithdraws(), r.fleetRollsOut()); err != nil {
 			return err
 		}
 		seen, err := r.observe()

@@ -36,8 +36,8 @@ func (e *explainer) conclude() {
 		e.say("the Bundle is not for the Cluster, and Fleet is about to remove it")
 	case deployed != nil:
 		e.say("the Bundle is not for the Cluster any more, but Fleet has not looked again: it is still there (%s)", deployed.State)
-		e.trace.Do = "Fleet looks again when the Bundle or a Fleet Cluster changes, not when a mapping, group or Namespace does; Muster sees to its own mappings. To have it look now: " +
-			fmt.Sprintf("kubectl annotate bundles.fleet.cattle.io -n %s %s looked-at=\"$(date +%%s)\" --overwrite", e.Bundle.Namespace, e.Bundle.Name)
+		e.trace.Do = "Fleet reconciles it when the Bundle or a Fleet Cluster changes, not when a mapping, group or Namespace does; Muster sees to its own mappings. To have it do so now: " +
+			fmt.Sprintf("kubectl annotate bundles.fleet.cattle.io -n %s %s reconcile-at=\"$(date +%%s)\" --overwrite", e.Bundle.Namespace, e.Bundle.Name)
 	default:
 		e.say("the Bundle is not for the Cluster, and is not there")
 	}
