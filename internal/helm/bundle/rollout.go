@@ -33,8 +33,10 @@ func (s *scope) strategy(targets []fleetv1.BundleTarget, content string) *fleetv
 		return nil
 	}
 	isFree := map[string]bool{}
-	for _, release := range s.releases {
-		isFree[plan.RecordOf(release).FleetCluster] = !plan.Holds(release, content)
+	for _, release := range s.releases { // Several may name one Fleet Cluster: others may have forged one.
+		its := plan.RecordOf(release).FleetCluster
+		was, isKnown := isFree[its]
+		isFree[its] = (was || !isKnown) && !plan.Holds(release, content)
 	}
 	return plan.StrategyFor(targets, func(fleetCluster string) bool { return !isFree[fleetCluster] })
 }

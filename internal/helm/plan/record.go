@@ -97,7 +97,7 @@ func (r Rollout) After(release Release, longest time.Duration, now time.Time) *R
 	case r.Pending != "":
 	case release.Healthy && r.Ready == nil:
 		r.Ready, r.Failed = later(now, 0), false
-	case !release.Healthy && r.Ready != nil && now.Sub(r.Ready.Time) < longest:
+	case (release.Failed || release.Deployed && !release.Healthy) && r.Ready != nil && now.Sub(r.Ready.Time) < longest:
 		after := metav1.Duration{Duration: now.Sub(r.Ready.Time).Truncate(time.Second)}
 		if r.Regression == nil || after.Duration < r.Regression.After.Duration {
 			r.Regression = &Regression{At: *later(now, 0), After: after}

@@ -59,6 +59,11 @@ func (r *Reconciler) isHeld(ctx context.Context, s *scope, digest string) (bool,
 // isLost reports whether somebody has deleted the values that the release has. Fleet works on no target of a Bundle
 // while one names values that do not exist, and nobody can render the old ones any more.
 func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
+	isElsewhere := s.record.Digest != "" && s.record.Bundle != s.bundle.UID                         // They go with an earlier Bundle.
+	isGone := s.deployment == nil && s.record.Rollout.Content != s.bundle.Labels[plan.ContentLabel] // Fleet makes none for what is held.
+	if isElsewhere || isGone {
+		return true, nil
+	}
 	if s.record.Digest == "" || s.record.Secret { // The program may not read Secrets.
 		return false, nil
 	}
@@ -82,5 +87,6 @@ func (s *scope) takeOver() {
 func (r *Reconciler) Knows(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster) bool {
 	s := &scope{proxy: of, release: release, inputs: in, cluster: cluster}
 	from := r.digestOfSources(ctx, s)
-	return from != 0 && r.last(s).from == from
+	last, its := r.last(s), plan.RecordOf(release).Rollout
+	return from != 0 && last.from == from && (!last.isHeld || its != nil && its.Pending != "") // The cache may lack the record.
 }

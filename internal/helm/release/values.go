@@ -53,7 +53,8 @@ type written struct {
 
 // isOf reports whether the values that the record names were written, for the Bundle of now.
 func (w written) isOf(s *scope) bool {
-	return w.failed == nil && !w.isHeld && w.digest == s.record.Digest && w.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID
+	isWaiting := s.record.Rollout != nil && s.record.Rollout.Pending != "" // The record was not written, or is not in the cache yet.
+	return w.failed == nil && !w.isHeld && !isWaiting && w.digest == s.record.Digest && w.bundle == s.bundle.UID && s.record.Bundle == s.bundle.UID
 }
 
 // checkInterval is how often a release repeats, without an event, the write of a Secret, which a user may have
@@ -112,16 +113,16 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	if last.isHeld { // Its turn has come for the values of these sources; an unsteady template has others now.
 		return r.put(ctx, s, s.next(layers, digest), layers, from)
 	}
-	if isHeld, err := r.isHeld(ctx, s, digest); isHeld || err != nil {
-		r.rendered.Store(client.ObjectKeyFromObject(s.release), written{from: from, digest: digest, at: r.Now(), isHeld: true})
-		return err
-	}
-	if last.isOf(s) && digest != last.digest {
+	if last.isOf(s) && s.hasContent() && digest != last.digest {
 		// The template gives something else each time. Without a change there is no upgrade.
 		last.at = r.Now()
 		r.rendered.Store(client.ObjectKeyFromObject(s.release), last)
 		s.retryAfter(checkInterval)
 		return nil
+	}
+	if isHeld, err := r.isHeld(ctx, s, digest); isHeld || err != nil {
+		r.rendered.Store(client.ObjectKeyFromObject(s.release), written{from: from, digest: digest, at: r.Now(), isHeld: true})
+		return err
 	}
 	return r.put(ctx, s, s.next(layers, digest), layers, from)
 }
