@@ -189,6 +189,8 @@ type RolloutStrategy struct {
 	// OfflineAfter is how long Fleet's agent on a Cluster may be silent, before a rollout goes on
 	// without that Cluster. It must be longer than the interval at which agents check in, which is 15
 	// minutes unless Fleet is configured otherwise. The default is 30 minutes.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 	// +optional
 	OfflineAfter *metav1.Duration `json:"offlineAfter,omitempty"`
 }
@@ -219,6 +221,8 @@ type RolloutStage struct {
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 	// Soak is how long every Cluster of the stage must have been ready with the change, before the
 	// next stage gets it.
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 	// +optional
 	Soak *metav1.Duration `json:"soak,omitempty"`
 	// Approval specifies whether the stage begins by itself, which is the default, or waits until

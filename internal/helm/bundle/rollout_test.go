@@ -125,3 +125,15 @@ func TestNobodyMoves(t *testing.T) {
 		t.Errorf("none held: %v", none)
 	}
 }
+
+// A forged HelmReleaseProxy for the same Fleet Cluster does not set it free.
+func TestForgedReleaseFreesNobody(t *testing.T) {
+	of, key := proxyOf("team", "web"), plan.Key{Namespace: "team", Name: "one"}
+	of.Spec.Rollout = &addonsv1.RolloutStrategy{}
+	own := releaseOf(of, key, "b", plan.Record{FleetCluster: "one", Installed: true, Rollout: &plan.Rollout{Content: "old"}})
+	forged := releaseOf(of, key, "b", plan.Record{FleetCluster: "one"})
+	s := &scope{of: of, releases: []*addonsv1.HelmReleaseProxy{own, forged}}
+	if got := s.strategy([]fleetv1.BundleTarget{{ClusterName: "one"}}, "new"); got == nil {
+		t.Error("a forged HelmReleaseProxy sets the Cluster free")
+	}
+}

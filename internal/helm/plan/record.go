@@ -65,8 +65,11 @@ type Rollout struct {
 	Content string `json:"content,omitempty"`
 	// Pending is the hash of the content and the values that the release waits for; empty if it has the wanted ones.
 	Pending string `json:"pending,omitempty"`
-	// Ready is since when the release has been ready with what it has.
-	Ready *metav1.Time `json:"ready,omitempty"`
+	// Since is when the release took over what it has in a rollout.
+	Since *metav1.Time `json:"since,omitempty"`
+	// Ready is since when the release has been ready with what it has, and Unready since when it no longer is.
+	Ready   *metav1.Time `json:"ready,omitempty"`
+	Unready *metav1.Time `json:"unready,omitempty"`
 	// Failed says that the agent could not deploy what it has.
 	Failed bool `json:"failed,omitempty"`
 	// Regression is when the release ceased to be ready.
@@ -90,24 +93,39 @@ func Holds(release *addonsv1.HelmReleaseProxy, content string) bool {
 	return record.Installed && (record.Rollout == nil || record.Rollout.Content != content)
 }
 
-// After returns what follows from the observed state of the release. Nobody asks about a release that has been ready for
-// longer than the longest soak time.
-func (r Rollout) After(release Release, longest time.Duration, now time.Time) *Rollout {
+// UnreadyPatience is how long a release may be unready before that counts as a regression: its Deployments are, for
+// seconds, whenever a node is drained.
+const UnreadyPatience = 5 * time.Minute
+
+// After returns what follows from the observed state of the release, and the delay before the next reconcile; zero for
+// none. Nobody asks about a release that has been ready for longer than the longest soak time. A release that waits for
+// Fleet or its agent says nothing.
+func (r Rollout) After(release Release, longest time.Duration, now time.Time) (*Rollout, time.Duration) {
 	switch {
 	case r.Pending != "":
-	case release.Healthy && r.Ready == nil:
-		r.Ready, r.Failed = later(now, 0), false
-	case (release.Failed || release.Deployed && !release.Healthy) && r.Ready != nil && now.Sub(r.Ready.Time) < longest:
-		after := metav1.Duration{Duration: now.Sub(r.Ready.Time).Truncate(time.Second)}
+	case release.Healthy && (r.Ready == nil || r.Unready != nil):
+		r.Ready, r.Unready, r.Failed = later(now, 0), nil, false
+	case release.Healthy, r.Ready == nil, now.Sub(r.Ready.Time) >= longest && r.Unready == nil:
+	case release.Deployed && r.Unready == nil:
+		r.Unready = later(now, 0)
+		return &r, UnreadyPatience
+	case release.Deployed && now.Sub(r.Unready.Time) < UnreadyPatience:
+		return &r, UnreadyPatience - now.Sub(r.Unready.Time)
+	case release.Failed, release.Deployed:
+		at := now
+		if r.Unready != nil {
+			at = r.Unready.Time
+		}
+		after := metav1.Duration{Duration: at.Sub(r.Ready.Time).Truncate(time.Second)}
 		if r.Regression == nil || after.Duration < r.Regression.After.Duration {
 			r.Regression = &Regression{At: *later(now, 0), After: after}
 		}
-		r.Ready = nil
+		r.Ready, r.Unready = nil, nil
 	}
 	if r.Pending == "" && r.Ready == nil {
 		r.Failed = r.Failed || release.Failed
 	}
-	return &r
+	return &r, 0
 }
 
 // If Helm refuses to install a release, a copy of its values stays on the cluster: Fleet's agent removes copies

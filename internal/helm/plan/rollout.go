@@ -14,8 +14,11 @@ import (
 	"github.com/muster-fleet/muster/internal/helm/rollout"
 )
 
-// defaultOfflineAfter is longer than the interval at which Fleet's agents check in by default, which is 15 minutes.
-const defaultOfflineAfter = 30 * time.Minute
+const (
+	// checkInInterval is the interval at which Fleet's agents check in by default.
+	checkInInterval     = 15 * time.Minute
+	defaultOfflineAfter = 30 * time.Minute
+)
 
 // IsStaged reports whether the rollout of a HelmChartProxy decides when its releases take a change over.
 func IsStaged(proxy *addonsv1.HelmChartProxy) bool {

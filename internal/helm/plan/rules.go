@@ -155,6 +155,9 @@ func Warnings(proxy *addonsv1.HelmChartProxy) []string {
 	warn(namesNoCredentials(&proxy.Spec), "credentials", "it names no Secret")
 	warn(namesNoAuthority(&proxy.Spec), "tlsConfig.caSecret", "it names no Secret")
 	warn(IsInstallOnce(proxy) && ptr.Deref(proxy.Spec.CorrectDrift, false), "correctDrift", "with InstallOnce nothing is put back")
+	if IsStaged(proxy) && OfflineAfter(proxy) < checkInInterval {
+		warnings = append(warnings, "spec.rollout.offlineAfter is shorter than the 15 minutes after which Fleet's agents check in by default: Clusters then count as offline that are not")
+	}
 	warn(IsInstallOnce(proxy) && proxy.Spec.Rollout != nil, "rollout", "with InstallOnce there is one installation for each Cluster, and no change")
 	if proxy.Spec.Download == addonsv1.DownloadAgent && proxy.Spec.Credentials != nil {
 		warnings = append(warnings, "spec.credentials: with spec.download Agent, they are copied to the namespaces of the selected Clusters, and their agents have them")

@@ -49,6 +49,8 @@ type Reconciler struct {
 	Knows Knows
 
 	checkIns checkIns
+	// granted maps the key of a HelmReleaseProxy to the hash that was granted last.
+	granted sync.Map
 }
 
 // Reconcile reconciles one HelmChartProxy.
@@ -106,10 +108,9 @@ func (r *Reconciler) reconcile(ctx context.Context, proxy *addonsv1.HelmChartPro
 	if in.Selector != nil {
 		failed = r.selectClusters(ctx, proxy, in, &now)
 	}
-	if plan.IsStaged(proxy) && now.isSelectionKnown && failed == nil && !in.Incomplete {
-		var soon time.Duration
-		soon, failed = r.rollOut(ctx, proxy, in, &now)
-		again = soonest(again, soon)
+	if plan.IsStaged(proxy) && now.isSelectionKnown && !in.Incomplete {
+		soon, err := r.rollOut(ctx, proxy, in, &now)
+		again, failed = soonest(again, soon), cmp.Or(failed, err)
 	}
 	if trouble, err := r.untaken(ctx, now.releases); err != nil {
 		return ctrl.Result{}, err

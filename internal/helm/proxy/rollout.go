@@ -47,15 +47,13 @@ func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy
 		}
 		selections = append(selections, selection)
 	}
-	stageOf, sizes, isWaiting := rollout.Assign(selections, keys), make([]int, len(selections)+1), false
+	stageOf, sizes := rollout.Assign(selections, keys), make([]int, len(selections)+1)
 	releases := map[plan.Key]*addonsv1.HelmReleaseProxy{}
 	for _, release := range now.releases {
 		cluster := plan.ClusterOf(release)
 		if all[cluster] != nil {
 			releases[cluster] = release
 			sizes[stageOf[cluster]]++
-			its := plan.RecordOf(release).Rollout
-			isWaiting = isWaiting || its != nil && its.Pending != ""
 		}
 	}
 	var targets []rollout.Target
@@ -64,24 +62,41 @@ func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy
 		stage := stageOf[cluster]
 		target := r.targetOf(proxy, in, release, all[cluster], soakOf(strategy, stage))
 		target.Stage = stage
-		if isWaiting && !target.Unknown && !target.Aside { // Its values may have changed with those of the others.
-			target.Unknown = !r.Knows(ctx, proxy, in, release, all[cluster])
-		}
 		if !target.Aside && (target.Pending == "" && target.Ready.IsZero() || target.Pending != "" && target.Granted == target.Pending) {
 			seen, err := r.lastSeen(ctx, release)
 			if err != nil {
 				return 0, err
 			}
-			silent := r.Now().Sub(seen)
-			if target.Offline = silent > offlineAfter; !target.Offline {
+			switch silent := r.Now().Sub(seen); {
+			case silent <= offlineAfter:
 				again = soonest(again, max(offlineAfter-silent, askAgain))
+			case isSilenced(proxy, release, seen.Add(offlineAfter)):
+				target.Failed = true
+			default:
+				target.Offline = true
 			}
 		}
 		targets = append(targets, target)
 	}
-	d := rollout.Next(stagesOf(strategy, sizes), targets, proxy.Annotations[addonsv1.RolloutApprovedAnnotation], hashOf, r.Now())
+	next := func() rollout.Decision {
+		return rollout.Next(stagesOf(strategy, sizes), targets, proxy.Annotations[addonsv1.RolloutApprovedAnnotation], hashOf, r.Now())
+	}
+	d := next()
+	if len(d.Move)+len(d.Approve) > 0 { // The values of Clusters before may have changed together with these.
+		for i := range targets {
+			if its := &targets[i]; its.Stage <= d.Stage && !its.Unknown && !its.Aside {
+				its.Unknown = !r.Knows(ctx, proxy, in, releases[its.Cluster], all[its.Cluster])
+			}
+		}
+		d = next()
+	}
 	now.rollout = &d
 	var errs []error
+	for _, its := range targets { // What was granted before a pause may be wrong after it.
+		if its.Aside && its.Granted != "" && its.Granted == its.Pending {
+			errs = append(errs, r.annotate(ctx, releases[its.Cluster], plan.GrantedAnnotation, ""))
+		}
+	}
 	for key, clusters := range map[string][]plan.Key{addonsv1.RolloutApprovedAnnotation: d.Approve, plan.GrantedAnnotation: d.Move} {
 		for _, cluster := range clusters {
 			errs = append(errs, r.annotate(ctx, releases[cluster], key, plan.RecordOf(releases[cluster]).Rollout.Pending))
@@ -101,7 +116,23 @@ func soonest(a, b time.Duration) time.Duration {
 func (r *Reconciler) annotate(ctx context.Context, release *addonsv1.HelmReleaseProxy, key, value string) error {
 	want := release.DeepCopy()
 	metav1.SetMetaDataAnnotation(&want.ObjectMeta, key, value)
-	return client.IgnoreNotFound(r.Change(ctx, release, want))
+	err := client.IgnoreNotFound(r.Change(ctx, release, want))
+	if err == nil && key == plan.GrantedAnnotation {
+		r.granted.Store(client.ObjectKeyFromObject(release), value)
+	}
+	return err
+}
+
+// isSilenced reports whether an agent went silent after its release took a change over, so that the change may be why. An
+// agent is silent from a time on, and was there when that is later than the change; people may say that it was not.
+func isSilenced(proxy *addonsv1.HelmChartProxy, release *addonsv1.HelmReleaseProxy, from time.Time) bool {
+	its := plan.RecordOf(release).Rollout
+	return its != nil && its.Pending == "" && its.Since != nil && from.After(its.Since.Time) && its.Since.After(retriedAt(proxy))
+}
+
+func retriedAt(proxy *addonsv1.HelmChartProxy) time.Time {
+	at, _ := time.Parse(time.RFC3339, proxy.Annotations[addonsv1.RolloutRetryAnnotation])
+	return at
 }
 
 // targetOf returns what the rollout knows of a release.
@@ -115,11 +146,15 @@ func (r *Reconciler) targetOf(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs,
 	}
 	if its := record.Rollout; its != nil {
 		target.Pending, target.Failed = its.Pending, its.Failed
-		if its.Ready != nil {
+		if its.Ready != nil && its.Unready == nil {
 			target.Ready = its.Ready.Time
 		}
-		since, _ := time.Parse(time.RFC3339, proxy.Annotations[addonsv1.RolloutRetryAnnotation])
-		target.Regressed = its.Regression != nil && its.Regression.After.Duration < soak && its.Regression.At.After(since)
+		target.Regressed = its.Regression != nil && its.Regression.After.Duration < soak && its.Regression.At.After(retriedAt(proxy))
+		if granted, found := r.granted.Load(client.ObjectKeyFromObject(release)); found && granted == its.Pending {
+			target.Granted = its.Pending // The cache may lack the grant, and would let one more Cluster move.
+		} else if found {
+			r.granted.Delete(client.ObjectKeyFromObject(release))
+		}
 	}
 	if available := meta.FindStatusCondition(conditions, addonsv1.ClusterAvailableCondition); available != nil {
 		switch available.Reason {

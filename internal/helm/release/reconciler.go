@@ -276,7 +276,9 @@ func (r *Reconciler) observe(s *scope) plan.Release {
 	var wait time.Duration
 	s.record, wait = s.record.After(observed, wanted.Content+" "+s.record.Digest, r.Now())
 	if s.record.Rollout != nil {
-		s.record.Rollout = s.record.Rollout.After(observed, plan.LongestSoak(s.proxy), r.Now())
+		var patience time.Duration
+		s.record.Rollout, patience = s.record.Rollout.After(observed, plan.LongestSoak(s.proxy), r.Now())
+		s.retryAfter(patience)
 	}
 	s.retryAfter(wait)
 	return observed

@@ -2,9 +2,11 @@ package release
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -56,12 +58,12 @@ func (r *Reconciler) isHeld(ctx context.Context, s *scope, digest string) (bool,
 	return true, nil
 }
 
-// isLost reports whether somebody has deleted the values that the release has. Fleet works on no target of a Bundle
+// isLost reports whether somebody has deleted the values or the BundleDeployment that the release has. Fleet works on no target of a Bundle
 // while one names values that do not exist, and nobody can render the old ones any more.
 func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
-	isElsewhere := s.record.Digest != "" && s.record.Bundle != s.bundle.UID                         // They go with an earlier Bundle.
-	isGone := s.deployment == nil && s.record.Rollout.Content != s.bundle.Labels[plan.ContentLabel] // Fleet makes none for what is held.
-	if isElsewhere || isGone {
+	// The values go with an earlier Bundle, or Fleet makes no BundleDeployment for what is held.
+	isElsewhere := s.record.Digest != "" && s.record.Bundle != s.bundle.UID
+	if isElsewhere || s.deployment == nil && s.record.Rollout.Content != s.bundle.Labels[plan.ContentLabel] {
 		return true, nil
 	}
 	if s.record.Digest == "" || s.record.Secret { // The program may not read Secrets.
@@ -75,10 +77,11 @@ func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
 }
 
 // takeOver notes that the release has the wanted content with the values that were just written.
-func (s *scope) takeOver() {
+func (s *scope) takeOver(now time.Time) {
 	if s.record.Rollout != nil && s.record.Installed {
 		if its := *s.record.Rollout; its.Pending != "" {
-			s.record.Rollout = &plan.Rollout{Content: s.content()}
+			since := metav1.NewTime(now.Truncate(time.Second))
+			s.record.Rollout = &plan.Rollout{Content: s.content(), Since: &since}
 		}
 	}
 }

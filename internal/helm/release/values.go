@@ -141,7 +141,7 @@ func (r *Reconciler) put(ctx context.Context, s *scope, record plan.Record, laye
 	}
 	record.Secretive, record.Bundle = record.Secretive || record.Secret, s.bundle.UID
 	s.record = record
-	s.takeOver()
+	s.takeOver(r.Now())
 	r.rendered.Store(client.ObjectKeyFromObject(s.release), written{
 		from: from, digest: record.Digest, object: store.ObjectDigest(object), bundle: s.bundle.UID, at: r.Now(),
 	})

@@ -1,0 +1,140 @@
+package proxy
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/inputs"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/helm/rollout"
+	"github.com/muster-fleet/muster/internal/helm/store"
+	"github.com/muster-fleet/muster/internal/program"
+)
+
+var noon = time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+
+// rolled is a HelmChartProxy with two stages, and releases on Clusters a, b and c; a is the canary.
+type rolled struct {
+	*Reconciler
+	of    *addonsv1.HelmChartProxy
+	in    *inputs.Inputs
+	state state
+}
+
+func newRolled(t *testing.T, records map[string]plan.Rollout, fleets ...client.Object) *rolled {
+	t.Helper()
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rolled{of: &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "web", UID: "web"}}, in: &inputs.Inputs{Digest: "1"}}
+	r.of.Spec.Rollout = &addonsv1.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromInt32(1)), Stages: []addonsv1.RolloutStage{
+		{Name: "canary", ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "canary"}}},
+	}}
+	read := &inputs.Reader{Now: func() time.Time { return noon }}
+	objects := slices.Clone(fleets)
+	for _, name := range []string{"a", "b", "c"} {
+		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: name}}
+		if name == "a" {
+			cluster.Labels = map[string]string{"tier": "canary"}
+		}
+		release := wantedRelease(r.of, r.in, client.ObjectKeyFromObject(cluster), nil)
+		release.Name = "web-" + name
+		release.Status.Conditions = []metav1.Condition{{Type: addonsv1.HelmReleaseReadyCondition, Status: metav1.ConditionTrue}}
+		its := records[name]
+		release.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: name, Installed: true, Rollout: &its}.String()
+		read.Saw(client.ObjectKeyFromObject(release), r.in)
+		r.state.clusters, r.state.releases = append(r.state.clusters, cluster), append(r.state.releases, release)
+		objects = append(objects, release.DeepCopy())
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+	r.Reconciler = &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Inputs: read, Now: func() time.Time { return noon },
+		Knows: func(context.Context, *addonsv1.HelmChartProxy, *inputs.Inputs, *addonsv1.HelmReleaseProxy, *clusterv1.Cluster) bool { return true }}
+	return r
+}
+
+// step decides once, and returns the Clusters that may move by now, and the reason why the rollout waits.
+func (r *rolled) step(t *testing.T) (granted []string, reason rollout.Reason) {
+	t.Helper()
+	if _, err := r.rollOut(t.Context(), r.of, r.in, &r.state); err != nil {
+		t.Fatal(err)
+	}
+	for _, release := range r.state.releases {
+		live := &addonsv1.HelmReleaseProxy{}
+		if err := r.Get(t.Context(), client.ObjectKeyFromObject(release), live); err != nil {
+			t.Fatal(err)
+		}
+		if live.Annotations[plan.GrantedAnnotation] != "" {
+			granted = append(granted, release.Spec.ClusterRef.Name)
+		}
+	}
+	return granted, r.state.rollout.Reason
+}
+
+func ago(d time.Duration) *metav1.Time { return ptr.To(metav1.NewTime(noon.Add(-d))) }
+
+// A grant counts before the cache has it: else one more Cluster would move than may be unavailable.
+func TestGrantsCountAtOnce(t *testing.T) {
+	ready := ago(time.Hour)
+	r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready}, "b": {Pending: "new", Ready: ready}, "c": {Pending: "new", Ready: ready}})
+	b := r.state.releases[1]
+	reported := b.Annotations[plan.RecordAnnotation]
+	b.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: "b", Installed: true}.String()
+	first, _ := r.step(t)
+	b.Annotations[plan.RecordAnnotation] = reported // It sorts before c, whose grant the cache lacks.
+	second, _ := r.step(t)
+	if !slices.Equal(first, []string{"c"}) || !slices.Equal(second, first) {
+		t.Errorf("granted %v, and then %v", first, second)
+	}
+}
+
+// Nothing moves whose sources, or those of the stages before, are not rendered yet.
+func TestUnknownReleasesKeepOthersWaiting(t *testing.T) {
+	ready := ago(time.Hour)
+	r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready}, "b": {Pending: "new", Ready: ready}, "c": {Ready: ready}})
+	r.Knows = func(_ context.Context, _ *addonsv1.HelmChartProxy, _ *inputs.Inputs, release *addonsv1.HelmReleaseProxy, _ *clusterv1.Cluster) bool {
+		return release.Spec.ClusterRef.Name != "a"
+	}
+	if granted, _ := r.step(t); len(granted) > 0 {
+		t.Errorf("granted %v", granted)
+	}
+}
+
+// An agent that was silent before the change is set aside. One that has been since is a failure of the change, unless
+// somebody says otherwise.
+func TestSilentAgents(t *testing.T) {
+	fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a"}}
+	fleet.Status.Agent.LastSeen = *ago(time.Hour)
+	ready := ago(2 * time.Hour)
+	for name, test := range map[string]struct {
+		its     plan.Rollout
+		retry   string
+		granted []string
+		reason  rollout.Reason
+	}{
+		"silent before":     {its: plan.Rollout{Since: ago(10 * time.Minute)}, granted: []string{"b"}, reason: rollout.Progressing},
+		"silent since":      {its: plan.Rollout{Since: ago(50 * time.Minute)}, reason: rollout.Halted},
+		"retried":           {its: plan.Rollout{Since: ago(50 * time.Minute)}, retry: noon.Format(time.RFC3339), granted: []string{"b"}, reason: rollout.Progressing},
+		"ready, and silent": {its: plan.Rollout{Since: ago(50 * time.Minute), Ready: ago(45 * time.Minute)}, granted: []string{"b"}, reason: rollout.Progressing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRolled(t, map[string]plan.Rollout{"a": test.its, "b": {Pending: "new", Ready: ready}, "c": {Ready: ready}}, fleet.DeepCopy())
+			r.of.Annotations = map[string]string{addonsv1.RolloutRetryAnnotation: test.retry}
+			if granted, reason := r.step(t); !slices.Equal(granted, test.granted) || reason != test.reason {
+				t.Errorf("granted %v, reason %v: %s", granted, reason, r.state.rollout.Message)
+			}
+		})
+	}
+}
