@@ -89,11 +89,10 @@ func ago(d time.Duration) *metav1.Time { return ptr.To(metav1.NewTime(noon.Add(-
 func TestGrantsCountAtOnce(t *testing.T) {
 	ready := ago(time.Hour)
 	r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready}, "b": {Pending: "new", Ready: ready}, "c": {Pending: "new", Ready: ready}})
-	b := r.state.releases[1]
-	reported := b.Annotations[plan.RecordAnnotation]
-	b.Annotations[plan.RecordAnnotation] = plan.Record{FleetCluster: "b", Installed: true}.String()
+	b := client.ObjectKeyFromObject(r.state.releases[1])
+	r.Inputs.ForgetRelease(b)
 	first, _ := r.step(t)
-	b.Annotations[plan.RecordAnnotation] = reported // It sorts before c, whose grant the cache lacks.
+	r.Inputs.Saw(b, r.in) // It sorts before c, whose grant the cache lacks.
 	second, _ := r.step(t)
 	if !slices.Equal(first, []string{"c"}) || !slices.Equal(second, first) {
 		t.Errorf("granted %v, and then %v", first, second)
