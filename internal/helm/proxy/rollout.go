@@ -29,80 +29,114 @@ import (
 // Knows reports whether a release has rendered its values from what their sources hold now.
 type Knows func(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster) bool
 
-// rollOut lets releases take changes over in the order of the stages. It returns the state of the rollout, and the time
-// until it has to be looked at without an event; zero for none.
+// rolling is a rollout while it is decided.
+type rolling struct {
+	proxy    *addonsv1.HelmChartProxy
+	in       *inputs.Inputs
+	clusters map[plan.Key]*clusterv1.Cluster
+	releases map[plan.Key]*addonsv1.HelmReleaseProxy
+	stageOf  map[plan.Key]int
+	targets  []rollout.Target
+	stages   []rollout.Stage
+	// again is the time until an agent may count as silent; zero if no agent is waited for.
+	again time.Duration
+}
+
+// rollOut lets releases take changes over in the order of the stages. It returns the time until it has to decide again
+// without an event; zero for none.
 func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) (time.Duration, error) {
-	all, offlineAfter := map[plan.Key]*clusterv1.Cluster{}, plan.OfflineAfter(proxy)
+	its, err := newRolling(proxy, in, now)
+	if err != nil {
+		return 0, err
+	}
+	for cluster := range its.releases {
+		if err := r.addTarget(ctx, its, cluster); err != nil {
+			return 0, err
+		}
+	}
+	d := r.next(its)
+	if len(d.Move)+len(d.Approve) > 0 { // The values of Clusters before may have changed together with these.
+		for i := range its.targets {
+			if target := &its.targets[i]; target.Stage <= d.Stage && !target.Unknown && !target.Aside {
+				target.Unknown = !r.Knows(ctx, proxy, in, its.releases[target.Cluster], its.clusters[target.Cluster])
+			}
+		}
+		d = r.next(its)
+	}
+	now.rollout = &d
+	return soonest(its.again, d.Again), r.grant(ctx, its, d)
+}
+
+func newRolling(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) (*rolling, error) {
+	its := &rolling{proxy: proxy, in: in, clusters: map[plan.Key]*clusterv1.Cluster{}, releases: map[plan.Key]*addonsv1.HelmReleaseProxy{}}
 	var keys []plan.Key
 	for _, cluster := range now.clusters {
 		key := client.ObjectKeyFromObject(cluster)
-		all[key], keys = cluster, append(keys, key)
+		its.clusters[key], keys = cluster, append(keys, key)
 	}
 	strategy := proxy.Spec.Rollout
 	var selections []rollout.Selection
 	for i := range strategy.Stages {
-		selection, err := selectionOf(&strategy.Stages[i], all)
+		selection, err := selectionOf(&strategy.Stages[i], its.clusters)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		selections = append(selections, selection)
 	}
-	stageOf, sizes := rollout.Assign(selections, keys), make([]int, len(selections)+1)
-	releases := map[plan.Key]*addonsv1.HelmReleaseProxy{}
+	its.stageOf = rollout.Assign(selections, keys)
+	sizes := make([]int, len(selections)+1)
 	for _, release := range now.releases {
-		cluster := plan.ClusterOf(release)
-		if all[cluster] != nil {
-			releases[cluster] = release
-			sizes[stageOf[cluster]]++
+		if cluster := plan.ClusterOf(release); its.clusters[cluster] != nil {
+			its.releases[cluster] = release
+			sizes[its.stageOf[cluster]]++
 		}
 	}
-	var targets []rollout.Target
-	var again time.Duration
-	for cluster, release := range releases {
-		stage := stageOf[cluster]
-		target := r.targetOf(proxy, in, release, all[cluster], soakOf(strategy, stage))
-		target.Stage = stage
-		if !target.Aside && (target.Pending == "" && target.Ready.IsZero() || target.Pending != "" && target.Granted == target.Pending) {
-			seen, err := r.lastSeen(ctx, release)
-			if err != nil {
-				return 0, err
-			}
-			switch silent := r.Now().Sub(seen); {
-			case silent <= offlineAfter:
-				again = soonest(again, max(offlineAfter-silent, askAgain))
-			case isSilenced(proxy, release, seen.Add(offlineAfter)):
-				target.Failed = true
-			default:
-				target.Offline = true
-			}
+	its.stages = stagesOf(strategy, sizes)
+	return its, nil
+}
+
+func (r *Reconciler) next(its *rolling) rollout.Decision {
+	return rollout.Next(its.stages, its.targets, its.proxy.Annotations[addonsv1.RolloutApprovedAnnotation], hashOf, r.Now())
+}
+
+// addTarget adds what is known of a release. It asks about the agent only if the rollout waits for it.
+func (r *Reconciler) addTarget(ctx context.Context, its *rolling, cluster plan.Key) error {
+	release, stage := its.releases[cluster], its.stageOf[cluster]
+	target := r.targetOf(its.proxy, its.in, release, its.clusters[cluster], its.stages[stage].Soak)
+	target.Stage = stage
+	if target.IsMoving() && !target.Aside {
+		seen, err := r.lastSeen(ctx, release)
+		if err != nil {
+			return err
 		}
-		targets = append(targets, target)
-	}
-	next := func() rollout.Decision {
-		return rollout.Next(stagesOf(strategy, sizes), targets, proxy.Annotations[addonsv1.RolloutApprovedAnnotation], hashOf, r.Now())
-	}
-	d := next()
-	if len(d.Move)+len(d.Approve) > 0 { // The values of Clusters before may have changed together with these.
-		for i := range targets {
-			if its := &targets[i]; its.Stage <= d.Stage && !its.Unknown && !its.Aside {
-				its.Unknown = !r.Knows(ctx, proxy, in, releases[its.Cluster], all[its.Cluster])
-			}
+		offlineAfter := plan.OfflineAfter(its.proxy)
+		switch silent := r.Now().Sub(seen); {
+		case silent <= offlineAfter:
+			its.again = soonest(its.again, max(offlineAfter-silent, askAgain))
+		case isSilenced(its.proxy, release, seen.Add(offlineAfter)):
+			target.Failed = true
+		default:
+			target.Offline = true
 		}
-		d = next()
 	}
-	now.rollout = &d
+	its.targets = append(its.targets, target)
+	return nil
+}
+
+// grant writes a decision down.
+func (r *Reconciler) grant(ctx context.Context, its *rolling, d rollout.Decision) error {
 	var errs []error
-	for _, its := range targets { // What was granted before a pause may be wrong after it.
-		if its.Aside && its.Granted != "" && its.Granted == its.Pending {
-			errs = append(errs, r.annotate(ctx, releases[its.Cluster], plan.GrantedAnnotation, ""))
+	for _, target := range its.targets { // What was granted before a pause may be wrong after it.
+		if target.Aside && target.Granted != "" && target.Granted == target.Pending {
+			errs = append(errs, r.annotate(ctx, its.releases[target.Cluster], plan.GrantedAnnotation, ""))
 		}
 	}
 	for key, clusters := range map[string][]plan.Key{addonsv1.RolloutApprovedAnnotation: d.Approve, plan.GrantedAnnotation: d.Move} {
 		for _, cluster := range clusters {
-			errs = append(errs, r.annotate(ctx, releases[cluster], key, plan.RecordOf(releases[cluster]).Rollout.Pending))
+			errs = append(errs, r.annotate(ctx, its.releases[cluster], key, plan.RecordOf(its.releases[cluster]).Rollout.Pending))
 		}
 	}
-	return soonest(again, d.Again), errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 func soonest(a, b time.Duration) time.Duration {

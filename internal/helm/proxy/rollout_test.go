@@ -61,7 +61,9 @@ func newRolled(t *testing.T, records map[string]plan.Rollout, fleets ...client.O
 	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 	r.Reconciler = &Reconciler{Store: store.New(c, c, "muster", clock.RealClock{}), Inputs: read, Now: func() time.Time { return noon },
-		Knows: func(context.Context, *addonsv1.HelmChartProxy, *inputs.Inputs, *addonsv1.HelmReleaseProxy, *clusterv1.Cluster) bool { return true }}
+		Knows: func(context.Context, *addonsv1.HelmChartProxy, *inputs.Inputs, *addonsv1.HelmReleaseProxy, *clusterv1.Cluster) bool {
+			return true
+		}}
 	return r
 }
 

@@ -110,6 +110,11 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
+	return r.putOrHold(ctx, s, last, layers, digest, from)
+}
+
+// putOrHold writes rendered values, unless the release has to wait for its turn in a rollout.
+func (r *Reconciler) putOrHold(ctx context.Context, s *scope, last written, layers []plan.Layer, digest string, from uint64) error {
 	if last.isHeld { // Its turn has come for the values of these sources; an unsteady template has others now.
 		return r.put(ctx, s, s.next(layers, digest), layers, from)
 	}

@@ -58,8 +58,8 @@ type Target struct {
 // isHeld reports whether the release waits for its turn.
 func (t Target) isHeld() bool { return t.Pending != "" && t.Granted != t.Pending }
 
-// isMoving reports whether the release may take the wanted state over, and has not been ready with it.
-func (t Target) isMoving() bool {
+// IsMoving reports whether the release may take the wanted state over, and has not been ready with it.
+func (t Target) IsMoving() bool {
 	return !t.isHeld() && !t.Blocked && (t.Pending != "" || t.Ready.IsZero())
 }
 
@@ -70,7 +70,7 @@ func (t Target) isFailing() bool {
 }
 
 // isUnavailable reports whether the release counts as without a working release.
-func (t Target) isUnavailable() bool { return !t.Offline && (t.isMoving() || !t.Available) }
+func (t Target) isUnavailable() bool { return !t.Offline && (t.IsMoving() || !t.Available) }
 
 // Reason says what a rollout waits for.
 type Reason int
@@ -168,29 +168,8 @@ func haltedMessage(members []Target) string {
 func (d *Decision) step(i int, stage Stage, members []Target, isUnderWay bool, approval string, hash func([]string) string, now time.Time) (isDone bool) {
 	isHeld := func(t Target) bool { return t.isHeld() && !t.Unknown && !t.Blocked }
 	d.Stage, d.Reason = i, Progressing
-	if stage.Manual && slices.ContainsFunc(members, isHeld) {
-		parts := []string{stage.Name}
-		for _, its := range members {
-			if isHeld(its) {
-				parts = append(parts, its.Cluster.String(), its.Pending)
-			}
-		}
-		isLacking := func(t Target) bool { return isHeld(t) && t.Approved != t.Pending }
-		isGoing := func(t Target) bool { // Until they are gone, the hash changes. That may never happen to an offline one.
-			return t.isHeld() && t.Approved == t.Pending && !(t.Unknown && t.Offline) || t.isMoving() && !t.Offline && !t.isFailing()
-		}
-		its := hash(parts)
-		switch lacking := clusters(members, isLacking); {
-		case len(lacking) == 0:
-		case approval == its:
-			d.Approve = lacking
-			return false
-		case !slices.ContainsFunc(members, func(t Target) bool { return isLacking(t) && !t.Offline }): // None is waited for.
-		case slices.ContainsFunc(members, func(t Target) bool { return t.Unknown && !t.Offline }): // The hash may change.
-		case !slices.ContainsFunc(members, isGoing):
-			d.Reason, d.Approval = WaitingForApproval, its
-			d.Message = "approve the change for " + names(members, isLacking)
-		}
+	if stage.Manual && d.approve(stage, members, isHeld, approval, hash) {
+		return false
 	}
 	d.move(stage, members, isHeld)
 	var left time.Duration
@@ -214,6 +193,33 @@ func (d *Decision) step(i int, stage Stage, members []Target, isUnderWay bool, a
 	}
 	d.Stage, d.Reason, d.Message = 0, Completed, ""
 	return true
+}
+
+// approve notes what somebody has approved, and then reports true, or asks for approval.
+func (d *Decision) approve(stage Stage, members []Target, isHeld func(Target) bool, approval string, hash func([]string) string) bool {
+	parts := []string{stage.Name}
+	for _, its := range members {
+		if isHeld(its) {
+			parts = append(parts, its.Cluster.String(), its.Pending)
+		}
+	}
+	isLacking := func(t Target) bool { return isHeld(t) && t.Approved != t.Pending }
+	isGoing := func(t Target) bool { // Until they are gone, the hash changes. That may never happen to an offline one.
+		return t.isHeld() && t.Approved == t.Pending && !(t.Unknown && t.Offline) || t.IsMoving() && !t.Offline && !t.isFailing()
+	}
+	its := hash(parts)
+	switch lacking := clusters(members, isLacking); {
+	case len(lacking) == 0:
+	case approval == its:
+		d.Approve = lacking
+		return true
+	case !slices.ContainsFunc(members, func(t Target) bool { return isLacking(t) && !t.Offline }): // None is waited for.
+	case slices.ContainsFunc(members, func(t Target) bool { return t.Unknown && !t.Offline }): // The hash may change.
+	case !slices.ContainsFunc(members, isGoing):
+		d.Reason, d.Approval = WaitingForApproval, its
+		d.Message = "approve the change for " + names(members, isLacking)
+	}
+	return false
 }
 
 // move lets releases of a stage take their changes over. A release that does not work, or whose agent is silent, makes no
