@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/muster-fleet/muster/internal/agentmanifest"
 	"github.com/muster-fleet/muster/internal/program"
@@ -31,12 +28,9 @@ Exit codes: 0 it was printed; 1 there is none, and why; 2 wrong arguments.`,
 }
 
 func (o *options) agentManifest(ctx context.Context, cluster string) error {
-	key := client.ObjectKey{Namespace: o.namespace(), Name: cluster}
-	if namespace, name, found := strings.Cut(cluster, "/"); found {
-		key = client.ObjectKey{Namespace: namespace, Name: name}
-	}
-	if key.Namespace == "" || key.Name == "" {
-		return program.Exit(2, fmt.Errorf("%q is neither CLUSTER nor NAMESPACE/CLUSTER", cluster))
+	key, err := o.key(cluster, "CLUSTER")
+	if err != nil {
+		return err
 	}
 	reader, err := o.client()
 	if err != nil {

@@ -55,8 +55,10 @@ func fold(root *cobra.Command) {
 	root.SetUsageTemplate(usage)
 	own := root.CommandPath()
 	for _, cmd := range root.Commands() {
-		// They are written for the plugin.
-		cmd.Example = strings.ReplaceAll(cmd.Example, "kubectl muster", own)
+		for _, its := range append(cmd.Commands(), cmd) {
+			// They are written for the plugin.
+			its.Example = strings.ReplaceAll(its.Example, "kubectl muster", own)
+		}
 	}
 	options := &cobra.Command{Use: "options", Short: "List the flags that all commands share", Args: withUsage(cobra.NoArgs)}
 	options.SetHelpFunc(func(*cobra.Command, []string) {

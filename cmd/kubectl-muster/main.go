@@ -1,6 +1,6 @@
 // Command kubectl-muster is everything that people do with Muster: as `kubectl muster`, and as
 // `muster` under that name. It looks at a management cluster with the rights of the person who
-// runs it, and at manifests without a cluster. It changes nothing.
+// runs it, and at manifests without a cluster. Only rollout promote and retry change something.
 package main
 
 import (
@@ -45,7 +45,7 @@ func newRoot(o *options) *cobra.Command {
 		Use:   called,
 		Short: "See which clusters are in Fleet, what is on them, and why",
 		Long: `See which clusters are in Fleet, what is on them, and why; and try manifests out before
-you apply them. Everything is read with your own rights, and nothing is changed.`,
+you apply them. It has your own rights; only rollout promote and retry change something.`,
 		Args:          withUsage(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       version.Get().String(),
@@ -61,6 +61,7 @@ you apply them. Everything is read with your own rights, and nothing is changed.
 	o.addTo(root.PersistentFlags())
 	addGroup(root, "A management cluster, or files from one (-f):", newTree(o), newTrace(o), newCheck(o), newView(o))
 	addGroup(root, "Manifests, without a cluster (-f):", newLint(o), newRender(o))
+	addGroup(root, "HelmChartProxies:", newRollout(o))
 	addGroup(root, "For administrators:", newPlan(o), newAudit(o), newAgentManifest(o))
 	fold(root)
 	return root

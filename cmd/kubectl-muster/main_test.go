@@ -16,10 +16,10 @@ func TestHelp(t *testing.T) {
 	for path, name := range map[string]string{"/usr/bin/kubectl-muster": "kubectl muster", "kubectl-muster.exe": "kubectl muster", "/muster": "muster"} {
 		os.Args[0] = path
 		help := must(t, "--help")
-		if lines := strings.Count(help, "\n"); lines > 26 || !strings.Contains(help, "\n  "+name+" COMMAND") || strings.Contains(help, "--kubeconfig string") {
+		if lines := strings.Count(help, "\n"); lines > 27 || !strings.Contains(help, "\n  "+name+" COMMAND") || strings.Contains(help, "--kubeconfig string") {
 			t.Errorf("%s: %d lines:\n%s", path, lines, help)
 		}
-		for _, command := range []string{"tree", "trace", "check", "view", "lint", "render", "plan", "audit", "agent-manifest"} {
+		for _, command := range []string{"tree", "trace", "check", "view", "lint", "render", "rollout", "plan", "audit", "agent-manifest"} {
 			if !strings.Contains(help, "\n  "+command+" ") {
 				t.Errorf("%s is not in the help:\n%s", command, help)
 			}
@@ -43,6 +43,8 @@ func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"typo"}, {"tree", "a", "b"}, {"trace"}, {"trace", "a", "b", "c"}, {"trace", "cni", "-o", "mermaid"}, {"tree", "--none"}, {"view", "a"}, {"audit", "a"}, {"audit", "-o", "typo"},
 		{"plan", "a"}, {"agent-manifest"}, {"agent-manifest", "/edge"}, {"agent-manifest", "team/"}, {"tree", "--watch", "-f", "-"}, {"tree", "-f", t.TempDir()},
+		{"rollout", "typo"}, {"rollout", "status"}, {"rollout", "status", "a", "b"}, {"rollout", "status", "a/"}, {"rollout", "status", "a", "-o", "typo"}, {"rollout", "promote"},
+		{"rollout", "promote", "a", "--approval="}, {"rollout", "retry"},
 	} {
 		if _, err := muster(t, args...); program.ExitCode(err) != 2 {
 			t.Errorf("%q: %v", args, err)

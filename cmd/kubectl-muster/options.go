@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -40,6 +41,8 @@ type options struct {
 	color      string
 	// through, if not nil, stands between a file and who reads it.
 	through func(client.Reader) client.Reader
+	// standIn, if not nil, is used instead of a cluster.
+	standIn client.WithWatch
 }
 
 func newOptions(streams genericiooptions.IOStreams) *options {
@@ -91,6 +94,18 @@ func (o *options) namespace() string {
 	return namespace
 }
 
+// key returns the key of an object that is named as what, or as NAMESPACE/what.
+func (o *options) key(argument, what string) (client.ObjectKey, error) {
+	key := client.ObjectKey{Namespace: o.namespace(), Name: argument}
+	if namespace, name, found := strings.Cut(argument, "/"); found {
+		key = client.ObjectKey{Namespace: namespace, Name: name}
+	}
+	if key.Namespace == "" || key.Name == "" {
+		return key, program.Exit(2, fmt.Errorf("%q is neither %s nor NAMESPACE/%s", argument, what, what))
+	}
+	return key, nil
+}
+
 // reader returns where things are read from.
 func (o *options) reader() (client.Reader, error) {
 	if !o.given() {
@@ -125,6 +140,9 @@ func (o *options) config() (*rest.Config, error) {
 
 // client returns a client with the rights of the person who runs the command.
 func (o *options) client() (client.WithWatch, error) {
+	if o.standIn != nil {
+		return o.standIn, nil
+	}
 	config, err := o.config()
 	if err != nil {
 		return nil, err
@@ -171,6 +189,15 @@ func isTerminalFile(file *os.File) bool {
 func isTerminal(to io.Writer) (file *os.File, ok bool) {
 	file, ok = to.(*os.File)
 	return file, ok && isTerminalFile(file)
+}
+
+// again writes a text that has changed: on a terminal in place of the last one, else below it.
+func (o *options) again(text string) {
+	if _, isPerson := isTerminal(o.Out); isPerson {
+		fmt.Fprint(o.Out, "\x1b[H\x1b[2J\x1b[3J", text)
+	} else {
+		fmt.Fprintln(o.Out, text)
+	}
 }
 
 // completeNames completes the names of ClusterClasses and Clusters.

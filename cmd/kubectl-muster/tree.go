@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -168,7 +167,6 @@ func (o *treeOptions) follow(ctx context.Context) error {
 	if err != nil {
 		return program.Exit(2, err)
 	}
-	_, isPerson := isTerminal(o.Out)
 	last := ""
 	for {
 		var text strings.Builder
@@ -183,13 +181,7 @@ func (o *treeOptions) follow(ctx context.Context) error {
 		}
 		if text.String() != last {
 			last = text.String()
-			if isPerson {
-				fmt.Fprint(o.Out, "\x1b[H\x1b[2J\x1b[3J")
-			}
-			fmt.Fprint(o.Out, last)
-			if !isPerson {
-				fmt.Fprintln(o.Out)
-			}
+			o.again(last)
 		}
 		select {
 		case <-ctx.Done():

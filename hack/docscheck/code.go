@@ -33,6 +33,7 @@ func makeTargets(path string) ([]string, error) {
 var subcommands = [][]string{
 	{"./kubectl-muster", "tree"}, {"./kubectl-muster", "trace"}, {"./kubectl-muster", "check"}, {"./kubectl-muster", "view"},
 	{"./kubectl-muster", "lint"}, {"./kubectl-muster", "render"}, {"./kubectl-muster", "plan"}, {"./kubectl-muster", "audit"},
+	{"./kubectl-muster", "rollout", "status"}, {"./kubectl-muster", "rollout", "promote"},
 	{"./kubectl-muster", "options"},
 }
 

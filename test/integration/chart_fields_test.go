@@ -171,10 +171,9 @@ func defaults(proxy *unstructured.Unstructured) {
 	}
 }
 
-// Without the webhook, a HelmChartProxy still delivers nothing that its author may not have:
-// no Secret or ConfigMap that they may not get, and nothing to Clusters of other namespaces.
-func TestAuthorsOfHelmChartProxies(t *testing.T) {
-	g := NewWithT(t)
+// applyHelm applies the component helm without its webhooks, which nobody serves, until the test ends.
+func applyHelm(t *testing.T, g Gomega) {
+	t.Helper()
 	root, err := stack.RepoRoot()
 	g.Expect(err).NotTo(HaveOccurred())
 	component := filepath.Join(root, "manifests", "helm")
@@ -187,6 +186,13 @@ func TestAuthorsOfHelmChartProxies(t *testing.T) {
 	})
 	_, err = env.Kubectl(ctx, "delete", "validatingwebhookconfiguration/muster-helm-validating-webhook", "mutatingwebhookconfiguration/muster-helm-mutating-webhook")
 	g.Expect(err).NotTo(HaveOccurred())
+}
+
+// Without the webhook, a HelmChartProxy still delivers nothing that its author may not have:
+// no Secret or ConfigMap that they may not get, and nothing to Clusters of other namespaces.
+func TestAuthorsOfHelmChartProxies(t *testing.T) {
+	g := NewWithT(t)
+	applyHelm(t, g)
 	own, other := newNamespace(t, g, "charts", nil), newNamespace(t, g, "charts-other", nil)
 	g.Expect(env.Apply(ctx, fmt.Sprintf(`
 apiVersion: rbac.authorization.k8s.io/v1

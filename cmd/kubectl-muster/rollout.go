@@ -1,0 +1,378 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/program"
+	"github.com/muster-fleet/muster/internal/view"
+)
+
+type rolloutOptions struct {
+	*options
+	output   *output
+	watch    bool
+	approval string
+}
+
+func newRollout(common *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rollout COMMAND",
+		Short: "Show the rollout of a HelmChartProxy, approve a change, or retry it",
+		Long: `Show how far a change of a HelmChartProxy with spec.rollout has come, approve it for the
+next stage, or let a halted rollout go on.`,
+		Args:                  withUsage(cobra.NoArgs),
+		RunE:                  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		DisableFlagsInUseLine: true,
+	}
+	cmd.AddCommand(newRolloutStatus(common), newRolloutPromote(common), newRolloutRetry(common))
+	return cmd
+}
+
+func newRolloutStatus(common *options) *cobra.Command {
+	o := &rolloutOptions{options: common, output: newOutput(common, "text")}
+	cmd := &cobra.Command{
+		Use:   "status NAME",
+		Short: "Show the stages of a rollout, and what it waits for",
+		Long: `Show the stages of a rollout, and what it waits for. The HelmChartProxy is NAME, in the
+namespace of -n or of the kubeconfig, or NAMESPACE/NAME.
+
+Exit codes: 0 every Cluster has what the HelmChartProxy asks for; 1 the rollout is halted;
+2 it cannot be said: wrong arguments, no such HelmChartProxy, no spec.rollout, a status
+that is not current, no answer, or rights that are missing; 3 the rollout is under way.`,
+		Example: `  kubectl muster rollout status ingress
+  kubectl muster rollout status team-a/ingress --watch`,
+		Args:              withUsage(cobra.ExactArgs(1)),
+		ValidArgsFunction: o.completeCharts,
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.status(cmd.Context(), args[0]) },
+	}
+	o.output.addTo(cmd)
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "Show it again whenever something changes, until the rollout is completed or halted.")
+	return cmd
+}
+
+func newRolloutPromote(common *options) *cobra.Command {
+	o := &rolloutOptions{options: common}
+	cmd := &cobra.Command{
+		Use:   "promote NAME",
+		Short: "Approve the change that a stage waits for",
+		Long: `Approve the change that a stage waits for, and no other: if it changes meanwhile, nothing
+is approved. You need the verbs get, patch and promote on the HelmChartProxy, which is
+NAME, in the namespace of -n or of the kubeconfig, or NAMESPACE/NAME.
+
+Exit codes: 0 it is approved; 1 nothing waits for approval, or another change does; 2 wrong
+arguments, no such HelmChartProxy, no answer, or rights that are missing.`,
+		Example: `  kubectl muster rollout promote ingress
+  kubectl muster rollout promote team-a/ingress --approval=2dbd9126ac23ea7d17103edb4b1aa5b6`,
+		Args:              withUsage(cobra.ExactArgs(1)),
+		ValidArgsFunction: o.completeCharts,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("approval") && o.approval == "" { // A script's variable that is not set.
+				return program.Exit(2, errors.New("--approval: must not be empty; name the hash that rollout status shows, or leave the flag out"))
+			}
+			return o.annotate(cmd.Context(), args[0], o.promotion)
+		},
+	}
+	cmd.Flags().StringVar(&o.approval, "approval", "", "Approve only the change with this hash, as rollout status shows it.")
+	return cmd
+}
+
+func newRolloutRetry(common *options) *cobra.Command {
+	o := &rolloutOptions{options: common}
+	return &cobra.Command{
+		Use:   "retry NAME",
+		Short: "Let a halted rollout go on, if the change was not why it halted",
+		Long: `Let a halted rollout go on: releases that ceased to be ready, and agents that went silent,
+before now no longer halt it. A release that has failed is retried by itself, and halts the
+rollout until it succeeds.
+
+You need the verbs get, patch and promote on the HelmChartProxy, which is NAME, in the
+namespace of -n or of the kubeconfig, or NAMESPACE/NAME.
+
+Exit codes: 0 it is noted; 1 the rollout is not halted; 2 wrong arguments, no such
+HelmChartProxy, no answer, or rights that are missing.`,
+		Example:           "  kubectl muster rollout retry team-a/ingress",
+		Args:              withUsage(cobra.ExactArgs(1)),
+		ValidArgsFunction: o.completeCharts,
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.annotate(cmd.Context(), args[0], retrial) },
+	}
+}
+
+// rolloutReport describes a rollout, from the status of its HelmChartProxy.
+type rolloutReport struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Current is false if the status belongs to an earlier generation, or is missing; Note then says so.
+	Current bool   `json:"current"`
+	Note    string `json:"note,omitempty"`
+	// Reason and Message come from the condition RolloutCompleted.
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Since is the time at which the rollout was completed, or began.
+	Since                  *metav1.Time `json:"since,omitempty"`
+	addonsv1.RolloutStatus `json:",inline"`
+}
+
+// reportOf fails for a HelmChartProxy without a rollout.
+func reportOf(proxy *addonsv1.HelmChartProxy) (*rolloutReport, error) {
+	r := &rolloutReport{Namespace: proxy.Namespace, Name: proxy.Name}
+	conditions := proxy.Status.Conditions
+	other := meta.FindStatusCondition(conditions, addonsv1.NotManagedCondition)
+	completed, ready := meta.FindStatusCondition(conditions, addonsv1.RolloutCompletedCondition), meta.FindStatusCondition(conditions, addonsv1.ReadyCondition)
+	switch {
+	case proxy.Spec.Rollout == nil:
+		return nil, fmt.Errorf("%s has no spec.rollout, so every Cluster gets a change at once; its condition Ready says how it fares", r)
+	case !plan.IsStaged(proxy):
+		return nil, fmt.Errorf("%s has reconcileStrategy InstallOnce, so no Cluster gets a change, and spec.rollout has no effect", r)
+	case other != nil && other.Status == metav1.ConditionTrue:
+		return nil, fmt.Errorf("%s: %s", r, view.Text(other.Message))
+	case completed == nil || proxy.Status.Rollout == nil:
+		r.Note = "Muster has not reported its rollout yet"
+	default:
+		r.Reason, r.Message, r.Since, r.RolloutStatus = completed.Reason, completed.Message, &completed.LastTransitionTime, *proxy.Status.Rollout
+		// status.observedGeneration says less: it goes on while the inputs are unusable, and the rollout does not.
+		if r.Current = completed.ObservedGeneration == proxy.Generation; !r.Current {
+			r.Note = fmt.Sprintf("the status of its rollout is not current: it is of generation %d, and the HelmChartProxy of %d", completed.ObservedGeneration, proxy.Generation)
+		}
+	}
+	if !r.Current && ready != nil && ready.Status != metav1.ConditionTrue && ready.ObservedGeneration == proxy.Generation {
+		r.Note += fmt.Sprintf("; it is not Ready: %s: %s", ready.Reason, ready.Message)
+	}
+	return r, nil
+}
+
+// String names the HelmChartProxy.
+func (r *rolloutReport) String() string { return "HelmChartProxy " + r.Namespace + "/" + r.Name }
+
+// says sums up the rollout in a sentence.
+func (r *rolloutReport) says() string {
+	text := "the rollout of " + r.String() + " is " + r.Reason
+	if r.Message != "" {
+		text += ": " + r.Message
+	}
+	return view.Text(text)
+}
+
+// verdict returns the error of rollout status, with its exit code; nil for a completed rollout.
+func (r *rolloutReport) verdict() error {
+	switch {
+	case !r.Current:
+		return program.Exit(2, fmt.Errorf("it cannot be said: %s", view.Text(r.Note)))
+	case r.Reason == addonsv1.RolloutCompletedReason:
+		return nil
+	case r.Reason == addonsv1.RolloutHaltedReason:
+		return program.Exit(1, errors.New("the rollout is halted"))
+	default:
+		return program.Exit(3, fmt.Errorf("the rollout is not completed: %s", view.Text(r.Reason)))
+	}
+}
+
+// isOver reports whether --watch ends.
+func (r *rolloutReport) isOver() bool {
+	return r.Current && (r.Reason == addonsv1.RolloutCompletedReason || r.Reason == addonsv1.RolloutHaltedReason)
+}
+
+// next returns the command that lets the rollout go on; empty if the rollout needs none.
+func (r *rolloutReport) next() string {
+	its := strings.Replace(calledAs(), "-", " ", 1) + " rollout "
+	switch {
+	case r.Current && r.Approval != "":
+		return its + "promote " + r.Namespace + "/" + r.Name + " --approval=" + r.Approval
+	case r.Current && r.Reason == addonsv1.RolloutHaltedReason:
+		return "apply what works; or, if the change was not the cause: " + its + "retry " + r.Namespace + "/" + r.Name
+	}
+	return ""
+}
+
+// write writes the report for people.
+func (r *rolloutReport) write(to io.Writer) error {
+	table := tabwriter.NewWriter(to, 0, 0, 3, ' ', 0)
+	line := func(title, text string) {
+		if text != "" {
+			fmt.Fprintf(table, "%s\t%s\n", title, view.Text(text))
+		}
+	}
+	state := r.Reason
+	if r.Since != nil {
+		if r.Reason != addonsv1.RolloutCompletedReason {
+			state += ", not completed" // A change of the reason alone does not change the time.
+		}
+		state += " since " + r.Since.UTC().Format(time.RFC3339)
+	}
+	line("HelmChartProxy:", r.Namespace+"/"+r.Name)
+	line("Rollout:", state)
+	line("Message:", r.Message)
+	line("Note:", r.Note)
+	line("Approval:", r.Approval)
+	line("To go on:", r.next())
+	if len(r.Stages) > 0 {
+		fmt.Fprintln(table, "\n  STAGE\tCLUSTERS\tUPDATED\tHELD\tFAILING\tOFFLINE")
+	}
+	for _, its := range r.Stages {
+		sign, name := "  ", its.Name
+		if its.Name == r.Stage && r.Reason != addonsv1.RolloutCompletedReason {
+			sign = "→ "
+		}
+		if name == "" {
+			name = "(no stage)"
+		}
+		fmt.Fprintf(table, "%s%s\t%d\t%d\t%d\t%d\t%d\n", sign, view.Text(name), its.Clusters, its.Updated, its.Held, its.Failing, its.Offline)
+	}
+	return table.Flush()
+}
+
+func (o *rolloutOptions) completeCharts(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return o.names(cmd, addonsv1.GroupVersion.WithKind("HelmChartProxyList")), cobra.ShellCompDirectiveNoFileComp
+}
+
+func (o *rolloutOptions) status(ctx context.Context, name string) error {
+	if err := o.output.check(); err != nil {
+		return err
+	}
+	key, err := o.key(name, "NAME")
+	if err != nil {
+		return err
+	}
+	cluster, err := o.client()
+	if err != nil {
+		return err
+	}
+	var report *rolloutReport
+	for last := ""; ; {
+		switch proxy, err := readProxy(ctx, cluster, key); {
+		case err == nil:
+			if report, err = reportOf(proxy); err != nil {
+				return program.Exit(2, err)
+			}
+			if last, err = o.show(report, last); err != nil {
+				return err
+			}
+			if !o.watch || report.isOver() {
+				return report.verdict()
+			}
+		case report == nil || !isPassing(err):
+			return program.Exit(2, err)
+		}
+		select {
+		case <-ctx.Done():
+			return report.verdict()
+		case <-time.After(2 * time.Second):
+		}
+	}
+}
+
+// isPassing reports whether retrying may help: the API server restarts, or is busy.
+func isPassing(err error) bool {
+	var status apierrors.APIStatus
+	return !errors.As(err, &status) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) ||
+		apierrors.IsServerTimeout(err) || apierrors.IsInternalError(err)
+}
+
+// show prints the report if its text differs from the last one, and returns the text.
+func (o *rolloutOptions) show(report *rolloutReport, last string) (string, error) {
+	var text strings.Builder
+	write := report.write
+	if !o.output.isOwn() {
+		write = func(to io.Writer) error { return o.output.print("Rollout", report, to) }
+	}
+	if err := write(&text); err != nil {
+		return "", err
+	}
+	if text.String() != last && o.watch {
+		o.again(text.String())
+	} else if text.String() != last {
+		fmt.Fprint(o.Out, text.String())
+	}
+	return text.String(), nil
+}
+
+func readProxy(ctx context.Context, from client.Reader, key client.ObjectKey) (*addonsv1.HelmChartProxy, error) {
+	proxy := &addonsv1.HelmChartProxy{}
+	if err := from.Get(ctx, key, proxy); err != nil {
+		return nil, fmt.Errorf("reading HelmChartProxy: %w", err)
+	}
+	return proxy, nil
+}
+
+// act is an annotation that promote or retry sets.
+type act struct {
+	key, value string
+	// done is printed once the annotation is set.
+	done string
+}
+
+// promotion approves what waits for approval.
+func (o *rolloutOptions) promotion(r *rolloutReport) (*act, error) {
+	switch {
+	case r.Approval == "":
+		return nil, fmt.Errorf("nothing waits for approval: %s", r.says())
+	case o.approval != "" && o.approval != r.Approval:
+		return nil, fmt.Errorf("the change that waits for approval is %s and not %s: look at it with rollout status, and approve that hash", view.Text(r.Approval), view.Text(o.approval))
+	}
+	return &act{addonsv1.RolloutApprovedAnnotation, r.Approval, "Approved: " + r.Approval}, nil
+}
+
+// retrial lets a halted rollout go on.
+func retrial(r *rolloutReport) (*act, error) {
+	if r.Reason != addonsv1.RolloutHaltedReason {
+		return nil, fmt.Errorf("there is nothing to retry, as the rollout is not halted: %s", r.says())
+	}
+	now := time.Now().UTC().Format(time.RFC3339)
+	return &act{addonsv1.RolloutRetryAnnotation, now, "Regressions, and agents that went silent, before " + now + " no longer count. A release that has failed is retried by itself."}, nil
+}
+
+// annotate sets an annotation if the HelmChartProxy is still as it was read.
+func (o *rolloutOptions) annotate(ctx context.Context, name string, decide func(*rolloutReport) (*act, error)) error {
+	key, err := o.key(name, "NAME")
+	if err != nil {
+		return err
+	}
+	cluster, err := o.client()
+	if err != nil {
+		return err
+	}
+	proxy, err := readProxy(ctx, cluster, key)
+	if err != nil {
+		return program.Exit(2, err)
+	}
+	report, err := reportOf(proxy)
+	if err != nil {
+		return err
+	}
+	if !report.Current {
+		return fmt.Errorf("%s: %s; try again when it is", report, view.Text(report.Note))
+	}
+	act, err := decide(report)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(o.Out, view.Text(report.String()+": "+report.Message))
+	before := proxy.DeepCopy()
+	metav1.SetMetaDataAnnotation(&proxy.ObjectMeta, act.key, act.value)
+	switch err := cluster.Patch(ctx, proxy, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); {
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("%s has changed since it was read, so nothing was done: look at it again with rollout status", report)
+	case apierrors.IsForbidden(err):
+		return program.Exit(2, fmt.Errorf("%w: ask for a Role with the verbs get, patch and promote on resource helmchartproxies of addons.cluster.x-k8s.io", err))
+	case err != nil:
+		return program.Exit(2, fmt.Errorf("annotating %s: %w", report, err))
+	}
+	fmt.Fprintln(o.Out, view.Text(act.done))
+	return nil
+}

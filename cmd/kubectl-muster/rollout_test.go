@@ -1,0 +1,255 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/program"
+)
+
+const waiting = "2dbd9126ac23ea7d17103edb4b1aa5b6"
+
+// ingress is a HelmChartProxy whose rollout has two stages, and Clusters in none.
+func ingress(reason, message string, change func(*addonsv1.HelmChartProxy)) *addonsv1.HelmChartProxy {
+	ten, status := int32(10), metav1.ConditionFalse
+	if reason == addonsv1.RolloutCompletedReason {
+		status = metav1.ConditionTrue
+	}
+	proxy := &addonsv1.HelmChartProxy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "ingress", Generation: 4},
+		Spec: addonsv1.HelmChartProxySpec{Rollout: &addonsv1.RolloutStrategy{Stages: []addonsv1.RolloutStage{
+			{Name: "canary", Percent: &ten}, {Name: "rest", ClusterSelector: &metav1.LabelSelector{}, Approval: addonsv1.RolloutApprovalManual},
+		}}},
+		Status: addonsv1.HelmChartProxyStatus{
+			ObservedGeneration: 4,
+			Conditions: []metav1.Condition{{
+				Type: addonsv1.RolloutCompletedCondition, Status: status, Reason: reason, Message: message, ObservedGeneration: 4, LastTransitionTime: ago(12 * time.Minute),
+			}},
+			Rollout: &addonsv1.RolloutStatus{Stages: []addonsv1.RolloutStageStatus{
+				{Name: "canary", Clusters: 3, Updated: 3}, {Name: "rest", Clusters: 24, Updated: 24}, {Clusters: 1, Updated: 1},
+			}},
+		},
+	}
+	change(proxy)
+	return proxy
+}
+
+func waitsForApproval(change func(*addonsv1.HelmChartProxy)) *addonsv1.HelmChartProxy {
+	return ingress(addonsv1.RolloutWaitingForApprovalReason, "stage rest, 2 of 24 updated: approve the change for team-a/one, team-a/two", func(its *addonsv1.HelmChartProxy) {
+		its.Status.Rollout.Stage, its.Status.Rollout.Approval = "rest", waiting
+		its.Status.Rollout.Stages[1] = addonsv1.RolloutStageStatus{Name: "rest", Clusters: 24, Updated: 2, Held: 22, Offline: 1}
+		change(its)
+	})
+}
+
+func halted(change func(*addonsv1.HelmChartProxy)) *addonsv1.HelmChartProxy {
+	return ingress(addonsv1.RolloutHaltedReason, "stage canary, 2 of 3 updated: no longer ready while its stage was soaking: team-a/one", func(its *addonsv1.HelmChartProxy) {
+		its.Status.Rollout.Stage = "canary"
+		its.Status.Rollout.Stages[0] = addonsv1.RolloutStageStatus{Name: "canary", Clusters: 3, Updated: 2, Failing: 1}
+		change(its)
+	})
+}
+
+func unchanged(*addonsv1.HelmChartProxy) {}
+
+// server is an API server with a HelmChartProxy.
+func server(t *testing.T, proxy *addonsv1.HelmChartProxy, faults interceptor.Funcs) client.WithWatch {
+	t.Helper()
+	t.Setenv("KUBECONFIG", t.TempDir()+"/none")
+	scheme, err := program.Scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(proxy).WithStatusSubresource(proxy).WithInterceptorFuncs(faults).Build()
+}
+
+// on runs a command on a server, and returns its output.
+func on(ctx context.Context, server client.WithWatch, args ...string) (string, error) {
+	var out bytes.Buffer
+	o := newOptions(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &out})
+	o.standIn = server
+	root := newRoot(o)
+	root.SetArgs(append([]string{"rollout"}, args...))
+	err := root.ExecuteContext(ctx)
+	return out.String(), err
+}
+
+// TestRolloutStatus compares the output and the exit code for each state of a rollout.
+func TestRolloutStatus(t *testing.T) {
+	var a archive
+	for _, test := range []struct {
+		name  string
+		proxy *addonsv1.HelmChartProxy
+		code  int
+	}{
+		{"completed", ingress(addonsv1.RolloutCompletedReason, "", unchanged), 0},
+		{"soaking", ingress(addonsv1.RolloutSoakingReason, "stage canary, 3 of 3 updated: every Cluster must be ready for 1h0m0s", func(its *addonsv1.HelmChartProxy) {
+			its.Status.Rollout.Stage = "canary"
+			its.Status.Rollout.Stages[1], its.Status.Rollout.Stages[2] = addonsv1.RolloutStageStatus{Name: "rest", Clusters: 24, Held: 24}, addonsv1.RolloutStageStatus{Clusters: 1, Held: 1}
+		}), 3},
+		{"waiting", waitsForApproval(unchanged), 3},
+		{"of no stage", ingress(addonsv1.RolloutProgressingReason, "the Clusters of no stage, 0 of 1 updated: waits for team-a/one", func(its *addonsv1.HelmChartProxy) {
+			its.Status.Rollout.Stages[2] = addonsv1.RolloutStageStatus{Clusters: 1}
+		}), 3},
+		{"halted", halted(unchanged), 1},
+		{"not current", waitsForApproval(func(its *addonsv1.HelmChartProxy) { its.Generation = 5 }), 2},
+		{"inputs unusable", waitsForApproval(func(its *addonsv1.HelmChartProxy) {
+			its.Generation, its.Status.ObservedGeneration = 5, 5
+			its.Status.Conditions = append(its.Status.Conditions, metav1.Condition{
+				Type: addonsv1.ReadyCondition, Status: metav1.ConditionFalse, Reason: addonsv1.HelmReleaseProxyCreationFailedReason, Message: "no version 9.9.9\x1b[2J", ObservedGeneration: 5,
+			})
+		}), 2},
+		{"not begun", ingress("", "", func(its *addonsv1.HelmChartProxy) { its.Status = addonsv1.HelmChartProxyStatus{} }), 2},
+		{"no rollout", ingress("", "", func(its *addonsv1.HelmChartProxy) { its.Spec.Rollout = nil }), 2},
+		{"installed once", ingress("", "", func(its *addonsv1.HelmChartProxy) { its.Spec.ReconcileStrategy = addonsv1.ReconcileStrategyInstallOnce }), 2},
+		{"somebody else's", ingress("", "", func(its *addonsv1.HelmChartProxy) {
+			its.Status.Conditions = append(its.Status.Conditions, metav1.Condition{Type: addonsv1.NotManagedCondition, Status: metav1.ConditionTrue, Message: "Muster does not reconcile it"})
+		}), 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			out, err := on(t.Context(), server(t, test.proxy, interceptor.Funcs{}), "status", "ingress", "-n", "team-a")
+			if got := program.ExitCode(err); got != test.code {
+				t.Errorf("exit code %d, want %d: %v", got, test.code, err)
+			}
+			isShowable(t, out)
+			a.add(test.name, out+fmt.Sprintf("error: %v\n", err))
+		})
+	}
+	out, _ := on(t.Context(), server(t, waitsForApproval(unchanged), interceptor.Funcs{}), "status", "team-a/ingress", "-o", "json")
+	a.add("waiting, json", out)
+	a.golden(t, "rollout")
+}
+
+// TestRolloutWatch follows a rollout until it is completed, while the API server fails now and then.
+func TestRolloutWatch(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	looks := 0
+	c := server(t, waitsForApproval(unchanged), interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+		if looks++; looks == 2 {
+			return apierrors.NewServiceUnavailable("restarting")
+		}
+		err := c.Get(ctx, key, into, options...)
+		if looks == 3 {
+			ingress(addonsv1.RolloutCompletedReason, "", unchanged).DeepCopyInto(into.(*addonsv1.HelmChartProxy))
+		}
+		return err
+	}})
+	out, err := on(ctx, c, "status", "team-a/ingress", "--watch", "-o", "jsonpath={.reason}")
+	if out != "WaitingForApproval\nCompleted\n" || err != nil || looks != 3 {
+		t.Errorf("after %d looks: %v\n%s", looks, err, out)
+	}
+	for name, broken := range map[string]error{
+		"it is gone":         apierrors.NewNotFound(schema.GroupResource{Resource: "helmchartproxies"}, "ingress"),
+		"it may not be read": apierrors.NewForbidden(schema.GroupResource{Resource: "helmchartproxies"}, "ingress", nil),
+		"no answer at first": errors.New("connection refused"),
+	} {
+		c := server(t, waitsForApproval(unchanged), interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			return broken
+		}})
+		if out, err := on(ctx, c, "status", "team-a/ingress", "--watch"); program.ExitCode(err) != 2 || out != "" {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+}
+
+// TestRolloutActs checks the annotations that promote and retry set, and the errors.
+func TestRolloutActs(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Group: addonsv1.GroupVersion.Group, Resource: "helmchartproxies"}, "ingress",
+		errors.New("ValidatingAdmissionPolicy 'muster-helm-promote' with binding 'muster-helm-promote' denied request"))
+	patching := func(before func(client.WithWatch, client.Object) error) interceptor.Funcs {
+		return interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if err := before(c, object); err != nil {
+				return err
+			}
+			return c.Patch(ctx, object, patch, options...)
+		}}
+	}
+	overtaken := patching(func(c client.WithWatch, object client.Object) error { // The hash changes after it was read.
+		current := &addonsv1.HelmChartProxy{}
+		if err := c.Get(context.Background(), client.ObjectKeyFromObject(object), current); err != nil {
+			return err
+		}
+		current.Status.Rollout.Approval = "another"
+		return c.Status().Update(context.Background(), current)
+	})
+	for name, test := range map[string]struct {
+		args   string
+		proxy  *addonsv1.HelmChartProxy
+		faults interceptor.Funcs
+		code   int
+		// says is in the output, or in the error.
+		says []string
+		// approved and retried are the annotations; retried is only "now" or nothing.
+		approved, retried string
+	}{
+		"approve":            {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), says: []string{"approve the change for team-a/one, team-a/two", "Approved: " + waiting}, approved: waiting},
+		"approve by a hash":  {args: "promote ingress -n team-a --approval=" + waiting, proxy: waitsForApproval(unchanged), says: []string{"Approved: " + waiting}, approved: waiting},
+		"another waits":      {args: "promote team-a/ingress --approval=0123", proxy: waitsForApproval(unchanged), code: 1, says: []string{"the change that waits for approval is " + waiting + " and not 0123"}},
+		"no hash":            {args: "promote team-a/ingress --approval=", proxy: waitsForApproval(unchanged), code: 2, says: []string{"--approval: must not be empty"}},
+		"nothing waits":      {args: "promote team-a/ingress", proxy: halted(unchanged), code: 1, says: []string{"nothing waits for approval: the rollout of HelmChartProxy team-a/ingress is Halted: stage canary"}},
+		"not current":        {args: "promote team-a/ingress", proxy: waitsForApproval(func(its *addonsv1.HelmChartProxy) { its.Generation = 5 }), code: 1, says: []string{"it is of generation 4, and the HelmChartProxy of 5; try again"}},
+		"no rollout":         {args: "promote team-a/ingress", proxy: waitsForApproval(func(its *addonsv1.HelmChartProxy) { its.Spec.Rollout = nil }), code: 1, says: []string{"has no spec.rollout"}},
+		"not there":          {args: "promote team-a/typo", proxy: waitsForApproval(unchanged), code: 2, says: []string{`"typo" not found`}},
+		"overtaken":          {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: overtaken, code: 1, says: []string{"has changed since it was read, so nothing was done: look at it again with rollout status"}},
+		"not allowed":        {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: patching(func(client.WithWatch, client.Object) error { return forbidden }), code: 2, says: []string{"'muster-helm-promote'", "ask for a Role with the verbs get, patch and promote on resource helmchartproxies"}},
+		"no answer":          {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: patching(func(client.WithWatch, client.Object) error { return errors.New("refused") }), code: 2, says: []string{"annotating HelmChartProxy team-a/ingress: refused"}},
+		"retry":              {args: "retry team-a/ingress", proxy: halted(unchanged), says: []string{"no longer ready while its stage was soaking: team-a/one", "Regressions, and agents that went silent, before ", "A release that has failed is retried by itself"}, retried: "now"},
+		"nothing to retry":   {args: "retry team-a/ingress", proxy: waitsForApproval(unchanged), code: 1, says: []string{"not halted: the rollout of HelmChartProxy team-a/ingress is WaitingForApproval: stage rest"}},
+		"retry, not current": {args: "retry team-a/ingress", proxy: halted(func(its *addonsv1.HelmChartProxy) { its.Generation = 5 }), code: 1, says: []string{"not current"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.proxy.Annotations = map[string]string{"else": "kept"}
+			c := server(t, test.proxy, test.faults)
+			out, err := on(t.Context(), c, strings.Fields(test.args)...)
+			if got := program.ExitCode(err); got != test.code {
+				t.Errorf("exit code %d, want %d: %v", got, test.code, err)
+			}
+			for _, want := range test.says {
+				if !strings.Contains(fmt.Sprintf("%s%v", out, err), want) {
+					t.Errorf("%q is not in %s%v", want, out, err)
+				}
+			}
+			is := &addonsv1.HelmChartProxy{}
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(test.proxy), is); err != nil {
+				t.Fatal(err)
+			}
+			if got := is.Annotations[addonsv1.RolloutApprovedAnnotation]; got != test.approved || is.Annotations["else"] != "kept" {
+				t.Errorf("annotations %v, want %q approved", is.Annotations, test.approved)
+			}
+			retried, isSet := is.Annotations[addonsv1.RolloutRetryAnnotation]
+			if at, err := time.Parse(time.RFC3339, retried); isSet != (test.retried == "now") || isSet && (err != nil || time.Since(at) > time.Minute) {
+				t.Errorf("retried at %q: %v", retried, err)
+			}
+		})
+	}
+}
+
+// TestRolloutCompletion completes the names of HelmChartProxies.
+func TestRolloutCompletion(t *testing.T) {
+	c := server(t, waitsForApproval(unchanged), interceptor.Funcs{})
+	for _, command := range []string{"status", "promote", "retry"} {
+		var out bytes.Buffer
+		o := newOptions(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &bytes.Buffer{}})
+		o.standIn = c
+		root := newRoot(o)
+		root.SetArgs([]string{"__complete", "rollout", command, ""})
+		if err := root.ExecuteContext(t.Context()); err != nil || !strings.HasPrefix(out.String(), "team-a/ingress\n") {
+			t.Errorf("%s: %v\n%s", command, err, out.String())
+		}
+	}
+}
