@@ -114,7 +114,7 @@ func TestHeldReleases(t *testing.T) {
 	expect("2.0.0", nil, nil)
 }
 
-// Without any Cluster that may move, a partition that lists nobody holds all.
+// If no Cluster may move, a partition that lists none holds all.
 func TestNobodyMoves(t *testing.T) {
 	targets := []fleetv1.BundleTarget{{ClusterName: "one"}}
 	all := plan.StrategyFor(targets, func(string) bool { return true })

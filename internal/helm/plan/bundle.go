@@ -210,7 +210,7 @@ func StrategyFor(targets []fleetv1.BundleTarget, isHeld func(fleetCluster string
 	return &fleetv1.RolloutStrategy{Partitions: listed}
 }
 
-// nobody is the name of no Fleet Cluster: names have no slash.
+// nobody is not the name of any Fleet Cluster: names have no slash.
 const nobody = "muster/nobody"
 
 // TargetOf returns the target for a release; false if its values are not written yet.

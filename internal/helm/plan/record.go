@@ -59,18 +59,18 @@ type Record struct {
 	Rollout *Rollout `json:"rollout,omitempty"`
 }
 
-// Rollout is what a release has taken over in rollouts, and what it waits for.
+// Rollout is the state of a release in rollouts.
 type Rollout struct {
-	// Content is the ContentLabel of what the release may have; with it, its values.
+	// Content is the ContentLabel of the chart and options that the release may have, with its values.
 	Content string `json:"content,omitempty"`
 	// Pending is the hash of the content and the values that the release waits for; empty if it has the wanted ones.
 	Pending string `json:"pending,omitempty"`
-	// Since is when the release took over what it has in a rollout.
+	// Since is when the release last took a change over in a rollout.
 	Since *metav1.Time `json:"since,omitempty"`
-	// Ready is since when the release has been ready with what it has, and Unready since when it no longer is.
+	// Ready is since when the release has been ready with its current state, and Unready since when it no longer is.
 	Ready   *metav1.Time `json:"ready,omitempty"`
 	Unready *metav1.Time `json:"unready,omitempty"`
-	// Failed says that the agent could not deploy what it has.
+	// Failed says that the agent could not deploy that state.
 	Failed bool `json:"failed,omitempty"`
 	// Regression is when the release ceased to be ready.
 	Regression *Regression `json:"regression,omitempty"`
@@ -83,11 +83,11 @@ type Regression struct {
 }
 
 // GrantedAnnotation on a HelmReleaseProxy is the hash of the change that the rollout lets the release take over, and
-// addonsv1.RolloutApprovedAnnotation of the change that somebody has approved for it.
+// addonsv1.RolloutApprovedAnnotation of the change that a person has approved for it.
 const GrantedAnnotation = stamp.Domain + "/rollout-granted"
 
 // Holds reports whether an installed release waits for another content than the one of a Bundle, or has yet to report
-// what it has.
+// its own.
 func Holds(release *addonsv1.HelmReleaseProxy, content string) bool {
 	record := RecordOf(release)
 	return record.Installed && (record.Rollout == nil || record.Rollout.Content != content)
@@ -98,7 +98,7 @@ func Holds(release *addonsv1.HelmReleaseProxy, content string) bool {
 const UnreadyPatience = 5 * time.Minute
 
 // After returns what follows from the observed state of the release, and the delay before the next reconcile; zero for
-// none. Nobody asks about a release that has been ready for longer than the longest soak time. A release that waits for
+// none. After the longest soak time, the state no longer matters. A release that waits for
 // Fleet or its agent says nothing.
 func (r Rollout) After(release Release, longest time.Duration, now time.Time) (*Rollout, time.Duration) {
 	switch {

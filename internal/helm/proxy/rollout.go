@@ -26,7 +26,7 @@ import (
 	"github.com/muster-fleet/muster/internal/stamp"
 )
 
-// Knows reports whether a release has rendered its values from what their sources hold now.
+// Knows reports whether a release has rendered its values from the current state of their sources.
 type Knows func(ctx context.Context, proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster) bool
 
 // rolling is a rollout while it is decided.
@@ -38,7 +38,7 @@ type rolling struct {
 	stageOf  map[plan.Key]int
 	targets  []rollout.Target
 	stages   []rollout.Stage
-	// again is the time until an agent may count as silent; zero if no agent is waited for.
+	// again is the time until an agent may count as silent; zero if the rollout waits for no agent.
 	again time.Duration
 }
 
@@ -99,7 +99,7 @@ func (r *Reconciler) next(its *rolling) rollout.Decision {
 	return rollout.Next(its.stages, its.targets, its.proxy.Annotations[addonsv1.RolloutApprovedAnnotation], hashOf, r.Now())
 }
 
-// addTarget adds what is known of a release. It asks about the agent only if the rollout waits for it.
+// addTarget adds the observed state of a release. It asks about the agent only if the rollout waits for it.
 func (r *Reconciler) addTarget(ctx context.Context, its *rolling, cluster plan.Key) error {
 	release, stage := its.releases[cluster], its.stageOf[cluster]
 	target := r.targetOf(its.proxy, its.in, release, its.clusters[cluster], its.stages[stage].Soak)

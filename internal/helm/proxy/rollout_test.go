@@ -101,7 +101,7 @@ func TestGrantsCountAtOnce(t *testing.T) {
 	}
 }
 
-// Nothing moves whose sources, or those of the stages before, are not rendered yet.
+// A release does not move before the releases of earlier stages have rendered their sources.
 func TestUnknownReleasesKeepOthersWaiting(t *testing.T) {
 	ready := ago(time.Hour)
 	r := newRolled(t, map[string]plan.Rollout{"a": {Ready: ready}, "b": {Pending: "new", Ready: ready}, "c": {Ready: ready}})
@@ -114,7 +114,7 @@ func TestUnknownReleasesKeepOthersWaiting(t *testing.T) {
 }
 
 // An agent that was silent before the change is set aside. One that has been since is a failure of the change, unless
-// somebody says otherwise.
+// a retry excuses it.
 func TestSilentAgents(t *testing.T) {
 	fleet := &fleetv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a"}}
 	fleet.Status.Agent.LastSeen = *ago(time.Hour)

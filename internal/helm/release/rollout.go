@@ -58,10 +58,10 @@ func (r *Reconciler) isHeld(ctx context.Context, s *scope, digest string) (bool,
 	return true, nil
 }
 
-// isLost reports whether somebody has deleted the values or the BundleDeployment that the release has. Fleet works on no target of a Bundle
-// while one names values that do not exist, and nobody can render the old ones any more.
+// isLost reports whether the values or the BundleDeployment of the release were deleted. Fleet works on no target of a
+// Bundle while one names values that do not exist, and the old ones cannot be rendered any more.
 func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
-	// The values go with an earlier Bundle, or Fleet makes no BundleDeployment for what is held.
+	// The values go with an earlier Bundle, or Fleet makes no BundleDeployment for a held target.
 	isElsewhere := s.record.Digest != "" && s.record.Bundle != s.bundle.UID
 	if isElsewhere || s.deployment == nil && s.record.Rollout.Content != s.bundle.Labels[plan.ContentLabel] {
 		return true, nil
@@ -86,7 +86,7 @@ func (s *scope) takeOver(now time.Time) {
 	}
 }
 
-// Knows reports whether the release has rendered its values from what its sources hold now.
+// Knows reports whether the release has rendered its values from the current state of its sources.
 func (r *Reconciler) Knows(ctx context.Context, of *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster) bool {
 	s := &scope{proxy: of, release: release, inputs: in, cluster: cluster}
 	from := r.digestOfSources(ctx, s)

@@ -101,7 +101,7 @@ func TestUnsteadyTemplatesMove(t *testing.T) {
 	}
 }
 
-// A release whose values somebody has deleted while it waits gets the change: nobody can render the earlier values.
+// A release whose values were deleted while it waits gets the change: the earlier values cannot be rendered again.
 func TestLostValues(t *testing.T) {
 	w, record := installed(t, &renderer{})
 	if err := w.DeleteAllOf(t.Context(), &corev1.ConfigMap{}, client.InNamespace("team")); err != nil {

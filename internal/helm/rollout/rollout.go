@@ -1,5 +1,5 @@
-// Package rollout decides which releases of a HelmChartProxy may take a change over next. It is pure: it knows the
-// stages, what is known of each release, and the time.
+// Package rollout decides which releases of a HelmChartProxy may take a change over next. It is pure: its inputs
+// are the stages, the observed state of each release, and the time.
 package rollout
 
 import (
@@ -26,7 +26,7 @@ type Stage struct {
 	MaxFailing int
 }
 
-// Target is what is known of a release.
+// Target is the observed state of a release.
 type Target struct {
 	Cluster types.NamespacedName
 	// Stage is the index of its stage.
@@ -35,7 +35,7 @@ type Target struct {
 	Unknown bool
 	// Pending is the hash of the change that the release waits for; empty if it has the wanted state.
 	Pending string
-	// Approved is the hash of the change that somebody approved last, and Granted of the change that the release may
+	// Approved is the hash of the change that a person approved last, and Granted of the change that the release may
 	// take over.
 	Approved, Granted string
 	// Ready is since when the release has been ready with the state that it has; zero if it has not been, or ceased to be
@@ -43,8 +43,8 @@ type Target struct {
 	Ready time.Time
 	// Available says that the release works, whatever state it has.
 	Available bool
-	// Failed says that the release could not take the wanted state over, and Blocked that nobody can make that state, so
-	// that the release keeps the last one: its values do not render.
+	// Failed says that the release could not take the wanted state over, and Blocked that its values do not render, so
+	// that it keeps the last state.
 	Failed, Blocked bool
 	// Regressed says that the release ceased to be ready while its stage was soaking.
 	Regressed bool
@@ -91,7 +91,7 @@ type Count struct{ Clusters, Updated, Held, Failing, Offline int }
 type Decision struct {
 	// Move are the releases that may take over the change that they wait for.
 	Move []types.NamespacedName
-	// Approve are the releases whose change somebody has just approved. The caller notes that for all of them before any
+	// Approve are the releases whose change a person has just approved. The caller notes that for all of them before any
 	// release moves.
 	Approve []types.NamespacedName
 	// Stage is the index of the stage that the rollout waits for, Reason why, and Message the details.
@@ -107,7 +107,7 @@ type Decision struct {
 	Offline string
 }
 
-// Next decides what happens next. Approval is the hash of the changes that somebody approves, and hash makes one.
+// Next decides what happens next. Approval is the hash of the changes that a person approves, and hash makes one.
 //
 // A stage begins once each release of the stages before has the state that it wants now, and has been ready with it for
 // the soak time. So a new change during a rollout begins at the first stage, and releases that have it already count.
@@ -195,7 +195,8 @@ func (d *Decision) step(i int, stage Stage, members []Target, isUnderWay bool, a
 	return true
 }
 
-// approve notes what somebody has approved, and then reports true, or asks for approval.
+// approve handles a stage that needs approval. It reports true if a person has just approved its changes; otherwise,
+// it asks for approval.
 func (d *Decision) approve(stage Stage, members []Target, isHeld func(Target) bool, approval string, hash func([]string) string) bool {
 	parts := []string{stage.Name}
 	for _, its := range members {
