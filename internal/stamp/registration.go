@@ -45,6 +45,8 @@ const (
 	HelmLease = "muster-helm"
 	// HelmCRD is the name of the CRD of HelmChartProxies. It is ours if it has our label.
 	HelmCRD = "helmchartproxies.addons.cluster.x-k8s.io"
+	// HelmChartProxyLabel is on each object that Muster makes in Fleet for a HelmChartProxy.
+	HelmChartProxyLabel = "helmchartproxy-name." + Domain
 
 	manifestSuffix = "-fleet-agent"
 )

@@ -24,7 +24,7 @@ import (
 const (
 	// ProxyLabel and ProxyNamespaceLabel name the HelmChartProxy; the first is shortened if
 	// it does not fit a label value.
-	ProxyLabel          = "helmchartproxy-name." + stamp.Domain
+	ProxyLabel          = stamp.HelmChartProxyLabel
 	ProxyNamespaceLabel = "helmchartproxy-namespace." + stamp.Domain
 	// ProxyAnnotation holds the full name of the HelmChartProxy.
 	ProxyAnnotation = stamp.Domain + "/helmchartproxy"

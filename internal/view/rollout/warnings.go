@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
-	"github.com/muster-fleet/muster/internal/helm/plan"
+	"github.com/muster-fleet/muster/internal/stamp"
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/internal/view/targets"
 )
@@ -46,7 +46,7 @@ const (
 // IsChecked reports whether people wrote the Bundle's partitions, with or without a GitRepo or HelmOp. The Bundle of
 // a HelmChartProxy has Muster's: Muster leaves Clusters out to hold them back.
 func IsChecked(bundle *fleetv1.Bundle) bool {
-	_, isMusters := bundle.Labels[plan.ProxyLabel]
+	_, isMusters := bundle.Labels[stamp.HelmChartProxyLabel]
 	return !isMusters && bundle.DeletionTimestamp.IsZero() && bundle.Spec.RolloutStrategy != nil && len(bundle.Spec.RolloutStrategy.Partitions) > 0
 }
 
