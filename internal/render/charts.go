@@ -106,7 +106,7 @@ func (r *renderer) target(proxy *addonsv1.HelmChartProxy, its imported, layers [
 // valuesFor returns the values of a Cluster.
 func (r *renderer) valuesFor(proxy *addonsv1.HelmChartProxy, template *values.Template, its imported, shared []plan.Layer) ([]plan.Layer, error) {
 	if proxy.Spec.ValuesTemplate == "" {
-		return shared, nil
+		return plan.OrNoValues(shared), nil
 	}
 	data, err := plan.Data(its.cluster, its.controlPlane, its.infrastructure, r.settings.Cluster.Exclude)
 	if err != nil {

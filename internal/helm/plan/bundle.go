@@ -188,9 +188,6 @@ func HasValues(proxy *addonsv1.HelmChartProxy) bool {
 	return proxy.Spec.ValuesTemplate != "" || len(proxy.Spec.ValuesFrom) > 0 || IsStaged(proxy)
 }
 
-// NoValues are the values of a release without any. Fleet would let Helm keep the last ones for an empty object.
-const NoValues = "global: {}\n"
-
 // StrategyFor returns the rollout strategy with which Fleet updates only some targets of a Bundle, and leaves the
 // BundleDeployments of all others as they are; nil if it may update all. Fleet updates the targets that a partition
 // lists, all in one pass, and also creates BundleDeployments only for those (promotion.md, rows A, E and F).

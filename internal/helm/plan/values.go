@@ -30,3 +30,11 @@ func ValuesObject(proxy Key, namespace string, record Record, layers []Layer) de
 	}
 	return &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: ConfigMapKind}, ObjectMeta: meta, Data: text}
 }
+
+// OrNoValues returns layers, or one without any values: Fleet would let Helm keep the last ones for an empty object.
+func OrNoValues(layers []Layer) []Layer {
+	if len(layers) > 0 {
+		return layers
+	}
+	return []Layer{{Key: ValuesKey, Data: []byte("global: {}\n")}}
+}

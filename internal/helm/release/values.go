@@ -222,11 +222,8 @@ var errNoTurn = errors.New("other values of the namespace are being rendered")
 // render returns the values. After an error, the release keeps its last values.
 func (r *Reconciler) render(ctx context.Context, s *scope) ([]plan.Layer, error) {
 	layers := slices.Clone(s.inputs.Layers)
-	if s.proxy.Spec.ValuesTemplate == "" && len(layers) > 0 {
-		return layers, nil
-	}
 	if s.proxy.Spec.ValuesTemplate == "" {
-		return append(layers, plan.Layer{Key: plan.ValuesKey, Data: []byte(plan.NoValues)}), nil
+		return plan.OrNoValues(layers), nil
 	}
 	rendered, err := r.renderTemplate(ctx, s)
 	switch {
