@@ -276,9 +276,9 @@ test-helm: ## Test HelmChartProxies on the whole stack, with charts of other pro
 	$(TEST) -timeout=100m ./test/helm/...
 
 .PHONY: test-helm-once
-test-helm-once: ## Test a HelmChartProxy on the whole stack, with three charts of other projects beside Helm
+test-helm-once: ## Test a HelmChartProxy and a rollout on the whole stack, and three charts of other projects beside Helm
 	$(STACK) build
-	$(TEST) -timeout=30m -run='^TestStory$$|^TestCorpus$$/^(metrics-server|ingress-nginx|fleet-crd)$$' ./test/helm
+	$(TEST) -timeout=30m -run='^TestStory$$|^TestStages$$|^TestCorpus$$/^(metrics-server|ingress-nginx|fleet-crd)$$' ./test/helm
 
 .PHONY: test-release
 test-release: ## Release the last commit in two clones, compare byte by byte, and use what was made
