@@ -285,8 +285,8 @@ type HelmChartProxyStatus struct {
 
 // RolloutStatus is the state of a rollout.
 type RolloutStatus struct {
-	// Stage is the stage that is waited for; empty for the Clusters that no stage selects, and once the
-	// rollout is complete.
+	// Stage is the stage that the rollout waits for; empty for the Clusters that no stage selects, and
+	// once the rollout is complete.
 	// +optional
 	Stage string `json:"stage,omitempty"`
 	// Stages are the stages, and last the Clusters that no stage selects, if there are any.

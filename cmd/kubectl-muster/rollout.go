@@ -241,15 +241,20 @@ func (o *rolloutOptions) completeCharts(cmd *cobra.Command, args []string, _ str
 	return o.names(cmd, addonsv1.GroupVersion.WithKind("HelmChartProxyList")), cobra.ShellCompDirectiveNoFileComp
 }
 
+// find returns the key of the named HelmChartProxy, and a client of its cluster.
+func (o *rolloutOptions) find(name string) (key client.ObjectKey, cluster client.Client, err error) {
+	if key, err = o.key(name, "NAME"); err != nil {
+		return key, nil, err
+	}
+	cluster, err = o.client()
+	return key, cluster, err
+}
+
 func (o *rolloutOptions) status(ctx context.Context, name string) error {
 	if err := o.output.check(); err != nil {
 		return err
 	}
-	key, err := o.key(name, "NAME")
-	if err != nil {
-		return err
-	}
-	cluster, err := o.client()
+	key, cluster, err := o.find(name)
 	if err != nil {
 		return err
 	}
@@ -339,11 +344,7 @@ func retrial(r *rolloutReport) (*act, error) {
 
 // annotate sets an annotation if the HelmChartProxy is still as it was read.
 func (o *rolloutOptions) annotate(ctx context.Context, name string, decide func(*rolloutReport) (*act, error)) error {
-	key, err := o.key(name, "NAME")
-	if err != nil {
-		return err
-	}
-	cluster, err := o.client()
+	key, cluster, err := o.find(name)
 	if err != nil {
 		return err
 	}

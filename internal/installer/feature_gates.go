@@ -149,7 +149,7 @@ func (w *written) due() time.Time {
 	return w.at.Add(min(lastRetry, firstRetry<<min(w.undone-1, 10)))
 }
 
-// overwrite reports whether a text is to be written now into a ConfigMap that is somebody else's.
+// overwrite reports whether the installer writes a text into a ConfigMap of another owner now.
 // Who keeps undoing that is not fought with, but told of.
 func (s *state) overwrite(kind step, where fmt.Stringer, has, text string) (step, *metav1.Condition, time.Duration) {
 	last := s.writes[kind]

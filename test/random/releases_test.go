@@ -87,8 +87,8 @@ func fleetReleases(r *run, step Step) (bool, error) {
 	return false, nil
 }
 
-// isPlayed reports whether Fleet's part of a carrier is played: nobody looks at what is moved, or at what a
-// HelmChartProxy that is paused has.
+// isPlayed reports whether the run plays Fleet for a carrier: it leaves out carriers of moved Clusters and of paused
+// HelmChartProxies.
 func (r *run) isPlayed(of oracle.Carriage) bool {
 	proxy := r.state.Helm.Proxies[of.Proxy]
 	if proxy == nil || proxy.Annotations[pausedKey] != "" {

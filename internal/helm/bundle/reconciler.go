@@ -318,6 +318,6 @@ func (r *Reconciler) putCredentials(ctx context.Context, s *scope) error {
 		ObjectMeta: plan.Meta(client.ObjectKeyFromObject(s.of), s.key.Namespace, plan.CredentialsName(s.of, s.key.Name)),
 		Type:       plan.CredentialsSecretType, Data: s.in.Credentials,
 	}
-	secret.OwnerReferences = []metav1.OwnerReference{{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Bundle", Name: s.key.Name, UID: s.have.UID}}
+	secret.OwnerReferences = plan.OwnedBy(s.have)
 	return r.PutValues(ctx, secret)
 }

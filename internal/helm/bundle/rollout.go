@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
@@ -77,7 +76,7 @@ func (r *Reconciler) keepContents(ctx context.Context, s *scope, strategy *fleet
 	}
 	for content := range named {
 		keeper := plan.Keeper(client.ObjectKeyFromObject(s.of), s.key, content)
-		keeper.OwnerReferences = []metav1.OwnerReference{{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Bundle", Name: s.key.Name, UID: s.have.UID}}
+		keeper.OwnerReferences = plan.OwnedBy(s.have)
 		errs = append(errs, r.CreateFor(ctx, keeper))
 	}
 	return errors.Join(errs...)

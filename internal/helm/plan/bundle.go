@@ -300,6 +300,11 @@ func JSON(value any) string {
 	return string(data)
 }
 
+// OwnedBy returns the owner references of an object that goes with a Bundle.
+func OwnedBy(bundle *fleetv1.Bundle) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Bundle", Name: bundle.Name, UID: bundle.UID}}
+}
+
 // KeepsLabel on a BundleDeployment of Muster names the Bundle for whose Clusters it keeps a Content.
 const KeepsLabel = "keeps-content-of." + stamp.Domain
 

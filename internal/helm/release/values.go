@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	fleetv1 "github.com/rancher/fleet/pkg/apis/fleet.cattle.io/v1alpha1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capiannotations "sigs.k8s.io/cluster-api/util/annotations"
@@ -266,9 +264,7 @@ func (r *Reconciler) renderTemplate(ctx context.Context, s *scope) ([]byte, erro
 func objectOf(s *scope, record plan.Record, layers []plan.Layer) client.Object {
 	object := plan.ValuesObject(client.ObjectKeyFromObject(s.proxy), s.release.Spec.ClusterRef.Namespace, record, layers)
 	object.GetAnnotations()[plan.ReleaseAnnotation] = client.ObjectKeyFromObject(s.release).String()
-	object.SetOwnerReferences([]metav1.OwnerReference{{
-		APIVersion: fleetv1.SchemeGroupVersion.String(), Kind: "Bundle", Name: s.bundle.Name, UID: s.bundle.UID,
-	}})
+	object.SetOwnerReferences(plan.OwnedBy(s.bundle))
 	return object
 }
 
