@@ -13,10 +13,12 @@ import (
 	"time"
 )
 
-// release is a release of the simulated world. Stage, Pending and Aside of its Target follow from the other fields.
+// release is a release of the simulated world. Stage, Pending, Aside and Returns of its Target follow from the other
+// fields. It had the state completed when the rollout was last completed.
 type release struct {
 	Target
 	has, wants, stage     string
+	completed             string
 	isPaused, isInstalled bool
 }
 
@@ -57,7 +59,7 @@ func (w *world) join(n int) {
 }
 
 func (r *release) install(w *world) {
-	r.isInstalled, r.Available, r.has, r.Ready = true, true, r.wants, w.now
+	r.isInstalled, r.Available, r.has, r.completed, r.Ready = true, true, r.wants, r.wants, w.now
 }
 
 // event is one of the things that can happen. Which release it concerns, and how, follows from n and from what there is,
@@ -80,6 +82,14 @@ var events = []struct {
 	{"change some", func(w *world, _ *release, n int) bool { return w.change(n, func(i int) bool { return n>>i&3 == 1 }) }},
 	{"change", func(w *world, r *release, n int) bool {
 		return w.change(n, func(i int) bool { return w.releases[i] == r })
+	}},
+	{"go back", func(w *world, _ *release, n int) bool {
+		for _, r := range w.releases {
+			if r.completed != "" {
+				r.wants = r.completed
+			}
+		}
+		return n%2 == 0
 	}},
 	{"fail", func(_ *world, r *release, n int) bool {
 		isNew := r.has == r.wants && r.isInstalled && r.Ready.IsZero() && !r.Failed && n%2 == 0
@@ -184,6 +194,9 @@ func (w *world) persist(d Decision, most int) bool {
 		if i := slices.Index(d.Move, r.Cluster); i >= 0 && len(d.Approve)+i < most {
 			r.Granted = r.wants
 		}
+		if d.Reason == Completed && r.isInstalled && most > 3 {
+			r.completed = r.has
+		}
 	}
 	return true
 }
@@ -202,6 +215,7 @@ func (w *world) targets() []Target {
 		if r.has != r.wants {
 			r.Pending = r.wants
 		}
+		r.Returns = r.Pending != "" && r.wants == r.completed
 		targets = append(targets, r.Target)
 	}
 	return targets
@@ -225,7 +239,7 @@ func (w *world) facts(d Decision) []fact {
 	for _, t := range w.targets() {
 		f := fact{Target: t, moves: slices.Contains(d.Move, t.Cluster), approves: slices.Contains(d.Approve, t.Cluster)}
 		f.waits = t.Pending != "" && t.Granted != t.Pending
-		f.isApproved = !w.stages[t.Stage].Manual || t.Approved == t.Pending
+		f.isApproved = !w.stages[t.Stage].Manual || t.Approved == t.Pending || t.Returns
 		f.mayMove = f.waits && f.isApproved && !t.Unknown
 		f.busy = !f.waits && !t.Offline && (t.Pending != "" || t.Ready.IsZero())
 		f.steady = t.Offline || !t.Unknown && t.Pending == "" && !t.Ready.IsZero()
@@ -264,17 +278,23 @@ func (w *world) check(rng *rand.Rand) error {
 		switch {
 		case f.moves && !f.mayMove:
 			return fmt.Errorf("%s moves, but is not held, or its change is unknown or not approved", f.Cluster.Name)
-		case f.moves && f.Stage > open:
+		case f.moves && f.Stage > open && !f.Returns:
 			return fmt.Errorf("%s moves, but stage %d is not done", f.Cluster.Name, open)
-		case (f.moves || f.approves) && w.stages[f.Stage].Manual && !w.consent[f.Cluster.Name+f.Pending]:
+		case (f.moves && !f.Returns || f.approves) && w.stages[f.Stage].Manual && !w.consent[f.Cluster.Name+f.Pending]:
 			return fmt.Errorf("nobody has approved %s for %s", f.Pending, f.Cluster.Name)
 		}
 	}
 	noted, isHalted := len(d.Move)+len(d.Approve), w.isHalted(facts)
+	for i := range w.stages {
+		its := slices.DeleteFunc(slices.Clone(facts), func(f fact) bool { return f.Stage != i })
+		if err := checkReturns(w.stages[i], its); err != nil {
+			return fmt.Errorf("stage %d: %w; the decision is %+v", i, err, d)
+		}
+	}
 	switch {
 	case noted != number(facts, func(f fact) bool { return f.moves || f.approves }):
 		return errors.New("a release moves that is unknown, aside, or there twice")
-	case (isHalted || d.Reason == Halted) && noted > 0:
+	case (isHalted || d.Reason == Halted) && noted > number(facts, func(f fact) bool { return f.moves && f.Returns }):
 		return errors.New("the rollout is halted, and something moves")
 	case d.Reason == Halted && !isHalted, d.Reason != Halted && isHalted && number(facts, func(f fact) bool { return f.waits }) > 0:
 		return fmt.Errorf("should be halted: %t; the decision is %+v", isHalted, d)
@@ -301,6 +321,24 @@ func (w *world) isHalted(facts []fact) bool {
 	})
 }
 
+// checkReturns checks that as many releases of a stage as may return to the state of the last completed rollout,
+// wherever the rollout is.
+func checkReturns(stage Stage, facts []fact) error {
+	unavailable := number(facts, func(f fact) bool { return !f.Offline && (f.busy || !f.Available) })
+	returns := func(f fact) bool { return f.Returns && f.mayMove }
+	costs := func(f fact) bool { return returns(f) && !f.Offline && f.Available }
+	moving := number(facts, func(f fact) bool { return f.moves && costs(f) })
+	switch {
+	case moving > 0 && unavailable+moving > stage.MaxUnavailable:
+		return fmt.Errorf("%d are unavailable, and %d return", unavailable, moving)
+	case moving < min(number(facts, costs), stage.MaxUnavailable-unavailable):
+		return fmt.Errorf("%d are unavailable, and only %d return", unavailable, moving)
+	case number(facts, func(f fact) bool { return returns(f) && !costs(f) && !f.moves }) > 0:
+		return errors.New("offline or unavailable releases do not return")
+	}
+	return nil
+}
+
 // checkStage checks that as many releases of a stage move as may, and that the decision says what the stage waits for.
 func checkStage(stage Stage, facts []fact, d Decision, isOpen, isReached bool) error {
 	count := func(is func(fact) bool) int { return number(facts, is) }
@@ -313,7 +351,7 @@ func checkStage(stage Stage, facts []fact, d Decision, isOpen, isReached bool) e
 	switch {
 	case moving > 0 && unavailable+moving > stage.MaxUnavailable:
 		return fmt.Errorf("%d are unavailable, and %d move", unavailable, moving)
-	case approved > 0 && (approved != count(isLacking) || count(func(f fact) bool { return f.moves }) > 0):
+	case approved > 0 && (approved != count(isLacking) || count(func(f fact) bool { return f.moves && !f.Returns }) > 0):
 		return errors.New("approval is not noted for all before any moves")
 	case !isReached:
 	case moving < min(count(costs), stage.MaxUnavailable-unavailable):
@@ -342,7 +380,7 @@ func (w *world) show(d Decision, facts []fact) error {
 	}
 	offer := map[string]string{}
 	for _, f := range facts {
-		if f.Stage == d.Stage && f.waits && !f.Unknown {
+		if f.Stage == d.Stage && f.waits && !f.moves && !f.Unknown {
 			offer[f.Cluster.Name] = f.Pending
 		}
 	}
@@ -357,7 +395,8 @@ func (w *world) show(d Decision, facts []fact) error {
 // settle has everything healthy and approved from now on, with or without what is offline or paused. Then the rollout ends.
 func (w *world) settle(rng *rand.Rand, isComplete bool) error {
 	for _, r := range w.releases {
-		r.Offline, r.isPaused, r.Regressed = r.Offline && !isComplete, r.isPaused && !isComplete, false
+		// Of what has failed, silence says nothing: it halts the rollout.
+		r.Offline, r.isPaused, r.Regressed = r.Offline && !isComplete && !r.Failed, r.isPaused && !isComplete, false
 		r.Unknown = r.Unknown && r.Offline
 	}
 	for range 20 * len(w.releases) {

@@ -48,6 +48,8 @@ type Target struct {
 	Failed, Blocked bool
 	// Regressed says that the release ceased to be ready while its stage was soaking.
 	Regressed bool
+	// Returns says that the change that the release waits for is the state that it had when the rollout was last completed.
+	Returns bool
 	// Offline says that the agent is silent.
 	Offline bool
 	// Aside says that the release has no part in the rollout: it is not installed yet, its Cluster is paused, leaves, or
@@ -57,6 +59,9 @@ type Target struct {
 
 // isHeld reports whether the release waits for its turn.
 func (t Target) isHeld() bool { return t.Pending != "" && t.Granted != t.Pending }
+
+// isFree reports whether the release could move: it waits for its turn, and its change is known.
+func (t Target) isFree() bool { return t.isHeld() && !t.Unknown && !t.Blocked }
 
 // IsMoving reports whether the release may take the wanted state over, and has not been ready with it.
 func (t Target) IsMoving() bool {
@@ -111,6 +116,7 @@ type Decision struct {
 //
 // A stage begins once each release of the stages before has the state that it wants now, and has been ready with it for
 // the soak time. So a new change during a rollout begins at the first stage, and releases that have it already count.
+// What goes back to the state of the last completed rollout waits for no stage and no approval.
 func Next(stages []Stage, targets []Target, approval string, hash func(parts []string) string, now time.Time) Decision {
 	members := make([][]Target, len(stages))
 	d := Decision{Counts: make([]Count, len(stages))}
@@ -125,6 +131,9 @@ func Next(stages []Stage, targets []Target, approval string, hash func(parts []s
 		d.Counts[i].add(members[i])
 	}
 	d.Offline = names(slices.Concat(members...), func(t Target) bool { return t.Offline })
+	for i, stage := range stages {
+		d.goBack(stage, members[i])
+	}
 	isUnderWay := isUnderWay(targets)
 	for i, stage := range stages {
 		if isUnderWay && isHalted(stage, members[i]) {
@@ -166,12 +175,11 @@ func haltedMessage(members []Target) string {
 
 // step decides about one stage, and reports whether the next one may begin.
 func (d *Decision) step(i int, stage Stage, members []Target, isUnderWay bool, approval string, hash func([]string) string, now time.Time) (isDone bool) {
-	isHeld := func(t Target) bool { return t.isHeld() && !t.Unknown && !t.Blocked }
 	d.Stage, d.Reason = i, Progressing
-	if stage.Manual && d.approve(stage, members, isHeld, approval, hash) {
+	if stage.Manual && d.approve(stage, members, approval, hash) {
 		return false
 	}
-	d.move(stage, members, isHeld)
+	d.move(stage, members, Target.isFree)
 	var left time.Duration
 	isWaitedFor := func(t Target) bool { // What ceases to work later is no part of a rollout that is complete.
 		return !t.Offline && (t.Unknown || t.Blocked || t.Pending != "" || t.Ready.IsZero() || isUnderWay && !t.Available)
@@ -197,14 +205,14 @@ func (d *Decision) step(i int, stage Stage, members []Target, isUnderWay bool, a
 
 // approve handles a stage that needs approval. It reports true if a person has just approved its changes; otherwise,
 // it asks for approval.
-func (d *Decision) approve(stage Stage, members []Target, isHeld func(Target) bool, approval string, hash func([]string) string) bool {
+func (d *Decision) approve(stage Stage, members []Target, approval string, hash func([]string) string) bool {
 	parts := []string{stage.Name}
 	for _, its := range members {
-		if isHeld(its) {
+		if its.isFree() {
 			parts = append(parts, its.Cluster.String(), its.Pending)
 		}
 	}
-	isLacking := func(t Target) bool { return isHeld(t) && t.Approved != t.Pending }
+	isLacking := func(t Target) bool { return t.isFree() && t.Approved != t.Pending }
 	isGoing := func(t Target) bool { // Until they are gone, the hash changes. That may never happen to an offline one.
 		return t.isHeld() && t.Approved == t.Pending && !(t.Unknown && t.Offline) || t.IsMoving() && !t.Offline && !t.isFailing()
 	}
@@ -223,13 +231,29 @@ func (d *Decision) approve(stage Stage, members []Target, isHeld func(Target) bo
 	return false
 }
 
+// goBack lets releases of a stage return to the state that they had when the rollout was last completed.
+func (d *Decision) goBack(stage Stage, members []Target) {
+	for i := range members {
+		if members[i].Returns {
+			members[i].Approved = members[i].Pending
+		}
+	}
+	before := len(d.Move)
+	d.move(stage, members, func(t Target) bool { return t.Returns && t.isFree() })
+	for i := range members {
+		if slices.Contains(d.Move[before:], members[i].Cluster) {
+			members[i].Granted = members[i].Pending
+		}
+	}
+}
+
 // move lets releases of a stage take their changes over. A release that does not work, or whose agent is silent, makes no
 // further Cluster unavailable.
-func (d *Decision) move(stage Stage, members []Target, isHeld func(Target) bool) {
+func (d *Decision) move(stage Stage, members []Target, may func(Target) bool) {
 	unavailable := count(members, Target.isUnavailable)
 	for _, isFree := range []bool{true, false} {
 		for _, its := range members {
-			if !isHeld(its) || stage.Manual && its.Approved != its.Pending || isFree != (its.Offline || !its.Available) {
+			if !may(its) || stage.Manual && its.Approved != its.Pending || isFree != (its.Offline || !its.Available) {
 				continue
 			}
 			if !isFree {
