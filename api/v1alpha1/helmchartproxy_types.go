@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -295,6 +296,21 @@ type RolloutStatus struct {
 	// Approval is the hash of the changes that a stage waits to have approved; empty if none does.
 	// +optional
 	Approval string `json:"approval,omitempty"`
+	// LastCompleted is what the HelmChartProxy asked for when the rollout was last completed.
+	// +optional
+	LastCompleted *CompletedRollout `json:"lastCompleted,omitempty"`
+}
+
+// CompletedRollout is what a completed rollout has brought to all Clusters.
+type CompletedRollout struct {
+	// Time is when the rollout was completed.
+	Time metav1.Time `json:"time"`
+	// Spec is the spec of the HelmChartProxy without what selects Clusters and without the rollout. It is
+	// empty if it is larger than 256 KiB.
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:Type=object
+	// +optional
+	Spec runtime.RawExtension `json:"spec,omitempty,omitzero"`
 }
 
 // RolloutStageStatus is the state of a stage.

@@ -1,6 +1,6 @@
 // Command kubectl-muster is everything that people do with Muster: as `kubectl muster`, and as
 // `muster` under that name. It looks at a management cluster with the rights of the person who
-// runs it, and at manifests without a cluster. Only rollout promote and retry change something.
+// runs it, and at manifests without a cluster. Only rollout promote, retry and abort change something.
 package main
 
 import (
@@ -45,7 +45,7 @@ func newRoot(o *options) *cobra.Command {
 		Use:   called,
 		Short: "See which clusters are in Fleet, what is on them, and why",
 		Long: `See which clusters are in Fleet, what is on them, and why; and try manifests out before
-you apply them. It has your own rights; only rollout promote and retry change something.`,
+you apply them. It has your own rights; only rollout promote, retry and abort change something.`,
 		Args:          withUsage(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       version.Get().String(),

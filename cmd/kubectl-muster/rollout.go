@@ -1,10 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -31,14 +35,14 @@ type rolloutOptions struct {
 func newRollout(common *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollout COMMAND",
-		Short: "Show the rollout of a HelmChartProxy, approve a change, or retry it",
+		Short: "Show the rollout of a HelmChartProxy, approve a change, retry or abort it",
 		Long: `Show how far a change of a HelmChartProxy with spec.rollout has come, approve it for the
-next stage, or let a halted rollout go on.`,
+next stage, let a halted rollout go on, or go back to what was last completed.`,
 		Args:                  withUsage(cobra.NoArgs),
 		RunE:                  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		DisableFlagsInUseLine: true,
 	}
-	cmd.AddCommand(newRolloutStatus(common), newRolloutPromote(common), newRolloutRetry(common))
+	cmd.AddCommand(newRolloutStatus(common), newRolloutPromote(common), newRolloutRetry(common), newRolloutAbort(common))
 	return cmd
 }
 
@@ -108,6 +112,31 @@ HelmChartProxy, no answer, or rights that are missing.`,
 		Args:              withUsage(cobra.ExactArgs(1)),
 		ValidArgsFunction: o.completeCharts,
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.annotate(cmd.Context(), args[0], retrial) },
+	}
+}
+
+func newRolloutAbort(common *options) *cobra.Command {
+	o := &rolloutOptions{options: common}
+	return &cobra.Command{
+		Use:   "abort NAME",
+		Short: "Go back to what was last completed",
+		Long: `Give the HelmChartProxy the spec that it had when its rollout was last completed; its
+stages, and which Clusters it selects, stay as they are. Clusters that have the change go
+back at once, within maxUnavailable: they wait for no stage and no approval. Values from
+ConfigMaps, Secrets and the Clusters themselves are those of now.
+
+If Git applies the HelmChartProxy, revert the change there, too.
+
+You need the verbs get and patch on the HelmChartProxy, which is NAME, in the namespace of
+-n or of the kubeconfig, or NAMESPACE/NAME.
+
+Exit codes: 0 it has that spec now; 1 it had that spec before, or has changed meanwhile, or
+no completed rollout is known; 2 wrong arguments, no such HelmChartProxy, no spec.rollout,
+no answer, or rights that are missing.`,
+		Example:           "  kubectl muster rollout abort team-a/ingress",
+		Args:              withUsage(cobra.ExactArgs(1)),
+		ValidArgsFunction: o.completeCharts,
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.abort(cmd.Context(), args[0]) },
 	}
 }
 
@@ -192,7 +221,7 @@ func (r *rolloutReport) next() string {
 	case r.Current && r.Approval != "":
 		return its + "promote " + r.Namespace + "/" + r.Name + " --approval=" + r.Approval
 	case r.Current && r.Reason == addonsv1.RolloutHaltedReason:
-		return "apply what works; or, if the change was not the cause: " + its + "retry " + r.Namespace + "/" + r.Name
+		return fmt.Sprintf("apply what works; or go back: %[1]sabort %[2]s/%[3]s; or, if the change was not the cause: %[1]sretry %[2]s/%[3]s", its, r.Namespace, r.Name)
 	}
 	return ""
 }
@@ -366,14 +395,79 @@ func (o *rolloutOptions) annotate(ctx context.Context, name string, decide func(
 	fmt.Fprintln(o.Out, view.Text(report.String()+": "+report.Message))
 	before := proxy.DeepCopy()
 	metav1.SetMetaDataAnnotation(&proxy.ObjectMeta, act.key, act.value)
-	switch err := cluster.Patch(ctx, proxy, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); {
-	case apierrors.IsConflict(err):
-		return fmt.Errorf("%s has changed since it was read, so nothing was done: look at it again with rollout status", report)
-	case apierrors.IsForbidden(err):
-		return program.Exit(2, fmt.Errorf("%w: ask for a Role with the verbs get, patch and promote on resource helmchartproxies of addons.cluster.x-k8s.io", err))
-	case err != nil:
-		return program.Exit(2, fmt.Errorf("annotating %s: %w", report, err))
+	if err := patch(ctx, cluster, report, before, proxy, "get, patch and promote"); err != nil {
+		return err
 	}
 	fmt.Fprintln(o.Out, view.Text(act.done))
 	return nil
+}
+
+// patch writes a HelmChartProxy if it is still as it was read.
+func patch(ctx context.Context, cluster client.Client, report *rolloutReport, before, after *addonsv1.HelmChartProxy, verbs string) error {
+	switch err := cluster.Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); {
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("%s has changed since it was read, so nothing was done: look at it again with rollout status", report)
+	case apierrors.IsForbidden(err):
+		return program.Exit(2, fmt.Errorf("%w: ask for a Role with the verbs %s on resource helmchartproxies of addons.cluster.x-k8s.io", err, verbs))
+	case err != nil:
+		return program.Exit(2, fmt.Errorf("writing %s: %w", report, err))
+	}
+	return nil
+}
+
+func (o *rolloutOptions) abort(ctx context.Context, name string) error {
+	key, cluster, err := o.find(name)
+	if err != nil {
+		return err
+	}
+	proxy, err := readProxy(ctx, cluster, key)
+	if err != nil {
+		return program.Exit(2, err)
+	}
+	report, err := reportOf(proxy)
+	if err != nil {
+		return program.Exit(2, err)
+	}
+	last, isKnown := plan.LastCompleted(proxy)
+	if !isKnown {
+		return fmt.Errorf("no completed rollout of %s is known: apply an earlier version of it", report)
+	}
+	changed := differences(proxy.Spec, last)
+	if len(changed) == 0 {
+		return fmt.Errorf("%s asks for what was last completed: if values have changed, put back the ConfigMap, the Secret or the Cluster that they come from", report)
+	}
+	before, since := proxy.DeepCopy(), proxy.Status.Rollout.LastCompleted.Time
+	proxy.Spec = last
+	if err := patch(ctx, cluster, report, before, proxy, "get and patch"); err != nil {
+		return err
+	}
+	fmt.Fprintf(o.Out, "%s has the spec again that was completed at %s: %s\n", report, since.UTC().Format(time.RFC3339), view.Text(strings.Join(changed, ", ")))
+	fmt.Fprintln(o.Out, "If Git applies it, revert the change there, too.")
+	return nil
+}
+
+// differences names the fields that differ between two specs, with the values of short ones.
+func differences(is, will addonsv1.HelmChartProxySpec) []string {
+	from, to := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+	for spec, fields := range map[*addonsv1.HelmChartProxySpec]map[string]json.RawMessage{&is: from, &will: to} {
+		_ = json.Unmarshal([]byte(plan.JSON(spec)), &fields) // It is an object.
+	}
+	const short = 60
+	var changed []string
+	for field := range from {
+		if _, found := to[field]; !found {
+			to[field] = json.RawMessage("none")
+		}
+	}
+	for _, field := range slices.Sorted(maps.Keys(to)) {
+		was, is := string(from[field]), string(to[field])
+		switch {
+		case was == is:
+		case len(was)+len(is) > short:
+			changed = append(changed, field)
+		default:
+			changed = append(changed, fmt.Sprintf("%s %s, not %s", field, is, cmp.Or(was, "none")))
+		}
+	}
+	return changed
 }

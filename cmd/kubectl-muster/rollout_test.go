@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -207,7 +208,7 @@ func TestRolloutActs(t *testing.T) {
 		"not there":          {args: "promote team-a/typo", proxy: waitsForApproval(unchanged), code: 2, says: []string{`"typo" not found`}},
 		"overtaken":          {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: overtaken, code: 1, says: []string{"has changed since it was read, so nothing was done: look at it again with rollout status"}},
 		"not allowed":        {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: patching(func(client.WithWatch, client.Object) error { return forbidden }), code: 2, says: []string{"'muster-helm-promote'", "ask for a Role with the verbs get, patch and promote on resource helmchartproxies"}},
-		"no answer":          {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: patching(func(client.WithWatch, client.Object) error { return errors.New("refused") }), code: 2, says: []string{"annotating HelmChartProxy team-a/ingress: refused"}},
+		"no answer":          {args: "promote team-a/ingress", proxy: waitsForApproval(unchanged), faults: patching(func(client.WithWatch, client.Object) error { return errors.New("refused") }), code: 2, says: []string{"writing HelmChartProxy team-a/ingress: refused"}},
 		"retry":              {args: "retry team-a/ingress", proxy: halted(unchanged), says: []string{"no longer ready while its stage was soaking: team-a/one", "Regressions, and agents that went silent, before ", "A release that has failed is retried by itself"}, retried: "now"},
 		"nothing to retry":   {args: "retry team-a/ingress", proxy: waitsForApproval(unchanged), code: 1, says: []string{"not halted: the rollout of HelmChartProxy team-a/ingress is WaitingForApproval: stage rest"}},
 		"retry, not current": {args: "retry team-a/ingress", proxy: halted(func(its *addonsv1.HelmChartProxy) { its.Generation = 5 }), code: 1, says: []string{"not current"}},
@@ -239,10 +240,58 @@ func TestRolloutActs(t *testing.T) {
 	}
 }
 
+// TestRolloutAbort checks that abort gives the HelmChartProxy the spec that was last completed, and the errors.
+func TestRolloutAbort(t *testing.T) {
+	completed := func(spec string) func(*addonsv1.HelmChartProxy) {
+		return func(its *addonsv1.HelmChartProxy) {
+			its.Spec.ClusterSelector.MatchLabels = map[string]string{"tier": "web"}
+			its.Spec.ChartName, its.Spec.Version, its.Spec.ValuesTemplate = "web", "2.0.0", "a: "+strings.Repeat("x", 100)
+			its.Spec.Options.Timeout = &metav1.Duration{Duration: time.Minute}
+			its.Status.Rollout.LastCompleted = &addonsv1.CompletedRollout{Time: metav1.NewTime(time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC))}
+			if spec != "" {
+				its.Status.Rollout.LastCompleted.Spec.Raw = []byte(spec)
+			}
+		}
+	}
+	old := `{"clusterSelector": {}, "chartName": "web", "version": "1.0.0", "credentials": {"secret": {"name": "before"}}}`
+	for name, test := range map[string]struct {
+		proxy *addonsv1.HelmChartProxy
+		code  int
+		says  string
+	}{
+		"halted": {proxy: halted(completed(old)), says: `HelmChartProxy team-a/ingress has the spec again that was completed at 2026-11-24T12:00:00Z: ` +
+			`credentials {"secret":{"name":"before"},"key":""}, not none, options, valuesTemplate, version "1.0.0", not "2.0.0"` + "\nIf Git applies it, revert the change there, too.\n"},
+		"not current": {proxy: waitsForApproval(func(its *addonsv1.HelmChartProxy) { completed(old)(its); its.Generation = 5 }), says: "has the spec again"},
+		"none known":  {proxy: halted(unchanged), code: 1, says: "no completed rollout of HelmChartProxy team-a/ingress is known: apply an earlier version of it"},
+		"too large":   {proxy: halted(completed("")), code: 1, says: "no completed rollout"},
+		"as it is": {proxy: halted(func(its *addonsv1.HelmChartProxy) {
+			completed(`{"chartName": "web", "version": "2.0.0", "options": {"timeout": "1m0s"}, "valuesTemplate": "a: ` + strings.Repeat("x", 100) + `"}`)(its)
+		}), code: 1, says: "asks for what was last completed: if values have changed, put back the ConfigMap"},
+		"no rollout": {proxy: halted(func(its *addonsv1.HelmChartProxy) { its.Spec.Rollout = nil }), code: 2, says: "has no spec.rollout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := server(t, test.proxy, interceptor.Funcs{})
+			out, err := on(t.Context(), c, "abort", "team-a/ingress")
+			if got := program.ExitCode(err); got != test.code || !strings.Contains(fmt.Sprintf("%s%v", out, err), test.says) {
+				t.Errorf("exit code %d, want %d: %s%v; want %s", got, test.code, out, err, test.says)
+			}
+			is, want := &addonsv1.HelmChartProxy{}, test.proxy.Spec.DeepCopy()
+			if test.code == 0 {
+				want.Version, want.ValuesTemplate, want.Options.Timeout = "1.0.0", "", nil
+				want.Credentials = &addonsv1.Credentials{}
+				want.Credentials.Secret.Name = "before"
+			}
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(test.proxy), is); err != nil || !equality.Semantic.DeepEqual(is.Spec, *want) {
+				t.Errorf("the spec is %+v, want %+v (%v)", is.Spec, *want, err)
+			}
+		})
+	}
+}
+
 // TestRolloutCompletion completes the names of HelmChartProxies.
 func TestRolloutCompletion(t *testing.T) {
 	c := server(t, waitsForApproval(unchanged), interceptor.Funcs{})
-	for _, command := range []string{"status", "promote", "retry"} {
+	for _, command := range []string{"status", "promote", "retry", "abort"} {
 		var out bytes.Buffer
 		o := newOptions(genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &bytes.Buffer{}})
 		o.standIn = c

@@ -3,6 +3,7 @@ package helm
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -60,6 +61,13 @@ func TestStages(t *testing.T) {
 			g.Expect(its.data(g, "stages", "stages-values", "version")).To(Equal("1.0.0"), "a failed upgrade uninstalls nothing")
 		}
 	})
+	t.Run("abort takes the canary back", func(t *testing.T) {
+		g := NewWithT(t)
+		abort(g)
+		g.Eventually(func(g Gomega) { isReady(g, "stages"); rolls(g, "Completed") }).Should(Succeed())
+		g.Expect(proxy(g, "stages").Spec.Version).To(Equal("1.0.0"))
+		one.says(g, "stages", "stages", "version", "1.0.0")
+	})
 	t.Run("a mended one goes on, and the rest waits for approval", func(t *testing.T) {
 		g := NewWithT(t)
 		patch(g, "stages", `{"spec":{"version":"1.1.0"}}`)
@@ -72,6 +80,18 @@ func TestStages(t *testing.T) {
 		three.label(g, "stages=yes")
 		three.says(g, "stages", "stages", "version", "1.1.0")
 		g.Expect(two.data(g, "stages", "stages-values", "version")).To(Equal("1.0.0"))
+	})
+	t.Run("abort takes all back that have moved, and waits for no approval", func(t *testing.T) {
+		g := NewWithT(t)
+		abort(g)
+		for _, its := range []cluster{one, two, three} { // Cluster three joined with the new version, in the stage that needs approval.
+			its.says(g, "stages", "stages", "version", "1.0.0")
+		}
+		g.Eventually(func(g Gomega) { isReady(g, "stages"); rolls(g, "Completed") }).Should(Succeed())
+		patch(g, "stages", `{"spec":{"version":"1.1.0"}}`)
+		one.says(g, "stages", "stages", "version", "1.1.0")
+		g.Eventually(func(g Gomega) { rolls(g, "WaitingForApproval", "approve the change for team/three, team/two") }).Should(Succeed())
+		g.Expect(three.data(g, "stages", "stages-values", "version")).To(Equal("1.0.0"))
 	})
 	t.Run("approval of one change approves no other", func(t *testing.T) {
 		g := NewWithT(t)
@@ -127,6 +147,13 @@ func rolls(g Gomega, reason string, messages ...string) {
 	for _, message := range messages {
 		g.Expect(condition.Message).To(ContainSubstring(message))
 	}
+}
+
+// abort takes the HelmChartProxy stages back, as its user does.
+func abort(g Gomega) {
+	out, err := exec.CommandContext(ctx, env.Program("kubectl-muster"), "rollout", "abort", "team/stages", "--kubeconfig="+env.Kubeconfig).CombinedOutput()
+	g.Expect(err).NotTo(HaveOccurred(), string(out))
+	g.Expect(string(out)).To(ContainSubstring(`version "1.0.0", not`))
 }
 
 func approve(g Gomega, hash string) {

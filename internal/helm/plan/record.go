@@ -63,8 +63,12 @@ type Record struct {
 type Rollout struct {
 	// Content is the ContentLabel of the chart and options that the release may have, with its values.
 	Content string `json:"content,omitempty"`
-	// Pending is the hash of the content and the values that the release waits for; empty if it has the wanted ones.
+	// Pending is the Change that the release waits for; empty if it has the wanted ones.
 	Pending string `json:"pending,omitempty"`
+	// Completed is the Change that the release had when the rollout was last completed, if it has left that.
+	Completed string `json:"completed,omitempty"`
+	// Joined is when the release got its first Content.
+	Joined *metav1.Time `json:"joined,omitempty"`
 	// Since is when the release last took a change over in a rollout.
 	Since *metav1.Time `json:"since,omitempty"`
 	// Ready is since when the release has been ready with its current state, and Unready since when it no longer is.

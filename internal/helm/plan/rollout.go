@@ -1,11 +1,16 @@
 package plan
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -50,8 +55,62 @@ var rolloutReasons = map[rollout.Reason]string{
 	rollout.WaitingForApproval: addonsv1.RolloutWaitingForApprovalReason, rollout.Halted: addonsv1.RolloutHaltedReason,
 }
 
+// Change returns the hash of a content and a digest of values, by which a release waits for exactly these.
+func Change(content, digest string) string { return Digest([]byte(content + " " + digest)) }
+
+// LastCompleted returns the spec of a HelmChartProxy as its rollout was last completed, for the Clusters that are selected
+// and the stages that there are now. It reports false if that is not known.
+func LastCompleted(proxy *addonsv1.HelmChartProxy) (addonsv1.HelmChartProxySpec, bool) {
+	var spec addonsv1.HelmChartProxySpec
+	if proxy.Status.Rollout == nil || proxy.Status.Rollout.LastCompleted == nil || json.Unmarshal(proxy.Status.Rollout.LastCompleted.Spec.Raw, &spec) != nil {
+		return spec, false
+	}
+	spec.ClusterSelector, spec.NamespaceSelector, spec.Rollout = proxy.Spec.ClusterSelector, proxy.Spec.NamespaceSelector, proxy.Spec.Rollout
+	return spec, true
+}
+
+// IsBack reports whether a HelmChartProxy asks for what was last completed.
+func IsBack(proxy *addonsv1.HelmChartProxy) bool {
+	last, isKnown := LastCompleted(proxy)
+	was, is := &addonsv1.HelmChartProxy{Spec: last}, proxy.DeepCopy()
+	Default(was)
+	Default(is)
+	return isKnown && equality.Semantic.DeepEqual(was.Spec, is.Spec)
+}
+
+// IsCompleted reports whether a rollout was completed since the release has its current state.
+func (r Rollout) IsCompleted(proxy *addonsv1.HelmChartProxy) bool {
+	since := cmp.Or(r.Since, r.Joined)
+	its := proxy.Status.Rollout
+	return since == nil || its != nil && its.LastCompleted != nil && !its.LastCompleted.Time.Before(since)
+}
+
+// Returns reports whether the change that the release waits for is the state that it had when the rollout was last
+// completed. A release that joined since then had none, and returns with the others if isBack.
+func (r Rollout) Returns(proxy *addonsv1.HelmChartProxy, isBack bool) bool {
+	return r.Pending != "" && (r.Pending == r.Completed || isBack && r.Completed == "" && !r.IsCompleted(proxy))
+}
+
+// mostSpec bounds status.rollout.lastCompleted.spec: etcd accepts 1.5 MiB for the whole object.
+const mostSpec = 256 << 10
+
+// completed returns status.rollout.lastCompleted of a HelmChartProxy whose rollout is complete.
+func completed(proxy *addonsv1.HelmChartProxy, now time.Time) *addonsv1.CompletedRollout {
+	was := meta.FindStatusCondition(proxy.Status.Conditions, addonsv1.RolloutCompletedCondition)
+	if last := proxy.Status.Rollout; last != nil && last.LastCompleted != nil && was != nil && was.Status == metav1.ConditionTrue && was.ObservedGeneration == proxy.Generation {
+		return last.LastCompleted
+	}
+	spec := proxy.Spec
+	spec.ClusterSelector, spec.NamespaceSelector, spec.Rollout = metav1.LabelSelector{}, nil, nil
+	result := &addonsv1.CompletedRollout{Time: *later(now, 0), Spec: runtime.RawExtension{Raw: []byte(JSON(spec))}}
+	if len(result.Spec.Raw) > mostSpec {
+		result.Spec.Raw = nil
+	}
+	return result
+}
+
 // RolloutStatus returns status.rollout of a HelmChartProxy, and the condition RolloutCompleted.
-func RolloutStatus(proxy *addonsv1.HelmChartProxy, decision *rollout.Decision) (*addonsv1.RolloutStatus, metav1.Condition) {
+func RolloutStatus(proxy *addonsv1.HelmChartProxy, decision *rollout.Decision, now time.Time) (*addonsv1.RolloutStatus, metav1.Condition) {
 	status, offline := &addonsv1.RolloutStatus{Approval: decision.Approval}, 0
 	names := []string{}
 	for _, its := range proxy.Spec.Rollout.Stages {
@@ -68,7 +127,12 @@ func RolloutStatus(proxy *addonsv1.HelmChartProxy, decision *rollout.Decision) (
 		})
 	}
 	isCompleted, message := decision.Reason == rollout.Completed, decision.Message
-	if !isCompleted {
+	if proxy.Status.Rollout != nil {
+		status.LastCompleted = proxy.Status.Rollout.LastCompleted
+	}
+	if isCompleted {
+		status.LastCompleted = completed(proxy, now)
+	} else {
 		count := decision.Counts[decision.Stage]
 		status.Stage = names[decision.Stage]
 		name := "stage " + status.Stage

@@ -1,11 +1,15 @@
 package plan
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	addonsv1 "github.com/muster-fleet/muster/api/v1alpha1"
+	"github.com/muster-fleet/muster/internal/helm/rollout"
 )
 
 // A release that is unready for a moment begins its soak time again. One that stays so, or fails, has regressed.
@@ -37,5 +41,55 @@ func TestRegressions(t *testing.T) {
 				t.Errorf("got %s in %s, want %s in %s", JSON(got), again, JSON(test.want), test.again)
 			}
 		})
+	}
+}
+
+// status.rollout.lastCompleted changes whenever a rollout is completed, and with nothing else.
+func TestLastCompleted(t *testing.T) {
+	now := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+	proxy := &addonsv1.HelmChartProxy{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
+	proxy.Spec.Version, proxy.Spec.Rollout = "1.0.0", &addonsv1.RolloutStrategy{OfflineAfter: &metav1.Duration{Duration: time.Hour}}
+	proxy.Spec.ClusterSelector.MatchLabels = map[string]string{"a": "b"}
+	report := func(reason rollout.Reason) *addonsv1.CompletedRollout {
+		now = now.Add(time.Minute)
+		var condition metav1.Condition
+		proxy.Status.Rollout, condition = RolloutStatus(proxy, &rollout.Decision{Reason: reason, Counts: make([]rollout.Count, 1)}, now)
+		condition.ObservedGeneration = proxy.Generation
+		proxy.Status.Conditions = []metav1.Condition{condition}
+		return proxy.Status.Rollout.LastCompleted
+	}
+	if its := report(rollout.Progressing); its != nil {
+		t.Errorf("not completed yet: %v", its)
+	}
+	first := report(rollout.Completed)
+	if again := report(rollout.Completed); !again.Time.Equal(&first.Time) || !first.Time.Time.Equal(now.Add(-time.Minute)) {
+		t.Errorf("completed at %s, and then at %s", first.Time, again.Time)
+	}
+	proxy.Generation, proxy.Spec.Version, proxy.Spec.ValuesTemplate = 2, "2.0.0", "a: b"
+	if its := report(rollout.Halted); its != first || IsBack(proxy) {
+		t.Errorf("halted: %v; back: %t", its, IsBack(proxy))
+	}
+	proxy.Spec.ClusterSelector.MatchLabels = map[string]string{"c": "d"}
+	last, isKnown := LastCompleted(proxy)
+	want := proxy.DeepCopy().Spec
+	want.Version, want.ValuesTemplate = "1.0.0", ""
+	if !isKnown || JSON(last) != JSON(want) {
+		t.Errorf("known: %t, %s; want %s", isKnown, JSON(last), JSON(want))
+	}
+	proxy.Generation, proxy.Spec = 3, last
+	if !IsBack(proxy) {
+		t.Error("it is back, and IsBack does not say so")
+	}
+	if its := report(rollout.Completed); !its.Time.Time.Equal(now) {
+		t.Errorf("completed again at %s", its.Time)
+	}
+	report(rollout.Soaking) // The values of a Cluster have changed.
+	if its := report(rollout.Completed); !its.Time.Time.Equal(now) {
+		t.Errorf("completed after other values at %s", its.Time)
+	}
+	proxy.Generation, proxy.Spec.ValuesTemplate = 4, strings.Repeat("x", mostSpec)
+	its := report(rollout.Completed)
+	if _, isKnown := LastCompleted(proxy); isKnown || its.Spec.Raw != nil || report(rollout.Completed) != its || !strings.HasPrefix(JSON(its), `{"time":"`) || strings.Contains(JSON(its), "spec") {
+		t.Errorf("a spec that is too large: %s", JSON(its))
 	}
 }

@@ -38,6 +38,8 @@ type rolling struct {
 	stageOf  map[plan.Key]int
 	targets  []rollout.Target
 	stages   []rollout.Stage
+	// isBack says that the HelmChartProxy asks for what was last completed.
+	isBack bool
 	// again is the time until an agent may count as silent; zero if the rollout waits for no agent.
 	again time.Duration
 }
@@ -68,7 +70,7 @@ func (r *Reconciler) rollOut(ctx context.Context, proxy *addonsv1.HelmChartProxy
 }
 
 func newRolling(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, now *state) (*rolling, error) {
-	its := &rolling{proxy: proxy, in: in, clusters: map[plan.Key]*clusterv1.Cluster{}, releases: map[plan.Key]*addonsv1.HelmReleaseProxy{}}
+	its := &rolling{proxy: proxy, in: in, isBack: plan.IsBack(proxy), clusters: map[plan.Key]*clusterv1.Cluster{}, releases: map[plan.Key]*addonsv1.HelmReleaseProxy{}}
 	var keys []plan.Key
 	for _, cluster := range now.clusters {
 		key := client.ObjectKeyFromObject(cluster)
@@ -102,7 +104,7 @@ func (r *Reconciler) next(its *rolling) rollout.Decision {
 // addTarget adds the observed state of a release. It asks about the agent only if the rollout waits for it.
 func (r *Reconciler) addTarget(ctx context.Context, its *rolling, cluster plan.Key) error {
 	release, stage := its.releases[cluster], its.stageOf[cluster]
-	target := r.targetOf(its.proxy, its.in, release, its.clusters[cluster], its.stages[stage].Soak)
+	target := r.targetOf(its.proxy, its.in, release, its.clusters[cluster], its.stages[stage].Soak, its.isBack)
 	target.Stage = stage
 	if target.IsMoving() && !target.Aside {
 		seen, err := r.lastSeen(ctx, release)
@@ -170,7 +172,7 @@ func retriedAt(proxy *addonsv1.HelmChartProxy) time.Time {
 }
 
 // targetOf returns what the rollout knows of a release.
-func (r *Reconciler) targetOf(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster, soak time.Duration) rollout.Target {
+func (r *Reconciler) targetOf(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs, release *addonsv1.HelmReleaseProxy, cluster *clusterv1.Cluster, soak time.Duration, isBack bool) rollout.Target {
 	record, conditions := plan.RecordOf(release), release.Status.Conditions
 	target := rollout.Target{
 		Cluster: plan.ClusterOf(release), Granted: release.Annotations[plan.GrantedAnnotation], Approved: release.Annotations[addonsv1.RolloutApprovedAnnotation],
@@ -180,6 +182,7 @@ func (r *Reconciler) targetOf(proxy *addonsv1.HelmChartProxy, in *inputs.Inputs,
 	}
 	if its := record.Rollout; its != nil {
 		target.Pending, target.Failed = its.Pending, its.Failed
+		target.Returns = its.Returns(proxy, isBack)
 		if its.Ready != nil && its.Unready == nil {
 			target.Ready = its.Ready.Time
 		}

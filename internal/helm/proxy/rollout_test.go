@@ -139,3 +139,32 @@ func TestSilentAgents(t *testing.T) {
 		})
 	}
 }
+
+// What goes back to the state of the last completed rollout waits for no stage, also on a Cluster that joined since.
+func TestBackToTheLastCompleted(t *testing.T) {
+	ready := ago(time.Hour)
+	for name, test := range map[string]struct {
+		its     plan.Rollout
+		isOther bool
+		granted []string
+	}{
+		"back":                                {its: plan.Rollout{Pending: "old", Completed: "old", Since: ready, Ready: ready}, granted: []string{"b"}},
+		"back, and the HelmChartProxy is not": {its: plan.Rollout{Pending: "old", Completed: "old", Since: ready, Ready: ready}, isOther: true, granted: []string{"b"}},
+		"another change":                      {its: plan.Rollout{Pending: "new", Completed: "old", Since: ready, Ready: ready}},
+		"it joined since":                     {its: plan.Rollout{Pending: "old", Joined: ago(time.Minute), Ready: ready}, granted: []string{"b"}},
+		"it joined since, another change":     {its: plan.Rollout{Pending: "new", Joined: ago(time.Minute), Ready: ready}, isOther: true},
+		"it joined before":                    {its: plan.Rollout{Pending: "new", Joined: ago(2 * time.Hour), Ready: ready}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRolled(t, map[string]plan.Rollout{"a": {}, "b": test.its, "c": {Ready: ready}})
+			decision := rollout.Decision{Counts: make([]rollout.Count, 2)}
+			r.of.Status.Rollout, _ = plan.RolloutStatus(r.of, &decision, ago(time.Hour).Time)
+			if test.isOther {
+				r.of.Spec.Version = "2.0.0"
+			}
+			if granted, reason := r.step(t); !slices.Equal(granted, test.granted) || reason != rollout.Progressing {
+				t.Errorf("granted %v, reason %v: %s", granted, reason, r.state.rollout.Message)
+			}
+		})
+	}
+}

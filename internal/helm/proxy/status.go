@@ -54,7 +54,7 @@ func (r *Reconciler) report(ctx context.Context, before *addonsv1.HelmChartProxy
 	switch {
 	case now.rollout != nil:
 		var completed metav1.Condition
-		status.Rollout, completed = plan.RolloutStatus(before, now.rollout)
+		status.Rollout, completed = plan.RolloutStatus(before, now.rollout, r.Now())
 		conditions = append(conditions, completed)
 	case !plan.IsStaged(before):
 		status.Rollout = nil

@@ -21,14 +21,15 @@ import (
 
 // joinRollout begins the record of rollouts for a release, or ends it. Until a release is installed, it has what its
 // Bundle has.
-func (s *scope) joinRollout() {
+func (s *scope) joinRollout(now time.Time) {
 	switch content := s.bundle.Labels[plan.ContentLabel]; {
 	case !plan.IsStaged(s.proxy):
 		s.record.Rollout = nil
-	case s.record.Rollout == nil:
+	case s.record.Rollout == nil && s.record.Installed:
 		s.record.Rollout = &plan.Rollout{Content: content}
-	case !s.record.Installed && s.record.Rollout.Content != content:
-		s.record.Rollout = &plan.Rollout{Content: content}
+	case s.record.Rollout == nil, !s.record.Installed && s.record.Rollout.Content != content:
+		joined := metav1.NewTime(now.Truncate(time.Second))
+		s.record.Rollout = &plan.Rollout{Content: content, Joined: &joined}
 	}
 }
 
@@ -45,7 +46,7 @@ func (r *Reconciler) isHeld(ctx context.Context, s *scope, digest string) (bool,
 	its := *s.record.Rollout
 	its.Pending = ""
 	if digest != s.record.Digest || !s.hasContent() {
-		its.Pending = plan.Digest([]byte(s.content() + " " + digest))
+		its.Pending = plan.Change(s.content(), digest)
 	}
 	s.record.Rollout = &its
 	if its.Pending == "" || s.release.Annotations[plan.GrantedAnnotation] == its.Pending {
@@ -78,12 +79,19 @@ func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
 
 // takeOver notes that the release has the wanted content with the values that were just written.
 func (s *scope) takeOver(now time.Time) {
-	if s.record.Rollout != nil && s.record.Installed {
-		if its := *s.record.Rollout; its.Pending != "" {
-			since := metav1.NewTime(now.Truncate(time.Second))
-			s.record.Rollout = &plan.Rollout{Content: s.content(), Since: &since}
-		}
+	its := s.record.Rollout
+	if its == nil || !s.record.Installed || its.Pending == "" {
+		return
 	}
+	since := metav1.NewTime(now.Truncate(time.Second))
+	next := &plan.Rollout{Content: s.content(), Completed: its.Completed, Since: &since}
+	if its.IsCompleted(s.proxy) {
+		next.Completed = plan.Change(its.Content, plan.RecordOf(s.release).Digest)
+	}
+	if next.IsCompleted(s.proxy) { // Times have seconds, and this change came after.
+		since = metav1.NewTime(s.proxy.Status.Rollout.LastCompleted.Time.Add(time.Second))
+	}
+	s.record.Rollout = next
 }
 
 // Knows reports whether the release has rendered its values from the current state of its sources.

@@ -233,3 +233,50 @@ func TestConflictAfterAChangeBack(t *testing.T) {
 		t.Errorf("waits for ever, also once it is granted: %s", granted.record)
 	}
 }
+
+// A release that leaves the state of a completed rollout notes that state, and keeps the note through further changes until
+// another rollout is completed.
+func TestCompletedStateIsNoted(t *testing.T) {
+	renders := &renderer{}
+	w, record := installed(t, renders)
+	if record.Rollout.Joined == nil {
+		t.Fatalf("it joined, and has no time: %s", record)
+	}
+	var completed *metav1.Time
+	move := func(record plan.Record, values, version string) plan.Record {
+		renders.gives = values
+		change := func(s *scope) {
+			s.inputs.Chart.Version, s.inputs.Values = version, values
+			s.bundle.Labels[plan.ContentLabel] = record.Rollout.Content
+			metav1.SetMetaDataAnnotation(&s.release.ObjectMeta, plan.RecordAnnotation, record.String())
+			if completed != nil {
+				s.proxy.Status.Rollout = &addonsv1.RolloutStatus{LastCompleted: &addonsv1.CompletedRollout{Time: *completed}}
+			}
+		}
+		held := w.write(t, record, template, both(staged(""), change))
+		if held.record.Rollout.Pending == "" {
+			t.Fatalf("not held: %s", held.record)
+		}
+		granted := staged(held.record.Rollout.Pending)
+		record = held.record
+		return w.write(t, record, template, both(granted, change)).record
+	}
+	stateOf := func(record plan.Record) string { return plan.Change(record.Rollout.Content, record.Digest) }
+	now := func() *metav1.Time { return ptr.To(metav1.NewTime(w.clock.Now().Truncate(time.Second))) }
+
+	if second := move(record, "a: second", "2.0.0"); second.Rollout.Completed != "" {
+		t.Errorf("no rollout was completed since it joined: %s", second)
+	}
+	w.clock.Step(time.Minute)
+	completed = now()
+	second := move(record, "a: second", "2.0.0")
+	third := move(second, "a: third", "2.0.0")
+	if want := stateOf(record); second.Rollout.Completed != want || third.Rollout.Completed != want {
+		t.Errorf("%s was completed: %s, then %s", want, second.Rollout.Completed, third.Rollout.Completed)
+	}
+	w.clock.Step(time.Minute)
+	completed = now()
+	if fourth := move(third, "a: fourth", "3.0.0"); fourth.Rollout.Completed != stateOf(third) {
+		t.Errorf("%s was completed: %s", stateOf(third), fourth.Rollout.Completed)
+	}
+}

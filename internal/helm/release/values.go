@@ -76,7 +76,7 @@ func (r *Reconciler) writeValues(ctx context.Context, s *scope) error {
 	if s.bundle == nil || s.isRetained() {
 		return nil // The Bundle owns the values; its creation triggers the next reconcile.
 	}
-	s.joinRollout()
+	s.joinRollout(r.Now())
 	if !plan.HasValues(s.proxy) {
 		if s.record.Digest != "" { // The release had values before.
 			s.record.Digest, s.record.Keys, s.record.Secret, s.record.Stale = "", nil, false, s.record.Stale || s.record.Secret
