@@ -334,6 +334,14 @@ func TestHelmToken(t *testing.T) {
 			g.Expect(answer).To(ContainSubstring(test.refused))
 		})
 	}
+	// So the program finds out whether a Secret exists, and learns nothing else of it.
+	for name, want := range map[string]int{"hcp-there.for.one": http.StatusConflict, "hcp-gone.for.one": http.StatusNotFound} {
+		object := foreign.object(name, nil)
+		object["metadata"].(map[string]any)["resourceVersion"] = "9223372036854775807"
+		code, answer := update(foreign, object)
+		g.Expect(code).To(Equal(want), answer)
+		g.Expect(answer).NotTo(ContainSubstring("00.yaml"))
+	}
 }
 
 // The program takes over a HelmChartProxy that admission has not defaulted, as its webhook fails open: to set the

@@ -67,8 +67,13 @@ func (r *Reconciler) isLost(ctx context.Context, s *scope) (bool, error) {
 	if isElsewhere || s.deployment == nil && s.record.Rollout.Content != s.bundle.Labels[plan.ContentLabel] {
 		return true, nil
 	}
-	if s.record.Digest == "" || s.record.Secret { // The program may not read Secrets.
+	switch {
+	case s.record.Digest == "":
 		return false, nil
+	case s.record.Secret: // Secrets have no events here.
+		s.retryAfter(checkInterval)
+		found, err := r.HasSecret(ctx, s.key(s.record))
+		return err == nil && !found, err
 	}
 	err := r.Get(ctx, s.key(s.record), &corev1.ConfigMap{}, client.UnsafeDisableDeepCopy)
 	if apierrors.IsNotFound(err) {

@@ -103,13 +103,35 @@ func TestUnsteadyTemplatesMove(t *testing.T) {
 
 // A release whose values were deleted while it waits gets the change: the earlier values cannot be rendered again.
 func TestLostValues(t *testing.T) {
-	w, record := installed(t, &renderer{})
-	if err := w.DeleteAllOf(t.Context(), &corev1.ConfigMap{}, client.InNamespace("team")); err != nil {
-		t.Fatal(err)
-	}
-	moved := w.write(t, record, template, both(staged(""), label))
-	if moved.record.Rollout.Pending != "" || moved.record.Digest == record.Digest {
-		t.Errorf("the record was %v, and is %v", record, moved.record)
+	for name, test := range map[string]struct {
+		from   func(*scope)
+		object client.Object
+	}{
+		"ConfigMap": {from: func(*scope) {}, object: &corev1.ConfigMap{}},
+		"Secret":    {from: secretOf("b: secret"), object: &corev1.Secret{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			renders := &renderer{gives: "a: old"}
+			w := newWorld(t, renders)
+			record := w.write(t, plan.Record{FleetCluster: "one"}, template, both(staged(""), test.from)).record
+			record.Installed, renders.gives = true, "a: new"
+			for range 2 {
+				w.clock.Step(checkInterval + time.Second)
+				held := w.write(t, record, template, both(staged(""), label, test.from))
+				if held.record.Rollout.Pending == "" || held.record.Digest != record.Digest {
+					t.Errorf("not held, and nothing is lost: %v", held.record)
+				}
+				record = held.record
+			}
+			if err := w.DeleteAllOf(t.Context(), test.object, client.InNamespace("team")); err != nil {
+				t.Fatal(err)
+			}
+			w.clock.Step(checkInterval + time.Second)
+			moved := w.write(t, record, template, both(staged(""), label, test.from))
+			if moved.record.Rollout.Pending != "" || moved.record.Digest == record.Digest {
+				t.Errorf("the record was %v, and is %v", record, moved.record)
+			}
+		})
 	}
 }
 

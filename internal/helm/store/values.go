@@ -90,6 +90,24 @@ func (s *Store) putSecret(ctx context.Context, want *corev1.Secret) error {
 	return nil
 }
 
+// HasSecret reports whether a Secret exists, without reading it: the API server answers a write of another version with
+// Conflict, and NotFound if there is no Secret. The answer holds for SecretInterval.
+func (s *Store) HasSecret(ctx context.Context, key plan.Key) (bool, error) {
+	if _, found := s.secrets.Get(key); found {
+		return true, nil
+	}
+	const never = "9223372036854775807" // etcd does not get there.
+	err := s.Update(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, ResourceVersion: never}})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case apierrors.IsConflict(err):
+		s.secrets.Set(key, "", SecretInterval)
+		return true, nil
+	}
+	return false, fmt.Errorf("looking for Secret %s: %w", key, err)
+}
+
 // IsIntact reports whether a ConfigMap with values is unchanged, by the cache. The contents of Secrets are not cached.
 func (s *Store) IsIntact(ctx context.Context, key plan.Key, isSecret bool, digest string) bool {
 	if isSecret {
