@@ -5,8 +5,7 @@ package steps
 import "fmt"
 
 // Run takes one step after the other until the next one is rest, and returns the result that comes with
-// it. taken records
-// the steps. A step that comes twice is an error, because the first had no effect.
+// it. It records the steps in taken. A step that comes twice is an error: the first had no effect.
 func Run[Step ~string, Result any](rest Step, taken map[Step]bool, next func() (Step, Result), take func(Step) error) (Result, error) {
 	var none Result
 	for {
