@@ -107,7 +107,8 @@ func (s *state) goal() (version *semver.Version, stale *Problem, wait *plan) {
 		"Fleet %s is installed and stays: its CRDs and objects cannot go back to %s; ask for %[1]s or newer, or uninstall Fleet first", current, chosen))
 }
 
-// stay keeps the current version if it satisfies the FleetAddonConfig.
+// stay keeps the current version if it satisfies the FleetAddonConfig. Otherwise it reports the problem
+// and changes no version.
 func (s *state) stay(current *semver.Version, problem *Problem) (*semver.Version, *Problem, *plan) {
 	if s.install.isMetBy(current) && s.crdsServe(current) {
 		return current, problem, nil

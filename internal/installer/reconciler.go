@@ -96,7 +96,7 @@ func (r *reconciler) advance(ctx context.Context, key types.NamespacedName) (ctr
 		config := &addonsv1.FleetAddonConfig{}
 		switch err := r.live.Get(ctx, key, config); {
 		case apierrors.IsNotFound(err):
-			tally(&config.Status) // No FleetAddonConfig, so nothing to report.
+			tally(&config.Status) // Without a FleetAddonConfig, no condition holds.
 			return ctrl.Result{}, nil
 		case err != nil:
 			return ctrl.Result{}, err

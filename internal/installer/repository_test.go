@@ -66,7 +66,7 @@ func TestIndexed(t *testing.T) {
 	}
 }
 
-// The client sends credentials only to the repository's own host, and never over plain HTTP.
+// The client sends credentials only to the repository's own host, and follows no redirect to another.
 func TestCredentialsStay(t *testing.T) {
 	var heard []string
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -19,8 +19,8 @@ const (
 	settingsKey  = "config"
 )
 
-// withServer returns Fleet's settings with the server in them. All other bytes stay, so that
-// whoever maintains the ConfigMap recognizes it.
+// withServer returns Fleet's settings with the server in them. All other bytes stay, because
+// the ConfigMap belongs to another owner.
 func withServer(object *corev1.ConfigMap, in *server) (string, error) {
 	text, found := object.Data[settingsKey]
 	if !found {

@@ -125,12 +125,12 @@ type state struct {
 	crds, fleet *Release
 	// settings is Fleet's ConfigMap, nil if there is none.
 	settings *corev1.ConfigMap
-	// server is the address for agents; nil if none is requested, or if it is unknown for the reason in
-	// serverProblem.
+	// server is the address for agents; nil if none is needed, or if it is unknown. serverProblem says
+	// why.
 	server        *server
 	serverProblem *Problem
-	// gatesMap is the ConfigMap for the feature gates; nil if none is named, or if it cannot be read for
-	// the reason in gatesProblem.
+	// gatesMap is the ConfigMap for the feature gates; nil if none is named, or if it cannot be written.
+	// gatesProblem says why.
 	gatesMap     *corev1.ConfigMap
 	gatesProblem *Problem
 	// offered is the repository's answer, or nil if the installer must ask first.

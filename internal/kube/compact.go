@@ -92,8 +92,8 @@ func Content(object *unstructured.Unstructured) string {
 	return content
 }
 
-// CompactedChanged passes updates that can reach the template values. A control plane's status changes
-// all the time and never does.
+// CompactedChanged passes updates that can reach the template values, or that start or end a pause. A
+// control plane's status changes all the time and never does.
 var CompactedChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*unstructured.Unstructured)
 	after, isToo := e.ObjectNew.(*unstructured.Unstructured)

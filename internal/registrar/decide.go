@@ -46,8 +46,8 @@ const (
 	checkInterval = time.Minute
 	restInterval  = time.Hour
 	// minClientIDAge is how long the registrar's cache must have shown a changed clientID before it
-	// registers under it. For a clientID that Fleet does not know, Fleet makes another Fleet Cluster, and
-	// nothing that it writes says which ones it knows. Fleet and the registrar watch the same objects on
+	// registers under it. For a registration whose clientID it does not know, Fleet makes another Fleet
+	// Cluster, and nothing that it writes says which ones it knows. Fleet and the registrar watch the same objects on
 	// the same API server, and each event reaches both within milliseconds; a watch that breaks is back
 	// within this time, and Fleet lists everything when it starts. If the time is still too short, Fleet
 	// says so in the registration (see isForAnother), and the registrar issues nothing.

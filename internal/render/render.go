@@ -65,7 +65,7 @@ type renderer struct {
 	in       *inputs
 	settings settings.Settings
 	result   *Result
-	// seen has the identities of the objects that only one other may make, with the name of its maker.
+	// seen maps the identity of an object that must not be shared to the one for which it was made.
 	seen map[string]string
 	// imported are the imported Clusters.
 	imported []imported

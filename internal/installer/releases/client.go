@@ -59,9 +59,9 @@ func New(config *rest.Config, namespace string, log logr.Logger) (*Client, error
 	return &Client{config: config, namespace: namespace, log: log, typed: typed, seen: map[string]decoded{}}, nil
 }
 
-// configuration returns Helm's configuration for one action. Each gets a new one, as CRDs may be new.
+// configuration returns Helm's configuration for one action: CRDs may have been installed since the last.
 func (c *Client) configuration(ctx context.Context) (*action.Configuration, error) {
-	// At other levels Helm logs details, values included.
+	// Only errors: Helm logs details, values included.
 	quiet := slog.NewTextHandler(logWriter{c.log}, &slog.HandlerOptions{Level: slog.LevelError})
 	configuration := action.NewConfiguration(action.ConfigurationSetLogger(quiet))
 	if err := configuration.Init(&access{config: c.config, namespace: c.namespace}, c.namespace, "secrets"); err != nil {
