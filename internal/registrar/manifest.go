@@ -54,7 +54,7 @@ func serverOf(config *corev1.ConfigMap) (server, error) {
 		return server{}, fmt.Errorf("the ConfigMap fleet-controller with Fleet's settings cannot be read: %w", err)
 	}
 	if result.URL == "" {
-		return server{}, errors.New("Fleet's settings have no apiServerURL, at which agents find Fleet; set it in Fleet's chart")
+		return server{}, errors.New("apiServerURL, at which agents find Fleet, is missing in Fleet's settings; set it in Fleet's chart")
 	}
 	if parsed, err := url.Parse(result.URL); err != nil || parsed.Scheme != "https" || parsed.Host == "" {
 		return server{}, fmt.Errorf("apiServerURL in Fleet's settings, at which agents find Fleet, is %q; set an absolute https URL in Fleet's chart", result.URL)

@@ -21,7 +21,7 @@ func TestServerOf(t *testing.T) {
 		"no CA":       {config: fleetConfig(`{"apiServerURL":"https://fleet.example.com"}`)},
 		"none":        {wrong: "install Fleet"},
 		"no settings": {config: fleetConfig(""), wrong: "cannot be read"},
-		"no URL":      {config: fleetConfig(`{}`), wrong: "no apiServerURL"},
+		"no URL":      {config: fleetConfig(`{}`), wrong: "is missing in Fleet's settings"},
 		"http":        {config: fleetConfig(`{"apiServerURL":"http://fleet.example.com"}`), wrong: "absolute https"},
 		"no host":     {config: fleetConfig(`{"apiServerURL":"https:///x"}`), wrong: "absolute https"},
 	} {
